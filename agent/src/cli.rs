@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use flux_shared::exit::Category;
 use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_STAGING, TERMINATION_LOG};
 
-use crate::commands::{self, Place, Shell};
+use crate::commands::{self, PodPlace, Shell};
 use crate::dry_run;
 use crate::execute;
 use crate::facts::Process;
@@ -132,7 +132,7 @@ enum Command {
     /// Open a shell inside the instance, or run CMD there, as Flux's user
     Connect {
         #[command(flatten)]
-        place: Place,
+        place: PodPlace,
         #[arg(last = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
@@ -148,22 +148,22 @@ enum Command {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        place: Place,
+        place: PodPlace,
     },
     /// Print nodes, cores, GPUs and jobs of the instance as JSON; exits with 1 if there is no broker yet
     Usage {
         #[command(flatten)]
-        place: Place,
+        place: PodPlace,
     },
     /// Check what Flux needs in this pod, with a remedy for each failure; exits with 1 if a check fails
     Preflight {
         #[command(flatten)]
-        place: Place,
+        place: PodPlace,
     },
     /// Shut the instance down (on the lead): jobs are cancelled, state is saved, all pods end
     Stop {
         #[command(flatten)]
-        place: Place,
+        place: PodPlace,
     },
     /// Print completions for a shell: `source <(flux-agent completions bash)`
     Completions { shell: Shell },
@@ -203,7 +203,7 @@ enum Command {
     #[command(hide = true)]
     AsFlux {
         #[command(flatten)]
-        place: Place,
+        place: PodPlace,
         #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
@@ -223,19 +223,19 @@ struct LogArgs {
 }
 
 impl LogArgs {
-    /// For commands without a spec.
+    /// Sets the log format, for commands that read no spec.
     fn apply(&self) {
         log::set_format(self.log_format.unwrap_or_default());
     }
 }
 
 impl Cli {
-    /// Does what was asked for; the exit code.
+    /// Runs the subcommand; returns the exit code.
     pub fn run(self) -> ExitCode {
         ExitCode::from(match self.command {
             Command::Install { binary, to, link_view, log } => {
                 log.apply();
-                finish(put_in(binary, to, link_view).map(|()| 0))
+                finish(install_binary(binary, to, link_view).map(|()| 0))
             }
             Command::View { to, software, root, link, log } => {
                 log.apply();
@@ -250,10 +250,10 @@ impl Cli {
             #[cfg(feature = "laptop")]
             Command::DryRun(args) if args.here => here(args.format),
             Command::Facts { json } => {
-                show(entrypoint().and_then(|found| commands::facts(&found.facts, json)).map(|text| (text, 0)))
+                print_found(entrypoint().and_then(|found| commands::facts(&found.facts, json)).map(|text| (text, 0)))
             }
             #[cfg(not(feature = "laptop"))]
-            Command::DryRun { .. } | Command::Local { .. } => tell(Err(Failure::new(
+            Command::DryRun { .. } | Command::Local { .. } => log_failure(Err(Failure::new(
                 Category::SpecInvalid,
                 "this build of flux-agent, for pods, does not have this command",
                 "dry-run and local are in the flux-agent for laptops and login nodes (make dist: dist/flux-agent)",
@@ -261,73 +261,77 @@ impl Cli {
             #[cfg(feature = "laptop")]
             Command::DryRun(args) => show_plans(&args),
             #[cfg(feature = "laptop")]
-            Command::Local(args) => tell(local::local(&args)),
+            Command::Local(args) => log_failure(local::local(&args)),
             #[cfg(feature = "laptop")]
-            Command::LocalContainer { file } => tell(local::become_container(&file)),
-            Command::Connect { place, command } => tell(commands::connect(&beside(place), &command)),
-            Command::Status { ready: true, wait, place, .. } => show(commands::ready(&beside(place), wait)),
-            Command::Status { json, place, .. } => show(commands::status(&beside(place), json)),
-            Command::Usage { place } => show(commands::usage(&beside(place))),
-            Command::Preflight { place } => show(commands::preflight(&beside(place))),
-            Command::Stop { place } => tell(commands::stop(&beside(place))),
+            Command::LocalContainer { file } => log_failure(local::become_container(&file)),
+            Command::Connect { place, command } => log_failure(commands::connect(&as_entrypoint(place), &command)),
+            Command::Status { ready: true, wait, place, .. } => {
+                print_found(commands::ready(&as_entrypoint(place), wait))
+            }
+            Command::Status { json, place, .. } => print_found(commands::status(&as_entrypoint(place), json)),
+            Command::Usage { place } => print_found(commands::usage(&as_entrypoint(place))),
+            Command::Preflight { place } => print_found(commands::preflight(&as_entrypoint(place))),
+            Command::Stop { place } => log_failure(commands::stop(&as_entrypoint(place))),
             Command::Completions { shell } => {
                 write_out(&commands::script(shell, &<Cli as clap::CommandFactory>::command()))
             }
-            Command::Time { label, command } => tell(time::run(&label, &command)),
-            Command::Batch(args) => tell(batch::run(&args)),
-            Command::Program(args) => tell(program::run(&args)),
-            Command::Diagnostics => tell(diagnostics::run()),
-            Command::Accounting { database, users, command } => tell(accounting::run(&database, &users, &command)),
-            Command::Restful(args) => tell(restful::run(&args)),
-            Command::AsFlux { place, command } => tell(commands::as_flux(&beside(place), &command)),
+            Command::Time { label, command } => log_failure(time::run(&label, &command)),
+            Command::Batch(args) => log_failure(batch::run(&args)),
+            Command::Program(args) => log_failure(program::run(&args)),
+            Command::Diagnostics => log_failure(diagnostics::run()),
+            Command::Accounting { database, users, command } => {
+                log_failure(accounting::run(&database, &users, &command))
+            }
+            Command::Restful(args) => log_failure(restful::run(&args)),
+            Command::AsFlux { place, command } => log_failure(commands::as_flux(&as_entrypoint(place), &command)),
             Command::MayWrite { path } => crate::system::identity::may_write(&path),
             Command::SnippetState { output, status, as_flux } => {
                 let failed = |error| Failure::internal(format!("failed to report the shell's state: {error}"));
-                tell(execute::state::report(&output, &status, &as_flux).map(|()| 0).map_err(failed))
+                log_failure(execute::state::report(&output, &status, &as_flux).map(|()| 0).map_err(failed))
             }
         })
     }
 }
 
-/// The init container of the agent's own image.
-fn put_in(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBuf>) -> Result<(), Failure> {
-    // One volume for all: the view's container, or the entrypoint, lays it out.
+/// In the init container of the agent's image: installs the binary, and lays out the shared volume or links the view.
+fn install_binary(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBuf>) -> Result<(), Failure> {
+    // One volume for everything: the view's container or the entrypoint lays it out.
     let in_one = binary.is_none();
     let mount = if in_one { Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into())) } else { to };
     let Some(folder) = binary.or_else(|| mount.clone()) else { return Ok(()) };
-    let installed = noted("install", &folder, || install(&folder))?;
+    let installed = with_timeline_note("install", &folder, || install(&folder))?;
     let (Installed::Now(path) | Installed::Already(path)) = &installed;
     let verb = if matches!(installed, Installed::Now(_)) { "installed as" } else { "already at" };
     tracing::info!(stage = "install", "{verb} {}", path.display());
     let Some(mount) = mount else { return Ok(()) };
     match link_view {
-        Some(root) => noted("view", &mount, || view::link(&root, &mount))?,
+        Some(root) => with_timeline_note("view", &mount, || view::link(&root, &mount))?,
         None if in_one => return Ok(()),
         None => view::lay_out(&mount)?,
     }
     install::link(&mount, path)
 }
 
-/// The view's container: a copy of the view, or links where it is.
+/// In the view's container: copies the view into the shared volume, or links it.
 fn bring_view(options: view::Options, link: bool) -> Result<(), Failure> {
     let view::Options { root, mount, .. } = &options;
     if link {
-        return noted("view", mount, || view::link(root, mount)).and_then(|()| install::link_own(mount));
+        return with_timeline_note("view", mount, || view::link(root, mount)).and_then(|()| install::link_own(mount));
     }
-    noted("view", mount, || view::view(&options))
+    with_timeline_note("view", mount, || view::view(&options))
 }
 
 /// Does `work` and, if it succeeded, leaves a note for the timelines of the pod's other containers.
 #[expect(clippy::disallowed_methods, reason = "wire up: reads the clock")]
-fn noted<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+fn with_timeline_note<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let begin = Instant::now();
     end_when_told()?;
     let done = work()?;
-    crate::execute::timing::leave(&mount.to_string_lossy(), stage, begin);
+    crate::execute::timing::leave_note(&mount.to_string_lossy(), stage, begin);
     Ok(done)
 }
 
-/// What this container's entrypoint was started with, if that is process 1.
+/// Role, options and process of this container's entrypoint, if process 1 is one.
 fn known_entrypoint() -> Option<(ContainerRole, run::Options, Process)> {
     let process = commands::process_one()?;
     let (role, options) = match Cli::try_parse_from(&process.words).ok()?.command {
@@ -340,13 +344,13 @@ fn known_entrypoint() -> Option<(ContainerRole, run::Options, Process)> {
     Some((role, options, process))
 }
 
-/// The entrypoint's facts.
+/// Spec, facts and role of this container's entrypoint.
 fn entrypoint() -> Result<commands::Container, Failure> {
     commands::Container::read(known_entrypoint())
 }
 
-/// Where a command for people looks: as the entrypoint beside it.
-fn beside(place: Place) -> Place {
+/// `place` with the options of this container's entrypoint, if process 1 is one.
+fn as_entrypoint(place: PodPlace) -> PodPlace {
     match known_entrypoint() {
         Some((_, options, _)) => place.beside(options),
         None => place,
@@ -354,30 +358,31 @@ fn beside(place: Place) -> Place {
 }
 
 fn here(format: dry_run::Format) -> u8 {
-    show(entrypoint().and_then(|container| dry_run::here(container, format)).map(|text| (text, 0)))
+    print_found(entrypoint().and_then(|container| dry_run::here(container, format)).map(|text| (text, 0)))
 }
 
-/// Prints what a command for people found; its exit code.
-fn show(found: Result<(String, u8), Failure>) -> u8 {
-    tell(found.map(|(text, code)| {
+/// Prints a command's output; returns its exit code.
+fn print_found(found: Result<(String, u8), Failure>) -> u8 {
+    log_failure(found.map(|(text, code)| {
         write_out(&text);
         code
     }))
 }
 
-/// The pod's termination message is not for what a person or a probe ran beside the entrypoint.
-fn tell(result: Result<u8, Failure>) -> u8 {
+/// The exit code. A failure is logged, but not written to the termination message, which belongs to the entrypoint.
+fn log_failure(result: Result<u8, Failure>) -> u8 {
     result.unwrap_or_else(|failure| {
         log::failure(&failure);
         failure.category.code()
     })
 }
 
+/// The same for init containers, which have a termination message of their own.
 fn finish(result: Result<u8, Failure>) -> u8 {
-    tell(result.inspect_err(|failure| failure.report(TERMINATION_LOG.as_ref())))
+    log_failure(result.inspect_err(|failure| failure.report(TERMINATION_LOG.as_ref())))
 }
 
-/// Prints the plans, or what is wrong; the exit code.
+/// Prints the plans, or what is wrong; returns the exit code.
 #[cfg(feature = "laptop")]
 pub fn show_plans(args: &dry_run::Args) -> u8 {
     match dry_run::run(args) {
@@ -389,20 +394,20 @@ pub fn show_plans(args: &dry_run::Args) -> u8 {
                 log::write_whole(format!("flux-agent: {}: {lines}\n", category.name()));
                 return category.code();
             }
-            tell(Err(Failure::new(category, run::chain(&error), error.hint().unwrap_or_default())))
+            log_failure(Err(Failure::new(category, run::chain(&error), error.hint().unwrap_or_default())))
         }
     }
 }
 
 #[cfg(feature = "laptop")]
-/// A person reads it, and has not asked for plain text (https://no-color.org).
+/// Whether standard output is a terminal and colours are not disabled (https://no-color.org).
 #[expect(clippy::disallowed_methods, reason = "wire up: looks where the output goes")]
 fn shows_colours() -> bool {
     use std::io::IsTerminal;
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// To standard output; a reader that has seen enough (`| head`) is no failure.
+/// Writes to standard output. A reader that has closed the pipe (`| head`) is no failure.
 #[expect(clippy::disallowed_methods, reason = "wire up: prints what was asked for")]
 fn write_out(text: &str) -> u8 {
     use std::io::Write;

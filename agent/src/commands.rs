@@ -11,83 +11,26 @@ mod connect;
 mod container;
 mod findings;
 mod observe;
+mod pod;
 mod preflight;
 mod status;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use flux_shared::agent_spec::AgentSpec;
-
-use crate::execute::session::Session;
-use crate::facts::{Facts, Process};
-use crate::plan::Instance;
 use crate::report::failure::Failure;
 use crate::report::log::write_whole;
-use crate::run;
 use crate::system::runtime;
 
 pub use completions::{Shell, script};
 pub use connect::{as_flux, connect, stop};
 pub use container::{Container, facts, process_one};
+use pod::Pod;
+pub use pod::PodPlace;
 
-/// Where the pod's spec and files are.
-#[derive(Debug, clap::Args)]
-pub struct Place {
-    /// The AgentSpec, which the operator mounts [default: as the entrypoint]
-    #[arg(long, value_name = "FILE")]
-    spec: Option<PathBuf>,
-    /// Look for files below this folder
-    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
-    root: PathBuf,
-    /// What the entrypoint was told.
-    #[arg(skip)]
-    entrypoint: run::Options,
-}
-
-impl Place {
-    /// In the container of an entrypoint with these options.
-    pub fn beside(self, entrypoint: run::Options) -> Place {
-        Place { entrypoint, ..self }
-    }
-
-    fn options(&self) -> run::Options {
-        let mut options = self.entrypoint.clone();
-        options.spec = self.spec.clone().or(options.spec);
-        options.root.clone_from(&self.root);
-        options
-    }
-}
-
-/// What all these commands start from.
-struct Pod {
-    spec: AgentSpec,
-    facts: Facts,
-    instance: Instance,
-    root: PathBuf,
-    termination_log: PathBuf,
-}
-
-impl Pod {
-    fn read(place: &Place) -> Result<Pod, Failure> {
-        let options = place.options();
-        let (spec, facts) = options.facts(Process::own())?;
-        let instance = Instance::of(&spec, &facts).map_err(|error| run::refused(&error))?;
-        Ok(Pod { spec, facts, instance, root: options.root, termination_log: options.termination_log })
-    }
-
-    /// The environment of Flux.
-    fn session(&self) -> Session {
-        let mut session = Session::of_process();
-        self.instance.environment.iter().for_each(|change| session.apply(change));
-        session.of_flux(self.instance.run_as.as_ref())
-    }
-}
-
-/// Whether the broker is in its running state, as an exit code, and if not, why: it is asked for up to `seconds`. A probe that
-/// waits this way succeeds as soon as the broker is ready, and does not fail while a start is in progress.
-pub fn ready(place: &Place, seconds: u64) -> Result<(String, u8), Failure> {
-    asked(place, async |pod| {
+/// Exit code 0 if the broker is in its running state, else 1 and the reason; waits for up to `seconds`. A probe that waits
+/// this way succeeds as soon as the broker is ready, and does not fail while a start is in progress.
+pub fn ready(place: &PodPlace, seconds: u64) -> Result<(String, u8), Failure> {
+    look_as_owner(place, async |pod| {
         Ok(match observe::until_ready(pod, Duration::from_secs(seconds)).await {
             Ok(()) => (String::new(), 0),
             Err(why) => (format!("not ready: {why}\n"), 1),
@@ -95,20 +38,20 @@ pub fn ready(place: &Place, seconds: u64) -> Result<(String, u8), Failure> {
     })
 }
 
-/// All that is known of the instance, and 1 if the broker does not answer.
-pub fn status(place: &Place, json: bool) -> Result<(String, u8), Failure> {
-    asked(place, async |pod| {
+/// Everything known of the instance; exit code 1 if the broker does not answer.
+pub fn status(place: &PodPlace, json: bool) -> Result<(String, u8), Failure> {
+    look_as_owner(place, async |pod| {
         let (state, activity) = observe::state_and_activity(pod).await;
         let code = u8::from(state.is_err());
-        let seen = observe::all(pod, state, activity).await;
-        let report = status::report(&seen);
+        let observed = observe::all(pod, state, activity).await;
+        let report = status::report(&observed);
         Ok((if json { report.json() } else { report.text() }, code))
     })
 }
 
-/// The figures of the instance, as JSON; an error where there is no broker that could tell them.
-pub fn usage(place: &Place) -> Result<(String, u8), Failure> {
-    asked(place, async |pod| match observe::usage(pod).await {
+/// The instance's usage as JSON; exit code 1 if there is no broker to ask.
+pub fn usage(place: &PodPlace) -> Result<(String, u8), Failure> {
+    look_as_owner(place, async |pod| match observe::usage(pod).await {
         Ok(usage) => {
             let text = serde_json::to_string(&usage);
             Ok((text.map_err(|error| Failure::internal(format!("failed to write the figures: {error}")))? + "\n", 0))
@@ -120,13 +63,13 @@ pub fn usage(place: &Place) -> Result<(String, u8), Failure> {
     })
 }
 
-/// What `look` finds out as the owner of the instance: what to print, and the exit code.
-fn asked(
-    place: &Place,
+/// Runs `look` as the instance's owner; returns what to print and the exit code.
+fn look_as_owner(
+    place: &PodPlace,
     look: impl AsyncFnOnce(&Pod) -> Result<(String, u8), Failure>,
 ) -> Result<(String, u8), Failure> {
     let pod = Pod::read(place)?;
-    observe::be_owner(&pod)?;
+    observe::become_owner(&pod)?;
     let mut text = String::new();
     let code = runtime::block_on_interruptible(Box::pin(async {
         let (found, code) = look(&pod).await?;
@@ -136,8 +79,8 @@ fn asked(
     Ok((text, code))
 }
 
-/// What could keep Flux from starting here, each with its remedy; 1 if something will.
-pub fn preflight(place: &Place) -> Result<(String, u8), Failure> {
+/// Checks for what could keep Flux from starting here, each with its remedy; exit code 1 if a check fails.
+pub fn preflight(place: &PodPlace) -> Result<(String, u8), Failure> {
     let pod = Pod::read(place)?;
     let checks = preflight::judge(&findings::collect(&pod)?);
     let failed = checks.iter().any(|check| check.level == preflight::Level::Fail);

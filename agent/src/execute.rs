@@ -9,9 +9,11 @@
 #![expect(clippy::disallowed_methods, reason = "act: writes files, runs the shell; with all below it")]
 
 mod archive;
+mod attempt;
 mod broker_policy;
 pub mod curve;
 mod follower;
+mod helper_programs;
 mod launch;
 mod password;
 pub mod program_note;
@@ -31,11 +33,11 @@ use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
-use crate::execute::retry::{Attempts, Then};
+use crate::execute::retry::{AfterFailure, Attempts};
 use crate::execute::timing::Timeline;
 use crate::files::Files;
 use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, Role, Step, Waits};
-use crate::report::activity::{Awaited, Board};
+use crate::report::activity::{ActivityFile, Awaited};
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
 use crate::report::log;
@@ -48,14 +50,14 @@ use shell::Shell;
 /// How to execute, apart from what the plan says.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Files are written below it.
+    /// All files are written below this folder.
     pub root: PathBuf,
-    /// The agent's own program, which a snippet's shell starts to tell its state.
+    /// The agent's own binary, which a snippet's shell runs to report its state.
     pub agent: PathBuf,
-    /// How long to try again what may pass.
+    /// How long to retry after failures that may be temporary.
     pub patience: Duration,
-    /// Where it writes what it is doing.
-    pub board: Board,
+    /// Where the current activity is written.
+    pub activity_file: ActivityFile,
 }
 
 /// Carries out one plan.
@@ -66,20 +68,20 @@ pub struct Executor<'a> {
     session: Session,
     supervisor: &'a mut Supervisor,
     shell: Option<Shell>,
-    /// Where this start is recorded, once it is.
+    /// The record of this start, once it is made.
     record: Option<starts::Record>,
     timed: bool,
     waits: Waits,
     timeline: &'a mut Timeline,
     /// What the steps find out about the container's end.
     ending: &'a mut Ending,
-    /// The instance has been seen in the state `run`.
+    /// Whether the instance has been seen in the state `run`.
     came_up: bool,
     /// How the lead's broker ended, once it has.
     broker_end: Option<archive::BrokerEnd>,
 }
 
-/// Whether to go on.
+/// What follows a step.
 enum Flow {
     Next,
     /// The program has ended with this code; what follows tidies up.
@@ -88,17 +90,17 @@ enum Flow {
     Exit(u8),
 }
 
-/// How far some steps went.
+/// How a series of steps ended.
 enum Done {
-    /// To their end, with the program's code if it has ended.
+    /// All were executed; with the program's code if it has ended.
     Went(Option<u8>),
     /// The container ends with this code.
     Exit(u8),
 }
 
-/// Executes `plan`; the container's exit code.
+/// Executes `plan`; returns the container's exit code.
 ///
-/// `again`: the plan for what the container says at [`Step::LookAgain`].
+/// `again` plans anew, from what the container says at [`Step::Replan`].
 pub async fn execute(
     plan: &Plan,
     again: &dyn Fn() -> Result<Plan, Failure>,
@@ -129,7 +131,7 @@ pub async fn execute(
         broker_end: None,
     };
     let result = executor.all_steps(plan, again).await;
-    executor.note_what_followed(&result);
+    executor.record_what_followed(&result);
     if let Some(shell) = executor.shell.take() {
         let _ = shell.end(executor.supervisor).await;
     }
@@ -138,14 +140,14 @@ pub async fn execute(
 
 impl Executor<'_> {
     async fn all_steps(&mut self, plan: &Plan, again: &dyn Fn() -> Result<Plan, Failure>) -> Result<u8, Failure> {
-        let is_look = |planned: &Planned| planned.step == Step::LookAgain;
-        let before = plan.steps.iter().position(is_look).map_or(plan.steps.len(), |at| at + 1);
+        let is_replan = |planned: &Planned| planned.step == Step::Replan;
+        let before = plan.steps.iter().position(is_replan).map_or(plan.steps.len(), |at| at + 1);
         let (first, rest) = plan.steps.split_at(before);
         let mut done = self.steps(plan, first, rest).await?;
-        // What comes before it is no program: if nothing has ended the container, all of the rest is still to be done.
+        // No program stands before Replan: unless the container has ended, all of the rest is still to be done.
         if matches!(done, Done::Went(_)) && !rest.is_empty() {
             let plan = again()?;
-            let after = plan.steps.iter().position(is_look).map_or(0, |at| at + 1);
+            let after = plan.steps.iter().position(is_replan).map_or(0, |at| at + 1);
             done = self.steps(&plan, &plan.steps[after..], &[]).await?;
         }
         Ok(match done {
@@ -154,12 +156,12 @@ impl Executor<'_> {
         })
     }
 
-    /// Some steps of a plan, and those that come after them.
+    /// Executes `steps` of the plan; `rest` are those that come after them.
     async fn steps(&mut self, plan: &Plan, steps: &[Planned], rest: &[Planned]) -> Result<Done, Failure> {
         let mut code = None;
         for (number, planned) in steps.iter().enumerate() {
             if code.is_none()
-                && let Some(signal) = self.supervisor.stop_wanted()
+                && let Some(signal) = self.supervisor.take_stop_signal()
             {
                 tracing::info!(stage = "stop", "received signal {signal}: stopping");
                 return Ok(Done::Exit(stop_code(&plan.role, signal)));
@@ -167,7 +169,7 @@ impl Executor<'_> {
             if planned.step == Step::Stay && code.is_some_and(|code| code != 0) {
                 break;
             }
-            match self.patiently(&planned.step, &plan.role).await {
+            match self.step_with_retries(&planned.step, &plan.role).await {
                 Ok(Flow::Next) => {}
                 Ok(Flow::Ended(with)) => code = Some(with),
                 // The job's own failure is never hidden by what comes after it.
@@ -195,18 +197,18 @@ impl Executor<'_> {
         Ok(Done::Went(code))
     }
 
-    /// A step that fails for what may pass is done again: every step may be.
-    async fn patiently(&mut self, step: &Step, role: &Role) -> Result<Flow, Failure> {
-        let mut attempts = Attempts::new(self.options.patience, self.options.board.clone());
+    /// Executes a step, again if its failure may be temporary: every step may run twice.
+    async fn step_with_retries(&mut self, step: &Step, role: &Role) -> Result<Flow, Failure> {
+        let mut attempts = Attempts::new(self.options.patience, self.options.activity_file.clone());
         loop {
             let failure = match self.step(step).await {
                 Err(failure) => failure,
                 done => return done,
             };
             match attempts.after(failure, Awaited::Volume, self.supervisor).await? {
-                Then::Again => {}
-                Then::GiveUp(failure) => return Err(failure),
-                Then::Stop(signal) => return Ok(Flow::Exit(stop_code(role, signal))),
+                AfterFailure::Retry => {}
+                AfterFailure::GiveUp(failure) => return Err(failure),
+                AfterFailure::Stop(signal) => return Ok(Flow::Exit(stop_code(role, signal))),
             }
         }
     }
@@ -223,17 +225,17 @@ impl Executor<'_> {
                 self.timeline.record("user", begin);
             }
             Step::Give { path, owner } => {
-                if !self.files.give(path, *owner)? {
-                    self.tell_unless_writable(path, *owner).await?;
+                if !self.files.give_to(path, *owner)? {
+                    self.warn_unless_writable(path, *owner).await?;
                 }
                 self.timeline.record("user", begin);
             }
             Step::Daemon { argv } => {
-                self.daemon(argv).await?;
+                self.start_daemon(argv).await?;
                 self.timeline.record("daemon", begin);
             }
             Step::Directory { path, mode, owner } => {
-                self.files.directory(path, *mode, *owner)?;
+                self.files.ensure_directory(path, *mode, *owner)?;
                 self.timeline.record("config", begin);
             }
             Step::File { path, mode, owner, content } => {
@@ -241,10 +243,10 @@ impl Executor<'_> {
                 self.timeline.record("config", begin);
             }
             Step::Link { path, target } => {
-                self.files.link(path, target)?;
+                self.files.ensure_link(path, target)?;
                 self.timeline.record("config", begin);
             }
-            Step::LookAgain => {}
+            Step::Replan => {}
             Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
             Step::Snippet(snippet) => return self.snippet(snippet, begin).await,
             Step::WaitParent(parent) => return self.wait_parent(parent).await,
@@ -258,7 +260,7 @@ impl Executor<'_> {
                 self.publish_archive(from, to);
                 self.timeline.record("archive", begin);
             }
-            Step::Once { record, restarts } => return self.once(record, *restarts),
+            Step::Once { record, restarts } => return self.check_earlier_starts(record, *restarts),
             Step::LeadLost { restarts_left } => return self.lead_lost(*restarts_left).await,
             Step::Stay => return self.stay().await,
         }
@@ -267,32 +269,32 @@ impl Executor<'_> {
 
     fn file(&mut self, path: &str, mode: Mode, owner: Owner, content: &Content) -> Result<(), Failure> {
         match content {
-            Content::Text(text) => self.files.file(path, mode, owner, text.as_bytes())?,
-            Content::Exports(variables) => self.files.file(path, mode, owner, &self.exports(variables))?,
+            Content::Text(text) => self.files.ensure_file(path, mode, owner, text.as_bytes())?,
+            Content::Exports(variables) => self.files.ensure_file(path, mode, owner, &self.exports(variables))?,
             Content::Secret { source } => {
                 let secret = self.files.read(source)?;
-                self.files.file(path, mode, owner, &secret)?;
+                self.files.ensure_file(path, mode, owner, &secret)?;
             }
             Content::Curve { source } => {
                 let certificate = Certificate::read(&self.files.at(source))?;
-                self.files.file(path, mode, owner, certificate.bytes())?;
+                self.files.ensure_file(path, mode, owner, certificate.bytes())?;
             }
             Content::DerivedCurve { seed, name, of } => {
                 let certificate = Certificate::derive(&self.files.at(seed), name, of)?;
-                self.files.file(path, mode, owner, certificate.bytes())?;
+                self.files.ensure_file(path, mode, owner, certificate.bytes())?;
             }
         }
         Ok(())
     }
 
-    /// Until it is told to stop; then all is done.
+    /// Waits until the container is told to stop; then all is done.
     async fn stay(&mut self) -> Result<Flow, Failure> {
         tracing::info!(stage = "stay", "finished; waiting for the pod to be deleted");
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
         stopped.map(|_| Flow::Exit(0)).map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
     }
 
-    /// In place of a lead that was lost nothing of the user's runs.
+    /// In a pod that replaces a lost lead: runs nothing of the user's, but fails or waits for the operator.
     async fn lead_lost(&mut self, restarts_left: u32) -> Result<Flow, Failure> {
         let cause = "an earlier pod of this lead was lost, and its program may have run";
         if restarts_left == 0 {
@@ -309,7 +311,7 @@ impl Executor<'_> {
         session::exports(resolved.iter().map(|(name, value)| (name.as_str().as_ref(), value.as_os_str())))
     }
 
-    /// The broker above, as the plan names it.
+    /// The broker that the plan names as parent, to be probed.
     fn parent(&self, parent: &Parent) -> wait::Parent {
         wait::Parent::new(&parent.host, parent.port, &self.options.root).probed_by_name(parent.by_name)
     }
@@ -342,7 +344,7 @@ impl Executor<'_> {
     }
 }
 
-/// What a container that was told to stop before its program ran ends with.
+/// The exit code of a container that is stopped before its program has run.
 fn stop_code(role: &Role, signal: i32) -> u8 {
     if *role == Role::Follower { REPLACE } else { of_signal(signal) }
 }

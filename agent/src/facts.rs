@@ -53,13 +53,13 @@ pub struct Facts {
     pub restarts_left: Option<u32>,
     /// The pod's terminationGracePeriodSeconds, if it is known.
     pub grace_period: Option<u64>,
-    /// Of what the certificate is derived, as the command line says (`--key-from-env`); none: it is mounted.
+    /// What the certificate is derived from, by the command line (`--key-from-env`); none: it is mounted.
     pub key: Option<Key>,
-    /// The agent's own program, as the container's processes reach it.
+    /// Path of the agent's own binary, as the container's processes see it.
     pub agent: String,
     /// The AgentSpec that the command line names (`--spec`); none: the usual one.
     pub spec_file: Option<String>,
-    /// This start's own: 16 hexadecimal digits by chance. It names what another start must not write to.
+    /// Random id of this start, 16 hexadecimal digits: part of the name of what no other start may write to.
     pub attempt: String,
     /// The user and group that the agent runs as.
     pub uid: u32,
@@ -73,7 +73,7 @@ pub struct Facts {
     pub working_directory: String,
     /// The pod's own address; none: the brokers bind to all.
     pub address: Option<String>,
-    /// From the search list of resolv.conf.
+    /// The cluster's domain, from the search list of resolv.conf.
     pub cluster_domain: Option<String>,
     /// Cores (not SMT siblings) in the affinity mask.
     pub cores: u32,
@@ -85,11 +85,11 @@ pub struct Facts {
     pub cpuset: Option<u32>,
     /// What /proc/self/oom_score_adj says: the kubelet sets -997 in a Guaranteed pod and more than 0 in the other classes.
     pub oom_score: i32,
-    /// NVIDIA, AMD and Intel devices in the container; each part of one that is divided (MIG) counts.
+    /// GPUs in the container (NVIDIA, AMD, Intel); each part of a divided one (MIG) counts.
     pub gpus: u32,
-    /// Flux's own Python finds its compiled files, and they are those of its sources.
+    /// Whether Flux's own Python finds compiled files that are up to date.
     pub python_compiled: bool,
-    /// Flux starts by `flux modprobe rc1`, which takes tasks of others (0.79 and later).
+    /// Whether Flux starts by `flux modprobe rc1`, which accepts additional tasks (0.79 and later).
     pub flux_modprobe: bool,
     /// The Flux view.
     pub view: ViewFacts,
@@ -101,7 +101,7 @@ pub struct Facts {
     pub terminal: bool,
     /// Of the paths that a plan asks about, those that exist.
     pub present: BTreeSet<String>,
-    /// … and those that the agent may write to.
+    /// Of the paths that a plan asks about, those that the agent may write to.
     pub writable: BTreeSet<String>,
 }
 
@@ -205,7 +205,7 @@ impl Facts {
         // JSON is YAML, too.
         match toml::from_str(text) {
             Ok(facts) => Ok(facts),
-            // A YAML mapping is no TOML, and the other way round: the message is that of the likelier one.
+            // No text is valid in both: the message is that of the likelier one.
             Err(error) if text.lines().any(is_toml) => Err(FactsError::Syntax(error.message().replace('\n', " "))),
             Err(_) => serde_saphyr::from_str(text).map_err(|error| one_line(&error)),
         }
@@ -227,7 +227,7 @@ impl Facts {
 }
 
 #[cfg(feature = "laptop")]
-/// A table's head, or a name with its value. (A value of JSON or YAML may have the same signs.)
+/// Whether a line looks like TOML: a table's head, or a bare name before `=`. (Values of JSON and YAML may have a `=`, too.)
 fn is_toml(line: &str) -> bool {
     let is_name = |text: &str| {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
@@ -235,7 +235,7 @@ fn is_toml(line: &str) -> bool {
     line.starts_with('[') || line.split_once('=').is_some_and(|(name, _)| is_name(name.trim()))
 }
 
-/// Below which folder Flux is.
+/// The prefix that Flux is installed in.
 fn installation(spec: &AgentSpec, flux_on_path: Option<&str>) -> String {
     if spec.view.enabled {
         return spec.paths().view();
@@ -244,18 +244,19 @@ fn installation(spec: &AgentSpec, flux_on_path: Option<&str>) -> String {
     spec.view.install_root.clone().or(found).unwrap_or_else(|| "/usr".into())
 }
 
-/// What the downward API says of this index; taken out, for it is nobody else's business.
+/// How many pods this index had before, by variables of the downward API. They are for the agent alone, and removed.
 fn earlier_pods(environment: &mut BTreeMap<String, String>) -> u32 {
     let counts = OF_THE_INDEX.iter().filter_map(|name| environment.remove(*name)?.trim().parse().ok());
     counts.fold(0, u32::saturating_add)
 }
 
+/// Variables with the numbers of earlier pods of this index: failed, and taken away.
 const OF_THE_INDEX: [&str; 2] = [names::INDEX_FAILURES.0, names::INDEX_DISRUPTIONS.0];
 /// Variables that the operator sets for the agent alone.
 pub const OF_THE_POD: [&str; 3] = [OF_THE_INDEX[0], OF_THE_INDEX[1], names::POD_ADDRESS.0];
 
 /// The shell that all of the container's snippets and scripts run in: bash on the PATH, else sh on it, else one in the
-/// usual places. Its name is the usual one where that leads to the same file.
+/// usual places. If a usual path leads to the same file, it is named by that.
 fn shell(host: &host::Host, path: &str) -> Option<String> {
     let on_path = ["bash", "sh"].into_iter().find_map(|name| host.which(name, path));
     let by_habit = || SHELLS.into_iter().find(|shell| host.is_executable(shell)).map(str::to_owned);
@@ -264,11 +265,11 @@ fn shell(host: &host::Host, path: &str) -> Option<String> {
     Some(usual.map_or(found, str::to_owned))
 }
 
-/// The kernel's own chance.
+/// A random id for this attempt, from /proc/sys/kernel/random/uuid.
 fn attempt() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    // Without /proc there is no second process that could be mistaken for this one.
+    // All zeros if /proc is missing.
     format!("{digits:0>16}")
 }
 

@@ -22,7 +22,7 @@ use crate::system::owner::{Mode, Owner};
 
 mod safe_path;
 
-/// What stands for the part of a dump's name that is this start's own.
+/// Stands for the part of a dump's name that differs between starts.
 pub const ANY: char = '*';
 
 /// Writes below a root directory.
@@ -43,17 +43,17 @@ impl Files {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    pub fn directory(&self, path: &str, mode: Mode, owner: Owner) -> Result<(), Failure> {
+    pub fn ensure_directory(&self, path: &str, mode: Mode, owner: Owner) -> Result<(), Failure> {
         let real = self.at(path);
         let failed = |error: io::Error| Failure::write("set up the directory", &real, &error);
-        let (folder, name) = place(&real)?;
-        let existed = safe_path::look(&folder, &name).map_err(failed)?.is_some();
+        let (folder, name) = open_parent(&real)?;
+        let existed = safe_path::stat(&folder, &name).map_err(failed)?.is_some();
         let result = match existed {
             true => safe_path::open(&real, false).and_then(|real| set_directory(&real, mode, owner)),
             false => self.new_directory(&folder, &name, mode, owner),
         };
         match result {
-            // Somebody else's, such as a volume's own folder: its mode is theirs, if only one can work in it.
+            // It is somebody else's, such as a volume's own folder: its mode stays as long as it is writable.
             Err(error) if existed && is_not_permitted(&error) && is_writable(&real) => Ok(()),
             // Another container of the pod was faster.
             Err(_) if !existed && real.is_dir() => {
@@ -63,9 +63,9 @@ impl Files {
         }
     }
 
-    /// Made beside and renamed, so that one which is there has the right owner.
+    /// Creates a directory under a temporary name and renames it, so that it has the right owner from the beginning.
     fn new_directory(&self, folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner) -> io::Result<()> {
-        let beside = self.beside(name);
+        let beside = self.temporary_name(name);
         match mkdirat(folder, &beside, FileMode::from_raw_mode(0o700)) {
             Err(Errno::EXIST) => {}
             made => made?,
@@ -81,13 +81,13 @@ impl Files {
         made
     }
 
-    pub fn file(&self, path: &str, mode: Mode, owner: Owner, content: &[u8]) -> Result<(), Failure> {
+    pub fn ensure_file(&self, path: &str, mode: Mode, owner: Owner, content: &[u8]) -> Result<(), Failure> {
         let real = self.at(path);
-        let (folder, name) = place(&real)?;
+        let (folder, name) = open_parent(&real)?;
         if is_same(&folder, &name, mode, owner, content) {
             return Ok(());
         }
-        let beside = self.beside(&name);
+        let beside = self.temporary_name(&name);
         let written = write_new(&folder, &beside, mode, owner, content)
             .and_then(|()| Ok(renameat(&folder, &beside, &folder, &name)?));
         written.map_err(|error| {
@@ -102,9 +102,9 @@ impl Files {
         fs::read(&real).map_err(|error| Failure::write("read", &real, &error))
     }
 
-    /// A directory of the image becomes the owner's; what is in it stays as it is. False: it is on a volume, whose owner
-    /// and group are others' business; or nobody's that this user may change, and not theirs to write to.
-    pub fn give(&self, path: &str, owner: Owner) -> Result<bool, Failure> {
+    /// Gives a directory of the image to `owner`; what is in it stays as it is. False: it is on a volume, whose owner and
+    /// group stay; or the agent is not root and cannot write to it.
+    pub fn give_to(&self, path: &str, owner: Owner) -> Result<bool, Failure> {
         let real = self.at(path);
         let failed = |error: io::Error| Failure::write("give away", &real, &error);
         let whole = match fs::canonicalize(&real) {
@@ -128,11 +128,11 @@ impl Files {
         Ok(true)
     }
 
-    pub fn link(&self, path: &str, target: &str) -> Result<(), Failure> {
+    pub fn ensure_link(&self, path: &str, target: &str) -> Result<(), Failure> {
         let real = self.at(path);
         let failed = |error: io::Error| Failure::write("link", &real, &error);
-        let (folder, name) = place(&real)?;
-        if let Some(data) = safe_path::look(&folder, &name).map_err(failed)? {
+        let (folder, name) = open_parent(&real)?;
+        if let Some(data) = safe_path::stat(&folder, &name).map_err(failed)? {
             let is_link = FileType::from_raw_mode(data.st_mode) == FileType::Symlink;
             let leads_there =
                 || readlinkat(&folder, &name, Vec::new()).is_ok_and(|now| now.to_bytes() == target.as_bytes());
@@ -140,7 +140,7 @@ impl Files {
                 return Ok(());
             }
         }
-        let beside = self.beside(&name);
+        let beside = self.temporary_name(&name);
         let made = safe_path::remove(&folder, &beside)
             .and_then(|()| Ok(symlinkat(target, &folder, &beside)?))
             .and_then(|()| Ok(renameat(&folder, &beside, &folder, &name)?));
@@ -150,13 +150,13 @@ impl Files {
         })
     }
 
-    fn beside(&self, name: &OsStr) -> OsString {
+    fn temporary_name(&self, name: &OsStr) -> OsString {
         format!(".{}.{}.new", name.to_string_lossy(), self.tag).into()
     }
 }
 
-/// The folder that is to hold `path`, made if it is missing, and the last name.
-fn place(path: &Path) -> Result<(OwnedFd, OsString), Failure> {
+/// Opens the folder that is to hold `path`, created if it is missing; and the last name of the path.
+fn open_parent(path: &Path) -> Result<(OwnedFd, OsString), Failure> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     match safe_path::open(folder, true) {
         Ok(open) => Ok((open, path.file_name().unwrap_or_default().to_owned())),
@@ -164,7 +164,7 @@ fn place(path: &Path) -> Result<(OwnedFd, OsString), Failure> {
     }
 }
 
-/// `path` and what is missing above it, 0755 whatever the umask.
+/// Creates the folder `path` and what is missing above it, with mode 0755 whatever the umask.
 pub fn make_parents(path: &Path) -> Result<(), Failure> {
     safe_path::open(path, true).map(drop).map_err(|error| Failure::write("create the directory", path, &error))
 }
@@ -172,7 +172,7 @@ pub fn make_parents(path: &Path) -> Result<(), Failure> {
 fn set_directory(folder: &OwnedFd, mode: Mode, owner: Owner) -> io::Result<()> {
     let data = fstat(folder)?;
     if data.st_mode & 0o7777 != mode.0 {
-        // An open path alone has no mode to be changed.
+        // fchmod does not work on a descriptor that was opened with O_PATH.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         fchmod(openat(folder, ".", flags, FileMode::empty())?, FileMode::from_raw_mode(mode.0))?;
     }
@@ -197,12 +197,12 @@ fn is_writable(path: &Path) -> bool {
 }
 
 fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[u8]) -> bool {
-    let Ok(Some(data)) = safe_path::look(folder, name) else { return false };
+    let Ok(Some(data)) = safe_path::stat(folder, name) else { return false };
     let alike = FileType::from_raw_mode(data.st_mode) == FileType::RegularFile
         && data.st_size.cast_unsigned() == content.len() as u64
         && data.st_mode & 0o7777 == mode.0
         && (data.st_uid, data.st_gid) == (owner.uid, owner.gid);
-    // Whatever has taken its place since: it neither leads elsewhere nor is waited for.
+    // A link that has taken its place since is not followed, and a pipe not waited for.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut now = Vec::new();
     alike
@@ -211,7 +211,7 @@ fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[
         && now == content
 }
 
-/// Mode and owner are right before the first byte is in it.
+/// Creates a file; its mode and owner are right before the first byte is in it.
 fn write_new(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[u8]) -> io::Result<()> {
     safe_path::remove(folder, name)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -242,11 +242,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let files = Files::new(root.path(), "lead");
         let at = root.path().join("mnt/flux/config/R");
-        files.file("/mnt/flux/config/R", Mode(0o400), us(), b"one").unwrap();
+        files.ensure_file("/mnt/flux/config/R", Mode(0o400), us(), b"one").unwrap();
         let first = fs::metadata(&at).unwrap().ino();
-        files.file("/mnt/flux/config/R", Mode(0o400), us(), b"one").unwrap();
+        files.ensure_file("/mnt/flux/config/R", Mode(0o400), us(), b"one").unwrap();
         assert_eq!((fs::metadata(&at).unwrap().ino(), mode_of(&at)), (first, 0o400));
-        files.file("/mnt/flux/config/R", Mode(0o640), us(), b"two").unwrap();
+        files.ensure_file("/mnt/flux/config/R", Mode(0o640), us(), b"two").unwrap();
         assert_eq!((fs::read(&at).unwrap().as_slice(), mode_of(&at)), (b"two".as_slice(), 0o640));
         assert_eq!(fs::read_dir(at.parent().unwrap()).unwrap().count(), 1, "no temporary file stays");
         assert_eq!(mode_of(at.parent().unwrap()), 0o755);
@@ -257,7 +257,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let files = Files::new(root.path(), "lead");
         fs::write(root.path().join(".x.lead.new"), "half").unwrap();
-        files.file("/x", Mode(0o644), us(), b"whole").unwrap();
+        files.ensure_file("/x", Mode(0o644), us(), b"whole").unwrap();
         assert_eq!(fs::read(root.path().join("x")).unwrap(), b"whole");
         assert!(!root.path().join(".x.lead.new").exists());
     }
@@ -266,11 +266,11 @@ mod tests {
     fn a_link_is_put_right_but_a_real_folder_is_left_alone() {
         let root = tempfile::tempdir().unwrap();
         let files = Files::new(root.path(), "lead");
-        files.link("/view/run", "../elsewhere").unwrap();
-        files.link("/view/run", "../config/run").unwrap();
+        files.ensure_link("/view/run", "../elsewhere").unwrap();
+        files.ensure_link("/view/run", "../config/run").unwrap();
         assert_eq!(fs::read_link(root.path().join("view/run")).unwrap(), Path::new("../config/run"));
         fs::create_dir(root.path().join("view/var")).unwrap();
-        files.link("/view/var", "../config/var").unwrap();
+        files.ensure_link("/view/var", "../config/var").unwrap();
         assert!(root.path().join("view/var").symlink_metadata().unwrap().is_dir());
     }
 
@@ -294,17 +294,17 @@ mod tests {
         }
         let files = Files::new(root.path(), "lead");
         let owner = Owner { uid: 1002, gid: 1002 };
-        files.directory("/theirs/here", Mode(0o700), owner).unwrap_err();
-        files.directory("/theirs/here/new", Mode(0o700), owner).unwrap_err();
-        files.file("/theirs/there/passwd", Mode(0o644), owner, b"x").unwrap_err();
-        files.link("/theirs/there/passwd", "x").unwrap_err();
+        files.ensure_directory("/theirs/here", Mode(0o700), owner).unwrap_err();
+        files.ensure_directory("/theirs/here/new", Mode(0o700), owner).unwrap_err();
+        files.ensure_file("/theirs/there/passwd", Mode(0o644), owner, b"x").unwrap_err();
+        files.ensure_link("/theirs/there/passwd", "x").unwrap_err();
         let etc = fs::metadata(at("etc")).unwrap();
         assert_eq!((etc.uid(), etc.mode() & 0o777), (0, 0o755));
         assert_eq!(fs::read_dir(at("etc")).unwrap().count(), 0);
         // In place of a file it is replaced, not followed; our own is followed.
-        files.file("/theirs/there", Mode(0o644), us(), b"x").unwrap();
+        files.ensure_file("/theirs/there", Mode(0o644), us(), b"x").unwrap();
         std::os::unix::fs::symlink("../etc", at("theirs/ours")).unwrap();
-        files.file("/theirs/ours/new", Mode(0o644), us(), b"x").unwrap();
+        files.ensure_file("/theirs/ours/new", Mode(0o644), us(), b"x").unwrap();
         assert!(at("etc/new").is_file() && at("theirs/there").symlink_metadata().unwrap().is_file());
     }
 
@@ -312,7 +312,7 @@ mod tests {
     fn what_stands_in_the_way_is_named_with_a_remedy() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("config"), "a file").unwrap();
-        let failure = Files::new(root.path(), "lead").file("/config/R", Mode(0o644), us(), b"").unwrap_err();
+        let failure = Files::new(root.path(), "lead").ensure_file("/config/R", Mode(0o644), us(), b"").unwrap_err();
         assert!(failure.to_string().contains("config"), "{failure}");
     }
 }

@@ -1,7 +1,8 @@
 //! Questions to a Flux broker over its local socket, in Flux's own messages (RFC 3): no `flux` program, no Python.
 //!
 //! ```text
-//! message (what a question and an answer look like) ─► connection (one question, or a conversation) ─► states, lead_presence, jobs, usage, departure
+//! message (form of a request and an answer) ─► connection (one request, or a conversation)
+//!   ─► states, lead_presence, jobs, usage, departure
 //! ```
 
 pub mod connection;

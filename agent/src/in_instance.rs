@@ -7,8 +7,8 @@
 
 pub mod accounting;
 pub mod batch;
+mod command_runner;
 pub mod diagnostics;
-mod inside;
 pub mod program;
 pub mod restful;
 pub mod time;

@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use crate::files::{Files, make_parents};
 use crate::report::failure::Failure;
 
-/// The name in the volume.
+/// The binary's name in the volume.
 pub const NAME: &str = "flux-agent";
 const MODE: u32 = 0o755;
-/// After so much is written it goes to the disk, so that a small memory limit is not filled with dirty pages.
+/// Bytes after which what is written is synced, so that a small memory limit is not filled with dirty pages.
 const PIECE: usize = 1 << 20;
 
 /// What an installation did.
@@ -34,12 +34,12 @@ pub fn install(folder: &Path) -> Result<Installed, Failure> {
     copy_to(Path::new("/proc/self/exe"), folder)
 }
 
-/// The documented path of the agent, below `mount`, becomes a link to `binary`, unless it is that itself.
+/// Makes the documented path of the agent, below `mount`, a link to `binary`, unless it is that itself.
 pub fn link(mount: &Path, binary: &Path) -> Result<(), Failure> {
-    Files::new(mount, "install").link(&format!("/{NAME}"), &binary.to_string_lossy())
+    Files::new(mount, "install").ensure_link(&format!("/{NAME}"), &binary.to_string_lossy())
 }
 
-/// Links the agent that runs.
+/// Makes the documented path a link to the binary that runs.
 pub fn link_own(mount: &Path) -> Result<(), Failure> {
     match std::env::current_exe() {
         Ok(binary) => link(mount, &binary),

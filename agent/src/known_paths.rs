@@ -2,16 +2,16 @@
 
 /// The PATH where none is set, as shells have it.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Where programs keep what is temporary.
+/// Folders for temporary files.
 pub const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 /// Where Design 3.3 has the broker's configuration.
 pub const SYSTEM_CONFIG: &str = "/etc/flux/config";
 /// Munge's daemon.
 pub const MUNGE: &str = "/usr/sbin/munged";
-/// Its key, of the image or of `flux.mungeSecret`: the same in every pod.
+/// Munge's key, from the image or from `flux.mungeSecret`: the same in every pod.
 pub const MUNGE_KEY: &str = "/etc/munge/munge.key";
 
-/// The program of an installation.
+/// The `flux` program of an installation.
 pub fn flux_below(install_root: &str) -> String {
     format!("{}/bin/flux", install_root.trim_end_matches('/'))
 }

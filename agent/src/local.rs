@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! FILE ─► AgentSpec (as dry-run has it), arrangement (pure: containers, mounts, what is not supported)
-//!   ─► ground (folder, files, key) ─► namespaces, network ─► a process for each container ─► course ─► the lead's code
+//!   ─► run_folder (locked; files, key) ─► namespaces, network ─► run (a process for each container) ─► the lead's code
 //! in each:  inside (mounts, host name) ─► `flux-agent run`, as in a pod
 //! ```
 //!
@@ -57,35 +57,35 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// The lead's exit code, or the shell's.
+/// Runs the MiniCluster, or a shell in it; returns the exit code of the lead or of the shell.
 pub fn local(args: &Args) -> Result<u8, Failure> {
     let source = source(&args.file).map_err(refused)?;
-    let place = run_folder::Place::of(&source.spec.name)?;
+    let run_folder = run_folder::RunFolder::of(&source.spec.name)?;
     if let Some(index) = args.shell {
-        return shell::shell(&place, &source.spec.name, index, &args.command);
+        return shell::shell(&run_folder, &source.spec.name, index, &args.command);
     }
     let machine = machine(args)?;
     let mut arrangement = Arrangement::of(&source, &machine).map_err(|why| {
         Failure::new(Category::SpecInvalid, format!("failed to run it on this machine: {why}"), "run it in a cluster")
     })?;
     log::set_quiet(source.spec.logging.quiet);
-    let ground = place.take()?;
-    let code = on(&ground, &mut arrangement, &source, &machine);
+    let run_folder = run_folder.take()?;
+    let code = run_in(&run_folder, &mut arrangement, &source, &machine);
     if args.keep {
-        tracing::info!(stage = "local", "the pods' files are in {}/pods/INDEX/root", ground.folder().display());
+        tracing::info!(stage = "local", "the pods' files are in {}/pods/INDEX/root", run_folder.path().display());
         return code;
     }
-    let removed = ground.remove();
+    let removed = run_folder.remove();
     code.and_then(|code| removed.map(|()| code))
 }
 
-fn on(
-    ground: &run_folder::Ground,
+fn run_in(
+    run_folder: &run_folder::LockedRunFolder,
     arrangement: &mut Arrangement,
     source: &Source,
     machine: &Machine,
 ) -> Result<u8, Failure> {
-    ground.prepare(arrangement)?;
+    run_folder.prepare(arrangement)?;
     let size = source.spec.size;
     let pods = if size == 1 { "1 pod".to_owned() } else { format!("{size} pods") };
     tracing::info!(
@@ -94,10 +94,10 @@ fn on(
         source.spec.name,
         machine.prefix
     );
-    arrangement.told.iter().for_each(|told| tracing::info!(stage = "local", "{told}"));
+    arrangement.notices.iter().for_each(|notice| tracing::info!(stage = "local", "{notice}"));
     namespaces::enter(machine)?;
     network::up(size)?;
-    crate::system::runtime::block_on(Box::pin(run::run(arrangement, ground, machine)))
+    crate::system::runtime::block_on(Box::pin(run::run(arrangement, run_folder, machine)))
 }
 
 fn refused(error: DryRunError) -> Failure {
@@ -107,8 +107,8 @@ fn refused(error: DryRunError) -> Failure {
 
 fn machine(args: &Args) -> Result<Machine, Failure> {
     let text = |name: &str| std::env::var(name).ok();
-    let here = std::env::current_dir().map_err(|error| missing("this folder", &error))?;
-    let agent = std::env::current_exe().map_err(|error| missing("the agent's own binary", &error))?;
+    let here = std::env::current_dir().map_err(|error| not_found("this folder", &error))?;
+    let agent = std::env::current_exe().map_err(|error| not_found("the agent's own binary", &error))?;
     let home = text("HOME").map(PathBuf::from).filter(|home| home.is_absolute() && home.is_dir());
     let passed_on = ["LANG", "LC_ALL", "TERM", "TZ", "FLUX_STANDIN_RECORD"];
     let environment: BTreeMap<String, String> =
@@ -125,7 +125,7 @@ fn machine(args: &Args) -> Result<Machine, Failure> {
     })
 }
 
-fn missing(what: &str, error: &std::io::Error) -> Failure {
+fn not_found(what: &str, error: &std::io::Error) -> Failure {
     Failure::internal(format!("failed to find {what}: {}", plain(error)))
 }
 

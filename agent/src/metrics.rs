@@ -1,7 +1,7 @@
 //! Metrics of the instance over HTTP, for autoscalers: `/metrics` (Prometheus), `/metrics.json` (KEDA).
 //!
 //! ```text
-//! a connection ─► its request's head ─► the figures, at most a second old ◄─ a question, a task of its own ─ flux_rpc ─► broker
+//! a connection ─► its request's head ─► the figures, at most a second old ◄─ a request, a task of its own ─ flux_rpc ─► broker
 //!      └──────────── answer (pure), closed ◄──────────┘
 //! ```
 //!
@@ -26,19 +26,19 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::usage;
-use answer::Answer;
+use answer::Response;
 
-/// Connections at a time.
+/// Most connections at a time.
 const MOST: usize = 16;
 /// Time limit of a connection.
 const CONNECTION: Duration = Duration::from_secs(8);
 /// Time limit of the broker's answer.
 const BROKER: Duration = Duration::from_secs(3);
-/// How long an answer is served again.
+/// How long an answer of the broker is served again.
 const FRESH: Duration = Duration::from_secs(1);
-/// After an accept that failed: no descriptor is left.
+/// Pause after an accept that failed, because no descriptor is left.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Bytes of a request's head.
+/// Most bytes of a request's head.
 const LONGEST: usize = 4 << 10;
 
 /// Serves until it is dropped.
@@ -52,7 +52,8 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Figures of the broker's instance, which is that of `cluster`. That nobody can be served ends no job: it is told.
+    /// Serves the figures of the broker's instance, which belongs to `cluster`. A port that cannot be used is logged and ignored:
+    /// it ends no job.
     pub fn start(port: u16, cluster: &str, broker: Broker) -> Option<Server> {
         match listen(port) {
             Ok(listener) => {
@@ -61,14 +62,14 @@ impl Server {
             }
             Err(error) => {
                 let why = crate::report::failure::plain(&error);
-                tracing::error!(stage = "broker", "failed to serve metrics of the instance on port {port}: {why}");
+                tracing::warn!(stage = "broker", "failed to serve metrics of the instance on port {port}: {why}");
                 None
             }
         }
     }
 }
 
-/// On all addresses of both families, or of that which there is.
+/// Listens on all addresses of both families, or of the one that there is.
 fn listen(port: u16) -> io::Result<TcpListener> {
     let bind = |address: IpAddr| std::net::TcpListener::bind((address, port));
     let listener = bind(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| bind(Ipv4Addr::UNSPECIFIED.into()))?;
@@ -101,22 +102,22 @@ async fn serve(listener: TcpListener, figures: Arc<Figures>) {
 
 async fn talk(mut stream: TcpStream, figures: &Figures) -> io::Result<()> {
     let (mut head, mut room) = (Vec::new(), [0; 512]);
-    let answer = loop {
+    let response = loop {
         let count = stream.read(&mut room).await?;
         head.extend_from_slice(&room[..count]);
-        match answer::wanted(&head) {
-            Some(Ok(wanted)) => break wanted.of(&figures.cluster, figures.now().await.as_ref()),
+        match answer::parse_request(&head) {
+            Some(Ok(request)) => break request.respond(&figures.cluster, figures.now().await.as_ref()),
             Some(Err(refusal)) => break refusal,
             None if count == 0 => return Ok(()),
-            None if head.len() > LONGEST => break Answer::too_long(),
+            None if head.len() > LONGEST => break Response::too_long(),
             None => {}
         }
     };
-    stream.write_all(answer.bytes().as_slice()).await?;
+    stream.write_all(response.bytes().as_slice()).await?;
     stream.shutdown().await
 }
 
-/// The figures, and the question by which they are known.
+/// The figures of the instance, by the last request to the broker.
 #[derive(Debug)]
 struct Figures {
     cluster: String,
@@ -124,16 +125,16 @@ struct Figures {
     last: Mutex<Option<Question>>,
 }
 
-/// A question to the broker; dropped, it is asked no more.
+/// A request to the broker, which ends when this is dropped.
 #[derive(Debug)]
 struct Question {
-    answer: watch::Receiver<Option<Answered>>,
+    answer: watch::Receiver<Option<BrokerAnswer>>,
     _task: JoinSet<()>,
 }
 
-/// What the broker said, and when; no figures: it does not say.
+/// The broker's answer, and when it came; no figures: the broker did not answer.
 #[derive(Debug, Clone)]
-struct Answered {
+struct BrokerAnswer {
     at: Instant,
     usage: Option<Usage>,
 }
@@ -143,15 +144,15 @@ impl Figures {
         Figures { cluster: cluster.to_owned(), broker, last: Mutex::new(None) }
     }
 
-    /// None: the broker does not say.
+    /// The current figures; none: the broker does not answer.
     async fn now(&self) -> Option<Usage> {
         let mut answer = self.question();
-        let answered = answer.wait_for(Option::is_some).await.ok()?;
-        answered.as_ref().and_then(|answered| answered.usage.clone())
+        let answer = answer.wait_for(Option::is_some).await.ok()?;
+        answer.as_ref().and_then(|answer| answer.usage.clone())
     }
 
-    /// The last one as long as it is without an answer, or that is fresh; else a new one.
-    fn question(&self) -> watch::Receiver<Option<Answered>> {
+    /// The last request, as long as it is pending or its answer fresh; else a new one.
+    fn question(&self) -> watch::Receiver<Option<BrokerAnswer>> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(question) = last.as_ref().filter(|question| question.serves()) {
             return question.answer.clone();
@@ -169,15 +170,15 @@ impl Question {
         let mut task = JoinSet::new();
         task.spawn(async move {
             let usage = tokio::time::timeout(BROKER, usage::figures(&broker)).await.ok();
-            tell.send_replace(Some(Answered { at: Instant::now(), usage }));
+            tell.send_replace(Some(BrokerAnswer { at: Instant::now(), usage }));
         });
         Question { answer, _task: task }
     }
 
     fn serves(&self) -> bool {
         match self.answer.borrow().as_ref() {
-            Some(answered) => answered.at.elapsed() < FRESH,
-            None => self.answer.has_changed().is_ok(), // somebody is still to tell it
+            Some(answer) => answer.at.elapsed() < FRESH,
+            None => self.answer.has_changed().is_ok(), // the answer is pending
         }
     }
 }

@@ -60,7 +60,7 @@ pub use from_environment::FromEnvironment;
 pub use instance::Instance;
 pub use launch::{AtEnd, Launch, Metrics, Parent, Part, Reach, RunAs, Stdout};
 use resolved::Resolved;
-pub use step::{Content, Planned, Snippet, Stage, Step};
+pub use step::{Content, Planned, Snippet, SnippetPhase, Step};
 
 /// Version of the JSON form.
 pub const VERSION: u32 = 1;
@@ -68,11 +68,11 @@ pub const VERSION: u32 = 1;
 /// What one container will do.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
-    /// Version of this shape.
+    /// Version of this form.
     pub version: u32,
     /// Name of the MiniCluster.
     pub cluster: String,
-    /// Which part the container plays.
+    /// The container's role.
     pub role: Role,
     /// The pod's completion index.
     pub index: u32,
@@ -91,7 +91,7 @@ pub struct Plan {
     /// Whether tasks are bound to cores by default; none for a sidecar.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
-    /// What a person should know, a line each: where the spec's word could not be kept as it stands.
+    /// Notices for people, a line each: where the spec could not be followed as it stands.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
     /// The steps, in order.
@@ -101,13 +101,13 @@ pub struct Plan {
 /// Which container is planned for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContainerRole {
-    /// The one that runs Flux.
+    /// The container that runs Flux.
     Runner,
-    /// One beside it, by name.
+    /// A sidecar, by name.
     Sidecar(String),
 }
 
-/// What the container will do on the host that `facts` tell of.
+/// Plans what the container does on the host that `facts` describe.
 pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Result<Plan, PlanError> {
     let mut resolved = Resolved::new(spec, facts)?;
     let (role, steps) = match container {
@@ -140,7 +140,7 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
 }
 
 impl Plan {
-    /// With what the container's command line says of a follower's waits, which comes before the spec's word.
+    /// The plan with the waits of the container's command line, which override the spec's.
     pub fn with_waits(mut self, told: Waits) -> Plan {
         if self.role == Role::Follower {
             self.waits = Waits {
@@ -153,7 +153,7 @@ impl Plan {
     }
 }
 
-/// Which part a container plays.
+/// The role of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -161,7 +161,7 @@ pub enum Role {
     Lead,
     /// Joins its parent.
     Follower,
-    /// Serves beside the runner; its name.
+    /// Sidecar of the runner; its name.
     Sidecar(String),
 }
 
@@ -177,13 +177,13 @@ pub struct Log {
 /// How long a follower waits, in seconds, where the spec says so.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Waits {
-    /// For the parent at first.
+    /// Seconds to wait for the parent at the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_deadline: Option<u64>,
-    /// While the name of a lead that was there is gone.
+    /// Seconds that the DNS name of a lead that was there may be missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead_gone: Option<u64>,
-    /// While a lead that was there does not answer.
+    /// Seconds that a lead that has answered before may be silent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead_silent: Option<u64>,
 }

@@ -15,12 +15,12 @@ use flux_shared::exit::{Category, REPLACE, of_signal};
 use flux_shared::names::COMPLETION_INDEX;
 use flux_shared::paths::{SPEC_FILE, TERMINATION_LOG};
 
-use crate::execute::retry::{Attempts, Then};
-use crate::execute::timing::{Timeline, Who};
+use crate::execute::retry::{AfterFailure, Attempts};
+use crate::execute::timing::{Timeline, TimelineOwner};
 use crate::execute::{self, execute, trace};
 use crate::facts::{Facts, Process};
 use crate::plan::{ContainerRole, FromEnvironment, Plan, PlanError, Role, Waits};
-use crate::report::activity::{Awaited, Board};
+use crate::report::activity::{ActivityFile, Awaited};
 use crate::report::ending::Ending;
 use crate::report::failure::{Failure, without_number, write_termination};
 use crate::report::log::{self, Format};
@@ -67,9 +67,9 @@ pub struct Options {
     pub termination_log: PathBuf,
 }
 
-/// The container's exit code.
+/// Runs the container; returns its exit code.
 pub fn run(options: &Options, container: &ContainerRole) -> u8 {
-    tell_panics(options);
+    report_panics(options);
     let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
     // As the command line says, until the spec has been read.
     log::set_format(options.log_format.unwrap_or_default());
@@ -82,8 +82,8 @@ pub fn run(options: &Options, container: &ContainerRole) -> u8 {
     let is_stopped = ending.stopped.is_some();
     let termination = ending.termination(&result);
     write_termination(&options.termination_log, &termination.encode());
-    if let Some((trace, who)) = planned.as_ref().and_then(|plan| Some((plan.trace.as_ref()?, who(plan)))) {
-        let spans = timeline.spans(trace.parent, who, termination.code);
+    if let Some((trace, owner)) = planned.as_ref().and_then(|plan| Some((plan.trace.as_ref()?, timeline_owner(plan)))) {
+        let spans = timeline.spans(trace.parent, owner, termination.code);
         let sent = async {
             trace::send(trace, &spans, &options.root, is_stopped).await;
             Ok(0)
@@ -94,13 +94,13 @@ pub fn run(options: &Options, container: &ContainerRole) -> u8 {
     termination.code
 }
 
-fn who(plan: &Plan) -> Who<'_> {
+fn timeline_owner(plan: &Plan) -> TimelineOwner<'_> {
     let role = match plan.role {
         Role::Lead => "lead",
         Role::Follower => "follower",
         Role::Sidecar(_) => "sidecar",
     };
-    Who { hostname: &plan.hostname, index: plan.index, role }
+    TimelineOwner { hostname: &plan.hostname, index: plan.index, role }
 }
 
 async fn entrypoint(
@@ -115,7 +115,7 @@ async fn entrypoint(
         Supervisor::new().map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
     // Before anything of the user's has run: later somebody else's program might stand where the agent's does.
     let process = Process::own();
-    let planned = plan_patiently(options, container, &process, &mut supervisor).await;
+    let planned = plan_with_retries(options, container, &process, &mut supervisor).await;
     let result = match planned {
         Ok(Ok((plan, mount))) => {
             log::set_format(options.log_format.unwrap_or_else(|| plan.log.format.into()));
@@ -142,20 +142,20 @@ async fn carry_out(
     ending: &mut Ending,
     supervisor: &mut Supervisor,
 ) -> Result<u8, Failure> {
-    greet(plan);
+    log_identity(plan);
     let result = execute(plan, again, how, supervisor, timeline, ending).await;
     let code = match &result {
         Ok(code) => *code,
         Err(failure) => failure.category.code(),
     };
     if plan.log.timed {
-        timeline.report(who(plan).role, code);
+        timeline.report(timeline_owner(plan).role, code);
     }
     result
 }
 
-/// A panic is a defect, and leaves a word like any other failure, whatever the build does at one.
-fn tell_panics(options: &Options) {
+/// Makes a panic report itself like any other failure, whether the build unwinds or aborts.
+fn report_panics(options: &Options) {
     let termination_log = options.termination_log.clone();
     std::panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map_or(String::new(), |place| format!(" at {}:{}", place.file(), place.line()));
@@ -166,7 +166,7 @@ fn tell_panics(options: &Options) {
         log::failure(&failure);
         let termination = Ending::default().termination(&Err(failure));
         write_termination(&termination_log, &termination.encode());
-        // An abort would have another code, and as process 1 none that can be foretold.
+        // An abort would have another code, which for process 1 cannot be predicted.
         std::process::exit(termination.code.into());
     }));
     #[cfg(debug_assertions)]
@@ -177,13 +177,13 @@ fn tell_panics(options: &Options) {
 }
 
 /// The plan, once spec and view are there; the inner error is a stop signal.
-async fn plan_patiently(
+async fn plan_with_retries(
     options: &Options,
     container: &ContainerRole,
     process: &Process,
     supervisor: &mut Supervisor,
 ) -> Result<Result<(Plan, String), i32>, Failure> {
-    let mut attempts = Attempts::new(Duration::from_secs(options.patience), options.board(container));
+    let mut attempts = Attempts::new(Duration::from_secs(options.patience), options.activity_file(container));
     loop {
         let failure = match plan(options, container, process) {
             Ok(planned) => return Ok(Ok(planned)),
@@ -191,14 +191,14 @@ async fn plan_patiently(
         };
         let awaited = if failure.category == Category::ViewMissing { Awaited::View } else { Awaited::Spec };
         match attempts.after(failure, awaited, supervisor).await? {
-            Then::Again => {}
-            Then::GiveUp(failure) => return Err(failure),
-            Then::Stop(signal) => return Ok(Err(signal)),
+            AfterFailure::Retry => {}
+            AfterFailure::GiveUp(failure) => return Err(failure),
+            AfterFailure::Stop(signal) => return Ok(Err(signal)),
         }
     }
 }
 
-/// Before the spec is read, the index alone tells who leads.
+/// The exit code of a stop before the spec is read, when only the index tells who leads.
 fn stop_code(signal: i32) -> u8 {
     match std::env::var(COMPLETION_INDEX) {
         Ok(index) if index != "0" => REPLACE,
@@ -206,7 +206,7 @@ fn stop_code(signal: i32) -> u8 {
     }
 }
 
-/// The plan, and where the pod's volume is.
+/// The plan, and the mount path of the pod's volume.
 fn plan(options: &Options, container: &ContainerRole, process: &Process) -> Result<(Plan, String), Failure> {
     let (spec, facts) = options.facts(process.clone())?;
     let planned = crate::plan::plan(&spec, &facts, container);
@@ -238,12 +238,12 @@ fn spec(
     Ok(spec)
 }
 
-/// No plan can be made.
+/// The failure of a spec for which no plan can be made.
 pub fn refused(error: &PlanError) -> Failure {
     Failure::new(error.category(), chain(error), error.hint())
 }
 
-fn greet(plan: &Plan) {
+fn log_identity(plan: &Plan) {
     let who = match (&plan.role, plan.rank) {
         (Role::Sidecar(name), _) => format!("sidecar {name}"),
         (role, rank) => {
@@ -254,7 +254,7 @@ fn greet(plan: &Plan) {
     plan.notices.iter().for_each(|notice| tracing::info!(stage = "plan", "{notice}"));
 }
 
-/// An error with what it came from.
+/// An error with its sources.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = without_number(&error.to_string()).to_owned();
     let mut source = error.source();
@@ -266,7 +266,7 @@ pub fn chain(error: &dyn Error) -> String {
 }
 
 impl Default for Options {
-    /// Those of an entrypoint whose command line says nothing.
+    /// Options of an entrypoint without arguments.
     fn default() -> Options {
         Options {
             spec: None,
@@ -295,7 +295,7 @@ impl Options {
         Ok((spec, Facts { restarts_left, grace_period, key, spec_file, ..facts }))
     }
 
-    /// What the command line says of a follower's patience.
+    /// How long a follower waits, by the command line.
     pub fn waits(&self) -> Waits {
         let (parent_deadline, lead_gone, lead_silent) = (self.parent_deadline, self.lead_gone, self.lead_silent);
         Waits { parent_deadline, lead_gone, lead_silent }
@@ -306,12 +306,12 @@ impl Options {
             root: self.root.clone(),
             agent: "/proc/self/exe".into(),
             patience: Duration::from_secs(self.patience),
-            board: self.board(container),
+            activity_file: self.activity_file(container),
         }
     }
 
-    /// `status` asks what the broker's container is at.
-    fn board(&self, container: &ContainerRole) -> Board {
-        Board(matches!(container, ContainerRole::Runner).then(|| self.termination_log.clone()))
+    /// The activity file, which only the runner has: `status` reads what that is doing.
+    fn activity_file(&self, container: &ContainerRole) -> ActivityFile {
+        ActivityFile(matches!(container, ContainerRole::Runner).then(|| self.termination_log.clone()))
     }
 }

@@ -24,7 +24,7 @@ impl ReadError {
         }
     }
 
-    /// It may be there soon: the volume with it is mounted late, or its server does not answer.
+    /// Whether it may be temporary: the spec's volume is mounted late, or its server does not answer.
     pub fn is_passing(&self) -> bool {
         match self {
             ReadError::Unreadable { source, .. } => {
@@ -53,7 +53,7 @@ pub fn read(path: &Path) -> Result<AgentSpec, ReadError> {
     AgentSpec::unchecked(&text).map_err(|source| ReadError::Invalid { path: path.to_owned(), source })
 }
 
-/// Whether the spec of `path` can be used, with what the pod has put into it.
+/// Checks that the spec of `path`, with what the pod has put into it, can be used.
 pub fn check(spec: &AgentSpec, path: &Path) -> Result<(), ReadError> {
     spec.check().map_err(|source| ReadError::Invalid { path: path.to_owned(), source })
 }

@@ -21,15 +21,15 @@ use std::time::{Duration, Instant};
 
 use crate::system::raw::{self, Status};
 use crate::system::signals::{Received, Signals};
-use policy::{Again, AtStop, Order, Policy, Request, Target, Terms};
+use policy::{AtStop, Order, Policy, Request, SecondStop, Target, Terms};
 use program::Child;
 
-/// A second stop signal within this time is the same wish told twice (to a process and to its group).
+/// A second stop signal within this time is the first one sent twice (to a process and to its group).
 const SAME_WISH: Duration = Duration::from_millis(200);
-/// How long a program may take to tell how what it waited for has ended, once that was killed.
+/// How long a program may take to report how the processes that it waited for ended, once these were killed.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Something that happened.
+/// A signal, or a child that ended or stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     Signal(Received),
@@ -44,7 +44,7 @@ pub enum End {
 }
 
 impl End {
-    /// The exit code, as a shell says it.
+    /// The exit code, as a shell gives it: 128 + n for signal n.
     pub fn code(self) -> u8 {
         match self {
             End::Exited(code) => code,
@@ -74,7 +74,7 @@ pub struct Supervisor {
     terminal: bool,
 }
 
-/// SIGTERM, SIGINT, SIGHUP: somebody wants an end.
+/// Whether a signal is a stop: SIGTERM, SIGINT, SIGHUP.
 pub fn is_stop(signal: i32) -> bool {
     matches!(signal, libc::SIGTERM | libc::SIGINT | libc::SIGHUP)
 }
@@ -89,12 +89,12 @@ impl Supervisor {
         Ok(Supervisor { signals, events, first_stop: None, terminal: terminal::is_ours() })
     }
 
-    /// When this process was told to stop for the first time.
+    /// When the first stop signal came.
     pub fn first_stop(&self) -> Option<Instant> {
         self.first_stop
     }
 
-    /// Children may be given the terminal.
+    /// Whether there is a terminal to give to children.
     pub fn has_terminal(&self) -> bool {
         self.terminal
     }
@@ -106,13 +106,13 @@ impl Supervisor {
                 return Ok(event);
             }
             let received = self.signals.next().await?;
-            if let Some(event) = self.sort(received) {
+            if let Some(event) = self.classify(received) {
                 return Ok(event);
             }
         }
     }
 
-    fn sort(&mut self, received: Received) -> Option<Event> {
+    fn classify(&mut self, received: Received) -> Option<Event> {
         match received.number {
             libc::SIGCHLD => {
                 while let Some((pid, status)) = raw::reap() {
@@ -120,7 +120,7 @@ impl Supervisor {
                 }
                 None
             }
-            // Ours: a write to a closed pipe. The kernel's: a background read or write, which is blocked anyway.
+            // From the agent's own write to a closed pipe, or use of the terminal in the background: blocking them is enough.
             libc::SIGPIPE if received.by_self => None,
             libc::SIGTTIN | libc::SIGTTOU if received.by_kernel => None,
             number => {
@@ -132,10 +132,10 @@ impl Supervisor {
         }
     }
 
-    /// A stop signal that has come meanwhile, without waiting.
-    pub fn stop_wanted(&mut self) -> Option<i32> {
+    /// Takes a stop signal that has come meanwhile, without waiting.
+    pub fn take_stop_signal(&mut self) -> Option<i32> {
         while let Some(received) = self.signals.try_next() {
-            let event = self.sort(received);
+            let event = self.classify(received);
             self.events.extend(event);
         }
         let wanted = self.events.iter().position(|event| matches!(event, Event::Signal(r) if is_stop(r.number)))?;
@@ -145,7 +145,7 @@ impl Supervisor {
         }
     }
 
-    /// Lets `work` go on until it is done or a stop signal comes, which is then the error.
+    /// Awaits `work` until it is done or a stop signal comes, which is then the error.
     pub async fn unless_stopped<T>(&mut self, work: impl Future<Output = T>) -> io::Result<Result<T, i32>> {
         tokio::pin!(work);
         loop {
@@ -173,14 +173,14 @@ impl Supervisor {
                         Status::Signaled(signal) => break End::Signaled(signal),
                         Status::Stopped(_) => {
                             stopping.suspended = true;
-                            self.stop_too();
+                            self.suspend_self();
                         }
                     },
                     Event::Child(..) => {}
-                    Event::Signal(received) => self.signal(received, &child, terms, policy, &mut stopping),
+                    Event::Signal(received) => self.handle_signal(received, &child, terms, policy, &mut stopping),
                 },
-                () = until(stopping.deadline) => stopping.bound_reached(&child, terms, policy),
-                useful = answer(&mut stopping.asked) => stopping.answered(useful, &child, terms),
+                () = until(stopping.deadline) => stopping.handle_deadline(&child, terms, policy),
+                useful = answer(&mut stopping.asked) => stopping.handle_answer(useful, &child, terms),
                 order = policy.reason(child.pid, held), if !stopping.passed_on => {
                     stopping.pass_on(order, &child, terms, policy);
                 }
@@ -194,14 +194,14 @@ impl Supervisor {
         if let Some(copier) = copier {
             self.drain(copier).await?;
         }
-        // A request to others (the broker) concerns more than this child.
+        // A pending request (to the broker) concerns more than this child: it is finished.
         if let Some(asked) = stopping.asked {
             asked.request.await;
         }
         Ok(Ended { end, at, stopped: stopping.since, passed_on: stopping.passed_on, first_output })
     }
 
-    fn signal(
+    fn handle_signal(
         &mut self,
         received: Received,
         child: &Child,
@@ -211,7 +211,7 @@ impl Supervisor {
     ) {
         let signal = received.number;
         if !is_stop(signal) {
-            // Stop and continue are for all of the child's processes; what else a broker is sent is for its jobs.
+            // Suspend and continue are for all of the child's processes; other signals are for the target of the terms.
             let group = matches!(signal, libc::SIGTSTP | libc::SIGCONT);
             if signal == libc::SIGCONT {
                 stopping.suspended = false;
@@ -221,7 +221,7 @@ impl Supervisor {
             }
             return send(child, if group { Target::Group } else { terms.target }, signal);
         }
-        match (stopping.since, terms.again) {
+        match (stopping.since, terms.second_stop) {
             (None, _) => {
                 stopping.since = Some((signal, Instant::now()));
                 match policy.at_stop(signal) {
@@ -229,19 +229,19 @@ impl Supervisor {
                     AtStop::Hold(bound) => stopping.deadline = Some(Instant::now() + bound),
                 }
             }
-            (Some(_), Again::IsIgnored) => {}
-            (Some((_, since)), Again::Kills) if since.elapsed() < SAME_WISH => {}
+            (Some(_), SecondStop::IsIgnored) => {}
+            (Some((_, since)), SecondStop::Kills) if since.elapsed() < SAME_WISH => {}
             (Some(_), _) if !stopping.passed_on => stopping.pass_on(Order::signal(signal), child, terms, policy),
-            (Some(_), Again::Kills) => {
+            (Some(_), SecondStop::Kills) => {
                 tracing::info!(stage = "stop", "second stop signal: killing what is left");
                 send(child, Target::Group, libc::SIGKILL);
             }
-            (Some(_), Again::IsPassedOn) => send(child, terms.target, signal),
+            (Some(_), SecondStop::IsPassedOn) => send(child, terms.target, signal),
         }
     }
 
-    /// The child was stopped from the terminal: stop as well, so that the shell above gets its terminal back.
-    fn stop_too(&self) {
+    /// After the child was stopped from the terminal: stops this process, so that the shell above gets its terminal back.
+    fn suspend_self(&self) {
         if self.terminal && std::process::id() != 1 {
             terminal::take_back();
             let _ = raw::send(std::process::id().cast_signed(), libc::SIGSTOP);
@@ -258,7 +258,7 @@ impl Supervisor {
     }
 }
 
-/// How far a child's end has come.
+/// Progress of stopping a child.
 #[derive(Default)]
 struct Stopping {
     since: Option<(i32, Instant)>,
@@ -277,7 +277,7 @@ struct Asked {
 
 #[derive(Clone, Copy)]
 enum Purpose {
-    /// It stands for this signal.
+    /// Takes the place of this signal.
     Stop(i32),
     /// Kills the processes that the child waits for.
     Kill,
@@ -303,9 +303,9 @@ impl Stopping {
         }
     }
 
-    fn bound_reached(&mut self, child: &Child, terms: Terms, policy: &mut dyn Policy) {
+    fn handle_deadline(&mut self, child: &Child, terms: Terms, policy: &mut dyn Policy) {
         if !self.passed_on {
-            let order = policy.held_long_enough(child.pid);
+            let order = policy.at_hold_timeout(child.pid);
             return self.pass_on(order, child, terms, policy);
         }
         self.deadline = None;
@@ -317,17 +317,17 @@ impl Stopping {
         send(child, Target::Group, libc::SIGKILL);
     }
 
-    fn answered(&mut self, useful: bool, child: &Child, terms: Terms) {
+    fn handle_answer(&mut self, useful: bool, child: &Child, terms: Terms) {
         match self.asked.take().map(|asked| asked.purpose) {
             Some(Purpose::Stop(signal)) if !useful => self.send_stop(signal, child, terms),
-            // The child tells the end of what it waited for, if it comes to that.
+            // Gives the child time to report the end of what it waited for.
             Some(Purpose::Kill) => self.deadline = Some(Instant::now() + LAST_WORDS),
             Some(Purpose::Stop(_)) | None => {}
         }
     }
 }
 
-/// For ever where nothing is asked.
+/// Never resolves if no request is pending.
 async fn answer(asked: &mut Option<Asked>) -> bool {
     match asked {
         Some(asked) => asked.request.as_mut().await,
@@ -344,7 +344,7 @@ fn send(child: &Child, target: Target, signal: i32) {
     let _ = result;
 }
 
-/// For ever without a deadline.
+/// Never resolves if `deadline` is None.
 pub async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,

@@ -6,7 +6,7 @@ use std::process::Command;
 use nix::sys::signal::{SigSet, Signal, kill};
 use test_support::waiting::eventually;
 
-/// In a test's own process: its folder.
+/// Variable with the folder of a test, set in the process of its own.
 pub const OF_ITS_OWN: &str = "FLUX_AGENT_TEST_OF_ITS_OWN";
 
 /// Runs `work` of the test with this path in a process of its own, since a supervisor takes all signals and waits for all

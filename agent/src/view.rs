@@ -2,29 +2,31 @@
 //!
 //! ```text
 //! /opt/view | /opt/views/._view/<one> ─► MOUNT/.view.new ─► renamed to MOUNT/view ┐
-//! /opt/software ─► STAGE/.software.new ─► its entries renamed into STAGE          ┴► links ─► MOUNT/.flux-view.done
+//! /opt/software ─► STAGING/.software.new ─► its entries renamed into STAGING      ┴► links ─► MOUNT/.flux-view.done
 //! ```
 //!
-//! The stage is the volume that the other containers see as /opt/software. The marker comes last and names what it was
-//! made from, so a second run does nothing, and a run after a kill at any moment does all of it again.
+//! The staging folder is the volume that the other containers see as /opt/software. The marker comes last and names what
+//! it was made from, so a second run does nothing, and a run after a kill at any moment does all of it again.
 #![expect(clippy::disallowed_methods, reason = "act: copies the view")]
 
 mod copy;
+mod find;
 mod fold;
+mod layout;
 mod link;
 mod progress;
 mod tree;
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use flux_shared::exit::Category;
-use flux_shared::paths::{HELPER_LINKS, PodPaths, SOFTWARE_DIR, VIEW_IMAGE_LINK, VIEW_IMAGE_VIEWS, VIEW_LINKS};
+use flux_shared::paths::{PodPaths, SOFTWARE_DIR};
 
 use crate::files::{Files, make_parents};
-use crate::report::failure::{Failure, plain};
+use crate::report::failure::Failure;
+use find::find_view;
+pub use layout::lay_out;
 pub use link::link;
 use progress::Progress;
 use tree::{Tree, TreeError};
@@ -32,7 +34,7 @@ use tree::{Tree, TreeError};
 /// Below this memory limit, page cache is given back while copying.
 const SCARCE: u64 = 256 << 20;
 
-/// Where from and where to. The sources are looked for below `root`.
+/// Source and targets of the copy. The sources are looked for below `root`.
 #[derive(Debug)]
 pub struct Options {
     pub root: PathBuf,
@@ -47,17 +49,17 @@ pub fn view(options: &Options) -> Result<(), Failure> {
     let (marker, target) = (PathBuf::from(paths.view_done()), PathBuf::from(paths.view()));
     let source = find_view(&options.root)?;
     let software = options.root.join(SOFTWARE_DIR.trim_start_matches('/'));
-    let (mut view, software) = list(&source, &software).map_err(failed)?;
+    let (mut view, software) = list(&source, &software)?;
     let mark = mark(&view, software.as_ref());
     if fs::read_to_string(&marker).is_ok_and(|text| text == mark) && options.software.is_dir() {
         tracing::info!(stage = "view", "the view is already there");
         return Ok(());
     }
     // From here on nothing is whole until the marker says so.
-    tree::remove(&marker).map_err(failed)?;
+    tree::remove(&marker)?;
     let spare_memory = memory_limit(&options.root).is_some_and(|limit| limit < SCARCE);
     make_parents(&options.mount)?;
-    // Also where there is nothing for it: others mount it.
+    // Also if there is no software: other containers mount this folder.
     make_parents(&options.software)?;
     if let Some(software) = &software {
         fold::fold(&mut view, software, Path::new(SOFTWARE_DIR));
@@ -72,7 +74,7 @@ pub fn view(options: &Options) -> Result<(), Failure> {
     crate::install::link_own(&options.mount)?;
     let files = Files::new(Path::new("/"), "view");
     let us = crate::plan::Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
-    files.file(&marker.to_string_lossy(), crate::plan::Mode(0o644), us, mark.as_bytes())?;
+    files.ensure_file(&marker.to_string_lossy(), crate::plan::Mode(0o644), us, mark.as_bytes())?;
     let (count, bytes) =
         software.iter().fold((view.files, view.bytes), |(count, bytes), tree| (count + tree.files, bytes + tree.bytes));
     let seconds = begin.elapsed().as_secs_f64();
@@ -80,7 +82,7 @@ pub fn view(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Both trees, side by side.
+/// Lists both trees, in parallel.
 fn list(view: &Path, software: &Path) -> Result<(Tree, Option<Tree>), TreeError> {
     let mut listed = Ok(None);
     let view = std::thread::scope(|scope| {
@@ -102,88 +104,38 @@ fn bring(
         bring_software(software, &options.software, spare_memory, progress)?;
     }
     let beside = options.mount.join(".view.new");
-    tree::remove(&beside).map_err(failed)?;
-    copy::copy(view, &beside, spare_memory, progress).map_err(failed)?;
-    tree::remove(target).map_err(failed)?;
+    tree::remove(&beside)?;
+    copy::copy(view, &beside, spare_memory, progress)?;
+    tree::remove(target)?;
     fs::rename(&beside, target).map_err(|error| Failure::write("put in place", target, &error))
 }
 
-/// The stage is a volume's own folder, which cannot be renamed: its entries are.
-fn bring_software(software: &Tree, stage: &Path, spare_memory: bool, progress: &Progress) -> Result<(), Failure> {
-    make_parents(stage)?;
-    let beside = stage.join(".software.new");
-    tree::remove(&beside).map_err(failed)?;
-    copy::copy(software, &beside, spare_memory, progress).map_err(failed)?;
+/// Copies beside, then renames entry by entry: the staging folder is a volume's mount point, which cannot be renamed.
+fn bring_software(software: &Tree, staging: &Path, spare_memory: bool, progress: &Progress) -> Result<(), Failure> {
+    make_parents(staging)?;
+    let beside = staging.join(".software.new");
+    tree::remove(&beside)?;
+    copy::copy(software, &beside, spare_memory, progress)?;
     for name in software.top_names() {
-        let target = stage.join(name);
-        tree::remove(&target).map_err(failed)?;
+        let target = staging.join(name);
+        tree::remove(&target)?;
         fs::rename(beside.join(name), &target).map_err(|error| Failure::write("put in place", &target, &error))?;
     }
-    tree::remove(&beside).map_err(failed)
+    Ok(tree::remove(&beside)?)
 }
 
-/// Gives the room back that a failed copy has taken.
+/// Removes what a failed copy has left, to give the room back.
 fn tidy(options: &Options) {
     let _ = tree::remove(&options.mount.join(".view.new"));
     let _ = tree::remove(&options.software.join(".software.new"));
 }
 
-/// All that other containers find at the mount path beside the view: the documented links (of the agent's own binary, of the
-/// files that its entrypoint will write, and below the view, whose real folders stay) and the folder that they lead to.
-pub fn lay_out(mount: &Path) -> Result<(), Failure> {
-    make_parents(&mount.join("config"))?;
-    let files = Files::new(mount, "view");
-    let links = VIEW_LINKS.iter().chain(&HELPER_LINKS).chain(&[("software", SOFTWARE_DIR)]);
-    for (path, target) in links {
-        let folder = mount.join(path);
-        // Through a link the path would lead out of the view.
-        let through_link = folder.ancestors().skip(1).take_while(|up| *up != mount).any(Path::is_symlink);
-        if !through_link {
-            files.link(&format!("/{path}"), target)?;
-        }
-    }
-    Ok(())
-}
-
-/// What the copy is made from, on this start of the machine: after a crash of the node, files may be there but empty.
+/// The marker's text: what the copy was made from, and in which boot of the machine, since files may be empty after a crash of
+/// the node.
 fn mark(view: &Tree, software: Option<&Tree>) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let software = software.map_or(0, Tree::digest);
     format!("view {:016x}\nsoftware {software:016x}\nboot {}\n", view.digest(), boot.trim())
-}
-
-/// The view's folder in its image.
-fn find_view(root: &Path) -> Result<PathBuf, Failure> {
-    let below = |path: &str| root.join(path.trim_start_matches('/'));
-    let missing = |cause: String| {
-        Failure::new(
-            Category::ViewMissing,
-            cause,
-            "use an image with a Flux view for flux.container.image, or set flux.container.disable",
-        )
-    };
-    let views = below(VIEW_IMAGE_VIEWS);
-    let folders: Vec<PathBuf> = fs::read_dir(&views)
-        .map(|entries| entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect())
-        .unwrap_or_default();
-    let link = below(VIEW_IMAGE_LINK);
-    // The link is absolute: below another root it leads elsewhere, so its last part decides.
-    let linked = fs::read_link(&link)
-        .ok()
-        .and_then(|target| target.file_name().map(|name| views.join(name)))
-        .filter(|path| path.is_dir());
-    match (linked, folders.as_slice()) {
-        (Some(path), _) => Ok(path),
-        (None, [one]) => Ok(one.clone()),
-        (None, []) if link.is_dir() => Ok(link),
-        (None, []) => {
-            Err(missing(format!("failed to find a view: neither {VIEW_IMAGE_LINK} nor {VIEW_IMAGE_VIEWS} exists")))
-        }
-        (None, many) => Err(missing(format!(
-            "failed to choose a view: {} are in {VIEW_IMAGE_VIEWS} and {VIEW_IMAGE_LINK} points to none",
-            many.len()
-        ))),
-    }
 }
 
 /// The memory limit of this container, if there is one.
@@ -193,24 +145,12 @@ fn memory_limit(root: &Path) -> Option<u64> {
         .find_map(|path| fs::read_to_string(root.join(path)).ok()?.trim().parse().ok())
 }
 
-fn failed(error: TreeError) -> Failure {
-    if !error.reading {
-        return Failure::write("write", &error.path, &error.error);
-    }
-    let cause = format!("failed to read {}: {}", error.path.display(), plain(&error.error));
-    let remedy = match error.error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            "let the view's container run as a user that may read its image (flux.container.securityContext)"
-        }
-        _ => "look at the view's image",
-    };
-    Failure::new(Category::ViewMissing, cause, remedy)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    use flux_shared::exit::Category;
 
     pub fn image() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();

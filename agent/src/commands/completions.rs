@@ -1,9 +1,10 @@
-//! Completions for a shell: the subcommands and their options, from the command line's own description. By hand, since `clap_complete` (4.6.11)
-//! completes nothing in bash behind a subcommand of a program with a hyphen in its name (clap issue 6421).
+//! Completions for a shell: the subcommands and their options, from the command line's own description. By hand, since
+//! `clap_complete` (4.6.11) completes nothing in bash behind a subcommand of a program with a hyphen in its name (clap issue
+//! 6421).
 
 use clap::Command;
 
-/// A shell that completes words.
+/// A shell that completions are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Shell {
     Bash,
@@ -11,7 +12,7 @@ pub enum Shell {
     Zsh,
 }
 
-/// To be sourced: `source <(flux-agent completions bash)`.
+/// The script of completions, to be sourced: `source <(flux-agent completions bash)`.
 pub fn script(shell: Shell, command: &Command) -> String {
     let words = |names: &mut dyn Iterator<Item = String>| names.collect::<Vec<String>>().join(" ");
     let commands = || command.get_subcommands().filter(|sub| !sub.is_hide_set());

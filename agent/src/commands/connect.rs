@@ -7,17 +7,18 @@ use std::process::Command;
 
 use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND};
 
-use super::{Place, Pod, observe};
+use super::observe;
+use super::pod::{Pod, PodPlace};
 use crate::execute::session::Session;
 use crate::report::failure::{Failure, plain};
 use crate::report::log::write_whole;
 use crate::supervise::program::{Found, find};
 use crate::system::runtime;
 
-/// A shell, or `command`, with the environment and the user of Flux. Returns only if it does not start.
-pub fn connect(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
+/// Becomes a shell, or `command`, with Flux's environment and user. Returns only if that does not start.
+pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
-    observe::be_owner(&pod)?;
+    observe::become_owner(&pod)?;
     runtime::block_on_interruptible(Box::pin(async {
         if let Err(why) = observe::state(&pod).await {
             write_whole(format!(
@@ -37,19 +38,19 @@ pub fn connect(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
     Ok(become_program(inside(&pod), &argv))
 }
 
-/// What `$asFlux` is in a snippet: `command` as Flux's user in Flux's environment, whether or not there is a broker yet.
-pub fn as_flux(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
+/// Becomes `command` as Flux's user in Flux's environment, whether or not there is a broker yet (`$asFlux` in snippets).
+pub fn as_flux(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
-    observe::be_owner(&pod)?;
+    observe::become_owner(&pod)?;
     Ok(become_program(if observe::has_socket(&pod) { inside(&pod) } else { pod.session() }, command))
 }
 
 /// Shuts the instance down, from its lead.
-pub fn stop(place: &Place) -> Result<u8, Failure> {
+pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     let here = &pod.instance;
     if here.is_lead {
-        observe::be_owner(&pod)?;
+        observe::become_owner(&pod)?;
         return Ok(become_program(inside(&pod), &["flux", "shutdown"].map(OsString::from)));
     }
     let (name, namespace) = (&pod.spec.name, &pod.spec.namespace);
@@ -70,7 +71,7 @@ pub fn stop(place: &Place) -> Result<u8, Failure> {
     Ok(1)
 }
 
-/// The environment of what runs in the instance.
+/// The environment of programs in the instance.
 fn inside(pod: &Pod) -> Session {
     let mut session = pod.session();
     let socket = format!("local://{}", pod.instance.socket);
@@ -81,7 +82,7 @@ fn inside(pod: &Pod) -> Session {
     session
 }
 
-/// exec; the exit code that a shell would give if it does not happen.
+/// Replaces this process by the program. Returns only if that fails: the exit code that a shell would give.
 fn become_program(session: Session, argv: &[OsString]) -> u8 {
     let name = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
     let (path, why, code) = match find(name, &session.environment, &session.directory) {

@@ -17,7 +17,7 @@ pub struct Container {
     pub spec: AgentSpec,
     pub facts: Facts,
     pub role: ContainerRole,
-    /// What the entrypoint's command line says of a follower's patience.
+    /// How long a follower waits, by the entrypoint's command line.
     pub waits: Waits,
     /// Whether process 1 is the entrypoint: otherwise its options are the usual ones, and the environment is this process's.
     pub is_known: bool,
@@ -46,7 +46,7 @@ impl Container {
     }
 }
 
-/// As JSON, or as YAML that is read line by line: a name and its value.
+/// The facts as JSON, or as YAML with one name and value per line.
 pub fn facts(facts: &Facts, json: bool) -> Result<String, Failure> {
     let failed = |error: serde_json::Error| Failure::internal(format!("failed to write the facts as JSON: {error}"));
     if json {

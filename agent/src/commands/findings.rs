@@ -10,14 +10,15 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 
+use super::observe;
+use super::pod::Pod;
 use super::preflight::{Findings, HugePages, Names, Numa, Resources};
-use super::{Pod, observe};
 use crate::report::failure::{Failure, plain};
 use crate::system::glibc::Libc;
 use crate::wait::Parent;
 use crate::wait::resolve::Resolver;
 
-/// For all names together: one of each of thousands of pods is looked up.
+/// Time limit for looking up the host names of all pods, of which there may be thousands.
 const NAMES_WITHIN: Duration = Duration::from_secs(10);
 
 pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
@@ -25,9 +26,9 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let at = |path: &str| pod.root.join(path.trim_start_matches('/'));
     let home = session.lookup("HOME").unwrap_or_default();
     let own = pod.spec.paths();
-    // As Flux's user, if the agent may become that user.
-    observe::be_owner(pod)?;
-    // The folder itself belongs to the agent's user, who has perhaps not made Flux's yet.
+    // The checks are made as Flux's user, if the agent may become that user.
+    observe::become_owner(pod)?;
+    // Flux's own folder or, if the agent has not made it yet, the one above it.
     let written = [own.run_dir(), own.config_root()].into_iter().find(|path| at(path).is_dir()).unwrap_or_default();
     let places =
         [written.as_str(), &home, "/tmp"].map(|path| (path.to_owned(), access(&at(path), AccessFlags::W_OK).is_ok()));
@@ -89,7 +90,7 @@ async fn other_names(pod: &Pod, resolver: &Resolver) -> Names {
     names
 }
 
-/// The sizes of which the node has any.
+/// The huge page sizes that the node has pages of.
 fn huge_pages(sizes: &Path, cgroup: &Path) -> Vec<HugePages> {
     let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let sizes = fs::read_dir(sizes).into_iter().flatten().flatten();
@@ -98,7 +99,7 @@ fn huge_pages(sizes: &Path, cgroup: &Path) -> Vec<HugePages> {
             let name = folder.file_name().into_string().ok()?;
             let mebibytes = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok()? >> 10;
             let pages = number(folder.path().join("nr_hugepages")).filter(|pages| *pages > 0)?;
-            // As the kernel writes sizes there.
+            // The kernel's spelling of sizes in the names of cgroup files.
             let unit = if mebibytes >= 1024 { format!("{}GB", mebibytes >> 10) } else { format!("{mebibytes}MB") };
             let limit = number(cgroup.join(format!("hugetlb.{unit}.max")))
                 .or_else(|| number(cgroup.join(format!("hugetlb/hugetlb.{unit}.limit_in_bytes"))));
@@ -109,7 +110,7 @@ fn huge_pages(sizes: &Path, cgroup: &Path) -> Vec<HugePages> {
     found
 }
 
-/// Machines with one node have no more to say.
+/// The machine's NUMA nodes; none if it has only one.
 fn numa(nodes: &Path, cores: &[Vec<u32>]) -> Option<Numa> {
     let lists = fs::read_dir(nodes).ok()?.flatten().filter_map(|folder| {
         let name = folder.file_name().into_string().ok()?;
@@ -122,7 +123,7 @@ fn numa(nodes: &Path, cores: &[Vec<u32>]) -> Option<Numa> {
     (nodes.len() > 1 && own > 0).then_some(Numa { nodes: nodes.len(), own, largest })
 }
 
-/// The beginning of the public key of the first certificate that is there.
+/// The first 8 characters of the public key of the first certificate that exists.
 fn certificate(candidates: &[PathBuf]) -> Result<String, String> {
     let path = candidates.iter().find(|path| path.exists()).ok_or("there is no certificate")?;
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {}", path.display(), plain(&error)))?;
@@ -131,7 +132,7 @@ fn certificate(candidates: &[PathBuf]) -> Result<String, String> {
     key.ok_or_else(|| format!("{} has no public-key", path.display()))
 }
 
-/// R's first group of nodes.
+/// The number of hosts in R, and the cores of its first group of nodes.
 fn resources(text: &str) -> Option<Resources> {
     let r: Value = serde_json::from_str(text).ok()?;
     let execution = &r["execution"];
@@ -146,7 +147,7 @@ fn rdma(folder: &Path) -> usize {
     names.filter(|name| name.to_string_lossy().starts_with("uverbs")).count()
 }
 
-/// The capability IPC_LOCK, with which memory can be locked without a limit.
+/// The capability CAP_IPC_LOCK: memory can be locked without a limit.
 const IPC_LOCK: u32 = 14;
 
 fn memory_lock(status: &Path) -> Option<u64> {

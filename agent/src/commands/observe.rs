@@ -12,10 +12,10 @@ use flux_shared::usage::Usage;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use super::Pod;
-use super::status::{self, Absent, Link, Seen, State};
+use super::pod::Pod;
+use super::status::{self, Absent, Link, Observations, State};
 use crate::flux_rpc::connection::Broker;
-use crate::flux_rpc::message::{ANY, Silence};
+use crate::flux_rpc::message::{ANY, AskError};
 use crate::flux_rpc::usage;
 use crate::plan::Owner;
 use crate::report::activity::Activity;
@@ -23,36 +23,36 @@ use crate::report::failure::{Failure, plain};
 use crate::system::identity::Identity;
 use crate::wait::{Missing, Parent};
 
-/// Absent hosts that are looked for; the rest is only named.
+/// Most absent hosts that are probed; the others are only counted.
 const MOST_LOOKED_FOR: usize = 8;
 /// Shortest and longest time between two questions to a broker that is not ready.
 const QUICKLY: Duration = Duration::from_millis(50);
 const SLOWLY: Duration = Duration::from_millis(500);
-/// Between two looks at the connection to the parent.
+/// Time between two looks at the connection to the parent; time limit of a connection to this host.
 const SHORT_WHILE: Duration = Duration::from_millis(400);
 
-/// What state this pod's broker is in.
-pub async fn state(pod: &Pod) -> Result<State, Silence> {
+/// The state of this pod's broker.
+pub async fn state(pod: &Pod) -> Result<State, AskError> {
     let answer = broker(pod).ask(ANY, "state-machine.get", "{}").await?;
     let name = answer["state"].as_str().unwrap_or("unknown").to_owned();
     Ok(State { name, seconds: answer["duration"].as_f64().unwrap_or_default() as u64 })
 }
 
-/// … and what the entrypoint is at, where there is no broker.
-pub async fn state_and_activity(pod: &Pod) -> (Result<State, Silence>, Option<Activity>) {
+/// The broker's state, and what the entrypoint is doing if there is no broker.
+pub async fn state_and_activity(pod: &Pod) -> (Result<State, AskError>, Option<Activity>) {
     let state = state(pod).await;
-    let activity = if status::is_absent(&state) { crate::report::activity::now(&pod.termination_log) } else { None };
+    let activity = if status::is_absent(&state) { crate::report::activity::read(&pod.termination_log) } else { None };
     (state, activity)
 }
 
-/// Asks until the broker is in its running state, and no longer than `time`; then says why it is not, and if it was to wait,
-/// who is missing.
+/// Waits up to `time` for the broker's running state. The error says why it is not reached and, after a wait, which brokers
+/// are missing.
 pub async fn until_ready(pod: &Pod, time: Duration) -> Result<(), String> {
     let begin = Instant::now();
     loop {
         let (state, activity) = state_and_activity(pod).await;
         let ready = match status::ready(&state, activity.as_ref()) {
-            Ok(()) => served(pod).await,
+            Ok(()) => check_served(pod).await,
             not_yet => not_yet,
         };
         let Err(why) = ready else { return Ok(()) };
@@ -60,14 +60,14 @@ pub async fn until_ready(pod: &Pod, time: Duration) -> Result<(), String> {
         match (left.is_zero(), time.is_zero()) {
             (true, true) => return Err(why),
             (true, false) => return Err(status::with_causes(why, &all(pod, state, activity).await)),
-            // Often at first, when most starts are over, and then ever more rarely.
+            // Most starts are quick: ask often at first, then ever more rarely.
             (false, _) => tokio::time::sleep((begin.elapsed() / 10).clamp(QUICKLY, SLOWLY).min(left)).await,
         }
     }
 }
 
-/// Whether what the lead serves answers; if not, why.
-pub async fn served(pod: &Pod) -> Result<(), String> {
+/// Checks that the RESTful API answers, if this pod serves it; the error says why not.
+pub async fn check_served(pod: &Pod) -> Result<(), String> {
     let Some(port) = pod.instance.serves else { return Ok(()) };
     for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
         let connected = TcpStream::connect(SocketAddr::new(address, port));
@@ -78,41 +78,42 @@ pub async fn served(pod: &Pod) -> Result<(), String> {
     Err(format!("the Flux RESTful API does not answer on port {port} yet"))
 }
 
-/// … and all else that can be learned from here.
-pub async fn all(pod: &Pod, state: Result<State, Silence>, activity: Option<Activity>) -> Seen<'_> {
-    let mut seen = Seen { activity, ..Seen::new(&pod.instance, state) };
-    // A broker that has not joined yet would wait for its parent with every question to the lead.
-    let joined = pod.instance.is_lead || seen.state.as_ref().is_ok_and(|state| state.has_joined());
-    if joined && seen.state.is_ok() {
+/// Everything that can be found out from this pod.
+pub async fn all(pod: &Pod, state: Result<State, AskError>, activity: Option<Activity>) -> Observations<'_> {
+    let mut observed = Observations { activity, ..Observations::new(&pod.instance, state) };
+    // Through a broker that has not joined yet, a request to the lead would wait for the parent.
+    let joined = pod.instance.is_lead || observed.state.as_ref().is_ok_and(|state| state.has_joined());
+    if joined && observed.state.is_ok() {
         let broker = broker(pod);
         let ask = async |topic: &str, payload: &str| broker.ask(0, topic, payload).await.unwrap_or_default();
-        seen.online = ranks(&ask("groups.get", "{\"name\":\"broker.online\"}").await["members"]);
-        seen.torpid = ranks(&ask("groups.get", "{\"name\":\"broker.torpid\"}").await["members"]).unwrap_or_default();
-        if seen.state.as_ref().is_ok_and(|state| state.has_resources()) {
-            seen.drained = ask("resource.status", "{}").await["drain"].take();
-            seen.jobs = ask("job-list.job-stats", "{}").await["job_states"].take();
-            seen.recent = ask("job-list.list", RECENT_JOBS).await["jobs"].take();
+        observed.online = ranks(&ask("groups.get", "{\"name\":\"broker.online\"}").await["members"]);
+        observed.torpid =
+            ranks(&ask("groups.get", "{\"name\":\"broker.torpid\"}").await["members"]).unwrap_or_default();
+        if observed.state.as_ref().is_ok_and(|state| state.has_resources()) {
+            observed.drained = ask("resource.status", "{}").await["drain"].take();
+            observed.jobs = ask("job-list.job-stats", "{}").await["job_states"].take();
+            observed.recent = ask("job-list.list", RECENT_JOBS).await["jobs"].take();
         }
     }
-    let offline = seen.offline();
+    let offline = observed.offline();
     if let Some((host, port)) = &pod.instance.parent
         && !joined
     {
-        seen.parent = Some((host.clone(), link(host, *port, pod).await));
+        observed.parent = Some((host.clone(), link(host, *port, pod).await));
     }
     for rank in offline.into_iter().take(MOST_LOOKED_FOR) {
         let host = pod.instance.hosts.get(rank as usize).cloned().unwrap_or_default();
         let mut target = Parent::new(&pod.instance.full_name(&host), pod.spec.network.port, &pod.root);
         let why = target.probe().await.err();
-        // A spare host without a pod is none that is missing.
+        // A spare host without a pod is not missing.
         if !(pod.instance.spare.contains(&rank) && matches!(why, Some(Missing::Name(_)))) {
-            seen.absent.push(Absent { rank, host, why });
+            observed.absent.push(Absent { rank, host, why });
         }
     }
-    seen
+    observed
 }
 
-/// The figures of the instance, or why nobody can tell them.
+/// The instance's usage, or why it is unknown.
 pub async fn usage(pod: &Pod) -> Result<Usage, String> {
     let (state, activity) = state_and_activity(pod).await;
     let (Ok(found), true) = (&state, state.as_ref().is_ok_and(State::has_joined)) else {
@@ -123,7 +124,7 @@ pub async fn usage(pod: &Pod) -> Result<Usage, String> {
     Ok(Usage { state: found.name.clone(), seconds: found.seconds, ..usage })
 }
 
-/// The newest five.
+/// Payload of `job-list.list`: the five newest jobs.
 const RECENT_JOBS: &str =
     r#"{"max_entries":5,"attrs":["state","nnodes","annotations","exception_type","exception_note"],"constraint":{}}"#;
 
@@ -144,14 +145,15 @@ fn socket(pod: &Pod) -> PathBuf {
     pod.root.join(pod.instance.socket.trim_start_matches('/'))
 }
 
-/// Asked as whom this process runs.
+/// Asks as this process's own user.
 fn broker(pod: &Pod) -> Broker {
     Broker { socket: socket(pod), owner: None }
 }
 
-/// An instance knows its owner only: root becomes that user, or it is an error. Another user stays who it is: the broker decides.
-/// Any user of the pod may listen at the socket's path: so root never connects as root, unless the plan's broker is root's.
-pub fn be_owner(pod: &Pod) -> Result<(), Failure> {
+/// As root, becomes the instance's owner, the only user whom Flux trusts. Any other user stays who it is: the broker decides.
+///
+/// Any user of the pod may listen at the socket's path, so root never connects as root unless the plan's broker runs as root.
+pub fn become_owner(pod: &Pod) -> Result<(), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }

@@ -9,9 +9,9 @@ use crate::system::glibc::{Libc, version};
 use crate::wait::Missing;
 use crate::wait::resolve::NameError;
 
-/// The container runtimes' default, which MPI programs exceed.
+/// Default size of /dev/shm in container runtimes, too small for MPI programs.
 const SMALL_SHARED_MEMORY: u64 = 64 << 20;
-/// What Open MPI takes of /dev/shm for each task of a node, unless told otherwise.
+/// Bytes of /dev/shm that Open MPI uses for each task on a node, by default.
 const SHARED_MEMORY_OF_TASK: u64 = 4 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Level {
 }
 use Level::{Fail, Pass, Warn};
 
-/// One judgement.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     pub level: Level,
@@ -31,7 +31,7 @@ pub struct Check {
     pub text: String,
 }
 
-/// All that is judged.
+/// What the checks judge.
 #[derive(Debug)]
 pub struct Findings<'a> {
     pub instance: &'a Instance,
@@ -47,15 +47,15 @@ pub struct Findings<'a> {
     pub rdma: usize,
     /// Bytes of memory that a process may lock; none: any number.
     pub memory_lock: Option<u64>,
-    /// The beginning of its public key.
+    /// The first characters of the certificate's public key, or why there is none.
     pub certificate: Result<String, String>,
     pub resources: Option<Resources>,
     pub libc: Option<Libc>,
     /// The clock says a time before Flux was built.
     pub clock_behind: bool,
-    /// None: a single broker needs no name.
+    /// The addresses of this host's name; none: a single broker needs no name.
     pub own_name: Option<Result<Vec<IpAddr>, NameError>>,
-    /// The other hosts whose pods should be there.
+    /// The look-up of the other hosts' names, whose pods should be there.
     pub other_names: Option<Names>,
     pub parent: Option<(&'a str, Result<(), Missing>)>,
 }
@@ -64,7 +64,7 @@ pub struct Findings<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HugePages {
     pub mebibytes: u64,
-    /// Those of the node.
+    /// Pages of this size on the node.
     pub pages: u64,
     /// Bytes of them that the container may use; none: the kernel does not say.
     pub limit: Option<u64>,
@@ -74,9 +74,9 @@ pub struct HugePages {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numa {
     pub nodes: usize,
-    /// Those with a CPU of the affinity mask.
+    /// NUMA nodes with a CPU of the affinity mask.
     pub own: usize,
-    /// CPUs of the largest one.
+    /// CPUs of the largest NUMA node.
     pub largest: usize,
 }
 
@@ -84,7 +84,7 @@ pub struct Numa {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
     pub asked: usize,
-    /// There was no time for these.
+    /// Names that were not looked up in time.
     pub left: usize,
     pub missing: Vec<String>,
 }
@@ -311,7 +311,7 @@ fn huge_pages(HugePages { mebibytes, pages, limit }: HugePages) -> (Level, Strin
     }
 }
 
-/// What MPI has between pods, and whether it may use it.
+/// The network for MPI between pods: RDMA needs devices, and memory that may be locked.
 fn mpi(findings: &Findings) -> (Level, String) {
     let locked = findings.memory_lock.map(|bytes| format!("{} KiB", bytes >> 10));
     match (findings.rdma, locked) {
@@ -343,7 +343,7 @@ fn user(findings: &Findings) -> (Level, String) {
     }
 }
 
-/// Flux itself writes to its volume only.
+/// Whether a path is writable. Only Flux's own volume must be: Flux itself writes nowhere else.
 fn place(must: bool, path: &str, writable: bool) -> (Level, String) {
     match (writable, must) {
         (true, _) => (Pass, path.to_owned()),

@@ -1,32 +1,32 @@
-//! `status`: what an instance waits for, judged from what `observe` has seen. Pure.
+//! `status`: what an instance waits for, judged from the observations. Pure.
 
 use serde_json::{Value, json};
 
-use crate::flux_rpc::message::Silence;
+use crate::flux_rpc::message::AskError;
 use crate::plan::Instance;
 use crate::report::activity::Activity;
 use crate::wait::Missing;
 
-/// Job states, as Flux numbers them (RFC 21): those that wait for the scheduler.
+/// Job states before a job runs, as bits (RFC 21): DEPEND, PRIORITY, SCHED.
 const WAITING: u64 = 2 | 4 | 8;
-/// A broker that is in one state for so many seconds is stuck.
+/// Seconds in one state after which a broker counts as stuck.
 const STUCK: u64 = 10;
 
 /// A broker's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     pub name: String,
-    /// For how long.
+    /// How long it has been in this state.
     pub seconds: u64,
 }
 
 impl State {
-    /// The parent has admitted it, so that requests to the lead get through.
+    /// Whether the parent has admitted it, so that requests reach the lead.
     pub fn has_joined(&self) -> bool {
         !matches!(self.name.as_str(), "none" | "load-builtins" | "join")
     }
 
-    /// Nodes and jobs are known: its start-up script has run.
+    /// Whether its start-up script (rc1) has run, so that nodes and jobs are known.
     pub fn has_resources(&self) -> bool {
         matches!(self.name.as_str(), "quorum" | "run" | "cleanup")
     }
@@ -35,9 +35,9 @@ impl State {
 /// The connection to a parent whose port answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// One connection stands.
+    /// A connection persists.
     Steady,
-    /// None stands, or each new one is closed by the parent.
+    /// There is no connection, or the parent closes each new one.
     Broken,
 }
 
@@ -50,30 +50,30 @@ pub struct Absent {
     pub why: Option<Missing>,
 }
 
-/// What was seen.
+/// What `observe` found out about the instance.
 #[derive(Debug)]
-pub struct Seen<'a> {
+pub struct Observations<'a> {
     pub instance: &'a Instance,
-    pub state: Result<State, Silence>,
+    pub state: Result<State, AskError>,
     /// What the pod's entrypoint is doing.
     pub activity: Option<Activity>,
     pub online: Option<Vec<u32>>,
-    /// Online, and silent for a while.
+    /// Ranks that are online but have been silent for a while (Flux's group `broker.torpid`).
     pub torpid: Vec<u32>,
-    /// As `resource.status` has it: ranks, and why.
+    /// `drain` of `resource.status`: ranks, and the reasons.
     pub drained: Value,
-    /// As `job-list.job-stats` has it: how many are in each state.
+    /// `job_states` of `job-list.job-stats`: the number of jobs in each state.
     pub jobs: Value,
-    /// As `job-list.list` has it: the newest.
+    /// `jobs` of `job-list.list`: the newest jobs.
     pub recent: Value,
     pub parent: Option<(String, Result<Link, Missing>)>,
     pub absent: Vec<Absent>,
 }
 
-impl<'a> Seen<'a> {
-    pub fn new(instance: &'a Instance, state: Result<State, Silence>) -> Seen<'a> {
+impl<'a> Observations<'a> {
+    pub fn new(instance: &'a Instance, state: Result<State, AskError>) -> Observations<'a> {
         let (drained, jobs, recent) = (Value::Null, Value::Null, Value::Null);
-        Seen {
+        Observations {
             instance,
             state,
             activity: None,
@@ -107,43 +107,43 @@ impl<'a> Seen<'a> {
         others.filter(|rank| !online.contains(rank)).collect()
     }
 
-    /// Those of them that ought to be online.
+    /// Ranks that should be online and are not.
     fn missing(&self) -> Vec<u32> {
         self.offline().into_iter().filter(|rank| !self.is_unasked(*rank)).collect()
     }
 
-    /// Those that nobody may have asked for: the size of now is not known in a pod.
+    /// Spare ranks that are offline, perhaps because the cluster is not that large: a pod does not know the current size.
     fn unasked(&self) -> Vec<u32> {
         self.offline().into_iter().filter(|rank| self.is_unasked(*rank)).collect()
     }
 
-    /// A spare host that was not found to have a pod.
+    /// Whether this is a spare host that is not known to have a pod.
     fn is_unasked(&self, rank: u32) -> bool {
         self.instance.spare.binary_search(&rank).is_ok() && !self.absent.iter().any(|absent| absent.rank == rank)
     }
 }
 
 /// Whether there is no broker: before it has started, or after its end.
-pub fn is_absent(state: &Result<State, Silence>) -> bool {
-    matches!(state, Err(Silence::NoSocket(_) | Silence::Dead))
+pub fn is_absent(state: &Result<State, AskError>) -> bool {
+    matches!(state, Err(AskError::NoSocket(_) | AskError::Ended))
 }
 
-/// Whether the pod's broker is in its running state; if not, why.
-pub fn ready(state: &Result<State, Silence>, activity: Option<&Activity>) -> Result<(), String> {
+/// Checks that the pod's broker is in its running state; the error says why not.
+pub fn ready(state: &Result<State, AskError>, activity: Option<&Activity>) -> Result<(), String> {
     match state {
         Ok(state) if state.name == "run" => Ok(()),
         // Without the time: Kubernetes counts equal messages as one event.
         Ok(state) => Err(format!("the broker is in state {}{}", state.name, meaning(state))),
-        Err(silence) => Err(match activity.filter(|_| is_absent(state)) {
+        Err(error) => Err(match activity.filter(|_| is_absent(state)) {
             Some(activity) => activity.to_string(),
-            None => format!("the broker does not answer: {silence}"),
+            None => format!("the broker does not answer: {error}"),
         }),
     }
 }
 
-/// Why a broker is not ready, in one line, with what else is wrong, three things at most.
-pub fn with_causes(why: String, seen: &Seen) -> String {
-    let lines = report(seen).lines;
+/// `why` with up to three causes from the report, in one line.
+pub fn with_causes(why: String, observed: &Observations) -> String {
+    let lines = report(observed).lines;
     let causes = lines.iter().filter(|(topic, _)| matches!(*topic, "parent" | "missing" | "silent")).take(3);
     causes.fold(why, |why, (topic, line)| format!("{why}; {topic}: {line}"))
 }
@@ -151,39 +151,41 @@ pub fn with_causes(why: String, seen: &Seen) -> String {
 /// What a person reads: topics with a line each.
 #[derive(Debug)]
 pub struct Report<'a> {
-    seen: &'a Seen<'a>,
+    observed: &'a Observations<'a>,
     lines: Vec<(&'static str, String)>,
 }
 
-pub fn report<'a>(seen: &'a Seen<'a>) -> Report<'a> {
-    let mut lines = vec![("broker", broker(seen))];
-    lines.extend(seen.parent.as_ref().map(|(host, link)| ("parent", parent(seen, host.trim_end_matches('.'), link))));
-    let missing = seen.missing();
-    if let Some(online) = &seen.online {
-        lines.push(("online", online_of(online.len(), seen.instance)));
+pub fn report<'a>(observed: &'a Observations<'a>) -> Report<'a> {
+    let mut lines = vec![("broker", broker(observed))];
+    lines.extend(
+        observed.parent.as_ref().map(|(host, link)| ("parent", parent(observed, host.trim_end_matches('.'), link))),
+    );
+    let missing = observed.missing();
+    if let Some(online) = &observed.online {
+        lines.push(("online", online_of(online.len(), observed.instance)));
     }
-    lines.extend(seen.absent.iter().map(|absent| ("missing", absence(absent))));
-    if missing.len() > seen.absent.len() {
-        lines.push(("missing", format!("and {} more", missing.len() - seen.absent.len())));
+    lines.extend(observed.absent.iter().map(|absent| ("missing", absence(absent))));
+    if missing.len() > observed.absent.len() {
+        lines.push(("missing", format!("and {} more", missing.len() - observed.absent.len())));
     }
-    let unasked = seen.unasked();
+    let unasked = observed.unasked();
     if !unasked.is_empty() {
         lines.push(("spare", spare(unasked.len())));
     }
-    if seen.state.is_ok() {
-        lines.push(("binding", seen.instance.binding.line()));
+    if observed.state.is_ok() {
+        lines.push(("binding", observed.instance.binding.line()));
     }
-    let host = |rank: u32| seen.instance.hosts.get(rank as usize).map_or("", String::as_str);
-    lines.extend(seen.torpid.iter().map(|rank| ("silent", format!("{} (rank {rank}): {TORPID}", host(*rank)))));
-    lines.extend(members(&seen.drained).map(|(ranks, why)| ("drained", drained(seen.instance, ranks, why))));
-    let count = |name: &str| seen.jobs[name].as_u64().unwrap_or_default();
-    if seen.jobs.is_object() {
+    let host = |rank: u32| observed.instance.hosts.get(rank as usize).map_or("", String::as_str);
+    lines.extend(observed.torpid.iter().map(|rank| ("silent", format!("{} (rank {rank}): {TORPID}", host(*rank)))));
+    lines.extend(members(&observed.drained).map(|(ranks, why)| ("drained", drained(observed.instance, ranks, why))));
+    let count = |name: &str| observed.jobs[name].as_u64().unwrap_or_default();
+    if observed.jobs.is_object() {
         let waiting = count("depend") + count("priority") + count("sched");
         let (run, ended) = (count("run") + count("cleanup"), count("inactive"));
         lines.push(("jobs", format!("{run} running, {waiting} waiting, {ended} ended")));
     }
-    lines.extend(seen.recent.as_array().into_iter().flatten().filter_map(|found| Some(("job", job(found)?))));
-    Report { seen, lines }
+    lines.extend(observed.recent.as_array().into_iter().flatten().filter_map(|found| Some(("job", job(found)?))));
+    Report { observed, lines }
 }
 
 impl Report<'_> {
@@ -191,35 +193,35 @@ impl Report<'_> {
         self.lines.iter().map(|(topic, line)| format!("{topic:<8} {line}\n")).collect()
     }
 
-    /// The facts under names of their own, and the lines for a person.
+    /// The observations as fields, and the lines for people.
     pub fn json(&self) -> String {
-        let Seen { instance, state, online, drained, jobs, recent, .. } = self.seen;
+        let Observations { instance, state, online, drained, jobs, recent, .. } = self.observed;
         let state = state.as_ref().ok();
         let lines = self.lines.iter().map(|(topic, line)| json!([topic, line])).collect::<Vec<Value>>();
         let report = json!({
             "status": 1, "host": instance.hostname, "rank": instance.rank, "size": instance.hosts.len(),
             "state": state.map(|state| &state.name), "seconds": state.map(|state| state.seconds),
-            "snippet": self.seen.snippet(),
-            "online": online, "missing": online.is_some().then(|| self.seen.missing()),
-            "spare": online.is_some().then(|| self.seen.unasked()),
+            "snippet": self.observed.snippet(),
+            "online": online, "missing": online.is_some().then(|| self.observed.missing()),
+            "spare": online.is_some().then(|| self.observed.unasked()),
             "binding": instance.binding, "drained": drained, "jobs": jobs, "recent": recent, "lines": lines,
         });
         format!("{report}\n")
     }
 }
 
-fn broker(seen: &Seen) -> String {
-    let Instance { hostname, rank, .. } = seen.instance;
-    if let Some(activity) = seen.activity() {
+fn broker(observed: &Observations) -> String {
+    let Instance { hostname, rank, .. } = observed.instance;
+    if let Some(activity) = observed.activity() {
         return format!("{hostname} (rank {rank}) is not up: {activity}. See the pod's log");
     }
-    match &seen.state {
+    match &observed.state {
         Ok(state) => {
             format!("{hostname} (rank {rank}) is in state {} for {} s{}", state.name, state.seconds, meaning(state))
         }
-        Err(silence) => {
-            let remedy = if matches!(silence, Silence::NoSocket(_)) { ". See the pod's log" } else { "" };
-            format!("{hostname} (rank {rank}) does not answer: {silence}{remedy}")
+        Err(error) => {
+            let remedy = if matches!(error, AskError::NoSocket(_)) { ". See the pod's log" } else { "" };
+            format!("{hostname} (rank {rank}) does not answer: {error}{remedy}")
         }
     }
 }
@@ -250,21 +252,21 @@ fn meaning(state: &State) -> &'static str {
     }
 }
 
-fn parent(seen: &Seen, host: &str, link: &Result<Link, Missing>) -> String {
-    let stuck = seen.state.as_ref().is_ok_and(|state| state.seconds >= STUCK);
+fn parent(observed: &Observations, host: &str, link: &Result<Link, Missing>) -> String {
+    let stuck = observed.state.as_ref().is_ok_and(|state| state.seconds >= STUCK);
     match link {
         Err(missing) => format!("{host}: {missing}. {}", remedy(missing)),
-        Ok(_) if seen.activity().is_some() => format!("{host} answers"),
-        Ok(Link::Broken) if matches!(seen.state, Err(Silence::NoSocket(_))) => format!(
+        Ok(_) if observed.activity().is_some() => format!("{host} answers"),
+        Ok(Link::Broken) if matches!(observed.state, Err(AskError::NoSocket(_))) => format!(
             "{host} answers, but this broker is not connected: it has not started, or the certificates differ \
              (`/mnt/flux/flux-agent preflight` on both shows them)"
         ),
-        Ok(Link::Broken) if stuck || seen.state.is_err() => format!(
+        Ok(Link::Broken) if stuck || observed.state.is_err() => format!(
             "{host} answers, but this broker is not connected: do the certificates differ? (`/mnt/flux/flux-agent preflight` \
              on both shows them)"
         ),
         Ok(Link::Broken) => format!("{host} answers; not connected yet"),
-        Ok(Link::Steady) if matches!(seen.state, Err(Silence::Slow)) => format!("{host} is connected"),
+        Ok(Link::Steady) if matches!(observed.state, Err(AskError::Slow)) => format!("{host} is connected"),
         Ok(Link::Steady) => {
             format!(
                 "{host} is connected, but has not admitted this broker yet: `/mnt/flux/flux-agent status` there says why"
@@ -288,7 +290,7 @@ const JOINING: &str = "its pod is there, its broker has not joined: `/mnt/flux/f
 const TORPID: &str =
     "its broker is suspended, very busy or cut off, and gets no work: delete its pod, or run `flux-agent status` in it";
 
-/// What a person can do.
+/// Advice for what is missing.
 pub fn remedy(missing: &Missing) -> &'static str {
     match missing {
         Missing::Name(_) if missing.is_name_gone() => {
@@ -308,7 +310,7 @@ fn drained(instance: &Instance, ranks: &str, why: &Value) -> String {
         .to_owned()
 }
 
-/// What keeps a job waiting, or has failed it before it ran.
+/// The line for a job that waits or has failed: why. None for other jobs.
 fn job(job: &Value) -> Option<String> {
     let id = f58(job["id"].as_u64()?);
     let nodes = job["nnodes"].as_u64().map_or(String::new(), |nodes| format!(" ({nodes} nodes)"));

@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::source::pretend_user;
-use super::{DryRunError, Format, Source, json, pods, summary, text};
+use super::error::DryRunError;
+use super::format::Format;
+use super::json::json;
+use super::source::{Source, pretend_user};
+use super::{pods, summary, text};
 use crate::facts::Facts;
 use crate::plan::FromEnvironment;
 
@@ -69,7 +72,7 @@ pub fn run(args: &Args) -> Result<String, DryRunError> {
     }
 }
 
-/// What to explain, and the pretended host.
+/// The source to explain, and the assumed facts.
 fn input(args: &Args) -> Result<(Source, Facts), DryRunError> {
     let pretended = pretended(args)?;
     let mut environment = pretended.as_ref().map_or_else(BTreeMap::new, |facts| facts.environment.clone());
@@ -87,7 +90,7 @@ fn input(args: &Args) -> Result<(Source, Facts), DryRunError> {
     Ok((source, facts))
 }
 
-/// The file, understood.
+/// Parses the file.
 pub fn source(path: &Path) -> Result<Source, DryRunError> {
     Source::parse(&read(path)?).map_err(|problems| DryRunError::Input { path: path.to_owned(), source: problems })
 }
@@ -100,7 +103,7 @@ fn read(path: &Path) -> Result<String, DryRunError> {
     text.map_err(|source| DryRunError::Read { path: path.to_owned(), source })
 }
 
-/// The pretended host: a file's, else the usual pod with what the MiniCluster says of its container; flags count last.
+/// The assumed facts: the file's, else those of the usual pod with what the MiniCluster says of it; flags override both.
 fn facts(args: &Args, pretended: Option<Facts>, source: &Source) -> Facts {
     let mut facts = pretended.unwrap_or_else(|| source.assumed_facts());
     if let Some(cores) = args.cpus {

@@ -1,8 +1,11 @@
 //! `dry-run --here`: the plan of this container's entrypoint, from the pod's own spec and facts.
 
+use super::error::DryRunError;
+use super::format::Format;
+use super::json::json;
 use super::pods::Pod;
-use super::source::Kind;
-use super::{DryRunError, Format, Source, json, text};
+use super::source::{Kind, Source};
+use super::text;
 use crate::commands::Container;
 use crate::plan::PlanError;
 use crate::report::failure::Failure;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::DryRunError;
+use super::error::DryRunError;
 use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::{self, ContainerRole, Plan};
@@ -10,20 +10,20 @@ use crate::plan::{self, ContainerRole, Plan};
 /// One container's plan, and the completion indexes that do the same.
 #[derive(Debug, Clone, Serialize)]
 pub struct Pod {
-    /// Such as `0` or `1-3`; all but names, rank and parent is alike.
+    /// Completion indexes such as `0` or `1-3`; their plans differ only in names, rank and parent.
     pub indexes: String,
     #[serde(flatten)]
     pub plan: Plan,
 }
 
-/// Lead, one follower, each sidecar; or all containers of one pod.
+/// Plans for the lead, one follower and each sidecar, or for all containers of one pod.
 pub fn plan(source: &Source, facts: &Facts, index: Option<u32>) -> Result<Vec<Pod>, DryRunError> {
     let spec = &source.spec;
     let pods = spec.max_size();
     if let Some(index) = index.filter(|index| *index >= pods) {
         return Err(DryRunError::Index { index, pods });
     }
-    // Facts of one certain host are facts of one pod.
+    // Facts with an index or a host name are those of one pod.
     let only = index.or(facts.index).or_else(|| (!facts.hostname.is_empty()).then_some(0));
     let groups: Vec<(u32, u32)> = match only {
         Some(index) => vec![(index, index)],

@@ -19,11 +19,11 @@ pub enum Kind {
     AgentSpec,
 }
 
-/// The input, understood.
+/// The parsed input.
 #[derive(Debug)]
 pub struct Source {
     pub kind: Kind,
-    /// The facts are those of the pod that this runs in.
+    /// Whether the facts are those of the pod that this runs in.
     pub is_here: bool,
     pub spec: AgentSpec,
     /// Valid, but perhaps not what the user meant.
@@ -45,12 +45,13 @@ fn lines(problems: &[Problem]) -> String {
 }
 
 impl Source {
-    /// A MiniCluster names its kind, or is JSON; all else is an AgentSpec.
+    /// Parses a MiniCluster, which names its kind or is JSON, or else an AgentSpec.
     pub fn parse(text: &str) -> Result<Source, Problems> {
         Source::of(text, &FromEnvironment::default(), &BTreeMap::new())
     }
 
-    /// … with what the entrypoint's command line says by that environment, which is of an AgentSpec.
+    /// Parses the input and applies the options of the entrypoint's command line, which only an AgentSpec has; their values are in
+    /// `environment`.
     pub fn of(
         text: &str,
         from_environment: &FromEnvironment,
@@ -67,12 +68,12 @@ impl Source {
         }
     }
 
-    /// The MiniCluster, if it was one.
+    /// The MiniCluster, if the input was one.
     pub fn cluster(&self) -> Option<&ValidMiniCluster> {
         self.cluster.as_deref()
     }
 
-    /// The usual pod, with what the MiniCluster says of its container.
+    /// The facts of the usual pod, with what the MiniCluster says of its container.
     pub fn assumed_facts(&self) -> Facts {
         let mut facts = Facts { address: Some("POD_IP".into()), ..Facts::default() };
         let is_up_for_people = self.spec.runner.interactive || self.spec.runner.program == Program::Persistent;
@@ -93,8 +94,8 @@ impl Source {
     }
 }
 
-/// The variables of the container that runs Flux, with those that `spec.podTemplate` adds or takes away. (Of another object's value
-/// nothing is known here.)
+/// The variables of the container that runs Flux, with those that `spec.podTemplate` adds or removes. (Values that come from
+/// other objects are unknown here.)
 fn laid_over(cluster: &ValidMiniCluster, environment: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let Some(overlay) = &cluster.pod_template else { return environment.clone() };
     let env: Vec<Value> = environment.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
@@ -105,7 +106,7 @@ fn laid_over(cluster: &ValidMiniCluster, environment: &BTreeMap<String, String>)
     env.filter_map(|item| Some((text(item, "name")?, text(item, "value")?))).collect()
 }
 
-/// A user that the image's password file does not have, unless it is root.
+/// Pretends that the container runs as this user, who (unless it is root) is not in the image's password file.
 pub fn pretend_user(facts: &mut Facts, uid: u32, gid: u32) {
     (facts.uid, facts.gid) = (uid, gid);
     if uid != 0 {

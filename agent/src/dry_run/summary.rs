@@ -41,7 +41,7 @@ pub fn render(source: &Source, facts: &Facts, pods: &[Pod]) -> String {
     out
 }
 
-/// What Flux starts, as it would be typed.
+/// The program that the lead starts, as it would be typed.
 fn lead(source: &Source, pods: &[Pod]) -> String {
     if let Some(lead) = &source.spec.network.lead {
         return format!("in another cluster, at {}", lead.address);

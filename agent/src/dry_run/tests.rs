@@ -1,6 +1,8 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::facts::Facts;
+use flux_shared::exit::Category;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)

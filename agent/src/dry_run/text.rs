@@ -7,14 +7,14 @@ use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::display::{quote, word};
 use crate::plan::{
-    AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, Stage, Stdout, Step, Waits,
+    AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, SnippetPhase, Stdout, Step, Waits,
 };
 
 const ASSUMED: &str =
     "[Brackets] name the host facts that a step depends on. Assume another host with --facts FILE, --cpus, --uid …";
 const FOUND: &str = "[Brackets] name the host facts that a step depends on. `flux-agent facts` prints them";
 
-/// Where lines of words are broken.
+/// Width at which command lines are broken.
 const WIDTH: usize = 100;
 
 pub fn render(source: &Source, facts: &Facts, pods: &[Pod]) -> String {
@@ -65,7 +65,7 @@ fn steps(out: &mut String, steps: &[Planned], lead: &[Planned]) {
     }
 }
 
-/// `3-5`, counted from 1.
+/// Numbers of steps, such as `3-5`, counted from 1.
 fn numbers(at: usize, count: usize) -> String {
     if count == 1 { (at + 1).to_string() } else { format!("{}-{}", at + 1, at + count) }
 }
@@ -221,7 +221,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             line_of(out, 2, &format!("with asFlux={}, which is not exported", quote(&snippet.as_flux)));
             block(out, &snippet.source);
         }
-        Step::LookAgain => first("look up the user again: a snippet may have added it"),
+        Step::Replan => first("look up the user again: a snippet may have added it"),
         Step::WaitParent(Parent { host, by_name: true, .. }) => first(&format!("wait until {host} has an address")),
         Step::WaitParent(Parent { host, port, .. }) => first(&format!("wait until {host} answers on port {port}")),
         Step::WaitSocket { path } => first(&format!("wait until the broker answers on {}", quote(path))),
@@ -296,10 +296,10 @@ fn variable(change: &EnvChange) -> String {
 
 /// The shell with its options, what its exit code means, whether its output is shown.
 fn snippet_notes(snippet: &Snippet) -> String {
-    let Snippet { name, shell, options, stage, strict, silent, .. } = snippet;
+    let Snippet { name, shell, options, phase, strict, silent, .. } = snippet;
     let shell: Vec<String> = std::iter::once(quote(shell)).chain(options.iter().map(|option| quote(option))).collect();
-    let end = match (stage, strict) {
-        (Stage::Program, _) => "its exit code is the container's",
+    let end = match (phase, strict) {
+        (SnippetPhase::Program, _) => "its exit code is the container's",
         (_, true) => "a failure ends the container with its code",
         (_, false) => "a failure is reported and ignored",
     };

@@ -20,14 +20,14 @@ use crate::plan::{ANY, Owner};
 use crate::report::failure::{Failure, plain};
 use crate::supervise::End;
 
-/// How many characters of a dump's name are its start's own.
+/// Number of hexadecimal digits in a dump's name that identify its start.
 const OWN: usize = 16;
 
 /// How the lead's broker ended.
 #[derive(Debug, Clone, Copy)]
 pub struct BrokerEnd {
     pub end: End,
-    /// The instance is known to have come up: its program has started, or the broker said so.
+    /// Whether the instance is known to have come up: its program has started, or the broker said so.
     pub came_up: bool,
     /// The program's own code, if there is one and it is known.
     pub program: Option<u8>,
@@ -68,10 +68,10 @@ impl Executor<'_> {
             .map_or(Ok(()), make_parents)
             .and_then(|()| make(&path, owner).map_err(|error| Failure::write("create the dump's file", &path, &error)));
         match made {
-            // A volume that is mounted to be read only: the state is loaded from it, and that may be all that is wanted.
+            // A volume mounted read-only: that the state is loaded from it may be all that is wanted.
             Err(_) if is_read_only(&path) => {
                 let why = "its volume is mounted read-only";
-                tracing::info!(stage = "archive", "the archive will not be saved: {why}");
+                tracing::warn!(stage = "archive", "the archive will not be saved: {why}");
                 self.ending.archive_not_saved = Some(why.into());
                 Ok(())
             }
@@ -79,7 +79,7 @@ impl Executor<'_> {
         }
     }
 
-    /// The dump takes the archive's place, or the reason why not is kept.
+    /// Puts the dump in the archive's place, or keeps the reason why not.
     pub(super) fn publish_archive(&mut self, from: &str, to: &str) {
         let dump = self.files.at(from);
         if self.ending.archive_not_saved.is_some() && is_read_only(&dump) {
@@ -104,7 +104,7 @@ impl Executor<'_> {
     }
 }
 
-/// Synced, verified, renamed; in this order, so that the archive is whole at every moment.
+/// Syncs, verifies and renames the dump, in this order, so that the archive is whole at every moment.
 fn save(dump: &Path, archive: &Path) -> Result<(), String> {
     let failed = |what: &str, error: &io::Error| format!("failed to {what} the dump: {}", plain(error));
     let file = File::open(dump).map_err(|error| failed("read", &error))?;
@@ -115,7 +115,7 @@ fn save(dump: &Path, archive: &Path) -> Result<(), String> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| failed("sync the folder of", &error))
 }
 
-/// Flux's own from the beginning: its user may be one who cannot make files in that folder.
+/// Creates the dump's file for Flux's user, who may not be able to create files in that folder.
 fn make(path: &Path, owner: Owner) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path)?;
     match nix::unistd::geteuid().as_raw() == owner.uid {

@@ -14,16 +14,16 @@ use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::departure::Departure;
 use crate::flux_rpc::lead_presence::{LeadPresence, lead_stays};
 use crate::plan::{Launch, Reach};
-use crate::supervise::policy::{Again, AtStop, Order, Policy, Reason, Target, Terms};
+use crate::supervise::policy::{AtStop, Order, Policy, Reason, SecondStop, Target, Terms};
 use crate::supervise::{self, End, orphans};
 use crate::wait::connection::Watch;
 use crate::wait::{Missing, Parent};
 
 /// How long a broker that lost its parent has to end by itself.
 const LOST_GRACE: Duration = Duration::from_secs(5);
-/// Distance of looks at the parent while a stop is held back.
+/// Time between two looks at the parent while a stop is held back.
 const HOLD_LOOK: Duration = Duration::from_millis(500);
-/// Pods that are to stop together are told within this time.
+/// Pods that are stopped together get their signals within this time.
 const ALONE_AFTER: Duration = Duration::from_secs(5);
 
 /// The policy of one launched program: a broker, or a command, which has none of these fields.
@@ -61,29 +61,29 @@ struct Hold<'a> {
     bound: Duration,
     /// The name of a process below the broker that means a job on this node.
     job_shell: Option<&'static str>,
-    /// By which the lead says whether it stays, and how this node goes if it does. None: nobody can ask.
-    going: Option<Going<'a>>,
+    /// How this node leaves if the lead stays; none: there is no socket to ask the broker at.
+    leaving: Option<Leaving<'a>>,
 }
 
-/// A node that goes while the lead stays.
+/// A node that leaves while the lead stays.
 #[derive(Debug)]
-struct Going<'a> {
+struct Leaving<'a> {
     broker: &'a Broker,
-    /// None: it goes at once.
+    /// The drain before the node leaves; none: it leaves at once.
     departure: Option<Departure>,
 }
 
-/// What the plan says of signals and time.
+/// The plan's terms for signals and time.
 pub(super) fn terms(launch: &Launch) -> Terms {
     let target = match launch.signals {
         Reach::Process => Target::Process,
         Reach::Group => Target::Group,
     };
-    Terms { target, kill_after: launch.kill_after.map(Duration::from_secs_f64), again: Again::Kills }
+    Terms { target, kill_after: launch.kill_after.map(Duration::from_secs_f64), second_stop: SecondStop::Kills }
 }
 
 impl<'a> BrokerPolicy<'a> {
-    /// What the plan says of a stop.
+    /// The policy of a launch: how a stop is handled.
     pub(super) fn new(
         launch: &Launch,
         parent: Option<&'a mut Parent>,
@@ -92,15 +92,15 @@ impl<'a> BrokerPolicy<'a> {
     ) -> Self {
         let below = || hostlist::idset(&launch.below).unwrap_or_default().into_iter().collect();
         let departure = launch.drain.map(|rank| Departure::of(rank, below()));
-        let going = broker.map(|broker| Going { broker, departure });
+        let leaving = broker.map(|broker| Leaving { broker, departure });
         let hold = parent.zip(launch.hold_stop).map(|(parent, bound)| {
             let bound = Duration::from_secs_f64(bound);
-            Hold { parent, bound, job_shell: launch.job_shell, going }
+            Hold { parent, bound, job_shell: launch.job_shell, leaving }
         });
         BrokerPolicy { hold, staying, watch: Watch::new(), lost: None }
     }
 
-    /// The end that was supervised, with what is known of the parent.
+    /// The supervised end, with what is known of the parent.
     pub(super) fn ended(self, ended: supervise::Ended) -> Ended {
         let supervise::Ended { end, at, stopped, passed_on, first_output } = ended;
         let joined = self.watch.was_connected();
@@ -118,15 +118,17 @@ impl Policy for BrokerPolicy<'_> {
         AtStop::Hold(*bound)
     }
 
-    /// Found out slowly while all is well, quickly while a stop is held back.
+    /// Looks at the parent rarely while all is well, often while a stop is held back.
     fn reason(&mut self, child: i32, held: Option<Instant>) -> Reason<'_> {
         Box::pin(async move {
             let BrokerPolicy { hold: Some(hold), watch, lost, .. } = self else { return std::future::pending().await };
             let missing = match held {
-                None => watch.lost(hold.parent).await,
-                Some(told) => match hold.ends(watch, told).await {
+                None => watch.until_lost(hold.parent).await,
+                Some(told) => match hold.until_end(watch, told).await {
                     HoldEnd::Lost(missing) => missing,
-                    HoldEnd::Alone => return hold.alone("the lead stays, only this pod is being removed", child),
+                    HoldEnd::Alone => {
+                        return hold.order_to_leave("the lead stays, only this pod is being removed", child);
+                    }
                 },
             };
             tracing::info!(stage = "stop", "the parent broker is gone ({missing}): stopping this broker");
@@ -135,11 +137,11 @@ impl Policy for BrokerPolicy<'_> {
         })
     }
 
-    fn held_long_enough(&mut self, child: i32) -> Order {
+    fn at_hold_timeout(&mut self, child: i32) -> Order {
         if let Some(hold) = &self.hold
-            && hold.going.as_ref().is_some_and(Going::has_begun)
+            && hold.leaving.as_ref().is_some_and(Leaving::has_begun)
         {
-            return hold.alone("jobs on this node have not ended in time", child);
+            return hold.order_to_leave("jobs on this node have not ended in time", child);
         }
         tracing::info!(stage = "stop", "the lead did not end the instance in time: stopping this broker");
         Order::signal(libc::SIGTERM)
@@ -155,15 +157,15 @@ enum HoldEnd {
 }
 
 impl Hold<'_> {
-    async fn ends(&mut self, watch: &mut Watch, told: Instant) -> HoldEnd {
+    async fn until_end(&mut self, watch: &mut Watch, told: Instant) -> HoldEnd {
         loop {
-            // The name goes with the first objects that a delete takes: while the brokers are connected it says nothing.
-            if let Some(missing) = watch.is_gone(self.parent, HOLD_LOOK).await {
+            // A delete removes the DNS name early: while the brokers are connected, a missing name says nothing.
+            if let Some(missing) = watch.check_gone(self.parent, HOLD_LOOK).await {
                 return HoldEnd::Lost(missing);
             }
             if told.elapsed() >= ALONE_AFTER
-                && let Some(going) = &mut self.going
-                && going.may_go(told, self.bound).await
+                && let Some(leaving) = &mut self.leaving
+                && leaving.advance(told, self.bound).await
             {
                 return HoldEnd::Alone;
             }
@@ -171,14 +173,14 @@ impl Hold<'_> {
         }
     }
 
-    /// A broker that leaves in order while a job is on it keeps that job from its end for half a minute; one that is gone is a
-    /// node failure, and told at once.
-    fn alone(&self, why: &str, child: i32) -> Order {
+    /// How this broker ends: by SIGKILL if a job runs on it or below it. A broker that shuts down in order delays that job's end
+    /// by half a minute; one that is killed is a node failure, which Flux reports at once.
+    fn order_to_leave(&self, why: &str, child: i32) -> Order {
         let (signal, how) = match () {
             () if self.job_shell.is_some_and(|name| orphans::has_descendant(child, name)) => {
                 (libc::SIGKILL, "killing this broker: a job runs on it")
             }
-            () if self.going.as_ref().is_some_and(Going::takes_jobs_along) => {
+            () if self.leaving.as_ref().is_some_and(Leaving::takes_jobs_along) => {
                 (libc::SIGKILL, "killing this broker: a job runs on a broker below it in the tree")
             }
             () => (libc::SIGTERM, "stopping this broker"),
@@ -188,24 +190,24 @@ impl Hold<'_> {
     }
 }
 
-impl Going<'_> {
+impl Leaving<'_> {
     fn has_begun(&self) -> bool {
         self.departure.as_ref().is_some_and(Departure::has_begun)
     }
 
-    /// A job that is not on this node would lose its own with it.
+    /// Whether jobs on brokers below would lose their nodes with this one.
     fn takes_jobs_along(&self) -> bool {
         self.departure.as_ref().is_some_and(Departure::takes_jobs_along)
     }
 
-    /// Whether the broker may go now: the lead stays, and no job is on this node or on one that goes along.
-    async fn may_go(&mut self, begin: Instant, bound: Duration) -> bool {
+    /// Takes the next step of leaving. True once the broker may go: the lead stays, and no job is on this node or on one below it.
+    async fn advance(&mut self, begin: Instant, bound: Duration) -> bool {
         let had_begun = self.has_begun();
         if !had_begun && !lead_stays(self.broker).await {
             return false;
         }
         let Some(departure) = &mut self.departure else { return true };
-        let may_go = departure.may_go(self.broker).await;
+        let may_go = departure.advance(self.broker).await;
         if self.has_begun() && !had_begun {
             let left = bound.saturating_sub(begin.elapsed()).as_secs();
             tracing::info!(
@@ -236,9 +238,9 @@ mod tests {
         eventually("the job runs", || orphans::has_descendant(pid, "flux-shell").then_some(()));
         let order = |job_shell| {
             let mut parent = Parent::new("127.0.0.1", 1, folder.path());
-            let going = Launch { job_shell, hold_stop: Some(1.0), ..launch(&["/bin/true"]) };
-            let policy = BrokerPolicy::new(&going, Some(&mut parent), None, None);
-            policy.hold.unwrap().alone(told, pid).signal
+            let leaving = Launch { job_shell, hold_stop: Some(1.0), ..launch(&["/bin/true"]) };
+            let policy = BrokerPolicy::new(&leaving, Some(&mut parent), None, None);
+            policy.hold.unwrap().order_to_leave(told, pid).signal
         };
         assert_eq!(order(Some("flux-shell")), libc::SIGKILL);
         assert_eq!(order(Some("another")), libc::SIGTERM);

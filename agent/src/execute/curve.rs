@@ -45,7 +45,7 @@ fn malformed(path: &Path, why: &str) -> Failure {
     )
 }
 
-/// What Flux insists on: two keys of 40 characters, and a name for the brokers that have children.
+/// Checks what Flux requires: two keys of 40 characters, and a name, for the brokers that have children.
 fn check(text: &str) -> Result<(), &'static str> {
     let (mut section, mut public, mut secret, mut name) = ("", false, false, false);
     for line in text.lines().map(|line| line.trim_end_matches('\r')) {

@@ -19,18 +19,19 @@ use super::{Executor, wait_failed};
 use crate::plan::{self, Launch};
 use crate::report::failure::Failure;
 use crate::supervise::{End, orphans};
-use crate::wait::{Missing, Parent, Reporter};
+use crate::wait::{self, Backoff, Missing, Parent, Reporter};
 
 /// Pauses between two starts of a follower's broker.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How long a lead may take to be down before a follower that stays takes its port for that of the next attempt: one that
-/// comes back between two looks is not seen to be away. A broker that comes too early is turned away, and tries again.
+/// How long a follower that stays waits for the lead's port to close. An open port then counts as the lead's next attempt: a
+/// restart between two looks goes unnoticed. A broker that connects too early is rejected, and retries.
 const WAY_DOWN: Duration = Duration::from_secs(5);
+/// Time between two looks whether a broker is down.
 const LOOK_WHETHER_DOWN: Duration = Duration::from_millis(200);
-/// Distance of looks at a lead that is not the parent: all that are below a broker which has gone look at the same one.
+/// Time between two looks at a lead that is not the parent: all brokers below one that is gone look at the same lead.
 const LOOK_AT_LEAD: Duration = Duration::from_secs(5);
-/// How long the name of a lead that was there must be gone to count as its end, where nobody says otherwise.
+/// How long the DNS name of a lead that was there must be missing to count as its end, by default.
 const LEAD_GONE: Duration = Duration::from_secs(30);
 /// A broker that was up for this long had a good start: earlier failures no longer count.
 const GOOD_RUN: Duration = Duration::from_secs(60);
@@ -39,7 +40,7 @@ const GOOD_RUN: Duration = Duration::from_secs(60);
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Done(u8),
-    Again(String),
+    Restart(String),
 }
 
 /// The brokers above this one.
@@ -50,8 +51,8 @@ struct Above {
 }
 
 impl Executor<'_> {
-    /// A follower's broker until the instance has ended. Without a limit one that has joined is never started again.
-    /// `again`: the lead may start again in its pod, and so this one waits for it.
+    /// Runs a follower's broker until the instance has ended, with up to `limit` restarts in a row. Without a limit, one that
+    /// has joined is never restarted. `again`: the lead may start again in its pod, so this pod waits for it.
     pub(super) async fn launch_follower(
         &mut self,
         launch: &Launch,
@@ -71,14 +72,14 @@ impl Executor<'_> {
             self.end_orphans(&others).await?;
             let why = match self.verdict(&ended, &mut above).await? {
                 Verdict::Done(code) if !again || self.supervisor.first_stop().is_some() => return Ok(code),
-                Verdict::Done(_) => match self.next_attempt(above.parent.as_mut()).await? {
+                Verdict::Done(_) => match self.await_next_attempt(above.parent.as_mut()).await? {
                     Some(code) => return Ok(code),
                     None => {
                         failures = 0;
                         continue;
                     }
                 },
-                Verdict::Again(why) => why,
+                Verdict::Restart(why) => why,
             };
             if self.supervisor.first_stop().is_some() {
                 return Ok(REPLACE);
@@ -94,40 +95,40 @@ impl Executor<'_> {
                 Some(limit) if failures > limit => return Err(kept_failing(failures, ended.end.code())),
                 Some(limit) => {
                     let pause = pause.as_secs();
-                    tracing::info!(stage = "broker", "{why}; restarting it in {pause} s ({failures} of {limit})");
+                    tracing::warn!(stage = "broker", "{why}; restarting it in {pause} s ({failures} of {limit})");
                 }
             }
             if self.pause(pause).await?.is_err() {
                 return Ok(REPLACE);
             }
-            if let Some(code) = self.parent_again(&mut above, again).await? {
+            if let Some(code) = self.await_parent_return(&mut above, again).await? {
                 return Ok(code);
             }
         }
     }
 
-    /// What a broker's end means, with what is known of those above. A parent that has left is awaited on its way down.
+    /// What a broker's end means, with what is known of the brokers above. If only the parent has left, waits until it is down.
     async fn verdict(&mut self, ended: &Ended, above: &mut Above) -> Result<Verdict, Failure> {
         let verdict = judge(ended);
         let Some(lead) = above.lead.as_mut().filter(|_| verdict == Verdict::Done(0)) else { return Ok(verdict) };
-        if !self.goes_on(lead, ended).await? {
+        if !self.lead_goes_on(lead, ended).await? {
             return Ok(verdict);
         }
         if let Some(parent) = above.parent.as_mut().filter(|_| ended.stopped.is_none()) {
-            // Told to stop meanwhile: whoever starts it again finds that.
+            // A stop signal in the meantime is found before the broker is restarted.
             let _ = self.supervisor.unless_stopped(until_down(parent)).await.map_err(wait_failed)?;
         }
         Ok(left_behind(ended))
     }
 
-    /// Whether the lead goes on: as the broker has heard on its way down, else by a look whether it is there. One that ends is
-    /// there for a while; who is told to stop has no time to wait for that.
-    async fn goes_on(&mut self, lead: &mut Parent, ended: &Ended) -> Result<bool, Failure> {
+    /// Whether the lead goes on: as the broker learned while it shut down, else by probing the lead. A lead that ends is still
+    /// there for a while; a pod that is told to stop has no time to wait for that.
+    async fn lead_goes_on(&mut self, lead: &mut Parent, ended: &Ended) -> Result<bool, Failure> {
         if let Some(goes_on) = ended.lead_goes_on {
             return Ok(goes_on);
         }
         let patience = if ended.stopped.is_some() { Duration::ZERO } else { WAY_DOWN };
-        let gone = self.supervisor.unless_stopped(goes_away(lead, patience)).await.map_err(wait_failed)?;
+        let gone = self.supervisor.unless_stopped(is_gone_within(lead, patience)).await.map_err(wait_failed)?;
         Ok(gone != Ok(true))
     }
 
@@ -144,16 +145,16 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Waits for the parent of a broker that failed. Some code: there is nothing to wait for any more.
+    /// Waits for the parent of a broker that failed. Returns an exit code if there is nothing to wait for any more.
     ///
     /// A lead that ended for good leaves DNS (a headless Service forgets a pod that has ended); one that restarts is in
     /// DNS and refuses, or is away for as long as the Job needs for a new pod. So a missing name counts as the end
     /// after a while, unless the lead may start `again`; a refusal only where a bound was asked for. A parent that is not
     /// the lead may be away as long as the lead is not.
-    async fn parent_again(&mut self, above: &mut Above, again: bool) -> Result<Option<u8>, Failure> {
+    async fn await_parent_return(&mut self, above: &mut Above, again: bool) -> Result<Option<u8>, Failure> {
         let Above { parent: Some(parent), lead } = above else { return Ok(None) };
         let gone = (!again).then(|| self.waits.lead_gone.map_or(LEAD_GONE, Duration::from_secs));
-        let waited = await_return(parent, lead.as_mut(), gone, self.waits.lead_silent.map(Duration::from_secs));
+        let waited = until_parent_answers(parent, lead.as_mut(), gone, self.waits.lead_silent.map(Duration::from_secs));
         let waited = self.supervisor.unless_stopped(waited).await;
         match waited.map_err(wait_failed)? {
             Err(_) => Ok(Some(REPLACE)),
@@ -166,8 +167,8 @@ impl Executor<'_> {
         }
     }
 
-    /// After the end of an instance whose lead may start again: until it is there. Some code: told to stop meanwhile.
-    async fn next_attempt(&mut self, parent: Option<&mut Parent>) -> Result<Option<u8>, Failure> {
+    /// After the end of an instance whose lead may start again: waits for the lead. Returns an exit code if told to stop.
+    async fn await_next_attempt(&mut self, parent: Option<&mut Parent>) -> Result<Option<u8>, Failure> {
         tracing::info!(stage = "stop", "the instance has ended; this pod stays for the lead's next attempt");
         let Some(parent) = parent else {
             return Ok(self.pause(FIRST_PAUSE).await?.is_err().then_some(0));
@@ -184,26 +185,26 @@ impl Executor<'_> {
 /// What the end of a follower's broker means.
 fn judge(ended: &Ended) -> Verdict {
     match (ended.end, &ended.lost, ended.stopped) {
-        // The lead has dismissed it, or has gone while we were to stop as well.
+        // Dismissed by its parent; or the parent was lost while this pod was told to stop as well.
         (End::Exited(0), None, _) if !ended.passed_on => Verdict::Done(0),
         (_, Some(_), Some(_)) => Verdict::Done(0),
-        // This pod alone is to go, the instance goes on: not a success of its index.
+        // Only this pod is to go, and the instance goes on: that is no success of its index.
         (_, None, Some(_)) => Verdict::Done(REPLACE),
-        (_, Some(missing), None) => Verdict::Again(format!("the parent broker was lost ({missing})")),
-        (End::Exited(code), None, None) => Verdict::Again(format!("the broker ended with code {code}")),
-        (End::Signaled(signal), None, None) => Verdict::Again(format!("the broker was ended by signal {signal}")),
+        (_, Some(missing), None) => Verdict::Restart(format!("the parent broker was lost ({missing})")),
+        (End::Exited(code), None, None) => Verdict::Restart(format!("the broker ended with code {code}")),
+        (End::Signaled(signal), None, None) => Verdict::Restart(format!("the broker was ended by signal {signal}")),
     }
 }
 
-/// What to do with a broker that has ended as at the instance's end, while the lead is still up.
+/// The verdict on a broker that ended as at the instance's end, while the lead is still up.
 fn left_behind(ended: &Ended) -> Verdict {
     match ended.stopped {
         Some(_) => Verdict::Done(REPLACE),
-        None => Verdict::Again("the parent broker has left, and the lead is still up".into()),
+        None => Verdict::Restart("the parent broker has left, and the lead is still up".into()),
     }
 }
 
-/// A parent on its way down may still answer, and would turn a new child away.
+/// Waits until the parent's port is closed: a parent that is shutting down may still answer, but rejects new children.
 async fn until_down(parent: &mut Parent) {
     let begin = Instant::now();
     while begin.elapsed() < WAY_DOWN && parent.probe_port().await.is_ok() {
@@ -211,8 +212,8 @@ async fn until_down(parent: &mut Parent) {
     }
 }
 
-/// Whether the lead is known to have gone within `patience`; what cannot be told is not known.
-async fn goes_away(lead: &mut Parent, patience: Duration) -> bool {
+/// Whether the lead is known to be gone within `patience`; false if that cannot be told.
+async fn is_gone_within(lead: &mut Parent, patience: Duration) -> bool {
     let begin = Instant::now();
     loop {
         match lead.probe_port().await {
@@ -223,15 +224,15 @@ async fn goes_away(lead: &mut Parent, patience: Duration) -> bool {
     }
 }
 
-/// Until the parent answers again; the error says that it won't: the lead's name has been `gone` for so long, or it has been
-/// `silent`. No `lead`: it is the parent.
-async fn await_return(
+/// Waits until the parent answers again. The error is what is missing once the lead's DNS name has been `gone`, or the lead
+/// `silent`, for that long. No `lead`: the parent is the lead.
+async fn until_parent_answers(
     parent: &mut Parent,
     mut lead: Option<&mut Parent>,
     gone: Option<Duration>,
     silent: Option<Duration>,
 ) -> Result<(), Missing> {
-    let mut backoff = crate::wait::Backoff::default();
+    let mut backoff = Backoff::default();
     let mut next_look = Instant::now();
     let mut report = Reporter::new(next_look);
     let mut absence = Absence::default();
@@ -250,11 +251,11 @@ async fn await_return(
         }
         absence.within(gone, silent)?;
         report.tick(&parent.host, &missing.to_string());
-        tokio::time::sleep(backoff.next(Duration::from_secs(1))).await;
+        backoff.pause(wait::LONGEST_PAUSE).await;
     }
 }
 
-/// Since when the lead is not to be reached, and what was missing at the last look.
+/// Since when the lead cannot be reached, and what was missing at the last look.
 #[derive(Debug, Default)]
 struct Absence {
     silent: Option<(Instant, Missing)>,
@@ -269,7 +270,7 @@ impl Absence {
         self.silent = missing.map(|missing| (self.silent.as_ref().map_or(now, |(since, _)| *since), missing));
     }
 
-    /// The error is what is missing for too long.
+    /// Fails with what is missing if it has been missing for too long.
     fn within(&self, gone: Option<Duration>, silent: Option<Duration>) -> Result<(), Missing> {
         let is_longer = |since: Instant, bound: Option<Duration>| bound.is_some_and(|bound| since.elapsed() >= bound);
         match &self.silent {
@@ -329,14 +330,14 @@ mod tests {
             ended(Signaled(9), false, false, false),
             ended(Exited(0), false, true, true),
         ] {
-            assert!(matches!(judge(&again), Verdict::Again(_)), "{again:?}");
+            assert!(matches!(judge(&again), Verdict::Restart(_)), "{again:?}");
         }
     }
 
     #[test]
     fn who_is_left_behind_by_its_parent_comes_again_or_is_replaced() {
         let end = End::Exited(0);
-        assert!(matches!(left_behind(&ended(end, false, false, false)), Verdict::Again(_)));
+        assert!(matches!(left_behind(&ended(end, false, false, false)), Verdict::Restart(_)));
         assert_eq!(left_behind(&ended(end, true, false, false)), Verdict::Done(REPLACE));
         assert_eq!(left_behind(&ended(end, true, true, true)), Verdict::Done(REPLACE), "all go, but the lead");
     }
@@ -363,14 +364,17 @@ mod tests {
         let (listener, mut there, mut gone) = there_and_not_there();
         let patience = Duration::from_millis(300);
         block_on(async {
-            assert!(!goes_away(&mut there, patience).await);
-            assert!(goes_away(&mut gone, Duration::ZERO).await);
-            assert!(!goes_away(&mut broker("mc-0.flux.", 1), Duration::ZERO).await, "no server of names is no answer");
+            assert!(!is_gone_within(&mut there, patience).await);
+            assert!(is_gone_within(&mut gone, Duration::ZERO).await);
+            assert!(
+                !is_gone_within(&mut broker("mc-0.flux.", 1), Duration::ZERO).await,
+                "no server of names is no answer"
+            );
             let closing = std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(100));
                 drop(listener);
             });
-            assert!(goes_away(&mut there, Duration::from_secs(60)).await);
+            assert!(is_gone_within(&mut there, Duration::from_secs(60)).await);
             closing.join().unwrap();
         });
     }
@@ -381,11 +385,11 @@ mod tests {
         let bound = Some(Duration::ZERO);
         block_on(async {
             let soon = Duration::from_millis(500);
-            let waits = await_return(&mut gone, Some(&mut there), bound, bound);
+            let waits = until_parent_answers(&mut gone, Some(&mut there), bound, bound);
             assert!(tokio::time::timeout(soon, waits).await.is_err());
-            assert!(matches!(await_return(&mut gone, None, bound, bound).await, Err(Missing::Port(_))));
+            assert!(matches!(until_parent_answers(&mut gone, None, bound, bound).await, Err(Missing::Port(_))));
             drop(listener);
-            let waited = await_return(&mut gone, Some(&mut there), bound, bound).await;
+            let waited = until_parent_answers(&mut gone, Some(&mut there), bound, bound).await;
             let Err(Missing::Port(address)) = waited else { panic!("{waited:?}") };
             assert_eq!(address.ip().to_string(), "127.0.78.1", "it is the lead that is missed");
         });

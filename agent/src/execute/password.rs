@@ -12,7 +12,7 @@ use crate::plan::{Mode, Owner};
 use crate::report::failure::{Failure, plain};
 
 const SHADOW: &str = "/etc/shadow";
-/// Bytes of a salt: sixteen letters.
+/// Bytes of a salt, which has sixteen letters.
 const SALT: usize = 12;
 
 /// Gives `user` the password that stands in the file `source`.
@@ -44,16 +44,16 @@ pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
     let hash = hash(&password, &salt)
         .map_err(|error| Failure::internal(format!("failed to hash the password of {user}: {error}")))?;
     let text = with_password(&text, user, hash.as_str());
-    files.file(SHADOW, mode, owner, text.as_bytes())
+    files.ensure_file(SHADOW, mode, owner, text.as_bytes())
 }
 
-/// Whether an earlier run has set it.
+/// Whether the user has this password already, from an earlier run.
 fn has_password(shadow: &str, user: &str, password: &[u8]) -> bool {
     let hash = shadow.lines().find_map(|line| line.strip_prefix(user)?.strip_prefix(':')?.split(':').next());
     hash.is_some_and(|hash| ShaCrypt::SHA512.verify_password(password, hash).is_ok())
 }
 
-/// The text with the user's hash: in its line, or in one more.
+/// The text with the user's hash: in their line, or in a new one.
 fn with_password(shadow: &str, user: &str, hash: &str) -> String {
     let mut found = false;
     let mut text = String::new();
@@ -78,7 +78,7 @@ fn salt() -> io::Result<[u8; SALT]> {
     Ok(bytes)
 }
 
-/// As it stands in /etc/shadow.
+/// The hash in the form of /etc/shadow.
 fn hash(password: &[u8], salt: &[u8; SALT]) -> password_hash::Result<PasswordHash> {
     ShaCrypt::SHA512.hash_password_with_salt(password, salt)
 }

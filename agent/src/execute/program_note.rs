@@ -8,17 +8,17 @@ const STARTED: &str = "started\n";
 const ENDED: &str = "ended ";
 const NODE_FAILURE: &str = "node-failure\n";
 
-/// The program starts.
+/// Notes that the program starts.
 pub fn note_start(path: &Path) {
     note(path, STARTED);
 }
 
-/// The program has ended.
+/// Notes how the program ended.
 pub fn note_end(path: &Path, code: u8, node_failure: bool) {
     note(path, &format!("{ENDED}{code}\n{}", if node_failure { NODE_FAILURE } else { "" }));
 }
 
-/// A note that cannot be made is one that says nothing: the broker's own end then counts.
+/// Appends to the note. Errors are ignored: without a note, the broker's own end counts.
 fn note(path: &Path, text: &str) {
     let file = std::fs::OpenOptions::new().append(true).open(path);
     let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
@@ -27,12 +27,12 @@ fn note(path: &Path, text: &str) {
 /// How a program has ended, as its note says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Noted {
-    /// None: it has not.
+    /// The exit code; none: the program has not ended.
     pub code: Option<u8>,
     pub node_failure: bool,
 }
 
-/// None if it never started.
+/// Reads the note; none if the program never started.
 pub fn noted(path: &Path) -> Option<Noted> {
     // The job's user may write to it: no more is read than it should hold.
     let mut text = String::new();

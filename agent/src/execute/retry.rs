@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use flux_shared::pauses;
 
-use crate::report::activity::{Activity, Awaited, Board};
+use crate::report::activity::{Activity, ActivityFile, Awaited};
 use crate::report::failure::Failure;
 use crate::supervise::Supervisor;
 
@@ -14,54 +14,54 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// Attempts at one thing.
+/// The attempts at one step.
 #[derive(Debug)]
 pub struct Attempts {
     begin: Instant,
     bound: Duration,
-    board: Board,
+    activity_file: ActivityFile,
     failures: u32,
     told: Option<Instant>,
 }
 
 /// What to do after a failure.
 #[derive(Debug)]
-pub enum Then {
-    Again,
-    /// It is final.
+pub enum AfterFailure {
+    Retry,
+    /// The failure is final.
     GiveUp(Failure),
     /// Told to stop meanwhile, by this signal.
     Stop(i32),
 }
 
 impl Attempts {
-    pub fn new(bound: Duration, board: Board) -> Attempts {
-        Attempts { begin: Instant::now(), bound, board, failures: 0, told: None }
+    pub fn new(bound: Duration, activity_file: ActivityFile) -> Attempts {
+        Attempts { begin: Instant::now(), bound, activity_file, failures: 0, told: None }
     }
 
-    /// After `failure` of an attempt: waits a little if another one may help.
+    /// After a failed attempt: pauses if another one may succeed.
     pub async fn after(
         &mut self,
         failure: Failure,
         awaited: Awaited,
         supervisor: &mut Supervisor,
-    ) -> Result<Then, Failure> {
+    ) -> Result<AfterFailure, Failure> {
         if !failure.passing || self.begin.elapsed() >= self.bound {
-            return Ok(Then::GiveUp(failure));
+            return Ok(AfterFailure::GiveUp(failure));
         }
         if self.told.is_none_or(|told| told.elapsed() >= REPORT_EVERY) {
             self.told = Some(Instant::now());
             let left = self.bound.saturating_sub(self.begin.elapsed()).as_secs();
-            tracing::error!(stage = "wait", "{}; retrying for up to {left} s", failure.cause);
+            tracing::warn!(stage = "wait", "{}; retrying for up to {left} s", failure.cause);
         }
-        self.board.tell(Some(&Activity::Waits(awaited)));
+        self.activity_file.write(Some(&Activity::Waits(awaited)));
         self.failures += 1;
         let pause = pauses::after(self.failures, FIRST_PAUSE, LONGEST_PAUSE);
         let waited = supervisor.unless_stopped(tokio::time::sleep(pause)).await;
-        self.board.tell(None);
+        self.activity_file.write(None);
         match waited {
-            Ok(Ok(())) => Ok(Then::Again),
-            Ok(Err(signal)) => Ok(Then::Stop(signal)),
+            Ok(Ok(())) => Ok(AfterFailure::Retry),
+            Ok(Err(signal)) => Ok(AfterFailure::Stop(signal)),
             Err(error) => Err(Failure::internal(format!("failed to wait for events: {error}"))),
         }
     }

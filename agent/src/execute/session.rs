@@ -12,7 +12,7 @@ use crate::facts::OF_THE_POD;
 use crate::plan::{EnvChange, RunAs};
 use crate::supervise::program::Environment;
 
-/// The state of the entrypoint.
+/// The state that one step leaves to the next.
 #[derive(Debug, Clone)]
 pub struct Session {
     pub environment: Environment,
@@ -22,11 +22,11 @@ pub struct Session {
     pub limits: BTreeMap<&'static str, (u64, u64)>,
     /// Variables that a snippet's `asFlux` sets for Flux only.
     pub as_flux: Environment,
-    /// What the container's environment says of its own user.
+    /// HOME, USER and LOGNAME as the container's environment had them.
     own_user: BTreeMap<&'static str, Option<OsString>>,
 }
 
-/// Variables that say who somebody is.
+/// Variables that describe a user.
 const OF_A_USER: [&str; 3] = ["HOME", "USER", "LOGNAME"];
 
 /// The limits that shells can change, by the names that the state report uses.
@@ -47,7 +47,7 @@ pub const LIMITS: [(&str, Resource); 13] = [
 ];
 
 impl Session {
-    /// That of this process.
+    /// The state of this process, without the variables that are for the agent alone.
     pub fn of_process() -> Session {
         let environment = std::env::vars_os().filter(|(name, _)| !OF_THE_POD.iter().any(|own| name == own)).collect();
         let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
@@ -59,7 +59,7 @@ impl Session {
         Session { environment, directory, umask: 0o022, limits: BTreeMap::new(), as_flux: Environment::new(), own_user }
     }
 
-    /// As a program of Flux sees it, which runs as `user`, or as who the agent is.
+    /// The state for a program of Flux, which runs as `user`, or as the agent's own user.
     pub fn of_flux(&self, user: Option<&RunAs>) -> Session {
         let mut session = self.clone();
         for (name, value) in

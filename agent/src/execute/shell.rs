@@ -35,7 +35,7 @@ use crate::system::raw::{ChildSetup, Status};
 /// is never pasted into it; a loop, because one shell must see all snippets. Two variables that documented snippets build
 /// upon are empty, not unset, which strict mode would take for an error, and `$asFlux` runs what follows it as Flux's user;
 /// they are not exported. A shell that can start no program any more says so by itself; one that cannot even open its pipe
-/// ends in a way that no snippet does by `exit`.
+/// kills itself, which no snippet's `exit` looks like.
 const DRIVER: &str = r#"
 : "${PYTHONPATH=}" "${LD_LIBRARY_PATH=}" "${asFlux=$7}"
 flux_agent_self=$1 flux_agent_ask=$2 flux_agent_changes=$3 flux_agent_snippet=$4 flux_agent_reply=$5 flux_agent_errors=$6
@@ -52,31 +52,31 @@ done
 case $flux_agent_word in end) ;; *) kill -9 "$$" ;; esac
 "#;
 
-/// How much of a silent snippet's errors is kept for the case that it fails.
+/// Bytes of a silent snippet's standard error that are kept in case it fails.
 const KEPT_ERRORS: usize = 2048;
 
 /// How a snippet ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// With this status; the shell is there for the next one.
-    Went(u8),
+    /// It ran to its end with this status; the shell is ready for the next one.
+    Finished(u8),
     /// The shell has ended: `exit`, a failure under strict, or a signal.
-    Ended(u8),
-    /// The shell is of no use any more: it can start no program, and ended one with this code. What it exports is too
-    /// large for a program, or a limit that it has set is used up.
-    Lost(u8),
+    ShellEnded(u8),
+    /// The shell can start no program any more, and gave this code for the attempt: what it exports is too large for a
+    /// program, or a limit that it has set is used up.
+    ShellUnusable(u8),
 }
 
-/// Why no state came.
-enum Unstated {
+/// Why the shell did not report its state.
+enum NoState {
     Ended(u8),
-    Lost(u8),
+    Unusable(u8),
 }
 
-/// What a shell that can start no program says, up to the code.
+/// What a shell that can start no program reports, before the code.
 const LOST: &[u8] = b"lost=";
 
-/// The shell.
+/// A running shell.
 #[derive(Debug)]
 pub struct Shell {
     child: Child,
@@ -100,7 +100,7 @@ impl Shell {
             nix::fcntl::fcntl(&reply, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
             let memory = |name: &str| memfd_create(name, MFdFlags::MFD_CLOEXEC).map(File::from);
             let (changes, snippet) = (memory("changes")?, memory("snippet")?);
-            // By its path, the shell might run what stands there by then.
+            // Opened now: by its path, the shell might run what has taken its place by then.
             let program = File::open(agent)?;
             Ok((
                 [ask_there, reply_there, errors_there, program.into()],
@@ -172,10 +172,10 @@ impl Shell {
             Ok(state) => {
                 state.carry_over(session, &self.limits);
                 self.known = state.environment;
-                Outcome::Went(state.status)
+                Outcome::Finished(state.status)
             }
-            Err(Unstated::Ended(code)) => Outcome::Ended(code),
-            Err(Unstated::Lost(code)) => Outcome::Lost(code),
+            Err(NoState::Ended(code)) => Outcome::ShellEnded(code),
+            Err(NoState::Unusable(code)) => Outcome::ShellUnusable(code),
         })
     }
 
@@ -183,8 +183,8 @@ impl Shell {
         self.ask.write_all(format!("{word}\n").as_bytes())
     }
 
-    /// The state, or what there is in its place.
-    async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Result<State, Unstated>> {
+    /// Waits for the shell's state, or for the reason why there is none.
+    async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Result<State, NoState>> {
         let mut bytes = Vec::new();
         let mut stops = 0;
         let mut closed = false;
@@ -192,10 +192,10 @@ impl Shell {
             tokio::select! {
                 event = supervisor.event() => match event? {
                     Event::Child(pid, Status::Exited(code)) if pid == self.child.pid => {
-                        return Ok(Err(Unstated::Ended(code)));
+                        return Ok(Err(NoState::Ended(code)));
                     }
                     Event::Child(pid, Status::Signaled(signal)) if pid == self.child.pid => {
-                        return Ok(Err(Unstated::Ended(flux_shared::exit::of_signal(signal))));
+                        return Ok(Err(NoState::Ended(flux_shared::exit::of_signal(signal))));
                     }
                     Event::Child(..) => {}
                     Event::Signal(received) => {
@@ -208,7 +208,7 @@ impl Shell {
                     let mut ready = ready?;
                     let mut chunk = [0; 4096];
                     match nix::unistd::read(ready.get_inner(), &mut chunk) {
-                        // The shell is about to be gone. Always ready from now on: it would starve the news of that.
+                        // The shell is about to end. The pipe is always ready from now on, which would starve the event of that end.
                         Ok(0) => closed = true,
                         Ok(count) => bytes.extend_from_slice(&chunk[..count]),
                         Err(nix::errno::Errno::EAGAIN) => ready.clear_ready(),
@@ -217,15 +217,15 @@ impl Shell {
                     if let Some(state) = state::parse(&bytes) {
                         return Ok(Ok(state));
                     }
-                    if let Some(code) = lost(&bytes) {
-                        return Ok(Err(Unstated::Lost(code)));
+                    if let Some(code) = unusable_code(&bytes) {
+                        return Ok(Err(NoState::Unusable(code)));
                     }
                 }
             }
         }
     }
 
-    /// The last of what a silent snippet said on standard error, for its failure's line.
+    /// The end of a silent snippet's standard error, for the line about its failure.
     pub fn last_errors(&self) -> String {
         self.errors.text()
     }
@@ -242,8 +242,8 @@ impl Shell {
     }
 }
 
-/// The code in the words of a shell that can start no program. They may follow the beginning of a state.
-fn lost(bytes: &[u8]) -> Option<u8> {
+/// The code that a shell reports which can start no program. It may follow the beginning of a state.
+fn unusable_code(bytes: &[u8]) -> Option<u8> {
     let line = bytes.strip_suffix(b"\n")?.rsplit(|byte| *byte == 0).next()?;
     let at = line.windows(LOST.len()).rposition(|part| part == LOST)?;
     std::str::from_utf8(&line[at + LOST.len()..]).ok()?.parse().ok()
@@ -257,14 +257,14 @@ fn command_line(snippet: &Snippet, numbers: &[RawFd]) -> Vec<OsString> {
     argv
 }
 
-/// The content of a memory file becomes `bytes`.
+/// Replaces the content of a memory file by `bytes`.
 fn fill(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     file.set_len(0)?;
     file.write_all_at(bytes, 0)
 }
 
-/// The end of what came through a pipe, read by a thread so that nobody is held up.
+/// Keeps the end of what comes through a pipe. A thread reads it, so that its writers never wait.
 #[derive(Debug)]
 struct LastErrors {
     pipe: Arc<Mutex<File>>,
@@ -283,7 +283,7 @@ impl LastErrors {
         Ok(last)
     }
 
-    /// All that was written before this call is in it.
+    /// What is kept, with all that was written before this call.
     fn text(&self) -> String {
         while self.pipe.lock().is_ok_and(|pipe| is_readable(&*pipe, PollTimeout::ZERO)) && take(&self.pipe, &self.kept)
         {
@@ -293,7 +293,7 @@ impl LastErrors {
     }
 }
 
-/// Whether there is something to read, or nobody who could still write.
+/// Whether there is something to read, or the pipe is closed.
 fn is_readable(pipe: impl AsFd, patience: PollTimeout) -> bool {
     let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
     loop {
@@ -304,7 +304,7 @@ fn is_readable(pipe: impl AsFd, patience: PollTimeout) -> bool {
     }
 }
 
-/// Reads what is there, which is known to be something; false at the end. The lock keeps two readers from each other.
+/// Reads from a pipe that is ready; false at its end. The lock keeps the two readers apart.
 fn take(pipe: &Mutex<File>, kept: &Mutex<VecDeque<u8>>) -> bool {
     let Ok(mut pipe) = pipe.lock() else { return false };
     if !is_readable(&*pipe, PollTimeout::ZERO) {

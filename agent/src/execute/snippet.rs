@@ -6,11 +6,11 @@ use flux_shared::pauses;
 
 use super::shell::{Outcome, Shell};
 use super::{Executor, Flow};
-use crate::plan::{Snippet, Stage};
+use crate::plan::{Snippet, SnippetPhase};
 use crate::report::activity::Activity;
 use crate::report::failure::Failure;
 
-/// A snippet that takes longer is named: whoever looks why nothing happens sees it in the log.
+/// A snippet that takes longer is named in the log, for those who wonder why nothing happens.
 const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
 
 impl Executor<'_> {
@@ -19,12 +19,12 @@ impl Executor<'_> {
             Some(shell) => shell,
             None => Shell::start(self.supervisor, &self.session, snippet, &self.options.agent)?,
         };
-        let Snippet { name, silent, stage, .. } = *snippet;
-        let is_program = stage == Stage::Program;
+        let Snippet { name, silent, phase, .. } = *snippet;
+        let is_program = phase == SnippetPhase::Program;
         let work = shell.run(self.supervisor, &mut self.session, &snippet.source, silent);
-        self.options.board.tell(Some(&Activity::Snippet(name.to_owned())));
-        let outcome = if is_program { work.await } else { impatiently(name, work).await };
-        self.options.board.tell(None);
+        self.options.activity_file.write(Some(&Activity::Snippet(name.to_owned())));
+        let outcome = if is_program { work.await } else { log_while_slow(name, work).await };
+        self.options.activity_file.write(None);
         let outcome = outcome?;
         self.timeline.record(name, begin);
         let said = || match shell.last_errors() {
@@ -32,20 +32,20 @@ impl Executor<'_> {
             _ => String::new(),
         };
         match outcome {
-            Outcome::Lost(code) => {
+            Outcome::ShellUnusable(code) => {
                 let line = format!(
                     "after the snippet {name} its shell could not start a program (code {code}): a variable that it \
                      exports is too large, or a limit that it sets (ulimit) too low"
                 );
                 tracing::error!(stage = name, "{line}");
-                self.was_the_end(name, line);
+                self.note_end(name, line);
                 Ok(Flow::Exit(code.max(1)))
             }
-            Outcome::Ended(code) if is_program => Ok(Flow::Ended(code)),
-            Outcome::Ended(code) => Ok(self.ended_by(snippet, code, begin, &said())),
-            Outcome::Went(code) => {
+            Outcome::ShellEnded(code) if is_program => Ok(Flow::Ended(code)),
+            Outcome::ShellEnded(code) => Ok(self.end_entrypoint(snippet, code, begin, &said())),
+            Outcome::Finished(code) => {
                 if !is_program {
-                    passed(snippet, code, &said());
+                    log_status(snippet, code, &said());
                 }
                 self.shell = Some(shell);
                 Ok(if is_program { Flow::Ended(code) } else { Flow::Next })
@@ -53,12 +53,12 @@ impl Executor<'_> {
         }
     }
 
-    /// The snippet has ended its shell, and the entrypoint with it.
-    fn ended_by(&mut self, snippet: &Snippet, code: u8, begin: Instant, said: &str) -> Flow {
+    /// Reports a snippet that ended its shell, and with it the entrypoint.
+    fn end_entrypoint(&mut self, snippet: &Snippet, code: u8, begin: Instant, said: &str) -> Flow {
         let name = snippet.name;
-        // The job has ended before, and a stop that comes then changes nothing of its result.
+        // The job has ended already: a stop that comes now does not change its result.
         let is_stopped =
-            snippet.stage == Stage::After && self.supervisor.first_stop().is_some_and(|stop| stop >= begin);
+            snippet.phase == SnippetPhase::After && self.supervisor.first_stop().is_some_and(|stop| stop >= begin);
         let (line, flow) = match code {
             0 => (format!("the snippet {name} ended the entrypoint with code 0"), Flow::Exit(0)),
             _ if is_stopped => (format!("the pod was stopped while the snippet {name} was still running"), Flow::Next),
@@ -68,32 +68,32 @@ impl Executor<'_> {
             0 => tracing::info!(stage = name, "{line}"),
             _ => tracing::error!(stage = name, "{line}"),
         }
-        self.was_the_end(name, line);
+        self.note_end(name, line);
         flow
     }
 
-    /// Failures after the end of this snippet are reported with its name.
-    fn was_the_end(&mut self, name: &str, line: String) {
+    /// Notes for the termination message that this snippet ended the entrypoint.
+    fn note_end(&mut self, name: &str, line: String) {
         self.ending.snippet = Some(name.to_owned());
         self.ending.note(line);
     }
 }
 
-/// Logs the end of a snippet that ran to its end.
-fn passed(snippet: &Snippet, code: u8, said: &str) {
+/// Logs the status of a snippet that ran to its end, unless it is 0.
+fn log_status(snippet: &Snippet, code: u8, said: &str) {
     let name = snippet.name;
     match code {
         0 => {}
         code if !snippet.strict => {
-            tracing::error!(stage = name, "the snippet {name} failed with exit code {code}; continuing{said}");
+            tracing::warn!(stage = name, "the snippet {name} failed with exit code {code}; continuing{said}");
         }
         // A strict snippet that goes on after a failure has switched -e off itself.
         code => tracing::info!(stage = name, "the snippet {name} ended with code {code}"),
     }
 }
 
-/// Lets `work` go on, and says ever more rarely that it does.
-async fn impatiently<T>(name: &'static str, work: impl Future<Output = T>) -> T {
+/// Awaits `work`, and logs ever more rarely that it still runs.
+async fn log_while_slow<T>(name: &'static str, work: impl Future<Output = T>) -> T {
     let (begin, mut told) = (Instant::now(), 0);
     tokio::pin!(work);
     loop {

@@ -22,13 +22,13 @@ const ENDED: &str = "ended ";
 
 /// What is known of earlier starts.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Earlier {
+struct EarlierStarts {
     starts: u32,
     /// The last one's code, and what failed after it.
     end: Option<(u8, String)>,
 }
 
-/// Where it is kept, and the number of this start.
+/// The record's file, and the number of this start.
 #[derive(Debug)]
 pub struct Record {
     path: PathBuf,
@@ -45,14 +45,14 @@ impl Record {
         self.put(&format!("{STARTED}{}\n{ENDED}{code}\n", self.start))
     }
 
-    /// What failed after the program's end.
+    /// Adds what failed after the program's end.
     pub fn add(&self, text: &str) -> io::Result<()> {
         let mut file = OpenOptions::new().append(true).open(&self.path)?;
         file.write_all(format!("{}\n", text.replace('\n', " ")).as_bytes())?;
         file.sync_all()
     }
 
-    /// A whole file in the place of the one before.
+    /// Replaces the file by a whole new one.
     fn put(&self, text: &str) -> io::Result<()> {
         let beside = self.path.with_extension("new");
         let mut file = File::create(&beside)?;
@@ -63,32 +63,32 @@ impl Record {
     }
 }
 
-fn read(path: &Path) -> io::Result<Earlier> {
+fn read(path: &Path) -> io::Result<EarlierStarts> {
     match fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Earlier::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(EarlierStarts::default()),
         text => Ok(parse(&text?)),
     }
 }
 
-/// A record that is not whole is one of a start.
-fn parse(text: &str) -> Earlier {
+/// Parses a record; one that is cut off counts as one start.
+fn parse(text: &str) -> EarlierStarts {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
     let starts = first.strip_prefix(STARTED).and_then(|number| number.parse().ok()).unwrap_or(1);
     let end = rest.strip_prefix(ENDED).and_then(|rest| {
         let (code, after) = rest.split_once('\n')?;
         Some((code.parse().ok()?, after.trim().to_owned()))
     });
-    Earlier { starts, end }
+    EarlierStarts { starts, end }
 }
 
 impl Executor<'_> {
     /// Whether to go on, by what the record says of earlier starts; the kubelet may restart the container `restarts` times.
-    pub(super) fn once(&mut self, record: &str, restarts: u32) -> Result<Flow, Failure> {
+    pub(super) fn check_earlier_starts(&mut self, record: &str, restarts: u32) -> Result<Flow, Failure> {
         let path = self.files.at(record);
         let folder = Path::new(record).parent().and_then(Path::to_str).unwrap_or("/");
         let own = Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
-        self.files.directory(folder, Mode(0o700), own)?;
-        let Earlier { starts, end } = read(&path).map_err(|error| Failure::write("read", &path, &error))?;
+        self.files.ensure_directory(folder, Mode(0o700), own)?;
+        let EarlierStarts { starts, end } = read(&path).map_err(|error| Failure::write("read", &path, &error))?;
         let is_last = starts > restarts;
         match end {
             Some((code, after)) if code == 0 || is_last => {
@@ -118,8 +118,8 @@ impl Executor<'_> {
         Ok(Flow::Next)
     }
 
-    /// Called before the program: on the disk when this returns. A retry within one start is not counted again.
-    pub(super) fn note_start(&mut self, record: &str) -> Result<(), Failure> {
+    /// Records the start, before the program; it is on the disk when this returns. Retries within one start count once.
+    pub(super) fn record_start(&mut self, record: &str) -> Result<(), Failure> {
         let record = match self.record.take() {
             Some(record) => record,
             None => {
@@ -131,10 +131,10 @@ impl Executor<'_> {
         self.record.insert(record).start()
     }
 
-    /// How the program ended. The result stands without this note: a failure is logged and ignored.
-    pub(super) fn note_end(&mut self, code: u8) {
+    /// Records how the program ended. A failure is logged and ignored: the result stands without the record.
+    pub(super) fn record_end(&mut self, code: u8) {
         if let Some(Err(error)) = self.record.as_ref().map(|record| record.end(code)) {
-            tracing::error!(
+            tracing::warn!(
                 stage = "plan",
                 "failed to note the program's end: {}",
                 crate::report::failure::plain(&error)
@@ -142,8 +142,8 @@ impl Executor<'_> {
         }
     }
 
-    /// What failed after a program that had ended with 0, for the next start of this container.
-    pub(super) fn note_what_followed(&self, result: &Result<u8, Failure>) {
+    /// Records what failed after a program that had ended with 0, for the next start of this container.
+    pub(super) fn record_what_followed(&self, result: &Result<u8, Failure>) {
         if let (Some(record), Some((0, _))) = (&self.record, self.ending.program)
             && !matches!(result, Ok(0))
         {
@@ -160,21 +160,21 @@ mod tests {
     fn a_record_tells_how_far_the_last_start_came_and_how_many_there_were() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("starts");
-        let ended = |starts, code, after: &str| Earlier { starts, end: Some((code, after.to_owned())) };
-        assert_eq!(read(&path).unwrap(), Earlier::default());
+        let ended = |starts, code, after: &str| EarlierStarts { starts, end: Some((code, after.to_owned())) };
+        assert_eq!(read(&path).unwrap(), EarlierStarts::default());
         let record = Record { path: path.clone(), start: 3 };
         record.start().unwrap();
-        assert_eq!(read(&path).unwrap(), Earlier { starts: 3, end: None });
+        assert_eq!(read(&path).unwrap(), EarlierStarts { starts: 3, end: None });
         record.end(7).unwrap();
         assert_eq!(read(&path).unwrap(), ended(3, 7, ""));
         record.add("the snippet post\nfailed").unwrap();
         assert_eq!(read(&path).unwrap(), ended(3, 7, "the snippet post failed"));
         record.start().unwrap();
-        assert_eq!(read(&path).unwrap(), Earlier { starts: 3, end: None });
+        assert_eq!(read(&path).unwrap(), EarlierStarts { starts: 3, end: None });
         for half in
             ["", "sta", "started 1\nended ", "started 1\nended 7", "started 1\nended x\n", "started 1\nended 256\n"]
         {
-            assert_eq!(parse(half), Earlier { starts: 1, end: None }, "{half:?}");
+            assert_eq!(parse(half), EarlierStarts { starts: 1, end: None }, "{half:?}");
         }
     }
 }

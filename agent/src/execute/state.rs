@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use super::session::{Session, current_limits, current_umask, is_shell_name};
 use crate::supervise::program::Environment;
 
-/// Variables of our own in the shell begin so; they are nobody else's business.
+/// Prefix of the agent's own variables in the shell, which are never handed on.
 pub const OURS: &str = "flux_agent_";
-/// What shells set for themselves.
+/// Variables that shells set for themselves.
 const OF_THE_SHELL: [&str; 3] = ["_", "SHLVL", "OLDPWD"];
 const LAST: &[u8] = b"\0end\0";
 
@@ -92,7 +92,7 @@ fn parse_limit(text: &str) -> Option<(&'static str, u64, u64)> {
 }
 
 impl State {
-    /// What a later step sees of it. `before` are the limits that the agent itself has.
+    /// Hands the state on to later steps. `before` are the agent's own limits.
     pub fn carry_over(&self, session: &mut Session, before: &[(&'static str, u64, u64)]) {
         let old = std::mem::take(&mut session.environment);
         let is_shells_own = |name: &OsStr| OF_THE_SHELL.iter().any(|own| name == *own) || name == "PWD";
@@ -100,7 +100,7 @@ impl State {
         new.retain(|name, _| !name.as_bytes().starts_with(OURS.as_bytes()));
         new.retain(|name, _| !is_shells_own(name) || old.contains_key(name));
         for (name, value) in old {
-            // Names that a shell cannot have it has dropped; its own counters are not the user's doing.
+            // A shell drops names that it cannot have; what it sets for itself is not the user's doing.
             if !is_shell_name(&name) || OF_THE_SHELL.iter().any(|own| name == *own) {
                 new.insert(name, value);
             }
@@ -121,7 +121,7 @@ impl State {
     }
 }
 
-/// `sudo -u flux -E PATH=/x -E HOME=/y`: the `NAME=VALUE` words that follow a `-E`.
+/// The `NAME=VALUE` words after the first `-E` of `$asFlux`, such as `sudo -u flux -E PATH=/x -E HOME=/y`.
 fn as_flux_variables(text: &str) -> Environment {
     let words = flux_shared::words::split_literal(text)
         .unwrap_or_else(|_| text.split_whitespace().map(str::to_owned).collect());

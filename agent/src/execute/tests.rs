@@ -15,7 +15,7 @@ use flux_shared::words::Word;
 use test_support::waiting::{DEADLINE, eventually};
 
 use super::*;
-use crate::plan::{AtEnd, Launch, Part, Reach, Snippet, Stage, Stdout, VERSION, Waits};
+use crate::plan::{AtEnd, Launch, Part, Reach, Snippet, SnippetPhase, Stdout, VERSION, Waits};
 use crate::testing::{self, OF_ITS_OWN, stop_after};
 
 /// With what a shell starts to tell its state.
@@ -28,7 +28,7 @@ fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
 
 fn options() -> Options {
     let agent = Path::new(&std::env::var_os(OF_ITS_OWN).unwrap()).join("agent");
-    Options { root: "/".into(), agent, patience: Duration::ZERO, board: Board::default() }
+    Options { root: "/".into(), agent, patience: Duration::ZERO, activity_file: ActivityFile::default() }
 }
 
 /// What `flux-agent snippet-state` tells, as far as it matters here: this program is not flux-agent.
@@ -102,7 +102,7 @@ fn start(launch: Launch) -> Step {
 fn snippet(name: &'static str, source: &str) -> Snippet {
     let (shell, source) = ("/bin/sh".to_owned(), source.to_owned());
     let as_flux = "/elsewhere/agent as-flux".to_owned();
-    Snippet { name, shell, options: &[], as_flux, source, strict: false, stage: Stage::Before, silent: false }
+    Snippet { name, shell, options: &[], as_flux, source, strict: false, phase: SnippetPhase::Before, silent: false }
 }
 
 pub(super) fn program(folder: &Path, name: &str, text: &str) -> String {
@@ -392,19 +392,19 @@ fn what_a_snippets_end_means_is_the_plans_word_not_its_names() {
         // The one called post is the program, the one called command is not.
         let steps = vec![
             Step::Snippet(snippet("command", "exit_with() { return 4; }; exit_with")),
-            Step::Snippet(Snippet { stage: Stage::Program, ..snippet("post", "exit 5") }),
+            Step::Snippet(Snippet { phase: SnippetPhase::Program, ..snippet("post", "exit 5") }),
         ];
         assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 5, "one that fails before is passed over");
         // Told to stop in what tidies up, whatever its name: the program's result stays.
-        for (stage, code) in [(Stage::After, 0), (Stage::Before, 143)] {
-            let path = at(&format!("{stage:?}"));
+        for (phase, code) in [(SnippetPhase::After, 0), (SnippetPhase::Before, 143)] {
+            let path = at(&format!("{phase:?}"));
             stop_after(path.clone());
             let source = format!("touch {}; while :; do sleep 0.02; done", path.display());
             let steps = vec![
-                Step::Snippet(Snippet { stage: Stage::Program, ..snippet("post", "true") }),
-                Step::Snippet(Snippet { stage, ..snippet("pre", &source) }),
+                Step::Snippet(Snippet { phase: SnippetPhase::Program, ..snippet("post", "true") }),
+                Step::Snippet(Snippet { phase, ..snippet("pre", &source) }),
             ];
-            assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), code, "{stage:?}");
+            assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), code, "{phase:?}");
         }
     });
 }

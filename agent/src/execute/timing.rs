@@ -1,8 +1,8 @@
 //! Where a start-up's time goes: stages with start and duration, and FLUXTIME lines.
 //!
-//! Not spans of `tracing`, which begin when they are created: a stage is recorded once it is over, with a start in the past.
-//! Such are the init containers' (another process), the wait for a name and a connection (one wait finds out both), the
-//! program's.
+//! Stages are not spans of `tracing`, which begin when they are created: a stage is recorded once it is over, with a start in
+//! the past. Examples are the init containers' (another process), the wait for a name and a connection (one wait measures
+//! both) and the program.
 #![expect(clippy::disallowed_methods, reason = "act: reads the clock")]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -32,9 +32,9 @@ struct Stage {
     seconds: f64,
 }
 
-/// Whose timeline it is.
+/// The pod and the role that a timeline belongs to.
 #[derive(Debug, Clone, Copy)]
-pub struct Who<'a> {
+pub struct TimelineOwner<'a> {
     pub hostname: &'a str,
     pub index: u32,
     pub role: &'static str,
@@ -43,14 +43,15 @@ pub struct Who<'a> {
 /// Stages of the init containers, each of which leaves a note in the pod's volume.
 const EARLIER: [&str; 2] = ["install", "view"];
 
-/// Leaves a note in `mount` that the stage `name` of this pod began at `begin` and ends now. It only informs: no failure if it cannot.
-pub fn leave(mount: &str, name: &str, begin: Instant) {
+/// Leaves a note in `mount` that the stage `name` of this pod began at `begin` and ends now. Errors are ignored: the note only
+/// informs.
+pub fn leave_note(mount: &str, name: &str, begin: Instant) {
     let seconds = begin.elapsed();
     let start = since_epoch().saturating_sub(seconds);
     let text = format!("{:.6} {:.6}\n", start.as_secs_f64(), seconds.as_secs_f64());
     let path = timeline_note_in(mount, name);
     let us = Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
-    let _ = Files::new(Path::new("/"), "stage").file(&path, Mode(0o644), us, text.as_bytes());
+    let _ = Files::new(Path::new("/"), "stage").ensure_file(&path, Mode(0o644), us, text.as_bytes());
 }
 
 impl Timeline {
@@ -63,7 +64,7 @@ impl Timeline {
         let paths = PodPaths::new(mount);
         let files = Files::new(root, "stage");
         for name in EARLIER {
-            // That of the binary's installer is beside the binary.
+            // The binary's installer leaves its note beside the binary.
             let notes = [paths.timeline_note(name), timeline_note_in(AGENT_DIR, name)];
             let text = notes.iter().find_map(|path| std::fs::read_to_string(files.at(path)).ok()).unwrap_or_default();
             let mut numbers = text.split_whitespace().map(str::parse::<f64>);
@@ -73,12 +74,12 @@ impl Timeline {
         }
     }
 
-    /// What has passed since `since` was the stage `name`; adds to it if it was the last one.
+    /// Records the stage `name`, from `since` until now; extends it if it is the last one.
     pub fn record(&mut self, name: &'static str, since: Instant) {
         self.record_until(name, since, Instant::now());
     }
 
-    /// The stage `name` lasted from `since` to `until`.
+    /// Records the stage `name`, from `since` to `until`; extends it if it is the last one.
     pub fn record_until(&mut self, name: &'static str, since: Instant, until: Instant) {
         let seconds = until.saturating_duration_since(since).as_secs_f64();
         match self.stages.last_mut() {
@@ -90,7 +91,7 @@ impl Timeline {
         }
     }
 
-    /// The table and the JSON line, where they are asked for.
+    /// Prints the timeline: a JSON line, after a table if the log is text.
     pub fn report(&self, role: &str, exit_code: u8) {
         let total = self.started.elapsed();
         if log::format() == Format::Text {
@@ -100,10 +101,10 @@ impl Timeline {
     }
 
     /// The container as a span below `parent`, and its stages as spans of that.
-    pub fn spans(&self, parent: TraceParent, who: Who, exit_code: u8) -> Vec<Span> {
+    pub fn spans(&self, parent: TraceParent, owner: TimelineOwner, exit_code: u8) -> Vec<Span> {
         let id = |number: usize| {
             let mut hasher = DefaultHasher::new();
-            (parent.span, who.hostname, self.started_at, number).hash(&mut hasher);
+            (parent.span, owner.hostname, self.started_at, number).hash(&mut hasher);
             hasher.finish().max(1)
         };
         let at = |seconds: f64| {
@@ -122,12 +123,12 @@ impl Timeline {
         let whole = Span {
             id: id(0),
             parent: Some(parent.span),
-            name: format!("pod {}", who.index),
+            name: format!("pod {}", owner.index),
             begin: stages.iter().map(|stage| stage.begin).fold(self.started_at, Duration::min),
             end: self.started_at + self.started.elapsed(),
             attributes: vec![
-                ("host.name", who.hostname.into()),
-                ("flux.role", who.role.into()),
+                ("host.name", owner.hostname.into()),
+                ("flux.role", owner.role.into()),
                 ("process.exit.code", i64::from(exit_code).into()),
             ],
             error: (exit_code != 0).then(|| format!("it ended with code {exit_code}")),
@@ -192,7 +193,7 @@ mod tests {
     fn what_an_init_container_did_comes_before_the_start() {
         let pod = tempfile::tempdir().unwrap();
         let mount = pod.path().to_str().unwrap();
-        leave(mount, "install", Instant::now().checked_sub(Duration::from_secs(2)).unwrap());
+        leave_note(mount, "install", Instant::now().checked_sub(Duration::from_secs(2)).unwrap());
         std::fs::write(pod.path().join(".flux-stage.view"), "no number").unwrap();
         let mut timeline = Timeline::start();
         timeline.add_earlier(Path::new("/"), mount);
@@ -207,8 +208,8 @@ mod tests {
         timeline.stages.push(Stage { name: "view", start: -2.0, seconds: 1.5 });
         timeline.stages.push(Stage { name: "plan", start: 0.0, seconds: 0.25 });
         let parent = TraceParent { trace: 1, span: 2 };
-        let who = Who { hostname: "mc-0", index: 0, role: "lead" };
-        let [pod, view, plan] = &timeline.spans(parent, who, 7)[..] else { panic!("three spans") };
+        let owner = TimelineOwner { hostname: "mc-0", index: 0, role: "lead" };
+        let [pod, view, plan] = &timeline.spans(parent, owner, 7)[..] else { panic!("three spans") };
         assert_eq!(
             (pod.name.as_str(), pod.parent, pod.error.as_deref()),
             ("pod 0", Some(2), Some("it ended with code 7"))
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(pod.begin, view.begin);
         let near = |one: Duration, seconds: f64| (one.as_secs_f64() - seconds).abs() < 0.001;
         assert!(near(view.end - view.begin, 1.5) && near(plan.begin - view.begin, 2.0), "{view:?} {plan:?}");
-        let other = timeline.spans(parent, Who { hostname: "mc-1", ..who }, 0);
+        let other = timeline.spans(parent, TimelineOwner { hostname: "mc-1", ..owner }, 0);
         assert!(other[0].id != pod.id && other[0].error.is_none());
     }
 

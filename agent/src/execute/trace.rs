@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use crate::report::failure::plain;
 use crate::wait::resolve::Resolver;
 
-/// How long a pod that is done stays for it.
+/// Time limit of sending, for a pod that is done.
 const BOUND: Duration = Duration::from_secs(1);
 /// The same at a stop: a pod that stays longer than its grace period is killed, and its exit code lost.
 const BOUND_AT_STOP: Duration = Duration::from_millis(200);
@@ -30,7 +30,7 @@ pub async fn send(trace: &Trace, spans: &[Span], root: &Path, is_stopped: bool) 
         Ok(Err(error)) => plain(&error),
         Err(_) => format!("no answer within {} s", bound.as_secs_f32()),
     };
-    tracing::info!(stage = "trace", "failed to send the timeline to {}: {why}", trace.endpoint);
+    tracing::warn!(stage = "trace", "failed to send the timeline to {}: {why}", trace.endpoint);
 }
 
 async fn post(endpoint: &Endpoint, body: &str, root: &Path) -> io::Result<()> {
@@ -69,7 +69,7 @@ async fn talk(mut connection: TcpStream, endpoint: &Endpoint, body: &str) -> io:
     }
 }
 
-/// Of `HTTP/1.1 200 OK`.
+/// The status of a response that begins like `HTTP/1.1 200 OK`.
 fn status(answer: &[u8]) -> Option<u16> {
     let line = answer.split(|byte| *byte == b'\n').next()?;
     std::str::from_utf8(line).ok()?.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.trim().parse().ok()

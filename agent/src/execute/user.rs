@@ -9,7 +9,7 @@ use flux_shared::exit::Category;
 use crate::files::Files;
 use crate::report::failure::{Failure, plain};
 
-/// Adds the lines that are missing; the password file's last, since a user who is in it counts as made.
+/// Adds the missing lines; the password file's comes last, since a user who is in it counts as created.
 pub fn ensure(files: &Files, name: &str, uid: u32, gid: u32, home: &str) -> Result<(), Failure> {
     ensure_line(&files.at("/etc/group"), name, &format!("{name}:x:{gid}:"))?;
     ensure_line(&files.at("/etc/passwd"), name, &format!("{name}:x:{uid}:{gid}::{home}:/bin/sh"))
@@ -37,7 +37,7 @@ fn append_missing(path: &Path, name: &str, line: &str) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    // One write at the end of the file, so that it works on a file that is mounted, and is there or is not.
+    // One write at the end of the file: it works on a mounted file, and the line is there whole or not at all.
     let begin = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     let mut file = OpenOptions::new().append(true).create(true).open(path)?;
     file.write_all(format!("{begin}{line}\n").as_bytes())

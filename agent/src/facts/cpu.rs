@@ -18,7 +18,7 @@ pub fn cores(host: &Host) -> Vec<Vec<u32>> {
     group(&mask, |cpu| Some((topology(cpu, "physical_package_id")?, topology(cpu, "core_id")?)))
 }
 
-/// CPUs in the affinity mask, if the machine has more that are online.
+/// Number of CPUs in the affinity mask, if the machine has more that are online.
 pub fn cpuset(host: &Host) -> Option<u32> {
     // The kernel's lists are idsets.
     let online = hostlist::idset(host.text("/sys/devices/system/cpu/online")?.trim())?;
@@ -26,7 +26,7 @@ pub fn cpuset(host: &Host) -> Option<u32> {
     u32::try_from(own).ok().filter(|_| own < online.len())
 }
 
-/// How soon the kernel ends this process when memory runs out: by it the kubelet tells the pod's class.
+/// This process's oom_score_adj, which the kubelet sets by the pod's QoS class.
 pub fn oom_score(host: &Host) -> i32 {
     host.text("/proc/self/oom_score_adj").and_then(|text| text.trim().parse().ok()).unwrap_or_default()
 }
@@ -36,7 +36,7 @@ fn mask() -> Vec<usize> {
     (0..nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect()
 }
 
-/// The CPUs of each (package, core) pair; one whose place is unknown is a core of its own.
+/// The CPUs of each (package, core) pair; a CPU whose place is unknown counts as a core.
 fn group(cpus: &[usize], place: impl Fn(usize) -> Option<(i64, i64)>) -> Vec<Vec<u32>> {
     let mut cores: Vec<Vec<u32>> = Vec::new();
     let mut known: BTreeMap<(i64, i64), usize> = BTreeMap::new();

@@ -11,7 +11,7 @@ use super::host::Host;
 
 const AMD: &str = "0x1002";
 const INTEL: &str = "0x8086";
-/// Where Intel's processors have their own graphics.
+/// The PCI address of the graphics in Intel's processors.
 const OF_THE_PROCESSOR: &str = "PCI_SLOT_NAME=0000:00:02.0";
 
 pub fn gpus(host: &Host) -> u32 {

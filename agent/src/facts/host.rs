@@ -82,7 +82,7 @@ impl Host {
         std::fs::metadata(self.real(path)?).ok().map(|data| (data.mtime(), data.size()))
     }
 
-    /// The first bytes of a file that has so many.
+    /// The first 16 bytes of a file; none if it has fewer.
     pub fn head(&self, path: &str) -> Option<[u8; 16]> {
         use std::io::Read;
         let mut head = [0; 16];

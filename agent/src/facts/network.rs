@@ -7,19 +7,19 @@ use std::net::IpAddr;
 use super::FactsError;
 use super::host::Host;
 
-/// What gethostname says.
+/// The name of this host.
 pub fn hostname() -> Result<String, FactsError> {
     let name = nix::unistd::gethostname().map_err(|error| FactsError::Hostname(error.to_string()))?;
     name.into_string().map_err(|_| FactsError::Hostname("it is not UTF-8".into()))
 }
 
-/// The pod's own address, as the operator has it told.
+/// The pod's own address, from a variable that the operator sets.
 pub fn told(text: Option<String>) -> Option<String> {
     text?.trim().parse().ok().map(|address: IpAddr| address.to_string())
 }
 
 /// The host's own address: its line in /etc/hosts, else the first interface that is no loopback, IPv4 before IPv6. None with
-/// the node's network: files and interfaces are the node's, and which of its addresses the pod's name leads to, they don't say.
+/// the node's network: the node's files and interfaces do not say which address the pod's name resolves to.
 pub fn address(host: &Host, hostname: &str, is_nodes: bool) -> Option<String> {
     if is_nodes {
         return None;

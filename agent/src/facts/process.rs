@@ -12,7 +12,7 @@ use flux_shared::paths::AGENT_FILE;
 pub struct Process {
     /// The file of the program that runs.
     pub program: String,
-    /// With the program's name.
+    /// The command line, with the program's name.
     pub words: Vec<String>,
     pub environment: BTreeMap<String, String>,
     pub working_directory: String,
@@ -21,7 +21,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// This one.
+    /// This process.
     pub fn own() -> Process {
         let text = |words: std::env::ArgsOs| words.filter_map(|word| word.into_string().ok()).collect();
         Process {
@@ -41,7 +41,7 @@ impl Process {
         }
     }
 
-    /// The one of which the kernel tells in the folder `proc`; none if it cannot be read.
+    /// The process that the folder `proc` (such as /proc/1) describes; none if it cannot be read.
     pub fn of(proc: &Path) -> Option<Process> {
         let parts = |name: &str| -> Option<Vec<String>> {
             let bytes = std::fs::read(proc.join(name)).ok()?;
@@ -62,7 +62,7 @@ impl Process {
     }
 }
 
-/// Where the operator puts it, where the kernel doesn't say.
+/// Where the operator puts the agent: its path, if the kernel does not say.
 fn usual() -> String {
     AGENT_FILE.to_owned()
 }

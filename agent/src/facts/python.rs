@@ -19,7 +19,7 @@ pub fn is_compiled(host: &Host, installation: &str) -> bool {
     sources.into_iter().all(|(python, source)| is_fresh(host, &python, &source).unwrap_or(true))
 }
 
-/// Such as `python3.11`.
+/// The Python versions that Flux has modules for, such as `python3.11`.
 fn pythons(host: &Host, installation: &str) -> Vec<String> {
     let folders = ["lib", "lib/flux"].into_iter().flat_map(|folder| host.names(&format!("{installation}/{folder}")));
     let mut names: Vec<String> = folders.filter(|name| is_python(name)).collect();
@@ -47,7 +47,7 @@ fn is_fresh(host: &Host, python: &str, source: &str) -> Option<bool> {
     let compiled = format!("{folder}/__pycache__/{}.{tag}.pyc", name.strip_suffix(".py")?);
     let Some(head) = host.head(&compiled) else { return Some(false) };
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    // Its second word: 0, or how a hash in place of time and size is to be taken.
+    // The second word is 0 if time and size follow, and has flags if a hash follows instead.
     Some(word(4) != 0 || (word(8), word(12)) == (seconds as u32, size as u32))
 }
 

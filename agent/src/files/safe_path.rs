@@ -15,9 +15,9 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 const MAX_LINKS: usize = 40;
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The folder `path`. `make`: with what is missing of it, 0755 whatever the umask.
+/// Opens the folder `path`. `make`: creates what is missing of it, with mode 0755 whatever the umask.
 pub fn open(path: &Path, make: bool) -> io::Result<OwnedFd> {
-    // Where there is no link, one call does. (A kernel or sandbox that does not know it fails, and so does a link.)
+    // Without links one call is enough. (It fails at a link, and in a kernel or sandbox that does not know openat2.)
     let whole = fs::openat2(fs::CWD, path, FOLDER | OFlags::DIRECTORY, Mode::empty(), ResolveFlags::NO_SYMLINKS);
     if let Ok(folder) = whole {
         return Ok(folder);
@@ -70,8 +70,8 @@ fn make_folder(here: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
     }
 }
 
-/// What stands at `name` in `folder`, which is not followed; none if nothing does.
-pub fn look(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<fs::Stat>> {
+/// The status of `name` in `folder`, of a link itself rather than its target; none if there is no such entry.
+pub fn stat(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<fs::Stat>> {
     match fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(rustix::io::Errno::NOENT) => Ok(None),
         data => Ok(Some(data?)),

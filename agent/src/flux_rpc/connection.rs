@@ -1,5 +1,5 @@
-//! The broker's socket: one question ([`Broker::ask`]) or a conversation ([`Talk`]), beside other work. Under a millisecond a
-//! question, without any `flux` program or Python.
+//! The broker's socket: one request ([`Broker::ask`]) or a conversation ([`Conversation`]), beside other work. A request takes
+//! less than a millisecond, without any `flux` program or Python.
 #![expect(clippy::disallowed_methods, reason = "looks: asks the broker")]
 
 use std::io;
@@ -12,31 +12,31 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use crate::flux_rpc::message::{HEAD, PATIENCE, Silence, answer, errno_text, length, request};
+use crate::flux_rpc::message::{AskError, HEAD, PATIENCE, answer, errno_text, length, request};
 use crate::system::identity;
 
 /// A broker that can be asked.
 #[derive(Debug, Clone)]
 pub struct Broker {
     pub socket: PathBuf,
-    /// The uid that Flux runs as, since it knows no other; none: this process's own.
+    /// The uid that Flux runs as, the only one that it trusts, to connect as; none: this process's own.
     pub owner: Option<u32>,
 }
 
 impl Broker {
-    /// The answer of broker `rank` (`ANY`: this one) to the question `topic`, asked by way of this one.
-    pub async fn ask(&self, rank: u32, topic: &str, payload: &str) -> Result<Value, Silence> {
+    /// The answer of broker `rank` (`ANY`: this one) to the request `topic`, which is sent through this broker.
+    pub async fn ask(&self, rank: u32, topic: &str, payload: &str) -> Result<Value, AskError> {
         let asked = async {
-            let mut talk = Talk::open(self).await?;
-            talk.say(&request(rank, topic, payload)).await.map_err(odd)?;
-            talk.hear().await.map_err(odd)?
+            let mut conversation = Conversation::open(self).await?;
+            conversation.send(&request(rank, topic, payload)).await.map_err(ask_error)?;
+            conversation.receive().await.map_err(ask_error)?
         };
-        tokio::time::timeout(PATIENCE, asked).await.unwrap_or(Err(Silence::Slow))
+        tokio::time::timeout(PATIENCE, asked).await.unwrap_or(Err(AskError::Slow))
     }
 
     async fn connect(&self) -> io::Result<UnixStream> {
         let Some(owner) = self.owner else { return UnixStream::connect(&self.socket).await };
-        // Who a client is, the kernel notes when it connects. That never waits: a broker with a long queue is an error.
+        // The kernel notes a client's user when it connects. Connecting never waits: a full queue is an error.
         let stream = identity::as_user(owner, || connect_at_once(&self.socket))??;
         UnixStream::from_std(stream)
     }
@@ -49,42 +49,42 @@ fn connect_at_once(path: &Path) -> io::Result<net::UnixStream> {
     Ok(stream.into())
 }
 
-fn odd(error: io::Error) -> Silence {
+fn ask_error(error: io::Error) -> AskError {
     match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Silence::Slow,
-        io::ErrorKind::UnexpectedEof => Silence::Dead,
-        _ => Silence::Odd(crate::report::failure::plain(&error)),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Slow,
+        io::ErrorKind::UnexpectedEof => AskError::Ended,
+        _ => AskError::Protocol(crate::report::failure::plain(&error)),
     }
 }
 
-/// A connection to a broker that has taken us for a client.
+/// A connection to a broker that has accepted this client.
 #[derive(Debug)]
-pub struct Talk {
+pub struct Conversation {
     stream: UnixStream,
 }
 
-impl Talk {
+impl Conversation {
     /// Connects. A broker that refuses this user is an error as well.
-    pub async fn open(broker: &Broker) -> Result<Talk, Silence> {
+    pub async fn open(broker: &Broker) -> Result<Conversation, AskError> {
         let mut stream = broker.connect().await.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Silence::NoSocket(broker.socket.display().to_string()),
-            io::ErrorKind::ConnectionRefused => Silence::Dead,
-            io::ErrorKind::PermissionDenied => Silence::Refused(crate::report::failure::plain(&error)),
-            _ => odd(error),
+            io::ErrorKind::NotFound => AskError::NoSocket(broker.socket.display().to_string()),
+            io::ErrorKind::ConnectionRefused => AskError::Ended,
+            io::ErrorKind::PermissionDenied => AskError::Refused(crate::report::failure::plain(&error)),
+            _ => ask_error(error),
         })?;
-        match stream.read_u8().await.map_err(odd)? {
-            0 => Ok(Talk { stream }),
-            errno => Err(Silence::Refused(errno_text(errno.into()))),
+        match stream.read_u8().await.map_err(ask_error)? {
+            0 => Ok(Conversation { stream }),
+            errno => Err(AskError::Refused(errno_text(errno.into()))),
         }
     }
 
-    /// Sends a question.
-    pub async fn say(&mut self, question: &[u8]) -> io::Result<()> {
+    /// Sends a request.
+    pub async fn send(&mut self, question: &[u8]) -> io::Result<()> {
         self.stream.write_all(question).await
     }
 
-    /// The next answer. An error is the end: what comes is no answer, or nothing comes any more.
-    pub async fn hear(&mut self) -> io::Result<Result<Value, Silence>> {
+    /// Receives the next answer. The outer error ends the conversation: what came is no answer, or the connection is closed.
+    pub async fn receive(&mut self) -> io::Result<Result<Value, AskError>> {
         let mut head = [0; HEAD];
         self.stream.read_exact(&mut head).await?;
         let length = length(head).ok_or_else(|| io::Error::other("unexpected message format (another version?)"))?;
@@ -94,7 +94,7 @@ impl Talk {
     }
 }
 
-/// The other side, for tests.
+/// The broker's side, for tests.
 #[cfg(test)]
 pub mod peer {
     use std::io::Read;

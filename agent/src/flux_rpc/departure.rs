@@ -1,47 +1,48 @@
-//! A follower that leaves while the instance stays up: its node is drained first, so that it gets no new jobs, and its running
+//! A follower that leaves while the instance stays up: its node is drained first, so that it gets no new jobs and its running
 //! jobs may end. In a tree, the brokers below it are connected through it: their nodes are drained with it.
 //!
 //! ```text
-//! told to stop, and the lead stays ─ `resource.drain` ─► no new job ─ no job has anything of it, twice ─► it may go
-//!                                        └─ also of what is below it and takes jobs, at each look ─┘
-//! a broker that has joined ─ `resource.status` ─► drained, for our reason ─ `resource.undrain` ─► jobs may come again
+//! told to stop, and the lead stays ─ `resource.drain` ─► no new job ─ no job has resources of it, twice ─► it may go
+//!                                        └─ also of nodes below it that take jobs, at each look ─┘
+//! a broker that has joined ─ `resource.status` ─► drained, for our reason ─ `resource.undrain` ─► it takes jobs again
 //! ```
 //!
-//! A node that somebody else has drained before, for another reason, is theirs to undrain.
+//! A node that somebody else has drained, for another reason, is not undrained: that is left to them.
 #![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::flux_rpc::connection::Broker;
-use crate::flux_rpc::message::Silence;
+use crate::flux_rpc::message::AskError;
 use crate::flux_rpc::usage::{self, Nodes};
 use crate::wait::Backoff;
 use flux_shared::hostlist;
 use serde_json::{Value, json};
 
-/// By it we know a drain for our own.
+/// Drain reason that marks a drain as the agent's.
 const REASON: &str = "flux-agent: its pod is being removed";
-/// By it we know a drain for our own of a node whose own pod may stay.
+/// The same for a node below one that leaves; its own pod may stay.
 const REASON_BELOW: &str = "flux-agent: the pod of a broker above it is being removed";
-/// A job may have been on its way when the node was drained: it is seen at the next look.
+/// Looks without a job before the node may leave: a job that was on its way when the node was drained shows at the second.
 const IDLE_LOOKS: u32 = 2;
-/// Brokers below that are to go as well go first: one that is told to go while its parent is going is torn from its way down.
+/// The same for a node with others below it. Children must leave first: a broker whose parent exits during its shutdown is cut
+/// off.
 const IDLE_LOOKS_ABOVE: u32 = 5;
 /// Longest pause between two attempts to undrain a node: a lead that does not answer has much to do.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Whoever wonders why no job comes to a node is told, after so long.
+/// A check that fails for this long is logged: it explains why the node may get no jobs.
 const LONG: Duration = Duration::from_secs(10);
 
-/// Of one node, as far as it has come.
+/// Progress of draining one node.
 #[derive(Debug)]
 pub struct Departure {
     rank: u32,
-    /// Those that go along.
+    /// Ranks below it in the tree, which leave with it.
     below: BTreeSet<u32>,
     drained: bool,
     idle_looks: u32,
-    /// Those of `below` that jobs had something of at the last look.
+    /// Ranks of `below` that jobs had resources of at the last look.
     busy_below: BTreeSet<u32>,
     told: bool,
 }
@@ -51,25 +52,25 @@ impl Departure {
         Departure { rank, below, drained: false, idle_looks: 0, busy_below: BTreeSet::new(), told: false }
     }
 
-    /// No job comes to it any more.
+    /// Whether the node is drained, so that no job comes to it any more.
     pub fn has_begun(&self) -> bool {
         self.drained
     }
 
-    /// A job that is not here would lose its node with this one.
+    /// Whether jobs on nodes below would lose these with this one.
     pub fn takes_jobs_along(&self) -> bool {
         !self.busy_below.is_empty()
     }
 
-    /// Whether the node may go now. To be asked now and then; each time it is one step further.
-    pub async fn may_go(&mut self, broker: &Broker) -> bool {
+    /// Takes the next step: drains the node, then looks for jobs. True once the node may go; to be called again until then.
+    pub async fn advance(&mut self, broker: &Broker) -> bool {
         if !self.drained {
             return match drain(broker, &[self.rank].into(), REASON).await {
-                Ok(()) => self.begin(),
-                Err(Silence::Answer(why)) if is_drained(&why) => self.begin(),
+                Ok(()) => self.mark_drained(),
+                Err(AskError::Answer(why)) if is_drained(&why) => self.mark_drained(),
                 // The lead is slow to answer: ask again at the next look.
-                Err(Silence::Slow) => false,
-                // It cannot drain (an older Flux, no resource module): the node goes at once.
+                Err(AskError::Slow) => false,
+                // Flux cannot drain it (an older release, no resource module): the node goes at once.
                 Err(_) => true,
             };
         }
@@ -79,18 +80,18 @@ impl Departure {
             if !open.is_empty() {
                 let _ = drain(broker, &open, REASON_BELOW).await;
             }
-            self.note(&nodes, open.is_empty());
+            self.note_look(&nodes, open.is_empty());
         }
         self.idle_looks >= if self.below.is_empty() { IDLE_LOOKS } else { IDLE_LOOKS_ABOVE }
     }
 
-    fn begin(&mut self) -> bool {
+    fn mark_drained(&mut self) -> bool {
         self.drained = true;
         false
     }
 
-    /// A look at what jobs have; `closed`: no job comes to what is below.
-    fn note(&mut self, nodes: &Nodes, closed: bool) {
+    /// Notes a look at the nodes that jobs have. `closed`: no job comes to the nodes below any more.
+    fn note_look(&mut self, nodes: &Nodes, closed: bool) {
         self.busy_below = &self.below & &nodes.allocated;
         let is_idle = !nodes.allocated.contains(&self.rank) && self.busy_below.is_empty();
         self.idle_looks = if is_idle && closed { self.idle_looks + 1 } else { 0 };
@@ -102,34 +103,34 @@ impl Departure {
     }
 }
 
-async fn drain(broker: &Broker, ranks: &BTreeSet<u32>, reason: &str) -> Result<(), Silence> {
+async fn drain(broker: &Broker, ranks: &BTreeSet<u32>, reason: &str) -> Result<(), AskError> {
     let drain = json!({ "targets": hostlist::to_idset(ranks), "reason": reason });
     broker.ask(0, "resource.drain", &drain.to_string()).await.map(drop)
 }
 
-/// Somebody was before us.
+/// Whether the error says that the node is drained already, by somebody else.
 fn is_drained(why: &str) -> bool {
     why.contains("drained")
 }
 
-/// A node that has come back takes jobs again, if it was us who have drained it. Until that is known; to be dropped when the
+/// Undrains a node that has come back, if an agent drained it. Retries until the lead has answered; to be dropped when the
 /// broker goes.
 ///
-/// Every broker asks when it has joined, one small question: no pod can tell that no drain of ours is there. Any cluster may
-/// become smaller and grow again, and of the pods of before nobody tells those that come then (a Job counts only what failed);
-/// an archive brings drains along; and a broker above may have drained this node.
-pub async fn is_over(broker: &Broker, rank: u32) {
-    let (begin, mut pause, mut told) = (Instant::now(), Backoff::default(), false);
+/// Every broker asks once it has joined, since no pod can rule out such a drain: any cluster may become smaller and grow again,
+/// and new pods know nothing of those before (a Job counts only failed ones); an archive brings drains along; and a broker
+/// above may have drained this node.
+pub async fn undrain_until_done(broker: &Broker, rank: u32) {
+    let (begin, mut backoff, mut told) = (Instant::now(), Backoff::default(), false);
     while let Err(why) = undrain(broker, rank).await {
         if !told && begin.elapsed() >= LONG {
             told = true;
-            tracing::info!(stage = "broker", "failed to check whether this node is drained: {why}; retrying");
+            tracing::warn!(stage = "broker", "failed to check whether this node is drained: {why}; retrying");
         }
-        tokio::time::sleep(pause.next(LONGEST_PAUSE)).await;
+        backoff.pause(LONGEST_PAUSE).await;
     }
 }
 
-async fn undrain(broker: &Broker, rank: u32) -> Result<(), Silence> {
+async fn undrain(broker: &Broker, rank: u32) -> Result<(), AskError> {
     let status = broker.ask(0, "resource.status", "{}").await?;
     if is_ours(&status["drain"], rank) {
         let undrain = json!({ "targets": rank.to_string() });
@@ -201,9 +202,9 @@ mod tests {
         let (mut steps, below) = (Vec::new(), below.iter().copied().collect());
         let questions = beside(says, async |broker| {
             let mut departure = Departure::of(1, below);
-            assert!(!departure.may_go(&broker).await && departure.has_begun(), "it drains first");
+            assert!(!departure.advance(&broker).await && departure.has_begun(), "it drains first");
             for _ in 0..count {
-                steps.push(departure.may_go(&broker).await);
+                steps.push(departure.advance(&broker).await);
             }
         });
         let drains = questions.iter().filter(|question| question.contains("resource.drain"));
@@ -232,7 +233,7 @@ mod tests {
         let mut departure = Departure::of(1, [3, 4].into());
         let look = |allocated: &[u32]| Nodes { open: BTreeSet::new(), allocated: allocated.iter().copied().collect() };
         for (allocated, along) in [(&[1, 2][..], false), (&[3], true), (&[1, 4], true), (&[], false)] {
-            departure.note(&look(allocated), true);
+            departure.note_look(&look(allocated), true);
             assert_eq!(departure.takes_jobs_along(), along, "{allocated:?}");
         }
     }
@@ -251,7 +252,7 @@ mod tests {
                 _ => Some(answer_of("{}")),
             }
         };
-        let questions = beside(says, async |broker| is_over(&broker, 1).await);
+        let questions = beside(says, async |broker| undrain_until_done(&broker, 1).await);
         let topics: Vec<bool> = questions.iter().map(|question| question.contains("resource.undrain")).collect();
         assert_eq!(topics, [false, false, false, true, false, true], "{questions:?}");
     }
@@ -259,7 +260,7 @@ mod tests {
     #[test]
     fn who_is_not_drained_asks_once() {
         let says = |_: &str| Some(answer_of(r#"{"drain":{"1":{"timestamp":1.0,"reason":"a disk is broken"}}}"#));
-        assert_eq!(beside(says, async |broker| is_over(&broker, 1).await).len(), 1);
+        assert_eq!(beside(says, async |broker| undrain_until_done(&broker, 1).await).len(), 1);
     }
 
     #[test]

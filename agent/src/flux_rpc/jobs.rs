@@ -8,7 +8,7 @@ use crate::flux_rpc::message::ANY;
 /// Jobs that have not begun: DEPEND, PRIORITY, SCHED (RFC 21).
 const WAITING: u32 = 2 | 4 | 8;
 
-/// Jobs that wait are cancelled, those that run get SIGTERM and their own time; false: none runs, or it is not known.
+/// Cancels jobs that wait, and sends SIGTERM to those that run. False: none runs, or that is not known.
 pub async fn stop(broker: &Broker) -> bool {
     let cancel = format!(
         r#"{{"dry_run":false,"userid":-1,"states":{WAITING},"severity":0,"type":"cancel","note":"the pod is to stop"}}"#
@@ -18,19 +18,19 @@ pub async fn stop(broker: &Broker) -> bool {
     signal(broker, libc::SIGTERM).await
 }
 
-/// Kills the jobs that run.
+/// Kills the jobs that run; whether there are any.
 pub async fn kill(broker: &Broker) -> bool {
     signal(broker, libc::SIGKILL).await
 }
 
-/// Whether some job runs.
+/// Sends a signal to all jobs that run; whether there are any.
 async fn signal(broker: &Broker, signal: i32) -> bool {
     let all = format!(r#"{{"dry_run":false,"userid":-1,"signum":{signal}}}"#);
     let answer = broker.ask(ANY, "job-manager.killall", &all).await.unwrap_or_default();
     answer["count"].as_u64().unwrap_or_default() > 0
 }
 
-/// Whether Flux has ended the newest job since a node of theirs was lost.
+/// Whether Flux has ended the newest job because a node of it was lost.
 pub async fn node_was_lost(broker: &Broker) -> bool {
     let newest =
         r#"{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note"],"constraint":{}}"#;
@@ -38,7 +38,8 @@ pub async fn node_was_lost(broker: &Broker) -> bool {
     answer["jobs"].as_array().into_iter().flatten().any(is_lost)
 }
 
-/// One that could go on without the node has the first, one that could not the second (flux-core's `job-exec/bulkexec.c`).
+/// Whether a job lost a node: its exception is `node-failure` if it could go on without the node, else `exec` with a note
+/// that says so (flux-core's `job-exec/bulkexec.c`).
 fn is_lost(job: &Value) -> bool {
     let note = job["exception_note"].as_str().unwrap_or_default();
     job["exception_type"] == "node-failure" || (job["exception_type"] == "exec" && note.contains("node failure on "))

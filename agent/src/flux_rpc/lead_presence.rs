@@ -6,51 +6,50 @@
 //! ```
 //!
 //! Flux takes a client out of its groups when its connection ends. If unknown, the whole instance counts as ending.
-#![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::connection::{Broker, Talk};
+use super::connection::{Broker, Conversation};
 use crate::flux_rpc::message::{ANY, request};
 use crate::wait::{Backoff, LONGEST_PAUSE};
 
-/// The group of those who stay.
+/// Payload that names the group: the lead is in it as long as it stays.
 const GROUP: &str = r#"{"name":"flux-agent.staying"}"#;
-/// How often it asks to become a member.
+/// Attempts to join the group.
 const TRIES: u32 = 10;
 
-/// The lead's membership.
+/// The lead's membership in the group.
 #[derive(Debug, Clone, Default)]
 pub struct LeadPresence(Arc<Mutex<Membership>>);
 
 #[derive(Debug, Default)]
 struct Membership {
     over: bool,
-    connection: Option<Talk>,
+    connection: Option<Conversation>,
 }
 
 impl LeadPresence {
-    /// Becomes a member, unless the broker refuses. One that has just begun knows no groups yet.
+    /// Joins the group, unless the broker keeps refusing: one that has just started knows no groups yet.
     pub async fn begin(&self, broker: &Broker) {
-        let Ok(mut talk) = Talk::open(broker).await else { return };
-        let mut pause = Backoff::default();
+        let Ok(mut conversation) = Conversation::open(broker).await else { return };
+        let mut refused = Backoff::default();
         for _ in 0..TRIES {
-            if talk.say(&request(ANY, "groups.join", GROUP)).await.is_err() {
+            if conversation.send(&request(ANY, "groups.join", GROUP)).await.is_err() {
                 return;
             }
-            match talk.hear().await {
+            match conversation.receive().await {
                 Ok(Ok(_)) => {
                     let mut membership = self.lock();
-                    membership.connection = Some(talk).filter(|_| !membership.over);
+                    membership.connection = Some(conversation).filter(|_| !membership.over);
                     return;
                 }
-                Ok(Err(_)) => tokio::time::sleep(pause.next(LONGEST_PAUSE)).await,
+                Ok(Err(_)) => refused.pause(LONGEST_PAUSE).await,
                 Err(_) => return,
             }
         }
     }
 
-    /// Leaves the group, and joins it no more.
+    /// Leaves the group, and never joins it again.
     pub fn end(&self) {
         *self.lock() = Membership { over: true, connection: None };
     }
@@ -60,7 +59,7 @@ impl LeadPresence {
     }
 }
 
-/// Whether the lead is known to stay. Asked by way of this pod's broker.
+/// Whether the lead is known to stay, asked through this pod's broker.
 pub async fn lead_stays(broker: &Broker) -> bool {
     let members = broker.ask(0, "groups.get", GROUP).await.unwrap_or_default();
     // An idset: the lead, rank 0, stands first.

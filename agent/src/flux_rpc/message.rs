@@ -1,6 +1,6 @@
-//! What a question and an answer look like: a message by Flux RFC 3, framed on the socket as flux-core's `librouter/sendfd.c`
-//! and `usock.c` do (the same in every release since 0.12). By hand: there is no crate for it, and libflux is not in a
-//! static program.
+//! The form of a request and an answer: a message by Flux RFC 3, framed on the socket as by flux-core's `librouter/sendfd.c`
+//! and `usock.c` (the same in every release since 0.12). By hand: there is no crate for it, and libflux is not in a static
+//! program.
 //!
 //! ```text
 //! socket: one byte (0, or the errno of a refusal), then per message: magic, length, frames (length, bytes) …
@@ -17,24 +17,24 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 const MAGIC: [u8; 4] = 0xffee_0012_u32.to_ne_bytes();
 const HEADER: usize = 20;
 const REQUEST: u8 = 1;
-/// The message has a topic, a payload and a route.
+/// Flags of a message with a topic, a payload and a route.
 const FLAGS: u8 = 0b1011;
-/// More than one answer may come.
+/// Flag of a request that may get more than one answer.
 const STREAMING: u8 = 0x40;
-/// The broker that is asked itself; in the user's field: to be filled in by the broker.
+/// As a rank: the broker that is asked itself. As a user: filled in by the broker.
 pub const ANY: u32 = u32::MAX;
 /// Bytes before a message.
 pub const HEAD: usize = 8;
-/// More than any answer that is asked for here.
+/// Longest message that is accepted: more than any answer has.
 const LONGEST: usize = 64 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Silence {
+pub enum AskError {
     #[error("its socket {0} does not exist: it has not started, or has ended")]
     NoSocket(String),
     #[error("connection refused at its socket: it has ended")]
-    Dead,
+    Ended,
     #[error("permission denied ({0}): only the user that runs Flux may ask")]
     Refused(String),
     #[error("no answer within {} s: it is suspended or very busy", PATIENCE.as_secs())]
@@ -42,32 +42,32 @@ pub enum Silence {
     #[error("it returned an error: {0}")]
     Answer(String),
     #[error("failed to communicate with it: {0}")]
-    Odd(String),
+    Protocol(String),
 }
 
 pub(super) fn errno_text(errno: u32) -> String {
     crate::report::failure::plain(&io::Error::from_raw_os_error(errno.cast_signed()))
 }
 
-/// The bytes of a question.
+/// The bytes of a request.
 pub fn request(rank: u32, topic: &str, payload: &str) -> Vec<u8> {
     message(rank, topic, payload, FLAGS)
 }
 
-/// The bytes of a question to which more than one answer comes.
+/// The bytes of a request that gets more than one answer.
 pub fn stream_request(rank: u32, topic: &str, payload: &str) -> Vec<u8> {
     message(rank, topic, payload, FLAGS | STREAMING)
 }
 
 fn message(rank: u32, topic: &str, payload: &str, flags: u8) -> Vec<u8> {
     let mut header = vec![0x8e, 1, REQUEST, flags];
-    // User, role (the broker knows both), to whom, which question.
+    // User and role (the broker fills in both), rank, match tag.
     for word in [ANY, 0, rank, 1] {
         header.extend(word.to_be_bytes());
     }
     let mut message = Vec::new();
     for part in [b"", topic.as_bytes(), &[payload.as_bytes(), b"\0"].concat(), &header] {
-        // No frame of a question is as long as 255 bytes.
+        // No frame of a request is as long as 255 bytes.
         message.push(part.len().to_le_bytes()[0]);
         message.extend_from_slice(part);
     }
@@ -75,15 +75,15 @@ fn message(rank: u32, topic: &str, payload: &str, flags: u8) -> Vec<u8> {
     [&MAGIC, &length, message.as_slice()].concat()
 }
 
-/// Length of the message that follows; none if none does.
+/// Length of the message that follows `head`; none if it is not the head of a message.
 pub fn length(head: [u8; HEAD]) -> Option<usize> {
     let (magic, length) = head.split_at(4);
     let length = u32::from_be_bytes(length.try_into().ok()?) as usize;
     (magic == MAGIC && length <= LONGEST).then_some(length)
 }
 
-/// What a message answers; none if it is none.
-pub fn answer(message: &[u8]) -> Option<Result<Value, Silence>> {
+/// The answer in a message; none if it is not a valid answer.
+pub fn answer(message: &[u8]) -> Option<Result<Value, AskError>> {
     let mut frames = frames(message)?;
     let header = frames.pop().filter(|header| header.len() == HEADER)?;
     let errno = u32::from_be_bytes(header[12..16].try_into().ok()?);
@@ -93,9 +93,9 @@ pub fn answer(message: &[u8]) -> Option<Result<Value, Silence>> {
     Some(match errno {
         0 if payload.is_empty() => Ok(Value::Null),
         0 => Ok(serde_json::from_str(std::str::from_utf8(payload).ok()?).ok()?),
-        // An error may say more than its number.
-        _ if payload.is_empty() => Err(Silence::Answer(errno_text(errno))),
-        _ => Err(Silence::Answer(String::from_utf8_lossy(payload).into_owned())),
+        // An error may come with a text.
+        _ if payload.is_empty() => Err(AskError::Answer(errno_text(errno))),
+        _ => Err(AskError::Answer(String::from_utf8_lossy(payload).into_owned())),
     })
 }
 
@@ -144,9 +144,9 @@ mod tests {
         let value = answer(&response(0, 0b1011, b"{\"state\":\"run\"}\0")).unwrap().unwrap();
         assert_eq!(value["state"], "run");
         assert_eq!(answer(&response(0, 0b1001, b"")), Some(Ok(Value::Null)));
-        assert_eq!(answer(&response(1, 0b1001, b"")), Some(Err(Silence::Answer("operation not permitted".into()))));
+        assert_eq!(answer(&response(1, 0b1001, b"")), Some(Err(AskError::Answer("operation not permitted".into()))));
         let why = answer(&response(38, 0b1011, b"no such service\0"));
-        assert_eq!(why, Some(Err(Silence::Answer("no such service".into()))));
+        assert_eq!(why, Some(Err(AskError::Answer("no such service".into()))));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! its socket ─► `state-machine.monitor`, a stream ─► at every change `state-machine.get`: the state's name
-//!                                                       └─ it goes down ─► the same of rank 0: does the lead go on?
+//!                                                       └─ it shuts down ─► the same of rank 0: does the lead go on?
 //! ```
 //!
 //! Requests are sent only at a change. If the broker refuses (it is another user's), its states are unknown.
@@ -14,114 +14,114 @@ use std::time::Instant;
 
 use tokio::task::JoinSet;
 
-use super::connection::{Broker, Talk};
+use super::connection::{Broker, Conversation};
 use super::departure;
 use super::lead_presence::LeadPresence;
 use crate::flux_rpc::message::{ANY, request, stream_request};
 use crate::wait::{Backoff, LONGEST_PAUSE, socket};
 
-/// From here on the broker waits for its clients to go.
+/// States in which the broker waits for its clients to disconnect.
 const LAST: [&str; 5] = ["shutdown", "finalize", "goodbye", "unload-builtins", "exit"];
 const CLEANUP: &str = "cleanup";
 const RUN: &str = "run";
 
-/// What is done beside a broker as it goes through its states.
+/// What to do as a broker goes through its states.
 #[derive(Debug, Default)]
-pub struct Beside {
-    /// As long as the broker is up, this says so to the others.
-    pub staying: Option<LeadPresence>,
-    /// Its rank: once it has joined, its node takes jobs again.
-    pub back: Option<u32>,
-    /// Once it goes down, the lead is asked whether that is the instance's end.
+pub struct StateActions {
+    /// For the lead: tells the others that it stays, until the broker shuts down.
+    pub presence: Option<LeadPresence>,
+    /// The rank whose node is undrained once the broker runs.
+    pub undrain: Option<u32>,
+    /// Whether to ask the lead, when the broker shuts down, if that is the instance's end.
     pub asks_lead: bool,
 }
 
-/// What was seen of a broker.
+/// The states of a broker, as they were seen.
 #[derive(Debug, Default)]
-pub struct Seen {
-    /// Each with the moment when it was first seen.
+pub struct StateLog {
+    /// Each with the time when it was first seen.
     pub states: Vec<(String, Instant)>,
-    /// Whether the lead went on when this broker was on its way down; none: not asked, or not answered.
+    /// Whether the lead went on when this broker shut down; none: not asked, or not answered.
     pub lead_goes_on: Option<bool>,
 }
 
-/// What is known of a broker, while it is watched.
+/// A task that watches a broker's states.
 #[derive(Debug)]
 pub struct States {
-    seen: Arc<Mutex<Seen>>,
+    log: Arc<Mutex<StateLog>>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl States {
     /// Watches the broker once its socket is there.
-    pub fn watch(broker: Broker, beside: Beside) -> States {
-        let seen = Arc::new(Mutex::new(Seen::default()));
-        let noted = Arc::clone(&seen);
+    pub fn watch(broker: Broker, actions: StateActions) -> States {
+        let log = Arc::new(Mutex::new(StateLog::default()));
+        let shared = Arc::clone(&log);
         let task = tokio::spawn(async move {
             socket::wait(&broker.socket).await;
-            if let Some(staying) = &beside.staying {
+            if let Some(staying) = &actions.presence {
                 staying.begin(&broker).await;
             }
-            // It ends with the broker, whose node is then nobody's to give back.
+            // Dropped when the broker shuts down: its node must not be undrained then.
             let mut undrain = JoinSet::new();
             let joined = || {
-                if let Some(rank) = beside.back {
+                if let Some(rank) = actions.undrain {
                     let broker = broker.clone();
-                    undrain.spawn(async move { departure::is_over(&broker, rank).await });
+                    undrain.spawn(async move { departure::undrain_until_done(&broker, rank).await });
                 }
             };
-            // It ends, it refuses, or it speaks otherwise: then no more is known.
-            if let Ok(talk) = Talk::open(&broker).await
-                && follow(talk, &noted, joined).await.is_ok()
+            // If the broker ends, refuses, or speaks another protocol, no more states are known.
+            if let Ok(conversation) = Conversation::open(&broker).await
+                && follow(conversation, &shared, joined).await.is_ok()
             {
                 drop(undrain);
-                if let Some(staying) = &beside.staying {
+                if let Some(staying) = &actions.presence {
                     staying.end();
                 }
-                if beside.asks_lead {
+                if actions.asks_lead {
                     let goes_on = lead_goes_on(&broker).await;
-                    lock(&noted).lead_goes_on = goes_on;
+                    lock(&shared).lead_goes_on = goes_on;
                 }
             }
         });
-        States { seen, task }
+        States { log, task }
     }
 
-    /// What was seen so far.
-    pub fn end(self) -> Seen {
+    /// Ends the watch; returns what was seen.
+    pub fn end(self) -> StateLog {
         self.task.abort();
-        std::mem::take(&mut *lock(&self.seen))
+        std::mem::take(&mut *lock(&self.log))
     }
 }
 
-fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(log: &Mutex<StateLog>) -> MutexGuard<'_, StateLog> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asked by way of a broker that goes down, which its parent still serves until it has gone. A broker goes down after its
-/// parent has begun to: so where the lead has not, somebody else did.
+/// Whether the lead goes on, asked through a broker that is shutting down, whose parent serves it until it has gone. A broker
+/// shuts down after its parent has begun to: if the lead has not, another broker in between has.
 async fn lead_goes_on(broker: &Broker) -> Option<bool> {
     let answer = broker.ask(0, "state-machine.get", "{}").await.ok()?;
     answer["state"].as_str().map(|state| state != CLEANUP && !LAST.contains(&state))
 }
 
-/// Until the broker goes down.
-async fn follow(mut talk: Talk, seen: &Mutex<Seen>, mut joined: impl FnMut()) -> io::Result<()> {
+/// Notes the broker's states until it shuts down; calls `joined` when it runs.
+async fn follow(mut conversation: Conversation, log: &Mutex<StateLog>, mut joined: impl FnMut()) -> io::Result<()> {
     let monitor = stream_request(ANY, "state-machine.monitor", "{}");
     let mut refused = Backoff::default();
-    talk.say(&monitor).await?;
+    conversation.send(&monitor).await?;
     loop {
-        let Ok(value) = talk.hear().await? else {
-            // A broker that has not joined yet answers so.
-            tokio::time::sleep(refused.next(LONGEST_PAUSE)).await;
-            talk.say(&monitor).await?;
+        let Ok(value) = conversation.receive().await? else {
+            // A broker that has not joined yet answers with an error.
+            refused.pause(LONGEST_PAUSE).await;
+            conversation.send(&monitor).await?;
             continue;
         };
         match value["state"].as_str() {
-            // A number, which differs between releases.
-            None => talk.say(&request(ANY, "state-machine.get", "{}")).await?,
+            // The stream has only a number, which differs between releases: ask for the name.
+            None => conversation.send(&request(ANY, "state-machine.get", "{}")).await?,
             Some(name) => {
-                let states = &mut lock(seen).states;
+                let states = &mut lock(log).states;
                 if states.last().is_none_or(|(last, _)| last != name) {
                     states.push((name.to_owned(), Instant::now()));
                     if name == RUN {
@@ -144,13 +144,13 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     /// What a broker says, and what is then known of it.
-    fn watch(beside: Beside, broker: impl FnOnce(Peer, &UnixListener) + Send + 'static) -> Seen {
+    fn watch(actions: StateActions, broker: impl FnOnce(Peer, &UnixListener) + Send + 'static) -> StateLog {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("local");
         let listener = UnixListener::bind(&path).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut states = States::watch(Broker { socket: path, owner: None }, beside);
+            let mut states = States::watch(Broker { socket: path, owner: None }, actions);
             let peer = std::thread::spawn(move || {
                 drop(listener.accept().unwrap()); // the look whether it answers
                 broker(listener.accept().unwrap().0, &listener);
@@ -161,8 +161,8 @@ mod tests {
         })
     }
 
-    fn names(seen: Seen) -> Vec<String> {
-        seen.states.into_iter().map(|(name, _)| name).collect()
+    fn names(log: StateLog) -> Vec<String> {
+        log.states.into_iter().map(|(name, _)| name).collect()
     }
 
     fn state(name: &str) -> Vec<u8> {
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn every_change_is_noted_once_by_its_name_until_the_broker_goes_down() {
-        let seen = watch(Beside::default(), |mut peer, _| {
+        let log = watch(StateActions::default(), |mut peer, _| {
             peer.write_all(&[0]).unwrap();
             assert!(asked(&mut peer).contains("state-machine.monitor"));
             peer.write_all(&answer_with(11, "Upstream Flux broker is offline. Try again later.")).unwrap();
@@ -182,27 +182,27 @@ mod tests {
                 peer.write_all(&state(name)).unwrap();
             }
         });
-        assert_eq!(seen.lead_goes_on, None, "nobody was asked");
-        assert_eq!(names(seen), ["quorum", "run", "shutdown"]);
+        assert_eq!(log.lead_goes_on, None, "nobody was asked");
+        assert_eq!(names(log), ["quorum", "run", "shutdown"]);
     }
 
     #[test]
     fn a_broker_that_refuses_or_speaks_otherwise_tells_nothing() {
-        let refuses = watch(Beside::default(), |mut peer, _| peer.write_all(&[1]).unwrap());
+        let refuses = watch(StateActions::default(), |mut peer, _| peer.write_all(&[1]).unwrap());
         assert_eq!(names(refuses), [""; 0]);
-        let seen = watch(Beside::default(), |mut peer, _| {
+        let log = watch(StateActions::default(), |mut peer, _| {
             peer.write_all(&[0]).unwrap();
             asked(&mut peer);
             peer.write_all(b"whatever that means, it is no message").unwrap();
         });
-        assert_eq!(names(seen), [""; 0]);
+        assert_eq!(names(log), [""; 0]);
     }
 
     #[test]
     fn at_its_end_a_broker_is_asked_whether_the_lead_goes_on() {
         let goes_on = |answer: Option<Vec<u8>>| {
-            let beside = Beside { asks_lead: true, ..Beside::default() };
-            let seen = watch(beside, |mut peer, listener| {
+            let actions = StateActions { asks_lead: true, ..StateActions::default() };
+            let log = watch(actions, |mut peer, listener| {
                 peer.write_all(&[0]).unwrap();
                 asked(&mut peer);
                 peer.write_all(&state("shutdown")).unwrap();
@@ -212,7 +212,7 @@ mod tests {
                 assert!(question.contains("state-machine.get"), "{question}");
                 answer.into_iter().for_each(|answer| peer.write_all(&answer).unwrap());
             });
-            seen.lead_goes_on
+            log.lead_goes_on
         };
         for (name, expected) in
             [("run", true), ("quorum", true), ("cleanup", false), ("shutdown", false), ("exit", false)]

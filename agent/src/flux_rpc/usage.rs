@@ -11,12 +11,12 @@ use flux_shared::usage::{Brokers, Host, HostState, Jobs, Resources, States, Usag
 use serde_json::Value;
 
 use super::connection::Broker;
-use super::message::Silence;
+use super::message::AskError;
 
 /// The instance's hosts.
 #[derive(Debug, Clone, Copy)]
 pub struct Instance<'a> {
-    /// In rank order.
+    /// Their names, in rank order.
     pub hosts: &'a [String],
     /// Ranks that the cluster may grow by, sorted.
     pub spare: &'a [u32],
@@ -31,7 +31,7 @@ struct Answers {
     jobs: Value,
 }
 
-/// Asks the lead by way of this pod's broker. What it does not know yet is left out.
+/// Asks the lead through this pod's broker. What it does not know yet is left out.
 pub async fn look(broker: &Broker, instance: Instance<'_>, has_resources: bool) -> Usage {
     let ask = async |topic: &str, payload: &str| broker.ask(0, topic, payload).await.unwrap_or_default();
     let online = ask("groups.get", "{\"name\":\"broker.online\"}").await["members"].take();
@@ -57,23 +57,23 @@ pub async fn figures(broker: &Broker) -> Usage {
 /// Nodes by their ranks, as the lead sees them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nodes {
-    /// Jobs may come to them.
+    /// Ranks that take jobs.
     pub open: BTreeSet<u32>,
-    /// A job has something of them.
+    /// Ranks that jobs have resources of.
     pub allocated: BTreeSet<u32>,
 }
 
-/// None: nobody can tell.
+/// The nodes that take jobs and those that have some; none if the lead does not answer.
 pub async fn nodes(broker: &Broker) -> Option<Nodes> {
     let resources = resource_sets(broker).await.ok().filter(Value::is_object)?;
     let of = |set: &str| -> BTreeSet<u32> { amounts(&resources[set]).into_keys().collect() };
     Some(Nodes { open: &of("all") - &of("down"), allocated: of("allocated") })
 }
 
-async fn resource_sets(broker: &Broker) -> Result<Value, Silence> {
+async fn resource_sets(broker: &Broker) -> Result<Value, AskError> {
     match broker.ask(0, "resource.sched-status", "{}").await {
         // Before flux-core 0.61 only the scheduler knew.
-        Err(Silence::Answer(_)) => broker.ask(0, "sched.resource-status", "{}").await,
+        Err(AskError::Answer(_)) => broker.ask(0, "sched.resource-status", "{}").await,
         answer => answer,
     }
 }
@@ -131,7 +131,7 @@ struct Amount {
     gpus: usize,
 }
 
-/// What a set of resources (RFC 20) has on each rank. Null is Fluxion's empty one.
+/// Cores and GPUs on each rank of a resource set (RFC 20). Fluxion's empty set is null.
 fn amounts(r: &Value) -> BTreeMap<u32, Amount> {
     let mut found: BTreeMap<u32, Amount> = BTreeMap::new();
     for group in r["execution"]["R_lite"].as_array().into_iter().flatten() {

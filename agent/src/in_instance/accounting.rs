@@ -5,18 +5,18 @@ use std::path::Path;
 
 use flux_shared::exit::of_signal;
 
-use super::inside::Inside;
+use super::command_runner::CommandRunner;
 use crate::report::failure::Failure;
 use crate::supervise::program::Output;
 
-/// Bank of the users whom nobody gave another one.
+/// Bank that the users are added to.
 const BANK: &str = "default";
 
-/// Adds `users` to Flux Accounting, with a database of this instance, and runs `command`. What fails of the former is
-/// told and passed over: the exit code is the command's.
+/// Adds `users` to Flux Accounting, with a database of this instance, and runs `command`. Failures of the former are
+/// logged and ignored: the exit code is the command's.
 pub fn run(database: &Path, users: &[String], command: &[OsString]) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
-        let mut inside = Inside::new()?;
+        let mut runner = CommandRunner::new()?;
         let account = ["flux".into(), "account".into(), "-p".into(), database.as_os_str().to_owned()];
         let with = |words: &[&str]| -> Vec<OsString> {
             account.iter().cloned().chain(words.iter().map(OsString::from)).collect()
@@ -33,18 +33,18 @@ pub fn run(database: &Path, users: &[String], command: &[OsString]) -> Result<u8
             steps.extend(users.iter().map(|user| with(&["add-user", "--username", user, "--bank", BANK])));
         }
         for step in steps {
-            let code = inside.run(&step, Output::Discard).await?;
-            if let Some(signal) = inside.supervisor.stop_wanted() {
+            let code = runner.run(&step, Output::Discard).await?;
+            if let Some(signal) = runner.supervisor.take_stop_signal() {
                 return Ok(of_signal(signal));
             }
             if code != 0 {
                 let words: Vec<_> = step.iter().map(|word| word.to_string_lossy()).collect();
                 let why = format!("`{}` ended with code {code}", words.join(" "));
-                tracing::info!(stage = "accounting", "failed to add the users to Flux Accounting: {why}");
-                return inside.run(command, Output::Inherit).await;
+                tracing::warn!(stage = "accounting", "failed to add the users to Flux Accounting: {why}");
+                return runner.run(command, Output::Inherit).await;
             }
         }
         tracing::info!(stage = "accounting", "the users {} are in Flux Accounting", users.join(", "));
-        inside.run(command, Output::Inherit).await
+        runner.run(command, Output::Inherit).await
     }))
 }

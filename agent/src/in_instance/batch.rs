@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use flux_shared::exit::of_signal;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::inside::Inside;
+use super::command_runner::CommandRunner;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::program::Output;
@@ -34,14 +34,14 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<u8, Failure> {
     let Args { shows, events, command } = args;
     crate::system::runtime::block_on(Box::pin(async {
-        let mut inside = Inside::new()?;
+        let mut runner = CommandRunner::new()?;
         let failed = |error: std::io::Error| Failure::internal(format!("failed to read the job's id: {error}"));
         let (source, there) = std::io::pipe().map_err(failed)?;
         let (wake, ended) = std::io::pipe().map_err(failed)?;
         // It reads while the command runs: one that prints more than a pipe holds would wait for ever.
         let reader = std::thread::Builder::new().stack_size(128 << 10).spawn(move || collect(source, &wake));
         let reader = reader.map_err(failed)?;
-        let code = inside.run(command, Output::To(there.into())).await?;
+        let code = runner.run(command, Output::To(there.into())).await?;
         drop(ended);
         let bytes = reader.join().unwrap_or_default();
         let _ = std::io::stdout().write_all(&bytes);
@@ -52,8 +52,8 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         let id = text.split_whitespace().last();
         if let Some(id) = id.filter(|_| *events) {
             // The exit code of wait-event says nothing about the batch.
-            inside.run(&["flux", "job", "wait-event", "-v", id, "clean"].map(OsString::from), Output::Inherit).await?;
-            if let Some(signal) = inside.supervisor.stop_wanted() {
+            runner.run(&["flux", "job", "wait-event", "-v", id, "clean"].map(OsString::from), Output::Inherit).await?;
+            if let Some(signal) = runner.supervisor.take_stop_signal() {
                 return Ok(of_signal(signal));
             }
         }
@@ -61,16 +61,16 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
             Some(id) => ["flux", "job", "status", id].map(OsString::from).into(),
             None => ["flux", "job", "wait", "--all"].map(OsString::from).into(),
         };
-        let code = inside.run(&wait, Output::Inherit).await?;
-        if let Some(id) = id.filter(|_| code != 0 && inside.supervisor.stop_wanted().is_none()) {
+        let code = runner.run(&wait, Output::Inherit).await?;
+        if let Some(id) = id.filter(|_| code != 0 && runner.supervisor.take_stop_signal().is_none()) {
             tell_output(shows, id, code);
         }
         Ok(code)
     }))
 }
 
-/// What comes from `source` until all who write to it have ended, or until `ended` is closed and nothing is left: a
-/// process in the background may hold it open.
+/// Reads `source` until all who write to it have closed it, or until `ended` is closed and nothing is left: a process in
+/// the background may hold it open.
 fn collect(mut source: PipeReader, ended: &PipeReader) -> Vec<u8> {
     let (mut bytes, mut chunk) = (Vec::new(), [0; 16 << 10]);
     loop {
@@ -91,7 +91,7 @@ fn collect(mut source: PipeReader, ended: &PipeReader) -> Vec<u8> {
 /// Shows the end of what a batch that failed has printed, which `flux batch` keeps in a file.
 fn tell_output(place: &str, id: &str, code: u8) {
     let place = |id: &str| place.replace("{{id}}", id);
-    // Flux writes the id without its first letter's hook where the locale lacks that.
+    // In a locale without `ƒ`, Flux writes the id with an `f`.
     let places = [place(id), place(&id.replace('ƒ', "f"))];
     let Some(text) = places.iter().find_map(|path| end_of(path, SHOWN_OF).ok()) else {
         let [place, _] = places;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::inside::Inside;
+use super::command_runner::CommandRunner;
 use crate::report::failure::Failure;
 use crate::supervise::program::Output;
 
@@ -12,14 +12,14 @@ const REPORTS: [&[&str]; 3] = [&["flux", "overlay", "status", "-v"], &["flux", "
 /// Prints the reports and then holds the instance up until it is told to stop.
 pub fn run() -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
-        let mut inside = Inside::new()?;
+        let mut runner = CommandRunner::new()?;
         for report in REPORTS {
             tracing::info!(stage = "diagnostics", "{}", report.join(" "));
             let words: Vec<OsString> = report.iter().map(OsString::from).collect();
-            inside.run(&words, Output::Inherit).await?;
+            runner.run(&words, Output::Inherit).await?;
         }
         tracing::info!(stage = "diagnostics", "the instance stays up; `/mnt/flux/flux-agent stop` ends it");
-        let stopped = inside.supervisor.unless_stopped(std::future::pending::<()>()).await;
+        let stopped = runner.supervisor.unless_stopped(std::future::pending::<()>()).await;
         stopped.map(|_| 0).map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
     }))
 }

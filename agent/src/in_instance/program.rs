@@ -5,12 +5,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::inside::Inside;
+use super::command_runner::CommandRunner;
 use crate::execute::program_note::{note_end, note_start};
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::jobs;
 use crate::report::failure::Failure;
-use crate::supervise::policy::{Again, AtStop, Order, Policy, Request, Target, Terms};
+use crate::supervise::policy::{AtStop, Order, Policy, Request, SecondStop, Target, Terms};
 use crate::supervise::program::Output;
 
 /// How the lead's program is run.
@@ -32,21 +32,21 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// Notes in the result, an empty file that is there, that the command has started, and how it has ended. A stop, of which
-/// the broker tells by SIGHUP, is SIGTERM for it or its jobs.
+/// Runs the command, and notes its start and its end in the result, an empty file that exists. The broker announces a stop
+/// by SIGHUP; the command or its jobs get SIGTERM.
 pub fn run(args: &Args) -> Result<u8, Failure> {
     let uri = std::env::var("FLUX_URI").unwrap_or_default();
     let broker = uri.strip_prefix("local://").map(|socket| Broker { socket: socket.into(), owner: None });
     crate::system::runtime::block_on(Box::pin(async {
-        let mut inside = Inside::new()?;
+        let mut runner = CommandRunner::new()?;
         for name in &args.without {
-            inside.session.environment.remove(name);
+            runner.session.environment.remove(name);
         }
         note_start(&args.result);
         let within = Duration::try_from_secs_f64(args.within).unwrap_or(Duration::ZERO);
-        let terms = Terms { target: Target::Group, kill_after: Some(within), again: Again::IsIgnored };
-        let mut policy = Gently { jobs: broker.clone().filter(|_| args.jobs), are_killed: false };
-        let code = inside.run_by(&args.command, Output::Inherit, terms, &mut policy).await?;
+        let terms = Terms { target: Target::Group, kill_after: Some(within), second_stop: SecondStop::IsIgnored };
+        let mut policy = GracefulStop { jobs: broker.clone().filter(|_| args.jobs), are_killed: false };
+        let code = runner.run_by(&args.command, Output::Inherit, terms, &mut policy).await?;
         let node_failure = match &broker {
             Some(broker) if code != 0 => jobs::node_was_lost(broker).await,
             _ => false,
@@ -56,15 +56,15 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     }))
 }
 
-/// A stop is a wish for an end, with time to tidy up.
+/// Stops the program by SIGTERM, with time to tidy up.
 #[derive(Debug)]
-struct Gently {
-    /// The jobs of the instance are signalled instead of the program (their broker), which ends once they have.
+struct GracefulStop {
+    /// The broker to ask for signals to the jobs instead of the program, which ends once they have; none: the program.
     jobs: Option<Broker>,
     are_killed: bool,
 }
 
-impl Policy for Gently {
+impl Policy for GracefulStop {
     fn at_stop(&mut self, _: i32) -> AtStop {
         AtStop::PassOn(Order::signal(libc::SIGTERM))
     }

@@ -15,17 +15,17 @@ use std::path::{Path, PathBuf};
 use flux_shared::exit::{NOT_FOUND, of_signal};
 use flux_shared::paths::{RESTFUL_SECRET_KEY, RESTFUL_TOKEN, RESTFUL_USERNAME};
 
-use super::inside::Inside;
+use super::command_runner::CommandRunner;
 use crate::report::failure::{Failure, plain};
 use crate::report::log;
 use crate::supervise::program::Output;
 
-/// Says that what is in the folder is whole, the database as well.
+/// Marker file: everything in the folder is complete, with the database.
 const INSTALLED: &str = ".flux-agent-installed";
 /// Python modules that the server needs, apart from the image's own.
 const PACKAGES: &str = ".packages";
-/// Where a newer release of what it needs would break it: passlib, without a release since 2020, reads a name that bcrypt
-/// has no longer since 4.1, and fails with 5; its pages call starlette as it was called before 1, and are errors with 1.10.
+/// Constraints for pip, since newer releases break the API: passlib, without a release since 2020, reads a name that bcrypt
+/// lacks since 4.1, and fails with 5; its pages call starlette as before 1.0, and are errors with 1.10.
 const CONSTRAINTS: (&str, &str) = (".flux-agent-constraints", "bcrypt<4.1\nstarlette<1\n");
 /// How uvicorn logs: all on standard error. Standard output is the API's own prints, with tokens and passwords in clear.
 const LOGGING: (&str, &str) = (
@@ -41,7 +41,7 @@ const LOGGING: (&str, &str) = (
 "#,
 );
 
-/// Calls the API's own script to add a user, with the password from a file: its command line is there for all of the pod to see.
+/// Calls the API's own script to add a user, with the password from a file: all of the pod can see a command line.
 const ADD_USER: &str = "
 import runpy, sys
 script, user, file = sys.argv[1:]
@@ -87,10 +87,10 @@ impl Stopped {
     }
 }
 
-/// Serves; the exit code.
+/// Serves; returns the exit code.
 pub fn run(args: &Args) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
-        let mut server = Server { inside: Inside::new()?, args, code: args.directory.join("api") };
+        let mut server = Server { runner: CommandRunner::new()?, args, code: args.directory.join("api") };
         let served = match server.prepare().await {
             Ok(()) => server.serve().await,
             Err(stopped) => Err(stopped),
@@ -105,9 +105,9 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
 }
 
 struct Server<'a> {
-    inside: Inside,
+    runner: CommandRunner,
     args: &'a Args,
-    /// The checkout.
+    /// The folder of the checkout.
     code: PathBuf,
 }
 
@@ -133,7 +133,7 @@ impl Server<'_> {
             fs::remove_dir_all(&self.code).map_err(|error| failed("remove", &self.code, &error))?;
         }
         // Else git would wait for somebody to type a user name.
-        self.inside.session.environment.insert("GIT_TERMINAL_PROMPT".into(), "0".into());
+        self.runner.session.environment.insert("GIT_TERMINAL_PROMPT".into(), "0".into());
         let words = ["git", "clone", "--quiet", "--depth=1", "--branch", branch, "--", repository];
         let argv = words.into_iter().map(OsString::from).chain([self.code.clone().into()]);
         match self.run(argv).await? {
@@ -178,7 +178,7 @@ impl Server<'_> {
         Ok(path)
     }
 
-    /// The server's working directory and environment.
+    /// Sets the server's working directory and environment.
     fn enter(&mut self) -> Result<(), Stopped> {
         let key = |name: &str| self.text(name);
         let changes = [
@@ -188,7 +188,7 @@ impl Server<'_> {
             ("FLUX_REQUIRE_AUTH", "true".into()),
             ("FLUX_NUMBER_NODES", self.args.nodes.to_string()),
         ];
-        let environment = &mut self.inside.session.environment;
+        let environment = &mut self.runner.session.environment;
         for (name, value) in changes {
             environment.insert(name.into(), value.into());
         }
@@ -210,7 +210,7 @@ impl Server<'_> {
             modules.push(own);
         }
         environment.insert("PYTHONPATH".into(), modules);
-        self.inside.session.directory = self.code.clone();
+        self.runner.session.directory = self.code.clone();
         Ok(())
     }
 
@@ -242,16 +242,16 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// The exit code. A stop in the meantime ends all.
+    /// Runs a command; returns its exit code. A stop in the meantime is an error that ends everything.
     async fn run(&mut self, argv: impl IntoIterator<Item = OsString>) -> Result<u8, Stopped> {
         self.run_with(argv, Output::Inherit).await
     }
 
     async fn run_with(&mut self, argv: impl IntoIterator<Item = OsString>, output: Output) -> Result<u8, Stopped> {
         let argv: Vec<OsString> = argv.into_iter().collect();
-        let code = self.inside.run(&argv, output).await;
+        let code = self.runner.run(&argv, output).await;
         let code = code.map_err(|failure| Stopped::new(failure.category.code(), failure.to_string()))?;
-        match self.inside.supervisor.stop_wanted() {
+        match self.runner.supervisor.take_stop_signal() {
             Some(signal) => Err(Stopped::new(of_signal(signal), "")),
             None => Ok(code),
         }
@@ -260,7 +260,7 @@ impl Server<'_> {
     async fn serve(&mut self) -> Result<u8, Stopped> {
         let logging = self.code.join(LOGGING.0);
         let own = [
-            // All addresses, of both families where the kernel has both: any that is named would be of one.
+            // No address means all of them, of both families if the kernel has both; any named one would be of one family.
             "--host=".to_owned(),
             format!("--port={}", self.args.port),
             format!("--log-config={}", logging.display()),

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Instant;
 
-use super::inside::Inside;
+use super::command_runner::CommandRunner;
 use crate::execute::timing::flux_time;
 use crate::report::failure::Failure;
 use crate::report::log;
@@ -13,7 +13,7 @@ use crate::supervise::program::Output;
 pub fn run(label: &str, command: &[OsString]) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let begin = Instant::now();
-        let code = Inside::new()?.run(command, Output::Inherit).await?;
+        let code = CommandRunner::new()?.run(command, Output::Inherit).await?;
         log::plain("time", &flux_time(label, begin.elapsed()));
         Ok(code)
     }))

@@ -13,17 +13,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::dry_run::Source;
 
-/// Pods of one run at most: each is a tree of processes.
+/// Most pods of one run: each is a tree of processes.
 const MOST: u32 = 250;
 
-/// Who runs it where.
+/// This machine, and who runs the command on it.
 #[derive(Debug, Clone, Default)]
 pub struct Machine {
     pub uid: u32,
     pub gid: u32,
-    /// Where Flux is installed.
+    /// The prefix that Flux is installed in.
     pub prefix: String,
-    /// This program.
+    /// Path of this program.
     pub agent: String,
     /// The folder that the command was given in.
     pub here: String,
@@ -39,7 +39,7 @@ impl Machine {
     }
 }
 
-/// All that runs.
+/// What runs, and how it differs from a cluster.
 #[derive(Debug)]
 pub struct Arrangement {
     pub spec: AgentSpec,
@@ -49,14 +49,14 @@ pub struct Arrangement {
     /// The certificate's text, if the MiniCluster brings one.
     pub certificate: Option<String>,
     /// What differs from a cluster, a line each.
-    pub told: Vec<String>,
+    pub notices: Vec<String>,
 }
 
 /// One container of a pod, as `inside` makes it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Container {
     pub index: u32,
-    /// None: the one that runs Flux.
+    /// The sidecar's name; none: the container that runs Flux.
     pub sidecar: Option<String>,
     pub hostname: String,
     /// The folder that becomes its root.
@@ -64,22 +64,22 @@ pub struct Container {
     /// Empty folders of its own, with their modes.
     pub folders: BTreeMap<String, u32>,
     pub mounts: Vec<Bind>,
-    /// Where claims' volumes would be.
+    /// The claims, by the paths where their volumes are mounted.
     pub claims: BTreeMap<String, String>,
-    /// Files of its own.
+    /// Files of its own, with their text.
     pub files: BTreeMap<String, String>,
     pub environment: BTreeMap<String, String>,
     pub directory: String,
     pub words: Vec<String>,
-    /// Whom it runs as; none: root of the container.
+    /// Uid and gid that it runs as; none: root of the container.
     pub owner: Option<(u32, u32)>,
-    /// Where Flux's files are.
+    /// The mount path: where Flux's files are.
     pub mount_path: String,
-    /// Whether it lays out the view there.
+    /// Whether it links the view there.
     pub view: bool,
 }
 
-/// A folder or file of the machine, at its place in the container.
+/// A bind mount: a folder or file of the machine, and its path in the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bind {
     pub from: String,
@@ -94,7 +94,7 @@ impl Bind {
 }
 
 impl Container {
-    /// As its lines and messages name it.
+    /// The name in lines and messages.
     pub fn name(&self) -> String {
         match &self.sidecar {
             Some(sidecar) => format!("{}/{sidecar}", self.hostname),
@@ -106,14 +106,14 @@ impl Container {
         self.index == 0 && self.sidecar.is_none()
     }
 
-    /// What is not the machine's: folders, files and mounts.
+    /// Paths that are not the machine's: folders, files and mounts.
     pub fn own(&self) -> BTreeSet<&Path> {
         let mounts = self.mounts.iter().map(|mount| mount.to.as_str());
         let paths = self.folders.keys().chain(self.files.keys()).map(String::as_str).chain(mounts);
         paths.map(Path::new).collect()
     }
 
-    /// Folders of the machine that something of the container's own is in: each entry is mounted by itself, parents first.
+    /// Folders of the machine that contain one of the container's own paths, parents first: their entries are mounted one by one.
     pub fn opened(&self) -> BTreeSet<&Path> {
         let own = self.own();
         let is_inside = |path: &Path| path.ancestors().any(|up| own.contains(up));
@@ -122,7 +122,7 @@ impl Container {
 }
 
 impl Arrangement {
-    /// As it is on `machine`; the error is why it cannot be.
+    /// Arranges `source` on `machine`; the error says why that is not possible.
     pub fn of(source: &Source, machine: &Machine) -> Result<Arrangement, String> {
         let mut spec = source.spec.clone();
         if spec.network.lead.is_some() {
@@ -131,12 +131,12 @@ impl Arrangement {
         if spec.size > MOST {
             return Err(format!("it has {} pods, but at most {MOST} are supported here", spec.size));
         }
-        let mut told = Vec::new();
+        let mut notices = Vec::new();
         let cluster = source.cluster();
         if let Some(cluster) = cluster {
-            tell(cluster, machine, &mut told);
+            list_differences(cluster, machine, &mut notices);
         }
-        tell_of_users(&mut spec, machine, &mut told);
+        drop_unsupported(&mut spec, machine, &mut notices);
         let mut containers = Vec::new();
         for index in 0..spec.size {
             let runner = Container::of(&spec, machine, index, None, cluster.map(|it| &it.runner.container));
@@ -152,7 +152,7 @@ impl Arrangement {
             containers,
             grace_period: cluster.map_or(DEFAULT_GRACE_PERIOD, ValidMiniCluster::grace_period),
             certificate,
-            told,
+            notices,
         })
     }
 }
@@ -182,7 +182,7 @@ impl Container {
             ..Container::default()
         };
         container.environment = environment(spec, machine, index, given);
-        container.see_the_machine(machine);
+        container.add_machine_mounts(machine);
         container.files = files(spec, &container.hostname);
         for mount in given.into_iter().flat_map(|it| &it.mounts) {
             container.add(mount);
@@ -190,8 +190,8 @@ impl Container {
         container
     }
 
-    /// This machine's files as an image, with what is the pod's own in it.
-    fn see_the_machine(&mut self, machine: &Machine) {
+    /// Makes this machine's files the image, with what is the pod's own in it.
+    fn add_machine_mounts(&mut self, machine: &Machine) {
         let shared = [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/home", 0o755), (FALLBACK_HOME, 0o777)];
         let kernels = [("/proc", 0o555), ("/dev/pts", 0o755), ("/dev/shm", 0o1777), ("/dev/mqueue", 0o755)];
         self.folders = shared.into_iter().chain(kernels).map(|(path, mode)| (path.to_owned(), mode)).collect();
@@ -200,7 +200,7 @@ impl Container {
         let home = machine.home.iter().map(|home| (home, false));
         // Flux looks for its parts where it was installed.
         for (path, writable) in home.chain([(&machine.prefix, false), (&machine.here, true)]) {
-            // A folder with something of the pod's own in it, such as /, is not the machine's.
+            // A folder with one of the pod's own paths in it, such as /, cannot be mounted as a whole.
             let is_a_part = self.own().iter().all(|own| !own.starts_with(path) || own == &Path::new(path));
             let is_hidden = self.own().iter().any(|own| Path::new(path).starts_with(own));
             if is_a_part && (writable || is_hidden || Some(path) == machine.home.as_ref()) {
@@ -209,7 +209,7 @@ impl Container {
         }
     }
 
-    /// A volume of the container's; others than these are told of.
+    /// Adds a volume, if its kind is supported.
     fn add(&mut self, mount: &Mount) {
         match &mount.source {
             VolumeSource::HostPath(path) => self.mounts.push(Bind::new(path, &mount.path, !mount.read_only)),
@@ -247,7 +247,7 @@ fn environment(
     environment
 }
 
-/// What a pod has of Kubernetes, but the spec and the certificate.
+/// The files that Kubernetes gives a pod, but for the spec and the certificate.
 fn files(spec: &AgentSpec, hostname: &str) -> BTreeMap<String, String> {
     let domain = spec.network.cluster_domain.as_deref().unwrap_or("cluster.local");
     let (service, namespace) = (&spec.network.service, &spec.namespace);
@@ -266,27 +266,27 @@ fn files(spec: &AgentSpec, hostname: &str) -> BTreeMap<String, String> {
     files.into_iter().map(|(path, text)| (path.to_owned(), text)).collect()
 }
 
-/// What of the MiniCluster is not supported here, or differs.
-fn tell(cluster: &ValidMiniCluster, machine: &Machine, told: &mut Vec<String>) {
-    told.push(format!("this machine's programs are used in place of the image {}", cluster.runner.container.image));
+/// Lists what of the MiniCluster is not supported here, or differs.
+fn list_differences(cluster: &ValidMiniCluster, machine: &Machine, notices: &mut Vec<String>) {
+    notices.push(format!("this machine's programs are used in place of the image {}", cluster.runner.container.image));
     if cluster.max_size > cluster.size {
-        told.push(format!("the size stays {}: autoscaling is not supported here", cluster.size));
+        notices.push(format!("the size stays {}: autoscaling is not supported here", cluster.size));
     }
     let silent = cluster.sidecars.iter().filter(|sidecar| sidecar.wrapped.is_none()).map(|it| &it.container.name);
     let silent: Vec<&str> = silent.chain(cluster.services.iter().map(|it| &it.name)).map(String::as_str).collect();
     if !silent.is_empty() {
-        told.push(format!("not started, since they run their image's own entrypoint: {}", silent.join(", ")));
+        notices.push(format!("not started, since they run their image's own entrypoint: {}", silent.join(", ")));
     }
     let wrapped = cluster.sidecars.iter().filter(|sidecar| sidecar.wrapped.is_some()).map(|it| &it.container);
     for container in [&cluster.runner.container].into_iter().chain(wrapped) {
-        tell_of_container(container, machine, told);
+        list_container_differences(container, machine, notices);
     }
     if cluster.flux.munge_secret.is_some() {
-        told.push("the munge key is not mounted: Secrets are not supported here".into());
+        notices.push("the munge key is not mounted: Secrets are not supported here".into());
     }
 }
 
-fn tell_of_container(container: &ValidContainer, machine: &Machine, told: &mut Vec<String>) {
+fn list_container_differences(container: &ValidContainer, machine: &Machine, notices: &mut Vec<String>) {
     let name = &container.name;
     for mount in &container.mounts {
         let (what, instead) = match &mount.source {
@@ -296,42 +296,44 @@ fn tell_of_container(container: &ValidContainer, machine: &Machine, told: &mut V
             VolumeSource::Secret { name, .. } => (format!("the Secret {name}"), "nothing is"),
             VolumeSource::Csi { driver, .. } => (format!("a volume of {driver}"), "nothing is"),
         };
-        told.push(format!("{name}: in place of {what}, {instead} at {}", mount.path));
+        notices.push(format!("{name}: in place of {what}, {instead} at {}", mount.path));
     }
     let variables: Vec<&str> = container.secrets.keys().map(String::as_str).collect();
     if !variables.is_empty() {
-        told.push(format!("{name}: variables from Secrets are not set: {}", variables.join(", ")));
+        notices.push(format!("{name}: variables from Secrets are not set: {}", variables.join(", ")));
     }
     if container.post_start.is_some() || container.pre_stop.is_some() {
-        told.push(format!("{name}: its lifecycle hooks are not run"));
+        notices.push(format!("{name}: its lifecycle hooks are not run"));
     }
     if let Some((uid, _)) = owner(container).filter(|_| !machine.is_root()) {
-        told.push(format!("{name}: it runs as you, not as uid {uid}: that needs root"));
+        notices.push(format!("{name}: it runs as you, not as uid {uid}: that needs root"));
     }
 }
 
-/// Only root may give a process another user's rights.
-fn tell_of_users(spec: &mut AgentSpec, machine: &Machine, told: &mut Vec<String>) {
+/// Takes out of the spec what is not possible here, and lists it: users (only root may give a process another user's rights),
+/// the RESTful API, metrics. The trace goes as well.
+fn drop_unsupported(spec: &mut AgentSpec, machine: &Machine, notices: &mut Vec<String>) {
     if let Some(user) = spec.runner.user.take_if(|_| !machine.is_root()) {
-        told.push(format!("Flux runs as you, not as {} (uid {}): that needs root", user.name, user.uid));
+        notices.push(format!("Flux runs as you, not as {} (uid {}): that needs root", user.name, user.uid));
     }
     if !spec.users.is_empty() {
-        told.push(format!("users are not created, since their passwords are in a Secret: {}", spec.users.join(", ")));
+        notices
+            .push(format!("users are not created, since their passwords are in a Secret: {}", spec.users.join(", ")));
         spec.users.clear();
     }
     if spec.runner.restful.take().is_some() {
-        told.push(
+        notices.push(
             "the Flux RESTful API is not served: it is fetched from the network, which the pods do not reach".into(),
         );
     }
     spec.trace = None;
     if spec.flux.metrics_port.take().is_some() {
-        told.push("metrics are not served: the pods' network is not this machine's".into());
+        notices.push("metrics are not served: the pods' network is not this machine's".into());
     }
 }
 
-/// Where the container finds what `ground` made for it.
-pub fn from_the_ground(pod_folder: &str, mount_path: &str, has_certificate: bool) -> Vec<Bind> {
+/// The mounts of what the run folder holds for a container.
+pub fn run_folder_mounts(pod_folder: &str, mount_path: &str, has_certificate: bool) -> Vec<Bind> {
     let at = |name: &str| format!("{pod_folder}/{name}");
     let mut mounts = vec![Bind::new(&at("spec.toml"), SPEC_FILE, false), Bind::new(&at("flux"), mount_path, true)];
     if has_certificate {
@@ -402,7 +404,7 @@ mod tests {
              - {image: app, command: id, fluxUser: {name: flux, uid: 1002}, securityContext: {runAsUser: 7},\n     \
                 volumes: {data: {claimName: big, path: /data}, key: {secretName: key, path: /key, items: {a: b}}}}",
         );
-        let told = all.told.join("\n");
+        let notices = all.notices.join("\n");
         for want in [
             "in place of the image app",
             "size stays 1",
@@ -413,7 +415,7 @@ mod tests {
             "not as flux (uid 1002): that needs root",
             "users are not created",
         ] {
-            assert!(told.contains(want), "{want}: {told}");
+            assert!(notices.contains(want), "{want}: {notices}");
         }
         assert!(all.spec.runner.user.is_none() && all.spec.users.is_empty());
         assert_eq!(all.containers[0].claims["/data"], "big");

@@ -25,14 +25,14 @@ use crate::report::failure::{Failure, plain};
 use crate::report::log;
 use crate::system::identity::Identity;
 
-/// The container of `file`.
+/// Reads the container that `file` describes.
 pub fn read(file: &Path) -> Result<Container, Failure> {
     let text = fs::read_to_string(file).map_err(|error| failed("read", file, &error))?;
     serde_json::from_str(&text)
         .map_err(|error| Failure::internal(format!("failed to understand {}: {error}", file.display())))
 }
 
-/// The process that was started for the container of `file` becomes it. Returns only if it cannot.
+/// Becomes the container that `file` describes. Returns only if that fails.
 pub fn become_container(file: &Path) -> Result<u8, Failure> {
     let container = read(file)?;
     let own = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC;
@@ -54,7 +54,7 @@ pub fn become_container(file: &Path) -> Result<u8, Failure> {
     Err(failed("start in", directory, &error))
 }
 
-/// What the init containers do in a pod.
+/// Does what the init containers do in a pod.
 fn lay_out(container: &Container) -> Result<(), Failure> {
     if container.sidecar.is_some() {
         return Ok(());
@@ -79,16 +79,16 @@ impl Root {
     }
 
     fn build(&self, container: &Container) -> Result<(), Failure> {
-        mounts::keep_to_ourselves().map_err(|error| failed("make private", Path::new("/"), &error))?;
+        mounts::make_private().map_err(|error| failed("make private", Path::new("/"), &error))?;
         mounts::bind(&self.path, &self.path).map_err(|error| failed("mount", &self.path, &error))?;
         let opened = container.opened();
         let mut apart = container.own();
         apart.extend(&opened);
         for folder in &opened {
-            self.open(folder, &|path| apart.contains(path))?;
+            self.bind_entries(folder, &|path| apart.contains(path))?;
         }
         for (path, mode) in &container.folders {
-            self.folder(path, *mode)?;
+            self.make_folder(path, *mode)?;
         }
         for (path, text) in &container.files {
             let to = self.at(path);
@@ -102,15 +102,15 @@ impl Root {
         for bind in &binds {
             self.bind(bind)?;
         }
-        self.kernels()?;
+        self.mount_kernel_file_systems()?;
         self.protect(container)
     }
 
-    /// A folder of the machine with each of its entries where it is, but for those that are made apart.
-    fn open(&self, folder: &Path, is_apart: &dyn Fn(&Path) -> bool) -> Result<(), Failure> {
+    /// Mounts each entry of a folder of the machine at its own path, but for those that are made apart.
+    fn bind_entries(&self, folder: &Path, is_apart: &dyn Fn(&Path) -> bool) -> Result<(), Failure> {
         let to = self.at(&folder.to_string_lossy());
         fs::create_dir_all(&to).map_err(|error| failed("create the folder", &to, &error))?;
-        // A folder that the machine does not have, or that may not be read.
+        // The machine may lack the folder, or not let it be read.
         let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
         for entry in entries.flatten() {
             let (path, kind) = (entry.path(), entry.file_type());
@@ -121,16 +121,16 @@ impl Root {
             // Entries that cannot be mounted (another user's mount, a file that only root reads) are left out.
             let _ = match kind {
                 Ok(kind) if kind.is_symlink() => fs::read_link(&path).and_then(|target| symlink(target, &to)),
-                // Programs replace these: a mounted file could not be.
+                // Copied, since programs replace these files: a mounted one cannot be replaced.
                 Ok(kind) if kind.is_file() && folder == Path::new("/etc") => fs::copy(&path, &to).map(drop),
-                Ok(kind) => place(kind.is_dir(), &to).and_then(|()| mounts::bind(&path, &to)),
+                Ok(kind) => make_mount_point(kind.is_dir(), &to).and_then(|()| mounts::bind(&path, &to)),
                 Err(error) => Err(error),
             };
         }
         Ok(())
     }
 
-    fn folder(&self, path: &str, mode: u32) -> Result<(), Failure> {
+    fn make_folder(&self, path: &str, mode: u32) -> Result<(), Failure> {
         let to = self.at(path);
         fs::create_dir_all(&to)
             .and_then(|()| fs::set_permissions(&to, PermissionsExt::from_mode(mode)))
@@ -142,24 +142,25 @@ impl Root {
         let data = fs::metadata(from).map_err(|error| failed("find", from, &error))?;
         let parents = to.parent().map_or(Ok(()), fs::create_dir_all);
         parents
-            .and_then(|()| if to.exists() { Ok(()) } else { place(data.is_dir(), &to) })
+            .and_then(|()| if to.exists() { Ok(()) } else { make_mount_point(data.is_dir(), &to) })
             .and_then(|()| mounts::bind(from, &to))
             .map_err(|error| failed("mount", Path::new(&bind.to), &error))
     }
 
-    /// The kernel's own: of this container's namespaces.
-    fn kernels(&self) -> Result<(), Failure> {
+    /// Mounts the kernel's file systems for this container's namespaces.
+    fn mount_kernel_file_systems(&self) -> Result<(), Failure> {
         let told = |path: &str, error: io::Error| failed("mount", Path::new(path), &error);
-        mounts::proc(&self.at("/proc")).map_err(|error| told("/proc", error))?;
-        mounts::terminals(&self.at("/dev/pts")).map_err(|error| told("/dev/pts", error))?;
-        mounts::memory(&self.at("/dev/shm")).map_err(|error| told("/dev/shm", error))?;
+        mounts::mount_proc(&self.at("/proc")).map_err(|error| told("/proc", error))?;
+        mounts::mount_devpts(&self.at("/dev/pts")).map_err(|error| told("/dev/pts", error))?;
+        mounts::mount_shm(&self.at("/dev/shm")).map_err(|error| told("/dev/shm", error))?;
         let ptmx = self.at("/dev/ptmx");
-        // The machine's own device, mounted over what may be a link.
+        // Mounted over the machine's device, or else a link to it.
         let mounted = mounts::bind(&self.at("/dev/pts/ptmx"), &ptmx);
         mounted.or_else(|_| symlink("pts/ptmx", &ptmx)).map_err(|error| told("/dev/ptmx", error))
     }
 
-    /// Of the machine, nothing can be written to that was not meant to be. Who is not root may not write to it anyway.
+    /// Makes every mount read-only that is not meant to be writable. A failure counts only for root: no other user may write to
+    /// the machine's files anyway.
     fn protect(&self, container: &Container) -> Result<(), Failure> {
         let writable: Vec<PathBuf> =
             container.mounts.iter().filter(|bind| bind.writable).map(|bind| self.at(&bind.to)).collect();
@@ -180,7 +181,7 @@ impl Root {
         Ok(())
     }
 
-    /// It becomes /.
+    /// Makes this folder the root of the file system.
     fn enter(&self) -> Result<(), Failure> {
         let enter = || {
             nix::unistd::chdir(&self.path)?;
@@ -192,21 +193,21 @@ impl Root {
     }
 }
 
-/// Whether the user namespace maps one user only: its root is nobody's but ours.
+/// Whether the user namespace maps one user only: its root has no more rights than the caller.
 fn is_ours_alone() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().nth(2) == Some("1")
 }
 
-/// Something to mount on.
-fn place(is_folder: bool, at: &Path) -> io::Result<()> {
+/// Creates an empty folder or file to mount on.
+fn make_mount_point(is_folder: bool, at: &Path) -> io::Result<()> {
     match is_folder {
         true => fs::create_dir(at),
         false => fs::File::create(at).map(drop),
     }
 }
 
-/// For the message of what starts it.
+/// The failure of a container that did not start.
 pub fn not_started(name: &str, error: &io::Error) -> Failure {
     Failure::internal(format!("failed to start {name}: {}", plain(error)))
 }

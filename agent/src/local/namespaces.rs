@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 use super::containers::Machine;
 use crate::report::failure::{Failure, plain};
 
-/// This process, and so all that it starts, in namespaces of its own. Before there is a second thread.
+/// Moves this process, and so all that it starts, into namespaces of its own. To be called before there is a second thread.
 pub fn enter(machine: &Machine) -> Result<(), Failure> {
     match machine.is_root() {
         true => unshare(CloneFlags::CLONE_NEWNET).map_err(|error| refused(&error.into())),
@@ -21,7 +21,7 @@ pub fn enter(machine: &Machine) -> Result<(), Failure> {
     }
 }
 
-/// The caller is root in this namespace; no other user is mapped.
+/// Makes the caller root in this namespace; no other user is mapped.
 fn map_ids(machine: &Machine) -> io::Result<()> {
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("0 {} 1", machine.uid))?;

@@ -12,7 +12,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 use crate::report::failure::{Failure, plain};
 use crate::system::netlink;
 
-/// What the kernel calls them (linux/rtnetlink.h, linux/netlink.h).
+/// Numbers of <linux/rtnetlink.h> and <linux/netlink.h>.
 const NEW_LINK: u16 = 16;
 const NEW_ADDRESS: u16 = 20;
 const WITH_ANSWER: u16 = 4;
@@ -24,13 +24,13 @@ const INET: u8 = 2;
 /// The first interface of every namespace.
 const LOOPBACK: u32 = 1;
 
-/// Of the pod with this index. Nothing outside knows them.
+/// The address of the pod with this index; outside of the namespace it is unknown.
 pub fn address(index: u32) -> Ipv4Addr {
     let [_, _, high, low] = (index + 1).to_be_bytes();
     Ipv4Addr::new(10, 9, high, low)
 }
 
-/// The interface is up and has the addresses of `size` pods.
+/// Brings the interface up, with the addresses of `size` pods.
 pub fn up(size: u32) -> Result<(), Failure> {
     let all = || {
         let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;

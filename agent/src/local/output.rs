@@ -4,10 +4,10 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::thread::JoinHandle;
 
-/// Longer lines are told in pieces.
+/// Longer lines are printed in pieces.
 const LONGEST: u64 = 64 << 10;
 
-/// Which of ours it goes to.
+/// Where a stream is copied to: this process's standard output or standard error.
 #[derive(Debug, Clone, Copy)]
 pub enum To {
     Output,
@@ -16,7 +16,7 @@ pub enum To {
 
 impl To {
     fn write(self, bytes: &[u8]) {
-        // A reader that has gone wants no more; the pods go on.
+        // Errors are ignored: the pods go on, even if nobody reads their output any more.
         let _ = match self {
             To::Output => io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()),
             To::Errors => io::stderr().write_all(bytes),
@@ -24,7 +24,7 @@ impl To {
     }
 }
 
-/// Copies until the last writer has closed it. `name`: before each line.
+/// Copies in a thread until the last writer has closed `from`. `name` is written before each line.
 pub fn copy(from: impl Read + Send + 'static, to: To, name: Option<String>) -> io::Result<JoinHandle<()>> {
     let work = move || match name {
         None => plain(from, to),

@@ -1,4 +1,4 @@
-//! The course of a run: starts all containers, prints their lines, and ends when they do.
+//! Runs the containers: starts them all, prints their lines, and ends when they do.
 //!
 //! As in a cluster: the lead's end is the end, a follower that fails ends all, and a stop is for all pods at once. What has
 //! not ended in the grace period is killed.
@@ -19,14 +19,14 @@ use nix::sched::{CloneFlags, unshare};
 use super::containers::{Arrangement, Container, Machine};
 use super::inside::not_started;
 use super::output::{self, To};
-use super::run_folder::{Ground, pod_folder};
+use super::run_folder::{LockedRunFolder, pod_folder};
 use crate::report::failure::Failure;
-use crate::supervise::policy::{Plain, Terms};
+use crate::supervise::policy::{DefaultPolicy, Terms};
 use crate::supervise::program::{Environment, Output, Program};
 use crate::supervise::{Event, Supervisor, is_stop, until};
 use crate::system::raw::{self, ChildSetup, Status};
 
-/// The others end with the lead by themselves; in a cluster they are then told to.
+/// How long the other pods may take to end with the lead by themselves, before they are told to, as in a cluster.
 const AFTER_THE_LEAD: Duration = Duration::from_secs(5);
 
 /// A started container.
@@ -37,38 +37,42 @@ struct Running<'a> {
     code: Option<u8>,
 }
 
-/// The lead's exit code, or that of the follower that failed.
-pub async fn run(arrangement: &Arrangement, ground: &Ground, machine: &Machine) -> Result<u8, Failure> {
+/// Runs all containers; returns the exit code of the lead, or of the follower that failed.
+pub async fn run(arrangement: &Arrangement, run_folder: &LockedRunFolder, machine: &Machine) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| Failure::internal(format!("failed to receive signals: {error}"));
     let mut supervisor = Supervisor::new().map_err(failed)?;
     if arrangement.spec.max_size() > 1 {
-        certificate(arrangement, ground, machine, &mut supervisor).await?;
-        ground.hand_out(&arrangement.containers)?;
+        certificate(arrangement, run_folder, machine, &mut supervisor).await?;
+        run_folder.hand_out(&arrangement.containers)?;
     }
     let (mut all, mut copiers) = (Vec::new(), Vec::new());
     for container in &arrangement.containers {
-        all.push(Running { container, pid: start(container, ground, arrangement, machine, &mut copiers)?, code: None });
+        all.push(Running {
+            container,
+            pid: start(container, run_folder, arrangement, machine, &mut copiers)?,
+            code: None,
+        });
     }
-    let mut course = Course { all, grace: Duration::from_secs(arrangement.grace_period), next: None, result: None };
-    while !course.is_over() {
+    let mut state = RunState { all, grace: Duration::from_secs(arrangement.grace_period), next: None, result: None };
+    while !state.is_over() {
         tokio::select! {
             biased;
-            event = supervisor.event() => course.hear(event.map_err(failed)?, ground),
-            () = until(course.next.map(|(at, _)| at)) => course.too_late(),
+            event = supervisor.event() => state.handle_event(event.map_err(failed)?, run_folder),
+            () = until(state.next.map(|(at, _)| at)) => state.on_timeout(),
         }
     }
     copiers.into_iter().for_each(|copier| drop(copier.join()));
-    Ok(course.result.unwrap_or_default())
+    Ok(state.result.unwrap_or_default())
 }
 
-/// The pods' key: the MiniCluster's, else a new one of this Flux.
+/// Writes the pods' certificate: the MiniCluster's, else a new one by `flux keygen`.
 async fn certificate(
     arrangement: &Arrangement,
-    ground: &Ground,
+    run_folder: &LockedRunFolder,
     machine: &Machine,
     supervisor: &mut Supervisor,
 ) -> Result<(), Failure> {
-    let path = ground.certificate();
+    let path = run_folder.certificate();
     if let Some(text) = &arrangement.certificate {
         return std::fs::write(&path, text).map_err(|error| Failure::write("write", &path, &error));
     }
@@ -86,7 +90,7 @@ async fn certificate(
     };
     let failed = |why: String| Failure::internal(format!("failed to create the pods' key with flux keygen: {why}"));
     let child = keygen.start().map_err(|error| failed(error.to_string()))?;
-    let ended = supervisor.run(child, Terms::of_group(), &mut Plain).await;
+    let ended = supervisor.run(child, Terms::of_group(), &mut DefaultPolicy).await;
     let ended = ended.map_err(|error| failed(error.to_string()))?;
     match ended.end.code() {
         0 => Ok(()),
@@ -94,16 +98,16 @@ async fn certificate(
     }
 }
 
-/// The process id of a container's first process. It dies with this one.
+/// Starts a container; returns the pid of its first process, which dies with this one.
 fn start(
     container: &Container,
-    ground: &Ground,
+    run_folder: &LockedRunFolder,
     arrangement: &Arrangement,
     machine: &Machine,
     copiers: &mut Vec<JoinHandle<()>>,
 ) -> Result<i32, Failure> {
     let failed = |error: std::io::Error| not_started(&container.name(), &error);
-    let pod = pod_folder(ground.folder(), container.index);
+    let pod = pod_folder(run_folder.path(), container.index);
     let file = PathBuf::from(format!("{}.json", container.root));
     let mut container = container.clone();
     if container.sidecar.is_none() {
@@ -116,8 +120,8 @@ fn start(
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     raw::prepare(&mut command, ChildSetup { tied: true, ..ChildSetup::default() });
     let (done, started) = channel();
-    // A thread's children may be in another process namespace than its process, which stays in its own. They are tied to
-    // the thread, so it stays.
+    // Only the children of this thread are in the new pid namespace. They are killed when it ends (PDEATHSIG), so it
+    // stays.
     let spawn = move || {
         let child = unshare(CloneFlags::CLONE_NEWPID).map_err(std::io::Error::from).and_then(|()| command.spawn());
         if done.send(child).is_ok() {
@@ -144,71 +148,71 @@ fn start(
 
 /// What happens when time is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Then {
+enum AtTimeout {
     Stop,
     Kill,
 }
 
 #[derive(Debug)]
-struct Course<'a> {
+struct RunState<'a> {
     all: Vec<Running<'a>>,
     grace: Duration,
-    next: Option<(Instant, Then)>,
+    next: Option<(Instant, AtTimeout)>,
     result: Option<u8>,
 }
 
-impl Course<'_> {
+impl RunState<'_> {
     fn is_over(&self) -> bool {
         self.all.iter().all(|running| running.code.is_some())
     }
 
-    fn hear(&mut self, event: Event, ground: &Ground) {
+    fn handle_event(&mut self, event: Event, run_folder: &LockedRunFolder) {
         match event {
-            Event::Child(pid, Status::Exited(code)) => self.ended(pid, code, ground),
+            Event::Child(pid, Status::Exited(code)) => self.note_end(pid, code, run_folder),
             Event::Child(pid, Status::Signaled(signal)) => {
-                self.ended(pid, flux_shared::exit::of_signal(signal), ground);
+                self.note_end(pid, flux_shared::exit::of_signal(signal), run_folder);
             }
             Event::Signal(received) if is_stop(received.number) => match self.next {
-                Some((_, Then::Kill)) => self.kill("second stop signal: killing what is left"),
+                Some((_, AtTimeout::Kill)) => self.kill("second stop signal: killing what is left"),
                 _ => self.stop("stopping all pods"),
             },
             _ => {}
         }
     }
 
-    fn ended(&mut self, pid: i32, code: u8, ground: &Ground) {
+    fn note_end(&mut self, pid: i32, code: u8, run_folder: &LockedRunFolder) {
         let Some(running) = self.all.iter_mut().find(|running| running.pid == pid) else { return };
         running.code = Some(code);
         let container = running.container;
         if container.sidecar.is_some() {
             if code != 0 && self.next.is_none() {
-                tracing::info!(stage = "local", "{} ended with {code}", container.name());
+                tracing::warn!(stage = "local", "{} ended with {code}", container.name());
             }
             return;
         }
         self.signal(libc::SIGTERM, |other| other.index == container.index);
-        let is_stopping = matches!(self.next, Some((_, Then::Kill)));
+        let is_stopping = matches!(self.next, Some((_, AtTimeout::Kill)));
         if container.is_lead() {
             self.result = Some(self.result.unwrap_or(code));
             if !is_stopping {
-                self.next = Some((Instant::now() + AFTER_THE_LEAD, Then::Stop));
+                self.next = Some((Instant::now() + AFTER_THE_LEAD, AtTimeout::Stop));
             }
         } else if code != 0 && code != REPLACE && !is_stopping && self.result.is_none() {
             self.result = Some(code);
-            self.stop(&format!("{}: stopping all pods", end_of(container, code, ground)));
+            self.stop(&format!("{}: stopping all pods", end_of(container, code, run_folder)));
         }
     }
 
-    fn too_late(&mut self) {
+    fn on_timeout(&mut self) {
         match self.next {
-            Some((_, Then::Kill)) => self.kill("not ended in the grace period: killing what is left"),
+            Some((_, AtTimeout::Kill)) => self.kill("not ended in the grace period: killing what is left"),
             _ => self.stop("the lead has ended: stopping the other pods"),
         }
     }
 
     fn stop(&mut self, why: &str) {
         tracing::info!(stage = "local", "{why}");
-        self.next = Some((Instant::now() + self.grace, Then::Kill));
+        self.next = Some((Instant::now() + self.grace, AtTimeout::Kill));
         self.signal(libc::SIGTERM, |other| other.sidecar.is_none());
     }
 
@@ -227,9 +231,10 @@ impl Course<'_> {
     }
 }
 
-/// As the pod's own termination message has it.
-fn end_of(container: &Container, code: u8, ground: &Ground) -> String {
-    let path = pod_folder(ground.folder(), container.index).join("root").join(TERMINATION_LOG.trim_start_matches('/'));
+/// How a container ended, by its exit code and its own termination message.
+fn end_of(container: &Container, code: u8, run_folder: &LockedRunFolder) -> String {
+    let path =
+        pod_folder(run_folder.path(), container.index).join("root").join(TERMINATION_LOG.trim_start_matches('/'));
     let told = std::fs::read_to_string(path).ok().and_then(|text| Termination::decode(&text));
     let why = told.and_then(|told| Some(format!(" ({})", told.category?.name()))).unwrap_or_default();
     format!("{} ended with {code}{why}", container.name())

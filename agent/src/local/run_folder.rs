@@ -15,32 +15,32 @@ use std::path::{Path, PathBuf};
 use flux_shared::exit::Category;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::containers::{Arrangement, Bind, Container, from_the_ground};
+use super::containers::{Arrangement, Bind, Container, run_folder_mounts};
 use crate::report::failure::{Failure, plain};
 use crate::system::mount_table;
 
-/// Where a MiniCluster's run is, or would be.
+/// The folder of a MiniCluster's run, which may not exist.
 #[derive(Debug)]
-pub struct Place {
+pub struct RunFolder {
     folder: PathBuf,
 }
 
-/// A folder that is this run's alone.
+/// The folder, locked by this run.
 #[derive(Debug)]
-pub struct Ground {
+pub struct LockedRunFolder {
     folder: PathBuf,
     /// Held as long as the run goes on.
     _lock: Flock<File>,
 }
 
-impl Place {
-    pub fn of(name: &str) -> Result<Place, Failure> {
+impl RunFolder {
+    pub fn of(name: &str) -> Result<RunFolder, Failure> {
         let base = std::env::temp_dir();
         let base = fs::canonicalize(&base).map_err(|error| Failure::write("find", &base, &error))?;
-        Ok(Place { folder: base.join(format!("flux-local-{}-{name}", nix::unistd::geteuid())) })
+        Ok(RunFolder { folder: base.join(format!("flux-local-{}-{name}", nix::unistd::geteuid())) })
     }
 
-    /// None: nothing runs.
+    /// The folder, if a run is in progress in it.
     pub fn running(&self) -> Option<&Path> {
         let lock = OpenOptions::new().read(true).open(self.folder.join("lock")).ok()?;
         match self.is_ours().ok()? && Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_err() {
@@ -49,8 +49,8 @@ impl Place {
         }
     }
 
-    /// Removes what an earlier run has left.
-    pub fn take(self) -> Result<Ground, Failure> {
+    /// Creates the folder or takes it over, locks it, and removes what an earlier run has left.
+    pub fn take(self) -> Result<LockedRunFolder, Failure> {
         let failed = |error: io::Error| Failure::write("create the folder", &self.folder, &error);
         match DirBuilder::new().mode(0o700).create(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.is_ours().map_err(failed)? => {}
@@ -62,34 +62,34 @@ impl Place {
             let cause = format!("failed to use {}: a run is in progress there", self.folder.display());
             Failure::new(Category::Internal, cause, "end that run first, or give this MiniCluster another name")
         })?;
-        let ground = Ground { folder: self.folder, _lock: lock };
-        ground.clear()?;
-        Ok(ground)
+        let run_folder = LockedRunFolder { folder: self.folder, _lock: lock };
+        run_folder.clear()?;
+        Ok(run_folder)
     }
 
-    /// Others may write to the folder that it is in.
+    /// Whether the folder is this user's alone: others may write to the folder that it is in.
     fn is_ours(&self) -> io::Result<bool> {
         let data = fs::symlink_metadata(&self.folder)?;
         Ok(data.is_dir() && data.uid() == nix::unistd::geteuid().as_raw() && data.mode() & 0o077 == 0)
     }
 }
 
-/// Of a pod, in the run's folder.
+/// The folder of a pod in the run's folder.
 pub fn pod_folder(folder: &Path, index: u32) -> PathBuf {
     folder.join(format!("pods/{index}"))
 }
 
-impl Ground {
-    pub fn folder(&self) -> &Path {
+impl LockedRunFolder {
+    pub fn path(&self) -> &Path {
         &self.folder
     }
 
-    /// Where the certificate is, or is to be.
+    /// The path of the certificate, which may not exist yet.
     pub fn certificate(&self) -> PathBuf {
         self.folder.join("curve.cert")
     }
 
-    /// Folders and files for all containers, which then know where they are.
+    /// Creates the folders and files of all containers, and notes their paths in the arrangement.
     pub fn prepare(&self, arrangement: &mut Arrangement) -> Result<(), Failure> {
         let spec = arrangement
             .spec
@@ -103,7 +103,7 @@ impl Ground {
             }
             write(&pod.join("spec.toml"), &spec)?;
             container.root = text(&root);
-            container.mounts.extend(from_the_ground(
+            container.mounts.extend(run_folder_mounts(
                 &text(&pod),
                 &container.mount_path,
                 arrangement.spec.max_size() > 1,
@@ -117,7 +117,7 @@ impl Ground {
         Ok(())
     }
 
-    /// Each pod has its own, whose owner is who reads it.
+    /// Copies the certificate for each pod; the copy belongs to the user who reads it.
     pub fn hand_out(&self, containers: &[Container]) -> Result<(), Failure> {
         for container in containers.iter().filter(|container| container.sidecar.is_none()) {
             let pod = pod_folder(&self.folder, container.index);
@@ -135,7 +135,7 @@ impl Ground {
         Ok(())
     }
 
-    /// The whole folder. No mount is in it, or it stays: what is mounted is the machine's.
+    /// Removes the whole folder, unless something is mounted in it: that is the machine's.
     pub fn remove(self) -> Result<(), Failure> {
         self.clear()?;
         fs::remove_dir_all(&self.folder).map_err(|error| Failure::write("remove", &self.folder, &error))
@@ -161,7 +161,7 @@ impl Ground {
     }
 }
 
-/// Folders that not even their owner may look into cannot be removed otherwise.
+/// Gives the owner access to all folders: without it they cannot be removed.
 fn open_up(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -186,7 +186,7 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Of an error that a system call gave.
+/// The failure of a system call.
 pub fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
     let cause = format!("failed to {what} {}: {}", path.display(), plain(error));
     Failure::new(Category::Internal, cause, "run it as root, or on a kernel that lets users create namespaces")

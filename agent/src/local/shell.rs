@@ -12,14 +12,14 @@ use nix::sched::{CloneFlags, setns};
 
 use super::containers::Container;
 use super::inside;
-use super::run_folder::{Place, failed, pod_folder};
+use super::run_folder::{RunFolder, failed, pod_folder};
 use crate::report::failure::Failure;
 use crate::supervise::Supervisor;
-use crate::supervise::policy::{Plain, Terms};
+use crate::supervise::policy::{DefaultPolicy, Terms};
 use crate::supervise::program::{Environment, Output, Program};
 use crate::system::raw::ChildSetup;
 
-/// First the one in which the others may be entered.
+/// The user namespace comes first: only in it may the others be entered.
 const NAMESPACES: [(&str, CloneFlags); 6] = [
     ("user", CloneFlags::CLONE_NEWUSER),
     ("net", CloneFlags::CLONE_NEWNET),
@@ -29,10 +29,10 @@ const NAMESPACES: [(&str, CloneFlags); 6] = [
     ("mnt", CloneFlags::CLONE_NEWNS),
 ];
 
-/// A shell, or `command`, in the pod; its exit code.
-pub fn shell(place: &Place, name: &str, index: u32, command: &[OsString]) -> Result<u8, Failure> {
+/// Runs a shell, or `command`, in the pod; returns its exit code.
+pub fn shell(run_folder: &RunFolder, name: &str, index: u32, command: &[OsString]) -> Result<u8, Failure> {
     let nowhere = |cause: String, remedy: &str| Failure::new(Category::Internal, cause, remedy);
-    let Some(folder) = place.running() else {
+    let Some(folder) = run_folder.running() else {
         let cause = format!("{name} is not running here");
         return Err(nowhere(cause, "start it in another terminal, with the same file and without --shell"));
     };
@@ -57,7 +57,7 @@ pub fn shell(place: &Place, name: &str, index: u32, command: &[OsString]) -> Res
     crate::system::runtime::block_on(Box::pin(connect(&container, command)))
 }
 
-/// `flux-agent connect`: with the environment, the socket and the user of Flux.
+/// Runs `flux-agent connect`, which knows the environment, the socket and the user of Flux.
 async fn connect(container: &Container, command: &[OsString]) -> Result<u8, Failure> {
     let lost = |error: io::Error| Failure::internal(format!("failed to receive signals: {error}"));
     let mut supervisor = Supervisor::new().map_err(lost)?;
@@ -74,5 +74,5 @@ async fn connect(container: &Container, command: &[OsString]) -> Result<u8, Fail
         setup: ChildSetup { foreground, tied: true, ..ChildSetup::default() },
     };
     let child = program.start().map_err(|error| Failure::internal(error.to_string()))?;
-    Ok(supervisor.run(child, Terms::of_group(), &mut Plain).await.map_err(lost)?.end.code())
+    Ok(supervisor.run(child, Terms::of_group(), &mut DefaultPolicy).await.map_err(lost)?.end.code())
 }

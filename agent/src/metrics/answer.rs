@@ -1,16 +1,16 @@
-//! Reads a request and makes its response, with as much of HTTP/1.1 as that needs. Pure. By hand: one kind
-//! of request needs no server library in each pod.
+//! Reads a request and makes its response, with as much of HTTP/1.1 as that needs. Pure. By hand: one kind of request needs
+//! no server library in each pod.
 
 use std::fmt::Write as _;
 
 use flux_shared::usage::{Figure, Usage};
 use serde_json::{Map, Value};
 
-/// What somebody asks for.
+/// A request for the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Request {
     form: Form,
-    /// HEAD: no more than what stands before it.
+    /// HEAD: the response has no body.
     without_body: bool,
 }
 
@@ -20,17 +20,17 @@ enum Form {
     Json,
 }
 
-/// What is answered, after which the connection ends.
+/// A response, after which the connection ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct Response {
     status: &'static str,
     kind: &'static str,
     body: String,
     without_body: bool,
 }
 
-/// By the head of a request, as far as it has come; none: there is more to it.
-pub fn wanted(head: &[u8]) -> Option<Result<Wanted, Answer>> {
+/// Parses the head of a request, or refuses it; none: it is not complete yet.
+pub fn parse_request(head: &[u8]) -> Option<Result<Request, Response>> {
     let ends = |end: &[u8]| head.windows(end.len()).any(|bytes| bytes == end);
     if !ends(b"\r\n\r\n") && !ends(b"\n\n") {
         return None;
@@ -38,52 +38,52 @@ pub fn wanted(head: &[u8]) -> Option<Result<Wanted, Answer>> {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let words = std::str::from_utf8(line).unwrap_or_default().trim_end();
     let [method, target, version] = words.split(' ').collect::<Vec<_>>()[..] else {
-        return Some(Err(Answer::refusal("400 Bad Request", "not an HTTP/1.1 request")));
+        return Some(Err(Response::refusal("400 Bad Request", "not an HTTP/1.1 request")));
     };
     if !version.starts_with("HTTP/1.") {
-        return Some(Err(Answer::refusal("505 HTTP Version Not Supported", "only HTTP/1.1 is supported")));
+        return Some(Err(Response::refusal("505 HTTP Version Not Supported", "only HTTP/1.1 is supported")));
     }
     let without_body = method == "HEAD";
     if method != "GET" && !without_body {
-        return Some(Err(Answer::refusal("405 Method Not Allowed", "use GET")));
+        return Some(Err(Response::refusal("405 Method Not Allowed", "use GET")));
     }
     let form = match target.split('?').next() {
         Some("/metrics") => Form::Prometheus,
         Some("/metrics.json") => Form::Json,
-        _ => return Some(Err(Answer::refusal("404 Not Found", "use /metrics or /metrics.json"))),
+        _ => return Some(Err(Response::refusal("404 Not Found", "use /metrics or /metrics.json"))),
     };
-    Some(Ok(Wanted { form, without_body }))
+    Some(Ok(Request { form, without_body }))
 }
 
-impl Wanted {
-    /// The answer, with what is known.
-    pub fn of(self, cluster: &str, usage: Option<&Usage>) -> Answer {
+impl Request {
+    /// The response; without figures it says that there are none.
+    pub fn respond(self, cluster: &str, usage: Option<&Usage>) -> Response {
         let figures = usage.map(Usage::figures).unwrap_or_default();
         let without_body = self.without_body;
         if figures.is_empty() {
             let why = "the broker did not report its metrics: it is starting, stopping or very busy";
-            return Answer { without_body, ..Answer::refusal("503 Service Unavailable", why) };
+            return Response { without_body, ..Response::refusal("503 Service Unavailable", why) };
         }
         let (kind, body) = match self.form {
             Form::Prometheus => ("text/plain; version=0.0.4; charset=utf-8", text(cluster, &figures)),
             Form::Json => ("application/json", json(cluster, &figures)),
         };
-        Answer { status: "200 OK", kind, body, without_body }
+        Response { status: "200 OK", kind, body, without_body }
     }
 }
 
-impl Answer {
-    fn refusal(status: &'static str, why: &str) -> Answer {
-        Answer { status, kind: "text/plain; charset=utf-8", body: format!("{why}\n"), without_body: false }
+impl Response {
+    fn refusal(status: &'static str, why: &str) -> Response {
+        Response { status, kind: "text/plain; charset=utf-8", body: format!("{why}\n"), without_body: false }
     }
 
-    pub fn too_long() -> Answer {
-        Answer::refusal("431 Request Header Fields Too Large", "the request is too long")
+    pub fn too_long() -> Response {
+        Response::refusal("431 Request Header Fields Too Large", "the request is too long")
     }
 
-    /// As it is sent.
+    /// The bytes to send.
     pub fn bytes(&self) -> Vec<u8> {
-        let Answer { status, kind, body, without_body } = self;
+        let Response { status, kind, body, without_body } = self;
         let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
         let length = body.len();
         let head = format!(
@@ -121,8 +121,8 @@ mod tests {
     }
 
     fn answer(request: &str) -> String {
-        let wanted = wanted(request.as_bytes()).expect("a whole request");
-        let answer = wanted.map_or_else(|refusal| refusal, |wanted| wanted.of("mc", Some(&usage())));
+        let wanted = parse_request(request.as_bytes()).expect("a whole request");
+        let answer = wanted.map_or_else(|refusal| refusal, |wanted| wanted.respond("mc", Some(&usage())));
         String::from_utf8(answer.bytes()).unwrap()
     }
 
@@ -154,10 +154,10 @@ mod tests {
             assert!(answer(request).starts_with(&format!("HTTP/1.1 {status} ")), "{request:?}: {}", answer(request));
         }
         assert!(answer("HEAD /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
-        assert_eq!(wanted(b"GET /metrics HTTP/1.1\r\nHost: a\r\n"), None, "there is more to come");
-        let Some(Ok(wanted)) = wanted(b"GET /metrics HTTP/1.1\r\n\r\n") else { panic!("it is asked for") };
+        assert_eq!(parse_request(b"GET /metrics HTTP/1.1\r\nHost: a\r\n"), None, "there is more to come");
+        let Some(Ok(wanted)) = parse_request(b"GET /metrics HTTP/1.1\r\n\r\n") else { panic!("it is asked for") };
         for usage in [None, Some(&Usage::default())] {
-            assert!(wanted.of("mc", usage).bytes().starts_with(b"HTTP/1.1 503 "));
+            assert!(wanted.respond("mc", usage).bytes().starts_with(b"HTTP/1.1 503 "));
         }
     }
 
@@ -168,7 +168,7 @@ mod tests {
             if end {
                 bytes.extend(b"\r\n\r\n");
             }
-            let answer = wanted(&bytes);
+            let answer = parse_request(&bytes);
             proptest::prop_assert!(answer.is_some() || !end);
         }
     }

@@ -15,7 +15,7 @@ fn password_of(name: &str) -> String {
     format!("{USERS_DIR}/{name}")
 }
 
-/// Why there are none, where the spec asks for some; or what else is to be known.
+/// Why the spec's users are not created, or not added to Flux Accounting.
 pub fn notice(resolved: &Resolved) -> Option<String> {
     let users = &resolved.spec.users;
     match (users.is_empty(), resolved.facts.uid) {
@@ -38,7 +38,7 @@ fn has_accounting(resolved: &Resolved) -> bool {
     flux.and_then(|flux| accounting_of(&flux)).is_some_and(|command| resolved.facts.is_present(&command))
 }
 
-/// The initial program of a lead: before it, the users are added to Flux Accounting where the image has it.
+/// The lead's initial program, after the users were added to Flux Accounting if the image has it.
 pub fn with_accounting(resolved: &Resolved, program: Vec<Word>) -> Vec<Word> {
     let users = &resolved.spec.users;
     if users.is_empty() || resolved.facts.uid != 0 || !has_accounting(resolved) {

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use super::{Planned, Resolved, Step};
 use crate::files::ANY;
 
-/// Before the broker: what an interrupted dump has left goes, and the file of this one is made.
+/// The step before the broker: removes what interrupted dumps have left, and creates the file of this one.
 pub fn prepare(resolved: &Resolved) -> Option<Planned> {
     let archive = resolved.spec.archive.as_deref()?;
     let step = Step::PrepareArchive {
@@ -16,13 +16,13 @@ pub fn prepare(resolved: &Resolved) -> Option<Planned> {
     Some(Planned::with(&["attempt", "uid"], step))
 }
 
-/// After the broker: the dump takes the archive's place, if it is whole.
+/// The step after the broker: puts the dump in the archive's place, if it is whole.
 pub fn publish(resolved: &Resolved) -> Option<Planned> {
     let archive = resolved.spec.archive.clone()?;
     Some(Planned::with(&["attempt"], Step::PublishArchive { from: dump(resolved, &archive), to: archive }))
 }
 
-/// The broker's options for it.
+/// The broker's options to restore the archive and to write a dump.
 pub fn options(resolved: &Resolved, facts: &mut Vec<&'static str>) -> Vec<String> {
     let Some(archive) = &resolved.spec.archive else { return Vec::new() };
     facts.extend(["archive", "attempt"]);
@@ -34,8 +34,8 @@ fn dump(resolved: &Resolved, archive: &str) -> String {
     beside(resolved, archive, &resolved.facts.attempt)
 }
 
-/// In the archive's folder, so that it can be renamed, and with its suffix, by which Flux knows the format. The name is
-/// this MiniCluster's, and this start's: a pod that was lost may still be dumping when the next one begins.
+/// Path of a dump: in the archive's folder, so that it can be renamed, and with its suffix, by which Flux knows the format.
+/// The name belongs to this MiniCluster and this start: a lost pod may still be dumping when the next one begins.
 fn beside(resolved: &Resolved, archive: &str, attempt: &str) -> String {
     let spec = resolved.spec;
     let digest = Sha256::digest(format!("{}/{}:{archive}", spec.namespace, spec.name));

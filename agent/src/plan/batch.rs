@@ -5,7 +5,7 @@ use flux_shared::agent_spec::BatchLine;
 use super::display::quote;
 use super::{Content, Mode, PlanError, Planned, Resolved, Step};
 
-/// The script's path: the pod's own, since MiniClusters may share a working directory. Its name is the job's in Flux.
+/// The script's path, in the pod's own folder, since MiniClusters may share a working directory. Flux names the job by it.
 pub fn path(resolved: &Resolved) -> String {
     format!("{}/flux-job.batch", resolved.paths.config_root())
 }
@@ -21,14 +21,14 @@ pub fn file(resolved: &Resolved, text: String) -> Planned {
     Planned::with(&["uid", "shell"], step)
 }
 
-/// What Flux's own kill-timeout is, after which a job that was told to end is killed.
+/// Flux's default kill-timeout, in seconds, after which a job that was told to end is killed.
 const USUAL_TIME: f64 = 5.0;
-/// What the batch's instance needs for its own way down.
+/// Seconds that the batch's instance needs to shut down.
 const WAY_DOWN: f64 = 4.0;
 
-/// The broker's option and the file for the instance that a batch is: at a stop its jobs are cancelled, and shall have what the
-/// program has. (A node that is lost is lost to the instance around it as well, which does not wait for so long.) None: that
-/// is no more than Flux gives; or a broker of it may run in a pod of another cluster, without the file.
+/// The broker's option and the file for the instance that a batch is, so that at a stop its jobs get as much time as a program
+/// gets. (A lost node is lost to the surrounding instance as well, which does not wait for so long.) None: Flux gives as much
+/// by default; or a broker of the batch may run in a pod of another cluster, without the file.
 pub fn configuration(resolved: &Resolved) -> Option<(String, Planned)> {
     let time = super::resolved::time_to_end(resolved) - WAY_DOWN;
     let spec = resolved.spec;
@@ -36,14 +36,14 @@ pub fn configuration(resolved: &Resolved) -> Option<(String, Planned)> {
         return None;
     }
     let content = Content::Text(format!("[exec]\nkill-timeout = \"{time}s\"\n"));
-    let (path, owner) = (format!("{}/exec.toml", resolved.paths.batch_config_dir()), resolved.own());
+    let (path, owner) = (format!("{}/exec.toml", resolved.paths.batch_config_dir()), resolved.agent_owner());
     let file = Step::File { path, mode: Mode(0o644), owner, content };
     let option = format!("--broker-opts=--config-path={}", resolved.paths.batch_config_dir());
     Some((option, Planned::with(&["uid", "grace_period"], file)))
 }
 
-/// One submission a line, its text untouched; then the end of the queue is awaited, the jobs are listed and those that failed
-/// told.
+/// The script: one submission a line, its text untouched; then it waits for the queue to be idle, lists the jobs and names
+/// those that failed.
 pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanError> {
     let logs = resolved.logs.trim_end_matches('/');
     let submit: Vec<String> = resolved.spec.flux.submit_command.iter().map(|word| quote(word)).collect();
@@ -54,7 +54,7 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
         let (err, out) = (output("err"), output("out"));
         script += &format!("{submit} --flags waitable --error={err} --output={out} {text}\n");
     }
-    // The last one's code is the batch's: 1 if a job has failed, each of which it names.
+    // The last command's code is the batch's: 1 if a job has failed. It names each of these.
     script += "flux queue idle\nflux jobs -a\nflux job wait --all\n";
     Ok(script)
 }

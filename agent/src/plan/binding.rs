@@ -28,23 +28,23 @@ impl Binding {
         Binding { on, why }
     }
 
-    /// For people, in one line.
+    /// One line for people.
     pub fn line(&self) -> String {
         let (is, other) = if self.on { ("on", "off") } else { ("off", "per-task") };
         format!("{is}: {} (a job can set -o cpu-affinity={other})", self.why)
     }
 }
 
-/// What gives a container CPUs of its own.
+/// How a container gets exclusive CPUs.
 const WHOLE: &str = "a Guaranteed pod gets exclusive CPUs from the kubelet's static CPU manager";
 
 fn counted(cpus: u32) -> String {
     if cpus == 1 { "1 CPU".into() } else { format!("{cpus} CPUs") }
 }
 
-/// The kubelet's static CPU manager gives a pod of the class Guaranteed the CPUs that it asks for; pods of the other classes share
-/// what is left, which is narrower than the machine as well. It tells the kernel the class: the score is above 0 for those. A
-/// quota that is none of these CPUs' is that of a share.
+/// Whether a cpuset is this container's alone. The kubelet's static CPU manager gives a Guaranteed pod exclusive CPUs; all other
+/// pods share what is left, which is narrower than the machine as well, and have an oom_score_adj above 0. A quota of less
+/// than the cpuset's CPUs means a share of them, too.
 fn is_own(cpus: u32, facts: &Facts) -> bool {
     facts.oom_score <= 0 && facts.cpu_quota.is_none_or(|quota| quota >= f64::from(cpus))
 }

@@ -9,10 +9,10 @@ use super::error::RenderError;
 use super::{Content, Mode, PlanError, Planned, Resolved, Step, discovery, hosts, scheduler};
 use crate::known_paths::SYSTEM_CONFIG;
 
-/// The directories of Flux. Who runs it owns those that it writes to, and no folder above one.
+/// The directories of Flux. Flux's user owns those that it writes to, and no folder above them.
 pub fn directories(resolved: &Resolved) -> Vec<Planned> {
     let paths = &resolved.paths;
-    let (own, owner) = (resolved.own(), resolved.identity.owner);
+    let (own, owner) = (resolved.agent_owner(), resolved.identity.owner);
     let mut directories = vec![
         (paths.config_root(), 0o755, own),
         (paths.broker_config_dir(), 0o755, own),
@@ -29,7 +29,7 @@ pub fn directories(resolved: &Resolved) -> Vec<Planned> {
         directories.push((resolved.logs.clone(), 0o755, owner));
     }
     let make = |(path, mode, owner)| Planned::with(&["uid"], Step::Directory { path, mode: Mode(mode), owner });
-    // One that is there already may be a volume of the user's, as their working directory may be.
+    // A folder that is there already may be a volume of the user's, as their working directory may be.
     let give = || Planned::with(&["uid", "passwd"], Step::Give { path: resolved.logs.clone(), owner });
     let is_batch = matches!(resolved.spec.runner.program, Program::Batch { .. } | Program::BatchRaw { .. });
     directories.into_iter().map(make).chain((is_there && is_batch).then(give)).collect()
@@ -38,7 +38,7 @@ pub fn directories(resolved: &Resolved) -> Vec<Planned> {
 /// The hostlist, one line.
 pub fn hostlist(resolved: &Resolved) -> Planned {
     let content = Content::Text(format!("{}\n", resolved.hosts.list));
-    let owner = resolved.own();
+    let owner = resolved.agent_owner();
     Planned::with(&["uid"], Step::File { path: resolved.paths.hostlist(), mode: Mode(0o644), owner, content })
 }
 
@@ -48,12 +48,12 @@ pub fn config(resolved: &Resolved) -> Result<Planned, PlanError> {
         Some(text) => (text.clone(), &["uid"]),
         None => (generate(resolved)?, &["uid", "address", "cluster_domain", "cores", "view"]),
     };
-    let owner = resolved.own();
+    let owner = resolved.agent_owner();
     let content = Content::Text(text);
     Ok(Planned::with(facts, Step::File { path: resolved.paths.broker_toml(), mode: Mode(0o644), owner, content }))
 }
 
-/// Links from where the first documents had the files to where they are. With a view they were made when it was
+/// Links from the files' paths in the first documents to where they are. With a view they were made when it was
 /// brought in; without one they may have been made by the agent's installer.
 pub fn documented_links(resolved: &Resolved) -> Vec<Planned> {
     let mut links: Vec<Planned> = system_link(resolved).into_iter().collect();
@@ -67,7 +67,7 @@ pub fn documented_links(resolved: &Resolved) -> Vec<Planned> {
     links
 }
 
-/// Where Design 3.3 has the broker's configuration, if that can be written: the folder, or the file in one that is there.
+/// The link at Design 3.3's path of the broker's configuration, if it can be made: the folder, or the file in one that exists.
 fn system_link(resolved: &Resolved) -> Option<Planned> {
     let facts = resolved.facts;
     if !resolved.is_system_like() {
@@ -129,7 +129,7 @@ struct Resource {
     path: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     noverify: bool,
-    /// More cores than the broker may use are left in what it found.
+    /// Keeps cores in the discovered resources that the broker itself may not use.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     norestrict: bool,
 }
@@ -160,8 +160,8 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
         access: Access { allow_guest_user: true, allow_root_owner: true },
         bootstrap: bootstrap(resolved),
         resource: resource(resolved),
-        // Unset: Flux's own five minutes. A lead on a busy node may be silent for long, and one that is gone is noticed by
-        // the agent.
+        // Unset: Flux's default of five minutes. A lead on a busy node may be silent for long, and the agent notices one
+        // that is gone.
         heartbeat: resolved.spec.flux.heartbeat_timeout.clone().map(|timeout| Heartbeat { timeout }),
         modules: scheduler::chosen(resolved)?
             .map(|kind| Modules { alternatives: Alternatives { sched: scheduler::module(kind) } }),
@@ -182,14 +182,15 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
     toml::to_string(&table).map_err(|error| failed(error.to_string()))
 }
 
-/// Where each broker says what it has, nothing, or only that more is claimed. Else the lead says it for all, and the others
-/// only need `[bootstrap]`. Flux drains a node that has fewer cores than R says, so where nodes may be unlike the lead's, or the
-/// user claims more than there are, it must not check; and it compares host names, which with their nodes' network pods have
-/// not of their own.
+/// The table `[resource]`. Where each broker discovers its own resources: none, or flags. Otherwise the lead has R for all, and
+/// the others need only `[bootstrap]`. Flux drains a node with fewer cores than in R: it must not check where nodes may differ
+/// from the lead's, or where the user claims more cores than there are. Nor with the nodes' network: Flux compares host names,
+/// and these are the nodes' own.
 fn resource(resolved: &Resolved) -> Option<Resource> {
     let declared = resolved.spec.runner.cores;
     if discovery::is_discovered(resolved) {
-        // What is found cannot be missing. But a node may be replaced by another one, and Flux may be too old to forget it.
+        // What is discovered cannot be missing. But R may be that of an earlier instance, with another node, where Flux is too
+        // old to forget it.
         let noverify = discovery::may_be_old(resolved);
         let norestrict = declared.is_some_and(|cores| cores > resolved.facts.cores);
         return (noverify || norestrict).then_some(Resource { path: None, noverify, norestrict });
@@ -218,7 +219,7 @@ fn bootstrap(resolved: &Resolved) -> Bootstrap {
     }
 }
 
-/// A lead in another cluster is reached by its address and port; of a host that is named twice the first entry counts.
+/// A lead in another cluster is reached by its address and port. If a host is named twice, the first entry counts.
 fn host_entries(resolved: &Resolved) -> Vec<HostEntry> {
     let all = HostEntry { host: resolved.hosts.list.clone(), bind: None, connect: None };
     match &resolved.spec.network.lead {
@@ -231,7 +232,7 @@ fn host_entries(resolved: &Resolved) -> Vec<HostEntry> {
     }
 }
 
-/// An IPv6 address as a URI has it.
+/// An address as in a URI: IPv6 in brackets.
 fn bracketed(address: &str) -> String {
     if address.contains(':') { format!("[{address}]") } else { address.to_owned() }
 }

@@ -1,4 +1,4 @@
-//! How the environment changes: of all that follows a step, or of one program.
+//! Changes of the environment, for all later steps or for one program.
 
 use flux_shared::words::Word;
 use serde::Serialize;
@@ -11,13 +11,13 @@ pub enum EnvChange {
         name: String,
         value: Word,
     },
-    /// `old + separator + value`, or the value alone where there is no old one; nothing if it is already in it.
+    /// Becomes `old + separator + value`, or the value alone if there is no old one; stays if the value is already in it.
     Append {
         name: String,
         separator: char,
         value: String,
     },
-    /// Only where it is not set.
+    /// Sets it only if it is not set.
     Default {
         name: String,
         value: String,

@@ -1,5 +1,5 @@
-//! The certificate: from the mounted Secret to a file that Flux accepts (a Secret's own mode may be too open); or derived from
-//! a mounted seed.
+//! The certificate: copied from the mounted Secret to a file that Flux accepts (a Secret's own mode may be too open), or
+//! derived from a mounted seed.
 
 use flux_shared::names;
 use flux_shared::paths::CURVE_FILE;
@@ -10,7 +10,7 @@ pub fn step(resolved: &Resolved) -> Option<Planned> {
     let (content, fact) = match &resolved.facts.key {
         None => (Content::Curve { source: CURVE_FILE.into() }, "curve"),
         Some(key) => {
-            // A JobSet has one uid and perhaps several Jobs: each is an instance of its own.
+            // A JobSet has one uid, and may have several Jobs, each of which is an instance of its own.
             let name = &resolved.spec.name;
             let of = [name.clone()].into_iter().chain(key.of.iter().cloned()).collect();
             (Content::DerivedCurve { seed: key.seed.clone(), name: names::host(name, 0), of }, "key")

@@ -1,13 +1,13 @@
-//! What this pod has, as Flux reads it: cores and GPUs in hwloc's XML, for `FLUX_HWLOC_XMLFILE`. By hand: crates for hwloc
+//! This pod's resources, as Flux reads them: cores and GPUs in hwloc's XML, for `FLUX_HWLOC_XMLFILE`. By hand: crates for hwloc
 //! bind its C library.
 //!
-//! Where all brokers are there before anything runs, R is not written: each broker looks at its own pod, and Flux puts the R of
-//! all together. So nodes may be unlike each other. Its own look would take the whole node for the pod's, though: it does not
-//! know of CPU limits, and knows GPUs by libraries that few images have. This file says what the agent sees.
-//! (Flux falls back on its own look where it cannot read the file: hwloc 1.)
+//! If all brokers are there before anything runs, R is not written: each broker discovers its own pod's resources, and Flux
+//! combines them into R. So nodes may differ. Flux's own discovery would take the whole node for the pod's, though: it does
+//! not know of CPU limits, and finds GPUs by libraries that few images have. The file says what the agent sees. (Flux falls
+//! back on its own discovery if it cannot read the file: hwloc 1.)
 //!
-//! State that is read back (an archive, an attempt before this one) has the R of its time in it, which Flux would take. A
-//! file for `flux modprobe` takes it away.
+//! State that is read back (from an archive, or an earlier attempt) contains the R of its time, which Flux would use. A file
+//! for `flux modprobe` removes it.
 
 use std::fmt::Write;
 
@@ -17,11 +17,11 @@ use super::{Content, EnvChange, Mode, Planned, Resolved, Step, set};
 
 /// The variable that names the file.
 const VARIABLE: &str = "FLUX_HWLOC_XMLFILE";
-/// The variable that names more folders of `flux modprobe`'s.
+/// The variable with more folders for `flux modprobe`.
 const MODPROBE: &str = "FLUX_MODPROBE_PATH_APPEND";
 
-/// Whether each broker says what it has. Else R says it for all: it must be known before they are all there (elastic sizes,
-/// clusters that join later), or it is taken from an archive, where Flux is too old to be told otherwise.
+/// Whether each broker discovers its own resources. Otherwise R is written for all: it must be known before they are all there
+/// (elastic sizes, clusters that join later), or an archive has it, and Flux is too old to forget that.
 pub fn is_discovered(resolved: &Resolved) -> bool {
     let spec = resolved.spec;
     let all_are_awaited = resolved.hosts.size() == spec.size && spec.quorum.is_none_or(|quorum| quorum == spec.size);
@@ -39,17 +39,17 @@ pub fn may_be_old(resolved: &Resolved) -> bool {
     resolved.spec.archive.is_some() || resolved.spec.restart_policy == RestartPolicy::OnFailure
 }
 
-/// Whether that R is taken out of the state before it is used.
+/// Whether that R is removed from the state before it is used.
 fn forgets(resolved: &Resolved) -> bool {
     resolved.is_lead() && may_be_old(resolved) && resolved.facts.flux_modprobe
 }
 
-/// The file, and the variable that leads to it. In the environment of all that follows: an instance within this one looks too.
+/// The variable with the file's path, for all later steps: an instance inside this one discovers resources, too.
 pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
     is_discovered(resolved).then(|| set(VARIABLE, &resolved.paths.topology()))
 }
 
-/// What the lead's broker alone is told.
+/// The variable for the lead's broker alone.
 pub fn broker_variable(resolved: &Resolved) -> Option<EnvChange> {
     let value = resolved.paths.modprobe_dir();
     (is_discovered(resolved) && forgets(resolved)).then(|| EnvChange::Append {
@@ -59,21 +59,24 @@ pub fn broker_variable(resolved: &Resolved) -> Option<EnvChange> {
     })
 }
 
-/// What has this pod; and on the lead what makes Flux look at all of them again.
+/// The file with this pod's resources; on the lead also the task that makes Flux discover all of them again.
 pub fn steps(resolved: &Resolved) -> Option<Vec<Planned>> {
     is_discovered(resolved).then(|| {
         let file = |path: String, text: String| Step::File {
             path,
             mode: Mode(0o644),
-            owner: resolved.own(),
+            owner: resolved.agent_owner(),
             content: Content::Text(text),
         };
         let mut facts = vec!["uid", "cores", "cpus", "cpu_quota", "gpus"];
         facts.extend(resolved.spec.archive.iter().flat_map(|_| ["archive", "flux_modprobe"]));
         let mut steps = vec![Planned::with(&facts, file(resolved.paths.topology(), xml(resolved)))];
         if forgets(resolved) {
-            let folder =
-                Step::Directory { path: resolved.paths.modprobe_rc1_dir(), mode: Mode(0o755), owner: resolved.own() };
+            let folder = Step::Directory {
+                path: resolved.paths.modprobe_rc1_dir(),
+                mode: Mode(0o755),
+                owner: resolved.agent_owner(),
+            };
             steps.push(Planned::with(&["uid", "flux_modprobe"], folder));
             let path = format!("{}/flux-agent.py", resolved.paths.modprobe_rc1_dir());
             steps.push(Planned::with(&["uid", "flux_modprobe"], file(path, FORGETS.to_owned())));
@@ -82,7 +85,7 @@ pub fn steps(resolved: &Resolved) -> Option<Vec<Planned>> {
     })
 }
 
-/// Python, as `flux modprobe rc1` reads it.
+/// The task, in Python, as `flux modprobe rc1` reads it.
 const FORGETS: &str = "\
 # The resources of an instance before this one, in the state that was read back: each broker says what it has now.
 import flux.kvs
@@ -97,10 +100,10 @@ def forget_resources(context):
 ";
 
 fn xml(resolved: &Resolved) -> String {
-    // The user's word counts, also where there are fewer.
+    // The user's number counts, even if there are fewer.
     let count = resolved.spec.runner.cores.unwrap_or_else(|| resolved.facts.usable_cores()) as usize;
     let known = resolved.facts.cpus.iter().take(count).cloned();
-    // Of more than there are, and of facts that were given for a dry run and name no CPUs.
+    // Other numbers are for cores beyond those that exist, and for assumed facts that name no CPUs.
     let is_taken = |cpu: &u32| resolved.facts.cpus.iter().flatten().any(|taken| taken == cpu);
     let others = (0..MOST_CPUS).filter(|cpu| !is_taken(cpu)).map(|cpu| vec![cpu]);
     let cores: Vec<Vec<u32>> = known.chain(others).take(count.min(MOST_CORES as usize)).collect();
@@ -132,7 +135,7 @@ const HEAD: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topolo
 
 struct Writer {
     text: String,
-    /// Every object has a number of its own.
+    /// Number of the last object: each has its own.
     ids: u32,
     indent: usize,
 }
@@ -158,7 +161,7 @@ impl Writer {
         self.line("</object>");
     }
 
-    /// Each is a device of its own with a backend that Flux counts as a GPU, whoever made it.
+    /// Writes each GPU as a PCI device with a backend that Flux counts as a GPU, whatever its vendor.
     fn gpus(&mut self, count: u32) {
         self.open("Bridge", "bridge_type=\"0-1\" depth=\"0\" bridge_pci=\"0000:[00-ff]\"");
         for gpu in 0..count.min(MOST_GPUS) {
@@ -172,7 +175,7 @@ impl Writer {
     }
 }
 
-/// More than machines have: facts that were given for a dry run, and the user, may say anything.
+/// Bounds, above what machines have: assumed facts and the user may say anything.
 const MOST_CORES: u32 = 1024;
 const MOST_CPUS: u32 = 1 << 16;
 const MOST_GPUS: u32 = 64;

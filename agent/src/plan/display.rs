@@ -27,7 +27,7 @@ pub fn word(word: &Word) -> String {
     format!("\"{inner}\"")
 }
 
-/// Inside double quotes.
+/// A character as it is written inside double quotes.
 fn escape(c: char) -> impl Iterator<Item = char> {
     let backslash = matches!(c, '"' | '\\' | '$' | '`').then_some('\\');
     backslash.into_iter().chain(std::iter::once(c))

@@ -13,7 +13,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     if resolved.facts.environment.contains_key("FLUX_URI") {
         changes.push(EnvChange::Remove { name: "FLUX_URI".into() });
     }
-    // What it does may be part of the trace as well.
+    // The program's own spans may be part of the trace as well.
     let trace = resolved.spec.trace.as_ref();
     changes
         .extend(trace.map(|trace| EnvChange::Default { name: "TRACEPARENT".into(), value: trace.parent.to_string() }));
@@ -47,7 +47,7 @@ fn temporary(resolved: &Resolved, steps: &mut Vec<Planned>) -> Option<EnvChange>
     Some(EnvChange::Default { name: "TMPDIR".into(), value })
 }
 
-/// The step for a container beside the runner: the same programs, and where the socket is.
+/// The step for a sidecar: the same programs, and where the socket is.
 pub fn sidecar_step(resolved: &Resolved) -> Planned {
     let mut changes = view_paths(resolved);
     changes.push(set("fluxsocket", &format!("local://{}", resolved.socket())));
@@ -71,7 +71,7 @@ fn view_paths(resolved: &Resolved) -> Vec<EnvChange> {
     changes
 }
 
-/// What makes Flux of any age load the scheduler that was chosen.
+/// The variables that make Flux of any release load the chosen scheduler.
 fn scheduler_changes(resolved: &Resolved) -> Result<Vec<EnvChange>, PlanError> {
     let view = resolved.paths.view();
     let old = !resolved.facts.view.fluxion_modprobe;

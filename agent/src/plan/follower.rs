@@ -11,14 +11,14 @@ use super::{
 
 /// How often a follower's broker is started again before the pod gives up.
 pub const RESTART_LIMIT: u32 = 10;
-/// Flux's process that runs a job's tasks on a node.
+/// Name of Flux's process that runs a job's tasks on a node.
 const JOB_SHELL: &str = "flux-shell";
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let mut steps = runner::prepare(resolved)?;
     steps.extend(snippets::step(resolved, "workerPre", resolved.spec.runner.snippets.worker_pre.as_ref())?);
     let parent = parent(resolved)?;
-    // It must answer before the broker starts.
+    // The parent must answer before the broker starts.
     let wait = parent.clone().map(|parent| Planned::with(&["cluster_domain"], Step::WaitParent(parent)));
     steps.extend(wait);
     steps.push(launch(resolved, parent)?);
@@ -26,7 +26,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     Ok(steps)
 }
 
-/// The broker above this one.
+/// The parent of this pod's broker.
 pub(super) fn parent(resolved: &Resolved) -> Result<Option<Parent>, PlanError> {
     let topology = resolved.spec.flux.topology.as_deref();
     let rank = topology::parent(topology, resolved.rank, resolved.hosts.size())?;
@@ -34,7 +34,7 @@ pub(super) fn parent(resolved: &Resolved) -> Result<Option<Parent>, PlanError> {
 }
 
 /// The broker of `rank` by its full name, so that the resolver needs no search list; or a remote lead as it was given.
-/// A broker.toml of the user's own may name other hosts and ports: Flux then waits by itself.
+/// None with a broker.toml of the user's own, which may name other hosts and ports: Flux then waits by itself.
 fn reached(resolved: &Resolved, rank: u32) -> Option<Parent> {
     let spec = resolved.spec;
     if spec.flux.broker_config.is_some() {

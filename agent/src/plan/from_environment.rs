@@ -19,7 +19,7 @@ use crate::facts::Key;
 
 type Environment = BTreeMap<String, String>;
 
-/// A spec of which the command line says all that it must say: a task on each node.
+/// The spec if the command line says everything else: one task on each node.
 const USUAL: &str = "tasks = 0";
 
 /// Names of variables, and the program.
@@ -53,7 +53,7 @@ pub struct FromEnvironment {
 }
 
 impl FromEnvironment {
-    /// Whether nothing is said.
+    /// Whether no option is given.
     pub fn is_empty(&self) -> bool {
         *self == FromEnvironment::default()
     }
@@ -63,7 +63,7 @@ impl FromEnvironment {
         (self.name_from_env.is_some() || self.lead_from_env.is_some()).then_some(USUAL)
     }
 
-    /// Puts into `spec` what is told.
+    /// Applies the options to `spec`.
     pub fn put_into(&self, spec: &mut AgentSpec, environment: &Environment) -> Result<(), PlanError> {
         let value = |option, name: &Option<String>| {
             let value = name.as_ref().map(|name| value(option, name, environment));
@@ -94,7 +94,7 @@ impl FromEnvironment {
         Ok(())
     }
 
-    /// Of what the certificate is derived; none: it is mounted.
+    /// What the certificate is derived from; none: it is mounted.
     pub fn key(&self, environment: &Environment) -> Result<Option<Key>, PlanError> {
         if self.key_from_env.is_empty() {
             return Ok(None);
@@ -105,7 +105,7 @@ impl FromEnvironment {
     }
 }
 
-/// A variable's value, which an empty one is not.
+/// A variable's value; an empty one is an error.
 fn value<'a>(option: &'static str, name: &str, environment: &'a Environment) -> Result<&'a str, PlanError> {
     let found = environment.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
     found.ok_or_else(|| {
@@ -122,7 +122,7 @@ fn size(variable: &str, environment: &Environment) -> Result<u32, PlanError> {
     text.parse().map_err(|_| refused("--size-from-env", variable, &format!("`{text}` is not a number of pods")))
 }
 
-/// The cluster's name and its service, of the lead's host name; more of the domain may follow.
+/// The cluster's name and its service, from the lead's host name `<name>-0.<service>`; more of the domain may follow.
 fn lead(variable: &str, environment: &Environment) -> Result<(String, String), PlanError> {
     let text = value("--lead-from-env", variable, environment)?;
     let mut labels = text.split('.');

@@ -14,7 +14,7 @@ use super::{Content, Mode, Planned, Resolved, Step, shell_defaults};
 pub fn steps(resolved: &Resolved) -> Vec<Planned> {
     let paths = &resolved.paths;
     let file = |path: String, content: Content, facts: &[&'static str]| {
-        Planned::with(facts, Step::File { path, mode: Mode(0o755), owner: resolved.own(), content })
+        Planned::with(facts, Step::File { path, mode: Mode(0o755), owner: resolved.agent_owner(), content })
     };
     let links = HELPER_LINKS.into_iter().map(|link| {
         let (path, target) = paths.link(link);
@@ -36,7 +36,7 @@ fn exports(resolved: &Resolved) -> BTreeMap<String, Word> {
         own("LD_LIBRARY_PATH"),
         ("fluxsocket".to_owned(), Word::literal(format!("local://{}", resolved.socket()))),
     ]);
-    // Where Flux runs as another user, whoever enters the pod may be root, and has a home.
+    // If Flux runs as another user, whoever enters the pod may be root, who has another home.
     exports.extend(resolved.identity.run_as.is_none().then(|| own("HOME")));
     exports.extend(resolved.python_path().map(|_| own("PYTHONPATH")));
     let user = resolved.spec.flux.environment.iter();
@@ -45,14 +45,14 @@ fn exports(resolved: &Resolved) -> BTreeMap<String, Word> {
     exports
 }
 
-/// A shell, or the command given, inside the instance.
+/// flux-connect.sh: starts a shell, or the command given, inside the instance.
 fn connect(resolved: &Resolved) -> String {
     let view = quote(&resolved.paths.flux_view_sh());
     let shell = resolved.facts.shell.as_deref().unwrap_or("/bin/sh");
     format!("#!/bin/sh\n. {view}\n[ $# -gt 0 ] || set -- {shell}\nexec flux proxy \"$fluxsocket\" \"$@\"\n")
 }
 
-/// Fluxion in place of the scheduler that runs, whichever it is. To be run inside the instance, on the lead.
+/// load-fluxion.sh: puts Fluxion in place of the scheduler that runs. To be run inside the instance, on the lead.
 fn fluxion(resolved: &Resolved) -> String {
     let modules = format!("{}/lib/flux/modules", resolved.paths.view());
     let load = |name: &str| match resolved.spec.view.enabled {

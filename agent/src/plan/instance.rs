@@ -13,13 +13,13 @@ use crate::facts::Facts;
 /// The instance as one of its pods sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Instance {
-    /// This host's name and place.
+    /// This host's name, and its rank.
     pub hostname: String,
     pub rank: u32,
     pub is_lead: bool,
     /// Every host in rank order, the short names that Flux uses.
     pub hosts: Vec<String>,
-    /// Ranks that the cluster may grow by, not asked for when it was made: no pod need be there.
+    /// Ranks beyond the initial size, by which the cluster may grow: they need not have a pod.
     pub spare: Vec<u32>,
     /// What follows a host's name in the DNS, with both dots.
     pub suffix: String,
@@ -29,9 +29,9 @@ pub struct Instance {
     pub parent: Option<(String, u16)>,
     /// Who Flux runs as.
     pub owner: Owner,
-    /// … and what its environment says of them, where they are not the agent's own user.
+    /// The same user with HOME and names, if that is not the agent's own user.
     pub run_as: Option<RunAs>,
-    /// From the container's environment to that of Flux.
+    /// Changes that make the container's environment Flux's.
     pub environment: Vec<EnvChange>,
     /// The `flux` program, or why there is none.
     pub flux: Result<String, PlanError>,
@@ -75,7 +75,7 @@ impl Instance {
         })
     }
 
-    /// How many brokers belong to it in any case.
+    /// How many brokers belong to it in any case: all but the spare ones.
     pub fn asked_for(&self) -> usize {
         self.hosts.len() - self.spare.len()
     }

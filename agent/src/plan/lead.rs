@@ -27,7 +27,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     Ok(steps)
 }
 
-/// A broker without a program may start again.
+/// The check of earlier starts; none for a broker without a program, which may start again.
 fn once(resolved: &Resolved, initial: &Initial) -> Option<Planned> {
     if !initial.has_program() {
         return None;
@@ -48,7 +48,7 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     let mut facts = vec![resolved.flux_fact(), "grace_period"];
     let mut argv: Vec<Word> = Vec::new();
     let has_program = initial.has_program();
-    // A prefix of the program stands inside the instance, that of the broker before it.
+    // The prefix of a program stands inside the instance; without a program it stands before the broker.
     let prefix = if has_program { &[] } else { resolved.spec.runner.prefix.as_slice() };
     match has_program {
         true => {
@@ -99,19 +99,19 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     Ok(Planned::with(&facts, Step::Launch(launch.into())))
 }
 
-/// What is served of the broker, which must be asked for it.
+/// The metrics to serve, if there is a socket to ask the broker at.
 fn metrics(resolved: &Resolved) -> Option<Metrics> {
     let cluster = resolved.spec.name.clone();
     runner::socket(resolved).and(resolved.spec.flux.metrics_port).map(|port| Metrics { port, cluster })
 }
 
-/// Where the program's own end is noted, empty and Flux's own to write: the broker's code tells of its own end as well.
+/// The file for the note on the program's end, empty and owned by Flux's user: the broker's exit code may be about its own end.
 fn result_file(resolved: &Resolved) -> Planned {
     let (path, owner) = (resolved.paths.program_result(), resolved.identity.owner);
     Planned::with(&["uid"], Step::File { path, mode: Mode(0o600), owner, content: Content::Text(String::new()) })
 }
 
-/// What stands before the program: it notes how that ended, and gives it or its jobs SIGTERM and time at a stop.
+/// The words before the program: `flux-agent program` notes how it ended, and at a stop gives it or its jobs SIGTERM and time.
 fn wrapper(resolved: &Resolved) -> Vec<String> {
     let within = format!("--within={}", super::resolved::time_to_end(resolved));
     let mut words =

@@ -3,7 +3,7 @@
 use super::{Mode, Owner, Planned, Resolved, Step};
 use crate::known_paths::{MUNGE, MUNGE_KEY};
 
-/// Where its socket is.
+/// The folder of Munge's socket.
 const RUN_DIR: &str = "/run/munge";
 
 pub fn steps(resolved: &Resolved) -> Vec<Planned> {

@@ -11,7 +11,7 @@ use super::{EnvChange, Resolved, set};
 const ATTRIBUTE: &str = "hostname";
 const VARIABLE: &str = "FLUX_FAKE_HOSTNAME";
 
-/// The name that the broker has, where it is not the host's.
+/// The broker's name, if it is not the host's.
 fn name<'a>(resolved: &'a Resolved) -> Option<&'a str> {
     resolved.spec.network.host_network.then_some(resolved.hostname.as_str())
 }
@@ -21,12 +21,12 @@ pub fn attribute(resolved: &Resolved) -> Option<(&'static str, String)> {
     name(resolved).map(|name| (ATTRIBUTE, name.to_owned()))
 }
 
-/// What the broker is told.
+/// The variable for the broker.
 pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
     name(resolved).map(|name| set(VARIABLE, name))
 }
 
-/// What the lead's program is not told, and so no job.
+/// The option that keeps the variable from the lead's program, and so from every job.
 pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
     name(resolved).map(|_| format!("--without={VARIABLE}"))
 }

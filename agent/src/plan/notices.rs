@@ -1,4 +1,4 @@
-//! What a person should know about a plan, a line each: where the spec's word could not be kept as it stands.
+//! What a person should know about a plan, a line each: where the spec could not be followed as it stands.
 
 use flux_shared::agent_spec::Program;
 

@@ -3,7 +3,7 @@
 use super::topology::DEFAULT_FANOUT;
 use super::{Resolved, node_network};
 
-/// The level that shows everything.
+/// Flux's log level that shows everything.
 const DEBUG: u8 = 7;
 
 /// `-S` attributes for any rank. `interactive`: no initial program at all.
@@ -50,7 +50,7 @@ fn attribute(name: &str, value: impl std::fmt::Display) -> String {
     format!("-S{name}={value}")
 }
 
-/// Brokers to wait for, where that is not simply all of them.
+/// Number of brokers to wait for, if that is not simply all of them.
 fn quorum(resolved: &Resolved) -> Option<u32> {
     let spec = resolved.spec;
     spec.quorum.or_else(|| (resolved.hosts.size() != spec.size && spec.network.lead.is_none()).then_some(spec.size))

@@ -8,7 +8,7 @@ use super::{Content, Mode, PlanError, Planned, Resolved, Stdout, Step, accounts,
 /// What runs inside the instance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Initial {
-    /// As one would type it. Empty: nothing, but the broker alone, until it is shut down.
+    /// The program as one would type it. Empty: the broker alone, until it is shut down.
     pub program: Vec<Word>,
     /// The same with what the agent puts around it.
     pub words: Vec<Word>,
@@ -30,12 +30,12 @@ struct Wrapped {
 }
 
 impl Wrapped {
-    /// Nothing around it.
+    /// A program with nothing around it.
     fn plain(program: Vec<Word>) -> Wrapped {
         Wrapped { words: program.clone(), program }
     }
 
-    /// The agent measures it, where that is asked for and shown.
+    /// A program whose time the agent measures, if that is asked for and shown.
     fn timed(resolved: &Resolved, program: Vec<Word>) -> Wrapped {
         Wrapped { words: timed(resolved).into_iter().chain(program.clone()).collect(), program }
     }
@@ -130,14 +130,14 @@ fn run_batch(resolved: &Resolved) -> Wrapped {
 /// Where Flux writes the batch's own output, below the working directory, unless it is told otherwise.
 const FLUX_OUTPUT: &str = "flux-{{id}}.out";
 
-/// Where it must be told to write: the working directory is the image's, and so perhaps root's alone.
+/// The path that Flux must be told to write the output to, if its user may not write to the working directory.
 fn own_output(resolved: &Resolved) -> Option<String> {
     let is_roots = resolved.identity.run_as.is_some() && resolved.spec.runner.working_dir.is_none();
     let is_needed = is_roots || !resolved.facts.is_writable(&resolved.facts.working_directory);
     is_needed.then(|| format!("{}/{FLUX_OUTPUT}", resolved.logs))
 }
 
-/// Where the user's flags have it written: the last one counts.
+/// The path of the output by the user's flags, of which the last one counts.
 fn output_of(flags: &[String]) -> Option<&str> {
     flags.iter().enumerate().rev().find_map(|(at, flag)| match flag.strip_prefix("--output")? {
         "" => flags.get(at + 1).map(String::as_str),
@@ -145,7 +145,7 @@ fn output_of(flags: &[String]) -> Option<&str> {
     })
 }
 
-/// The agent measures what follows, where that is asked for and shown.
+/// The words that make the agent measure what follows, if that is asked for and shown.
 fn timed(resolved: &Resolved) -> Vec<Word> {
     let logging = &resolved.spec.logging;
     match logging.timed && !logging.quiet {
@@ -160,7 +160,7 @@ fn is_debug(resolved: &Resolved) -> bool {
     logging.debug && !logging.quiet
 }
 
-/// The variable of an image that names flags for what is submitted.
+/// An image's variable with flags for what is submitted.
 const OPTION_FLAGS: &str = "FLUX_OPTION_FLAGS";
 
 /// Size and tasks, and the user's flags.

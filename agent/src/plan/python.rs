@@ -10,10 +10,10 @@ use flux_shared::agent_spec::Program;
 use super::{EnvChange, Mode, Planned, Resolved, Step, restful, set};
 
 const VARIABLE: &str = "PYTHONPYCACHEPREFIX";
-/// With it Python writes none.
+/// Disables .pyc files.
 const WRITES_NONE: &str = "PYTHONDONTWRITEBYTECODE";
 
-/// The folder of who runs Flux, if it is of use.
+/// The folder for the compiled files of Flux's user, if it is of use.
 pub fn folder(resolved: &Resolved) -> Option<String> {
     let environment = &resolved.facts.environment;
     let is_users = [VARIABLE, WRITES_NONE]
@@ -23,20 +23,21 @@ pub fn folder(resolved: &Resolved) -> Option<String> {
     of_use.then(|| resolved.paths.python_cache(resolved.identity.owner.uid))
 }
 
-/// The folder, in one that is the agent's own.
+/// Creates the folder, in one that is the agent's own.
 pub fn steps(resolved: &Resolved) -> Vec<Planned> {
     let Some(path) = folder(resolved) else { return Vec::new() };
-    let above = Step::Directory { path: resolved.paths.python_caches(), mode: Mode(0o755), owner: resolved.own() };
+    let above =
+        Step::Directory { path: resolved.paths.python_caches(), mode: Mode(0o755), owner: resolved.agent_owner() };
     let own = Step::Directory { path, mode: Mode(0o700), owner: resolved.identity.owner };
     [above, own].map(|step| Planned::with(&["python_compiled", "uid"], step)).into()
 }
 
-/// What the brokers, and Flux's commands in them, are told.
+/// The variable for the brokers, and so for Flux's commands in them.
 pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
     folder(resolved).map(|folder| set(VARIABLE, &folder))
 }
 
-/// What the lead's program is not told: that of a user's own has its own compiled files.
+/// The option that keeps the variable from a program of the user's own, whose Python has its own compiled files.
 pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
     let is_own = match resolved.spec.runner.program {
         Program::Launcher { .. } => true,
@@ -47,7 +48,7 @@ pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
     folder(resolved).filter(|_| is_own).map(|_| format!("--without={VARIABLE}"))
 }
 
-/// Lua for the job shell: tasks are not told, unless they are brokers.
+/// Lua for the job shell: keeps the variable from tasks, unless they are brokers.
 pub fn kept_from_tasks(resolved: &Resolved) -> Option<String> {
     let folder = folder(resolved)?;
     Some(format!(

@@ -56,17 +56,17 @@ impl<'a> Resolved<'a> {
         })
     }
 
-    /// The same for a container beside the runner: it runs as its own user.
+    /// Changes the identity for a sidecar, which runs as its own user.
     pub fn in_sidecar(&mut self) {
         self.identity = Identity::of(None, self.facts);
     }
 
-    /// Who the agent runs as: the owner of what those that Flux runs as must not change.
-    pub fn own(&self) -> Owner {
+    /// The agent's own user: the owner of what Flux's user must not change.
+    pub fn agent_owner(&self) -> Owner {
         Owner { uid: self.facts.uid, gid: self.facts.gid }
     }
 
-    /// Design 3.3's kind of cluster: Flux is the image's own, and a user is made for it.
+    /// Whether it is Design 3.3's kind of cluster: Flux is the image's own, and a user is made for it.
     pub fn is_system_like(&self) -> bool {
         !self.spec.view.enabled && self.spec.runner.user.is_some()
     }
@@ -138,7 +138,7 @@ impl<'a> Resolved<'a> {
     }
 }
 
-/// As the spec says. The default's place is below the mount where there is no /tmp to write to.
+/// The folder for logs, by the spec. If the default, in /tmp, cannot be written to, it is one below the mount.
 fn logs(spec: &AgentSpec, facts: &Facts) -> String {
     let wanted = &spec.runner.logs;
     let folders: Vec<&str> = Path::new(wanted).ancestors().filter_map(Path::to_str).collect();
@@ -152,7 +152,7 @@ fn logs(spec: &AgentSpec, facts: &Facts) -> String {
 /// How long the program, or its jobs, may take to end at a stop, in seconds.
 pub fn time_to_end(resolved: &Resolved) -> f64 {
     let grace = resolved.facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD) as f64;
-    // The instance goes down in two seconds, on a busy node in four; a dump of its state takes as long as it takes.
+    // The instance shuts down in two seconds, on a busy node in four; how long a dump of its state takes is not known.
     let reserve = if resolved.spec.archive.is_some() { grace / 2.0 } else { (grace / 4.0).clamp(4.0, 10.0) };
     grace - reserve.min(grace / 2.0)
 }
@@ -162,18 +162,18 @@ pub fn hold_stop(facts: &Facts) -> f64 {
     share(facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD), 0.9)
 }
 
-/// What has not ended by itself so many seconds after the stop is killed, shortly before the kubelet would kill the agent, too.
+/// Seconds after a stop when what has not ended is killed, shortly before the kubelet would kill the agent, too.
 pub fn kill_after(facts: &Facts) -> Option<f64> {
     facts.grace_period.map(|grace| share(grace, 0.95))
 }
 
-/// In whole milliseconds.
+/// A share of the grace period, in seconds with whole milliseconds.
 fn share(grace: u64, of_it: f64) -> f64 {
     (grace as f64 * of_it * 1e3).round() / 1e3
 }
 
-/// The host's name. With the node's network, where that is the node's, and on a host that was only described: the one that a
-/// pod of this index has.
+/// The pod's host name. With the node's network, where that is the node's, and for assumed facts without one: the name of a
+/// pod with this index.
 fn hostname(spec: &AgentSpec, facts: &Facts) -> Result<String, PlanError> {
     let of = |index| Ok(flux_shared::names::host(&spec.name, index));
     match (facts.index, facts.hostname.is_empty()) {

@@ -1,7 +1,7 @@
 //! R, the resource set of the instance (RFC 20, version 1): every host with the same cores and GPUs. For instances that do
 //! not discover it (`discovery`).
 //!
-//! The lead's counts: the others fetch it from there. Its hosts must be those of the instance, each once.
+//! Only the lead's R counts: the other brokers fetch it from there. Its hosts must be those of the instance, each once.
 
 use serde::Serialize;
 
@@ -58,7 +58,7 @@ pub fn step(resolved: &Resolved) -> Result<Planned, PlanError> {
     let step = Step::File {
         path: resolved.paths.resources(),
         mode: Mode(0o644),
-        owner: resolved.own(),
+        owner: resolved.agent_owner(),
         content: Content::Text(text + "\n"),
     };
     Ok(Planned::with(&["uid", "cores", "gpus"], step))

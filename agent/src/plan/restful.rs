@@ -6,14 +6,14 @@ use flux_shared::words::Word;
 
 use super::{Content, Mode, Planned, Resolved, Step};
 
-/// What the lead serves; none: something else, or nothing.
+/// The RESTful API, if that is what the lead runs.
 pub fn wanted<'a>(resolved: &'a Resolved) -> Option<&'a Restful> {
     let runner = &resolved.spec.runner;
     let is_idle = runner.program == Program::Persistent && !runner.interactive && resolved.is_lead();
     runner.restful.as_ref().filter(|_| is_idle)
 }
 
-/// What the server needs to know, readable by who runs it: copies of the mounted Secrets.
+/// Copies of the mounted Secrets that the server needs, readable by its user.
 pub fn files(resolved: &Resolved) -> Vec<Planned> {
     if wanted(resolved).is_none() {
         return Vec::new();

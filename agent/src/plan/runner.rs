@@ -19,7 +19,7 @@ pub fn prepare(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
         steps.extend(init);
         steps.extend(environment::steps(resolved)?);
         let snippets: Vec<Planned> = pre_command.into_iter().chain(pre).collect();
-        let may_have_made_one = (!snippets.is_empty()).then(|| Planned::with(&[], Step::LookAgain));
+        let may_have_made_one = (!snippets.is_empty()).then(|| Planned::with(&[], Step::Replan));
         steps.extend(snippets.into_iter().chain(may_have_made_one));
         steps.extend(users(resolved));
         steps.extend(files(resolved)?);
@@ -63,7 +63,7 @@ fn files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     Ok(steps)
 }
 
-/// What a user asked for to work in belongs to who works there.
+/// Gives the working directory that the user asked for to Flux's user.
 fn working_directory(resolved: &Resolved) -> Option<Planned> {
     let path = resolved.spec.runner.working_dir.clone()?;
     let owner = resolved.identity.run_as?;
@@ -79,12 +79,12 @@ pub fn flux_start(resolved: &Resolved) -> Result<Vec<String>, PlanError> {
     Ok(words)
 }
 
-/// Who is told of a signal, by what stands first: Flux's own program ends what it has started; a user's prefix may be anything.
+/// Which processes get a signal: Flux's own program ends what it has started, but a user's prefix may be anything.
 pub fn signals(prefix: &[Word]) -> Reach {
     if prefix.is_empty() { Reach::Process } else { Reach::Group }
 }
 
-/// Where the broker is told to listen.
+/// The socket at which the broker is told to listen; none if the spec disables it.
 pub fn socket(resolved: &Resolved) -> Option<String> {
     (!resolved.spec.flux.disable_socket).then(|| resolved.paths.socket())
 }

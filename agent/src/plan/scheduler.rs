@@ -1,9 +1,9 @@
 //! Which scheduler Flux is told to load.
 //!
-//! Said: that one. Nothing: the simple one, as documented; but Fluxion, if the view has it, with a queue policy, which is
-//! Fluxion's, or where the runner asks for GPUs. Without a view: what the image's Flux comes with.
-//! Fluxion is made sure of twice: without its modules there is no plan, and with `[modules] alternatives`
-//! (or, before `flux modprobe`, its rc1 script) the broker's start fails where it can't be loaded.
+//! The one that the spec names. If it names none: the simple one, as documented; but Fluxion, if the view has it, with a queue
+//! policy, which only Fluxion has, or if the runner asks for GPUs. Without a view: what the image's Flux comes with.
+//! Fluxion is checked for twice: without its modules there is no plan, and with `[modules] alternatives` (or, before
+//! `flux modprobe`, its rc1 script) the broker's start fails if it cannot be loaded.
 
 use flux_shared::agent_spec::SchedulerKind;
 
@@ -19,7 +19,7 @@ pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
         None if in_view && (flux.queue_policy.is_some() || resolved.spec.runner.gpus) => {
             Ok(Some(SchedulerKind::Fluxion))
         }
-        // Without Fluxion it is what Flux loads anyway.
+        // Without Fluxion, Flux loads the simple one anyway.
         None => Ok(in_view.then_some(SchedulerKind::Simple)),
         said => Ok(said),
     }

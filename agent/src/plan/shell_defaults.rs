@@ -8,12 +8,12 @@ use super::{Binding, Content, EnvChange, Mode, Planned, Resolved, Step, python};
 
 /// The variable that names the folders of such files.
 pub const PATH: &str = "FLUX_SHELL_RC_PATH";
-/// What whether tasks are bound was decided by.
+/// The facts that decide whether tasks are bound.
 const FACTS: [&str; 5] = ["cores", "cpu_quota", "cpuset", "oom_score", "uid"];
 
 /// The defaults of the job shell on this pod: every pod has its own.
 pub fn steps(resolved: &Resolved) -> [Planned; 2] {
-    let (paths, owner) = (&resolved.paths, resolved.own());
+    let (paths, owner) = (&resolved.paths, resolved.agent_owner());
     let folder = Step::Directory { path: paths.shell_rc_dir(), mode: Mode(0o755), owner };
     let content = Content::Text(defaults(&resolved.binding) + &python::kept_from_tasks(resolved).unwrap_or_default());
     let file = Step::File { path: paths.shell_rc(), mode: Mode(0o644), owner, content };
@@ -33,7 +33,7 @@ fn defaults(binding: &Binding) -> String {
     }
 }
 
-/// Behind what the user has set: a file of theirs comes first, and what it decides stays.
+/// Appended to what the user has set: a file of theirs comes first, and what it decides stays.
 pub fn variable(resolved: &Resolved) -> EnvChange {
     EnvChange::Append { name: PATH.into(), separator: ':', value: resolved.paths.shell_rc_dir() }
 }

@@ -68,7 +68,7 @@ fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<P
     Ok(Some(Planned::with(&["uid", "shell"], step)))
 }
 
-/// In the container's own home, or where there is none at the mount's root: the configuration belongs to the runner's.
+/// The script's path: in the container's own home or, if there is none, at the mount's root; the configuration is the runner's.
 fn script_path(resolved: &Resolved, name: &str) -> String {
     let facts = resolved.facts;
     let has_home = facts.is_writable(FALLBACK_HOME) || (facts.uid == 0 && facts.is_present(FALLBACK_HOME));

@@ -1,32 +1,32 @@
 //! The user's shell source as steps. Blank source is no step; any other needs a shell.
 
-use super::{PlanError, Planned, Resolved, Snippet, Stage, Step};
+use super::{PlanError, Planned, Resolved, Snippet, SnippetPhase, Step};
 
 /// The name of a sidecar's program, as a snippet or a launch.
 pub const COMMAND: &str = "command";
 
-/// What shells are told where a failing snippet ends the container.
+/// Options of the shell if a failing snippet ends the container.
 const STRICT: &[&str] = &["-e", "-u"];
-/// The same for bash, where functions inherit it and a pipe fails as a whole.
+/// The same for bash: functions inherit traps of errors, and a pipe fails as a whole.
 const STRICT_BASH: &[&str] = &["-e", "-E", "-u", "-o", "pipefail"];
 
 /// The step of the snippet `name`, before the program.
 pub fn step(resolved: &Resolved, name: &'static str, source: Option<&String>) -> Result<Option<Planned>, PlanError> {
-    at(Stage::Before, resolved, name, source)
+    at(SnippetPhase::Before, resolved, name, source)
 }
 
 /// A sidecar's program that is shell source.
 pub fn program(resolved: &Resolved, source: Option<&String>) -> Result<Option<Planned>, PlanError> {
-    at(Stage::Program, resolved, COMMAND, source)
+    at(SnippetPhase::Program, resolved, COMMAND, source)
 }
 
-/// What tidies up.
+/// The snippet that tidies up after the program.
 pub fn post(resolved: &Resolved, source: Option<&String>) -> Result<Option<Planned>, PlanError> {
-    at(Stage::After, resolved, "post", source)
+    at(SnippetPhase::After, resolved, "post", source)
 }
 
 fn at(
-    stage: Stage,
+    phase: SnippetPhase,
     resolved: &Resolved,
     name: &'static str,
     source: Option<&String>,
@@ -39,13 +39,13 @@ fn at(
         (true, false) => STRICT,
         (false, _) => &[],
     };
-    let silent = logging.quiet && stage == Stage::Before;
+    let silent = logging.quiet && phase == SnippetPhase::Before;
     let as_flux = as_flux(resolved);
-    let snippet = Snippet { name, shell, options, as_flux, source, strict: logging.strict, stage, silent };
+    let snippet = Snippet { name, shell, options, as_flux, source, strict: logging.strict, phase, silent };
     Ok(Some(Planned::with(&["shell", "agent", "spec_file"], Step::Snippet(snippet))))
 }
 
-/// This agent again, which finds the spec where this one did.
+/// The value of `$asFlux`: this agent, with the same spec file.
 fn as_flux(resolved: &Resolved) -> String {
     let spec = resolved.facts.spec_file.as_ref().map_or(String::new(), |file| format!(" --spec={file}"));
     format!("{} as-flux{spec}", resolved.facts.agent)

@@ -31,10 +31,10 @@ pub enum Step {
     User { name: String, uid: u32, gid: u32, home: String },
     /// Give the user the password that stands in the file, as its SHA-512 crypt in /etc/shadow.
     Password { user: String, source: String },
-    /// Make the owner able to write to a directory: one of the image's becomes theirs; a volume's stays as it is, and it is told
-    /// if they cannot write to it. None: no error.
+    /// Make the owner able to write to a directory: one of the image's becomes theirs; a volume's stays as it is, with a warning
+    /// if they cannot write to it. A missing one is no error.
     Give { path: String, owner: Owner },
-    /// Start a program that goes to the background by itself. That it does not start is told, and passed over.
+    /// Start a program that goes to the background by itself. A failure is logged and ignored.
     Daemon { argv: Vec<String> },
     /// A directory with its parents; mode and owner apply to the last component.
     Directory { path: String, mode: Mode, owner: Owner },
@@ -46,27 +46,28 @@ pub enum Step {
     Environment { changes: Vec<EnvChange> },
     /// The user's shell source; state carries over to later snippets and to every later step's environment.
     Snippet(Snippet),
-    /// A snippet before may have made the user that Flux is to run as: what follows is planned with what this container says
-    /// now, if that differs.
-    LookAgain,
-    /// Until the parent broker's port answers, or its name has an address.
+    /// Plan the rest of the steps anew, with what the container says now: a snippet before may have made the user that Flux is to
+    /// run as.
+    #[serde(rename = "look-again")]
+    Replan,
+    /// Wait until the parent broker's port answers, or its name has an address.
     WaitParent(Parent),
-    /// Until a Unix socket exists and answers.
+    /// Wait until a Unix socket exists and answers.
     WaitSocket { path: String },
-    /// Before anything of the user's: what the record says of an earlier start of this container, in which the program may
-    /// have run. It never runs again once it has ended with 0; otherwise so many times.
+    /// Check the record of earlier starts of this container, before anything of the user's runs: in them the program may have
+    /// run. It never runs again once it has ended with 0; otherwise `restarts` times.
     Once { record: String, restarts: u32 },
-    /// An earlier pod of this lead was lost, and its program may have run: nothing runs here. Without a restart left this
-    /// is the end; else until the pod is told to stop, since the operator starts the whole MiniCluster anew.
+    /// An earlier pod of this lead was lost, and its program may have run: run nothing here. Without a restart left, fail;
+    /// otherwise wait to be stopped, since the operator starts the whole MiniCluster anew.
     LeadLost { restarts_left: u32 },
     /// Start a program, supervise it, remember its exit code.
     Launch(Box<Launch>),
-    /// Before the broker: files of earlier dumps that were interrupted (the name with a `*`) go, and an empty file is made
-    /// that Flux may write to.
+    /// Before the broker: remove the files of earlier dumps that were interrupted (the name with a `*`), and create an empty
+    /// file that Flux may write to.
     PrepareArchive { dump: String, leftovers: String, owner: Owner },
-    /// After the broker has ended: the dump takes the archive's place, if it is whole and the broker ended well.
+    /// After the broker has ended: put the dump in the archive's place, if it is whole and the broker ended well.
     PublishArchive { from: String, to: String },
-    /// The work is done; the container stays until it is told to stop, for Kubernetes would start a sidecar again.
+    /// Stay until told to stop, although the work is done: Kubernetes would start a sidecar again.
     Stay,
 }
 
@@ -98,27 +99,28 @@ pub enum Content {
 /// Shell source of the user's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Snippet {
-    /// Its field in the MiniCluster.
+    /// The name of its field in the MiniCluster.
     pub name: &'static str,
     /// The one shell that runs all of a container's snippets, and the options that it is started with.
     pub shell: String,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub options: &'static [&'static str],
-    /// What `$asFlux` is for it: the words that run what follows them as Flux's user. Not exported.
+    /// The value of `$asFlux`: words that run what follows them as Flux's user. Not exported.
     pub as_flux: String,
     pub source: String,
-    /// A failure ends the container with its code; otherwise it is told, and passed over.
+    /// Whether a failure ends the container with its code; otherwise it is logged and ignored.
     pub strict: bool,
-    pub stage: Stage,
-    /// What it prints is not shown; the last of its errors is, if it fails.
+    #[serde(rename = "stage")]
+    pub phase: SnippetPhase,
+    /// Whether its output is hidden; the last of its errors is shown if it fails.
     pub silent: bool,
 }
 
 /// When a snippet runs, and what its end means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Stage {
-    /// Before the program, which does not start where it ends the container.
+pub enum SnippetPhase {
+    /// Before the program, which does not start if the snippet ends the container.
     Before,
     /// It is the program: its code is the container's.
     Program,

@@ -50,7 +50,7 @@ fn outline(plan: &Plan) -> Vec<String> {
             Step::Link { path, .. } => format!("link {path}"),
             Step::Environment { .. } => "environment".into(),
             Step::Snippet(snippet) => format!("snippet {}", snippet.name),
-            Step::LookAgain => "look-again".into(),
+            Step::Replan => "look-again".into(),
             Step::WaitParent(_) => "wait-parent".into(),
             Step::WaitSocket { .. } => "wait-socket".into(),
             Step::Once { restarts, .. } => format!("once {restarts}"),

@@ -1,4 +1,6 @@
 //! Who a broker's parent is, and who is below it. The rules are those of flux-core's overlay (`topology.c`, version 0.88).
+//!
+//! By hand, since they are needed before a broker runs and where there is no Flux at all (`dry-run`): libflux cannot be asked.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +13,10 @@ pub const DEFAULT_FANOUT: u32 = 256;
 /// Most children that `mincrit` without a number gives a router.
 const MINCRIT_FANOUT: u32 = 1024;
 
-/// How the brokers stand to each other.
+/// The shape of the tree of brokers (TBON).
 #[derive(Clone, Copy)]
 enum Shape {
-    /// In heap order, each with so many children; 0 is a flat tree.
+    /// In heap order, each broker with this many children; 0 is a flat tree.
     Kary(u32),
     /// Ranks 1 to k are routers under the lead; the others are dealt out to them in turn.
     Mincrit(u32),
@@ -38,7 +40,7 @@ impl Shape {
         }
     }
 
-    /// Of `rank` (1 or more).
+    /// The parent of `rank` (1 or more).
     fn parent(self, rank: u32) -> u32 {
         match self {
             Shape::Kary(k) => rank.saturating_sub(1).checked_div(k).unwrap_or(0),
@@ -54,7 +56,7 @@ pub fn parent(topology: Option<&str>, rank: u32, size: u32) -> Result<u32, PlanE
     Ok(Shape::of(topology, size)?.parent(rank))
 }
 
-/// The ranks that are in the instance by way of `rank` (1 or more), as an idset.
+/// The ranks that are connected through `rank` (1 or more), as an idset.
 pub fn below(topology: Option<&str>, rank: u32, size: u32) -> Result<String, PlanError> {
     let (shape, mut below) = (Shape::of(topology, size)?, BTreeSet::new());
     // A parent comes before its children.

@@ -42,7 +42,7 @@ fn is_usable(home: &str) -> bool {
     !home.is_empty() && home != "/"
 }
 
-/// Where HOME leads nowhere, it leads to a directory of Flux's own; what it was decided by.
+/// Replaces a HOME that is of no use by a directory of Flux's own; returns the facts that decided it.
 fn home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Planned>) -> &'static [&'static str] {
     let facts = resolved.facts;
     if let Some(account) = &resolved.identity.account {
@@ -62,7 +62,7 @@ fn home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Plann
     &["uid", "passwd", "env.HOME"]
 }
 
-/// The volume that the operator mounts for it, else a folder of the configuration's.
+/// The home to fall back on: the volume that the operator mounts for it, else a folder of the configuration's.
 fn fallback_home(resolved: &Resolved) -> String {
     match has_home_volume(resolved.facts) {
         true => FALLBACK_HOME.to_owned(),

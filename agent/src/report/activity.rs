@@ -41,7 +41,7 @@ impl fmt::Display for Activity {
 }
 
 impl Activity {
-    /// What its `Display` writes.
+    /// Parses what `Display` writes.
     fn parse(line: &str) -> Option<Activity> {
         let snippet = line.strip_prefix("the snippet ").and_then(|rest| rest.strip_suffix(" runs"));
         let waits = || Awaited::ALL.map(Activity::Waits).into_iter().find(|waits| waits.to_string() == line);
@@ -51,19 +51,19 @@ impl Activity {
 
 /// Where the entrypoint writes what it is doing. None: nowhere (a sidecar).
 #[derive(Debug, Clone, Default)]
-pub struct Board(pub Option<PathBuf>);
+pub struct ActivityFile(pub Option<PathBuf>);
 
-impl Board {
-    /// From now on the entrypoint is doing `activity`; None: nothing that takes long.
-    pub fn tell(&self, activity: Option<&Activity>) {
+impl ActivityFile {
+    /// Writes what the entrypoint is doing from now on; none: nothing that takes long.
+    pub fn write(&self, activity: Option<&Activity>) {
         if let Some(path) = &self.0 {
             write_termination(path, &activity.map(Activity::to_string).unwrap_or_default());
         }
     }
 }
 
-/// What the entrypoint of this container is doing, by its termination message.
-pub fn now(termination_log: &Path) -> Option<Activity> {
+/// What this container's entrypoint is doing, by its termination message.
+pub fn read(termination_log: &Path) -> Option<Activity> {
     Activity::parse(std::fs::read_to_string(termination_log).ok()?.trim_end())
 }
 
@@ -75,20 +75,20 @@ mod tests {
     fn what_is_told_is_read_again_until_it_is_over() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("termination-log");
-        let board = Board(Some(log.clone()));
-        board.tell(Some(&Activity::Waits(Awaited::View)));
+        let activity_file = ActivityFile(Some(log.clone()));
+        activity_file.write(Some(&Activity::Waits(Awaited::View)));
         assert!(!log.exists(), "only the kubelet makes it");
         std::fs::write(&log, "").unwrap();
         let snippet = || Activity::Snippet("brokerPre".into());
         for activity in Awaited::ALL.map(Activity::Waits).into_iter().chain([snippet()]) {
-            board.tell(Some(&activity));
-            assert_eq!(now(&log), Some(activity));
-            Board::default().tell(None);
-            assert!(now(&log).is_some(), "a sidecar's own");
-            board.tell(None);
-            assert_eq!((now(&log), std::fs::read_to_string(&log).unwrap().as_str()), (None, ""));
+            activity_file.write(Some(&activity));
+            assert_eq!(read(&log), Some(activity));
+            ActivityFile::default().write(None);
+            assert!(read(&log).is_some(), "a sidecar's own");
+            activity_file.write(None);
+            assert_eq!((read(&log), std::fs::read_to_string(&log).unwrap().as_str()), (None, ""));
         }
         std::fs::write(&log, r#"{"version":1,"by":"stop","code":143}"#).unwrap();
-        assert_eq!(now(&log), None);
+        assert_eq!(read(&log), None);
     }
 }

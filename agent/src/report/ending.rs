@@ -16,7 +16,7 @@ pub struct Ending {
     pub stopped: Option<Instant>,
     /// The snippet that failed, or ended the entrypoint.
     pub snippet: Option<String>,
-    /// The job was ended by Flux since a node of it was lost.
+    /// Flux ended the job because a node of it was lost.
     pub node_failure: bool,
     /// The broker could not be started, or the lead's ended before the program began.
     pub no_instance: bool,
@@ -26,7 +26,7 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// A sentence for people, without its full stop.
+    /// Adds a sentence for people, without its full stop.
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
@@ -68,7 +68,7 @@ impl Ending {
     }
 }
 
-/// With a full stop at its end, if it has none of its own.
+/// The note with a full stop, unless it ends with punctuation.
 fn as_sentence(note: &str) -> String {
     let note = note.trim().replace('\n', " ");
     if note.ends_with(['.', '?', '!']) { note } else { note + "." }

@@ -15,7 +15,7 @@ pub struct Failure {
     pub cause: String,
     /// What a person can do about it; a sentence without its full stop, or empty.
     pub remedy: String,
-    /// It may be otherwise soon: worth another attempt.
+    /// Whether it may be temporary, and worth another attempt.
     pub passing: bool,
 }
 
@@ -64,7 +64,7 @@ impl Failure {
     }
 }
 
-/// Whether the same call may go well a little later: room is made, a file server answers again.
+/// Whether the same call may succeed a little later: room is made, a file server answers again.
 pub fn is_passing(error: &std::io::Error) -> bool {
     const PASSING: [i32; 14] = [
         libc::ENOSPC,
@@ -85,7 +85,7 @@ pub fn is_passing(error: &std::io::Error) -> bool {
     error.raw_os_error().is_some_and(|number| PASSING.contains(&number))
 }
 
-/// The termination message becomes `line`, if the file exists. An empty one: there is none.
+/// Writes `line` as the termination message, if the file exists; an empty one clears it.
 pub fn write_termination(path: &Path, line: &str) {
     if let Ok(mut file) = std::fs::OpenOptions::new().write(true).truncate(true).open(path)
         && !line.is_empty()

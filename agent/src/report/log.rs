@@ -1,7 +1,13 @@
-//! The agent's own lines: short, timestamped, whole, on standard error. Whoever acts writes them with `tracing::info!` and
-//! `tracing::error!`, with the field `stage`; how they look is decided here, once for the process.
+//! The agent's own lines: short, timestamped, whole, on standard error. Whoever acts writes them by `tracing`'s macros, with
+//! the field `stage`; how they look is decided here, once for the process.
 //!
-//! Text: `04:22:56.123 flux-agent: waiting for mc-0`; JSON: one object a line. Quiet leaves only errors.
+//! Text: `04:22:56.123 flux-agent: waiting for mc-0`; JSON: one object a line, with its level.
+//!
+//! | level | what it tells |
+//! | --- | --- |
+//! | error | what was asked for will not happen |
+//! | warn | something failed, and the agent goes on or tries again |
+//! | info | everything else; left out when quiet |
 #![expect(clippy::disallowed_methods, reason = "act: writes lines, reads the clock")]
 
 use std::fmt::{self, Debug, Write as _};
@@ -42,12 +48,12 @@ const PLAIN: &str = "plain";
 static JSON: AtomicBool = AtomicBool::new(false);
 static QUIET: AtomicBool = AtomicBool::new(false);
 static WITHOUT_SUPERVISION: AtomicBool = AtomicBool::new(false);
-/// The module whose lines these are.
+/// Target of the supervisor's lines: its module.
 const SUPERVISION: &str = "flux_agent::supervise";
 
-/// Lines are written from now on, in text.
+/// Starts the log, in text.
 pub fn start() {
-    // A pod's standard error may be closed: that is no reason to say more there, or to panic over it.
+    // A pod's standard error may be closed: errors of the log itself are ignored.
     let lines = tracing_subscriber::fmt::fmt().with_writer(std::io::stderr).log_internal_errors(false);
     let _ = tracing::subscriber::set_global_default(lines.event_format(Lines).finish());
 }
@@ -60,7 +66,7 @@ pub fn format() -> Format {
     if JSON.load(Ordering::Relaxed) { Format::Json } else { Format::Text }
 }
 
-/// Whether only errors are written.
+/// Whether only warnings and errors are written.
 pub fn set_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }
@@ -69,17 +75,17 @@ pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// How a stop goes on is told by the pod's entrypoint, not by each program of the agent's below it.
+/// Leaves out the supervisor's lines: the pod's entrypoint says how a stop goes on, not each program of the agent's below it.
 pub fn leave_out_supervision() {
     WITHOUT_SUPERVISION.store(true, Ordering::Relaxed);
 }
 
-/// A line that is not the agent's own (a FLUXTIME line, a table): as it is in text.
+/// Logs a line that is not the agent's own (a FLUXTIME line, a table): in text as it is.
 pub fn plain(stage: &str, message: &str) {
     tracing::info!(target: PLAIN, stage, "{message}");
 }
 
-/// Why the agent gives up: one line, also when quiet.
+/// Logs why the agent gives up: one line, also when quiet.
 pub fn failure(failure: &Failure) {
     let said = Said { stage: failure.category.name().into(), message: failure.to_string() };
     let mut text = String::new();
@@ -122,7 +128,7 @@ where
         let (level, target) = (*event.metadata().level(), event.metadata().target());
         let is_plain = target == PLAIN;
         let is_left_out = is_quiet() || target == SUPERVISION && WITHOUT_SUPERVISION.load(Ordering::Relaxed);
-        if is_left_out && !is_plain && level != Level::ERROR {
+        if is_left_out && !is_plain && level > Level::WARN {
             return Ok(());
         }
         let mut said = Said::default();
@@ -137,7 +143,11 @@ fn line(to: &mut dyn fmt::Write, format: Format, is_plain: bool, level: Level, s
         Format::Text if is_plain => writeln!(to, "{message}"),
         Format::Text => writeln!(to, "{} flux-agent: {message}", &timestamp(since_epoch())[11..23]),
         Format::Json => {
-            let level = if level == Level::ERROR { "error" } else { "info" };
+            let level = match level {
+                Level::ERROR => "error",
+                Level::WARN => "warn",
+                _ => "info",
+            };
             let time = timestamp(since_epoch());
             writeln!(to, "{}", serde_json::json!({ "time": time, "level": level, "stage": stage, "message": message }))
         }
@@ -183,11 +193,13 @@ mod tests {
         };
         assert_eq!(text(Format::Text, false, Level::INFO)[12..], *" flux-agent: told \"so\"\n");
         assert_eq!(text(Format::Text, true, Level::ERROR), "told \"so\"\n");
-        let line: serde_json::Value = serde_json::from_str(&text(Format::Json, true, Level::ERROR)).unwrap();
-        assert_eq!(
-            (&line["level"], &line["stage"], &line["message"]),
-            (&"error".into(), &"stop".into(), &"told \"so\"".into())
-        );
-        assert!(line["time"].as_str().unwrap().ends_with('Z'));
+        for (level, name) in [(Level::ERROR, "error"), (Level::WARN, "warn"), (Level::INFO, "info")] {
+            let line: serde_json::Value = serde_json::from_str(&text(Format::Json, true, level)).unwrap();
+            assert_eq!(
+                (&line["level"], &line["stage"], &line["message"]),
+                (&name.into(), &"stop".into(), &"told \"so\"".into())
+            );
+            assert!(line["time"].as_str().unwrap().ends_with('Z'));
+        }
     }
 }

@@ -111,7 +111,7 @@ impl Stream {
     }
 }
 
-/// Until the other sides have closed, or, once the child has ended, until nothing is left.
+/// Copies until the other sides have closed or, once the child has ended, until nothing is left.
 fn copy(mut streams: Vec<Stream>, wake: &OwnedFd) {
     let mut buffer = [0_u8; 16 * 1024];
     while !streams.is_empty() {
@@ -126,7 +126,7 @@ fn copy(mut streams: Vec<Stream>, wake: &OwnedFd) {
         streams.retain_mut(|stream| {
             let has_data = ready.next() == Some(true);
             if !has_data && ended {
-                // What the child wrote last may still be on its way through the kernel: a read that would wait fetches it.
+                // What the child wrote last may still be on its way through the kernel: a read, which now never waits, gets it.
                 let _ = nix::fcntl::fcntl(&stream.source, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
             }
             !(has_data || ended) || stream.copy(&mut buffer)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Which processes a stop signal reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// The process alone: a broker, which ends its own in order.
+    /// The process alone: a broker, which ends its own children in order.
     Process,
     /// Everything that it started.
     Group,
@@ -14,12 +14,12 @@ pub enum Target {
 
 /// What a second stop signal does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Again {
-    /// SIGKILL to the group.
+pub enum SecondStop {
+    /// It sends SIGKILL to the group.
     Kills,
-    /// The same as the first.
+    /// It is passed on like the first.
     IsPassedOn,
-    /// Nothing.
+    /// It does nothing.
     IsIgnored,
 }
 
@@ -27,19 +27,19 @@ pub enum Again {
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
     pub target: Target,
-    /// After the stop: SIGKILL to the group. None: never by time.
+    /// Time from the stop to SIGKILL for the group; none: there is no time limit.
     pub kill_after: Option<Duration>,
-    pub again: Again,
+    pub second_stop: SecondStop,
 }
 
 impl Terms {
     /// For a short helper program: signals reach its whole process group, and there is no deadline.
     pub fn of_group() -> Self {
-        Terms { target: Target::Group, kill_after: None, again: Again::Kills }
+        Terms { target: Target::Group, kill_after: None, second_stop: SecondStop::Kills }
     }
 }
 
-/// The program is to end.
+/// How the program is told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
     /// The signal that is sent.
@@ -58,13 +58,13 @@ impl Order {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtStop {
     PassOn(Order),
-    /// It is held back, for so long at most.
+    /// It is held back for this time at most.
     Hold(Duration),
 }
 
 /// A wait that ends when the policy has a reason to end the program.
 pub type Reason<'a> = Pin<Box<dyn Future<Output = Order> + 'a>>;
-/// Something that is asked of others while signals and children are heard; whether it was of use.
+/// A request to others, awaited while signals and children are handled; whether it was of use.
 pub type Request = Pin<Box<dyn Future<Output = bool>>>;
 
 /// What is particular to one program. The defaults: a stop is passed on at once, and nothing else ends the program.
@@ -74,30 +74,31 @@ pub trait Policy {
         AtStop::PassOn(Order::signal(signal))
     }
 
-    /// Until something ends the process `child` before a stop does, or ends the hold, which began at `held`. Dropped and called
+    /// Waits for a reason to end the process `child` without a stop, or to end the hold, which began at `held`. Dropped and called
     /// again at every event; not called any more once a stop was passed on.
     fn reason(&mut self, _child: i32, _held: Option<Instant>) -> Reason<'_> {
         Box::pin(std::future::pending())
     }
 
-    /// A stop was held back for as long as it may be.
-    fn held_long_enough(&mut self, _child: i32) -> Order {
+    /// A stop was held back for as long as it may be: how the program is told to end now.
+    fn at_hold_timeout(&mut self, _child: i32) -> Order {
         Order::signal(libc::SIGTERM)
     }
 
-    /// What is asked in place of the stop signal, which the program is sent all the same if it was of no use.
+    /// A request in place of the stop signal, which the program is still sent if the request was of no use.
     fn in_place_of_signal(&mut self) -> Option<Request> {
         None
     }
 
-    /// What is killed when the time is over, so that the program ends by itself; each time that it is, until none is left.
+    /// A request, when the time is over, to kill what the program waits for, so that it ends by itself. Called each time that the
+    /// time is over, until there is none.
     fn kill_first(&mut self) -> Option<Request> {
         None
     }
 }
 
-/// That of a program with nothing particular.
+/// Default policy: every stop is passed on at once.
 #[derive(Debug)]
-pub struct Plain;
+pub struct DefaultPolicy;
 
-impl Policy for Plain {}
+impl Policy for DefaultPolicy {}

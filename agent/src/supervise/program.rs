@@ -21,7 +21,7 @@ pub type Environment = BTreeMap<OsString, OsString>;
 #[derive(Debug)]
 pub enum Output {
     Inherit,
-    /// With standard error.
+    /// To pseudo-terminals that the agent copies, together with standard error.
     LineBuffered,
     Discard,
     To(OwnedFd),
@@ -100,7 +100,7 @@ impl Program<'_> {
             Output::Discard => {
                 command.stdout(Stdio::null());
             }
-            // Without a pseudo-terminal to be had, output comes later but it comes.
+            // If there is no pseudo-terminal, output is inherited: it comes later, but it comes.
             Output::LineBuffered => {
                 if let (Ok(stdout), Ok(stderr)) = (output::open(), output::open()) {
                     command.stdout(Stdio::from(stdout.1)).stderr(Stdio::from(stderr.1));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::Signal;
 use test_support::waiting::{DEADLINE, eventually};
 
-use super::policy::Plain;
+use super::policy::DefaultPolicy;
 use super::program::{Environment, Output, Program};
 use super::*;
 use crate::system::raw::ChildSetup;
@@ -27,8 +27,8 @@ fn supervise(folder: &Path, source: &str, terms: Terms, policy: &mut dyn Policy)
     })
 }
 
-fn terms(kill_after: Duration, again: Again) -> Terms {
-    Terms { target: Target::Group, kill_after: Some(kill_after), again }
+fn terms(kill_after: Duration, second_stop: SecondStop) -> Terms {
+    Terms { target: Target::Group, kill_after: Some(kill_after), second_stop }
 }
 
 /// Asks in place of the signal until `answered` is there.
@@ -70,7 +70,7 @@ fn while_an_answer_is_awaited_signals_are_passed_on_and_one_more_stop_kills() {
             std::fs::write(at.join("answered"), "").unwrap();
         });
         let mut policy = Asks { answered: folder.join("answered") };
-        let ended = supervise(folder, DEAF, terms(DEADLINE, Again::Kills), &mut policy);
+        let ended = supervise(folder, DEAF, terms(DEADLINE, SecondStop::Kills), &mut policy);
         assert_eq!((ended.end, ended.stopped.map(|(signal, _)| signal)), (End::Signaled(9), Some(15)));
         signals.join().unwrap();
     });
@@ -87,7 +87,7 @@ fn time_goes_on_while_an_answer_is_awaited() {
             std::fs::write(at.join("answered"), "").unwrap();
         });
         let mut policy = Asks { answered: folder.join("answered") };
-        let ended = supervise(folder, DEAF, terms(Duration::from_millis(300), Again::IsIgnored), &mut policy);
+        let ended = supervise(folder, DEAF, terms(Duration::from_millis(300), SecondStop::IsIgnored), &mut policy);
         assert_eq!(ended.end, End::Signaled(9));
     });
 }
@@ -120,13 +120,13 @@ fn what_was_asked_in_vain_is_a_signal_after_all_and_what_is_killed_first_leaves_
             stop_after(folder.join(format!("{name}-runs")));
             let bound = if useful { Duration::from_millis(300) } else { DEADLINE };
             let mut policy = Answers { useful, killed: Some(folder.join("killed")) };
-            let ended = supervise(folder, &of(name), terms(bound, Again::IsIgnored), &mut policy);
+            let ended = supervise(folder, &of(name), terms(bound, SecondStop::IsIgnored), &mut policy);
             assert_eq!(ended.end, End::Exited(code), "{name}");
         }
         // Who leaves no last words is killed, too.
         stop_after(folder.join("pid"));
         let mut policy = Answers { useful: true, killed: Some(folder.join("killed")) };
-        let ended = supervise(folder, DEAF, terms(Duration::from_millis(300), Again::IsIgnored), &mut policy);
+        let ended = supervise(folder, DEAF, terms(Duration::from_millis(300), SecondStop::IsIgnored), &mut policy);
         assert_eq!(ended.end, End::Signaled(9));
     });
 }
@@ -156,14 +156,14 @@ fn a_hold_ends_by_the_policys_order_and_a_program_without_a_policy_is_told_at_on
         let source = "trap 'exit 7' TERM; trap 'exit 8' INT; touch $0; while :; do sleep 0.02; done";
         for (name, code) in [("held", 8), ("plain", 7)] {
             stop_after(folder.join(name));
-            let policy: &mut dyn Policy = if name == "held" { &mut Holds } else { &mut Plain };
-            let ended = supervise(folder, &source.replace("$0", name), terms(DEADLINE, Again::Kills), policy);
+            let policy: &mut dyn Policy = if name == "held" { &mut Holds } else { &mut DefaultPolicy };
+            let ended = supervise(folder, &source.replace("$0", name), terms(DEADLINE, SecondStop::Kills), policy);
             assert_eq!((ended.end, ended.passed_on), (End::Exited(code), true), "{name}");
         }
         // The order's own time.
         stop_after(folder.join("deaf"));
         let source = "trap '' INT; touch deaf; while :; do sleep 0.02; done";
-        let ended = supervise(folder, source, terms(DEADLINE, Again::Kills), &mut Holds);
+        let ended = supervise(folder, source, terms(DEADLINE, SecondStop::Kills), &mut Holds);
         assert_eq!(ended.end, End::Signaled(9));
     });
 }

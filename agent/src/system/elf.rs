@@ -1,14 +1,14 @@
 //! What a program needs of its host: architecture, loader, C library. Pure.
 //!
-//! By hand: one field of the header and one segment are read, and the newest version of glibc is found by a search for the names of versions.
-//! Crates for ELF (`object`, `goblin`) read the whole format.
+//! By hand: one field of the header and one segment are read, and the newest version of glibc is found by a search for the
+//! names of versions. Crates for ELF (`object`, `goblin`) read the whole format.
 
 /// The machines that there are images for, as ELF numbers them.
 const MACHINES: [(u16, &str); 4] = [(62, "x86_64"), (183, "aarch64"), (243, "riscv64"), (21, "powerpc64")];
 const LOADER_SEGMENT: u32 = 3;
 const SYMBOL: &[u8] = b"GLIBC_2.";
 
-/// What an ELF file says of itself; none if it is none (a script), or cut off.
+/// What an ELF file says of itself.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Needs {
     pub machine: &'static str,
@@ -16,7 +16,8 @@ pub struct Needs {
     pub loader: Option<String>,
 }
 
-/// 64 bits, little-endian: all that Flux is built for.
+/// What `file` needs; none if it is no ELF file (a script), or cut off. Reads 64 bits, little-endian, which is all that Flux is
+/// built for.
 pub fn needs(file: &[u8]) -> Option<Needs> {
     if !file.starts_with(b"\x7fELF\x02\x01") {
         return None;

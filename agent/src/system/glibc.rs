@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::system::elf;
 
-/// Versions are the N of glibc 2.N.
+/// A program's loader and C library. Versions are the N of glibc 2.N.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Libc {
     pub machine: &'static str,
@@ -21,14 +21,14 @@ pub fn version(number: Option<u32>) -> String {
 }
 
 impl Libc {
-    /// What `program` (and, of Flux, its library) asks of the image below `root`. None where it is static or a script.
+    /// What `program` (and Flux's own library beside it) needs of the image below `root`; none if it is static or a script.
     pub fn of(program: &Path, root: &Path) -> Option<Libc> {
         let bytes = fs::read(program).ok()?;
         let needs = elf::needs(&bytes)?;
         let loader = needs.loader?;
         let core = program.parent().and_then(|folder| flux_core(&folder.parent()?.join("lib")));
         let here = fs::canonicalize(root.join(loader.trim_start_matches('/'))).ok();
-        // Beside the loader, or where Debian has it.
+        // The library is beside the loader, or in Debian's folder.
         let usual = format!("lib/{}-linux-gnu", needs.machine);
         let folders = here.iter().filter_map(|loader| Some(loader.parent()?.to_owned())).chain([root.join(usual)]);
         let library = folders.filter_map(|folder| fs::read(folder.join("libc.so.6")).ok()).next();

@@ -2,6 +2,9 @@
 //!
 //! Groups are those that initgroups would give, read from the image's own files, and those that the pod gives to each of its
 //! processes (fsGroup, supplementalGroups): what the agent's process has, but for what the image gives to the agent's user.
+//!
+//! The files are parsed by hand: the C library's look-ups, which crates call as well, load NSS modules, and a static program
+//! cannot rely on those of the image.
 #![expect(clippy::disallowed_methods, reason = "act: reads and changes the process' ids")]
 
 use std::io;
@@ -22,7 +25,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of `owner`, by the files below `root`; none if it is ours already.
+    /// The identity of `owner`, by the files below `root`; none if the agent has it already.
     pub fn of(owner: Owner, root: &Path) -> Result<Option<Identity>, Failure> {
         let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
         if (owner.uid, owner.gid) == (uid.as_raw(), gid.as_raw()) {
@@ -49,7 +52,7 @@ impl Identity {
         Ok(Some(Identity { uid: Uid::from_raw(owner.uid), gid: Gid::from_raw(owner.gid), groups }))
     }
 
-    /// All of them or an error. Between fork and exec it may be called: it neither allocates nor takes a lock.
+    /// Takes on all of them, or fails. May be called between fork and exec: it neither allocates nor takes a lock.
     pub fn take_on(&self) -> io::Result<()> {
         nix::unistd::setgroups(&self.groups)?;
         nix::unistd::setgid(self.gid)?;
@@ -71,7 +74,7 @@ pub fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> io::Result
     })
 }
 
-/// The owner's own group first.
+/// The groups of `owner`, the owner's own first.
 fn groups_of(owner: Owner, us: u32, own: &[u32], passwd: &str, group: &str) -> Vec<u32> {
     let names = |wanted: u32| -> Vec<&str> {
         let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
@@ -83,7 +86,7 @@ fn groups_of(owner: Owner, us: u32, own: &[u32], passwd: &str, group: &str) -> V
             |it: &Vec<&str>| it.get(3).is_some_and(|list| list.split(',').any(|name| names.contains(&name.trim())));
         fields.filter(lists).filter_map(|it| it.get(2)?.parse().ok()).collect()
     };
-    // Of several names the last one: the agent adds the one that it was told at the end.
+    // Of several names for a uid the last one counts: the agent appends the one that the spec names.
     let theirs = names(owner.uid);
     let of_the_image = given_to(&names(us));
     let mut groups = vec![owner.gid];
@@ -107,7 +110,7 @@ fn may_change_ids() -> Option<bool> {
     Some(effective & (SETGID | SETUID) == SETGID | SETUID)
 }
 
-/// Whether this process may write to the folder `path`: its exit code, for who asks as another user.
+/// Exit code 0 if this process may write to the folder `path`, else 1. Run as another user, it says whether that one may.
 pub fn may_write(path: &Path) -> u8 {
     use nix::unistd::{AccessFlags, access};
     u8::from(access(path, AccessFlags::W_OK | AccessFlags::X_OK).is_err())

@@ -1,10 +1,10 @@
-//! The table of mounts (/proc/self/mountinfo): two fields of each line. By hand: `procfs`, which the operator has, leaves `\040` and the like in
-//! paths (0.18).
+//! The table of mounts (/proc/self/mountinfo): two fields of each line. By hand: `procfs`, which the operator has, leaves
+//! `\040` and the like in paths (0.18).
 //! `36 35 98:0 /root /point rw,noatime shared:1 - ext3 /dev/root rw`
 
 use std::path::{Path, PathBuf};
 
-/// Where it is.
+/// The path of the table.
 pub const FILE: &str = "/proc/self/mountinfo";
 
 /// A mount point, and the options of the mount.
@@ -22,12 +22,12 @@ pub fn entries(table: &str) -> impl Iterator<Item = Entry<'_>> {
     })
 }
 
-/// Those at `top` and below it.
+/// The mounts at `top` and below it.
 pub fn below<'a>(table: &'a str, top: &Path) -> impl Iterator<Item = Entry<'a>> {
     entries(table).filter(move |entry| entry.point.starts_with(top))
 }
 
-/// Blanks, tabs, line ends and backslashes are octal numbers there.
+/// A path of the table, where blanks, tabs, line ends and backslashes are octal numbers.
 fn unescaped(text: &str) -> PathBuf {
     let known = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     known.iter().fold(text.to_owned(), |text, (number, letter)| text.replace(number, letter)).into()

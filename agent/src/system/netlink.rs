@@ -1,9 +1,10 @@
-//! Messages to the kernel and its answers (netlink(7)): the header that all of them have. By hand: three kinds of requests, whose bodies are a few
-//! fixed fields each; crates for netlink bring the types of a whole family, and most a socket of their own.
+//! Messages to the kernel and its answers (netlink(7)): the header that all of them have. By hand: three kinds of requests,
+//! whose bodies are a few fixed fields each; crates for netlink bring the types of a whole family, and most a socket of their
+//! own.
 
 use std::io;
 
-/// Of a header: length, type, flags, sequence, port.
+/// Bytes of a header: length, type, flags, sequence, port.
 pub const HEADER: usize = 16;
 /// Numbers of <linux/netlink.h>.
 pub const REQUEST: u16 = 1;
@@ -17,7 +18,7 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// The number that an answer of type `ERROR` begins with; 0: all went well.
+    /// The errno that an answer of type `ERROR` begins with; 0: all went well.
     pub fn error(&self) -> Option<i32> {
         self.body.first_chunk().map(|number| -i32::from_ne_bytes(*number))
     }
@@ -33,7 +34,7 @@ pub fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The first message of an answer, and what follows it. None: there is no other.
+/// The first message of an answer, and what follows it; none: there are no more messages.
 pub fn next(answer: &[u8]) -> io::Result<Option<(Message<'_>, &[u8])>> {
     let Some(header) = answer.first_chunk::<HEADER>() else { return Ok(None) };
     let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;

@@ -102,7 +102,7 @@ pub fn prepare(command: &mut Command, setup: ChildSetup) {
         if let Some(identity) = &setup.identity {
             identity.take_on()?;
         }
-        // As init gives it: `nohup` and a shell's `&` above the agent leave signals ignored.
+        // Default handling, as from init: `nohup` and a shell's `&` above the agent leave signals ignored.
         for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
             // SAFETY: the default disposition runs no code of ours.
             unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) }?;

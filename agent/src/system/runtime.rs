@@ -9,7 +9,7 @@ use nix::sys::signal::{SigSet, Signal};
 use crate::report::failure::Failure;
 use crate::system::signals;
 
-/// What a subcommand does. In a box, so that the event loop is in the binary once.
+/// What a subcommand does. Boxed, so that the event loop is in the binary only once.
 type Work<'a> = Pin<Box<dyn Future<Output = Result<u8, Failure>> + 'a>>;
 
 /// Blocks all signals (they become events) and runs `work` to its end.
@@ -18,14 +18,14 @@ pub fn block_on(work: Work) -> Result<u8, Failure> {
     block_on_interruptible(work)
 }
 
-/// The same with signals as they are, which may end the process: for what has no children.
+/// The same with signals as they are, which may end the process: for work without children.
 pub fn block_on_interruptible(work: Work) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().map_err(failed)?;
     runtime.block_on(work)
 }
 
-/// A stop signal ends this process at once, also as PID 1, which the kernel would keep from it: for what may be killed at
-/// any moment. Before any other thread.
+/// Makes a stop signal end this process at once, also as PID 1, which the kernel shields from such signals. For work that
+/// may be killed at any moment; to be called before there is another thread.
 pub fn end_when_told() -> Result<(), Failure> {
     let mut stops = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| stops.add(signal));

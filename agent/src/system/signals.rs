@@ -1,4 +1,7 @@
-//! Signals as events: all are blocked from the start and read from one descriptor, so none is lost and none kills us.
+//! Signals as events: all are blocked from the start and read from one descriptor, so none is lost and none kills the agent.
+//!
+//! signalfd rather than tokio's signals, which do not say who sent one (the kernel, another process, the agent itself) and
+//! need a handler and a stream for each number.
 
 #![expect(clippy::disallowed_methods, reason = "act: reads signals")]
 
@@ -19,7 +22,7 @@ pub struct Received {
     pub by_self: bool,
 }
 
-/// Blocks every signal in this thread, and so in the threads and for the descriptor that come after.
+/// Blocks every signal in this thread and in those that it starts later. The descriptor gets blocked signals only.
 pub fn block() -> io::Result<()> {
     Ok(SigSet::all().thread_block()?)
 }
@@ -49,7 +52,7 @@ impl Signals {
         }
     }
 
-    /// A signal that is there already.
+    /// A signal that has come already, without waiting.
     pub fn try_next(&self) -> Option<Received> {
         read(&self.fd).ok().flatten()
     }

@@ -27,13 +27,13 @@ const BUFFER: usize = 256 << 10;
 /// If memory is scarce: bytes after which written pages are flushed to the disk.
 const PIECE: usize = 4 << 20;
 
-/// Of a time that is not set.
+/// Leaves this timestamp unchanged (UTIME_OMIT).
 const KEPT: Timespec = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
 
 /// Copies `tree` into the new folder `target`. `spare_memory`: what is written goes to the disk at once.
 pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress) -> Result<(), TreeError> {
     fs::create_dir(target).map_err(writing(target))?;
-    // By folders, since a folder is locked while something is made in it.
+    // One share for each folder, since the kernel locks a folder while something is created in it.
     let mut shares = Vec::new();
     let mut modes = Vec::new();
     let mut first_of: HashMap<(u64, u64), PathBuf> = HashMap::new();
@@ -91,7 +91,7 @@ pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress)
     Ok(())
 }
 
-/// The permissions that a new file doesn't get. Where it cannot be known: all.
+/// The umask: the permissions that a new file does not get. All, if it is not known.
 fn umask() -> u32 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
@@ -123,7 +123,7 @@ fn in_parallel<T: Sync>(
     first_error.into_inner().ok().flatten().map_or(Ok(()), Err)
 }
 
-/// From the folder at `from` to that at `to`.
+/// Copies entries from the folder at `from` to the one at `to`.
 struct Copier<'a> {
     source: File,
     target: File,
@@ -172,7 +172,7 @@ impl Copier<'_> {
             left = left.saturating_sub(read as u64);
             held += read;
             if self.spare_memory && (left == 0 || held > PIECE) {
-                forget(copy)?;
+                flush_and_drop_cache(copy)?;
                 held = 0;
             }
         }
@@ -180,8 +180,8 @@ impl Copier<'_> {
     }
 }
 
-/// What was written goes to the disk and out of the page cache, which counts as the container's memory.
-fn forget(file: &File) -> io::Result<()> {
+/// Writes the file to the disk and drops it from the page cache, which counts as the container's memory.
+fn flush_and_drop_cache(file: &File) -> io::Result<()> {
     file.sync_data()?;
     let _ = nix::fcntl::posix_fadvise(file, 0, 0, nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED);
     Ok(())

@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use super::tree::{Entry, Folder, Kind, Tree};
 
-/// Folds what can be in `view`, whose links lead to `software` at `place`.
+/// Folds the folders of `view` that can be folded. Its links lead to `software`, at the path `place`.
 pub fn fold(view: &mut Tree, software: &Tree, place: &Path) {
     let contents: HashMap<PathBuf, &Folder> =
         software.folders.iter().map(|folder| (place.join(&folder.path), folder)).collect();
     let mut folded: HashMap<PathBuf, PathBuf> = HashMap::new();
-    // A folder comes before what its folders hold.
+    // From the end: a folder is looked at after the folders in it.
     for folder in view.folders.iter().rev().filter(|folder| may_be_a_link(&folder.path)) {
         let parent = |entry| parent(leads_to(folder, entry, &folded)?, &entry.name);
         let Some(target) = folder.entries.first().and_then(parent) else { continue };
@@ -35,7 +35,7 @@ pub fn fold(view: &mut Tree, software: &Tree, place: &Path) {
     }
 }
 
-/// Where an entry of the view leads.
+/// Where an entry of the view leads: a link, or a folder that was folded.
 fn leads_to<'a>(folder: &Folder, entry: &'a Entry, folded: &'a HashMap<PathBuf, PathBuf>) -> Option<&'a Path> {
     match &entry.kind {
         Kind::Link { target } => Some(target),
@@ -50,7 +50,8 @@ fn parent<'a>(path: &'a Path, name: &OsStr) -> Option<&'a Path> {
     Some(Path::new(OsStr::from_bytes(parent)))
 }
 
-/// The top folders, those of the configuration and those that Python's packages are installed into stay real.
+/// Whether a folder may become a link: the top folders, the configuration's, and those that Python packages are installed
+/// into stay real.
 fn may_be_a_link(folder: &Path) -> bool {
     let is_pythons = |name: &OsStr| {
         name == "site-packages" || name == "dist-packages" || name.as_encoded_bytes().starts_with(b"python")

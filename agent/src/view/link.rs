@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 
 use flux_shared::paths::PodPaths;
 
+use super::find::find_view;
+use super::layout::lay_out;
 use super::tree::{self, TreeError};
-use super::{failed, find_view, lay_out};
 use crate::files::make_parents;
 use crate::report::failure::Failure;
 
-/// The view's folders that get a folder of their own, by depth.
+/// The folders of the view that are made real rather than linked: `etc`, and `flux` in it.
 const OWN: [&str; 2] = ["etc", "flux"];
 
 /// Links the view of the image at `root` into the shared volume at `mount`.
@@ -27,18 +28,18 @@ pub fn link(root: &Path, mount: &Path) -> Result<(), Failure> {
     let paths = PodPaths::new(&mount.to_string_lossy());
     let (target, beside) = (PathBuf::from(paths.view()), mount.join(".view.new"));
     make_parents(mount)?;
-    // It would say that what a copy brought is whole.
-    tree::remove(paths.view_done().as_ref()).map_err(failed)?;
-    tree::remove(&beside).map_err(failed)?;
-    folder(&source, &beside, &OWN).map_err(failed)?;
-    tree::remove(&target).map_err(failed)?;
+    // The marker would say that a copy is whole.
+    tree::remove(paths.view_done().as_ref())?;
+    tree::remove(&beside)?;
+    folder(&source, &beside, &OWN)?;
+    tree::remove(&target)?;
     fs::rename(&beside, &target).map_err(|error| Failure::write("put in place", &target, &error))?;
     lay_out(mount)?;
     tracing::info!(stage = "view", "linked to {}: nothing is copied", source.display());
     Ok(())
 }
 
-/// A folder at `to` whose entries lead to those of `from`, but for the first of `own`, which is such a folder itself.
+/// Makes a folder at `to` with links to the entries of `from`. The first of `own` is made such a folder itself.
 fn folder(from: &Path, to: &Path, own: &[&str]) -> Result<(), TreeError> {
     fs::create_dir(to).map_err(tree::writing(to))?;
     for entry in fs::read_dir(from).map_err(tree::reading(from))? {

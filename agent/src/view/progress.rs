@@ -16,12 +16,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of `total` bytes.
+    /// The progress of a copy of `total` bytes.
     pub fn new(total: u64) -> Progress {
         Progress { total, begin: Instant::now(), done: AtomicU64::new(0), told: AtomicU64::new(0) }
     }
 
-    /// So many bytes more.
+    /// Adds copied bytes; logs a line if one is due.
     pub fn add(&self, bytes: u64) {
         if let Some(line) = self.line(bytes, self.begin.elapsed()) {
             tracing::info!(stage = "view", "{line}");

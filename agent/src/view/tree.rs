@@ -11,19 +11,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use flux_shared::exit::Category;
 use rustix::fs::{AtFlags, FileType, RawDir, Stat, Timespec, readlinkat_raw, statat};
+
+use crate::report::failure::{Failure, plain};
 
 /// A folder and what it holds, by name.
 #[derive(Debug)]
 pub struct Folder {
-    /// Below the tree's top.
+    /// The path below the tree's top.
     pub path: PathBuf,
     pub entries: Vec<Entry>,
 }
 
 #[derive(Debug)]
 pub struct Entry {
-    /// One part of a path.
+    /// The entry's name: one part of a path.
     pub name: OsString,
     pub kind: Kind,
 }
@@ -33,7 +36,7 @@ pub enum Kind {
     Directory {
         mode: u32,
     },
-    /// With the device and the number of its inode, if that has other names.
+    /// `shared`: the device and the number of its inode, if that has other names (hard links).
     File {
         mode: u32,
         size: u64,
@@ -77,6 +80,22 @@ pub struct TreeError {
     pub path: PathBuf,
     pub reading: bool,
     pub error: io::Error,
+}
+
+impl From<TreeError> for Failure {
+    fn from(error: TreeError) -> Failure {
+        if !error.reading {
+            return Failure::write("write", &error.path, &error.error);
+        }
+        let cause = format!("failed to read {}: {}", error.path.display(), plain(&error.error));
+        let remedy = match error.error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "let the view's container run as a user that may read its image (flux.container.securityContext)"
+            }
+            _ => "look at the view's image",
+        };
+        Failure::new(Category::ViewMissing, cause, remedy)
+    }
 }
 
 pub fn reading(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
@@ -137,7 +156,7 @@ impl Tree {
     }
 }
 
-/// What the kernel writes into.
+/// Buffers that the kernel writes into.
 struct Buffers {
     entries: Vec<MaybeUninit<u8>>,
     target: Vec<MaybeUninit<u8>>,
@@ -163,7 +182,7 @@ fn entries(top: &Path, path: &Path, buffers: &mut Buffers) -> Result<Vec<Entry>,
     Ok(entries)
 }
 
-/// What is called `name` in `folder`; `said` is what the folder says of it, which some file systems do not know.
+/// The kind of the entry `name` in `folder`; `said` is its type by the listing, which some file systems do not know.
 fn kind(folder: &File, name: &OsStr, said: FileType, target: &mut [MaybeUninit<u8>]) -> io::Result<Option<Kind>> {
     let look = || -> io::Result<Stat> { Ok(statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?) };
     let kind = match said {
@@ -186,7 +205,7 @@ fn kind(folder: &File, name: &OsStr, said: FileType, target: &mut [MaybeUninit<u
     })
 }
 
-/// Removes a folder, also where folders in it may not be written to.
+/// Removes a file or a folder, also if folders in it may not be written to.
 pub fn remove(path: &Path) -> Result<(), TreeError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::diagnosis::{self, Connection};
-use super::{Missing, Parent};
+use super::parent::{Missing, Parent};
 
-/// Distance of two looks once there was a connection, and before.
+/// Time between two looks once there was a connection, and before.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(250);
 /// Looks without a connection before a parent that was once connected counts as lost.
@@ -45,7 +45,7 @@ impl Watch {
 
     /// Whether some connection of this network namespace to the parent's port is established.
     pub fn is_connected(&mut self, parent: &Parent) -> bool {
-        if self.known.is_some_and(diagnosis::stands) {
+        if self.known.is_some_and(diagnosis::is_established) {
             return true;
         }
         match diagnosis::established_to(parent.port) {
@@ -62,9 +62,9 @@ impl Watch {
         self.seen
     }
 
-    /// What is missing, where a look says so that comes `sure_after` the first one that did. One alone says nothing: a broker
+    /// Looks at the parent; returns what is missing once that has been so for `sure_after`. One look alone proves nothing: a broker
     /// that its parent dismissed disconnects a moment before it ends.
-    pub async fn is_gone(&mut self, parent: &mut Parent, sure_after: Duration) -> Option<Missing> {
+    pub async fn check_gone(&mut self, parent: &mut Parent, sure_after: Duration) -> Option<Missing> {
         let missing = match self.is_connected(parent) {
             true => None,
             false => parent.probe_port().await.err(),
@@ -76,8 +76,8 @@ impl Watch {
         missing.filter(|_| self.missing_since.is_some_and(|since| since.elapsed() >= sure_after))
     }
 
-    /// Until the parent is lost; says what is missing. Safe to drop and call again.
-    pub async fn lost(&mut self, parent: &mut Parent) -> Missing {
+    /// Waits until the parent is lost; returns what is missing. Safe to drop and call again.
+    pub async fn until_lost(&mut self, parent: &mut Parent) -> Missing {
         loop {
             tokio::time::sleep_until(self.next_look.into()).await;
             let found = match self.is_connected(parent) {
@@ -85,7 +85,7 @@ impl Watch {
                     self.seen = true;
                     Ok(())
                 }
-                // One that was connected is gone: nobody takes the attempt for one of ZeroMQ's.
+                // The connection is gone: an attempt at the port no longer disturbs what ZeroMQ shows.
                 false if self.seen => parent.probe_port().await,
                 false => parent.probe().await,
             };
@@ -103,7 +103,7 @@ impl Watch {
     }
 }
 
-/// What tells an established connection from another.
+/// What distinguishes an established connection from another.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Identity {
     Name(Connection),
@@ -158,14 +158,14 @@ mod tests {
             let mut parent = Parent::new("127.0.0.1", port, Path::new("/nonexistent"));
             let mut watch = Watch { pause: Duration::from_millis(20), next_look: Instant::now(), ..Watch::new() };
             let soon = Duration::from_millis(300);
-            assert!(tokio::time::timeout(soon, watch.lost(&mut parent)).await.is_err());
+            assert!(tokio::time::timeout(soon, watch.until_lost(&mut parent)).await.is_err());
             let (accepted, _) = listener.accept().unwrap();
             let closing = std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(100));
                 drop((listener, accepted, stream));
             });
             let late = Duration::from_secs(10);
-            assert!(matches!(tokio::time::timeout(late, watch.lost(&mut parent)).await, Ok(Missing::Port(_))));
+            assert!(matches!(tokio::time::timeout(late, watch.until_lost(&mut parent)).await, Ok(Missing::Port(_))));
             closing.join().unwrap();
         });
     }
@@ -181,13 +181,13 @@ mod tests {
             let mut parent = Parent::new("127.0.77.1", port, Path::new("/nonexistent"));
             let mut watch = Watch::new();
             let sure_after = Duration::from_millis(50);
-            assert!(watch.is_gone(&mut parent, Duration::from_secs(600)).await.is_none());
+            assert!(watch.check_gone(&mut parent, Duration::from_secs(600)).await.is_none());
             std::thread::sleep(sure_after);
-            assert!(watch.is_gone(&mut parent, sure_after).await.is_some());
+            assert!(watch.check_gone(&mut parent, sure_after).await.is_some());
             let listener = std::net::TcpListener::bind(("127.0.77.1", port)).unwrap();
-            assert!(watch.is_gone(&mut parent, sure_after).await.is_none());
+            assert!(watch.check_gone(&mut parent, sure_after).await.is_none());
             drop(listener);
-            assert!(watch.is_gone(&mut parent, Duration::from_secs(600)).await.is_none(), "it was there meanwhile");
+            assert!(watch.check_gone(&mut parent, Duration::from_secs(600)).await.is_none(), "it was there meanwhile");
         });
     }
 }

@@ -31,7 +31,7 @@ pub struct Connection {
     name: [u8; NAME],
 }
 
-/// The established connections to remote port `port`. An error: this kernel does not say.
+/// The established connections to remote port `port`. The error: this kernel does not say.
 pub fn established_to(port: u16) -> io::Result<Vec<Connection>> {
     let mut name = [0; NAME];
     name[2..4].copy_from_slice(&port.to_be_bytes());
@@ -42,8 +42,8 @@ pub fn established_to(port: u16) -> io::Result<Vec<Connection>> {
     Ok(found)
 }
 
-/// Whether the connection still is.
-pub fn stands(connection: Connection) -> bool {
+/// Whether the connection is still established.
+pub fn is_established(connection: Connection) -> bool {
     ask(0, connection).is_ok_and(|found| found.contains(&connection))
 }
 
@@ -112,12 +112,15 @@ mod tests {
             let (accepted, _) = listener.accept().unwrap();
             let found = established_to(port).unwrap();
             assert_eq!(found.len(), 1, "{address}: its own end alone, not the accepted one");
-            assert!(stands(found[0]));
+            assert!(is_established(found[0]));
             drop(accepted);
-            assert!(!stands(found[0]), "{address}: the other end has closed");
+            assert!(!is_established(found[0]), "{address}: the other end has closed");
             drop(stream);
             let again = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            assert!(!stands(found[0]) && stands(established_to(port).unwrap()[0]), "{address}: another one");
+            assert!(
+                !is_established(found[0]) && is_established(established_to(port).unwrap()[0]),
+                "{address}: another one"
+            );
             drop(again);
         }
     }
@@ -128,7 +131,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let _stream = TcpStream::connect(format!("[::ffff:127.0.0.1]:{port}")).unwrap();
         let found = established_to(port).unwrap();
-        assert!(found.len() == 1 && stands(found[0]), "{found:?}");
+        assert!(found.len() == 1 && is_established(found[0]), "{found:?}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Names to addresses without NSS: /etc/hosts, then a plain query to the servers of resolv.conf.
 //!
-//! Messages are a crate's (`simple-dns`). The rest is by hand, since resolver crates cache, retry and order servers by themselves: here every wait says
-//! what is missing and which server said so, and the number of its queries is held down (`agent/benches/README.md`).
+//! A crate reads and writes the messages (`simple-dns`). The rest is by hand, since resolver crates cache, retry and order
+//! servers by themselves: here every wait says what is missing and which server said so, and the number of its queries is held
+//! down (`agent/benches/README.md`).
 //!
 //! A name with a trailing dot is asked for as it is; a name without one is completed from the search list after that.
 //! Both files are read for every attempt: Kubernetes may change them, and they are small.
@@ -36,16 +37,16 @@ pub enum NameError {
     BadName,
 }
 
-/// Where names are looked up.
+/// Looks names up.
 #[derive(Debug, Clone)]
 pub struct Resolver {
     root: PathBuf,
     port: u16,
-    /// A name may have addresses of both kinds, of which one answers.
+    /// Whether to ask for IPv4 and IPv6: a name may have addresses of both kinds, of which one answers.
     dual: bool,
 }
 
-/// The addresses of this network namespace that others know are marked so, in the fourth column.
+/// The IPv6 addresses of this network namespace; those that other hosts can reach have the scope `GLOBAL`, in the fourth column.
 const ADDRESSES: &str = "/proc/net/if_inet6";
 const GLOBAL: &str = "00";
 
@@ -94,8 +95,8 @@ impl Resolver {
         Err(last)
     }
 
-    /// Where there is IPv6, for addresses of both kinds: in a dual-stack cluster a broker listens on one of its own. Else for
-    /// those of the second kind only where there is none of the first: half the questions, in a rush of thousands.
+    /// Asks one server. With IPv6, for addresses of both kinds: in a dual-stack cluster a broker listens on one of its own.
+    /// Otherwise for those of the second kind only if there is none of the first: half the queries, in a rush of thousands.
     async fn ask(&self, server: IpAddr, name: &str) -> Result<Vec<IpAddr>, NameError> {
         let one = async |kind| {
             let answer = tokio::time::timeout(PATIENCE, self.query(server, name, kind)).await;

@@ -8,17 +8,21 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
-use super::{Backoff, Reporter};
+use super::backoff::Backoff;
+use super::reporter::Reporter;
 
+/// Longest pause while something refuses connections at the path.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Time between two attempts if inotify reports nothing.
 const SLOW_POLL: Duration = Duration::from_secs(2);
 
-/// Until something answers at `path`, and says now and then what is missing.
+/// Waits until something answers at `path`, and logs now and then what is missing.
 pub async fn wait_aloud(path: &Path) {
     let mut report = Reporter::new(Instant::now());
     until_answered(path, |missing| report.tick(&path.display().to_string(), missing)).await;
 }
 
-/// Until something answers at `path`.
+/// Waits until something answers at `path`.
 pub async fn wait(path: &Path) {
     until_answered(path, |_| {}).await;
 }
@@ -26,7 +30,7 @@ pub async fn wait(path: &Path) {
 async fn until_answered(path: &Path, mut tell: impl FnMut(&str)) {
     let mut refused = Backoff::default();
     loop {
-        // The watch comes before the look, so that nothing falls between the two.
+        // The watch begins before the attempt, so that no change between the two is missed.
         let watch = watch_nearest(path);
         let missing = match UnixStream::connect(path).await {
             Ok(_) => return,
@@ -34,8 +38,8 @@ async fn until_answered(path: &Path, mut tell: impl FnMut(&str)) {
         };
         tell(&crate::report::failure::plain(&missing));
         if missing.kind() == std::io::ErrorKind::ConnectionRefused {
-            // A left-over, or bound but not listening yet: of that inotify says nothing.
-            tokio::time::sleep(refused.next(Duration::from_millis(500))).await;
+            // A left-over socket, or one that does not listen yet: inotify says nothing when that changes.
+            refused.pause(LONGEST_PAUSE).await;
         } else {
             changed_or_late(watch).await;
         }

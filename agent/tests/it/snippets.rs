@@ -112,6 +112,10 @@ fn quiet_shows_the_job_and_post_and_the_reason_of_a_failure() {
     let (code, stdout, stderr, _) = run_in("sh", "[logging]\nquiet = true", side, "echo job");
     assert_eq!((code, stdout.as_str(), stderr.lines().count()), (4, "", 1), "{stderr}");
     assert!(stderr.contains("code 4: no such thing"), "{stderr}");
+    let survived = "[logging]\nquiet = true\nstrict = false";
+    let (code, stdout, stderr, _) = run_in("sh", survived, "init = 'false'", "echo job");
+    assert_eq!((code, stdout.as_str(), stderr.lines().count()), (0, "job\n", 1), "{stderr}");
+    assert!(stderr.contains("the snippet init failed with exit code 1; continuing"), "{stderr}");
 }
 
 #[test]
@@ -192,7 +196,7 @@ fn json_lines_are_json() {
     // What is documented stays as it is.
     let own = ended.stderr.lines().filter(|line| !line.starts_with("FLUXTIME"));
     let lines: Vec<serde_json::Value> = own.map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(lines.iter().any(|line| line["level"] == "error" && line["stage"] == "init"));
+    assert!(lines.iter().any(|line| line["level"] == "warn" && line["stage"] == "init"));
     let timeline = lines.last().unwrap();
     assert_eq!(
         (&timeline["timeline"], &timeline["exit_code"], &timeline["role"]),

@@ -8,12 +8,12 @@ fn instance(index: u32) -> Instance {
     Instance::of(&spec, &Facts { index: Some(index), ..Facts::default() }).unwrap()
 }
 
-fn state(name: &str, seconds: u64) -> Result<State, Silence> {
+fn state(name: &str, seconds: u64) -> Result<State, AskError> {
     Ok(State { name: name.into(), seconds })
 }
 
-fn text_of(seen: &Seen) -> String {
-    report(seen).text()
+fn text_of(observed: &Observations) -> String {
+    report(observed).text()
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn ready_is_running_and_nothing_else() {
         assert!(ready(&state(name, 3), None).unwrap_err().contains(name));
     }
     assert!(
-        ready(&Err(Silence::Slow), Some(&Activity::Snippet("post".into()))).unwrap_err().contains("does not answer")
+        ready(&Err(AskError::Slow), Some(&Activity::Snippet("post".into()))).unwrap_err().contains("does not answer")
     );
     let messages = [1, 2].map(|seconds| ready(&state("join", seconds), None).unwrap_err());
     assert_eq!(messages[0], messages[1], "Kubernetes counts equal messages as one event");
@@ -41,11 +41,11 @@ fn each_absent_host_is_named_with_its_reason() {
         (None, "has not joined"),
     ];
     for (why, want) in cases {
-        let mut seen = Seen::new(&lead, state("quorum", 12));
-        seen.online = Some(vec![0, 1]);
-        assert_eq!((seen.missing(), seen.unasked()), (vec![2, 3], vec![]));
-        seen.absent = vec![Absent { rank: 2, host: "mc-2".into(), why }];
-        let text = text_of(&seen);
+        let mut observed = Observations::new(&lead, state("quorum", 12));
+        observed.online = Some(vec![0, 1]);
+        assert_eq!((observed.missing(), observed.unasked()), (vec![2, 3], vec![]));
+        observed.absent = vec![Absent { rank: 2, host: "mc-2".into(), why }];
+        let text = text_of(&observed);
         let line = text.lines().find(|line| line.starts_with("missing")).unwrap();
         assert!(line.contains("mc-2 (rank 2)") && line.contains(want), "{line}");
         assert!(text.contains("2 of 4 brokers") && text.contains("and 1 more"), "{text}");
@@ -56,11 +56,11 @@ fn each_absent_host_is_named_with_its_reason() {
 #[test]
 fn the_reason_of_a_probe_is_one_line_with_the_causes_and_never_names_itself() {
     let follower = instance(2);
-    let mut seen = Seen::new(&follower, state("init", 20));
-    seen.online = Some(vec![0]);
-    assert_eq!(seen.missing(), [1, 3], "it is not online yet, and there");
-    seen.absent = vec![Absent { rank: 1, host: "mc-1".into(), why: None }];
-    let why = with_causes("the broker is in state init".into(), &seen);
+    let mut observed = Observations::new(&follower, state("init", 20));
+    observed.online = Some(vec![0]);
+    assert_eq!(observed.missing(), [1, 3], "it is not online yet, and there");
+    observed.absent = vec![Absent { rank: 1, host: "mc-1".into(), why: None }];
+    let why = with_causes("the broker is in state init".into(), &observed);
     assert!(why.starts_with("the broker is in state init; missing: mc-1 (rank 1): its pod is there"), "{why}");
     assert!(why.ends_with("; missing: and 1 more") && !why.contains('\n'), "{why}");
 }
@@ -68,58 +68,58 @@ fn the_reason_of_a_probe_is_one_line_with_the_causes_and_never_names_itself() {
 #[test]
 fn a_snippet_that_runs_is_why_there_is_no_broker() {
     let follower = instance(1);
-    let silence = Silence::NoSocket("/x".into());
-    let mut seen = Seen::new(&follower, Err(silence.clone()));
-    seen.activity = Some(Activity::Snippet("workerPre".into()));
-    seen.parent = Some(("mc-0.flux.".into(), Ok(Link::Broken)));
-    let text = text_of(&seen);
+    let error = AskError::NoSocket("/x".into());
+    let mut observed = Observations::new(&follower, Err(error.clone()));
+    observed.activity = Some(Activity::Snippet("workerPre".into()));
+    observed.parent = Some(("mc-0.flux.".into(), Ok(Link::Broken)));
+    let text = text_of(&observed);
     let want = "mc-1 (rank 1) is not up: the snippet workerPre runs. See the pod's log\n";
     assert!(text.contains(want) && text.contains("parent   mc-0.flux answers\n"), "{text}");
-    assert_eq!(ready(&Err(silence), seen.activity.as_ref()), Err("the snippet workerPre runs".into()));
-    seen.state = state("join", 1);
-    assert!(!text_of(&seen).contains("workerPre"), "a broker that answers says more");
+    assert_eq!(ready(&Err(error), observed.activity.as_ref()), Err("the snippet workerPre runs".into()));
+    observed.state = state("join", 1);
+    assert!(!text_of(&observed).contains("workerPre"), "a broker that answers says more");
 }
 
 #[test]
 fn a_host_that_nobody_may_have_asked_for_is_not_missing() {
     let spec = AgentSpec::from_toml("name='mc'\nsize=2\nmax_size=4").unwrap();
     let lead = Instance::of(&spec, &Facts { index: Some(0), ..Facts::default() }).unwrap();
-    let mut seen = Seen::new(&lead, state("run", 12));
-    seen.online = Some(vec![0, 1]);
-    let text = text_of(&seen);
+    let mut observed = Observations::new(&lead, state("run", 12));
+    observed.online = Some(vec![0, 1]);
+    let text = text_of(&observed);
     assert!(text.contains("2 brokers: the cluster started with 2 and may have 4"), "{text}");
     assert!(!text.contains("missing") && text.contains("spare    2 more"), "{text}");
-    let json: Value = serde_json::from_str(&report(&seen).json()).unwrap();
+    let json: Value = serde_json::from_str(&report(&observed).json()).unwrap();
     assert_eq!((&json["missing"], &json["spare"]), (&json!([]), &json!([2, 3])));
     // One that was asked for since, whose pod is there.
-    seen.absent = vec![Absent { rank: 3, host: "mc-3".into(), why: None }];
-    let text = text_of(&seen);
+    observed.absent = vec![Absent { rank: 3, host: "mc-3".into(), why: None }];
+    let text = text_of(&observed);
     assert!(text.contains("missing  mc-3 (rank 3)") && text.contains("spare    1 more"), "{text}");
     // All is there.
-    seen.online = Some(vec![0, 1, 2, 3]);
-    assert!(!text_of(&seen).contains("spare"));
+    observed.online = Some(vec![0, 1, 2, 3]);
+    assert!(!text_of(&observed).contains("spare"));
 }
 
 #[test]
 fn a_follower_says_what_its_parent_lacks() {
     let follower = instance(2);
-    type Case = (Result<State, Silence>, Result<Link, Missing>, &'static str);
+    type Case = (Result<State, AskError>, Result<Link, Missing>, &'static str);
     let cases: [Case; 4] = [
         (state("join", 60), Ok(Link::Broken), "certificate"),
-        (Err(Silence::NoSocket("/x".into())), Ok(Link::Broken), "has not started, or the certificates differ"),
+        (Err(AskError::NoSocket("/x".into())), Ok(Link::Broken), "has not started, or the certificates differ"),
         (state("join", 1), Ok(Link::Broken), "not connected yet"),
         (state("join", 60), Ok(Link::Steady), "has not admitted this broker yet"),
     ];
-    let mut stopped = Seen::new(&follower, Err(Silence::Slow));
+    let mut stopped = Observations::new(&follower, Err(AskError::Slow));
     stopped.parent = Some(("mc-0.flux.".into(), Ok(Link::Steady)));
     let text = text_of(&stopped);
     assert!(text.contains("it is suspended or very busy\nparent   mc-0.flux is connected\n"), "{text}");
-    let text = text_of(&Seen::new(&follower, Err(Silence::NoSocket("/x".into()))));
+    let text = text_of(&Observations::new(&follower, Err(AskError::NoSocket("/x".into()))));
     assert!(text.contains("has not started, or has ended. See the pod's log"), "{text}");
     for (state, link, want) in cases {
-        let mut seen = Seen::new(&follower, state);
-        seen.parent = Some(("mc-0.flux.".into(), link));
-        let text = text_of(&seen);
+        let mut observed = Observations::new(&follower, state);
+        observed.parent = Some(("mc-0.flux.".into(), link));
+        let text = text_of(&observed);
         assert!(text.lines().any(|line| line.starts_with("parent   mc-0.flux ") && line.contains(want)), "{text}");
     }
 }
@@ -127,17 +127,17 @@ fn a_follower_says_what_its_parent_lacks() {
 #[test]
 fn drained_nodes_and_jobs_that_wait_or_could_not_start_are_explained() {
     let lead = instance(0);
-    let mut seen = Seen::new(&lead, state("run", 5));
-    seen.torpid = vec![3];
-    seen.drained = json!({"1": {"timestamp": 1.0, "reason": "bad memory"}, "2-3": {"reason": ""}});
-    seen.jobs = json!({"depend": 0, "priority": 1, "sched": 1, "run": 3, "cleanup": 0, "inactive": 7});
-    seen.recent = json!([
+    let mut observed = Observations::new(&lead, state("run", 5));
+    observed.torpid = vec![3];
+    observed.drained = json!({"1": {"timestamp": 1.0, "reason": "bad memory"}, "2-3": {"reason": ""}});
+    observed.jobs = json!({"depend": 0, "priority": 1, "sched": 1, "run": 3, "cleanup": 0, "inactive": 7});
+    observed.recent = json!([
         {"id": 26_071_793_664_u64, "state": 64, "nnodes": 5, "exception_type": "alloc", "exception_note": "unsatisfiable"},
         {"id": 0, "state": 8, "nnodes": 3},
         {"id": 1, "state": 8, "annotations": {"sched": {"reason_pending": "insufficient resources"}}},
         {"id": 2, "state": 16, "nnodes": 1},
     ]);
-    let text = text_of(&seen);
+    let text = text_of(&observed);
     for want in [
         "silent   mc-3 (rank 3): its broker is suspended",
         "mc-1 (rank 1): bad memory. `flux resource undrain 1`",
@@ -155,12 +155,12 @@ fn drained_nodes_and_jobs_that_wait_or_could_not_start_are_explained() {
 #[test]
 fn the_json_form_has_facts_and_lines() {
     let lead = instance(0);
-    let mut seen = Seen::new(&lead, state("quorum", 12));
-    seen.online = Some(vec![0, 1, 2]);
-    let json: Value = serde_json::from_str(&report(&seen).json()).unwrap();
+    let mut observed = Observations::new(&lead, state("quorum", 12));
+    observed.online = Some(vec![0, 1, 2]);
+    let json: Value = serde_json::from_str(&report(&observed).json()).unwrap();
     assert_eq!((&json["state"], &json["size"], &json["missing"]), (&json!("quorum"), &json!(4), &json!([3])));
     assert_eq!(json["lines"][0][0], "broker");
-    let silent = Seen::new(&lead, Err(Silence::Dead));
+    let silent = Observations::new(&lead, Err(AskError::Ended));
     let json: Value = serde_json::from_str(&report(&silent).json()).unwrap();
     assert!(json["state"].is_null() && json["missing"].is_null());
 }

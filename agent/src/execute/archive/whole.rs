@@ -1,5 +1,8 @@
 //! Whether an archive is whole, by what its format itself says: every format that Flux writes puts something at the end
 //! that is missing, or does not fit, if the writing was cut off.
+//!
+//! tar and gzip are read by their crates. The ends of bzip2, xz and zip are checked by hand: a crate for each would be a
+//! decoder in every pod's binary, for a few bytes at the end of a file.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -12,7 +15,7 @@ use flux_shared::names::archive_suffix;
 const BZIP2_END: u64 = 0x1772_4538_5090;
 const BLOCK: u64 = 512;
 
-/// The file's content is whole, in the format that the name of `path` asks for.
+/// Checks that the file is whole, in the format that the suffix of `path` names.
 pub fn check(file: &File, path: &Path) -> io::Result<()> {
     let length = file.metadata()?.len();
     if length == 0 {
@@ -36,7 +39,7 @@ pub fn check(file: &File, path: &Path) -> io::Result<()> {
     }
 }
 
-/// At least one entry, every header and content to its end, then the two empty blocks; all is read.
+/// Reads it all: at least one entry, every header and content to its end, then the two empty blocks.
 fn tar(reader: &mut impl Read) -> io::Result<()> {
     let mut archive = tar::Archive::new(reader);
     let mut entries = 0_u64;
@@ -60,14 +63,14 @@ fn tar(reader: &mut impl Read) -> io::Result<()> {
     }
 }
 
-/// The end's magic number, a checksum and the bits that fill the last byte.
+/// Looks for the magic number of the end, which only a checksum and the bits that fill the last byte follow.
 fn bzip2(tail: &[u8]) -> io::Result<()> {
     let bits = tail.iter().fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
     let is_end = (0..8).any(|fill| (bits >> (32 + fill)) as u64 & 0xffff_ffff_ffff == BZIP2_END);
     if is_end { Ok(()) } else { Err(bad("its end is missing")) }
 }
 
-/// The footer, and the index that it leads to: each with its checksum.
+/// Checks the footer and the index that it leads to, each by its checksum.
 fn xz(reader: &mut (impl Read + Seek), length: u64) -> io::Result<()> {
     let footer = tail(reader, length, 12)?;
     let missing = || bad("its end is missing");
@@ -81,7 +84,7 @@ fn xz(reader: &mut (impl Read + Seek), length: u64) -> io::Result<()> {
     if index.first() == Some(&0) && is_sum(index, sum) { Ok(()) } else { Err(missing()) }
 }
 
-/// The record at the end, and the list of entries that it leads to.
+/// Checks the record at the end and the list of entries that it leads to.
 fn zip(reader: &mut (impl Read + Seek), length: u64) -> io::Result<()> {
     let missing = || bad("its end is missing");
     let end = tail(reader, length, 22)?;
@@ -93,7 +96,7 @@ fn zip(reader: &mut (impl Read + Seek), length: u64) -> io::Result<()> {
     if size == 0 {
         return Err(bad("it is empty"));
     }
-    // More than fits into these fields stands in another record, just before this one.
+    // Values that are too large for these fields are in a ZIP64 record, whose locator stands just before this one.
     let is_large = u64::from(u32::MAX) == offset || u64::from(u32::MAX) == size;
     if !is_large && offset + size > length - 22 {
         return Err(missing());
@@ -107,7 +110,7 @@ fn zip(reader: &mut (impl Read + Seek), length: u64) -> io::Result<()> {
 
 /// The last `count` bytes, or all.
 fn tail(reader: &mut (impl Read + Seek), length: u64, count: u64) -> io::Result<Vec<u8>> {
-    // Nothing that is asked for is long: an index of so many bytes is none.
+    // No valid end or index is this long.
     if count > 64 << 20 {
         return Err(bad("its end is invalid"));
     }

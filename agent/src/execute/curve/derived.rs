@@ -12,13 +12,13 @@ use x25519_dalek::{PublicKey, StaticSecret};
 use super::Certificate;
 use crate::report::failure::{Failure, plain};
 
-/// Says what the key is for, so that the same seed gives no one else the same bytes.
+/// The purpose of the key: any other use of the same seed gets other bytes.
 const SALT: &[u8] = b"flux-agent curve certificate 1";
-/// A seed has at least as many bytes as a key.
+/// Least number of bytes of a seed: those of a key.
 const LEAST: usize = 32;
 
 impl Certificate {
-    /// The certificate of the seed in `path`, called `name`, of these values.
+    /// Derives the certificate `name` from the seed in `path` and the values `of`.
     pub fn derive(path: &Path, name: &str, of: &[String]) -> Result<Certificate, Failure> {
         let seed = std::fs::read(path).map_err(|error| {
             let cause = format!("failed to read the seed {}: {}", path.display(), plain(&error));

@@ -10,28 +10,28 @@ use crate::system::mount_table;
 
 const NONE: Option<&str> = None;
 
-/// What is mounted here is seen nowhere else.
-pub fn keep_to_ourselves() -> io::Result<()> {
+/// Makes all mounts private: what is mounted here is seen nowhere else.
+pub fn make_private() -> io::Result<()> {
     Ok(mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?)
 }
 
-/// A folder with all that is mounted in it, or a file, at another place.
+/// Mounts a folder, with all that is mounted in it, or a file at another path.
 pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
     Ok(mount(Some(from), to, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?)
 }
 
 const PLAIN: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags::MS_NOEXEC);
 
-pub fn proc(to: &Path) -> io::Result<()> {
+pub fn mount_proc(to: &Path) -> io::Result<()> {
     Ok(mount(Some("proc"), to, Some("proc"), PLAIN, NONE)?)
 }
 
-pub fn terminals(to: &Path) -> io::Result<()> {
+pub fn mount_devpts(to: &Path) -> io::Result<()> {
     let options = Some("newinstance,ptmxmode=0666,mode=0620");
     Ok(mount(Some("devpts"), to, Some("devpts"), MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, options)?)
 }
 
-pub fn memory(to: &Path) -> io::Result<()> {
+pub fn mount_shm(to: &Path) -> io::Result<()> {
     Ok(mount(Some("shm"), to, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=1777"))?)
 }
 
@@ -43,14 +43,14 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// With the flags that it has: nobody but root of the machine may take one away.
+    /// Remounts it read-only, with the flags that it has: only the machine's root may take one away.
     pub fn make_read_only(&self) -> io::Result<()> {
         let flags = self.flags | MsFlags::MS_RDONLY | MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
         Ok(mount(NONE, &self.point, NONE, flags, NONE)?)
     }
 }
 
-/// All below `top`, and itself.
+/// The mounts at `top` and below it.
 pub fn below(top: &Path) -> io::Result<Vec<Mounted>> {
     let table = std::fs::read_to_string(mount_table::FILE)?;
     Ok(mount_table::below(&table, top)

@@ -115,16 +115,16 @@ fn snippets(logging: &str, facts: &Facts) -> Vec<Snippet> {
 
 #[test]
 fn what_tidies_up_and_a_sidecars_program_are_heard_when_it_is_quiet() {
-    let few = |logging: &str| -> Vec<(&str, Stage, bool)> {
-        snippets(logging, &facts(0)).iter().map(|it| (it.name, it.stage, it.silent)).collect()
+    let few = |logging: &str| -> Vec<(&str, SnippetPhase, bool)> {
+        snippets(logging, &facts(0)).iter().map(|it| (it.name, it.phase, it.silent)).collect()
     };
     let all = |silent| {
         vec![
-            ("pre", Stage::Before, silent),
-            ("post", Stage::After, false),
-            ("pre", Stage::Before, silent),
-            ("command", Stage::Program, false),
-            ("post", Stage::After, false),
+            ("pre", SnippetPhase::Before, silent),
+            ("post", SnippetPhase::After, false),
+            ("pre", SnippetPhase::Before, silent),
+            ("command", SnippetPhase::Program, false),
+            ("post", SnippetPhase::After, false),
         ]
     };
     assert_eq!(few("quiet = true"), all(true));

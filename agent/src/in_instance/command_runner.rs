@@ -6,31 +6,31 @@ use crate::execute::session::Session;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::Supervisor;
-use crate::supervise::policy::{Again, Plain, Policy, Target, Terms};
+use crate::supervise::policy::{DefaultPolicy, Policy, SecondStop, Target, Terms};
 use crate::supervise::program::{Output, Program};
 use crate::system::raw::ChildSetup;
 
-/// A supervisor inside an instance.
-pub struct Inside {
+/// Runs commands, supervised, in the instance's environment.
+pub struct CommandRunner {
     pub supervisor: Supervisor,
     pub session: Session,
 }
 
-impl Inside {
-    pub fn new() -> Result<Inside, Failure> {
+impl CommandRunner {
+    pub fn new() -> Result<CommandRunner, Failure> {
         log::leave_out_supervision();
         let supervisor =
             Supervisor::new().map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
-        Ok(Inside { supervisor, session: Session::of_process() })
+        Ok(CommandRunner { supervisor, session: Session::of_process() })
     }
 
-    /// The exit code, also where it does not start. Each stop is passed on, and nothing ends it by time.
+    /// Runs a command; returns its exit code, also if it does not start. Each stop is passed on, and there is no time limit.
     pub async fn run(&mut self, argv: &[OsString], output: Output) -> Result<u8, Failure> {
-        let terms = Terms { target: Target::Group, kill_after: None, again: Again::IsPassedOn };
-        self.run_by(argv, output, terms, &mut Plain).await
+        let terms = Terms { target: Target::Group, kill_after: None, second_stop: SecondStop::IsPassedOn };
+        self.run_by(argv, output, terms, &mut DefaultPolicy).await
     }
 
-    /// Runs it by other terms.
+    /// Runs a command by other terms and another policy.
     pub async fn run_by(
         &mut self,
         argv: &[OsString],

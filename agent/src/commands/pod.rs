@@ -1,0 +1,64 @@
+//! The pod that a command for people runs in: where its spec and files are, and what they say.
+
+use std::path::PathBuf;
+
+use flux_shared::agent_spec::AgentSpec;
+
+use crate::execute::session::Session;
+use crate::facts::{Facts, Process};
+use crate::plan::Instance;
+use crate::report::failure::Failure;
+use crate::run;
+
+/// Where the pod's spec and files are.
+#[derive(Debug, clap::Args)]
+pub struct PodPlace {
+    /// The AgentSpec, which the operator mounts [default: as the entrypoint]
+    #[arg(long, value_name = "FILE")]
+    spec: Option<PathBuf>,
+    /// Look for files below this folder
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    root: PathBuf,
+    /// The options of the container's entrypoint.
+    #[arg(skip)]
+    entrypoint: run::Options,
+}
+
+impl PodPlace {
+    /// The same place, in the container of an entrypoint with these options.
+    pub fn beside(self, entrypoint: run::Options) -> PodPlace {
+        PodPlace { entrypoint, ..self }
+    }
+
+    fn options(&self) -> run::Options {
+        let mut options = self.entrypoint.clone();
+        options.spec = self.spec.clone().or(options.spec);
+        options.root.clone_from(&self.root);
+        options
+    }
+}
+
+/// What all commands for people start from.
+pub struct Pod {
+    pub spec: AgentSpec,
+    pub facts: Facts,
+    pub instance: Instance,
+    pub root: PathBuf,
+    pub termination_log: PathBuf,
+}
+
+impl Pod {
+    pub fn read(place: &PodPlace) -> Result<Pod, Failure> {
+        let options = place.options();
+        let (spec, facts) = options.facts(Process::own())?;
+        let instance = Instance::of(&spec, &facts).map_err(|error| run::refused(&error))?;
+        Ok(Pod { spec, facts, instance, root: options.root, termination_log: options.termination_log })
+    }
+
+    /// The state that a program of Flux starts with: environment, folder, umask.
+    pub fn session(&self) -> Session {
+        let mut session = Session::of_process();
+        self.instance.environment.iter().for_each(|change| session.apply(change));
+        session.of_flux(self.instance.run_as.as_ref())
+    }
+}

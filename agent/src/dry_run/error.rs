@@ -1,0 +1,57 @@
+//! Why `dry-run` has nothing to show.
+
+use std::path::PathBuf;
+
+use flux_shared::exit::Category;
+
+use super::source::Problems;
+use crate::facts::FactsError;
+use crate::plan::PlanError;
+
+/// Why there is nothing to show.
+#[derive(Debug, thiserror::Error)]
+pub enum DryRunError {
+    #[error("not in a pod: --here is for flux-agent in a pod")]
+    NotHere,
+    #[error("failed to read {}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("failed to understand {}", path.display())]
+    Input { path: PathBuf, source: Problems },
+    #[error("failed to read the facts in {}", path.display())]
+    Facts { path: PathBuf, source: FactsError },
+    #[error("failed to find a pod of index {index}: there are {pods}")]
+    Index { index: u32, pods: u32 },
+    #[error("failed to plan for index {index}")]
+    Plan { index: u32, source: PlanError },
+    #[error("failed to write the plans as JSON")]
+    Json { source: serde_json::Error },
+}
+
+impl DryRunError {
+    /// The category that `run` would end with.
+    pub fn category(&self) -> Category {
+        match self {
+            DryRunError::NotHere | DryRunError::Read { .. } => Category::SpecUnreadable,
+            DryRunError::Input { .. } | DryRunError::Facts { .. } | DryRunError::Index { .. } => Category::SpecInvalid,
+            DryRunError::Plan { source, .. } => source.category(),
+            DryRunError::Json { .. } => Category::Internal,
+        }
+    }
+
+    /// Several problems: a line each, after the name of the file.
+    pub fn lines(&self) -> Option<String> {
+        match self {
+            DryRunError::Input { source, .. } if source.0.len() > 1 => Some(format!("{self}:\n{source}")),
+            _ => None,
+        }
+    }
+
+    /// What a person can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            DryRunError::Plan { source, .. } => Some(source.hint()),
+            DryRunError::Facts { .. } => Some("all facts are optional; `--format json` lists their names under source"),
+            _ => None,
+        }
+    }
+}

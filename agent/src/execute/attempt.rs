@@ -1,0 +1,205 @@
+//! One start of a launched program: started, supervised to its end, recorded in the timeline.
+
+use std::ffi::OsString;
+use std::time::Instant;
+
+use flux_shared::exit::{Category, REPLACE, of_signal};
+
+use super::Executor;
+use super::broker_policy::{BrokerPolicy, Ended, terms};
+use super::session::{LIMITS, Session};
+use crate::execute::timing::flux_time;
+use crate::flux_rpc::connection::Broker;
+use crate::flux_rpc::lead_presence::LeadPresence;
+use crate::flux_rpc::states::{StateActions, StateLog, States};
+use crate::metrics::Server;
+use crate::plan::{Launch, Part, Stdout};
+use crate::report::failure::Failure;
+use crate::report::log;
+use crate::supervise::End;
+use crate::supervise::program::{Output, Program, StartError};
+use crate::system::identity::Identity;
+use crate::system::raw::ChildSetup;
+use crate::wait::Parent;
+
+/// States of a broker that has joined.
+const JOINED: [&str; 4] = ["config-sync", "init", "quorum", "run"];
+
+impl Executor<'_> {
+    /// Starts the program once and supervises it to its end. The inner error is an exit code: the program failed to start, or
+    /// a stop signal came before.
+    pub(super) async fn launch_once(
+        &mut self,
+        launch: &Launch,
+        parent: Option<&mut Parent>,
+    ) -> Result<Result<Ended, u8>, Failure> {
+        if let Some(signal) = self.supervisor.take_stop_signal() {
+            return Ok(Err(if launch.part == Part::Follower { REPLACE } else { of_signal(signal) }));
+        }
+        let mut session = self.session.of_flux(launch.run_as.as_ref());
+        launch.environment.iter().for_each(|change| session.apply(change));
+        let argv: Vec<OsString> = launch.argv.iter().map(|word| session.resolve(word)).collect();
+        if let Some(record) = &launch.record {
+            self.record_start(record)?;
+        }
+        let begin = Instant::now();
+        let child = match self.program(launch, &argv, &session)?.start() {
+            Ok(child) => child,
+            Err(error) => return Ok(Err(self.report_start_failure(launch, &error))),
+        };
+        let owner = launch.run_as.as_ref().map(|user| user.owner.uid);
+        let broker = launch.socket.as_ref().map(|path| Broker { socket: self.files.at(path), owner });
+        let staying = (launch.part == Part::Lead).then(LeadPresence::default);
+        let actions =
+            StateActions { presence: staying.clone(), undrain: launch.drain, asks_lead: launch.lead.is_some() };
+        let states = broker.clone().map(|broker| States::watch(broker, actions));
+        let served = match (&launch.metrics, &broker) {
+            (Some(metrics), Some(broker)) => Server::start(metrics.port, &metrics.cluster, broker.clone()),
+            _ => None,
+        };
+        let mut policy = BrokerPolicy::new(launch, parent, broker.as_ref(), staying.as_ref());
+        let ended = self.supervisor.run(child, terms(launch), &mut policy).await;
+        let ended =
+            ended.map_err(|error| Failure::internal(format!("failed to supervise {}: {error}", called(launch))))?;
+        let mut ended = policy.ended(ended);
+        drop(served);
+        let StateLog { states, lead_goes_on } = states.map(States::end).unwrap_or_default();
+        ended.lead_goes_on = lead_goes_on;
+        if !states.is_empty() {
+            ended.joined = states.iter().any(|(name, _)| JOINED.contains(&name.as_str()));
+        }
+        if !launch.program.is_empty() {
+            self.ending.program = Some((ended.end.code(), shutdown_began(&states).unwrap_or(ended.at)));
+        }
+        self.came_up |= states.iter().any(|(state, _)| state == "run");
+        for (stage, from, to) in stages(begin, &states, &ended) {
+            self.timeline.record_until(stage, from, to);
+        }
+        self.log_end(launch, begin, &ended);
+        Ok(Ok(ended))
+    }
+
+    fn program<'a>(&self, launch: &Launch, argv: &'a [OsString], session: &'a Session) -> Result<Program<'a>, Failure> {
+        let limits = session.limits.iter().filter_map(|(name, (soft, hard))| {
+            LIMITS.into_iter().find(|(known, _)| known == name).map(|(_, resource)| (resource, *soft, *hard))
+        });
+        let identity = launch.run_as.as_ref().map(|user| Identity::of(user.owner, &self.options.root)).transpose()?;
+        Ok(Program {
+            argv,
+            environment: &session.environment,
+            directory: &session.directory,
+            output: match launch.stdout {
+                Stdout::Inherit => Output::Inherit,
+                Stdout::LineBuffered => Output::LineBuffered,
+                Stdout::Discard => Output::Discard,
+            },
+            setup: ChildSetup {
+                foreground: self.supervisor.has_terminal(),
+                umask: Some(session.umask),
+                limits: limits.collect(),
+                identity: identity.flatten(),
+                ..ChildSetup::default()
+            },
+        })
+    }
+
+    /// Reports why the program did not start; returns the container's exit code.
+    fn report_start_failure(&mut self, launch: &Launch, error: &StartError) -> u8 {
+        if launch.part != Part::Command {
+            return self.report_no_instance(error.to_string());
+        }
+        log::plain("broker", &format!("flux-agent: {error}"));
+        self.ending.note(error.to_string());
+        error.code
+    }
+
+    /// Reports why there is no instance; returns the container's exit code.
+    pub(super) fn report_no_instance(&mut self, why: String) -> u8 {
+        log::plain("broker", &format!("flux-agent: {why}"));
+        self.ending.note(why);
+        self.ending.no_instance = true;
+        Category::BrokerFailed.code()
+    }
+
+    fn log_end(&mut self, launch: &Launch, begin: Instant, ended: &Ended) {
+        if self.timed && !log::is_quiet() {
+            log::plain("time", &flux_time(launch.label, ended.at.duration_since(begin)));
+        }
+        if let End::Signaled(signal) = ended.end {
+            tracing::info!(stage = "broker", "{} was ended by signal {signal}", called(launch));
+        }
+    }
+}
+
+/// The stages of a broker's life: `broker` until it is up, `quorum` until enough others are, `submit` until the job's
+/// first output (seen on the lead only), `job` until it begins to shut down, `stop`. Without the broker's states, only the
+/// first output and a stop are known.
+fn stages(begin: Instant, states: &[(String, Instant)], ended: &Ended) -> Vec<(&'static str, Instant, Instant)> {
+    let at = |names: &[&str]| states.iter().find(|(name, _)| names.contains(&name.as_str())).map(|(_, at)| *at);
+    let run = at(&["run"]);
+    let down = shutdown_began(states);
+    let told = ended.stopped.map(|(_, at)| at);
+    let stop = [down, told].into_iter().flatten().min();
+    let last = stop.unwrap_or(ended.at);
+    let marks = [
+        ("broker", Some(begin)),
+        ("quorum", at(&["quorum"]).or(run)),
+        ("submit", run.filter(|_| ended.first_output.is_some())),
+        ("job", ended.first_output.or(run)),
+        ("stop", stop),
+    ];
+    let marks: Vec<(&str, Instant)> =
+        marks.into_iter().filter_map(|(name, at)| Some((name, at?))).filter(|(_, at)| *at <= last).collect();
+    let ends = marks.iter().skip(1).map(|(_, at)| *at).chain([ended.at]);
+    marks.iter().zip(ends).map(|((name, from), to)| (*name, *from, to.max(*from))).collect()
+}
+
+/// When the broker began to shut down.
+fn shutdown_began(states: &[(String, Instant)]) -> Option<Instant> {
+    let names = ["cleanup", "shutdown", "finalize", "goodbye"];
+    states.iter().find(|(name, _)| names.contains(&name.as_str())).map(|(_, at)| *at)
+}
+
+/// What a launched program is called in messages.
+fn called(launch: &Launch) -> &'static str {
+    if launch.part == Part::Command { "the command" } else { "the broker" }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_brokers_life_has_stages_as_far_as_they_are_known() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let told = |states: &[(&str, u64)], first: Option<u64>, stopped: Option<u64>| {
+            let states: Vec<_> = states.iter().map(|(name, seconds)| ((*name).to_owned(), at(*seconds))).collect();
+            let ended = Ended {
+                end: End::Exited(0),
+                at: at(10),
+                stopped: stopped.map(|seconds| (15, at(seconds))),
+                passed_on: false,
+                lost: None,
+                joined: true,
+                lead_goes_on: None,
+                first_output: first.map(at),
+            };
+            let seconds = |moment: Instant| moment.duration_since(begin).as_secs();
+            let stages = stages(begin, &states, &ended).into_iter();
+            stages
+                .map(|(name, from, to)| format!("{name} {}-{}", seconds(from), seconds(to)))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let all = [("init", 1), ("quorum", 2), ("run", 4), ("cleanup", 8), ("shutdown", 9)];
+        assert_eq!(told(&all, Some(5), None), "broker 0-2 quorum 2-4 submit 4-5 job 5-8 stop 8-10");
+        assert_eq!(told(&all[..4], None, None), "broker 0-2 quorum 2-4 job 4-8 stop 8-10");
+        assert_eq!(told(&all, Some(5), Some(7)), "broker 0-2 quorum 2-4 submit 4-5 job 5-7 stop 7-10");
+        assert_eq!(told(&all[..1], None, Some(3)), "broker 0-3 stop 3-10");
+        assert_eq!(told(&[], Some(5), None), "broker 0-5 job 5-10");
+        assert_eq!(told(&[], None, None), "broker 0-10");
+    }
+}
