@@ -233,6 +233,11 @@ impl Index {
         !state.nodes.is_empty() && state.nodes.values().all(|mounts| *mounts)
     }
 
+    /// Whether a node is known that pods may be put on. None is where the operator may not look at them.
+    pub fn has_nodes(&self) -> bool {
+        !self.state().nodes.is_empty()
+    }
+
     /// The volumes of a MiniCluster, which is gone.
     pub fn orphans(&self, owner: &str) -> Vec<Orphan> {
         self.state().volumes.values().filter(|volume| volume.owner == owner).cloned().collect()

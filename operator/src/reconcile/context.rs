@@ -163,12 +163,21 @@ impl Context {
         self.room.acquire_many(u32::try_from(permits).unwrap_or(u32::MAX)).await.ok()
     }
 
-    /// Notes that `object` waits without a word. Whether it is time to look why: its own time, and its turn.
-    pub fn waits(&self, namespace: &str, uid: &str, object: &str, at_once: bool, now: Instant) -> bool {
+    /// Notes that an object waits without a word, which it may for so long. Whether it is time to look why: its own time, and its
+    /// turn. `at_once`: it has waited before.
+    pub fn waits(
+        &self,
+        namespace: &str,
+        uid: &str,
+        (object, patience): (&str, Duration),
+        at_once: bool,
+        now: Instant,
+    ) -> bool {
         let mut looks = self.looks();
-        let look = looks.entry(uid.to_owned()).or_insert_with(|| Look::new(object, at_once, now));
+        let first = if at_once { Duration::ZERO } else { patience };
+        let look = looks.entry(uid.to_owned()).or_insert_with(|| Look::new(object, first, now));
         if !look.is_about(object) {
-            *look = Look::new(object, false, now);
+            *look = Look::new(object, patience, now);
         }
         if !look.is_time(now) {
             return false;
