@@ -234,6 +234,11 @@ impl Index {
         !state.nodes.is_empty() && state.nodes.values().all(|mounts| *mounts)
     }
 
+    /// Whether a node is known that takes pods. None is if the operator may not look at nodes.
+    pub fn has_nodes(&self) -> bool {
+        !self.state().nodes.is_empty()
+    }
+
     /// The PersistentVolumes of a MiniCluster that is gone.
     pub fn orphans(&self, owner: &str) -> Vec<Orphan> {
         self.state().volumes.values().filter(|volume| volume.owner == owner).cloned().collect()

@@ -163,7 +163,7 @@ pub const REASONS: &[Reason] = &[
     reason(
         Of::Start,
         "Queued",
-        "the MiniCluster waits in a queue: the message has the queue's name and Kueue's reason",
+        "the MiniCluster waits in a queue, or for more pods: the message has the queue's name and Kueue's reason",
     ),
     reason(Of::Start, "Forbidden", "the API server forbids the operator an object that the MiniCluster needs"),
     reason(
@@ -185,6 +185,8 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Start, "SecretDeleted", "a Secret that new pods need was deleted"),
     reason(Of::Start, "Unschedulable", "no node has room for a pod or fits it (set by Kubernetes)"),
     reason(Of::Start, "SchedulingGated", "a pod has a scheduling gate, for example set by a queue (set by Kubernetes)"),
+    reason(Of::Start, "SchedulerError", "the scheduler failed over a pod, and tries again (set by Kubernetes)"),
+    reason(Of::Start, "SchedulerSilent", "no scheduler of the pods' `schedulerName` has said anything of a pod"),
     reason(Of::Start, "ErrImagePull", "an image cannot be pulled (set by Kubernetes)"),
     reason(Of::Start, "ImagePullBackOff", "an image could not be pulled, and is tried again later (set by Kubernetes)"),
     reason(Of::Start, "InvalidImageName", "an image's name is not valid (set by Kubernetes)"),

@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests look, and say what they saw")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use flux_shared::agent_spec::AgentSpec;
+use flux_shared::exit::{Category, REPLACE};
 use flux_shared::{derive, manifest, validate};
 use serde_json::Value;
 
@@ -99,6 +100,46 @@ fn a_spec_that_is_written_by_hand_fits_its_job() {
         found += 1;
     }
     assert!(found > 0);
+}
+
+/// The codes after which a set of Jobs starts again, by the words that a failed Job has for them: those of the agent's failures that another
+/// attempt may help, and that of a follower that alone was told to stop.
+#[test]
+fn a_jobset_starts_again_after_the_codes_that_the_agent_has_for_that() {
+    let may_help = Category::ALL.into_iter().filter(|category| category.is_retriable());
+    let wanted: BTreeSet<u8> = may_help.map(Category::code).chain([REPLACE]).collect();
+    let mut found = BTreeSet::new();
+    for (file, _, documents) in manifests() {
+        for document in documents {
+            let spec = match document["kind"].as_str() {
+                Some("JobSet") => &document["spec"],
+                Some("ClusterTrainingRuntime") => &document["spec"]["template"]["spec"],
+                _ => continue,
+            };
+            let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+            let rules = list(&spec["failurePolicy"]["rules"]);
+            let again = rules.iter().filter(|rule| rule["action"] == "RestartJobSet");
+            let patterns = again.flat_map(|rule| list(&rule["onJobFailureMessagePatterns"]));
+            let patterns: Vec<String> = patterns.map(|it| it.as_str().unwrap().to_owned()).collect();
+            // The blank ends the number.
+            let codes = patterns.iter().filter_map(|it| it.strip_prefix("exit code (")?.strip_suffix(") "));
+            let codes: BTreeSet<u8> = codes.flat_map(|it| it.split('|')).map(|code| code.parse().unwrap()).collect();
+            assert_eq!(codes, wanted, "{}", file.display());
+            assert_eq!(rules.last().unwrap()["action"], "FailJobSet", "{}: the program's own", file.display());
+            // The Job's message has the code of this container alone.
+            let job = &spec["replicatedJobs"][0]["template"]["spec"];
+            let told =
+                list(&job["podFailurePolicy"]["rules"]).into_iter().find_map(|rule| rule.get("onExitCodes").cloned());
+            assert_eq!(told.unwrap()["containerName"], job["template"]["spec"]["containers"][0]["name"]);
+            found.insert(name(&file).to_owned());
+        }
+    }
+    assert_eq!(found, BTreeSet::from(["jobset.yaml", "runtime.yaml"].map(str::to_owned)));
+    // And the page has them.
+    let page = std::fs::read_to_string(root().join("jobset/README.md")).unwrap();
+    for code in wanted {
+        assert!(page.lines().any(|line| line.starts_with("| `") && line.contains(&code.to_string())), "{code}");
+    }
 }
 
 #[test]

@@ -11,19 +11,30 @@ use super::queue::QueueSnapshot;
 use super::registry::{Counter, Figures, Gauge, Histogram};
 use crate::labels;
 
-/// Resources that have a label value of their own among API calls.
-const RESOURCES: [&str; 11] = [
+/// Resources that have a label value of their own among API calls: all that the operator may ask for, of whichever group, and the
+/// lists of APIs.
+const RESOURCES: [&str; 21] = [
+    "apis",
     "configmaps",
     "deployments",
     "events",
     "jobs",
+    "jobs/status",
     "leases",
     "miniclusters",
     "miniclusters/status",
+    "networkpolicies",
+    "nodes",
+    "persistentvolumeclaims",
+    "persistentvolumes",
+    "podgroups",
     "pods",
     "pods/status",
     "secrets",
     "services",
+    "storageclasses",
+    "version",
+    "workloads",
 ];
 /// The phases of MiniClusters.
 const PHASES: [&str; 8] =
@@ -214,6 +225,8 @@ impl Metrics {
 pub fn resource(path: &str) -> (String, bool) {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let rest = match parts.as_slice() {
+        ["api" | "apis"] | ["api", _] | ["apis", _, _] => return ("apis".to_owned(), false),
+        ["version"] => return ("version".to_owned(), false),
         ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
         _ => return (String::new(), false),
     };
@@ -240,7 +253,10 @@ mod tests {
             ("/api/v1/pods", "pods", false),
             ("/apis/batch/v1/namespaces/a/jobs/b", "jobs", true),
             ("/apis/flux-framework.org/v1alpha2/namespaces/a/miniclusters/b/status", "miniclusters/status", true),
-            ("/version", "", false),
+            ("/version", "version", false),
+            ("/apis", "apis", false),
+            ("/apis/scheduling.k8s.io/v1alpha1", "apis", false),
+            ("/openapi/v3", "", false),
         ] {
             assert_eq!(resource(path), (wanted.to_owned(), named), "{path}");
         }
@@ -257,6 +273,8 @@ mod tests {
         metrics.ready_after(Duration::from_secs(4));
         metrics.called("POST", "/api/v1/namespaces/a/secrets", false, Some(201), Duration::from_millis(2));
         metrics.called("GET", "/apis/x/v1/strange/b", false, None, Duration::from_secs(65));
+        metrics.called("GET", "/apis/kueue.x-k8s.io/v1beta2/namespaces/a/workloads", false, Some(200), Duration::ZERO);
+        metrics.called("GET", "/apis/scheduling.k8s.io/v1beta1", false, Some(503), Duration::ZERO);
         metrics.called("GET", "/api/v1/pods", true, Some(200), Duration::from_secs(9));
         metrics.called("BREW", "/api/v1/pods", false, Some(999), Duration::ZERO);
         metrics.set_leader(true);
@@ -287,6 +305,8 @@ mod tests {
             "rest_client_request_duration_seconds_count{verb=\"get\"} 1",
             "flux_operator_api_calls_total{code=\"2xx\",resource=\"secrets\",verb=\"create\"} 1",
             "flux_operator_api_calls_total{code=\"none\",resource=\"other\",verb=\"get\"} 1",
+            "flux_operator_api_calls_total{code=\"2xx\",resource=\"workloads\",verb=\"list\"} 1",
+            "flux_operator_api_calls_total{code=\"5xx\",resource=\"apis\",verb=\"list\"} 1",
             "flux_operator_api_calls_total{code=\"2xx\",resource=\"pods\",verb=\"watch\"} 1",
             "flux_operator_miniclusters{phase=\"Running\"} 2",
             "flux_operator_miniclusters{phase=\"other\"} 1",

@@ -35,7 +35,7 @@ pub fn manifests(settings: &Installation) -> Result<Vec<String>, InstallError> {
         }
     }
     if let Some(rules) = &settings.rules {
-        let groups = Value::Object(alerts::groups(settings.converts()));
+        let groups = Value::Object(alerts::groups(namespace, settings.converts()));
         documents.push(yaml::document(&prometheus("PrometheusRule", METRICS, namespace, &rules.labels, groups))?);
     }
     if let Some(dashboard) = &settings.dashboard {

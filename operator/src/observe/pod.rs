@@ -1,11 +1,14 @@
 //! What the operator keeps of a pod of the Job.
 
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodStatus};
+use k8s_openapi::api::core::v1::{
+    ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodSchedulingGate, PodStatus,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use flux_shared::names;
+use flux_shared::queueing::is_of_queue;
 use flux_shared::termination::Termination;
 
 use super::controller_uid;
@@ -15,12 +18,18 @@ use crate::labels::AGENT;
 /// A pod's status, and of its specification (most of a pod's bytes) only the node.
 pub type PodStatusObject = kube::core::Object<PodPlace, PodStatus>;
 
-/// The part of a pod's spec that is read.
+/// The part of a pod's spec that is read: its node, or what it waits for.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodPlace {
     pub node_name: Option<String>,
+    pub scheduler_name: Option<String>,
+    #[serde(default)]
+    pub scheduling_gates: Vec<PodSchedulingGate>,
 }
+
+/// The scheduler of pods that name none.
+pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 /// Longest message that is kept.
 const MESSAGE_MAX: usize = 512;
@@ -41,6 +50,12 @@ pub struct PodSeen {
     /// It has the label `job-index` and the condition by which the Job knows the lead. Only for the lead's pod.
     pub labelled: bool,
     pub scheduled: bool,
+    /// Its queue keeps it from being scheduled: the Job has been admitted with fewer pods.
+    pub held_by_queue: bool,
+    /// No scheduler has said anything of it, nor found a node for it.
+    pub unseen: bool,
+    /// The scheduler that it is for, while it is unseen.
+    pub scheduler: Option<Box<str>>,
     /// Its node, once it has one.
     pub node: Option<String>,
     /// Its node has stopped answering: the state of its containers is the last that was reported.
@@ -150,9 +165,17 @@ impl PodSeen {
         self.index == 0 && !self.labelled && !self.deleting
     }
 
-    /// Adds the node.
+    /// Adds the node, or what keeps the pod from one.
     pub fn on(self, place: &PodPlace) -> PodSeen {
-        PodSeen { node: place.node_name.clone(), ..self }
+        let unseen = self.unseen && place.node_name.is_none();
+        let scheduler = place.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER);
+        PodSeen {
+            node: place.node_name.clone(),
+            held_by_queue: place.scheduling_gates.iter().any(|gate| is_of_queue(&gate.name)),
+            unseen,
+            scheduler: unseen.then(|| scheduler.into()),
+            ..self
+        }
     }
 
     /// From a pod whose only container runs Flux: sidecars are restartable init containers.
@@ -181,6 +204,9 @@ impl PodSeen {
             labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label)
                 && condition(status, labels::LEAD).is_some_and(|(status, _, _)| status == "True"),
             scheduled: condition(status, "PodScheduled").is_some_and(|(status, _, _)| status == "True"),
+            held_by_queue: false,
+            unseen: !ended && condition(status, "PodScheduled").is_none(),
+            scheduler: None,
             node: None,
             lost: !ended && is_lost(status),
             begun: ended || containers(status).any(has_begun),
@@ -290,7 +316,8 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
     if ended {
         return None;
     }
-    if let Some(("False", reason @ ("Unschedulable" | "SchedulingGated"), message)) = condition(status, "PodScheduled")
+    if let Some(("False", reason @ ("Unschedulable" | "SchedulingGated" | "SchedulerError"), message)) =
+        condition(status, "PodScheduled")
     {
         return Some(new(reason, message));
     }

@@ -45,10 +45,13 @@ pub fn resource(version: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, version, "Workload"))
 }
 
-/// Why the Job of these Workloads waits, in Kueue's words. (A Job that was resized may have two.)
-pub fn why(mut workloads: Vec<Workload>) -> String {
-    workloads.sort_by_key(ResourceExt::creation_timestamp);
-    match workloads.pop() {
+/// Why the Job of these Workloads waits, in Kueue's words. One that has grown has another beside the one that runs, until Kueue
+/// admits that; those of its earlier sizes are finished.
+pub fn why(workloads: impl IntoIterator<Item = Workload>) -> String {
+    let is_true = |workload: &Workload, type_: &str| condition(workload, type_).is_some_and(|it| it.status == "True");
+    // Two may be of the same second.
+    let rank = |it: &Workload| (!is_true(it, "Finished"), it.creation_timestamp(), !is_true(it, "QuotaReserved"));
+    match workloads.into_iter().max_by_key(rank) {
         Some(workload) => of(&workload),
         None => "Kueue has created no Workload for its Job: it may not manage Jobs in this namespace".to_owned(),
     }
@@ -61,9 +64,13 @@ pub const NOT_FOR_US: &str =
 /// The message if the cluster has no Workload API.
 pub const NOT_INSTALLED: &str = "there is no Kueue in this cluster to admit it: install Kueue, or recreate the MiniCluster without the label kueue.x-k8s.io/queue-name";
 
+fn condition<'a>(workload: &'a Workload, type_: &str) -> Option<&'a Condition> {
+    workload.status.as_ref()?.conditions.iter().find(|it| it.type_ == type_)
+}
+
 fn of(workload: &Workload) -> String {
     let status = workload.status.clone().unwrap_or_default();
-    let condition = |type_: &str| status.conditions.iter().find(|it| it.type_ == type_);
+    let condition = |type_: &str| condition(workload, type_);
     let is_true = |type_: &str| condition(type_).is_some_and(|it| it.status == "True");
     let evicted = condition("Evicted").filter(|it| it.status == "True");
     let evicted = evicted.map(|it| format!("it was stopped ({}): {}", it.reason, it.message));
@@ -158,6 +165,26 @@ mod tests {
             told(json!({ "conditions": [quota], "admissionChecks": checks })),
             "ClusterQueue checked is inactive (its admission checks: budget (Pending))"
         );
+    }
+
+    /// Kueue replaces the Workload of an elastic Job for each growth, and keeps those before.
+    #[test]
+    fn a_job_that_has_grown_waits_for_what_its_last_workload_waits_for() {
+        let of = |second: u32, status: Value| {
+            let mut workload = workload(json!({}), status);
+            let time = format!("2026-01-01T00:00:{second:02}Z").parse().unwrap();
+            workload.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time));
+            workload
+        };
+        let is = |type_: &str| condition(type_, "True", type_, "");
+        let runs = json!({ "conditions": [is("QuotaReserved"), is("Admitted")] });
+        let grows = json!({ "conditions": [condition("QuotaReserved", "False", "Pending", "insufficient cpu")] });
+        let past = json!({ "conditions": [is("QuotaReserved"), is("Admitted"), is("Finished")] });
+        for (first, second) in [(5, 5), (5, 6)] {
+            let all = [of(second, grows.clone()), of(first, runs.clone()), of(9, past.clone())];
+            assert_eq!(why(all.clone()), "insufficient cpu");
+            assert_eq!(why(all.into_iter().rev()), "insufficient cpu", "in whichever order they come");
+        }
     }
 
     #[test]

@@ -170,13 +170,21 @@ impl Context {
         self.gangs_waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that `object` waits and no status says why. Whether its events have to be read now; if so, the next check is
-    /// scheduled.
-    pub fn check_events_now(&self, namespace: &str, uid: &str, object: &str, at_once: bool, now: Instant) -> bool {
+    /// Notes that an object waits and no status says why, which it may for so long. Whether its events have to be read now; if so,
+    /// the next check is scheduled. `at_once`: it has waited before.
+    pub fn check_events_now(
+        &self,
+        namespace: &str,
+        uid: &str,
+        (object, patience): (&str, Duration),
+        at_once: bool,
+        now: Instant,
+    ) -> bool {
         let mut event_checks = self.event_checks();
-        let check = event_checks.entry(uid.to_owned()).or_insert_with(|| EventCheck::new(object, at_once, now));
+        let first = if at_once { Duration::ZERO } else { patience };
+        let check = event_checks.entry(uid.to_owned()).or_insert_with(|| EventCheck::new(object, first, now));
         if !check.is_about(object) {
-            *check = EventCheck::new(object, false, now);
+            *check = EventCheck::new(object, patience, now);
         }
         if !check.is_due(now) {
             return false;

@@ -28,13 +28,9 @@ pub(super) async fn diagnose_and_mend(
         context.forget_event_check(&target.uid);
         return Ok(None);
     };
-    if context.check_events_now(
-        &target.key.namespace,
-        &target.uid,
-        &wait.object(),
-        target.status.reason.is_some(),
-        Instant::now(),
-    ) {
+    let (object, patience) = (wait.object(), wait.patience(context.index.has_nodes()));
+    let has_waited = target.status.reason.is_some();
+    if context.check_events_now(&target.key.namespace, &target.uid, (&object, patience), has_waited, Instant::now()) {
         match read_warning(&target.key.namespace, wait, context).await {
             Ok(mut found) => {
                 if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
@@ -75,6 +71,10 @@ async fn read_warning(
     let (first, second) = match wait {
         SilentWait::Starts(uid) => return context.reader.last(namespace, uid, now).await,
         SilentWait::Waits(uid) => return context.reader.queued(namespace, uid, now).await.map(Some),
+        SilentWait::Unseen { index, uid, scheduler, is_gang } => {
+            let said = context.reader.last(namespace, uid, now).await?;
+            return Ok(Some(said.unwrap_or_else(|| silent_wait::unseen(index, scheduler, is_gang))));
+        }
         SilentWait::Joins(first, second) => (first, second),
     };
     let mut found = Vec::new();

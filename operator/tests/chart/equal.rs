@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{built, flux_operator, helms, repository};
 
 /// Objects by kind, namespace and name.
-type Objects = BTreeMap<String, Value>;
+pub type Objects = BTreeMap<String, Value>;
 
 fn objects(yaml: &[u8]) -> Objects {
     let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(std::str::from_utf8(yaml).unwrap()).unwrap();
@@ -39,14 +39,14 @@ fn whole(value: &mut Value) {
     }
 }
 
-fn installed(arguments: &[&str]) -> Objects {
+pub fn installed(arguments: &[&str]) -> Objects {
     let output = flux_operator(&[&["install"], arguments].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     objects(&output.stdout)
 }
 
 /// What Helm makes of the chart with a file of values.
-fn templated(helm: &Path, namespace: &str, values: &Path) -> Objects {
+pub fn templated(helm: &Path, namespace: &str, values: &Path) -> Objects {
     let mut command = Command::new(helm);
     command.args(["template", "flux-framework"]).arg(repository().join("chart")).arg("--values").arg(values);
     let output = command.args(["--namespace", namespace]).output().unwrap();

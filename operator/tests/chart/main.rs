@@ -7,6 +7,7 @@ mod generator;
 mod merge;
 mod pages;
 mod refused;
+mod rights;
 
 use std::process::{Command, Output};
 

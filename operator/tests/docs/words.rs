@@ -74,6 +74,7 @@ const OTHERS: &[&str] = &[
     "RuntimeDefault",
     // Answers, conditions and states of Kubernetes (and Kueue) that are read, and not handed on.
     "Admitted",
+    "Finished",
     "Inadmissible",
     "QuotaReserved",
     "AlreadyExists",

@@ -124,6 +124,24 @@ fn every_command_is_one_that_a_person_can_type_here() {
     assert!(seen > 8, "only {seen} were found");
 }
 
+/// Each Kubernetes that has an API for gangs has another one.
+#[test]
+fn gangs_are_tried_by_every_api_that_can_be_had() {
+    let e2e = workflows().into_iter().find(|workflow| workflow.name == "e2e.yml").unwrap();
+    let gangs = &e2e.value["jobs"]["gangs"];
+    let tried: Vec<(&str, &str)> = gangs["strategy"]["matrix"]["include"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| (it["kubernetes"].as_str().unwrap(), it["gang"].as_str().unwrap()))
+        .collect();
+    assert_eq!(tried, [("1.35", "1"), ("1.36", "1"), ("1.37", "1"), ("1.35", "scheduler-plugins")]);
+    let step = steps(gangs).iter().find(|step| step["run"].is_string()).unwrap();
+    for (variable, wanted) in [("KUBERNETES", "${{ matrix.kubernetes }}"), ("GANG", "${{ matrix.gang }}")] {
+        assert_eq!(step["env"][variable], wanted);
+    }
+}
+
 /// Of a tool that is fetched, the version is said.
 #[test]
 fn tools_have_versions() {

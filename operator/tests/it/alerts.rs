@@ -124,10 +124,15 @@ fn every_figure_of_an_alert_or_a_picture_is_in_the_table_and_the_other_way_round
     assert_eq!(names.len(), ALL.len(), "one family a name");
 }
 
+/// The rules of an installation in the namespace `n`.
+fn rules_of_n() -> String {
+    Value::Object(alerts::groups("n", true)).to_string()
+}
+
 /// Rules and their tests, in a folder of their own.
 fn rules() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("rules.yml"), Value::Object(alerts::groups(true)).to_string()).unwrap();
+    std::fs::write(folder.path().join("rules.yml"), rules_of_n()).unwrap();
     folder
 }
 
@@ -169,7 +174,7 @@ fn promtool_takes_the_rules_and_they_do_what_their_tests_say() {
     assert_eq!(fires, all, "each is seen to fire");
     assert_eq!(is_silent, all, "and to be silent");
     // The tests are no formality: with another rule one of them fails.
-    let broken = Value::Object(alerts::groups(true)).to_string().replace("> 60", "> 600");
+    let broken = rules_of_n().replace("> 60", "> 600");
     std::fs::write(path("rules.yml"), broken).unwrap();
     let outcomes = (0..unit_tests().len())
         .map(|number| promtool(&["test", "rules", &path(&format!("test-{number}.yml"))], "").status.success());
@@ -355,7 +360,7 @@ fn a_queue_that_does_not_move_is_warned_of() {
         let operator = fixture.operator_of(calls, |it| it.health = Some(health)).await;
         is_ready(health).await;
         let prometheus = Prometheus::with(health, |rule| {
-            let expression = rule["expr"].as_str().unwrap().replace("oldest_seconds > 60", "oldest_seconds > 5");
+            let expression = rule["expr"].as_str().unwrap().replace("} > 60", "} > 5");
             rule["expr"] = json!(expression);
         })
         .await;

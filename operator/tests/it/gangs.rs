@@ -91,7 +91,7 @@ fn is_about_gangs(call: &Call) -> bool {
 #[test]
 fn where_nobody_wants_a_gang_nothing_is_asked() {
     test("gang-none", async |fixture| {
-        // Everything as it is installed by default.
+        // What the operator may do, and does, without gangs.
         let plain = fixture.operator().await;
         fixture.create("auto", spec(json!({}))).await.unwrap();
         fixture.pods("auto", 2).await;

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use flux_operator::install::NAME;
 use flux_operator::install::monitoring::alerts;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -81,7 +82,7 @@ impl Prometheus {
 
     /// The same, with other changes of the rules.
     pub async fn with(target: SocketAddr, change: impl Fn(&mut Value)) -> Prometheus {
-        let mut groups = Value::Object(alerts::groups(true));
+        let mut groups = Value::Object(alerts::groups(NAME, true));
         for rule in groups["groups"].as_array_mut().unwrap().iter_mut() {
             for rule in rule["rules"].as_array_mut().unwrap() {
                 if rule["for"] != "0m" {
@@ -95,7 +96,7 @@ impl Prometheus {
             "rule_files": ["rules.yml"],
             "scrape_configs": [{
                 "job_name": "flux-operator-metrics",
-                "static_configs": [{ "targets": [target.to_string()], "labels": { "namespace": "flux-operator" } }],
+                "static_configs": [{ "targets": [target.to_string()], "labels": { "namespace": NAME } }],
             }],
         });
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,7 @@
 //! What the operator costs, what it is allowed, and what survives its end.
 
+use std::collections::BTreeSet;
+
 use flux_operator::install::{KUEUE_PERMISSIONS, NODE_PERMISSIONS, PERMISSIONS};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::Pod;
@@ -7,7 +9,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams};
 use serde_json::json;
 
-use test_support::api_server::{Fixture, Operator, SETTLE, test, until};
+use test_support::api_server::{Calls, Fixture, Operator, SETTLE, test, until};
 use test_support::call::{Call, assert_exactly, of_all_parts};
 
 async fn settled(fixture: &Fixture, operator: &Operator, names: &[&str]) {
@@ -50,6 +52,62 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
         let calls = again.calls.counted();
         assert_eq!(calls, [], "a restart writes nothing");
         again.stop().await;
+    });
+}
+
+/// The operator as it is installed where nothing is chosen, and MiniClusters that ask for no neighbour: from their creation to their end
+/// nobody is asked which APIs there are, nor for what no part of Kubernetes itself serves.
+#[test]
+fn without_a_neighbour_there_is_no_call_for_one() {
+    test("no-neighbour", async |fixture| {
+        let calls = Calls::default();
+        let operator = fixture.operator_installed(calls.clone(), |_| {}, |_| {}).await;
+        fixture.create("mc", of_all_parts()).await.unwrap();
+        let stays = json!({ "size": 2, "gang": "auto", "pod": { "schedulerName": "nobody" } });
+        fixture.create("stays", stays).await.unwrap();
+        let pods = fixture.pods("mc", 1).await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
+        for pod in fixture.pods("mc", 2).await.values() {
+            fixture.run_pod(pod).await;
+        }
+        fixture.when("mc", "grown", |status| status["readySize"] == 2).await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+        until("it has ended", async || {
+            fixture.reap("mc").await;
+            let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
+            status["completionTime"].is_string().then_some(())
+        })
+        .await;
+        // One that waits is looked at: for what its pods' events say, and for no neighbour.
+        let silent = |status: &serde_json::Value| status["reason"] == "SchedulerSilent";
+        fixture.when("stays", "looked at", silent).await;
+        operator.stop().await;
+        let asked: BTreeSet<String> =
+            calls.all().iter().map(|call| format!("{} {}", call.group, call.resource)).collect();
+        let own = [
+            " configmaps",
+            " events",
+            " nodes",
+            " persistentvolumes",
+            " pods",
+            " pods/status",
+            " secrets",
+            " services",
+            "batch jobs",
+            "events.k8s.io events",
+            "flux-framework.org miniclusters",
+            "flux-framework.org miniclusters/status",
+            // Which Kubernetes it is.
+            "? version",
+            "storage.k8s.io storageclasses",
+        ];
+        let more: Vec<&String> = asked.iter().filter(|call| !own.contains(&call.as_str())).collect();
+        assert!(asked.len() > 8 && more.is_empty(), "{more:?} of {asked:?}");
+        let refused: Vec<Call> =
+            calls.all().into_iter().filter(|call| call.status == 403 && call.verb != "list").collect();
+        assert!(refused.is_empty(), "{refused:?}");
     });
 }
 

@@ -101,3 +101,34 @@ fn a_deleted_config_map_is_made_again_and_a_deleted_key_is_said_to_be_lost() {
         operator.stop().await;
     });
 }
+
+/// The control plane of these tests has no scheduler at all.
+#[test]
+fn pods_that_no_scheduler_looks_at_name_the_one_that_they_are_for() {
+    test("unseen", async |fixture| {
+        let operator = fixture.operator().await;
+        let container = json!({ "image": "app:1", "name": "app", "command": "hostname" });
+        let over = json!({ "spec": { "schedulerName": "nobody" } });
+        fixture.create("mc", json!({ "size": 2, "podTemplate": over, "containers": [container] })).await.unwrap();
+        let pods = fixture.pods("mc", 2).await;
+        let names =
+            |status: &Value| status["message"].as_str().is_some_and(|it| it.contains("scheduler nobody has not"));
+        fixture.when("mc", "told for whom it waits", names).await;
+        let silent = |status: &Value| status["reason"] == "SchedulerSilent";
+        let status = fixture.when("mc", "told that nobody looks", silent).await["status"].clone();
+        let message = status["message"].as_str().unwrap();
+        assert!(message.starts_with("no scheduler named nobody has looked at pod 0 yet"), "{status:#}");
+        assert_eq!(condition(&status, "JobWaitingForResources")["reason"], "SchedulerSilent");
+        let looks = operator.calls.all().into_iter().filter(|call| call.resource == "events" && call.verb == "list");
+        assert_eq!(looks.count(), 1, "after 10 s, and then ever more rarely");
+
+        let placed = json!({ "status": { "conditions": [{ "type": "PodScheduled", "status": "True" }] } });
+        fixture.patch_pod_status(&pods[&0], placed).await;
+        fixture.when("mc", "going on", |status| status["reason"] == Value::Null).await;
+        for pod in pods.values() {
+            fixture.run_pod(pod).await;
+        }
+        fixture.when_condition("mc", "Ready", "True").await;
+        operator.stop().await;
+    });
+}

@@ -15,6 +15,8 @@ pub enum Part {
 pub struct Alert {
     pub name: &'static str,
     pub of: Part,
+    /// Of this installation's figures alone: `$namespace` stands for its namespace. Another one has rules of its own, and must
+    /// neither hide what is missing here nor be told of twice.
     pub expression: &'static str,
     /// How long the expression has to hold (`for`).
     pub lasts: &'static str,
@@ -28,15 +30,15 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "FluxOperatorDown",
         of: Part::Operator,
-        expression: "absent(flux_operator_build_info{component=\"operator\"})",
+        expression: "absent(flux_operator_build_info{component=\"operator\",namespace=\"$namespace\"})",
         lasts: "5m",
         severity: "critical",
-        summary: "No Flux operator can be scraped: MiniClusters are probably not reconciled.",
+        summary: "No Flux operator in {{ $labels.namespace }} can be scraped: MiniClusters are probably not reconciled.",
     },
     Alert {
         name: "FluxOperatorNotLeading",
         of: Part::Operator,
-        expression: "max by (namespace, job) (leader_election_master_status{name=\"flux-framework-flux-operator\"}) == 0",
+        expression: "max by (namespace, job) (leader_election_master_status{name=\"flux-framework-flux-operator\",namespace=\"$namespace\"}) == 0",
         lasts: "3m",
         severity: "critical",
         summary: "No Flux operator in {{ $labels.namespace }} leads: MiniClusters are not reconciled.",
@@ -44,7 +46,7 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "FluxOperatorNotReady",
         of: Part::Operator,
-        expression: "flux_operator_ready == 0",
+        expression: "flux_operator_ready{namespace=\"$namespace\"} == 0",
         lasts: "10m",
         severity: "warning",
         summary: "The Flux {{ $labels.component }} at {{ $labels.instance }} runs and is not ready.",
@@ -52,7 +54,7 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "FluxOperatorRestarting",
         of: Part::Operator,
-        expression: "changes(process_start_time_seconds[30m]) > 2 and on (job, instance) flux_operator_build_info",
+        expression: "changes(process_start_time_seconds{namespace=\"$namespace\"}[30m]) > 2 and on (namespace, job, instance) flux_operator_build_info",
         lasts: "1m",
         severity: "warning",
         summary: "The Flux operator's pod at {{ $labels.instance }} has restarted {{ $value }} times in half an hour.",
@@ -60,8 +62,8 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "FluxOperatorReconcilesFail",
         of: Part::Operator,
-        expression: "sum by (namespace, job) (rate(controller_runtime_reconcile_errors_total{controller=\"minicluster\"}[5m])) \
-                     - sum by (namespace, job) (rate(controller_runtime_terminal_reconcile_errors_total{controller=\"minicluster\"}[5m])) \
+        expression: "sum by (namespace, job) (rate(controller_runtime_reconcile_errors_total{controller=\"minicluster\",namespace=\"$namespace\"}[5m])) \
+                     - sum by (namespace, job) (rate(controller_runtime_terminal_reconcile_errors_total{controller=\"minicluster\",namespace=\"$namespace\"}[5m])) \
                      > 0.001",
         lasts: "15m",
         severity: "warning",
@@ -70,7 +72,7 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "FluxOperatorPanics",
         of: Part::Operator,
-        expression: "increase(controller_runtime_reconcile_panics_total{controller=\"minicluster\"}[15m]) > 0",
+        expression: "increase(controller_runtime_reconcile_panics_total{controller=\"minicluster\",namespace=\"$namespace\"}[15m]) > 0",
         lasts: "0m",
         severity: "warning",
         summary: "A MiniCluster triggers a bug in the operator. The others are reconciled.",
@@ -78,8 +80,8 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "FluxOperatorApiErrors",
         of: Part::Operator,
-        expression: "sum by (namespace, job) (rate(flux_operator_api_calls_total{code=~\"5xx|none\"}[5m])) \
-                     / sum by (namespace, job) (rate(flux_operator_api_calls_total[5m])) > 0.1",
+        expression: "sum by (namespace, job) (rate(flux_operator_api_calls_total{code=~\"5xx|none\",namespace=\"$namespace\"}[5m])) \
+                     / sum by (namespace, job) (rate(flux_operator_api_calls_total{namespace=\"$namespace\"}[5m])) > 0.1",
         lasts: "10m",
         severity: "warning",
         summary: "{{ $value | humanizePercentage }} of the operator's calls fail at the API server or get no answer.",
@@ -87,7 +89,7 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "FluxOperatorQueueWaits",
         of: Part::Operator,
-        expression: "flux_operator_queue_oldest_seconds > 60",
+        expression: "flux_operator_queue_oldest_seconds{namespace=\"$namespace\"} > 60",
         lasts: "10m",
         severity: "warning",
         summary: "A MiniCluster has waited {{ $value | humanizeDuration }} in the queue.",
@@ -95,15 +97,15 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "FluxOperatorWebhookDown",
         of: Part::Webhook,
-        expression: "absent(flux_operator_build_info{component=\"webhook\"})",
+        expression: "absent(flux_operator_build_info{component=\"webhook\",namespace=\"$namespace\"})",
         lasts: "5m",
         severity: "critical",
-        summary: "No Flux conversion webhook can be scraped: v1alpha1 MiniClusters can probably not be read or written.",
+        summary: "No Flux conversion webhook in {{ $labels.namespace }} can be scraped: v1alpha1 MiniClusters can probably not be read or written.",
     },
     Alert {
         name: "FluxOperatorConversionsFail",
         of: Part::Webhook,
-        expression: "sum by (namespace, job) (rate(flux_operator_webhook_conversions_total{result=\"failure\"}[5m])) > 0.001",
+        expression: "sum by (namespace, job) (rate(flux_operator_webhook_conversions_total{result=\"failure\",namespace=\"$namespace\"}[5m])) > 0.001",
         lasts: "10m",
         severity: "warning",
         summary: "Some MiniClusters cannot be converted between v1alpha1 and v1alpha2.",
@@ -111,7 +113,7 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "FluxOperatorWebhookTurnsAway",
         of: Part::Webhook,
-        expression: "sum by (namespace, job) (rate(flux_operator_webhook_refusals_total[5m])) > 0.001",
+        expression: "sum by (namespace, job) (rate(flux_operator_webhook_refusals_total{namespace=\"$namespace\"}[5m])) > 0.001",
         lasts: "5m",
         severity: "warning",
         summary: "The conversion webhook rejects connections: there are too many, or they are too slow.",
@@ -119,7 +121,7 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "FluxOperatorCertificateExpires",
         of: Part::Webhook,
-        expression: "flux_operator_webhook_certificate_expiry_timestamp_seconds - time() < 14 * 86400",
+        expression: "flux_operator_webhook_certificate_expiry_timestamp_seconds{namespace=\"$namespace\"} - time() < 14 * 86400",
         lasts: "1h",
         severity: "critical",
         summary: "The conversion webhook's certificate expires in {{ $value | humanizeDuration }}.",
@@ -127,7 +129,7 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "FluxOperatorCertificateNotKept",
         of: Part::Webhook,
-        expression: "increase(flux_operator_webhook_certificate_failures_total[15m]) > 0",
+        expression: "increase(flux_operator_webhook_certificate_failures_total{namespace=\"$namespace\"}[15m]) > 0",
         lasts: "15m",
         severity: "warning",
         summary: "The conversion webhook's certificate cannot be read, renewed or stored.",
@@ -140,19 +142,22 @@ fn runbook(alert: &Alert) -> String {
     format!("{page}#{}", alert.name.to_lowercase())
 }
 
-fn rule(alert: &Alert) -> Value {
+fn rule(alert: &Alert, namespace: &str) -> Value {
     json!({
         "alert": alert.name,
-        "expr": alert.expression,
+        "expr": alert.expression.replace("$namespace", namespace),
         "for": alert.lasts,
         "labels": { "severity": alert.severity },
         "annotations": { "summary": alert.summary, "runbook_url": runbook(alert) },
     })
 }
 
-/// The rule groups in Prometheus' format.
-pub fn groups(with_webhook: bool) -> Map<String, Value> {
-    let of = |part: Part| ALERTS.iter().filter(|alert| alert.of == part).map(rule).collect::<Vec<_>>();
+/// The rule groups of the installation in this namespace, in Prometheus' format.
+pub fn groups(namespace: &str, with_webhook: bool) -> Map<String, Value> {
+    let of = |part: Part| {
+        let alerts = ALERTS.iter().filter(|alert| alert.of == part);
+        alerts.map(|alert| rule(alert, namespace)).collect::<Vec<_>>()
+    };
     let mut groups = vec![json!({ "name": "flux-operator", "rules": of(Part::Operator) })];
     if with_webhook {
         groups.push(json!({ "name": "flux-operator-webhook", "rules": of(Part::Webhook) }));

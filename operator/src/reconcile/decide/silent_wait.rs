@@ -8,7 +8,7 @@ use flux_shared::validate::ValidMiniCluster;
 
 use crate::observe::Observed;
 use crate::observe::job::JobSeen;
-use crate::observe::pod::{PodSeen, Trouble};
+use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble};
 
 /// How long a wait may last before events are read.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -20,8 +20,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 pub enum SilentWait<'a> {
     /// Uid of the Job if pods are missing, or of the first pod that does not start.
     Starts(&'a str),
-    /// Uid of the Job, which its queue has not admitted (again).
+    /// Uid of the Job, which its queue has not admitted, or not again, or not with all of its pods.
     Waits(&'a str),
+    /// The first pod about which no scheduler has said anything.
+    Unseen { index: u32, uid: &'a str, scheduler: &'a str, is_gang: bool },
     /// Index and uid of the first one or two pods whose brokers are not ready, the lead first.
     Joins((u32, &'a str), Option<(u32, &'a str)>),
 }
@@ -31,7 +33,17 @@ impl SilentWait<'_> {
     pub fn object(&self) -> String {
         match self {
             SilentWait::Starts(uid) | SilentWait::Joins((_, uid), _) => (*uid).to_owned(),
+            SilentWait::Unseen { uid, .. } => format!("scheduler of {uid}"),
             SilentWait::Waits(uid) => format!("queue of {uid}"),
+        }
+    }
+
+    /// How long it may go without a word. Where no node is known that pods could be put on, theirs is no sign that the scheduler is silent:
+    /// it may wait for nodes as they do.
+    pub fn patience(&self, has_nodes: bool) -> Duration {
+        match self {
+            SilentWait::Unseen { scheduler: DEFAULT_SCHEDULER, .. } if !has_nodes => LONGEST_PAUSE,
+            _ => PATIENCE,
         }
     }
 }
@@ -50,6 +62,10 @@ pub fn silent_wait<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Opti
     if !(0..job.completions).all(|index| there.contains(&index)) {
         return Some(SilentWait::Starts(&job.uid));
     }
+    let unplaced = || pods().filter(|(_, pod)| !pod.scheduled && !pod.ended && !pod.deleting);
+    if job.queue.is_some() && unplaced().any(|(_, pod)| pod.held_by_queue) {
+        return Some(SilentWait::Waits(&job.uid));
+    }
     let waits = |pod: &PodSeen| {
         pod.scheduled && !pod.ended && !pod.deleting && !pod.lost && pod.exit.is_none() && pod.trouble.is_none()
     };
@@ -57,9 +73,30 @@ pub fn silent_wait<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Opti
     if let Some((uid, _)) = first {
         return Some(SilentWait::Starts(uid));
     }
+    if let Some((uid, pod)) = unplaced().filter(|(_, pod)| pod.unseen).min_by_key(|(_, pod)| pod.index) {
+        let scheduler = pod.scheduler.as_deref().unwrap_or(DEFAULT_SCHEDULER);
+        return Some(SilentWait::Unseen { index: pod.index, uid, scheduler, is_gang: job.gang.is_some() });
+    }
     let joins = || pods().filter(|(_, pod)| waits(pod) && !pod.joined).map(|(uid, pod)| (pod.index, uid.as_str()));
     let first = joins().min()?;
     Some(SilentWait::Joins(first, joins().filter(|other| *other != first).min()))
+}
+
+/// The trouble of a pod about which neither a scheduler nor anybody else has said anything.
+pub fn unseen(index: u32, scheduler: &str, is_gang: bool) -> Trouble {
+    let message = match (is_gang, scheduler) {
+        // It says nothing, either, of the first of them that have a place.
+        (true, _) => format!(
+            "scheduler {scheduler} has said nothing of pod {index} yet: it may hold the pods until there is room for the whole gang; else check that it runs"
+        ),
+        (false, DEFAULT_SCHEDULER) => {
+            format!("no scheduler named {scheduler} has looked at pod {index} yet: check that it runs")
+        }
+        (false, _) => format!(
+            "no scheduler named {scheduler} has looked at pod {index} yet: check the name (spec.pod.schedulerName or spec.podTemplate), and that it runs"
+        ),
+    };
+    Trouble { reason: "SchedulerSilent".into(), message, ..Trouble::default() }
 }
 
 /// One reason for the MiniCluster from what the startup probes of one or two pods said.
@@ -111,10 +148,9 @@ pub struct EventCheck {
 }
 
 impl EventCheck {
-    /// `at_once`: the status already had a reason, so the first check need not wait.
-    pub fn new(object: &str, at_once: bool, now: Instant) -> EventCheck {
-        let next = if at_once { now } else { now + PATIENCE };
-        EventCheck { object: object.to_owned(), begin: now, next, has_turn: false, found: None }
+    /// `patience`: how long the first check waits.
+    pub fn new(object: &str, patience: Duration, now: Instant) -> EventCheck {
+        EventCheck { object: object.to_owned(), begin: now, next: now + patience, has_turn: false, found: None }
     }
 
     pub fn is_about(&self, object: &str) -> bool {
@@ -201,6 +237,7 @@ mod tests {
         let told = |silent_wait| match silent_wait {
             SilentWait::Starts(uid) => uid.to_owned(),
             SilentWait::Waits(_) => silent_wait.object(),
+            SilentWait::Unseen { index, scheduler, .. } => format!("{scheduler} has not seen {index}"),
             SilentWait::Joins((_, first), second) => format!("{first} joins {:?}", second.map(|(index, _)| index)),
         };
         silent_wait(Some(&job), &observed).map(told)
@@ -235,6 +272,49 @@ mod tests {
     }
 
     #[test]
+    fn an_admitted_job_whose_queue_holds_pods_back_waits_in_it_as_well() {
+        let held = |it: &mut PodSeen| {
+            (it.running, it.scheduled, it.joined) = (false, false, false);
+            (it.held_by_queue, it.trouble) = (true, Some(Box::default()));
+        };
+        assert_eq!(who([pod(0, |_| {}), pod(1, held)]), None, "a gate of somebody else's says so by itself");
+        let job = JobSeen { uid: "job".into(), completions: 2, queue: Some("team".into()), ..JobSeen::default() };
+        let observed = |second: (String, PodSeen)| Observed {
+            pods: [pod(0, |_| {}), second].into_iter().collect(),
+            ..Observed::default()
+        };
+        assert_eq!(silent_wait(Some(&job), &observed(pod(1, held))), Some(SilentWait::Waits("job")));
+        assert_eq!(silent_wait(Some(&job), &observed(pod(1, |_| {}))), None, "it goes on");
+        let ended = crate::observe::job::Verdict { reason: String::new(), message: String::new(), since: None };
+        let ended = JobSeen { complete: Some(ended), ..job };
+        assert_eq!(silent_wait(Some(&ended), &observed(pod(1, held))), None);
+    }
+
+    #[test]
+    fn pods_that_no_scheduler_has_looked_at_wait_for_the_one_that_they_name() {
+        let unseen = |index, name: &'static str| {
+            pod(index, move |it| {
+                (it.running, it.scheduled, it.joined) = (false, false, false);
+                (it.unseen, it.scheduler) = (true, Some(name.into()));
+            })
+        };
+        assert_eq!(who([pod(0, |_| {}), unseen(1, "nobody")]).as_deref(), Some("nobody has not seen 1"));
+        assert_eq!(who([unseen(0, "a"), unseen(1, "b")]).as_deref(), Some("a has not seen 0"), "the first");
+        assert_eq!(who([unseen(0, "a")]).as_deref(), Some("job"), "a pod is missing");
+        let stuck = pod(1, |it| it.running = false);
+        assert_eq!(who([unseen(0, "a"), stuck]).as_deref(), Some("pod-1"), "its node may have said what is wrong");
+        let joins = pod(1, |it| it.joined = false);
+        assert_eq!(who([unseen(0, "a"), joins]).as_deref(), Some("a has not seen 0"), "it cannot join without it");
+        assert!(super::unseen(1, "nobody", false).message.contains("no scheduler named nobody has looked at pod 1"));
+        assert!(!super::unseen(0, DEFAULT_SCHEDULER, false).message.contains("spec."), "nobody chose it");
+        let of = |scheduler| SilentWait::Unseen { index: 0, uid: "a", scheduler, is_gang: false };
+        let patience = |scheduler, has_nodes| of(scheduler).patience(has_nodes);
+        assert_eq!((patience("a", false), patience(DEFAULT_SCHEDULER, true)), (PATIENCE, PATIENCE));
+        assert_eq!(patience(DEFAULT_SCHEDULER, false), LONGEST_PAUSE, "there is no node for them, as far as is known");
+        assert!(super::unseen(0, "volcano", true).message.contains("the whole gang"), "it need not be missing");
+    }
+
+    #[test]
     fn what_probes_say_becomes_a_reason_of_the_whole() {
         let said = |text: &str| Trouble { reason: "Unhealthy".into(), message: text.into(), ..Trouble::default() };
         assert_eq!(not_ready(&[]), None);
@@ -252,7 +332,7 @@ mod tests {
     fn checks_are_ever_rarer() {
         let mut now = Instant::now();
         let begin = now;
-        let mut check = EventCheck::new("a", false, now);
+        let mut check = EventCheck::new("a", PATIENCE, now);
         assert!(!check.is_due(now));
         let mut checks = 0;
         while now - begin < Duration::from_secs(3600) {

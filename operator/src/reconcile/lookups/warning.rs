@@ -24,8 +24,10 @@ const PROBE_FRESH_MINUTES: i64 = 7;
 
 /// Most events that are read.
 const EVENTS: u32 = 100;
-/// Most Workloads that are read; a Job has one, and another while it is resized.
+/// Workloads in one answer: each has a pod's template. A Job has one, and one more for each time that it has grown.
 const WORKLOADS: u32 = 10;
+/// Most of them that are looked through.
+const PAGES: usize = 10;
 
 /// Reads what no watch brings.
 #[derive(Clone)]
@@ -84,8 +86,8 @@ impl Reader {
         for version in workload::VERSIONS {
             let resource = workload::resource(version);
             let api: Api<Workload> = Api::namespaced_with(self.client.clone(), namespace, &resource);
-            match api.list(&of_job).await {
-                Ok(found) => return Ok(Some(found.items)),
+            match some_pages(&api, &of_job).await {
+                Ok(found) => return Ok(Some(found)),
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(error) => return Err(error),
             }
@@ -120,6 +122,20 @@ impl Reader {
     pub async fn kubernetes_minor(&self) -> Result<u32, kube::Error> {
         Ok(version::minor(&self.client.apiserver_version().await?.minor))
     }
+}
+
+/// What an API lists, in pages, of which few are read.
+async fn some_pages(api: &Api<Workload>, wanted: &ListParams) -> Result<Vec<Workload>, kube::Error> {
+    let (mut wanted, mut found) = (wanted.clone(), Vec::new());
+    for _ in 0..PAGES {
+        let page = api.list(&wanted).await?;
+        found.extend(page.items);
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => wanted.continue_token = Some(next),
+            None => break,
+        }
+    }
+    Ok(found)
 }
 
 fn newest(events: Vec<Event>, fresh: Timestamp) -> Option<Trouble> {

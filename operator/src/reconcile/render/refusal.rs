@@ -111,10 +111,14 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
             }
         }
         Value::Array(list) => {
+            let there = kept.as_array().map_or(&[][..], Vec::as_slice);
             for (i, item) in list.iter().enumerate().filter(|(_, item)| item.get("$patch").is_none()) {
                 let found = match merge_key(name) {
-                    Some(key) => kept.as_array().into_iter().flatten().find(|it| it.get(key) == item.get(key)),
-                    None => kept.get(i),
+                    Some(key) => there.iter().find(|it| it.get(key) == item.get(key)),
+                    None => {
+                        let others = near(there, i, there.len().saturating_sub(list.len()));
+                        there.get(i).into_iter().chain(others).find(|it| contains(it, item)).or(there.get(i))
+                    }
                 };
                 let path = format!("{path}[{i}]");
                 match found {
@@ -124,6 +128,33 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
             }
         }
         _ => {}
+    }
+}
+
+/// The items among which the one of this place may be, in a list without a key into which a webhook has put `more` others.
+fn near(list: &[Value], place: usize, more: usize) -> &[Value] {
+    /// Of a longer one not all are compared with each.
+    const SHORT: usize = 32;
+    match list.len() <= SHORT {
+        true => list,
+        false => list.get(place..=place.saturating_add(more).min(list.len() - 1)).unwrap_or_default(),
+    }
+}
+
+/// Whether no field of `mine` is missing in `kept`. Values are not compared: a field that the API server drops is dropped from
+/// all items.
+fn contains(kept: &Value, mine: &Value) -> bool {
+    match mine {
+        Value::Object(mine) => {
+            let mut told = mine.iter().filter(|(key, value)| !key.starts_with('$') && says_something(value));
+            told.all(|(key, value)| kept.get(key).is_some_and(|kept| contains(kept, value)))
+        }
+        Value::Array(mine) => {
+            let kept = kept.as_array().map_or(&[][..], Vec::as_slice);
+            let near = |place| near(kept, place, kept.len().saturating_sub(mine.len()));
+            mine.iter().enumerate().all(|(place, item)| near(place).iter().any(|it| contains(it, item)))
+        }
+        _ => true,
     }
 }
 
@@ -191,5 +222,39 @@ mod tests {
             left_out(&kept, &cover),
             ["spec.podTemplate.spec.schedulingGroup", "spec.podTemplate.spec.containers[0].resources.claims"]
         );
+    }
+
+    /// What is left out of a list without a key, of tolerations as a webhook may have changed them.
+    fn left_out_of_tolerations(mine: &Value, kept: &Value) -> Vec<String> {
+        let kept = json!({ "spec": { "template": { "spec": { "tolerations": kept } } } });
+        left_out(&kept, &Cover { overlay: json!({ "spec": { "tolerations": mine } }), ..cover() })
+    }
+
+    #[test]
+    fn what_a_webhook_adds_to_a_list_without_a_key_hides_nothing() {
+        let (mine, theirs) = (json!({ "key": "mine", "operator": "Exists" }), json!({ "operator": "Exists" }));
+        for kept in [json!([theirs, mine]), json!([mine, theirs]), json!([mine])] {
+            assert_eq!(left_out_of_tolerations(&json!([mine]), &kept), Vec::<String>::new(), "{kept}");
+        }
+        let dropped = "spec.podTemplate.spec.tolerations[0]";
+        assert_eq!(left_out_of_tolerations(&json!([mine]), &json!([])), [dropped]);
+        assert_eq!(left_out_of_tolerations(&json!([mine]), &json!([theirs])), [format!("{dropped}.key")]);
+        assert_eq!(
+            left_out_of_tolerations(&json!([{ "new": { "a": 1 } }, mine]), &json!([theirs, {}, mine])),
+            [format!("{dropped}.new")]
+        );
+    }
+
+    #[test]
+    fn a_long_list_is_compared_in_little_time() {
+        let item = |number: usize| json!({ "key": number.to_string(), "operator": "Exists" });
+        let mine: Vec<Value> = (0..20_000).map(item).collect();
+        let mut kept = mine.clone();
+        kept.insert(0, json!({ "operator": "Exists" }));
+        assert_eq!(left_out_of_tolerations(&json!(mine), &json!(kept)), Vec::<String>::new());
+        let begin = std::time::Instant::now();
+        let none: Vec<Value> = (0..20_000).map(|_| json!({})).collect();
+        assert_eq!(left_out_of_tolerations(&json!(mine), &json!(none)).len(), 40_000);
+        assert!(begin.elapsed() < std::time::Duration::from_secs(10), "{:?}", begin.elapsed());
     }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::outcome::Outcome;
 use super::{ARCHIVE_SAVED, CHANGED_TOO_LATE, Facts, Inputs, VIEW_MOUNTED, VOLUMES_VALID, Verdict, rfc3339, short};
 use crate::observe::job::JobSeen;
-use crate::observe::pod::{PodSeen, Trouble};
+use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
 use crate::observe::workload::QUEUED;
 use crate::reconcile::obstacle::{POD_TEMPLATE_REFUSED, WAITING_FOR_GANG};
@@ -323,14 +323,10 @@ pub(super) fn awaited(inputs: &Inputs, facts: &Facts) -> Option<String> {
     if JobState::of(inputs.job) != JobState::Active || facts.is_ready() {
         return None;
     }
-    let scheduler = match inputs.verdict {
-        Verdict::Valid(cluster) => cluster.pod.scheduler_name.as_deref(),
-        Verdict::Invalid(_) => None,
-    };
-    let unseen = inputs.pods.iter().any(|pod| !pod.scheduled && !pod.ended && !pod.deleting);
-    let unseen =
-        scheduler.filter(|_| unseen).map(|name| format!("; scheduler {name} has not scheduled all of them yet"));
-    Some(progress(facts) + &unseen.unwrap_or_default())
+    let mut unseen = inputs.pods.iter().filter(|pod| pod.unseen && !pod.deleting);
+    let other = unseen.find_map(|pod| pod.scheduler.as_deref().filter(|name| *name != DEFAULT_SCHEDULER));
+    let other = other.map(|name| format!("; scheduler {name} has not looked at all of them yet"));
+    Some(progress(facts) + &other.unwrap_or_default())
 }
 
 /// How many brokers are ready, and how many are enough.

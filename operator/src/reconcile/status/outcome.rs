@@ -113,9 +113,15 @@ fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     if facts.is_ready() {
         return None;
     }
-    let living = inputs.pods.iter().filter(|pod| !pod.ended);
-    let troubled = living.filter_map(|pod| Some((pod.index, pod.trouble.as_ref()?)));
-    let (index, trouble) = troubled.min_by_key(|(index, _)| *index)?;
+    let living = || inputs.pods.iter().filter(|pod| !pod.ended);
+    let troubled = living().filter_map(|pod| Some((pod, pod.trouble.as_ref()?)));
+    let (pod, trouble) = troubled.min_by_key(|(pod, _)| pod.index)?;
+    // An elastic Job has grown, and the queue has not admitted that.
+    if let Some(queue) = inputs.job.and_then(|job| job.queue.as_deref()).filter(|_| pod.held_by_queue) {
+        let held = living().filter(|pod| pod.held_by_queue).count();
+        return Some(queued(&format!("{queue} for {held} of {} pods", facts.wanted), inputs.warning));
+    }
+    let index = pod.index;
     let whose = if is_of_the_view(inputs, trouble) { VIEW_IMAGE } else { "" };
     Some(Outcome::new(trouble.reason.clone(), format!("pod {index}: {whose}{}", trouble.message)))
 }

@@ -13,6 +13,7 @@ use crate::reconcile::render::elastic::Elastic;
 use crate::reconcile::status::events;
 
 mod failures;
+mod scheduling;
 mod views_and_volumes;
 
 const NOW: &str = "2026-01-01T00:10:00Z";

@@ -105,8 +105,8 @@ fn container(names: &'static [&'static str]) -> BoxedStrategy<Value> {
     retaining((one_of(names), fields).prop_map(named).boxed())
 }
 
-/// Any overlay of these fields; what is the operator's is among them.
-fn overlay() -> BoxedStrategy<Value> {
+/// Any overlay of these fields, over pods with these containers; what is the operator's is among them.
+fn overlay(containers: &'static [&'static str], init: &'static [&'static str]) -> BoxedStrategy<Value> {
     let source = prop_oneof![
         Just(json!({ "emptyDir": { "medium": "Memory" } })),
         Just(json!({ "emptyDir": null, "secret": { "secretName": "s" } })),
@@ -121,7 +121,7 @@ fn overlay() -> BoxedStrategy<Value> {
     ];
     let hostnames = some(vec![("hostnames", always(json!(["h"])))]);
     let spec = some(vec![
-        // (hostNetwork has a test of its own: other pods are rendered for it.)
+        ("hostNetwork", boolean()),
         ("enableServiceLinks", boolean()),
         ("tolerations", tolerations.boxed()),
         ("affinity", affinity.boxed()),
@@ -129,8 +129,8 @@ fn overlay() -> BoxedStrategy<Value> {
         ("hostAliases", list(with_key("ip", one_of(&["10.0.0.1", "10.0.0.2"]), hostnames))),
         ("imagePullSecrets", list(with_key("name", text(), always(json!({}))))),
         ("topologySpreadConstraints", list(with_key("topologyKey", text(), some(vec![("maxSkew", always(json!(1)))])))),
-        ("containers", each_once(list(container(&["app"])))),
-        ("initContainers", each_once(list(container(&["side", "new", "other"])))),
+        ("containers", each_once(list(container(containers)))),
+        ("initContainers", each_once(list(container(init)))),
         ("volumes", list(with_key("name", one_of(&["data", "scratch", "more"]), source.boxed()))),
     ]);
     let annotations = some(vec![("x", text().boxed()), ("y", always(Value::Null))]);
@@ -166,8 +166,7 @@ fn without_note(mut template: Value) -> Value {
 }
 
 /// What no overlay may change of the pods, however it is written.
-fn protected(job: &Value) -> Value {
-    let template = &job["spec"]["template"];
+fn protected(template: &Value) -> Value {
     let spec = &template["spec"];
     let of = |object: &Value, keys: &[&str]| keys.iter().map(|key| object[*key].clone()).collect::<Vec<_>>();
     let named = |list: &str, name: &str| {
@@ -199,55 +198,126 @@ fn protected(job: &Value) -> Value {
     ])
 }
 
+/// The same of the services pod.
+fn protected_of_services(pod: &Value) -> Value {
+    let labels = pod["metadata"]["labels"].as_object().unwrap();
+    let labels: Map<String, Value> = labels
+        .iter()
+        .filter(|(key, _)| OWN_POD_LABELS.contains(&key.as_str()))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
+    let spec = &pod["spec"];
+    let names: Vec<&Value> = spec["containers"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
+    json!([labels, spec["hostname"], spec["subdomain"], spec["restartPolicy"], names])
+}
+
+/// Pods that something lies over.
+struct Place {
+    /// Of the spec.
+    field: &'static str,
+    /// Where the template is in their object.
+    template: &'static str,
+    /// As they are rendered, and with the overlay.
+    pods: fn(render::Objects) -> (Value, Value),
+    protected: fn(&Value) -> Value,
+}
+
+const OF_JOB: Place = Place {
+    field: "podTemplate",
+    template: "/spec/template",
+    pods: |objects| {
+        let job = objects.job;
+        (serde_json::to_value(&job.rendered).unwrap(), serde_json::to_value(&job).unwrap())
+    },
+    protected,
+};
+const OF_SERVICES: Place = Place {
+    field: "servicesPodTemplate",
+    template: "",
+    pods: |objects| {
+        let pod = objects.services_pod.unwrap();
+        (serde_json::to_value(&pod.rendered).unwrap(), serde_json::to_value(&pod).unwrap())
+    },
+    protected: protected_of_services,
+};
+
+impl Place {
+    fn spec(&self, overlay: Value) -> Value {
+        let mut spec = spec(json!({}));
+        spec["size"] = json!(1);
+        spec["services"] = json!([{ "image": "cache:1", "name": "cache", "ports": [80], "environment": { "A": "1" } }]);
+        spec[self.field] = overlay;
+        spec
+    }
+
+    /// With a pod's metadata and spec alone.
+    fn template(&self, object: &Value) -> Value {
+        let template = object.pointer(self.template).unwrap();
+        without_note(plain(&json!({ "metadata": template["metadata"], "spec": template["spec"] })))
+    }
+
+    /// As a patch of their object.
+    fn patch(&self, overlay: Value) -> Value {
+        if self.template.is_empty() { overlay } else { json!({ "spec": { "template": overlay } }) }
+    }
+}
+
 /// `OVERLAYS=10000` for more.
+fn lies_over_as_kubectl_would_lay_it(place: &Place, overlays: &BoxedStrategy<Value>) {
+    let count: usize = std::env::var("OVERLAYS").ok().and_then(|text| text.parse().ok()).unwrap_or(120);
+    let (kubectl, first) = kubectl_program();
+    let folder = tempfile::tempdir().unwrap();
+    // Other pods are rendered for those that have their nodes' network.
+    let below = [false, true].map(|is_host| {
+        let (rendered, _) = (place.pods)(objects(place.spec(json!({ "spec": { "hostNetwork": is_host } }))));
+        let file = folder.path().join(format!("{is_host}.json"));
+        std::fs::write(&file, rendered.to_string()).unwrap();
+        (file, rendered)
+    });
+    let patch = folder.path().join("patch.json");
+    let mut runner = TestRunner::deterministic();
+    let (mut merged, mut refused) = (0, 0);
+    for _ in 0..count * 20 {
+        if merged >= count {
+            break;
+        }
+        let overlay = overlays.new_tree(&mut runner).unwrap().current();
+        let wanted = place.spec(overlay.clone());
+        let document = json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": wanted });
+        if validate::validate(&manifest::from_value(&document).unwrap()).is_err() {
+            refused += 1;
+            continue;
+        }
+        merged += 1;
+        let (file, below) = &below[usize::from(overlay["spec"]["hostNetwork"] == true)];
+        let (_, ours) = (place.pods)(objects(wanted));
+        std::fs::write(&patch, place.patch(overlay.clone()).to_string()).unwrap();
+        let said = Command::new(&kubectl)
+            .args([first, "patch", "--local", "--type=strategic", "-o=json", "-f"])
+            .arg(file)
+            .arg("--patch-file")
+            .arg(&patch)
+            .output()
+            .unwrap();
+        assert!(said.status.success(), "{overlay}: {}", String::from_utf8_lossy(&said.stderr));
+        let theirs: Value = serde_json::from_slice(&said.stdout).unwrap();
+        assert_eq!(place.template(&ours), place.template(&theirs), "{overlay}");
+        let protected = |object: &Value| (place.protected)(object.pointer(place.template).unwrap());
+        assert_eq!(protected(&ours), protected(below), "{overlay}");
+    }
+    assert!(merged >= count && refused > 0, "{merged} merged, {refused} refused");
+}
+
 #[test]
 fn any_overlay_is_refused_or_lies_over_the_pods_as_kubectl_would_lay_it() {
-    let count: usize = std::env::var("OVERLAYS").ok().and_then(|text| text.parse().ok()).unwrap_or(120);
     test("overlay-kubectl", async |_| {
-        let (kubectl, first) = kubectl_program();
-        let rendered = objects({
-            let mut spec = spec(json!({}));
-            spec["size"] = json!(1);
-            spec
-        })
-        .job;
-        let below = serde_json::to_value(&rendered.rendered).unwrap();
-        let folder = std::env::temp_dir().join(format!("overlay-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let file = folder.join("job.json");
-        std::fs::write(&file, below.to_string()).unwrap();
-        let mut runner = TestRunner::deterministic();
-        let (mut merged, mut refused) = (0, 0);
-        for _ in 0..count * 20 {
-            if merged >= count {
-                break;
-            }
-            let overlay = overlay().new_tree(&mut runner).unwrap().current();
-            let mut wanted = spec(overlay.clone());
-            wanted["size"] = json!(1);
-            let document = json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": wanted });
-            if validate::validate(&manifest::from_value(&document).unwrap()).is_err() {
-                refused += 1;
-                continue;
-            }
-            merged += 1;
-            let ours = serde_json::to_value(&objects(wanted).job).unwrap();
-            let patch = folder.join("patch.json");
-            std::fs::write(&patch, json!({ "spec": { "template": overlay } }).to_string()).unwrap();
-            let said = Command::new(&kubectl)
-                .args([first, "patch", "--local", "--type=strategic", "-o=json", "-f"])
-                .arg(&file)
-                .arg("--patch-file")
-                .arg(&patch)
-                .output()
-                .unwrap();
-            assert!(said.status.success(), "{overlay}: {}", String::from_utf8_lossy(&said.stderr));
-            let theirs: Value = serde_json::from_slice(&said.stdout).unwrap();
-            let template = |job: &Value| without_note(plain(&job["spec"]["template"]));
-            assert_eq!(template(&ours), template(&theirs), "{overlay}");
-            assert_eq!(protected(&ours), protected(&below), "{overlay}");
-        }
-        std::fs::remove_dir_all(&folder).unwrap();
-        assert!(merged >= count && refused > 0, "{merged} merged, {refused} refused");
+        lies_over_as_kubectl_would_lay_it(&OF_JOB, &overlay(&["app"], &["side", "new", "other"]));
+    });
+}
+
+#[test]
+fn any_overlay_is_refused_or_lies_over_the_services_pod_as_kubectl_would_lay_it() {
+    test("overlay-kubectl-services", async |_| {
+        lies_over_as_kubectl_would_lay_it(&OF_SERVICES, &overlay(&["cache"], &["new", "other"]));
     });
 }

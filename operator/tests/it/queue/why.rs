@@ -1,12 +1,15 @@
 //! Why it waits, as Kueue's Workload says it.
 
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::queue;
-use test_support::api_server::{Calls, Fixture, test, until};
+use super::{admit, queue, status};
+use test_support::api_server::{Calls, Fixture, condition, test, until};
 
 /// Kueue's own CRD is larger; this much of it is read.
 async fn define_workloads(fixture: &Fixture) {
@@ -57,22 +60,81 @@ fn the_status_says_what_the_queue_waits_for_with_the_rights_that_are_shipped() {
         let operator = fixture.operator().await;
         queue(&fixture, "mc", json!({}), json!({ "size": 1 })).await;
         fixture.when("mc", "without a Workload", |status| message(status, "Kueue has created no Workload")).await;
-        let labels = json!({ "kueue.x-k8s.io/job-uid": fixture.job("mc").await.uid() });
-        let object = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": { "name": "job-mc", "labels": labels },
-            "spec": { "queueName": "team" },
-        });
-        let api = workloads(&fixture);
-        api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
-        let quota = json!({
-            "type": "QuotaReserved", "status": "False", "reason": "Pending", "lastTransitionTime": "2026-01-01T00:00:00Z",
-            "message": "couldn't assign flavors to pod set main: insufficient unused quota for cpu",
-        });
-        let said = json!({ "status": { "conditions": [quota] } });
-        api.patch_status("job-mc", &PatchParams::default(), &Patch::Merge(said)).await.unwrap();
+        let quota = says(
+            "QuotaReserved",
+            "False",
+            "couldn't assign flavors to pod set main: insufficient unused quota for cpu",
+        );
+        make_workload(&fixture, "mc", "job-mc", json!([quota])).await;
         let told = fixture.when("mc", "told why", |status| message(status, "insufficient unused quota for cpu")).await;
         assert!(message(&told["status"], "waits in queue team: couldn't assign"), "{told:#}");
         assert_eq!(told["status"]["reason"], "Queued");
+        an_elastic_one_that_runs_and_cannot_grow_is_told_so_by_as_few_calls(&fixture, &operator.calls).await;
         operator.stop().await;
     });
+}
+
+/// Kueue admits the growth of an elastic Job by another Workload, and holds its pods back by a gate of the Job's template until then.
+async fn an_elastic_one_that_runs_and_cannot_grow_is_told_so_by_as_few_calls(fixture: &Fixture, calls: &Calls) {
+    // Those that wait are asked for, too.
+    for other in ["nobody", "plain", "unread", "mc"] {
+        fixture.api::<MiniCluster>().delete(other, &DeleteParams::default()).await.unwrap();
+    }
+    queue(fixture, "grows", json!({}), json!({ "size": 1, "maxSize": 4 })).await;
+    let gates = json!([{ "name": "kueue.x-k8s.io/elastic-job" }]);
+    let gated = json!({ "spec": { "template": { "spec": { "schedulingGates": gates } } } });
+    fixture.patch::<Job>("grows", gated).await.unwrap();
+    admit(fixture, "grows", 1).await;
+    let open = async |count: usize| {
+        for pod in fixture.pods("grows", count).await.values() {
+            let opened = json!({ "spec": { "schedulingGates": null } });
+            fixture.run_pod(&fixture.patch::<Pod>(&pod.name_any(), opened).await.unwrap()).await;
+        }
+        fixture.when_condition("grows", "Ready", "True").await;
+    };
+    open(1).await;
+    make_workload(
+        fixture,
+        "grows",
+        "job-grows-1",
+        json!([says("QuotaReserved", "True", ""), says("Admitted", "True", "")]),
+    )
+    .await;
+    let quota = says("QuotaReserved", "False", "couldn't assign flavors to pod set main: insufficient quota for cpu");
+    make_workload(fixture, "grows", "job-grows-4", json!([quota])).await;
+    calls.clear();
+    fixture.patch::<MiniCluster>("grows", json!({ "spec": { "size": 4 } })).await.unwrap();
+    let words = "waits in queue team for 3 of 4 pods: couldn't assign flavors";
+    let told = |status: &Value| status["message"].as_str().is_some_and(|it| it.starts_with(words));
+    let told = fixture.when("grows", "told why it cannot grow", told).await["status"].clone();
+    assert_eq!((&told["reason"], &told["phase"]), (&json!("Queued"), &json!("Running")), "{told:#}");
+    assert_eq!(condition(&told, "JobWaitingForResources")["reason"], "Queued");
+    assert_eq!(condition(&told, "Suspended")["status"], "False");
+    let asked = calls.all().iter().filter(|call| call.group == "kueue.x-k8s.io").count();
+    assert_eq!(asked, 1, "as for one that waits to begin: {:#?}", calls.all());
+
+    open(4).await;
+    let goes_on = status(fixture, "grows").await;
+    assert_eq!((&goes_on["reason"], &goes_on["readySize"]), (&Value::Null, &json!(4)), "{goes_on:#}");
+}
+
+fn says(type_: &str, status: &str, message: &str) -> Value {
+    let reason = if status == "True" { type_ } else { "Pending" };
+    json!({
+        "type": type_, "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    })
+}
+
+/// As Kueue makes it of a Job.
+async fn make_workload(fixture: &Fixture, job: &str, name: &str, conditions: Value) {
+    let labels = json!({ "kueue.x-k8s.io/job-uid": fixture.job(job).await.uid() });
+    let object = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": { "name": name, "labels": labels },
+        "spec": { "queueName": "team" },
+    });
+    let api = workloads(fixture);
+    api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    let said = json!({ "status": { "conditions": conditions } });
+    api.patch_status(name, &PatchParams::default(), &Patch::Merge(said)).await.unwrap();
 }

@@ -23,7 +23,7 @@ fn a_node_that_stops_answering_is_named_and_its_pods_are_not_ready() {
         let going = going.then_some("2026-01-01T00:05:00Z");
         let metadata = serde_json::json!({ "name": "mc-0-x", "deletionTimestamp": going });
         let metadata = serde_json::from_value(metadata).unwrap();
-        let place = PodPlace { node_name: Some("node-7".into()) };
+        let place = PodPlace { node_name: Some("node-7".into()), ..PodPlace::default() };
         PodSeen::of(&metadata, serde_json::from_value(status).ok().as_ref()).on(&place)
     };
     let mut observation = observation("size: 1");

@@ -1,0 +1,109 @@
+//! What is allowed to whom where nothing is chosen: a table, so that nobody gets a right in passing. What is for a neighbour (Kueue, an
+//! API for gangs, NetworkPolicies) is not in it: the cost where there is none is nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::equal::{Objects, installed, templated};
+use crate::{helms, repository};
+
+/// Of each role: resources with their groups, the names that they are limited to, and what may be done.
+const RIGHTS: &str = "\
+ClusterRole flux-framework-flux-operator
+  configmaps: create get patch
+  events: list
+  events.events.k8s.io: create patch
+  jobs.batch: create delete get list patch watch
+  jobs/status.batch: patch
+  miniclusters.flux-framework.org: delete get list watch
+  miniclusters/finalizers.flux-framework.org: update
+  miniclusters/status.flux-framework.org: patch
+  persistentvolumeclaims: create delete get patch
+  pods: create delete deletecollection get list watch
+  pods/status: patch
+  secrets: create
+  services: create get list patch watch
+ClusterRole flux-framework-flux-operator-nodes
+  nodes: list watch
+ClusterRole flux-framework-flux-operator-volumes
+  persistentvolumes: create delete get list patch watch
+  storageclasses.storage.k8s.io: list watch
+ClusterRole flux-framework-flux-operator-webhook
+  customresourcedefinitions.apiextensions.k8s.io miniclusters.flux-framework.org: get list patch watch
+ClusterRole flux-framework-miniclusters-edit
+  miniclusters.flux-framework.org: create delete deletecollection patch update
+  miniclusters/scale.flux-framework.org: patch update
+ClusterRole flux-framework-miniclusters-view
+  miniclusters.flux-framework.org: get list watch
+  miniclusters/scale.flux-framework.org: get
+  miniclusters/status.flux-framework.org: get
+Role flux-operator-leader
+  deployments.apps flux-operator: get
+  leases.coordination.k8s.io: create get patch
+Role flux-operator-webhook
+  deployments.apps flux-operator-webhook: get
+  secrets: create
+  secrets flux-operator-webhook: get list update watch
+";
+
+fn words(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().map(|word| word.as_str().unwrap()).collect()
+}
+
+/// The name of a role or what a binding refers to.
+fn role(object: &Value, name: &Value) -> String {
+    format!("{} {}", object["kind"].as_str().unwrap(), name.as_str().unwrap())
+}
+
+fn rights(objects: &Objects) -> String {
+    let mut roles: BTreeMap<String, BTreeMap<String, BTreeSet<&str>>> = BTreeMap::new();
+    for object in objects.values().filter(|object| object["rules"].is_array() && object["kind"] != "PrometheusRule") {
+        let rights = roles.entry(role(object, &object["metadata"]["name"])).or_default();
+        for rule in object["rules"].as_array().unwrap() {
+            assert!(rule["nonResourceURLs"].is_null(), "{rule}");
+            for (group, resource) in words(&rule["apiGroups"])
+                .iter()
+                .flat_map(|group| words(&rule["resources"]).into_iter().map(move |it| (group, it)))
+            {
+                let names = words(&rule["resourceNames"]).join(" ");
+                let what = format!("{resource}{}{group}", if group.is_empty() { "" } else { "." });
+                rights
+                    .entry(format!("{what} {names}").trim_end().to_owned())
+                    .or_default()
+                    .extend(words(&rule["verbs"]));
+            }
+        }
+    }
+    // Whoever is bound to another role has rights that stand nowhere here.
+    let bound = objects
+        .values()
+        .filter(|object| object["roleRef"].is_object())
+        .map(|it| role(&it["roleRef"], &it["roleRef"]["name"]));
+    let bound: Vec<String> = bound.collect();
+    assert!(bound.len() > 4 && bound.iter().all(|role| roles.contains_key(role)), "{bound:?}");
+    let mut text = String::new();
+    for (role, rights) in roles {
+        text += &format!("{role}\n");
+        for (what, verbs) in rights {
+            text += &format!("  {what}: {}\n", verbs.into_iter().collect::<Vec<_>>().join(" "));
+        }
+    }
+    text
+}
+
+#[test]
+fn what_is_installed_by_default_allows_this_and_nothing_else() {
+    assert_eq!(rights(&installed(&[])), RIGHTS);
+    let kueue = rights(&installed(&["--kueue"]));
+    let more: Vec<&str> = kueue.lines().filter(|line| !RIGHTS.contains(line)).collect();
+    assert_eq!(more, ["  workloads.kueue.x-k8s.io: list"], "a right more is seen");
+}
+
+#[test]
+fn the_chart_without_a_value_allows_the_same() {
+    for helm in helms() {
+        let file = repository().join("operator/tests/chart/values/defaults.yaml");
+        assert_eq!(rights(&templated(&helm, "some-namespace", &file)), RIGHTS);
+    }
+}
