@@ -224,7 +224,7 @@ impl Default for Network {
 block! {
     /// What the pods log.
     pub struct Logging {
-        /// Only the job's own output (errors still show).
+        /// Only the job's own output (errors and warnings still show).
         #[serde(default, skip_serializing_if = "is_false")]
         pub quiet: bool,
         /// A snippet that fails ends the pod with its exit code. false: the failure is reported and ignored.
