@@ -205,7 +205,7 @@ impl Facts {
         // JSON is YAML, too.
         match toml::from_str(text) {
             Ok(facts) => Ok(facts),
-            // No text is valid in both: the message is that of the likelier one.
+            // No mapping with a name in it is valid in both: the message is that of the likelier one.
             Err(error) if text.lines().any(is_toml) => Err(FactsError::Syntax(error.message().replace('\n', " "))),
             Err(_) => serde_saphyr::from_str(text).map_err(|error| one_line(&error)),
         }
@@ -269,7 +269,7 @@ fn shell(host: &host::Host, path: &str) -> Option<String> {
 fn attempt() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    // All zeros if /proc is missing.
+    // All zeros if /proc is missing: then there is no second process that could be mistaken for this one.
     format!("{digits:0>16}")
 }
 

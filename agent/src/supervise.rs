@@ -194,7 +194,7 @@ impl Supervisor {
         if let Some(copier) = copier {
             self.drain(copier).await?;
         }
-        // A pending request (to the broker) concerns more than this child: it is finished.
+        // A pending request (to the broker) concerns more than this child: its answer is awaited.
         if let Some(asked) = stopping.asked {
             asked.request.await;
         }

@@ -28,7 +28,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let own = pod.spec.paths();
     // The checks are made as Flux's user, if the agent may become that user.
     observe::become_owner(pod)?;
-    // Flux's own folder or, if the agent has not made it yet, the one above it.
+    // Flux's own folder or, if the agent has not made it yet, the configuration's, which belongs to the agent's user.
     let written = [own.run_dir(), own.config_root()].into_iter().find(|path| at(path).is_dir()).unwrap_or_default();
     let places =
         [written.as_str(), &home, "/tmp"].map(|path| (path.to_owned(), access(&at(path), AccessFlags::W_OK).is_ok()));

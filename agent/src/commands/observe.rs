@@ -28,7 +28,7 @@ const MOST_LOOKED_FOR: usize = 8;
 /// Shortest and longest time between two questions to a broker that is not ready.
 const QUICKLY: Duration = Duration::from_millis(50);
 const SLOWLY: Duration = Duration::from_millis(500);
-/// Time between two looks at the connection to the parent; time limit of a connection to this host.
+/// Time between two looks at the connection to the parent; time limit of an attempt to connect to the RESTful API.
 const SHORT_WHILE: Duration = Duration::from_millis(400);
 
 /// The state of this pod's broker.

@@ -71,7 +71,7 @@ impl Executor<'_> {
             // A volume mounted read-only: that the state is loaded from it may be all that is wanted.
             Err(_) if is_read_only(&path) => {
                 let why = "its volume is mounted read-only";
-                tracing::warn!(stage = "archive", "the archive will not be saved: {why}");
+                tracing::info!(stage = "archive", "the archive will not be saved: {why}");
                 self.ending.archive_not_saved = Some(why.into());
                 Ok(())
             }

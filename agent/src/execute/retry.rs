@@ -14,7 +14,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// The attempts at one step.
+/// The attempts at one thing: a step, or the plan.
 #[derive(Debug)]
 pub struct Attempts {
     begin: Instant,

@@ -154,13 +154,13 @@ impl Root {
         mounts::mount_devpts(&self.at("/dev/pts")).map_err(|error| told("/dev/pts", error))?;
         mounts::mount_shm(&self.at("/dev/shm")).map_err(|error| told("/dev/shm", error))?;
         let ptmx = self.at("/dev/ptmx");
-        // Mounted over the machine's device, or else a link to it.
+        // The container's own pts/ptmx: mounted over the machine's /dev/ptmx or, if that fails, linked to from there.
         let mounted = mounts::bind(&self.at("/dev/pts/ptmx"), &ptmx);
         mounted.or_else(|_| symlink("pts/ptmx", &ptmx)).map_err(|error| told("/dev/ptmx", error))
     }
 
-    /// Makes every mount read-only that is not meant to be writable. A failure counts only for root: no other user may write to
-    /// the machine's files anyway.
+    /// Makes every mount read-only that is not meant to be writable. A failure counts only for the machine's root:
+    /// anybody else can write only to what is theirs anyway.
     fn protect(&self, container: &Container) -> Result<(), Failure> {
         let writable: Vec<PathBuf> =
             container.mounts.iter().filter(|bind| bind.writable).map(|bind| self.at(&bind.to)).collect();

@@ -69,7 +69,8 @@ pub struct Launch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// Rank 0: tells the others that it stays, until it is told to stop. If it ends before a program has run, the agent fails.
+    /// Rank 0: tells the others that it stays, until it is told to stop. If it ends before a program has run, the
+    /// exit code is the agent's (`broker-failed`), not the broker's.
     Lead,
     /// A broker that joins another. If it is told to stop before it has started, its pod is to be replaced.
     Follower,
@@ -102,7 +103,7 @@ pub struct Parent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Metrics {
     pub port: u16,
-    /// The label of the metrics.
+    /// Value of the metrics' label `minicluster`.
     pub cluster: String,
 }
 

@@ -7,7 +7,7 @@ pub const COMMAND: &str = "command";
 
 /// Options of the shell if a failing snippet ends the container.
 const STRICT: &[&str] = &["-e", "-u"];
-/// The same for bash: functions inherit traps of errors, and a pipe fails as a whole.
+/// The same for bash: functions inherit the ERR trap, and a pipe fails as a whole.
 const STRICT_BASH: &[&str] = &["-e", "-E", "-u", "-o", "pipefail"];
 
 /// The step of the snippet `name`, before the program.

@@ -16,8 +16,8 @@ pub struct Needs {
     pub loader: Option<String>,
 }
 
-/// What `file` needs; none if it is no ELF file (a script), or cut off. Reads 64 bits, little-endian, which is all that Flux is
-/// built for.
+/// What `file` needs; none if it is no ELF file (a script), or cut off. Only 64-bit little-endian files are read: Flux
+/// is built for nothing else.
 pub fn needs(file: &[u8]) -> Option<Needs> {
     if !file.starts_with(b"\x7fELF\x02\x01") {
         return None;

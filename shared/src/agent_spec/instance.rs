@@ -209,7 +209,7 @@ impl Default for Flux {
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Logging {
-    /// Only the job's output and errors.
+    /// Only the job's output, warnings and errors.
     #[serde(default, skip_serializing_if = "is_false")]
     pub quiet: bool,
     /// A failing snippet ends the entrypoint.
