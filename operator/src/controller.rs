@@ -304,7 +304,7 @@ async fn in_turn(
     id: u64,
 ) -> Result<Action, ReconcileError> {
     let key = Key::of(kube::Resource::meta(&*cluster));
-    enqueue(&context, &key);
+    note_waiting(&context, &key);
     let large = cluster::left_out(&cluster);
     let first = (large.is_none() && has_priority(&cluster, &context)).then(|| context.job_first.begin());
     if first.is_none() && large.is_none() {
@@ -358,8 +358,8 @@ async fn reconcile_catching_panics(
     }
 }
 
-/// Puts a MiniCluster into the queue, and counts it if it was not there yet.
-fn enqueue(context: &Context, key: &Key) {
+/// Notes for the metrics that a MiniCluster waits for its reconcile, and counts it if it did not wait yet.
+fn note_waiting(context: &Context, key: &Key) {
     if context.queue.enqueue(key, Instant::now()) {
         context.metrics.queued();
     }
@@ -424,7 +424,7 @@ async fn dispatch(
             wake = woken.recv() => match wake {
                 None => return,
                 Some(Wake { key, at_once }) => {
-                    enqueue(context, &key);
+                    note_waiting(context, &key);
                     if !at_once {
                         if later.is_empty() {
                             burst_ends = tokio::time::Instant::now() + BURST;

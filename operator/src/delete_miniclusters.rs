@@ -23,7 +23,7 @@ use crate::api::retry::until_done;
 use crate::health::log;
 use crate::labels;
 use crate::observe::storage::Orphan;
-use crate::reconcile::apply::{delete_only, unless_gone};
+use crate::reconcile::apply::{delete_params, unless_gone};
 
 /// Pause between two lists.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -124,7 +124,7 @@ async fn delete_some(client: &Client) -> Result<BTreeSet<String>, DeletionError>
         if !metadata.finalizers.iter().flatten().any(|it| it == FOREGROUND) {
             let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
             let parameters =
-                DeleteParams { propagation_policy: Some(PropagationPolicy::Foreground), ..delete_only(metadata.uid) };
+                DeleteParams { propagation_policy: Some(PropagationPolicy::Foreground), ..delete_params(metadata.uid) };
             unless_gone(api.delete(&name, &parameters).await.map(drop)).map_err(failed("delete MiniCluster", &full))?;
         }
         names.insert(full);
@@ -140,7 +140,7 @@ async fn delete_volumes(client: &Client) -> Result<usize, DeletionError> {
     let orphans: Vec<Orphan> = all.iter().filter_map(Orphan::of).collect();
     let api: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client.clone());
     for Orphan { name, uid, .. } in &orphans {
-        let deleted = api.delete(name, &delete_only(Some(uid.clone()))).await.map(drop);
+        let deleted = api.delete(name, &delete_params(Some(uid.clone()))).await.map(drop);
         unless_gone(deleted).map_err(failed("delete PersistentVolume", name))?;
     }
     Ok(orphans.len())

@@ -260,8 +260,8 @@ fn set_placement(pod: &mut Value, pods: &Pods, usual: Option<Value>) {
     }
 }
 
-/// The policy that admits `spec.volumes` only from users who may create PersistentVolumes themselves: they are directories
-/// of nodes, or disks with anybody's Secret.
+/// The policy that admits `spec.volumes` only from users who may create PersistentVolumes themselves: such
+/// volumes are directories of nodes, or disks with anybody's Secret.
 fn volumes_policy() -> Result<ValidatingAdmissionPolicy, InstallError> {
     let value = json!({
         "metadata": { "name": VOLUMES_POLICY, "labels": operator_labels() },
@@ -357,7 +357,7 @@ fn binding(name: &str, namespace: Option<&str>, who: Subject) -> String {
     )
 }
 
-/// A name as a YAML scalar: quoted, since a namespace of digits would be a number.
+/// A name as a YAML scalar: quoted where it might not be read as text, such as `123` or `true`.
 fn scalar(name: &str) -> String {
     let is_text = name.starts_with(|first: char| first.is_ascii_lowercase()) && name.len() > 5;
     if is_text { name.to_owned() } else { format!("{name:?}") }

@@ -234,7 +234,7 @@ impl Index {
         !state.nodes.is_empty() && state.nodes.values().all(|mounts| *mounts)
     }
 
-    /// Whether a node is known that takes pods. None is if the operator may not look at nodes.
+    /// Whether a node is known that takes pods; also false if the operator may not list nodes.
     pub fn has_nodes(&self) -> bool {
         !self.state().nodes.is_empty()
     }

@@ -102,7 +102,7 @@ pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError
 /// What `validate` finds.
 #[derive(Debug, Default, Serialize)]
 pub struct Judgement {
-    /// MiniClusters without a problem.
+    /// MiniClusters that are valid in themselves; the API server may have refused them all the same (`problems`).
     pub miniclusters: Vec<Judged>,
     pub problems: Vec<Problem>,
 }
@@ -113,7 +113,7 @@ pub struct Judged {
     pub name: String,
     /// Valid, but perhaps not what was meant.
     pub notes: Vec<Notice>,
-    /// Kinds of objects that the API server accepted in a dry run.
+    /// Kinds of objects that the API server was asked about by a dry run, whether it accepted them or not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checked: Vec<&'static str>,
     /// What the API server was not asked about, and why.

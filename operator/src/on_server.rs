@@ -143,7 +143,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// A dry run of creating one object. None: the caller has no permission, which is noted.
+    /// A dry run of creating one object. None: 403. A missing permission is noted as unchecked; a refusal by a quota or a policy is a
+    /// problem.
     async fn try_object(
         &mut self,
         what: &'static str,

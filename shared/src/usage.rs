@@ -21,7 +21,7 @@ pub struct Usage {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Brokers {
-    /// Brokers that the cluster should have now, without those up to maxSize.
+    /// Brokers of the instance, without the spare ones that it may grow by (maxSize).
     pub size: usize,
     /// Brokers that are online. None: not known.
     pub online: Option<usize>,
@@ -72,7 +72,7 @@ pub enum HostState {
     /// Up, but no new jobs are scheduled there.
     Drained,
     Down,
-    /// Not online; within maxSize.
+    /// Not online, and perhaps not asked for: one of those that the cluster may grow by (maxSize).
     Spare,
     /// A state that this version does not know.
     #[default]

@@ -222,7 +222,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Prints the log of a lead's start that was not printed yet; None if there is none.
+    /// What prints the log of a lead's start that was not printed yet, and marks it as printed; None if there is none.
     fn next_log(&mut self, api: &'a kube_pods::Pods) -> Option<Log<'a>> {
         let (lead, start) = self.seen.started_lead()?;
         if self.read.contains(&start) {

@@ -31,7 +31,7 @@ pub fn builder(mut config: Config) -> kube::Result<ClientBuilder<Carrier>> {
     ClientBuilder::try_from(config)
 }
 
-/// A client that counts its calls, all of which time out. Connections are opened when they are needed.
+/// A client that counts its calls and limits their time. Connections are opened when they are needed.
 pub fn client<S, B>(builder: ClientBuilder<S>, metrics: Arc<Metrics>) -> Client
 where
     S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Send + 'static,

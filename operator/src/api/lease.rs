@@ -143,7 +143,7 @@ impl Candidate {
 }
 
 impl Held {
-    /// Renews the Lease until that fails for too long. When this returns, another replica may lead.
+    /// Renews the Lease until another replica has written it or renewing fails for too long. Then another replica may lead.
     pub async fn keep(&mut self, client: &Client) {
         let api = self.candidate.leases(client);
         // The deadline is before others may take the Lease.

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 /// How many MiniClusters' spans may wait to be sent: thousands may end together.
 const WAITING: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Shortest time between two log lines about an endpoint that cannot be reached.
+/// Shortest time between two log lines about spans that could not be sent.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// The spans of one MiniCluster.

@@ -44,8 +44,9 @@ pub struct JobSeen {
     pub suspended: bool,
     /// The queue that alone suspends and resumes it.
     pub queue: Option<String>,
-    /// The MiniCluster's labels and annotations for a queue when the Job was made.
-    pub queueing: Queueing,
+    /// The MiniCluster's labels and annotations for a queue when the Job was made. None: it had none, or the Job is of a version that
+    /// did not note them.
+    pub queueing: Option<Queueing>,
     /// The queue lets it be resized while it runs.
     pub is_elastic: bool,
     pub created: Option<Timestamp>,
@@ -93,7 +94,7 @@ impl JobSeen {
             completions: size.completions.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
             suspended: size.suspend.unwrap_or(false),
             queue: queue.cloned(),
-            queueing: annotation(labels::QUEUEING).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default(),
+            queueing: annotation(labels::QUEUEING).and_then(|text| serde_json::from_str(text).ok()),
             is_elastic: annotation(ELASTIC_JOB).is_some_and(|said| said == "true"),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             start_time: status.and_then(|status| status.start_time.as_ref()).map(|time| time.0),

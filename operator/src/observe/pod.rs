@@ -15,7 +15,7 @@ use super::controller_uid;
 use crate::labels;
 use crate::labels::AGENT;
 
-/// A pod's status, and of its specification (most of a pod's bytes) only the node.
+/// A pod's status, and of its specification (most of a pod's bytes) only [`PodPlace`].
 pub type PodStatusObject = kube::core::Object<PodPlace, PodStatus>;
 
 /// The part of a pod's spec that is read: its node, or what it waits for.
@@ -50,7 +50,7 @@ pub struct PodSeen {
     /// It has the label `job-index` and the condition by which the Job knows the lead. Only for the lead's pod.
     pub labelled: bool,
     pub scheduled: bool,
-    /// Its queue keeps it from being scheduled: the Job has been admitted with fewer pods.
+    /// A gate of its queue's keeps it from being scheduled: a growth that is not admitted, or a topology that is not assigned yet.
     pub held_by_queue: bool,
     /// No scheduler has said anything of it, nor found a node for it.
     pub unseen: bool,

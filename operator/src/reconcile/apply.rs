@@ -73,8 +73,8 @@ fn post_params() -> PostParams {
     PostParams { dry_run: false, field_manager: Some(labels::MANAGER.into()) }
 }
 
-/// Deletes only the object with this uid, not another that has its name by now; what it owns is deleted after it.
-pub(crate) fn delete_only(uid: Option<String>) -> DeleteParams {
+/// Parameters to delete only the object with this uid, not another that has its name by now; what it owns is deleted after it.
+pub(crate) fn delete_params(uid: Option<String>) -> DeleteParams {
     DeleteParams { preconditions: Some(Preconditions { uid, resource_version: None }), ..DeleteParams::background() }
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::E
     }
 }
 
-/// The error of a call: an obstacle if the API server refuses the object or lacks a permission, else a failure to retry.
+/// The error of a call: an obstacle if the API server refuses the object or the operator lacks a permission, else a failure to retry.
 fn api_error<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
     api_error_of(&K::kind(&()), verb, name, source)
 }
@@ -203,7 +203,7 @@ impl Writer {
     pub async fn delete_services_pod(&self, key: &Key, uid: &str) -> Result<(), ApplyError> {
         let name = names::services_pod(&key.name);
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let deleted = pods.delete(&name, &delete_only(Some(uid.to_owned()))).await.map(drop);
+        let deleted = pods.delete(&name, &delete_params(Some(uid.to_owned()))).await.map(drop);
         unless_gone(deleted).map_err(|error| api_error::<Pod>("delete", &name, error))
     }
 
@@ -370,7 +370,7 @@ impl Writer {
     /// Deletes a MiniCluster whose time to live is over, and no other of its name.
     pub async fn delete_minicluster(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), &cluster.namespace);
-        let deleted = api.delete(&cluster.name, &delete_only(Some(uid.to_owned()))).await.map(drop);
+        let deleted = api.delete(&cluster.name, &delete_params(Some(uid.to_owned()))).await.map(drop);
         unless_gone(deleted).map_err(|error| api_error::<MiniCluster>("delete", &cluster.name, error))
     }
 
@@ -378,7 +378,7 @@ impl Writer {
     pub async fn delete_job(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let pods_first = Some(PropagationPolicy::Foreground);
-        let parameters = DeleteParams { propagation_policy: pods_first, ..delete_only(Some(uid.to_owned())) };
+        let parameters = DeleteParams { propagation_policy: pods_first, ..delete_params(Some(uid.to_owned())) };
         let deleted = api.delete(&cluster.name, &parameters).await.map(drop);
         unless_gone(deleted).map_err(|error| api_error::<Job>("delete", &cluster.name, error))
     }

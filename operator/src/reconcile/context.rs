@@ -124,7 +124,7 @@ impl Context {
         target
     }
 
-    /// Notes that the Job was created: the first status is not written before its pods exist.
+    /// Notes that the Job was created: the first status may wait until its pods exist (at most `FIRST_STATUS`).
     pub fn note_job_created(&self, uid: &str, now: Instant) {
         self.note_write(uid, now);
     }
@@ -170,9 +170,9 @@ impl Context {
         self.gangs_waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that an object waits and no status says why, which it may for so long. Whether its events have to be read now; if so,
-    /// the next check is scheduled. `at_once`: it has waited before.
-    pub fn check_events_now(
+    /// Notes that an object waits although no status says why. True: its events have to be read now, and the next check is
+    /// scheduled. The first is due after `patience`, or now if `at_once` (it has waited before).
+    pub fn events_are_due(
         &self,
         namespace: &str,
         uid: &str,

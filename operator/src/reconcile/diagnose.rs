@@ -30,7 +30,7 @@ pub(super) async fn diagnose_and_mend(
     };
     let (object, patience) = (wait.object(), wait.patience(context.index.has_nodes()));
     let has_waited = target.status.reason.is_some();
-    if context.check_events_now(&target.key.namespace, &target.uid, (&object, patience), has_waited, Instant::now()) {
+    if context.events_are_due(&target.key.namespace, &target.uid, (&object, patience), has_waited, Instant::now()) {
         match read_warning(&target.key.namespace, wait, context).await {
             Ok(mut found) => {
                 if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
@@ -61,7 +61,7 @@ async fn recreate_config_map(
     Ok(())
 }
 
-/// The last warning about what waits; one or two calls, however many pods wait.
+/// The last warning about what waits; a few calls, however many pods wait.
 async fn read_warning(
     namespace: &str,
     wait: SilentWait<'_>,

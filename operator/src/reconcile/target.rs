@@ -53,8 +53,9 @@ impl Target {
     /// With the labels and annotations for a queue that its Job was made with, if it has a Job: they may change at any time, and
     /// then count for the next Job.
     pub fn with_queueing_of(mut self, job: Option<&JobSeen>) -> Target {
-        let Some(job) = job else { return self };
-        let told = std::mem::replace(&mut self.queueing, job.queueing.clone());
+        // A Job in a queue that has noted nothing is of an earlier version: as it went on then.
+        let Some(job) = job.filter(|job| job.queueing.is_some() || job.queue.is_none()) else { return self };
+        let told = std::mem::replace(&mut self.queueing, job.queueing.clone().unwrap_or_default());
         let job_labels = self.spec.as_ref().map(|spec| spec.job_labels.clone()).unwrap_or_default();
         self.queueing_changed = told.with_job_labels(&job_labels) != self.queueing;
         self
@@ -75,5 +76,44 @@ impl Target {
             cluster.notices.push(Problem::new("metadata.labels and metadata.annotations", message));
         }
         Ok(cluster)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_shared::crd::v1alpha2::MiniClusterStatus;
+    use flux_shared::queueing::QUEUE_NAME;
+
+    use super::*;
+
+    fn told(queue: &str) -> Queueing {
+        let labels = if queue.is_empty() { Default::default() } else { [(QUEUE_NAME.into(), queue.into())].into() };
+        Queueing { labels, ..Queueing::default() }
+    }
+
+    fn target(queue: &str) -> Target {
+        Target { queueing: told(queue), ..crate::testing::target("uid", &MiniClusterStatus::default()) }
+    }
+
+    #[test]
+    fn what_is_told_to_a_queue_is_what_the_job_was_made_with() {
+        let job = |queueing: Option<Queueing>, queue: Option<&str>| JobSeen {
+            queueing,
+            queue: queue.map(str::to_owned),
+            ..JobSeen::default()
+        };
+        for (now, job, then, changed) in [
+            ("team", None, "team", false),
+            ("team", Some(job(Some(told("team")), Some("team"))), "team", false),
+            ("other", Some(job(Some(told("team")), Some("team"))), "team", true),
+            ("", Some(job(Some(told("team")), Some("team"))), "team", true),
+            ("team", Some(job(None, None)), "", true),
+            // Made by an earlier version, or put into a queue by Kueue itself.
+            ("team", Some(job(None, Some("team"))), "team", false),
+            ("", Some(job(None, Some("default"))), "", false),
+        ] {
+            let found = target(now).with_queueing_of(job.as_ref());
+            assert_eq!((&found.queueing, found.queueing_changed), (&told(then), changed), "{now}, {job:?}");
+        }
     }
 }

@@ -134,6 +134,10 @@ const LABELS: &[(&str, &str)] = &[
     ("flux-framework.org/initial-size", "the size when the Job was created"),
     ("flux-framework.org/spec-hash", "hash of the part of the spec that the Job was made from"),
     ("flux-framework.org/pod-template-hash", "hash of `podTemplate` and `servicesPodTemplate`, if one is set"),
+    (
+        "flux-framework.org/queueing",
+        "the MiniCluster's labels and annotations for a queue when the Job was created, if it had any",
+    ),
     ("flux-framework.org/gang", "the object that makes the pods a gang, if there is one"),
     ("flux-framework.org/view", "how the view gets into the pods"),
     ("flux-framework.org/namespace", "the namespace of the MiniCluster that the PersistentVolume was created for"),
@@ -165,6 +169,7 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
         "volumes/made",
         "volumes/made-of-csi",
         "pod-template/host-network",
+        "queue/minicluster",
     ] {
         let file = repository().join("examples").join(format!("{example}.yaml"));
         let text = std::fs::read_to_string(file).unwrap();

@@ -36,7 +36,7 @@ pub struct ValidMiniCluster {
     /// How often the MiniCluster may restart after a job that failed because of a lost follower.
     pub max_restarts: i32,
     pub cleanup: bool,
-    /// Delete pods and the volumes that were created once the job has completed.
+    /// Once the job has completed, delete its pods and the volumes that were created for it.
     pub cleanup_pods: bool,
     pub ttl_seconds_after_finished: Option<i32>,
     pub suspend: Option<bool>,

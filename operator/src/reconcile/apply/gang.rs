@@ -6,7 +6,7 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use serde_json::json;
 
-use super::{ApplyError, Writer, api_error_of, check_owner_of, delete_only, post_params, unless_gone};
+use super::{ApplyError, Writer, api_error_of, check_owner_of, delete_params, post_params, unless_gone};
 use crate::api::pages::all_metadata;
 use crate::labels;
 use crate::observe::controller_uid;
@@ -76,7 +76,7 @@ impl Writer {
     }
 
     async fn delete_found(&self, namespace: &str, at: &GangRef, uid: String) -> Result<(), ApplyError> {
-        let deleted = self.gangs(namespace, at.api).delete(&at.name, &delete_only(Some(uid))).await.map(drop);
+        let deleted = self.gangs(namespace, at.api).delete(&at.name, &delete_params(Some(uid))).await.map(drop);
         unless_gone(deleted).map_err(|error| api_error_of(at.api.kind(), "delete", &at.name, error))
     }
 

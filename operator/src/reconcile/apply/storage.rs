@@ -18,7 +18,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{
-    ApplyError, Metadata, Outcome, Writer, api_error, delete_only, name_taken, post_params, still_deleting, unless_gone,
+    ApplyError, Metadata, Outcome, Writer, api_error, delete_params, name_taken, post_params, still_deleting,
+    unless_gone,
 };
 use crate::labels;
 use crate::observe::storage::{Orphan, annotation, place};
@@ -37,7 +38,7 @@ enum ExistingVolume {
     Ours,
     /// Created for this MiniCluster from an earlier spec, which was edited before there was a Job.
     Outdated,
-    /// Kept from an earlier MiniCluster of this name, with the same content.
+    /// Kept from an earlier MiniCluster of this name, with the same definition.
     Kept,
     /// Kept from an earlier MiniCluster of this name, with another directory, driver or size.
     KeptOther,
@@ -106,7 +107,7 @@ impl Writer {
     /// only then a change wakes the binder for the claim.
     pub(super) async fn create_volume(&self, made: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
         // First, so that no claim of ours is created for somebody else's volume of that name.
-        let volume = self.find_own_volume(&made.volume, owner).await?;
+        let volume = self.find_or_clear_volume(&made.volume, owner).await?;
         let hash = |claim: &PersistentVolumeClaim| claim.annotations().get(labels::RENDERED_HASH).cloned();
         let key = Key::of(&made.claim.metadata);
         let claim = match self.create(&made.claim, owner).await? {
@@ -126,8 +127,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The uid of an existing volume that may be used; None if no volume has the name.
-    async fn find_own_volume(&self, wanted: &PersistentVolume, owner: &str) -> Result<Option<String>, ApplyError> {
+    /// The uid of an existing volume that may be used; None if no volume has the name. An outdated one of ours is deleted: wait.
+    async fn find_or_clear_volume(&self, wanted: &PersistentVolume, owner: &str) -> Result<Option<String>, ApplyError> {
         let name = wanted.name_any();
         let found = match unless_missing(self.persistent_volumes().get_metadata(&name).await) {
             Ok(Some(found)) => found.metadata,
@@ -183,13 +184,13 @@ impl Writer {
     }
 
     async fn delete_volume(&self, name: &str, uid: Option<String>) -> Result<(), ApplyError> {
-        let deleted = self.persistent_volumes().delete(name, &delete_only(uid)).await.map(drop);
+        let deleted = self.persistent_volumes().delete(name, &delete_params(uid)).await.map(drop);
         unless_gone(deleted).map_err(|error| api_error::<PersistentVolume>("delete", name, error))
     }
 
     async fn delete_claim(&self, claim: &Key, uid: Option<String>) -> Result<(), ApplyError> {
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
-        let deleted = api.delete(&claim.name, &delete_only(uid)).await.map(drop);
+        let deleted = api.delete(&claim.name, &delete_params(uid)).await.map(drop);
         unless_gone(deleted).map_err(|error| api_error::<PersistentVolumeClaim>("delete", &claim.name, error))
     }
 

@@ -38,8 +38,8 @@ impl SilentWait<'_> {
         }
     }
 
-    /// How long it may go without a word. Where no node is known that pods could be put on, theirs is no sign that the scheduler is silent:
-    /// it may wait for nodes as they do.
+    /// How long it may last before events are read. If no node is known that takes pods, the default scheduler's silence is no sign
+    /// that it is missing: it may wait for nodes, too.
     pub fn patience(&self, has_nodes: bool) -> Duration {
         match self {
             SilentWait::Unseen { scheduler: DEFAULT_SCHEDULER, .. } if !has_nodes => LONGEST_PAUSE,
@@ -85,7 +85,7 @@ pub fn silent_wait<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Opti
 /// The trouble of a pod about which neither a scheduler nor anybody else has said anything.
 pub fn unseen(index: u32, scheduler: &str, is_gang: bool) -> Trouble {
     let message = match (is_gang, scheduler) {
-        // It says nothing, either, of the first of them that have a place.
+        // A gang's scheduler may also say nothing of the pods that have room already.
         (true, _) => format!(
             "scheduler {scheduler} has said nothing of pod {index} yet: it may hold the pods until there is room for the whole gang; else check that it runs"
         ),

@@ -26,7 +26,7 @@ const PROBE_FRESH_MINUTES: i64 = 7;
 const EVENTS: u32 = 100;
 /// Workloads in one answer: each has a pod's template. A Job has one, and one more for each time that it has grown.
 const WORKLOADS: u32 = 10;
-/// Most of them that are looked through.
+/// Most answers (pages) that are read of one Job's Workloads.
 const PAGES: usize = 10;
 
 /// Reads what no watch brings.

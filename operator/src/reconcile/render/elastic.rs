@@ -13,7 +13,7 @@ use crate::observe::job::JobSeen;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Elastic {
     pub size: u32,
-    /// None: left as it is, since a queue decides it.
+    /// None: left as it is: the spec says nothing, or a queue decides.
     pub suspend: Option<bool>,
 }
 

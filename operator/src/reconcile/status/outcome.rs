@@ -72,8 +72,8 @@ fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
     Outcome::new(QUEUED, format!("waits in queue {queue}{}", why.unwrap_or_default()))
 }
 
-/// The outcome of the last pod that failed by itself before the cluster was ready, though it is created again; for example
-/// by a follower's snippet.
+/// The outcome of the last pod that failed by itself (a follower's snippet, say) before the cluster was ready, though it is created
+/// again.
 fn fallen(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     let by_itself = |pod: &&&PodSeen| {
         let is_disrupted = pod.trouble.as_ref().is_some_and(|trouble| trouble.disruption);
@@ -116,7 +116,7 @@ fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     let living = || inputs.pods.iter().filter(|pod| !pod.ended);
     let troubled = living().filter_map(|pod| Some((pod, pod.trouble.as_ref()?)));
     let (pod, trouble) = troubled.min_by_key(|(pod, _)| pod.index)?;
-    // An elastic Job has grown, and the queue has not admitted that.
+    // A gate of the queue's: an elastic Job has grown and that is not admitted, or the pods' topology is not assigned yet.
     if let Some(queue) = inputs.job.and_then(|job| job.queue.as_deref()).filter(|_| pod.held_by_queue) {
         let held = living().filter(|pod| pod.held_by_queue).count();
         return Some(queued(&format!("{queue} for {held} of {} pods", facts.wanted), inputs.warning));
