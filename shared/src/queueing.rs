@@ -21,6 +21,9 @@ const OF_PODS: &str = "kueue.x-k8s.io/podset-";
 /// Those that fix the placement of all pods at once, so that no pod can be added later.
 const FIXING: [&str; 2] = ["kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-preferred-topology"];
 
+/// Most bytes of labels and annotations for a queue: they are kept for each MiniCluster and for each Job, and stand on the Job twice.
+pub const MOST: usize = 4096;
+
 /// Labels and annotations for the queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
@@ -86,16 +89,27 @@ impl Queueing {
         }
     }
 
-    /// With the queue's labels that were given for the Job.
-    pub fn with_job_labels(mut self, job_labels: &BTreeMap<String, String>) -> Queueing {
-        for (key, value) in job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
-            self.labels.entry(key.clone()).or_insert_with(|| value.clone());
-        }
+    /// What a Job notes of its MiniCluster (`without_job_labels`, as JSON). None: it notes nothing, or nothing that we have written.
+    pub fn noted(text: &str) -> Option<Queueing> {
+        // (JSON has six bytes more for each pair.)
+        let mut noted: Queueing = serde_json::from_str(text).ok().filter(|_| text.len() <= 2 * MOST)?;
+        noted.labels.retain(|key, _| is_of_queue(key));
+        noted.annotations.retain(|key, _| is_of_queue(key));
+        Some(noted)
+    }
+
+    /// Those of the MiniCluster itself, of labels that may have been given for the Job.
+    pub fn without_job_labels(mut self, job_labels: &BTreeMap<String, String>) -> Queueing {
+        self.labels.retain(|key, value| job_labels.get(key) != Some(value));
         self
     }
 
+    fn bytes(&self) -> usize {
+        self.labels.iter().chain(&self.annotations).map(|(key, value)| key.len() + value.len()).sum()
+    }
+
     /// Adds the queue's labels that were given for the Job, and reports contradictions.
-    pub fn check(self, asked: &Asked) -> (Queueing, Vec<Problem>) {
+    pub fn check(mut self, asked: &Asked) -> (Queueing, Vec<Problem>) {
         let mut problems = Vec::new();
         for (key, value) in asked.job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
             if self.labels.get(key).is_some_and(|own| own != value) {
@@ -103,9 +117,18 @@ impl Queueing {
                 problems.push(Problem::new(format!("spec.jobLabels[{key}]"), message));
             }
         }
-        let queueing = self.with_job_labels(asked.job_labels);
-        queueing.check_annotations(asked, &mut problems);
-        (queueing, problems)
+        for (key, value) in asked.job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
+            self.labels.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        let bytes = self.bytes();
+        if bytes > MOST {
+            let message = format!(
+                "those for a queue (kueue.x-k8s.io) have {bytes} bytes, and {MOST} is the most: leave some out"
+            );
+            problems.push(Problem::new("metadata.labels and metadata.annotations", message));
+        }
+        self.check_annotations(asked, &mut problems);
+        (self, problems)
     }
 
     fn check_annotations(&self, asked: &Asked, problems: &mut Vec<Problem>) {
@@ -203,6 +226,37 @@ mod tests {
         assert_eq!(found.annotations.keys().collect::<Vec<_>>(), ["provreq.kueue.x-k8s.io/maxRunDurationSeconds"]);
         assert_eq!(found.queue(), Some("team"));
         assert_eq!(Queueing::of(None, None).queue(), None);
+    }
+
+    #[test]
+    fn a_job_notes_what_its_minicluster_says_and_nothing_else() {
+        let own = queued(&[(ELASTIC_JOB, "false")]);
+        let job_labels = map(&[("kueue.x-k8s.io/priority-class", "low"), ("app", "a")]);
+        let none = BTreeMap::new();
+        let asked = Asked { size: 1, min_size: None, resizes: false, job_labels: &job_labels, pod_annotations: &none };
+        let checked = own.clone().check(&asked).0;
+        assert_eq!(checked.labels.len(), 2);
+        let text = serde_json::to_string(&checked.without_job_labels(&job_labels)).unwrap();
+        assert_eq!(Queueing::noted(&text), Some(own));
+        let stranger = r#"{"labels":{"other":"x","kueue.x-k8s.io/queue-name":"q"},"annotations":{"mine":""}}"#;
+        assert_eq!(
+            Queueing::noted(stranger),
+            Some(Queueing { labels: map(&[(QUEUE_NAME, "q")]), ..Queueing::default() })
+        );
+        for spoilt in ["", "{", "3", &format!(r#"{{"labels":{{"kueue.x-k8s.io/a":"{}"}}}}"#, "x".repeat(2 * MOST))] {
+            assert_eq!(Queueing::noted(spoilt), None, "{:.20}", spoilt);
+        }
+    }
+
+    #[test]
+    fn there_is_a_bound_for_what_is_said_to_a_queue() {
+        let many = |count: usize| {
+            let annotations =
+                (0..count).map(|number| (format!("kueue.x-k8s.io/a{number:04}"), String::new())).collect();
+            fields(Queueing { annotations, ..Queueing::default() }, |_| {})
+        };
+        assert!(many(200).is_empty());
+        assert_eq!(many(210), ["metadata.labels and metadata.annotations"]);
     }
 
     #[test]

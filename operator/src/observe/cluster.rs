@@ -1,9 +1,10 @@
 //! The MiniCluster as it is watched and kept between two reconciles.
 
 use std::borrow::Cow;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterSpec};
-use flux_shared::queueing;
+use flux_shared::queueing::{self, Queueing};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::error_boundary::InvalidObject;
 use kube::{Resource, ResourceExt};
@@ -142,6 +143,8 @@ const ERROR_MAX: usize = 1000;
 /// Annotation that exists in the cache only: the size of a spec that was left out of it. (The cache keeps no other
 /// annotation with our domain.)
 const LEFT_OUT: &str = "flux-framework.org/left-out";
+/// The same: hash of the labels and annotations for a queue that were left out with it.
+const LEFT_OUT_QUEUEING: &str = "flux-framework.org/left-out-queueing";
 
 /// Reduces a MiniCluster to what is kept in the cache: of labels and annotations those for a queue, and the spec unless it
 /// is large. A large one is read again for each reconcile.
@@ -165,8 +168,10 @@ pub fn shrink(cluster: &mut Cluster) {
             {
                 let managed_by = whole.spec.managed_by.take();
                 whole.spec = MiniClusterSpec { managed_by, ..nothing };
+                let queueing = hash_of_queueing(&whole.metadata).to_string();
                 whole.metadata.labels = None;
-                whole.metadata.annotations = Some([(LEFT_OUT.to_owned(), size.0.to_string())].into());
+                whole.metadata.annotations =
+                    Some([(LEFT_OUT.to_owned(), size.0.to_string()), (LEFT_OUT_QUEUEING.to_owned(), queueing)].into());
             }
         }
         Err(invalid) => {
@@ -180,6 +185,18 @@ pub fn shrink(cluster: &mut Cluster) {
 /// The size of the spec that was left out of the cache, if it was.
 pub fn left_out(cluster: &Cluster) -> Option<usize> {
     cluster.meta().annotations.as_ref()?.get(LEFT_OUT)?.parse().ok()
+}
+
+/// Another value means other labels or annotations for a queue.
+pub fn queueing_hash(cluster: &Cluster) -> u64 {
+    let metadata = cluster.meta();
+    let left_out = metadata.annotations.as_ref().and_then(|all| all.get(LEFT_OUT_QUEUEING)?.parse().ok());
+    left_out.unwrap_or_else(|| hash_of_queueing(metadata))
+}
+
+fn hash_of_queueing(metadata: &ObjectMeta) -> u64 {
+    let queueing = Queueing::of(metadata.labels.as_ref(), metadata.annotations.as_ref());
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(&queueing)
 }
 
 /// Whether another controller manages it (`spec.managedBy`): then it is left alone.

@@ -94,7 +94,7 @@ impl JobSeen {
             completions: size.completions.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
             suspended: size.suspend.unwrap_or(false),
             queue: queue.cloned(),
-            queueing: annotation(labels::QUEUEING).and_then(|text| serde_json::from_str(text).ok()),
+            queueing: annotation(labels::QUEUEING).and_then(|text| Queueing::noted(text)),
             is_elastic: annotation(ELASTIC_JOB).is_some_and(|said| said == "true"),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             start_time: status.and_then(|status| status.start_time.as_ref()).map(|time| time.0),

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use flux_shared::names;
-use flux_shared::queueing::is_of_queue;
+use flux_shared::queueing::ELASTIC_JOB;
 use flux_shared::termination::Termination;
 
 use super::controller_uid;
@@ -50,7 +50,7 @@ pub struct PodSeen {
     /// It has the label `job-index` and the condition by which the Job knows the lead. Only for the lead's pod.
     pub labelled: bool,
     pub scheduled: bool,
-    /// A gate of its queue's keeps it from being scheduled: a growth that is not admitted, or a topology that is not assigned yet.
+    /// Its queue keeps it from being scheduled: an elastic Job has grown, and that is not admitted.
     pub held_by_queue: bool,
     /// No scheduler has said anything of it, nor found a node for it.
     pub unseen: bool,
@@ -171,7 +171,7 @@ impl PodSeen {
         let scheduler = place.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER);
         PodSeen {
             node: place.node_name.clone(),
-            held_by_queue: place.scheduling_gates.iter().any(|gate| is_of_queue(&gate.name)),
+            held_by_queue: place.scheduling_gates.iter().any(|gate| gate.name == ELASTIC_JOB),
             unseen,
             scheduler: unseen.then(|| scheduler.into()),
             ..self
@@ -205,7 +205,8 @@ impl PodSeen {
                 && condition(status, labels::LEAD).is_some_and(|(status, _, _)| status == "True"),
             scheduled: condition(status, "PodScheduled").is_some_and(|(status, _, _)| status == "True"),
             held_by_queue: false,
-            unseen: !ended && condition(status, "PodScheduled").is_none(),
+            // From 1.35 on the scheduler names a node before it holds the pod for a gang or a volume.
+            unseen: !ended && condition(status, "PodScheduled").is_none() && status.nominated_node_name.is_none(),
             scheduler: None,
             node: None,
             lost: !ended && is_lost(status),

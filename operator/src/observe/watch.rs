@@ -5,11 +5,9 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Debug;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::task::Poll;
 
-use flux_shared::queueing::Queueing;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Service};
@@ -126,8 +124,7 @@ pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
         match event {
             Ok(Event::Apply(cluster) | Event::InitApply(cluster)) => {
                 let metadata = cluster.meta();
-                let queueing = Queueing::of(metadata.labels.as_ref(), metadata.annotations.as_ref());
-                let now = (metadata.generation, BuildHasherDefault::<DefaultHasher>::default().hash_one(&queueing));
+                let now = (metadata.generation, cluster::queueing_hash(&cluster));
                 if last_seen.insert(cluster.uid().unwrap_or_default(), now) != Some(now) {
                     outlets.wake([Key::of(metadata)], true);
                 }

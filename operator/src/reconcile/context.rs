@@ -37,6 +37,8 @@ const FIRST_STATUS: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// Pause while another gang is being scheduled, which is no failure.
 const BETWEEN_TURNS: Duration = Duration::from_secs(1);
+/// Twice as many ask half as often, so that all together ask some ten times a second.
+const MANY_WAIT: u32 = 10;
 /// Longest pause when a call failed: the API server may recover at any moment.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(30);
 
@@ -225,6 +227,7 @@ impl Context {
     }
 
     pub fn clear_failures(&self, key: &Key) {
+        self.gangs_waiting().leave(key);
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
@@ -235,8 +238,12 @@ impl Context {
         let is_outage = error.obstacle().is_none() && !matches!(error, ReconcileError::Panicked(_));
         let longest = if is_outage { LONGEST_OUTAGE } else { LONGEST_PAUSE };
         let pause = if error.waits_for_turn() {
-            BETWEEN_TURNS
+            let waiting = u32::try_from(self.gangs_waiting().count()).unwrap_or(u32::MAX);
+            BETWEEN_TURNS * (waiting / MANY_WAIT).clamp(1, 10)
         } else {
+            if error.obstacle().is_some() {
+                self.gangs_waiting().leave(key);
+            }
             *count = count.saturating_add(1);
             pauses::after(*count, FIRST_PAUSE, longest).max(error.asked_to_wait())
         };

@@ -55,9 +55,8 @@ pub(super) async fn create_or_update(
         }
         NextAction::Create { facts } => {
             join_index(target, cluster, context);
-            let Some(facts) = facts_in_time(target, cluster, facts, context).await? else { return Ok(Done::OutOfTime) };
             let facts = Facts { gangs: gang::served(cluster, context).await?, ..facts };
-            let objects = objects(cluster, &facts, context)?;
+            let mut objects = self::objects(cluster, &facts, context)?;
             gang::refuse_unserved(&objects)?;
             // What waits for its turn asks every second: it was looked at before it began to wait.
             if !context.gangs_waiting().has(target, Instant::now()) {
@@ -65,6 +64,12 @@ pub(super) async fn create_or_update(
                 refuse_unsupported(&objects, &target.key, context).await?;
             }
             let _turn = gang::turn(&objects, cluster, target, context).await?;
+            if let Some(left) = deadline_left(target, cluster, &objects, context).await? {
+                if left <= 0 {
+                    return Ok(Done::OutOfTime);
+                }
+                objects = self::objects(cluster, &Facts { deadline_left: Some(left), ..facts }, context)?;
+            }
             gang::before(&objects, target, &observed, context).await;
             let made = context.writer.create_all(&context.index, &objects, &member(target, cluster)).await;
             gang::after(&objects, &made, context).await;
@@ -124,20 +129,19 @@ async fn update(
 }
 
 /// The facts with what is left of `deadlineSeconds` since the first start; None if nothing is left. By the API server's
-/// clock alone.
-async fn facts_in_time(
+/// Seconds that are left of `deadlineSeconds` since the first start, by the control plane's clock alone. None: there is no deadline, or
+/// this is the first start.
+async fn deadline_left(
     target: &Target,
     cluster: &ValidMiniCluster,
-    facts: Facts,
+    objects: &render::Objects,
     context: &Context,
-) -> Result<Option<Facts>, ReconcileError> {
+) -> Result<Option<i64>, ReconcileError> {
     let first: Option<Timestamp> = target.status.start_time.as_ref().and_then(|time| time.parse().ok());
-    let (Some(deadline), Some(first)) = (cluster.deadline_seconds, first) else { return Ok(Some(facts)) };
-    let objects = objects(cluster, &facts, context)?;
+    let (Some(deadline), Some(first)) = (cluster.deadline_seconds, first) else { return Ok(None) };
     let would_be = context.writer.dry_run_job(&objects.job, &target.key).await?;
     let now = would_be.metadata.creation_timestamp.map_or_else(Timestamp::now, |time| time.0);
-    let left = deadline - (now.as_second() - first.as_second()).max(0);
-    Ok((left > 0).then_some(Facts { deadline_left: Some(left), ..facts }))
+    Ok(Some(deadline - (now.as_second() - first.as_second()).max(0)))
 }
 
 pub(super) fn objects(

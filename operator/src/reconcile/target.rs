@@ -57,7 +57,7 @@ impl Target {
         let Some(job) = job.filter(|job| job.queueing.is_some() || job.queue.is_none()) else { return self };
         let told = std::mem::replace(&mut self.queueing, job.queueing.clone().unwrap_or_default());
         let job_labels = self.spec.as_ref().map(|spec| spec.job_labels.clone()).unwrap_or_default();
-        self.queueing_changed = told.with_job_labels(&job_labels) != self.queueing;
+        self.queueing_changed = told.without_job_labels(&job_labels) != self.queueing;
         self
     }
 
@@ -72,7 +72,7 @@ impl Target {
         let (name, namespace) = (self.key.name.clone(), self.key.namespace.clone());
         let mut cluster = validate_and_note(&Manifest { name, namespace, queueing: self.queueing.clone(), spec })?;
         if self.queueing_changed {
-            let message = "those for a queue have changed since the Job was made: they have no effect on it";
+            let message = "those for a queue have changed since the Job was made, and count for its next Job only: while it waits, change the labels of the Job itself";
             cluster.notices.push(Problem::new("metadata.labels and metadata.annotations", message));
         }
         Ok(cluster)

@@ -336,18 +336,23 @@ fn what_contradicts_itself_in_a_queue_makes_no_job() {
 fn who_follows_the_remedy_of_a_contradiction_has_its_job() {
     test("remedied", async |fixture| {
         let operator = fixture.operator().await;
-        let object = json!({
-            "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
-            "metadata": { "name": "mc", "labels": { QUEUE: "team" }, "annotations": { LEAST: "2" } },
-            "spec": { "size": 4, "containers": [{ "image": "app:1" }] },
-        });
-        let object: MiniCluster = serde_json::from_value(object).unwrap();
-        fixture.api().create(&PostParams::default(), &object).await.unwrap();
-        let status = fixture.when("mc", "invalid", |status| status["reason"] == "Invalid").await["status"].clone();
-        assert!(status["message"].as_str().unwrap().contains("leave it out"), "{status:#}");
-        fixture.patch::<MiniCluster>("mc", json!({ "metadata": { "annotations": { LEAST: null } } })).await.unwrap();
-        fixture.when("mc", "queued", |status| status["reason"] == "Queued").await;
-        assert_eq!(sizes(&fixture.job("mc").await), (Some(4), Some(4), Some(true)));
+        // A large spec is not kept, nor what stands beside it.
+        for (name, script) in [("mc", "hostname".to_owned()), ("large", "x".repeat(10_000))] {
+            let object = json!({
+                "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+                "metadata": { "name": name, "labels": { QUEUE: "team" }, "annotations": { LEAST: "2" } },
+                "spec": { "size": 4, "containers": [{ "image": "app:1", "commands": { "script": script } }] },
+            });
+            let object: MiniCluster = serde_json::from_value(object).unwrap();
+            fixture.api().create(&PostParams::default(), &object).await.unwrap();
+            let status = fixture.when(name, "invalid", |status| status["reason"] == "Invalid").await["status"].clone();
+            assert!(status["message"].as_str().unwrap().contains("leave it out"), "{status:#}");
+            operator.settled().await;
+            let none = json!({ "metadata": { "annotations": { LEAST: null } } });
+            fixture.patch::<MiniCluster>(name, none).await.unwrap();
+            fixture.when(name, "queued", |status| status["reason"] == "Queued").await;
+            assert_eq!(sizes(&fixture.job(name).await), (Some(4), Some(4), Some(true)));
+        }
         // Other labels are no news.
         operator.settled().await;
         let before = operator.calls.counted().len();

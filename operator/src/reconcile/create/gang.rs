@@ -63,7 +63,9 @@ pub(super) async fn turn<'a>(
         return Ok(None);
     }
     let (now, clock) = (Timestamp::now(), Instant::now());
-    let is_being_placed = |key: &Key, observed: &Observed| *key != target.key && gang_turn::has_turn(observed, now);
+    let is_being_placed = |key: &Key, observed: &Observed| {
+        *key != target.key && gang_turn::has_turn(observed, now) && context.gangs_waiting().holds_up(key, clock)
+    };
     if context.gangs_waiting().ask_for_turn(target, clock)
         // If it is locked, another gang is being created.
         && let Ok(turn) = context.gang_turn.try_lock()

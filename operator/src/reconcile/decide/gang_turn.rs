@@ -12,8 +12,8 @@ use crate::reconcile::target::Target;
 
 /// How long a gang that is not scheduled keeps others from being created: there may be room for them, though not for it.
 const TURN: SignedDuration = SignedDuration::from_secs(60);
-/// A MiniCluster that has not asked for so long has left: it is gone or waits for something else. Each asks about once a second.
-const ASKS: Duration = Duration::from_secs(5);
+/// A MiniCluster that has not asked for so long has left. Each asks about once a second, or every ten seconds if hundreds wait.
+const ASKS: Duration = Duration::from_secs(30);
 /// How long the last turn of a namespace counts: longer than many others' turns take.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
@@ -42,6 +42,10 @@ pub struct Waiting {
     waiters: HashMap<Key, Waiter>,
     /// When a namespace last had a turn.
     last_turns: HashMap<String, Instant>,
+    /// Who had the last turn, and when.
+    last: Option<(Key, Instant)>,
+    /// When somebody first asked. Whoever had a turn before that is not known here: another operator gave it.
+    began: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -63,6 +67,7 @@ impl Waiting {
     pub fn ask_for_turn(&mut self, target: &Target, now: Instant) -> bool {
         self.waiters.retain(|_, waiter| waiter.waits(now));
         self.last_turns.retain(|_, turn| now.saturating_duration_since(*turn) < REMEMBERED);
+        self.began.get_or_insert(now);
         let new = || Waiter { uid: String::new(), generation: None, since: now, last_asked: now };
         let waiter = self.waiters.entry(target.key.clone()).or_insert_with(new);
         (waiter.uid, waiter.generation, waiter.last_asked) = (target.uid.clone(), target.generation, now);
@@ -77,6 +82,24 @@ impl Waiting {
     pub fn took_turn(&mut self, key: &Key, now: Instant) {
         self.waiters.remove(key);
         self.last_turns.insert(key.namespace.clone(), now);
+        self.last = Some((key.clone(), now));
+    }
+
+    /// Whether a gang that is being scheduled keeps others waiting: only in its turn, which ends by our own clock as well. Else Jobs
+    /// that somebody creates, or suspends and resumes, would hold up all gangs for ever.
+    pub fn holds_up(&self, key: &Key, now: Instant) -> bool {
+        let is_in_time = |since: Instant| now.saturating_duration_since(since) < TURN.unsigned_abs();
+        self.began.is_some_and(is_in_time)
+            || self.last.as_ref().is_some_and(|(last, since)| last == key && is_in_time(*since))
+    }
+
+    /// It waits no more.
+    pub fn leave(&mut self, key: &Key) {
+        self.waiters.remove(key);
+    }
+
+    pub fn count(&self) -> usize {
+        self.waiters.len()
     }
 }
 
@@ -144,12 +167,26 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let (one, two) = (target("a", "one"), target("a", "two"));
         assert!(waiting.ask_for_turn(&one, at(0)) && !waiting.ask_for_turn(&two, at(1)));
-        assert!(!waiting.ask_for_turn(&two, at(4)) && waiting.ask_for_turn(&one, at(4)), "whoever asks first");
-        assert!(!waiting.ask_for_turn(&two, at(8)));
-        assert!(waiting.ask_for_turn(&two, at(9)), "one has not asked for five seconds");
-        assert!(!waiting.ask_for_turn(&one, at(9)), "and begins anew");
-        waiting.took_turn(&two.key, at(9));
-        assert!(waiting.ask_for_turn(&one, at(10)));
+        assert!(!waiting.ask_for_turn(&two, at(20)) && waiting.ask_for_turn(&one, at(20)), "whoever asks first");
+        assert!(!waiting.ask_for_turn(&two, at(49)));
+        assert!(waiting.ask_for_turn(&two, at(50)), "one has not asked for 30 seconds");
+        assert!(!waiting.ask_for_turn(&one, at(50)), "and begins anew");
+        waiting.leave(&two.key);
+        assert!(waiting.ask_for_turn(&one, at(51)), "two is gone");
+    }
+
+    #[test]
+    fn a_gang_holds_up_others_in_its_turn_alone() {
+        let mut waiting = Waiting::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let (one, other) = (target("a", "one"), target("b", "other"));
+        waiting.ask_for_turn(&one, at(0));
+        assert!(waiting.holds_up(&other.key, at(59)), "the operator before this one may have given it a turn");
+        assert!(!waiting.holds_up(&other.key, at(60)));
+        waiting.took_turn(&one.key, at(100));
+        assert!(waiting.holds_up(&one.key, at(159)) && !waiting.holds_up(&other.key, at(101)), "nobody gave it a turn");
+        assert!(!waiting.holds_up(&one.key, at(160)), "however often its Job is resumed");
     }
 
     #[test]
@@ -179,9 +216,9 @@ mod tests {
         let one = Target { generation: Some(1), ..target("a", "one") };
         assert!(!waiting.has(&one, start));
         waiting.ask_for_turn(&one, start);
-        assert!(waiting.has(&one, start + Duration::from_secs(4)));
+        assert!(waiting.has(&one, start + Duration::from_secs(29)));
         assert!(!waiting.has(&Target { generation: Some(2), ..one.clone() }, start), "its spec was edited");
         assert!(!waiting.has(&Target { uid: "other".into(), ..one.clone() }, start), "it was made anew");
-        assert!(!waiting.has(&one, start + Duration::from_secs(5)), "it has not asked for long");
+        assert!(!waiting.has(&one, start + Duration::from_secs(30)), "it has not asked for long");
     }
 }

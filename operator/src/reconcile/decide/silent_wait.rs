@@ -90,10 +90,12 @@ pub fn unseen(index: u32, scheduler: &str, is_gang: bool) -> Trouble {
             "scheduler {scheduler} has said nothing of pod {index} yet: it may hold the pods until there is room for the whole gang; else check that it runs"
         ),
         (false, DEFAULT_SCHEDULER) => {
-            format!("no scheduler named {scheduler} has looked at pod {index} yet: check that it runs")
+            format!(
+                "scheduler {scheduler} has said nothing of pod {index} yet: check that it runs; it may be busy, or wait for a volume of the pod"
+            )
         }
         (false, _) => format!(
-            "no scheduler named {scheduler} has looked at pod {index} yet: check the name (spec.pod.schedulerName or spec.podTemplate), and that it runs"
+            "scheduler {scheduler} has said nothing of pod {index} yet: check the name (spec.pod.schedulerName or spec.podTemplate), and that it runs; it may be busy, or wait for a volume of the pod"
         ),
     };
     Trouble { reason: "SchedulerSilent".into(), message, ..Trouble::default() }
@@ -305,7 +307,7 @@ mod tests {
         assert_eq!(who([unseen(0, "a"), stuck]).as_deref(), Some("pod-1"), "its node may have said what is wrong");
         let joins = pod(1, |it| it.joined = false);
         assert_eq!(who([unseen(0, "a"), joins]).as_deref(), Some("a has not seen 0"), "it cannot join without it");
-        assert!(super::unseen(1, "nobody", false).message.contains("no scheduler named nobody has looked at pod 1"));
+        assert!(super::unseen(1, "nobody", false).message.contains("scheduler nobody has said nothing of pod 1"));
         assert!(!super::unseen(0, DEFAULT_SCHEDULER, false).message.contains("spec."), "nobody chose it");
         let of = |scheduler| SilentWait::Unseen { index: 0, uid: "a", scheduler, is_gang: false };
         let patience = |scheduler, has_nodes| of(scheduler).patience(has_nodes);

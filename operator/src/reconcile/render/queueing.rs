@@ -16,8 +16,9 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
         labels.entry(key.clone()).or_insert_with(|| value.clone());
     }
     let annotations = metadata.annotations.get_or_insert_default();
-    if cluster.queueing != Queueing::default() {
-        annotations.insert(labels::QUEUEING.to_owned(), json!(cluster.queueing).to_string());
+    let own = cluster.queueing.clone().without_job_labels(&cluster.job_labels);
+    if own != Queueing::default() {
+        annotations.insert(labels::QUEUEING.to_owned(), json!(own).to_string());
     }
     for (key, value) in &cluster.queueing.annotations {
         annotations.entry(key.clone()).or_insert_with(|| value.clone());

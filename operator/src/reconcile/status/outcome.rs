@@ -116,7 +116,7 @@ fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     let living = || inputs.pods.iter().filter(|pod| !pod.ended);
     let troubled = living().filter_map(|pod| Some((pod, pod.trouble.as_ref()?)));
     let (pod, trouble) = troubled.min_by_key(|(pod, _)| pod.index)?;
-    // A gate of the queue's: an elastic Job has grown and that is not admitted, or the pods' topology is not assigned yet.
+    // An elastic Job has grown, and the queue has not admitted that.
     if let Some(queue) = inputs.job.and_then(|job| job.queue.as_deref()).filter(|_| pod.held_by_queue) {
         let held = living().filter(|pod| pod.held_by_queue).count();
         return Some(queued(&format!("{queue} for {held} of {} pods", facts.wanted), inputs.warning));

@@ -68,11 +68,16 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
     let none = || json!([]);
     let gated = Some("SchedulingGated".to_owned());
     assert_eq!(seen(gates("kueue.x-k8s.io/elastic-job"), said("SchedulingGated")), (true, None, gated.clone()));
-    assert_eq!(seen(gates("kueue.x-k8s.io/topology"), said("SchedulingGated")), (true, None, gated.clone()));
+    assert_eq!(seen(gates("kueue.x-k8s.io/topology"), said("SchedulingGated")), (false, None, gated.clone()));
     assert_eq!(seen(gates("example.org/mine"), said("SchedulingGated")), (false, None, gated));
     assert_eq!(seen(place(json!({})), none()), (false, Some("mine".into()), None));
     assert_eq!(seen(json!({}), none()), (false, Some("default-scheduler".into()), None));
     assert_eq!(seen(place(json!({ "nodeName": "a" })), none()), (false, None, None), "it has a node");
+    let nominated = serde_json::from_value(json!({ "nominatedNodeName": "a" })).unwrap();
+    assert!(
+        !PodSeen::of(&Default::default(), Some(&nominated)).unseen,
+        "it has a node in mind, and waits for something"
+    );
     let error = Some("SchedulerError".to_owned());
     assert_eq!(seen(place(json!({})), said("SchedulerError")), (false, None, error), "it says so itself");
 }
