@@ -29,7 +29,7 @@ pub(super) async fn diagnose_and_mend(
         return Ok(None);
     };
     let (object, patience) = (wait.object(), wait.patience(context.index.has_nodes()));
-    let has_waited = target.status.reason.is_some();
+    let has_waited = wait.has_waited(target.status.reason.as_deref());
     if context.events_are_due(&target.key.namespace, &target.uid, (&object, patience), has_waited, Instant::now()) {
         match read_warning(&target.key.namespace, wait, context).await {
             Ok(mut found) => {

@@ -15,6 +15,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest time between two checks of an object's events.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
+/// The reason if no scheduler has said anything about a pod.
+const SCHEDULER_SILENT: &str = "SchedulerSilent";
+
 /// An object that waits although no status says why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SilentWait<'a> {
@@ -35,6 +38,15 @@ impl SilentWait<'_> {
             SilentWait::Starts(uid) | SilentWait::Joins((_, uid), _) => (*uid).to_owned(),
             SilentWait::Unseen { uid, .. } => format!("scheduler of {uid}"),
             SilentWait::Waits(uid) => format!("queue of {uid}"),
+        }
+    }
+
+    /// Whether it has waited before, by the reason in the status: an operator that has just started need not wait again. New pods
+    /// have not, whatever the status said before them.
+    pub fn has_waited(&self, told: Option<&str>) -> bool {
+        match self {
+            SilentWait::Unseen { .. } => told == Some(SCHEDULER_SILENT),
+            _ => told.is_some(),
         }
     }
 
@@ -98,7 +110,7 @@ pub fn unseen(index: u32, scheduler: &str, is_gang: bool) -> Trouble {
             "scheduler {scheduler} has said nothing of pod {index} yet: check the name (spec.pod.schedulerName or spec.podTemplate), and that it runs; it may be busy, or wait for a volume of the pod"
         ),
     };
-    Trouble { reason: "SchedulerSilent".into(), message, ..Trouble::default() }
+    Trouble { reason: SCHEDULER_SILENT.into(), message, ..Trouble::default() }
 }
 
 /// One reason for the MiniCluster from what the startup probes of one or two pods said.
@@ -313,6 +325,8 @@ mod tests {
         let patience = |scheduler, has_nodes| of(scheduler).patience(has_nodes);
         assert_eq!((patience("a", false), patience(DEFAULT_SCHEDULER, true)), (PATIENCE, PATIENCE));
         assert_eq!(patience(DEFAULT_SCHEDULER, false), LONGEST_PAUSE, "there is no node for them, as far as is known");
+        assert!(of("a").has_waited(Some(SCHEDULER_SILENT)) && SilentWait::Waits("a").has_waited(Some("Queued")));
+        assert!(!of("a").has_waited(Some("Queued")), "its pods are new");
         assert!(super::unseen(0, "volcano", true).message.contains("the whole gang"), "it need not be missing");
     }
 
