@@ -62,8 +62,8 @@ impl Waiting {
         self.waiters.get(&target.key).is_some_and(|waiter| waiter.waits(now) && waiter.is(target))
     }
 
-    /// Notes that it asks, and returns whether it is its turn. The namespace whose last turn is longest ago comes first, so that nobody's many gangs keep
-    /// others waiting; of its gangs, the one that has waited longest.
+    /// Notes that it asks, and returns whether it is its turn. The namespace whose last turn is longest ago comes first, so that
+    /// nobody's many gangs keep others waiting; of its gangs, the one that has waited longest.
     pub fn ask_for_turn(&mut self, target: &Target, now: Instant) -> bool {
         self.waiters.retain(|_, waiter| waiter.waits(now));
         self.last_turns.retain(|_, turn| now.saturating_duration_since(*turn) < REMEMBERED);
