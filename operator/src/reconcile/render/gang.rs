@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::overlaid::Overlaid;
 use super::{Facts, RenderError, hash, metadata};
 use crate::labels;
+use crate::observe::pod::DEFAULT_SCHEDULER;
 
 /// Name of the only pod group in a Workload.
 const GROUP: &str = "brokers";
@@ -40,7 +41,6 @@ pub enum GangApi {
 /// Names of schedulers that are known to have an API of their own.
 const VOLCANO_SCHEDULER: &str = "volcano";
 const COSCHEDULER: &str = "scheduler-plugins-scheduler";
-const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 impl GangApi {
     pub const ALL: [GangApi; 6] = [
