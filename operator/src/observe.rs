@@ -151,6 +151,11 @@ impl Index {
         self.state().clusters.get(cluster).map(|observed| Observed::clone(observed)).unwrap_or_default()
     }
 
+    /// The Job with the MiniCluster's name, without its pods, which may be thousands.
+    pub fn job(&self, cluster: &Key) -> Option<JobSeen> {
+        self.state().clusters.get(cluster)?.job.clone()
+    }
+
     /// Whether a Job with the MiniCluster's name has been seen.
     pub fn has_job(&self, cluster: &Key) -> bool {
         self.state().clusters.get(cluster).is_some_and(|observed| observed.job.is_some())
@@ -483,7 +488,7 @@ impl Observed {
 
     /// The Job, if it is this MiniCluster's and not that of an earlier one of the same name.
     pub fn job_of(&self, uid: &str) -> Option<&JobSeen> {
-        self.job.as_ref().filter(|job| job.owner_uid.as_deref() == Some(uid))
+        self.job.as_ref().filter(|job| job.is_of(uid))
     }
 
     /// Whether a container of the Job's was ever started.

@@ -68,9 +68,8 @@ pub fn has_priority(object: &Cluster, context: &Context) -> bool {
 /// Reconciles one MiniCluster.
 pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let target = context.latest(Target::of(&object));
-    let observed = context.index.observed(&target.key);
-    let job = observed.job_of(&target.uid);
-    let target = target.with_queueing_of(job);
+    let job = context.index.job(&target.key).filter(|job| job.is_of(&target.uid));
+    let target = target.with_queueing_of(job.as_ref());
     let checked = target.validate();
     if let Some(cluster) = checked.as_ref().ok().filter(|_| !target.deleting && !status::is_finished(&target.status)) {
         join_index(&target, cluster, &context);
@@ -78,12 +77,12 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     let known = with_losses(&target, &context);
     let decision = decide(&target, checked.as_ref().ok(), &known, &context);
     if let Decision::Restart { job_uid, is_there, .. } = &decision {
-        let before = context.index.observed(&target.key);
+        let before = context.index.job(&target.key);
         let now = context.writer.read_job(&context.index, &target.key).await?;
         if now.as_ref().map(|job| &job.uid) != is_there.then_some(job_uid)
             || decide(&target, checked.as_ref().ok(), &known, &context) != decision
         {
-            tracing::info!(was = ?before.job.map(|job| job.uid), "the cached Job is out of date: reconciling again");
+            tracing::info!(was = ?before.map(|job| job.uid), "the cached Job is out of date: reconciling again");
             return Ok(Action::requeue(TO_TELL));
         }
         return start_anew(&object, &target, &known, &decision, &context).await;
@@ -199,7 +198,7 @@ fn decide(
     if observed.job.is_some() && job.is_none() {
         return Decision::Continue;
     }
-    let last_job = observed.last_job.as_deref().filter(|last| last.owner_uid.as_deref() == Some(&target.uid));
+    let last_job = observed.last_job.as_deref().filter(|last| last.is_of(&target.uid));
     let uid = job.or(last_job).map(|job| job.uid.clone()).or_else(|| known.job_uid.clone());
     restart::decide(&Observation {
         status: known,

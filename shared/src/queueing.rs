@@ -25,7 +25,7 @@ const FIXING: [&str; 2] = ["kueue.x-k8s.io/podset-required-topology", "kueue.x-k
 pub const MOST: usize = 4096;
 
 /// Labels and annotations for the queue.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Queueing {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -92,7 +92,8 @@ impl Queueing {
     /// What a Job notes of its MiniCluster (`without_job_labels`, as JSON). None: it notes nothing, or nothing that we have written.
     pub fn noted(text: &str) -> Option<Queueing> {
         // (JSON has six bytes more for each pair.)
-        let mut noted: Queueing = serde_json::from_str(text).ok().filter(|_| text.len() <= 2 * MOST)?;
+        let text = Some(text).filter(|text| text.len() <= 2 * MOST)?;
+        let mut noted: Queueing = serde_json::from_str(text).ok()?;
         noted.labels.retain(|key, _| is_of_queue(key));
         noted.annotations.retain(|key, _| is_of_queue(key));
         Some(noted)

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterSpec};
-use flux_shared::queueing::{self, Queueing};
+use flux_shared::queueing;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::error_boundary::InvalidObject;
 use kube::{Resource, ResourceExt};
@@ -194,9 +194,9 @@ pub fn queueing_hash(cluster: &Cluster) -> u64 {
     left_out.unwrap_or_else(|| hash_of_queueing(metadata))
 }
 
+/// (The others have been taken out before.)
 fn hash_of_queueing(metadata: &ObjectMeta) -> u64 {
-    let queueing = Queueing::of(metadata.labels.as_ref(), metadata.annotations.as_ref());
-    BuildHasherDefault::<DefaultHasher>::default().hash_one(&queueing)
+    BuildHasherDefault::<DefaultHasher>::default().hash_one((&metadata.labels, &metadata.annotations))
 }
 
 /// Whether another controller manages it (`spec.managedBy`): then it is left alone.

@@ -106,6 +106,11 @@ impl JobSeen {
         }
     }
 
+    /// Whether the MiniCluster with this uid controls it.
+    pub fn is_of(&self, uid: &str) -> bool {
+        self.owner_uid.as_deref() == Some(uid)
+    }
+
     /// Whether it was made from another spec than that of this hash, as far as both are known.
     pub fn differs_from(&self, spec_hash: Option<&str>) -> bool {
         self.spec_hash.as_deref().zip(spec_hash).is_some_and(|(made, now)| made != now)

@@ -99,7 +99,7 @@ async fn update(
 ) -> Result<(), ReconcileError> {
     let Differences { facts, job_uid, elastic, join, services, services_pod } = differences;
     if let Some(elastic) = elastic {
-        let before = context.index.observed(&target.key).job.and_then(|job| job.rendered_hash);
+        let before = context.index.job(&target.key).and_then(|job| job.rendered_hash);
         let fields = elastic.patch(cluster, &job_uid, before.as_deref(), facts.maximum_size.unwrap_or(elastic.size));
         gang::resize(target, cluster, &facts, elastic.size, context).await?;
         context.writer.scale_job(&context.index, &target.key, &fields).await?;

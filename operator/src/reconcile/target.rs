@@ -56,8 +56,10 @@ impl Target {
         // A Job in a queue that has noted nothing is of an earlier version: as it went on then.
         let Some(job) = job.filter(|job| job.queueing.is_some() || job.queue.is_none()) else { return self };
         let told = std::mem::replace(&mut self.queueing, job.queueing.clone().unwrap_or_default());
-        let job_labels = self.spec.as_ref().map(|spec| spec.job_labels.clone()).unwrap_or_default();
-        self.queueing_changed = told.without_job_labels(&job_labels) != self.queueing;
+        self.queueing_changed = match &self.spec {
+            Ok(spec) => told.without_job_labels(&spec.job_labels) != self.queueing,
+            Err(_) => told != self.queueing,
+        };
         self
     }
 

@@ -122,7 +122,7 @@ pub(super) async fn resize(
     context: &Context,
 ) -> Result<(), ReconcileError> {
     // An operator that was reinstalled without gangs has no permission for them any more.
-    let Some(job) = context.index.observed(&target.key).job.filter(|_| context.options.gang) else { return Ok(()) };
+    let Some(job) = context.index.job(&target.key).filter(|_| context.options.gang) else { return Ok(()) };
     let Some(at) = job.gang.as_deref().and_then(GangRef::read) else { return Ok(()) };
     let full = cluster.min_size.or(job.initial_size);
     let (before, now) = (count(full, job.completions), count(full, size));

@@ -96,20 +96,16 @@ pub fn silent_wait<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Opti
 
 /// The trouble of a pod about which neither a scheduler nor anybody else has said anything.
 pub fn unseen(index: u32, scheduler: &str, is_gang: bool) -> Trouble {
-    let message = match (is_gang, scheduler) {
+    const MAY: &str = "it may be busy, or wait for a volume of the pod";
+    let check = match (is_gang, scheduler) {
         // A gang's scheduler may also say nothing of the pods that have room already.
-        (true, _) => format!(
-            "scheduler {scheduler} has said nothing of pod {index} yet: it may hold the pods until there is room for the whole gang; else check that it runs"
-        ),
-        (false, DEFAULT_SCHEDULER) => {
-            format!(
-                "scheduler {scheduler} has said nothing of pod {index} yet: check that it runs; it may be busy, or wait for a volume of the pod"
-            )
+        (true, _) => "it may hold the pods until there is room for the whole gang; else check that it runs".to_owned(),
+        (false, DEFAULT_SCHEDULER) => format!("check that it runs; {MAY}"),
+        (false, _) => {
+            format!("check the name (spec.pod.schedulerName or spec.podTemplate), and that it runs; {MAY}")
         }
-        (false, _) => format!(
-            "scheduler {scheduler} has said nothing of pod {index} yet: check the name (spec.pod.schedulerName or spec.podTemplate), and that it runs; it may be busy, or wait for a volume of the pod"
-        ),
     };
+    let message = format!("scheduler {scheduler} has said nothing of pod {index} yet: {check}");
     Trouble { reason: SCHEDULER_SILENT.into(), message, ..Trouble::default() }
 }
 
