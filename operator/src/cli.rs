@@ -210,7 +210,7 @@ fn convert(webhook: Webhook) -> Result<(), CliError> {
     })
 }
 
-fn told_to_stop() -> Result<impl Future<Output = ()>, CliError> {
+fn told_to_stop() -> Result<impl Future<Output = ()> + Send + use<>, CliError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(CliError::Runtime)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::Runtime)?;
     Ok(async move {

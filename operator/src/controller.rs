@@ -14,8 +14,10 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
+use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt, future};
 use kube::runtime::controller::{self, Action, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -79,7 +81,16 @@ pub enum ControllerError {
 }
 
 /// Serves until `stop` resolves; reconciles that have begun are finished.
-pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), ControllerError> {
+pub async fn run(
+    client: Client,
+    settings: Settings,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ControllerError> {
+    // In a task, whose waker is always the same: that of `block_on` (tokio 1.54) is another at each poll.
+    in_own_task(serve(client, settings, stop)).await
+}
+
+async fn serve(client: Client, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), ControllerError> {
     let health = Health::new(settings.metrics.clone());
     let listener = match settings.health {
         None => None,
@@ -180,7 +191,8 @@ async fn control(
         classes.boxed(),
         volumes.boxed(),
     ];
-    let watches = future::join_all(watches);
+    // (`join_all` would poll all whenever one has news.)
+    let watches = watches.into_iter().collect::<FuturesUnordered<_>>().for_each(|()| future::ready(()));
     let background = {
         let context = context.clone();
         async move {
@@ -384,16 +396,21 @@ async fn reconcile_whole(cluster: Arc<Cluster>, context: Arc<Context>) -> Result
 
 /// Runs `work` in a task of its own, which is aborted when the returned future is dropped. kube's controller polls all
 /// running reconciles whenever one of them moves, and within one task each is polled in full: with thousands of them, a
-/// fifth of all work. Polling a task's handle is cheap.
+/// fifth of all work. A poll here only looks whether the task has ended, unless somebody else is to be woken.
 fn in_own_task<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> impl Future<Output = T> + Send {
-    let task = AbortOnDropHandle::new(tokio::spawn(work));
-    async {
-        match task.await {
+    let mut task = AbortOnDropHandle::new(tokio::spawn(work));
+    let mut woken: Option<Waker> = None;
+    future::poll_fn(move |polling| {
+        if !task.is_finished() && woken.as_ref().is_some_and(|waker| waker.will_wake(polling.waker())) {
+            return Poll::Pending;
+        }
+        woken = Some(polling.waker().clone());
+        task.poll_unpin(polling).map(|ended| match ended {
             Ok(result) => result,
             // The task has panicked outside of `panics::catch`: nothing else ends it early.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
-        }
-    }
+        })
+    })
 }
 
 /// The pause after a failure: of this object only.

@@ -126,8 +126,8 @@ pub struct Index {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Boxed: a hash map has more slots than entries, and each slot would hold the whole value.
-    clusters: HashMap<Key, Box<Observed>>,
+    /// Shared with the reconciles that look at them, since there may be thousands of pods: a change while one looks makes a copy.
+    clusters: HashMap<Key, Arc<Observed>>,
     /// Headless Services, by their own name.
     headless: HashMap<Key, Arc<ServiceSeen>>,
     /// PersistentVolumes that go with their MiniClusters, by name.
@@ -147,8 +147,8 @@ impl Index {
     }
 
     /// The objects seen of `cluster`.
-    pub fn observed(&self, cluster: &Key) -> Observed {
-        self.state().clusters.get(cluster).map(|observed| Observed::clone(observed)).unwrap_or_default()
+    pub fn observed(&self, cluster: &Key) -> Arc<Observed> {
+        self.state().clusters.get(cluster).cloned().unwrap_or_default()
     }
 
     /// The Job with the MiniCluster's name, without its pods, which may be thousands.
@@ -179,7 +179,7 @@ impl Index {
     pub fn forget_cluster(&self, cluster: &Key) {
         let mut state = self.state();
         if let Some(observed) = state.clusters.get_mut(cluster) {
-            observed.forget_the_past();
+            Arc::make_mut(observed).forget_the_past();
         }
         state.drop_empty(cluster);
         state.members.retain(|service, members| {
@@ -254,7 +254,7 @@ impl Index {
         let key = Key::cluster_of(metadata, labels::CLUSTER).filter(|key| *key == Key::of(metadata))?;
         let version = metadata.resource_version.as_ref().and_then(|text| text.parse().ok()).unwrap_or(0);
         let mut state = self.state();
-        let observed = state.clusters.entry(key.clone()).or_default();
+        let observed = state.observed_mut(&key);
         if observed.job.is_some() && version < observed.job_version {
             return None;
         }
@@ -280,14 +280,14 @@ impl Index {
         if let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF).filter(|_| !is_broker) {
             let services_pod = (uid(metadata), controller_uid(metadata).map(str::to_owned));
             let mut state = self.state();
-            let place = &mut state.clusters.entry(key.clone()).or_default().services_pod;
+            let place = &mut state.observed_mut(&key).services_pod;
             let news = place.as_ref() != Some(&services_pod);
             *place = Some(services_pod);
             return (news.then_some(key), None);
         }
         let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) else { return (None, None) };
         let mut state = self.state();
-        let observed = state.clusters.entry(key.clone()).or_default();
+        let observed = state.observed_mut(&key);
         let before = observed.pods.get(&uid(metadata));
         seen.remember(before);
         if !before.is_some_and(PodSeen::was_taken) && observed.is_loss(&seen) {
@@ -311,7 +311,7 @@ impl Index {
     pub fn take_unlabelled(&self, cluster: &Key) -> Vec<Unlabelled> {
         let mut state = self.state();
         let Some(observed) = state.clusters.get_mut(cluster) else { return Vec::new() };
-        let Observed { job: Some(job), pods, .. } = observed.as_mut() else { return Vec::new() };
+        let Observed { job: Some(job), pods, .. } = Arc::make_mut(observed) else { return Vec::new() };
         let waiting = pods.iter_mut().filter(|(_, pod)| pod.needs_label());
         let ours = waiting.filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
         let hand_out = |(uid, pod): (&String, &mut PodSeen)| {
@@ -325,7 +325,7 @@ impl Index {
     pub fn update_service(&self, metadata: &ObjectMeta, seen: ServiceSeen) -> Vec<Key> {
         let mut state = self.state();
         if let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) {
-            let services = &mut state.clusters.entry(key.clone()).or_default().services;
+            let services = &mut state.observed_mut(&key).services;
             let news = services.insert(metadata.name.clone().unwrap_or_default(), seen.clone()).as_ref() != Some(&seen);
             return news.then_some(key).into_iter().collect();
         }
@@ -357,7 +357,7 @@ impl Index {
                 let Some(key) = key else { return Vec::new() };
                 let lives = state.is_member(&key);
                 let observed = state.clusters.get_mut(&key);
-                let news = observed.is_some_and(|observed| observed.forget(kind, lives, |it| it == uid));
+                let news = observed.is_some_and(|observed| Arc::make_mut(observed).forget(kind, lives, |it| it == uid));
                 state.drop_empty(&key);
                 news.then_some(key).into_iter().collect()
             }
@@ -370,7 +370,7 @@ impl Index {
         let mut woken = Vec::new();
         let State { clusters, members, .. } = &mut *state;
         for (key, observed) in clusters {
-            if observed.forget(kind, is_member(members, key), |uid| !uids.contains(uid)) {
+            if Arc::make_mut(observed).forget(kind, is_member(members, key), |uid| !uids.contains(uid)) {
                 woken.push(key.clone());
             }
         }
@@ -399,9 +399,12 @@ impl State {
         members.into_iter().flatten().map(|(name, _)| Key::new(&service.namespace, name)).collect()
     }
 
+    fn observed_mut(&mut self, cluster: &Key) -> &mut Observed {
+        Arc::make_mut(self.clusters.entry(cluster.clone()).or_default())
+    }
+
     fn drop_empty(&mut self, key: &Key) {
-        let is_empty = |it: &Observed| Observed { job_version: 0, ..it.clone() } == Observed::default();
-        if self.clusters.get(key).is_some_and(|observed| is_empty(observed)) {
+        if self.clusters.get(key).is_some_and(|observed| observed.is_empty()) {
             self.clusters.remove(key);
         }
     }
@@ -417,6 +420,17 @@ fn is_member(members: &HashMap<Key, BTreeMap<String, bool>>, cluster: &Key) -> b
 }
 
 impl Observed {
+    fn is_empty(&self) -> bool {
+        let Observed { job, pods, services_pod, services, gone_leads, losses, last_job, job_version: _ } = self;
+        job.is_none()
+            && last_job.is_none()
+            && pods.is_empty()
+            && services_pod.is_none()
+            && services.is_empty()
+            && gone_leads.is_empty()
+            && losses.is_empty()
+    }
+
     /// Forgets the objects of `kind` whose uid `is_gone`; whether there were any. While its MiniCluster lives, the Job and its
     /// leads are remembered as they were seen last.
     fn forget(&mut self, kind: Kind, lives: bool, is_gone: impl Fn(&str) -> bool) -> bool {

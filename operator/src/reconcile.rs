@@ -19,11 +19,11 @@ use kube::Resource;
 use kube::runtime::controller::Action;
 
 use crate::health::panics::Panicked;
+use crate::observe::Key;
 use crate::observe::cluster::{Cluster, is_managed_elsewhere};
 use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::Trouble;
 use crate::observe::pod_end;
-use crate::observe::{Key, Observed};
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 use crate::reconcile::create::{Done, create_or_update, join_index};
@@ -307,7 +307,7 @@ fn new_status(
     warning: Option<&Trouble>,
     context: &Context,
 ) -> MiniClusterStatus {
-    let observed: Observed = context.index.observed(&target.key);
+    let observed = context.index.observed(&target.key);
     let there = observed.job_of(&target.uid).map(|job| restart::unless_given_up(known, job));
     let job = over.or(there.as_deref());
     status::without_panic(status::status(&Inputs {

@@ -3,14 +3,16 @@
 use std::borrow::Cow;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterSpec};
+use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterSpec, MiniClusterStatus};
 use flux_shared::queueing;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
 use kube::core::error_boundary::InvalidObject;
-use kube::{Resource, ResourceExt};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use serde_json::value::RawValue;
+
+use crate::api::partial;
 
 /// Deepest nesting, and most values, of an object that is parsed: `spec.podTemplate` may hold anything, and at 128 levels
 /// the JSON parser would fail for the whole list.
@@ -28,7 +30,7 @@ impl<'de> Deserialize<'de> for Cluster {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let read = match excess(text.get()) {
             Some(why) => Err(why),
-            None => serde_json::from_str(text.get()).map_err(|error| error.to_string()),
+            None => serde_json::from_str(text.get()).map_err(|error| error.to_string()).map(Readable::into_cluster),
         };
         let invalid = |error| {
             let Metadata { metadata } = serde_json::from_str(text.get())?;
@@ -45,10 +47,25 @@ impl<'de> Deserialize<'de> for Cluster {
     }
 }
 
+/// A MiniCluster that fits the type.
+#[derive(Deserialize)]
+struct Readable {
+    #[serde(deserialize_with = "partial::metadata")]
+    metadata: ObjectMeta,
+    spec: MiniClusterSpec,
+    status: Option<MiniClusterStatus>,
+}
+
+impl Readable {
+    fn into_cluster(self) -> MiniCluster {
+        MiniCluster { metadata: self.metadata, spec: self.spec, status: self.status }
+    }
+}
+
 /// The metadata of an object that cannot be read otherwise. (kube's own type buffers the whole object.)
 #[derive(Deserialize)]
 struct Metadata {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "partial::metadata")]
     metadata: ObjectMeta,
 }
 
@@ -150,7 +167,6 @@ const LEFT_OUT_QUEUEING: &str = "flux-framework.org/left-out-queueing";
 /// is large. A large one is read again for each reconcile.
 pub fn shrink(cluster: &mut Cluster) {
     let metadata = cluster.meta_mut();
-    metadata.managed_fields = None;
     for all in [&mut metadata.annotations, &mut metadata.labels] {
         all.iter_mut().for_each(|it| it.retain(|key, _| queueing::is_of_queue(key)));
         all.take_if(|it| it.is_empty());
@@ -219,12 +235,14 @@ impl std::io::Write for Counted {
 }
 
 /// The resourceVersion as a number, which it is by Kubernetes' API; 0 if some server disagrees.
-pub fn version(object: &impl ResourceExt) -> u64 {
-    object.resource_version().and_then(|text| text.parse().ok()).unwrap_or(0)
+pub fn version(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_ref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
+    use kube::ResourceExt;
+
     use super::*;
 
     /// Whoever may make a MiniCluster could stop all others from being served.

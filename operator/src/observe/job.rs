@@ -2,18 +2,18 @@
 
 use flux_shared::queueing::{ELASTIC_JOB, QUEUE_NAME, Queueing};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::controller_uid;
+use crate::api::partial::Partial;
 use crate::labels;
 
 /// A Job without its template, which nobody reads here: most of a Job's bytes.
-pub type JobObject = kube::core::Object<JobSize, JobStatus>;
+pub type JobObject = Partial<Job, JobSize, JobStatus>;
 
 /// What may change of a Job's specification.
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 pub struct JobSize {
     pub completions: Option<i32>,
     pub suspend: Option<bool>,
@@ -68,14 +68,17 @@ pub struct Verdict {
     pub since: Option<Timestamp>,
 }
 
-impl JobSeen {
-    /// From a whole Job, as a write returns it.
-    pub fn of(job: &Job) -> JobSeen {
+impl JobSize {
+    pub fn of(job: &Job) -> JobSize {
         let size = job.spec.as_ref().map(|spec| JobSize { completions: spec.completions, suspend: spec.suspend });
-        JobSeen::new(&job.metadata, &size.unwrap_or_default(), job.status.as_ref())
+        size.unwrap_or_default()
     }
+}
 
-    pub fn new(metadata: &ObjectMeta, size: &JobSize, status: Option<&JobStatus>) -> JobSeen {
+impl JobSeen {
+    pub fn of(job: &JobObject) -> JobSeen {
+        let Partial { metadata, spec: size, status, .. } = job;
+        let status = status.as_ref();
         let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key));
         let queue = metadata.labels.as_ref().and_then(|all| all.get(QUEUE_NAME)).filter(|name| !name.is_empty());
         let number = |key: &str| annotation(key).and_then(|text| text.parse().ok());

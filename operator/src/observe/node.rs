@@ -1,16 +1,19 @@
 //! What the operator keeps of a node: whether it can mount an image as a volume.
 
-use serde::{Deserialize, Serialize};
+use k8s_openapi::api::core::v1::Node;
+use serde::Deserialize;
+
+use crate::api::partial::Partial;
 
 /// The first Kubernetes and container runtimes that mount images, also with subPath, by default.
 const KUBELET: (u32, u32) = (1, 35);
 const RUNTIMES: [(&str, (u32, u32)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 33))];
 
 /// A node without what nobody reads here: addresses, images, capacities.
-pub type NodeObject = kube::core::Object<NodePlan, NodeState>;
+pub type NodeObject = Partial<Node, NodePlan, NodeState>;
 
 /// The part of a node's spec that is read.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct NodePlan {
     /// No new pods are scheduled there.
     #[serde(default)]
@@ -18,14 +21,14 @@ pub struct NodePlan {
 }
 
 /// The part of a node's status that is read.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeState {
     pub node_info: NodeInfo,
 }
 
 /// Versions of the kubelet and the container runtime.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeInfo {
     /// Such as `v1.35.4`.

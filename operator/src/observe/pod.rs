@@ -1,25 +1,26 @@
 //! What the operator keeps of a pod of the Job.
 
 use k8s_openapi::api::core::v1::{
-    ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodSchedulingGate, PodStatus,
+    ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod, PodSchedulingGate, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use flux_shared::names;
 use flux_shared::queueing::ELASTIC_JOB;
 use flux_shared::termination::Termination;
 
 use super::controller_uid;
+use crate::api::partial::Partial;
 use crate::labels;
 use crate::labels::AGENT;
 
 /// A pod's status, and of its specification (most of a pod's bytes) only [`PodPlace`].
-pub type PodStatusObject = kube::core::Object<PodPlace, PodStatus>;
+pub type PodStatusObject = Partial<Pod, PodPlace, PodStatus>;
 
 /// The part of a pod's spec that is read: its node, or what it waits for.
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodPlace {
     pub node_name: Option<String>,

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::controller_uid;
+use crate::api::partial::Partial;
 use crate::labels;
 
 /// A Service without most of its specification.
-pub type ServiceObject = kube::core::Object<Selected, kube::core::object::NotUsed>;
+pub type ServiceObject = Partial<Service, Selected>;
 
 /// Most owners of one Service: each adds 250 bytes to an object of at most 1.5 MiB, which is rewritten for each.
 pub const OWNERS_MAX: usize = 500;
@@ -26,7 +27,7 @@ pub fn is_headless(metadata: &ObjectMeta) -> bool {
 }
 
 /// The part of a Service's spec that is read.
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 pub struct Selected {
     pub selector: Option<BTreeMap<String, String>>,
 }
@@ -43,14 +44,15 @@ pub struct ServiceSeen {
     pub minimal: bool,
 }
 
-impl ServiceSeen {
-    /// From a whole Service, as a write returns it.
-    pub fn of(service: &Service) -> ServiceSeen {
-        let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-        ServiceSeen::new(&service.metadata, selector)
+impl Selected {
+    pub fn of(service: &Service) -> Selected {
+        Selected { selector: service.spec.as_ref().and_then(|spec| spec.selector.clone()) }
     }
+}
 
-    pub fn new(metadata: &ObjectMeta, selector: Option<&BTreeMap<String, String>>) -> ServiceSeen {
+impl ServiceSeen {
+    pub fn of(service: &ServiceObject) -> ServiceSeen {
+        let (metadata, selector) = (&service.metadata, service.spec.selector.as_ref());
         let owners = metadata.owner_references.as_deref().unwrap_or_default();
         let owners = owners.iter().filter(|owner| super::is_minicluster(owner));
         ServiceSeen {

@@ -9,11 +9,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use futures::{Stream, StreamExt};
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Service};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::ApiResource;
-use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::Store;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::runtime::{WatchStreamExt, reflector};
@@ -21,6 +18,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 
+use crate::api::partial::Partial;
 use crate::health::log;
 use crate::health::panics;
 use crate::labels;
@@ -184,26 +182,13 @@ async fn follow<K: Resource>(
     }
 }
 
-/// An API of objects that are read in part.
-fn partial<K, T>(client: Client, namespace: Option<&str>) -> Api<T>
-where
-    K: Resource<DynamicType = ()>,
-    T: Resource<DynamicType = ApiResource, Scope = kube::core::DynamicResourceScope>,
-{
-    let resource = ApiResource::erase::<K>(&());
-    match namespace {
-        Some(namespace) => Api::namespaced_with(client, namespace, &resource),
-        None => Api::all_with(client, &resource),
-    }
-}
-
 /// Watches Jobs, without their templates. Endless.
 pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
-    let events = watched(partial::<Job, JobObject>(client, namespace.as_deref()), labelled(labels::CLUSTER));
+    let events = watched(api::<JobObject>(&client, namespace.as_deref()), labelled(labels::CLUSTER));
     let seen_in = index.clone();
     let pods = outlets.clone();
     follow(Kind::Job, events, index, outlets, move |job: &JobObject| {
-        let key = seen_in.update_job(&job.metadata, JobSeen::new(&job.metadata, &job.spec, job.status.as_ref()));
+        let key = seen_in.update_job(&job.metadata, JobSeen::of(job));
         // Pods may have been seen before their Job.
         for unlabelled in key.iter().flat_map(|key| seen_in.take_unlabelled(key)) {
             let _ = pods.unlabelled.send(unlabelled);
@@ -215,7 +200,7 @@ pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, 
 
 /// Watches pods, without most of their specifications. Endless.
 pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
-    let events = watched(partial::<Pod, PodStatusObject>(client, namespace.as_deref()), labelled(labels::HEADLESS));
+    let events = watched(api::<PodStatusObject>(&client, namespace.as_deref()), labelled(labels::HEADLESS));
     let seen_in = index.clone();
     let send = outlets.unlabelled.clone();
     follow(Kind::Pod, events, index, outlets, move |pod: &PodStatusObject| {
@@ -231,11 +216,10 @@ pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, 
 
 /// Watches Services. Endless.
 pub async fn services(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
-    let events = watched(partial::<Service, ServiceObject>(client, namespace.as_deref()), labelled(labels::HEADLESS));
+    let events = watched(api::<ServiceObject>(&client, namespace.as_deref()), labelled(labels::HEADLESS));
     let seen_in = index.clone();
     follow(Kind::Service, events, index, outlets, move |service: &ServiceObject| {
-        let seen = ServiceSeen::new(&service.metadata, service.spec.selector.as_ref());
-        seen_in.update_service(&service.metadata, seen)
+        seen_in.update_service(&service.metadata, ServiceSeen::of(service))
     })
     .await;
 }
@@ -243,8 +227,7 @@ pub async fn services(client: Client, namespace: Option<String>, index: Arc<Inde
 /// Watches nodes, for whether they can mount images. Ends if the operator may not list them, as in an installation for one
 /// namespace. Wakes no MiniCluster: it matters when a Job is created.
 pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
-    let resource = ApiResource::erase::<Node>(&());
-    let events = watched(Api::<NodeObject>::all_with(client, &resource), watcher::Config::default());
+    let events = watched(Api::<NodeObject>::all(client), watcher::Config::default());
     let mut events = std::pin::pin!(events);
     let mut is_first = true;
     let mut listed = move || {
@@ -278,7 +261,7 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
     if let Some(namespace) = namespace {
         selector.push_str(&format!(",{}={namespace}", labels::NAMESPACE));
     }
-    let api: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client);
+    let api: Api<Partial<PersistentVolume>> = Api::all(client);
     let events = watched(api, watcher::Config::default().labels(&selector));
     let mut events = std::pin::pin!(events);
     let mut listed: HashSet<String> = HashSet::new();
@@ -310,7 +293,7 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
 
 /// Watches the names of storage classes, to report one that does not exist. Ends if the operator may not list them.
 pub async fn storage_classes(client: Client, index: Arc<Index>, outlets: Outlets) {
-    let api: Api<PartialObjectMeta<StorageClass>> = Api::all(client);
+    let api: Api<Partial<StorageClass>> = Api::all(client);
     let events = watched(api, watcher::Config::default());
     let mut events = std::pin::pin!(events);
     let mut names: BTreeSet<String> = BTreeSet::new();

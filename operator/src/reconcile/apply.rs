@@ -18,11 +18,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::api::dry_run::{self, Verdict};
+use crate::api::partial::{self, Partial};
 use crate::labels;
-use crate::observe::cluster::{Cluster, version};
-use crate::observe::job::JobSeen;
-use crate::observe::pod::PodSeen;
-use crate::observe::service::ServiceSeen;
+use crate::observe::cluster::version;
+use crate::observe::job::{JobObject, JobSeen, JobSize};
+use crate::observe::pod::{PodPlace, PodSeen, PodStatusObject};
+use crate::observe::service::{Selected, ServiceObject, ServiceSeen};
 use crate::observe::{Index, Key, controller_uid, is_minicluster};
 use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::Objects;
@@ -137,7 +138,7 @@ impl Writer {
         if let GangOf::Object(object) = gang {
             self.create_gang(&key.namespace, object, &member.uid).await?;
         }
-        let made = self.create_as(&job.rendered, job, &member.uid).await?.into_object();
+        let made: JobObject = self.create_as(&job.rendered, job, &member.uid, JobSize::of(&job.rendered)).await?;
         let seen = JobSeen::of(&made);
         // While the Job is suspended, the services pod does not run either.
         let services_pod = services_pod.as_ref().filter(|_| !seen.suspended);
@@ -158,13 +159,12 @@ impl Writer {
 
     /// Creates the ConfigMap with the AgentSpec; an outdated one is overwritten.
     pub async fn create_config_map(&self, object: &ConfigMap, owner: &str) -> Result<(), ApplyError> {
-        let hash = |map: &ConfigMap| map.annotations().get(labels::RENDERED_HASH).cloned();
         match self.create(object, owner).await? {
-            Outcome::Existed(there) if hash(&there) != hash(object) => {
+            Outcome::Existed(there) if rendered_hash(&there) != rendered_hash(&object.metadata) => {
                 // The spec changed before there was a Job: no pod has read the earlier ConfigMap.
                 let mut wanted = object.clone();
-                wanted.metadata.uid = there.metadata.uid;
-                self.apply(&wanted).await.map(drop)
+                wanted.metadata.uid = there.uid;
+                self.apply::<_, Partial<ConfigMap>>(&wanted).await.map(drop)
             }
             _ => Ok(()),
         }
@@ -173,9 +173,10 @@ impl Writer {
     async fn create_secrets(&self, secrets: &[HiddenSecret]) -> Result<(), ApplyError> {
         for secret in secrets {
             let secret = secret.expose();
-            let (api, name): (Api<Secret>, _) =
-                (Api::namespaced(self.client.clone(), &secret.namespace().unwrap_or_default()), secret.name_any());
-            match api.create(&post_params(), secret).await {
+            let name = secret.name_any();
+            let request = creation(secret, secret, &post_params());
+            let answer = async { partial::metadata_after(&self.client, request?).await };
+            match answer.await {
                 Ok(_) => {}
                 // Its name holds the MiniCluster's uid: it is the one that we made before. No Secret is ever read.
                 Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {}
@@ -187,14 +188,14 @@ impl Writer {
 
     /// Creates the Service of a sidecar.
     pub async fn create_service(&self, index: &Index, service: &Service, owner: &str) -> Result<(), ApplyError> {
-        let made = self.create(service, owner).await?.into_object();
+        let made: ServiceObject = self.create_as(service, service, owner, Selected::of(service)).await?;
         index.update_service(&made.metadata, ServiceSeen::of(&made));
         Ok(())
     }
 
     /// Creates the pod of `spec.services`.
     pub async fn create_services_pod(&self, index: &Index, pod: &Overlaid<Pod>, owner: &str) -> Result<(), ApplyError> {
-        let made = self.create_as(&pod.rendered, pod, owner).await?.into_object();
+        let made: PodStatusObject = self.create_as(&pod.rendered, pod, owner, PodPlace::default()).await?;
         index.update_pod(&made.metadata, PodSeen::of(&made.metadata, made.status.as_ref()));
         Ok(())
     }
@@ -209,8 +210,10 @@ impl Writer {
 
     /// The Job as the API server would store it. Nothing is created.
     pub async fn dry_run_job(&self, job: &Overlaid<Job>, key: &Key) -> Result<Job, ApplyError> {
-        let made = self.post::<Job>(&key.namespace, &PostParams { dry_run: true, ..post_params() }, job).await;
-        made.map_err(|error| api_error::<Job>("create", &key.name, error))
+        let parameters = PostParams { dry_run: true, ..post_params() };
+        let request = creation(&job.rendered, job, &parameters);
+        let answer = async { self.client.request(request?).await };
+        answer.await.map_err(|error| api_error::<Job>("create", &key.name, error))
     }
 
     /// An object with an overlay as the API server would store it, or why it refuses; unknown fields are errors. None:
@@ -227,71 +230,78 @@ impl Writer {
         }
     }
 
-    async fn post<K>(&self, namespace: &str, parameters: &PostParams, body: &impl Serialize) -> Result<K, kube::Error>
+    /// Creates an object, unless it exists and is ours. Only its metadata is returned.
+    async fn create<K>(&self, object: &K, owner: &str) -> Result<Outcome, ApplyError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Serialize
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let request = creation(object, object, &post_params());
+        let answer = async { partial::metadata_after(&self.client, request?).await };
+        match answer.await {
+            Ok(made) => Ok(Outcome::Made(made)),
+            Err(error) => self.existing(object, owner, error).await.map(Outcome::Existed),
+        }
+    }
+
+    /// Creates an object whose parts S and T are read, unless it exists and is ours: then with `spec`, and without a status.
+    /// `body` is what is sent.
+    async fn create_as<K, S, T>(
+        &self,
+        object: &K,
+        body: &impl Serialize,
+        owner: &str,
+        spec: S,
+    ) -> Result<Partial<K, S, T>, ApplyError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
+        S: DeserializeOwned + Default,
+        T: DeserializeOwned,
+    {
+        let request = creation(object, body, &post_params());
+        let answer = async { self.client.request(request?).await };
+        match answer.await {
+            Ok(made) => Ok(made),
+            Err(error) => Ok(Partial::new(self.existing(object, owner, error).await?, spec)),
+        }
+    }
+
+    /// The metadata of the object that has the name of `wanted`, if that is why it could not be created and it is ours.
+    async fn existing<K>(&self, wanted: &K, owner: &str, error: kube::Error) -> Result<Metadata, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
     {
-        let bytes = serde_json::to_vec(body).map_err(kube::Error::SerdeError)?;
-        let request = Request::new(K::url_path(&(), Some(namespace))).create(parameters, bytes);
-        self.client.request(request.map_err(kube::Error::BuildRequest)?).await
-    }
-
-    /// Creates an object, unless it exists and is ours.
-    async fn create<K>(&self, object: &K, owner: &str) -> Result<Outcome<K>, ApplyError>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Serialize
-            + DeserializeOwned
-            + std::fmt::Debug,
-    {
-        self.create_as(object, object, owner).await
-    }
-
-    /// Like [`Writer::create`], with `body` as what is sent.
-    async fn create_as<K>(&self, object: &K, body: &impl Serialize, owner: &str) -> Result<Outcome<K>, ApplyError>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Serialize
-            + DeserializeOwned
-            + std::fmt::Debug,
-    {
-        let name = object.name_any();
-        let namespace = object.namespace().unwrap_or_default();
-        let api: Api<K> = Api::namespaced(self.client.clone(), &namespace);
-        match self.post::<K>(&namespace, &post_params(), body).await {
-            Ok(made) => Ok(Outcome::Made(made)),
-            Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
+        let name = wanted.name_any();
+        match error {
+            kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists" => {
+                let api: Api<K> = Api::namespaced(self.client.clone(), &wanted.namespace().unwrap_or_default());
                 let there = api.get_metadata(&name).await.map_err(|error| api_error::<K>("get", &name, error))?;
-                check_owner::<K>(&there.metadata, object.meta(), owner)?;
-                let mut known = object.clone();
-                *known.meta_mut() = there.metadata;
-                Ok(Outcome::Existed(known))
+                check_owner::<K>(&there.metadata, wanted.meta(), owner)?;
+                Ok(there.metadata)
             }
-            Err(error) => Err(api_error::<K>("create", &name, error)),
+            error => Err(api_error::<K>("create", &name, error)),
         }
     }
 
     /// Server-side apply of a whole object.
-    async fn apply<K>(&self, object: &K) -> Result<K, ApplyError>
+    async fn apply<K, A>(&self, object: &K) -> Result<A, ApplyError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Serialize
-            + DeserializeOwned
-            + std::fmt::Debug,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + std::fmt::Debug,
+        A: DeserializeOwned,
     {
-        let name = object.name_any();
-        let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
-        let parameters = PatchParams::apply(labels::MANAGER).force();
-        let applied = api.patch(&name, &parameters, &Patch::Apply(object)).await;
-        applied.map_err(|error| api_error::<K>("apply", &name, error))
+        let (name, parameters) = (object.name_any(), PatchParams::apply(labels::MANAGER).force());
+        let objects = Request::new(K::url_path(&(), object.namespace().as_deref()));
+        let request = objects.patch(&name, &parameters, &Patch::Apply(object)).map_err(kube::Error::BuildRequest);
+        let answer = async { self.client.request(request?).await };
+        answer.await.map_err(|error| api_error::<K>("apply", &name, error))
     }
 
     /// Patches the fields of a Job that may change; all others stay, since somebody else may have set them.
     pub async fn scale_job(&self, index: &Index, job: &Key, fields: &Value) -> Result<(), ApplyError> {
-        let api: Api<Job> = Api::namespaced(self.client.clone(), &job.namespace);
+        let api: Api<JobObject> = Api::namespaced(self.client.clone(), &job.namespace);
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         let applied = api.patch(&job.name, &parameters, &Patch::Merge(fields)).await;
         let made = applied.map_err(|error| api_error::<Job>("apply", &job.name, error))?;
@@ -308,10 +318,10 @@ impl Writer {
         let answer = async {
             let mut request = request.map_err(kube::Error::BuildRequest)?;
             request.headers_mut().insert(http::header::CONTENT_TYPE, JSON_PATCH);
-            self.client.request::<Cluster>(request).await
+            partial::metadata_after(&self.client, request).await
         };
         match answer.await {
-            Ok(object) => Ok(Some(version(&object))),
+            Ok(metadata) => Ok(Some(version(&metadata))),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(source) => Err(ApplyError::Api {
                 verb: "patch the status of",
@@ -336,7 +346,7 @@ impl Writer {
 
     /// Reads the Job from the API server, past the cache, and updates the index.
     pub async fn read_job(&self, index: &Index, cluster: &Key) -> Result<Option<JobSeen>, ApplyError> {
-        let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let api: Api<JobObject> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let job = api.get_opt(&cluster.name).await.map_err(|error| api_error::<Job>("get", &cluster.name, error))?;
         Ok(job.map(|job| {
             let seen = JobSeen::of(&job);
@@ -384,19 +394,24 @@ impl Writer {
     }
 }
 
-/// Whether an object was created or existed.
-enum Outcome<K> {
-    Made(K),
-    /// It existed and is ours: with its real metadata, and otherwise as it was to be created.
-    Existed(K),
+/// The request to create an object in its namespace, with `body` as what is sent.
+fn creation<K>(
+    object: &K,
+    body: &impl Serialize,
+    parameters: &PostParams,
+) -> Result<http::Request<Vec<u8>>, kube::Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    let bytes = serde_json::to_vec(body).map_err(kube::Error::SerdeError)?;
+    let objects = Request::new(K::url_path(&(), object.meta().namespace.as_deref()));
+    objects.create(parameters, bytes).map_err(kube::Error::BuildRequest)
 }
 
-impl<K> Outcome<K> {
-    fn into_object(self) -> K {
-        match self {
-            Outcome::Made(object) | Outcome::Existed(object) => object,
-        }
-    }
+/// Whether an object was created, or existed and is ours; its metadata.
+enum Outcome {
+    Made(Metadata),
+    Existed(Metadata),
 }
 
 type Metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -425,6 +440,11 @@ fn check_owner_of(kind: &str, there: &Metadata, wanted: &Metadata, owner: &str) 
         return Err(still_deleting(kind, name));
     }
     Err(name_taken(kind, name))
+}
+
+/// What an object was rendered to, as its annotation says.
+fn rendered_hash(metadata: &Metadata) -> Option<&String> {
+    metadata.annotations.as_ref()?.get(labels::RENDERED_HASH)
 }
 
 /// The MiniCluster that an object belongs to.

@@ -46,7 +46,7 @@ impl Target {
             spec,
             has_status: status.is_some(),
             status: status.unwrap_or_default(),
-            resource_version: version(object),
+            resource_version: version(metadata),
         }
     }
 

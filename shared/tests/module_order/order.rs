@@ -159,7 +159,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "traces",
         ],
     ),
-    ("operator/src/api", &["client", "dry_run", "installed", "lease", "pages", "retry", "version"]),
+    ("operator/src/api", &["client", "dry_run", "installed", "lease", "pages", "partial", "retry", "version"]),
     ("operator/src/webhook", &["certificate", "migrate", "certificate_renewal", "limits", "review", "server"]),
     (
         "operator/src/install",

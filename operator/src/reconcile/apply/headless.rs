@@ -11,9 +11,9 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::{ApplyError, Writer, api_error, name_taken, post_params};
+use super::{ApplyError, Writer, api_error, creation, name_taken, post_params};
 use crate::labels;
-use crate::observe::service::{OWNERS_MAX, ServiceSeen, is_headless};
+use crate::observe::service::{OWNERS_MAX, ServiceObject, ServiceSeen, is_headless};
 use crate::observe::{Index, Key};
 use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::services::{self, Member};
@@ -108,7 +108,7 @@ impl Queue {
         members.truncate(OWNERS_MAX.max(seen.owners.len()));
         let mut wanted = services::headless(&service.namespace, &service.name, &members);
         wanted.metadata.uid = Some(seen.uid.clone());
-        let mut made = writer.apply(&wanted).await?;
+        let mut made: ServiceObject = writer.apply(&wanted).await?;
         if ServiceSeen::of(&made).minimal && members.iter().any(|member| !member.minimal) {
             made = self.widen(writer, service, made).await?;
         }
@@ -117,9 +117,11 @@ impl Queue {
     }
 
     async fn create(&self, writer: &Writer, index: &Index, service: &Key, member: &Member) -> Result<(), ApplyError> {
-        let api: Api<Service> = Api::namespaced(writer.client.clone(), &service.namespace);
+        let api: Api<ServiceObject> = Api::namespaced(writer.client.clone(), &service.namespace);
         let wanted = services::headless(&service.namespace, &service.name, std::slice::from_ref(member));
-        let object = match api.create(&post_params(), &wanted).await {
+        let request = creation(&wanted, &wanted, &post_params());
+        let answer = async { writer.client.request(request?).await };
+        let object = match answer.await {
             Ok(made) => made,
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
                 let there =
@@ -137,8 +139,8 @@ impl Queue {
 
     /// Removes the lead's index from the selector where an apply has not: another field manager (an operator of an earlier
     /// version, or a person) has set it too, and an apply does not remove what two managers own.
-    async fn widen(&self, writer: &Writer, service: &Key, made: Service) -> Result<Service, ApplyError> {
-        let api: Api<Service> = Api::namespaced(writer.client.clone(), &service.namespace);
+    async fn widen(&self, writer: &Writer, service: &Key, made: ServiceObject) -> Result<ServiceObject, ApplyError> {
+        let api: Api<ServiceObject> = Api::namespaced(writer.client.clone(), &service.namespace);
         let metadata = json!({ "uid": made.metadata.uid, "resourceVersion": made.metadata.resource_version });
         let change = json!({ "metadata": metadata, "spec": { "selector": { labels::COMPLETION_INDEX: null } } });
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };

@@ -3,10 +3,11 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::Resource;
 use kube::api::{Patch, PatchParams};
-use kube::core::{PartialObjectMeta, Request};
+use kube::core::Request;
 use serde_json::{Value, json};
 
 use super::{ApplyError, Writer, api_error};
+use crate::api::partial;
 use crate::labels;
 use crate::observe::Unlabelled;
 
@@ -26,14 +27,11 @@ impl Writer {
         }
     }
 
-    /// Patches a pod through its status subresource. Only metadata is returned: the whole pod is many times larger than the change.
+    /// Patches a pod through its status subresource.
     async fn patch_status_of(&self, pod: &Unlabelled, change: &Value) -> Result<(), kube::Error> {
-        const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         let pods = Request::new(Pod::url_path(&(), Some(&pod.namespace)));
         let request = pods.patch_subresource("status", &pod.name, &parameters, &Patch::Strategic(change));
-        let mut request = request.map_err(kube::Error::BuildRequest)?;
-        request.headers_mut().insert(http::header::ACCEPT, http::HeaderValue::from_static(METADATA));
-        self.client.request::<PartialObjectMeta<Pod>>(request).await.map(drop)
+        partial::metadata_after(&self.client, request.map_err(kube::Error::BuildRequest)?).await.map(drop)
     }
 }

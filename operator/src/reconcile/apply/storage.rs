@@ -18,8 +18,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{
-    ApplyError, Metadata, Outcome, Writer, api_error, delete_params, name_taken, post_params, still_deleting,
-    unless_gone,
+    ApplyError, Metadata, Outcome, Writer, api_error, delete_params, name_taken, post_params, rendered_hash,
+    still_deleting, unless_gone,
 };
 use crate::labels;
 use crate::observe::storage::{Orphan, annotation, place};
@@ -108,14 +108,13 @@ impl Writer {
     pub(super) async fn create_volume(&self, made: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
         // First, so that no claim of ours is created for somebody else's volume of that name.
         let volume = self.find_or_clear_volume(&made.volume, owner).await?;
-        let hash = |claim: &PersistentVolumeClaim| claim.annotations().get(labels::RENDERED_HASH).cloned();
         let key = Key::of(&made.claim.metadata);
         let claim = match self.create(&made.claim, owner).await? {
-            Outcome::Existed(there) if hash(&there) != hash(&made.claim) => {
-                self.delete_claim(&key, there.uid()).await?;
+            Outcome::Existed(there) if rendered_hash(&there) != rendered_hash(&made.claim.metadata) => {
+                self.delete_claim(&key, there.uid).await?;
                 return Err(still_deleting("PersistentVolumeClaim", &key.name).into());
             }
-            Outcome::Existed(claim) | Outcome::Made(claim) => claim.uid(),
+            Outcome::Existed(claim) | Outcome::Made(claim) => claim.uid,
         };
         let volume = self.create_or_claim_volume(&made.volume, owner, volume, claim.as_ref()).await?;
         until_bound(&self.persistent_volumes(), &made.volume.name_any(), |it| it.status?.phase).await;

@@ -3,8 +3,11 @@
 //! By hand: the crate json-patch descends into lists and names conditions by their index, which is another condition's by
 //! the time the patch arrives if somebody else has written the status.
 
+use std::collections::BTreeMap;
+
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
-use serde_json::{Map, Value, json};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::reconcile::target::Target;
 
@@ -29,25 +32,21 @@ pub fn patch(target: &Target, before: &MiniClusterStatus, after: &MiniClusterSta
 }
 
 /// The fields that differ; null for a field that was removed.
-fn changes(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<Map<String, Value>> {
+fn changes(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<BTreeMap<String, Value>> {
     if before == after {
         return None;
     }
-    let (Ok(Value::Object(before)), Ok(Value::Object(after))) =
-        (serde_json::to_value(before), serde_json::to_value(after))
-    else {
-        return None;
-    };
-    let mut changes = Map::new();
-    for (key, value) in &after {
-        if before.get(key) != Some(value) {
-            changes.insert(key.clone(), value.clone());
-        }
-    }
-    for key in before.keys().filter(|key| !after.contains_key(*key)) {
-        changes.insert(key.clone(), Value::Null);
-    }
-    Some(changes)
+    let (before, after) = (fields(before)?, fields(after)?);
+    let differs = |(key, text): &(&String, &Box<RawValue>)| before.get(*key).is_none_or(|it| it.get() != text.get());
+    let changed = after.iter().filter(differs);
+    let changed = changed.filter_map(|(key, text)| Some((key.clone(), serde_json::from_str(text.get()).ok()?)));
+    let removed = before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    Some(changed.chain(removed).collect())
+}
+
+/// The fields of a status as JSON texts: only those that differ become values.
+fn fields(status: &MiniClusterStatus) -> Option<BTreeMap<String, Box<RawValue>>> {
+    serde_json::from_str(&serde_json::to_string(status).ok()?).ok()
 }
 
 /// Whether somebody may wait for the difference: anything but numbers that still change, and messages with them.

@@ -162,7 +162,7 @@ impl World {
             }
             Some(_) => {}
         }
-        let seen = self.index.observed(&Key::new("ns", "mc")).job;
+        let seen = self.index.job(&Key::new("ns", "mc"));
         let seen = seen.filter(|job| !is_given_up(&known, job));
         known.job_uid = seen.map(|job| job.uid).or(known.job_uid.clone());
         if known != self.status.1 && may() {

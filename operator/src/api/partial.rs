@@ -1,0 +1,155 @@
+//! Objects of Kubernetes', read in part: no call needs `managedFields`, which are half of an object's bytes.
+#![expect(clippy::disallowed_types, reason = "calls the API server")]
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+
+use http::header::ACCEPT;
+use http::{HeaderValue, Request};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use kube::{Client, Resource};
+use serde::Deserialize;
+use serde::de::Deserializer;
+
+/// An object of kind K: its metadata without `managedFields`, and the parts S of its spec and T of its status.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(bound = "S: Deserialize<'de> + Default, T: Deserialize<'de>")]
+pub struct Partial<K, S = NotRead, T = NotRead> {
+    #[serde(default, deserialize_with = "metadata")]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub spec: S,
+    #[serde(default = "Option::default")]
+    pub status: Option<T>,
+    #[serde(skip)]
+    kind: PhantomData<fn() -> K>,
+}
+
+/// A part that is skipped.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct NotRead {}
+
+impl<K, S, T> Partial<K, S, T> {
+    /// An object without a status.
+    pub fn new(metadata: ObjectMeta, spec: S) -> Partial<K, S, T> {
+        Partial { metadata, spec, status: None, kind: PhantomData }
+    }
+}
+
+impl<K: Resource<DynamicType = ()>, S, T> Resource for Partial<K, S, T> {
+    type DynamicType = ();
+    type Scope = K::Scope;
+
+    fn kind(dynamic: &()) -> Cow<'_, str> {
+        K::kind(dynamic)
+    }
+
+    fn group(dynamic: &()) -> Cow<'_, str> {
+        K::group(dynamic)
+    }
+
+    fn version(dynamic: &()) -> Cow<'_, str> {
+        K::version(dynamic)
+    }
+
+    fn plural(dynamic: &()) -> Cow<'_, str> {
+        K::plural(dynamic)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// The metadata of the object that a request creates or changes: the API server is asked for no more.
+pub async fn metadata_after(client: &Client, mut request: Request<Vec<u8>>) -> Result<ObjectMeta, kube::Error> {
+    const METADATA: HeaderValue =
+        HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+    #[derive(Deserialize)]
+    struct Answer {
+        #[serde(deserialize_with = "metadata")]
+        metadata: ObjectMeta,
+    }
+    request.headers_mut().insert(ACCEPT, METADATA);
+    Ok(client.request::<Answer>(request).await?.metadata)
+}
+
+/// For `deserialize_with`: metadata without `managedFields`, which would be read into a tree of values and take more time than
+/// all the rest (and without `selfLink`, which Kubernetes no longer sets).
+pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        annotations: Option<BTreeMap<String, String>>,
+        creation_timestamp: Option<Time>,
+        deletion_grace_period_seconds: Option<i64>,
+        deletion_timestamp: Option<Time>,
+        finalizers: Option<Vec<String>>,
+        generate_name: Option<String>,
+        generation: Option<i64>,
+        labels: Option<BTreeMap<String, String>>,
+        name: Option<String>,
+        namespace: Option<String>,
+        owner_references: Option<Vec<OwnerReference>>,
+        resource_version: Option<String>,
+        uid: Option<String>,
+    }
+    let read = Metadata::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        annotations: read.annotations,
+        creation_timestamp: read.creation_timestamp,
+        deletion_grace_period_seconds: read.deletion_grace_period_seconds,
+        deletion_timestamp: read.deletion_timestamp,
+        finalizers: read.finalizers,
+        generate_name: read.generate_name,
+        generation: read.generation,
+        labels: read.labels,
+        managed_fields: None,
+        name: read.name,
+        namespace: read.namespace,
+        owner_references: read.owner_references,
+        resource_version: read.resource_version,
+        self_link: None,
+        uid: read.uid,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn everything_but_managed_fields_is_read() {
+        let owner = json!({ "apiVersion": "v1", "kind": "Job", "name": "j", "uid": "1", "controller": true });
+        let time = "2026-11-25T10:00:00Z";
+        let whole = json!({
+            "annotations": { "a": "b" }, "creationTimestamp": time, "deletionGracePeriodSeconds": 30,
+            "deletionTimestamp": time, "finalizers": ["f"], "generateName": "p-", "generation": 3,
+            "labels": { "c": "d" }, "managedFields": [{ "manager": "m", "fieldsV1": { "f:metadata": {} } }],
+            "name": "p-1", "namespace": "ns", "ownerReferences": [owner], "resourceVersion": "7", "uid": "u",
+        });
+        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": whole, "spec": { "nodeName": "n" } });
+        let read: Partial<Pod> = serde_json::from_value(pod).unwrap();
+        let wanted: ObjectMeta = serde_json::from_value(whole.clone()).unwrap();
+        assert!(wanted.managed_fields.is_some());
+        assert_eq!(read.metadata, ObjectMeta { managed_fields: None, ..wanted });
+        // A field of a later Kubernetes that this test does not know would be missing.
+        let known = serde_json::to_value(&read.metadata).unwrap().as_object().unwrap().len() + 1;
+        assert_eq!(known, whole.as_object().unwrap().len());
+    }
+
+    #[test]
+    fn what_an_object_lacks_is_empty() {
+        let read: Partial<Pod> = serde_json::from_value(json!({})).unwrap();
+        assert_eq!(read.metadata, ObjectMeta::default());
+        assert!(read.status.is_none());
+    }
+}
