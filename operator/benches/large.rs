@@ -1,8 +1,9 @@
 //! One very large MiniCluster on fake nodes, from its creation until it is ready, and small and larger ones for their whole
 //! life: `.ci/bench large` (LARGE_SIZE=5000), with kwok in place of kubelets and Kubernetes' own scheduler.
 //!
-//! Counted are all writes of the operator (events too), its peak memory, and the seconds until it says Ready; beside them the
-//! seconds until the Job controller, the scheduler and the fake nodes had all pods ready, which the operator cannot hasten.
+//! Counted are all writes of the operator (events too), its peak memory, and the seconds until it says Ready; beside
+//! them the seconds until the Job controller, the scheduler and the fake nodes had all pods ready, which the operator
+//! cannot hasten.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a measurement")]
 #![allow(
     clippy::disallowed_methods,

@@ -1,9 +1,10 @@
 //! Many MiniClusters against a real control plane without nodes, and in the same run a client that only creates the same
 //! objects: `cargo bench -p flux-operator --bench many` (BENCH_N="100 1000" for other numbers).
 //!
-//! `rush`: a client with 32 creations under way, until all Jobs are there. `paced`: one with four, each of which waits for its
-//! answer, until every MiniCluster has a status that tells of its Job. `size`: what one MiniCluster costs in writes, by its
-//! size. Without nodes no pod runs: a MiniCluster that becomes ready and ends has two more statuses (`--bench large`).
+//! `rush`: a client with 32 creations under way, until all Jobs are there. `paced`: one with four, each of which waits
+//! for its answer, until every MiniCluster has a status that tells of its Job. `size`: what one MiniCluster costs in
+//! writes, by its size. Without nodes no pod runs: a MiniCluster that becomes ready and ends has two more statuses
+//! (`--bench large`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a measurement")]
 #![allow(
     clippy::disallowed_methods,

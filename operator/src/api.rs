@@ -6,6 +6,5 @@ pub mod dry_run;
 pub mod installed;
 pub mod lease;
 pub mod pages;
-pub mod partial;
 pub mod retry;
 pub mod version;

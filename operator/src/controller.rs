@@ -12,9 +12,8 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::task::{Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::stream::FuturesUnordered;
@@ -23,15 +22,13 @@ use kube::runtime::controller::{self, Action, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, ResourceExt};
 use tokio::sync::{Semaphore, mpsc, watch as signal};
-use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::api::lease::Candidate;
 use crate::api::retry;
 use crate::api::version;
-use crate::health::metrics::{LiveState, Metrics, Outcome};
+use crate::health::metrics::{Metrics, Outcome};
 use crate::health::panics;
-use crate::health::queue::Queue;
 use crate::health::server;
 use crate::observe::cluster::{self, Cluster};
 use crate::observe::storage::Orphan;
@@ -43,6 +40,12 @@ use crate::reconcile::error::ReconcileError;
 use crate::reconcile::lookups::warning::Reader;
 use crate::reconcile::render::Options;
 use crate::reconcile::{has_priority, reconcile, report_panic};
+
+mod health;
+mod own_task;
+
+use health::Health;
+use own_task::in_own_task;
 
 /// How long news about the same MiniCluster is collected.
 const BURST: Duration = Duration::from_millis(100);
@@ -86,7 +89,8 @@ pub async fn run(
     settings: Settings,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ControllerError> {
-    // In a task, whose waker is always the same: that of `block_on` (tokio 1.54) is another at each poll.
+    // In a task: a clone of `block_on`'s waker (tokio 1.54) need not compare equal to it, and then each poll of a reconcile
+    // would be a full one.
     in_own_task(serve(client, settings, stop)).await
 }
 
@@ -191,7 +195,7 @@ async fn control(
         classes.boxed(),
         volumes.boxed(),
     ];
-    // (`join_all` would poll all whenever one has news.)
+    // `join_all` would poll all watches whenever one has an event.
     let watches = watches.into_iter().collect::<FuturesUnordered<_>>().for_each(|()| future::ready(()));
     let background = {
         let context = context.clone();
@@ -217,50 +221,6 @@ async fn all_listed(mut is_synced: signal::Receiver<usize>) {
     let _ = is_synced.wait_for(|synced| *synced >= KINDS).await;
 }
 
-/// What the health server reads once this process leads.
-struct Serving {
-    store: Store<Cluster>,
-    is_synced: signal::Receiver<usize>,
-    queue: Queue<Key>,
-}
-
-/// State of this process for the health server.
-struct Health {
-    metrics: Arc<Metrics>,
-    waits: AtomicBool,
-    serving: OnceLock<Serving>,
-}
-
-impl Health {
-    fn new(metrics: Arc<Metrics>) -> Health {
-        Health { metrics, waits: AtomicBool::new(false), serving: OnceLock::new() }
-    }
-
-    fn set_waiting(&self, waits: bool) {
-        self.waits.store(waits, Ordering::Relaxed);
-    }
-
-    fn set_serving(&self, store: Store<Cluster>, is_synced: signal::Receiver<usize>, queue: Queue<Key>) {
-        // Set once: the process ends when it stops serving.
-        let _ = self.serving.set(Serving { store, is_synced, queue });
-    }
-}
-
-impl server::Answers for Health {
-    fn is_ready(&self) -> bool {
-        let synced = self.serving.get().is_some_and(|serving| *serving.is_synced.borrow() >= KINDS);
-        synced || self.waits.load(Ordering::Relaxed)
-    }
-
-    fn metrics(&self) -> String {
-        let serving = self.serving.get();
-        let clusters = serving.map(|serving| serving.store.state()).unwrap_or_default();
-        let phases = clusters.iter().filter_map(|cluster| cluster.0.as_ref().ok()?.status.as_ref()?.phase.as_deref());
-        let queue = serving.map(|serving| serving.queue.snapshot(Instant::now())).unwrap_or_default();
-        self.metrics.text(LiveState { is_ready: self.is_ready(), queue, phases })
-    }
-}
-
 async fn reconciles(
     store: Store<Cluster>,
     context: Arc<Context>,
@@ -282,7 +242,7 @@ async fn reconciles(
     let number = AtomicU64::new(0);
     let reconcile = |cluster: Arc<Cluster>, context: Arc<Context>| {
         let id = number.fetch_add(1, Ordering::Relaxed);
-        in_own_task(in_turn(cluster, context, slots.clone(), id)).boxed()
+        in_own_task(in_turn(cluster, context, slots.clone(), id))
     };
     let queue_of = context.queue.clone();
     let results = applier(reconcile, error_policy, context, store, queue, config);
@@ -394,25 +354,6 @@ async fn reconcile_whole(cluster: Arc<Cluster>, context: Arc<Context>) -> Result
     }
 }
 
-/// Runs `work` in a task of its own, which is aborted when the returned future is dropped. kube's controller polls all
-/// running reconciles whenever one of them moves, and within one task each is polled in full: with thousands of them, a
-/// fifth of all work. A poll here only looks whether the task has ended, unless somebody else is to be woken.
-fn in_own_task<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> impl Future<Output = T> + Send {
-    let mut task = AbortOnDropHandle::new(tokio::spawn(work));
-    let mut woken: Option<Waker> = None;
-    future::poll_fn(move |polling| {
-        if !task.is_finished() && woken.as_ref().is_some_and(|waker| waker.will_wake(polling.waker())) {
-            return Poll::Pending;
-        }
-        woken = Some(polling.waker().clone());
-        task.poll_unpin(polling).map(|ended| match ended {
-            Ok(result) => result,
-            // The task has panicked outside of `panics::catch`: nothing else ends it early.
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
-        })
-    })
-}
-
 /// The pause after a failure: of this object only.
 fn error_policy(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Context>) -> Action {
     if !error.waits_for_turn() {
@@ -434,7 +375,7 @@ async fn dispatch(
     }
     tracing::info!("caches are synced");
     let mut later: HashSet<Key> = HashSet::new();
-    // Runs from the first news of a burst, so that endless news delays nothing endlessly.
+    // From the burst's first event on, so that a steady stream does not delay it for ever.
     let mut burst_ends = tokio::time::Instant::now();
     loop {
         let ready: Vec<Key> = tokio::select! {

@@ -21,6 +21,7 @@ use storage::Orphan;
 pub mod cluster;
 pub mod job;
 pub mod node;
+pub mod partial;
 pub mod pod;
 pub mod pod_end;
 pub mod service;
@@ -126,7 +127,8 @@ pub struct Index {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Shared with the reconciles that look at them, since there may be thousands of pods: a change while one looks makes a copy.
+    /// Shared with the reconciles that look at them, since there may be thousands of pods: a change while one looks
+    /// makes a copy.
     clusters: HashMap<Key, Arc<Observed>>,
     /// Headless Services, by their own name.
     headless: HashMap<Key, Arc<ServiceSeen>>,
@@ -249,15 +251,16 @@ impl Index {
         self.state().volumes.values().filter(|volume| volume.owner == owner).cloned().collect()
     }
 
-    /// A Job's current state; returns the MiniCluster if this is news. A Job with another name than its label says is ignored.
+    /// A Job's current state; returns the MiniCluster if this is news. A Job with another name than its label says is
+    /// ignored.
     pub fn update_job(&self, metadata: &ObjectMeta, seen: JobSeen) -> Option<Key> {
         let key = Key::cluster_of(metadata, labels::CLUSTER).filter(|key| *key == Key::of(metadata))?;
-        let version = metadata.resource_version.as_ref().and_then(|text| text.parse().ok()).unwrap_or(0);
+        let version = cluster::version(metadata);
         let mut state = self.state();
-        let observed = state.observed_mut(&key);
-        if observed.job.is_some() && version < observed.job_version {
+        if state.clusters.get(&key).is_some_and(|it| it.job.is_some() && version < it.job_version) {
             return None;
         }
+        let observed = state.observed_mut(&key);
         observed.job_version = version;
         let job = &mut observed.job;
         let news = job.as_ref() != Some(&seen);
@@ -310,7 +313,10 @@ impl Index {
     /// The lead's pods that were seen before their Job and still need their label; each is handed out once.
     pub fn take_unlabelled(&self, cluster: &Key) -> Vec<Unlabelled> {
         let mut state = self.state();
-        let Some(observed) = state.clusters.get_mut(cluster) else { return Vec::new() };
+        let Some(observed) = state.clusters.get_mut(cluster).filter(|it| it.pods.values().any(PodSeen::needs_label))
+        else {
+            return Vec::new();
+        };
         let Observed { job: Some(job), pods, .. } = Arc::make_mut(observed) else { return Vec::new() };
         let waiting = pods.iter_mut().filter(|(_, pod)| pod.needs_label());
         let ours = waiting.filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
@@ -431,8 +437,8 @@ impl Observed {
             && losses.is_empty()
     }
 
-    /// Forgets the objects of `kind` whose uid `is_gone`; whether there were any. While its MiniCluster lives, the Job and its
-    /// leads are remembered as they were seen last.
+    /// Forgets the objects of `kind` whose uid `is_gone`; whether there were any. While its MiniCluster lives, the Job
+    /// and its leads are remembered as they were seen last.
     fn forget(&mut self, kind: Kind, lives: bool, is_gone: impl Fn(&str) -> bool) -> bool {
         match kind {
             Kind::Job => {
@@ -443,7 +449,7 @@ impl Observed {
             }
             Kind::Pod => {
                 let before = self.pods.len();
-                // A new operator may not know the Job: whose lead it was is asked later.
+                // A restarted operator may not have seen the Job yet; the owner is checked later.
                 let job = self.job.as_ref().or(self.last_job.as_deref()).map(|job| job.uid.as_str());
                 let is_of_job = |pod: &PodSeen| job.is_none_or(|job| pod.job_uid.as_deref() == Some(job));
                 let leads = self.pods.iter().filter(|(uid, pod)| lives && is_gone(uid) && pod.index == 0);

@@ -53,7 +53,7 @@ pub mod status;
 pub mod target;
 
 /// How long after the Job was created the status is written: its pods exist by then, and one write covers them.
-const TO_TELL: Duration = Duration::from_millis(100);
+const STATUS_DELAY: Duration = Duration::from_millis(100);
 
 /// Whether this reconcile may have to act, and not only to report: there is no Job yet, or the spec was edited.
 pub fn has_priority(object: &Cluster, context: &Context) -> bool {
@@ -83,7 +83,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
             || decide(&target, checked.as_ref().ok(), &known, &context) != decision
         {
             tracing::info!(was = ?before.map(|job| job.uid), "the cached Job is out of date: reconciling again");
-            return Ok(Action::requeue(TO_TELL));
+            return Ok(Action::requeue(STATUS_DELAY));
         }
         return start_anew(&object, &target, &known, &decision, &context).await;
     }
@@ -91,7 +91,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     if let Ok(Done::MadeJob) = done {
         context.note_job_created(&target.uid, Instant::now());
         context.clear_failures(&target.key);
-        return Ok(Action::requeue(TO_TELL));
+        return Ok(Action::requeue(STATUS_DELAY));
     }
     let over = match (&decision, &done) {
         (Decision::Ended { reason, message }, _) => Some(ended_job(&target, reason, message)),
@@ -237,7 +237,7 @@ async fn start_anew(
     }
     context.writer.write_events(object, events::started_anew(&after).as_slice()).await;
     context.clear_failures(&target.key);
-    Ok(Action::requeue(TO_TELL))
+    Ok(Action::requeue(STATUS_DELAY))
 }
 
 /// A stand-in for a Job that has ended and is gone, with the verdict that it would have.

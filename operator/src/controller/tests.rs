@@ -63,17 +63,3 @@ async fn a_line_of_a_reconcile_names_the_minicluster() {
     // The innermost span stands in `span` and in `spans`.
     assert_eq!(made.to_string().matches("team/mc").count(), 2, "{made}");
 }
-
-#[tokio::test]
-async fn whoever_polled_a_task_last_learns_of_its_end() {
-    let (end, ended) = tokio::sync::oneshot::channel();
-    let mut work = std::pin::pin!(in_own_task(ended));
-    let mut by_somebody_else = std::task::Context::from_waker(Waker::noop());
-    assert!(work.as_mut().poll(&mut by_somebody_else).is_pending());
-    let later = async {
-        tokio::task::yield_now().await;
-        end.send("done").unwrap();
-    };
-    let in_time = tokio::time::timeout(Duration::from_secs(10), async { tokio::join!(&mut work, later).0 });
-    assert_eq!(in_time.await.unwrap(), Ok("done"));
-}

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use serde_json::value::RawValue;
 
-use crate::api::partial;
+use crate::observe::partial;
 
 /// Deepest nesting, and most values, of an object that is parsed: `spec.podTemplate` may hold anything, and at 128 levels
 /// the JSON parser would fail for the whole list.

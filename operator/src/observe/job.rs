@@ -6,8 +6,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
 use super::controller_uid;
-use crate::api::partial::Partial;
 use crate::labels;
+use crate::observe::partial::Partial;
 
 /// A Job without its template, which nobody reads here: most of a Job's bytes.
 pub type JobObject = Partial<Job, JobSize, JobStatus>;
@@ -44,8 +44,8 @@ pub struct JobSeen {
     pub suspended: bool,
     /// The queue that alone suspends and resumes it.
     pub queue: Option<String>,
-    /// The MiniCluster's labels and annotations for a queue when the Job was made. None: it had none, or the Job is of a version that
-    /// did not note them.
+    /// The MiniCluster's labels and annotations for a queue when the Job was made. None: it had none, or the Job is of
+    /// a version that did not note them.
     pub queueing: Option<Queueing>,
     /// The queue lets it be resized while it runs.
     pub is_elastic: bool,

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Node;
 use serde::Deserialize;
 
-use crate::api::partial::Partial;
+use crate::observe::partial::Partial;
 
 /// The first Kubernetes and container runtimes that mount images, also with subPath, by default.
 const KUBELET: (u32, u32) = (1, 35);

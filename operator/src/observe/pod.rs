@@ -12,9 +12,9 @@ use flux_shared::queueing::ELASTIC_JOB;
 use flux_shared::termination::Termination;
 
 use super::controller_uid;
-use crate::api::partial::Partial;
 use crate::labels;
 use crate::labels::AGENT;
+use crate::observe::partial::Partial;
 
 /// A pod's status, and of its specification (most of a pod's bytes) only [`PodPlace`].
 pub type PodStatusObject = Partial<Pod, PodPlace, PodStatus>;

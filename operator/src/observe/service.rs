@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
 use super::controller_uid;
-use crate::api::partial::Partial;
 use crate::labels;
+use crate::observe::partial::Partial;
 
 /// A Service without most of its specification.
 pub type ServiceObject = Partial<Service, Selected>;
@@ -42,12 +42,6 @@ pub struct ServiceSeen {
     pub owners: Vec<(String, String)>,
     /// Its selector takes index 0 only.
     pub minimal: bool,
-}
-
-impl Selected {
-    pub fn of(service: &Service) -> Selected {
-        Selected { selector: service.spec.as_ref().and_then(|spec| spec.selector.clone()) }
-    }
 }
 
 impl ServiceSeen {

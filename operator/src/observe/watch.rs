@@ -18,13 +18,13 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 
-use crate::api::partial::Partial;
 use crate::health::log;
 use crate::health::panics;
 use crate::labels;
 use crate::observe::cluster::{self, Cluster};
 use crate::observe::job::{JobObject, JobSeen};
 use crate::observe::node::{NodeInfo, NodeObject};
+use crate::observe::partial::Partial;
 use crate::observe::pod::{PodSeen, PodStatusObject};
 use crate::observe::service::{ServiceObject, ServiceSeen};
 use crate::observe::storage::Disk;
@@ -115,8 +115,8 @@ pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
     let events = watched(api::<Cluster>(client, namespace), watcher::Config::default().page_size(LARGE_PAGE))
         .modify(cluster::shrink)
         .reflect(writer);
-    // Generation of the spec, and hash of what is for a queue, as last seen: our own status patches are no news. A deletion raises
-    // the generation, too; labels and annotations do not.
+    // Generation of the spec, and hash of what is for a queue, as last seen: our own status patches are no news. A
+    // deletion raises the generation, too; labels and annotations do not.
     let mut last_seen: HashMap<String, (Option<i64>, u64)> = HashMap::new();
     let drive = events.for_each(move |event| {
         match event {
@@ -255,7 +255,8 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     }
 }
 
-/// Watches PersistentVolumes of MiniClusters. Ends if the operator may not list them, as in an installation for one namespace.
+/// Watches PersistentVolumes of MiniClusters. Ends if the operator may not list them, as in an installation for one
+/// namespace.
 pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let mut selector = labels::CLUSTER.to_owned();
     if let Some(namespace) = namespace {

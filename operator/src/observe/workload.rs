@@ -45,8 +45,8 @@ pub fn resource(version: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, version, "Workload"))
 }
 
-/// Why the Job of these Workloads waits, in Kueue's words. One that has grown has another beside the one that runs, until Kueue
-/// admits that; those of its earlier sizes are finished.
+/// Why the Job of these Workloads waits, in Kueue's words. One that has grown has another beside the one that runs,
+/// until Kueue admits that; those of its earlier sizes are finished.
 pub fn why(workloads: impl IntoIterator<Item = Workload>) -> String {
     let is_true = |workload: &Workload, type_: &str| condition(workload, type_).is_some_and(|it| it.status == "True");
     // Two may be of the same second.

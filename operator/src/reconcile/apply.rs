@@ -18,11 +18,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::api::dry_run::{self, Verdict};
-use crate::api::partial::{self, Partial};
 use crate::labels;
 use crate::observe::cluster::version;
 use crate::observe::job::{JobObject, JobSeen, JobSize};
-use crate::observe::pod::{PodPlace, PodSeen, PodStatusObject};
+use crate::observe::partial::Partial;
+use crate::observe::pod::PodSeen;
 use crate::observe::service::{Selected, ServiceObject, ServiceSeen};
 use crate::observe::{Index, Key, controller_uid, is_minicluster};
 use crate::reconcile::obstacle::Obstacle;
@@ -36,7 +36,10 @@ mod events;
 pub mod gang;
 pub mod headless;
 mod lead_label;
+mod requests;
 pub mod storage;
+
+use requests::{application, creation};
 
 /// Why something could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +77,8 @@ fn post_params() -> PostParams {
     PostParams { dry_run: false, field_manager: Some(labels::MANAGER.into()) }
 }
 
-/// Parameters to delete only the object with this uid, not another that has its name by now; what it owns is deleted after it.
+/// Parameters to delete only the object with this uid, not another that has its name by now; what it owns is deleted
+/// after it.
 pub(crate) fn delete_params(uid: Option<String>) -> DeleteParams {
     DeleteParams { preconditions: Some(Preconditions { uid, resource_version: None }), ..DeleteParams::background() }
 }
@@ -87,7 +91,8 @@ pub(crate) fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::E
     }
 }
 
-/// The error of a call: an obstacle if the API server refuses the object or the operator lacks a permission, else a failure to retry.
+/// The error of a call: an obstacle if the API server refuses the object or the operator lacks a permission, else a
+/// failure to retry.
 fn api_error<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
     api_error_of(&K::kind(&()), verb, name, source)
 }
@@ -124,7 +129,7 @@ impl Writer {
         config_map?;
         secrets?;
         headless?;
-        // Before there are brokers to be reached.
+        // The policy must exist before the brokers do.
         if let Some(policy) = network_policy {
             self.create(policy, &member.uid).await?;
         }
@@ -134,20 +139,20 @@ impl Writer {
         for volume in volumes {
             self.create_volume(volume, &member.uid).await?;
         }
-        // Before the pods: schedulers look for the gang when they see a pod.
+        // The gang must exist before the pods: schedulers look for it then.
         if let GangOf::Object(object) = gang {
             self.create_gang(&key.namespace, object, &member.uid).await?;
         }
-        let made: JobObject = self.create_as(&job.rendered, job, &member.uid, JobSize::of(&job.rendered)).await?;
+        let made = self.create_job(job, &member.uid).await?;
         let seen = JobSeen::of(&made);
-        // While the Job is suspended, the services pod does not run either.
+        // A suspended Job has no services pod.
         let services_pod = services_pod.as_ref().filter(|_| !seen.suspended);
         index.update_job(&made.metadata, seen);
         if let Some(pod) = services_pod {
             self.create_services_pod(index, pod, &member.uid).await?;
         }
         tracing::info!(uid = %member.uid, "created the Job");
-        // It joins later, with others: the Job does not wait for a Service that many share.
+        // Joining the shared Service is batched; the Job does not wait for it.
         self.headless.announce(&service, member);
         Ok(())
     }
@@ -164,7 +169,8 @@ impl Writer {
                 // The spec changed before there was a Job: no pod has read the earlier ConfigMap.
                 let mut wanted = object.clone();
                 wanted.metadata.uid = there.uid;
-                self.apply::<_, Partial<ConfigMap>>(&wanted).await.map(drop)
+                let applied = self.send_for_metadata(application(&wanted)).await;
+                applied.map(drop).map_err(|error| api_error::<ConfigMap>("apply", &object.name_any(), error))
             }
             _ => Ok(()),
         }
@@ -174,9 +180,7 @@ impl Writer {
         for secret in secrets {
             let secret = secret.expose();
             let name = secret.name_any();
-            let request = creation(secret, secret, &post_params());
-            let answer = async { partial::metadata_after(&self.client, request?).await };
-            match answer.await {
+            match self.send_for_metadata(creation(secret, secret, &post_params())).await {
                 Ok(_) => {}
                 // Its name holds the MiniCluster's uid: it is the one that we made before. No Secret is ever read.
                 Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {}
@@ -188,15 +192,15 @@ impl Writer {
 
     /// Creates the Service of a sidecar.
     pub async fn create_service(&self, index: &Index, service: &Service, owner: &str) -> Result<(), ApplyError> {
-        let made: ServiceObject = self.create_as(service, service, owner, Selected::of(service)).await?;
-        index.update_service(&made.metadata, ServiceSeen::of(&made));
+        let (Outcome::Made(metadata) | Outcome::Existed(metadata)) = self.create(service, owner).await?;
+        index.update_service(&metadata, ServiceSeen::of(&ServiceObject::new(metadata.clone(), Selected::default())));
         Ok(())
     }
 
     /// Creates the pod of `spec.services`.
     pub async fn create_services_pod(&self, index: &Index, pod: &Overlaid<Pod>, owner: &str) -> Result<(), ApplyError> {
-        let made: PodStatusObject = self.create_as(&pod.rendered, pod, owner, PodPlace::default()).await?;
-        index.update_pod(&made.metadata, PodSeen::of(&made.metadata, made.status.as_ref()));
+        let (Outcome::Made(metadata) | Outcome::Existed(metadata)) = self.create_as(&pod.rendered, pod, owner).await?;
+        index.update_pod(&metadata, PodSeen::of(&metadata, None));
         Ok(())
     }
 
@@ -211,9 +215,8 @@ impl Writer {
     /// The Job as the API server would store it. Nothing is created.
     pub async fn dry_run_job(&self, job: &Overlaid<Job>, key: &Key) -> Result<Job, ApplyError> {
         let parameters = PostParams { dry_run: true, ..post_params() };
-        let request = creation(&job.rendered, job, &parameters);
-        let answer = async { self.client.request(request?).await };
-        answer.await.map_err(|error| api_error::<Job>("create", &key.name, error))
+        let made = self.send(creation(&job.rendered, job, &parameters)).await;
+        made.map_err(|error| api_error::<Job>("create", &key.name, error))
     }
 
     /// An object with an overlay as the API server would store it, or why it refuses; unknown fields are errors. None:
@@ -230,7 +233,7 @@ impl Writer {
         }
     }
 
-    /// Creates an object, unless it exists and is ours. Only its metadata is returned.
+    /// Creates an object, unless it exists and is ours.
     async fn create<K>(&self, object: &K, owner: &str) -> Result<Outcome, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -239,64 +242,47 @@ impl Writer {
             + DeserializeOwned
             + std::fmt::Debug,
     {
-        let request = creation(object, object, &post_params());
-        let answer = async { partial::metadata_after(&self.client, request?).await };
-        match answer.await {
-            Ok(made) => Ok(Outcome::Made(made)),
-            Err(error) => self.existing(object, owner, error).await.map(Outcome::Existed),
-        }
+        self.create_as(object, object, owner).await
     }
 
-    /// Creates an object whose parts S and T are read, unless it exists and is ours: then with `spec`, and without a status.
-    /// `body` is what is sent.
-    async fn create_as<K, S, T>(
-        &self,
-        object: &K,
-        body: &impl Serialize,
-        owner: &str,
-        spec: S,
-    ) -> Result<Partial<K, S, T>, ApplyError>
+    /// Like [`Writer::create`], with `body` as what is sent.
+    async fn create_as<K>(&self, object: &K, body: &impl Serialize, owner: &str) -> Result<Outcome, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
-        S: DeserializeOwned + Default,
-        T: DeserializeOwned,
     {
-        let request = creation(object, body, &post_params());
-        let answer = async { self.client.request(request?).await };
-        match answer.await {
-            Ok(made) => Ok(made),
-            Err(error) => Ok(Partial::new(self.existing(object, owner, error).await?, spec)),
+        match self.send_for_metadata(creation(object, body, &post_params())).await {
+            Ok(made) => Ok(Outcome::Made(made)),
+            Err(error) => self.ours_if_it_exists(object, owner, error).await.map(Outcome::Existed),
         }
     }
 
-    /// The metadata of the object that has the name of `wanted`, if that is why it could not be created and it is ours.
-    async fn existing<K>(&self, wanted: &K, owner: &str, error: kube::Error) -> Result<Metadata, ApplyError>
+    /// Creates a Job, unless it exists and is ours. A queue may have changed what it was to be.
+    async fn create_job(&self, job: &Overlaid<Job>, owner: &str) -> Result<JobObject, ApplyError> {
+        match self.send(creation(&job.rendered, job, &post_params())).await {
+            Ok(made) => Ok(made),
+            Err(error) => {
+                let there = self.ours_if_it_exists(&job.rendered, owner, error).await?;
+                Ok(Partial::new(there, JobSize::of(&job.rendered)))
+            }
+        }
+    }
+
+    /// After a creation failed: the metadata of the object that has the name of `wanted`, if that is why and it is ours.
+    async fn ours_if_it_exists<K>(&self, wanted: &K, owner: &str, error: kube::Error) -> Result<Metadata, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
     {
         let name = wanted.name_any();
         match error {
             kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists" => {
-                let api: Api<K> = Api::namespaced(self.client.clone(), &wanted.namespace().unwrap_or_default());
-                let there = api.get_metadata(&name).await.map_err(|error| api_error::<K>("get", &name, error))?;
+                let api: Api<Partial<K>> =
+                    Api::namespaced(self.client.clone(), &wanted.namespace().unwrap_or_default());
+                let there = api.get(&name).await.map_err(|error| api_error::<K>("get", &name, error))?;
                 check_owner::<K>(&there.metadata, wanted.meta(), owner)?;
                 Ok(there.metadata)
             }
             error => Err(api_error::<K>("create", &name, error)),
         }
-    }
-
-    /// Server-side apply of a whole object.
-    async fn apply<K, A>(&self, object: &K) -> Result<A, ApplyError>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + std::fmt::Debug,
-        A: DeserializeOwned,
-    {
-        let (name, parameters) = (object.name_any(), PatchParams::apply(labels::MANAGER).force());
-        let objects = Request::new(K::url_path(&(), object.namespace().as_deref()));
-        let request = objects.patch(&name, &parameters, &Patch::Apply(object)).map_err(kube::Error::BuildRequest);
-        let answer = async { self.client.request(request?).await };
-        answer.await.map_err(|error| api_error::<K>("apply", &name, error))
     }
 
     /// Patches the fields of a Job that may change; all others stay, since somebody else may have set them.
@@ -309,7 +295,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Patches a status by a JSON patch that tests the uid. Returns the new resourceVersion; None if the MiniCluster is gone.
+    /// Patches a status by a JSON patch that tests the uid. Returns the new resourceVersion; None if the MiniCluster is
+    /// gone.
     pub async fn patch_status(&self, cluster: &Key, change: &Value) -> Result<Option<u64>, ApplyError> {
         const JSON_PATCH: http::HeaderValue = http::HeaderValue::from_static("application/json-patch+json");
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
@@ -318,7 +305,7 @@ impl Writer {
         let answer = async {
             let mut request = request.map_err(kube::Error::BuildRequest)?;
             request.headers_mut().insert(http::header::CONTENT_TYPE, JSON_PATCH);
-            partial::metadata_after(&self.client, request).await
+            self.send_for_metadata(Ok(request)).await
         };
         match answer.await {
             Ok(metadata) => Ok(Some(version(&metadata))),
@@ -392,20 +379,6 @@ impl Writer {
         let deleted = api.delete(&cluster.name, &parameters).await.map(drop);
         unless_gone(deleted).map_err(|error| api_error::<Job>("delete", &cluster.name, error))
     }
-}
-
-/// The request to create an object in its namespace, with `body` as what is sent.
-fn creation<K>(
-    object: &K,
-    body: &impl Serialize,
-    parameters: &PostParams,
-) -> Result<http::Request<Vec<u8>>, kube::Error>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-{
-    let bytes = serde_json::to_vec(body).map_err(kube::Error::SerdeError)?;
-    let objects = Request::new(K::url_path(&(), object.meta().namespace.as_deref()));
-    objects.create(parameters, bytes).map_err(kube::Error::BuildRequest)
 }
 
 /// Whether an object was created, or existed and is ours; its metadata.

@@ -83,6 +83,7 @@ pub(super) async fn create_or_update(
             Ok(Done::MadeJob)
         }
         NextAction::Keep(differences) => {
+            drop(observed);
             join_index(target, cluster, context);
             update(target, cluster, differences, context).await?;
             Ok(Done::All)
@@ -128,9 +129,8 @@ async fn update(
     Ok(())
 }
 
-/// The facts with what is left of `deadlineSeconds` since the first start; None if nothing is left. By the API server's
-/// Seconds that are left of `deadlineSeconds` since the first start, by the control plane's clock alone. None: there is no deadline, or
-/// this is the first start.
+/// Seconds left of `deadlineSeconds` since the first start, by the control plane's clock alone. None: there is no
+/// deadline, or this is the first start.
 async fn deadline_left(
     target: &Target,
     cluster: &ValidMiniCluster,

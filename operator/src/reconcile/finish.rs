@@ -1,5 +1,5 @@
-//! What is deleted after a job has ended: pods and volumes (`cleanupPods`), the MiniCluster (`ttlSecondsAfterFinished`), or a
-//! Job whose pods cannot mount the view's image.
+//! What is deleted after a job has ended: pods and volumes (`cleanupPods`), the MiniCluster
+//! (`ttlSecondsAfterFinished`), or a Job whose pods cannot mount the view's image.
 #![expect(clippy::disallowed_methods, reason = "the clock")]
 
 use std::time::{Duration, Instant};
@@ -32,8 +32,12 @@ pub(super) async fn clean_up(
     }
     let facts = Facts { uid: Some(target.uid.clone()), ..Facts::default() };
     let volumes = render::storage::volumes(cluster, &facts);
-    let services_pod = observed.services_pod.as_ref().filter(|(_, owner)| owner.as_deref() == Some(&target.uid));
-    context.writer.clean_up(&target.key, &job.uid, services_pod.map(|(uid, _)| uid), &volumes, &target.uid).await?;
+    let services_pod = observed.services_pod.clone().filter(|(_, owner)| owner.as_deref() == Some(&target.uid));
+    let job_uid = job.uid.clone();
+    // Its pods are about to go.
+    drop(observed);
+    let services_pod = services_pod.as_ref().map(|(uid, _)| uid);
+    context.writer.clean_up(&target.key, &job_uid, services_pod, &volumes, &target.uid).await?;
     let cleaned = status::cleaned_up(after, Timestamp::now());
     if let Some(change) = patch::patch(target, after, &cleaned)
         && let Some(version) = context.writer.patch_status(&target.key, &change).await?
@@ -44,15 +48,15 @@ pub(super) async fn clean_up(
     Ok(())
 }
 
-/// Deletes a Job whose pods cannot mount the view's image, once the status says so. The next Job copies the view; nothing has run yet.
+/// Deletes a Job whose pods cannot mount the view's image, once the status says so. The next Job copies the view;
+/// nothing has run yet.
 pub(super) async fn make_anew_with_copy(
     target: &Target,
     after: &MiniClusterStatus,
     context: &Context,
 ) -> Result<(), ReconcileError> {
-    let observed = context.index.observed(&target.key);
-    let Some(job) = observed.job_of(&target.uid) else { return Ok(()) };
-    if next_action::is_to_be_made_anew(after, job) {
+    let Some(job) = context.index.job(&target.key).filter(|job| job.is_of(&target.uid)) else { return Ok(()) };
+    if next_action::is_to_be_made_anew(after, &job) {
         context.writer.delete_job(&target.key, &job.uid).await?;
         tracing::info!(
             "deleted the Job, whose pods cannot mount the view's image, to recreate it with a copy of the view"
@@ -61,7 +65,8 @@ pub(super) async fn make_anew_with_copy(
     Ok(())
 }
 
-/// Deletes a MiniCluster whose `ttlSecondsAfterFinished` has passed, or requeues it for that time. Otherwise waits for a change.
+/// Deletes a MiniCluster whose `ttlSecondsAfterFinished` has passed, or requeues it for that time. Otherwise waits for
+/// a change.
 pub(super) async fn delete_or_requeue(
     target: &Target,
     after: &MiniClusterStatus,

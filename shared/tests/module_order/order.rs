@@ -91,7 +91,10 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "cli",
         ],
     ),
-    ("operator/src/observe", &["job", "node", "pod", "service", "storage", "cluster", "pod_end", "workload", "watch"]),
+    (
+        "operator/src/observe",
+        &["partial", "job", "node", "pod", "service", "storage", "cluster", "pod_end", "workload", "watch"],
+    ),
     (
         "operator/src/reconcile",
         &[
@@ -142,7 +145,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
     ),
     ("operator/src/reconcile/decide", &["gang_turn", "restart", "next_action", "silent_wait"]),
     ("operator/src/reconcile/lookups", &["gangs", "warning"]),
-    ("operator/src/reconcile/apply", &["events", "gang", "headless", "lead_label", "storage"]),
+    ("operator/src/reconcile/apply", &["requests", "events", "gang", "headless", "lead_label", "storage"]),
     ("operator/src/reconcile/status", &["patch", "outcome", "conditions", "events"]),
     (
         "operator/src/health",
@@ -159,7 +162,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "traces",
         ],
     ),
-    ("operator/src/api", &["client", "dry_run", "installed", "lease", "pages", "partial", "retry", "version"]),
+    ("operator/src/api", &["client", "dry_run", "installed", "lease", "pages", "retry", "version"]),
     ("operator/src/webhook", &["certificate", "migrate", "certificate_renewal", "limits", "review", "server"]),
     (
         "operator/src/install",

@@ -11,7 +11,8 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::{ApplyError, Writer, api_error, creation, name_taken, post_params};
+use super::requests::{application, creation};
+use super::{ApplyError, Writer, api_error, name_taken, post_params};
 use crate::labels;
 use crate::observe::service::{OWNERS_MAX, ServiceObject, ServiceSeen, is_headless};
 use crate::observe::{Index, Key};
@@ -108,7 +109,8 @@ impl Queue {
         members.truncate(OWNERS_MAX.max(seen.owners.len()));
         let mut wanted = services::headless(&service.namespace, &service.name, &members);
         wanted.metadata.uid = Some(seen.uid.clone());
-        let mut made: ServiceObject = writer.apply(&wanted).await?;
+        let applied = writer.send(application(&wanted)).await;
+        let mut made: ServiceObject = applied.map_err(|error| api_error::<Service>("apply", &service.name, error))?;
         if ServiceSeen::of(&made).minimal && members.iter().any(|member| !member.minimal) {
             made = self.widen(writer, service, made).await?;
         }
@@ -119,9 +121,7 @@ impl Queue {
     async fn create(&self, writer: &Writer, index: &Index, service: &Key, member: &Member) -> Result<(), ApplyError> {
         let api: Api<ServiceObject> = Api::namespaced(writer.client.clone(), &service.namespace);
         let wanted = services::headless(&service.namespace, &service.name, std::slice::from_ref(member));
-        let request = creation(&wanted, &wanted, &post_params());
-        let answer = async { writer.client.request(request?).await };
-        let object = match answer.await {
+        let object = match writer.send(creation(&wanted, &wanted, &post_params())).await {
             Ok(made) => made,
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
                 let there =

@@ -7,7 +7,6 @@ use kube::core::Request;
 use serde_json::{Value, json};
 
 use super::{ApplyError, Writer, api_error};
-use crate::api::partial;
 use crate::labels;
 use crate::observe::Unlabelled;
 
@@ -32,6 +31,6 @@ impl Writer {
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         let pods = Request::new(Pod::url_path(&(), Some(&pod.namespace)));
         let request = pods.patch_subresource("status", &pod.name, &parameters, &Patch::Strategic(change));
-        partial::metadata_after(&self.client, request.map_err(kube::Error::BuildRequest)?).await.map(drop)
+        self.send_for_metadata(request.map_err(kube::Error::BuildRequest)).await.map(drop)
     }
 }

@@ -102,9 +102,9 @@ impl Writer {
 
     /// Makes a claim and its volume, unless they are there and ours, and waits until they are bound.
     ///
-    /// In this order, since Kubernetes' binder looks again only every 15 s where two of its own writes clash, as they do when
-    /// it finds a volume that is for a claim without a uid: so the volume is made for this very claim, the binder marks it, and
-    /// only then a change wakes the binder for the claim.
+    /// In this order, since Kubernetes' binder looks again only every 15 s where two of its own writes clash, as they
+    /// do when it finds a volume that is for a claim without a uid: so the volume is made for this very claim, the
+    /// binder marks it, and only then a change wakes the binder for the claim.
     pub(super) async fn create_volume(&self, made: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
         // First, so that no claim of ours is created for somebody else's volume of that name.
         let volume = self.find_or_clear_volume(&made.volume, owner).await?;
@@ -126,7 +126,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The uid of an existing volume that may be used; None if no volume has the name. An outdated one of ours is deleted: wait.
+    /// The uid of an existing volume that may be used; None if no volume has the name. An outdated one of ours is
+    /// deleted: wait.
     async fn find_or_clear_volume(&self, wanted: &PersistentVolume, owner: &str) -> Result<Option<String>, ApplyError> {
         let name = wanted.name_any();
         let found = match unless_missing(self.persistent_volumes().get_metadata(&name).await) {

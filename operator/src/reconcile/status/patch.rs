@@ -37,8 +37,8 @@ fn changes(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<BTre
         return None;
     }
     let (before, after) = (fields(before)?, fields(after)?);
-    let differs = |(key, text): &(&String, &Box<RawValue>)| before.get(*key).is_none_or(|it| it.get() != text.get());
-    let changed = after.iter().filter(differs);
+    let differs = |key: &str, text: &RawValue| before.get(key).is_none_or(|it| it.get() != text.get());
+    let changed = after.iter().filter(|(key, text)| differs(key, text));
     let changed = changed.filter_map(|(key, text)| Some((key.clone(), serde_json::from_str(text.get()).ok()?)));
     let removed = before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Value::Null));
     Some(changed.chain(removed).collect())

@@ -1,0 +1,60 @@
+//! What the health server says of this process.
+#![expect(clippy::disallowed_methods, reason = "how long MiniClusters have waited")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use kube::runtime::reflector::Store;
+use tokio::sync::watch as signal;
+
+use crate::health::metrics::{LiveState, Metrics};
+use crate::health::queue::Queue;
+use crate::health::server;
+use crate::observe::Key;
+use crate::observe::cluster::Cluster;
+use crate::observe::watch::KINDS;
+
+/// What the health server reads once this process leads.
+struct Serving {
+    store: Store<Cluster>,
+    is_synced: signal::Receiver<usize>,
+    queue: Queue<Key>,
+}
+
+/// State of this process for the health server.
+pub(super) struct Health {
+    metrics: Arc<Metrics>,
+    waits: AtomicBool,
+    serving: OnceLock<Serving>,
+}
+
+impl Health {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Health {
+        Health { metrics, waits: AtomicBool::new(false), serving: OnceLock::new() }
+    }
+
+    pub(super) fn set_waiting(&self, waits: bool) {
+        self.waits.store(waits, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_serving(&self, store: Store<Cluster>, is_synced: signal::Receiver<usize>, queue: Queue<Key>) {
+        // Set once: the process ends when it stops serving.
+        let _ = self.serving.set(Serving { store, is_synced, queue });
+    }
+}
+
+impl server::Answers for Health {
+    fn is_ready(&self) -> bool {
+        let synced = self.serving.get().is_some_and(|serving| *serving.is_synced.borrow() >= KINDS);
+        synced || self.waits.load(Ordering::Relaxed)
+    }
+
+    fn metrics(&self) -> String {
+        let serving = self.serving.get();
+        let clusters = serving.map(|serving| serving.store.state()).unwrap_or_default();
+        let phases = clusters.iter().filter_map(|cluster| cluster.0.as_ref().ok()?.status.as_ref()?.phase.as_deref());
+        let queue = serving.map(|serving| serving.queue.snapshot(Instant::now())).unwrap_or_default();
+        self.metrics.text(LiveState { is_ready: self.is_ready(), queue, phases })
+    }
+}

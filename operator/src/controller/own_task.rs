@@ -1,0 +1,74 @@
+//! Work in a task of its own. kube's controller polls all running reconciles whenever one of them moves, and within one task
+//! each is polled in full: with thousands of them, a fifth of all work.
+#![expect(clippy::disallowed_methods, reason = "starts the task")]
+
+use std::task::{Poll, Waker};
+
+use futures::{FutureExt, future};
+use tokio::task::coop;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Runs `work` in a task of its own, which is aborted when the returned future is dropped. A poll of that future only looks
+/// whether the task has ended, unless somebody else is to be woken than at the poll before.
+pub(super) fn in_own_task<T, F>(work: F) -> impl Future<Output = T> + Send + Unpin
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let mut task = AbortOnDropHandle::new(tokio::spawn(work));
+    let mut woken: Option<Waker> = None;
+    future::poll_fn(move |polling| {
+        if !task.is_finished() && woken.as_ref().is_some_and(|waker| waker.will_wake(polling.waker())) {
+            return Poll::Pending;
+        }
+        woken = Some(polling.waker().clone());
+        // (Where the caller's budget is used up, a handle that minds it would not keep the waker.)
+        coop::unconstrained(&mut task).poll_unpin(polling).map(|ended| match ended {
+            Ok(result) => result,
+            // The task has panicked outside of `panics::catch`: nothing else ends it early.
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_polled_a_task_last_learns_of_its_end() {
+        let (end, ended) = tokio::sync::oneshot::channel();
+        let mut work = in_own_task(ended);
+        let mut by_somebody_else = std::task::Context::from_waker(Waker::noop());
+        assert!(work.poll_unpin(&mut by_somebody_else).is_pending());
+        let later = async {
+            tokio::task::yield_now().await;
+            end.send("done").unwrap();
+        };
+        let in_time = tokio::time::timeout(Duration::from_secs(10), async { tokio::join!(work, later).0 });
+        assert_eq!(in_time.await.unwrap(), Ok("done"));
+    }
+
+    /// Tokio's handles keep no waker when the budget of the task that polls them is used up.
+    #[tokio::test]
+    async fn whoever_has_no_budget_left_learns_of_the_end_of_a_task() {
+        let (end, ended) = tokio::sync::oneshot::channel();
+        let mut work = in_own_task(ended);
+        let mut is_first = true;
+        let waits = tokio::spawn(future::poll_fn(move |polling| {
+            if std::mem::take(&mut is_first) {
+                while coop::has_budget_remaining() {
+                    assert!(pin!(coop::consume_budget()).poll_unpin(polling).is_ready());
+                }
+            }
+            work.poll_unpin(polling)
+        }));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        end.send("done").unwrap();
+        let in_time = tokio::time::timeout(Duration::from_secs(10), waits);
+        assert_eq!(in_time.await.unwrap().unwrap(), Ok("done"));
+    }
+}
