@@ -91,6 +91,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "cli",
         ],
     ),
+    ("operator/src/controller", &["own_task", "health"]),
     (
         "operator/src/observe",
         &["partial", "job", "node", "pod", "service", "storage", "cluster", "pod_end", "workload", "watch"],
