@@ -86,7 +86,11 @@ async fn rush(number: usize, report: &mut Report) {
         // The first of its kind takes longer: the API server makes the first caller of a new CRD wait for 2 s.
         jobs_made(&client, "first", 1, RUSH, by_hand("first")).await;
         baselines.push(jobs_made(&client, "baseline", number, RUSH, by_hand("baseline")).await.0.as_secs_f64());
+        let pods = pods(&client, "baseline").await;
         drop(plane);
+        if round == rounds {
+            report.figure(&format!("rush-{number}-baseline-pods"), pods);
+        }
         alls.push(with_operator(number, (round == rounds).then_some(&mut *report)).await);
     }
     let (baseline, all) = (median(&baselines), median(&alls));
@@ -113,6 +117,7 @@ async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
     let before = (operator.calls().await, operator.writes().await, bytes.load(Ordering::Relaxed));
     let (all, times) = jobs_made(&client, "bench", number, RUSH, cluster("bench")).await;
     let Some(report) = report else { return all.as_secs_f64() };
+    report.figure(&format!("rush-{number}-pods"), pods(&client, "bench").await);
     operator.is_quiet().await;
     let calls = operator.calls().await - before.0;
     let writes = operator.writes().await - before.1;
@@ -134,6 +139,13 @@ async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
         report.figure(&format!("rush-{number}-{what}"), value);
     }
     all.as_secs_f64()
+}
+
+/// The pods that the Job controller has made so far, which takes from the time of everybody else.
+async fn pods(client: &Client, namespace: &str) -> f64 {
+    let first = Api::<Pod>::namespaced(client.clone(), namespace).list_metadata(&ListParams::default().limit(1)).await;
+    let first = first.unwrap();
+    first.items.len() as f64 + first.metadata.remaining_item_count.unwrap_or(0) as f64
 }
 
 /// Makes `number` with `create`; how long until every Job is there, and the times of each, sorted.
