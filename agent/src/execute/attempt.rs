@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
-use super::Executor;
 use super::broker_policy::{BrokerPolicy, Ended, terms};
+use super::executor::Executor;
 use super::session::{LIMITS, Session};
 use crate::execute::timing::flux_time;
 use crate::flux_rpc::connection::Broker;

@@ -15,7 +15,7 @@ use flux_shared::exit::{Category, REPLACE};
 use flux_shared::pauses;
 
 use super::broker_policy::Ended;
-use super::{Executor, wait_failed};
+use super::executor::{Executor, wait_failed};
 use crate::plan::{self, Launch};
 use crate::report::failure::Failure;
 use crate::supervise::{End, orphans};

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use flux_shared::exit::{NOT_FOUND, of_signal};
 
-use super::Executor;
-use super::archive::BrokerEnd;
+use super::broker_end::BrokerEnd;
 use super::broker_policy::Ended;
+use super::executor::Executor;
 use crate::execute::program_note::noted;
 use crate::plan::{AtEnd, Launch, Part};
 use crate::report::failure::Failure;

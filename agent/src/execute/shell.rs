@@ -23,7 +23,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio::io::unix::AsyncFd;
 
 use super::session::{Session, current_limits, shell_changes};
-use super::state::{self, State};
+use super::shell_state::{self, State};
 use crate::plan::Snippet;
 use crate::report::failure::Failure;
 use crate::supervise::program::{Child, Environment, Output, Program};
@@ -214,7 +214,7 @@ impl Shell {
                         Err(nix::errno::Errno::EAGAIN) => ready.clear_ready(),
                         Err(error) => return Err(error.into()),
                     }
-                    if let Some(state) = state::parse(&bytes) {
+                    if let Some(state) = shell_state::parse(&bytes) {
                         return Ok(Ok(state));
                     }
                     if let Some(code) = unusable_code(&bytes) {

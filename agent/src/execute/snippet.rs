@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use flux_shared::pauses;
 
+use super::executor::{Executor, Flow};
 use super::shell::{Outcome, Shell};
-use super::{Executor, Flow};
 use crate::plan::{Snippet, SnippetPhase};
 use crate::report::activity::Activity;
 use crate::report::failure::Failure;

@@ -16,6 +16,7 @@ use test_support::waiting::{DEADLINE, eventually};
 
 use super::*;
 use crate::plan::{AtEnd, Launch, Part, Reach, Snippet, SnippetPhase, Stdout, VERSION, Waits};
+use crate::report::activity::ActivityFile;
 use crate::testing::{self, OF_ITS_OWN, stop_after};
 
 /// With what a shell starts to tell its state.
@@ -34,14 +35,8 @@ fn options() -> Options {
 /// What `flux-agent snippet-state` tells, as far as it matters here: this program is not flux-agent.
 const AGENT: &str = "#!/bin/sh\nprintf 'status=%s\\0umask=0022\\0directory=/\\0as-flux=\\0environment\\0PATH=%s\\0end\\0' \"$3\" \"$PATH\" >\"$2\"\n";
 
-/// The container's code after these steps.
-fn execute_all(role: Role, quiet: bool, steps: Vec<Step>) -> Result<u8, Failure> {
-    execute_to_the_end(role, quiet, steps).0
-}
-
-/// … and what they found out about its end.
-fn execute_to_the_end(role: Role, quiet: bool, steps: Vec<Step>) -> (Result<u8, Failure>, Ending) {
-    let plan = Plan {
+fn plan(role: Role, quiet: bool, steps: Vec<Step>) -> Plan {
+    Plan {
         version: VERSION,
         cluster: "mc".into(),
         role,
@@ -54,7 +49,17 @@ fn execute_to_the_end(role: Role, quiet: bool, steps: Vec<Step>) -> (Result<u8, 
         binding: None,
         notices: Vec::new(),
         steps: steps.into_iter().map(|step| Planned { step, depends_on: Vec::new() }).collect(),
-    };
+    }
+}
+
+/// The container's code after these steps.
+fn execute_all(role: Role, quiet: bool, steps: Vec<Step>) -> Result<u8, Failure> {
+    execute_to_the_end(role, quiet, steps).0
+}
+
+/// … and what they found out about its end.
+fn execute_to_the_end(role: Role, quiet: bool, steps: Vec<Step>) -> (Result<u8, Failure>, Ending) {
+    let plan = plan(role, quiet, steps);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
@@ -225,20 +230,8 @@ fn stopped_before(launch: &Launch) -> u8 {
         let mut supervisor = Supervisor::new().unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::SIGTERM).unwrap();
         let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
-        let mut executor = Executor {
-            files: Files::new("/".as_ref(), "test"),
-            options: options(),
-            session: Session::of_process(),
-            supervisor: &mut supervisor,
-            shell: None,
-            record: None,
-            timed: false,
-            waits: Waits::default(),
-            timeline: &mut timeline,
-            ending: &mut ending,
-            came_up: false,
-            broker_end: None,
-        };
+        let plan = plan(Role::Lead, false, Vec::new());
+        let mut executor = Executor::new(&plan, options(), &mut supervisor, &mut timeline, &mut ending);
         executor.launch(launch).await.unwrap()
     })
 }
