@@ -71,9 +71,8 @@ pub async fn execute(
     let mut executor = Executor::new(plan, options, supervisor, timeline, ending);
     let result = executor.all_steps(plan, again).await;
     executor.record_what_followed(&result);
-    if let Some(shell) = executor.shell.take() {
-        let _ = shell.end(executor.supervisor).await;
-    }
+    // Where the container ends before the step that says so.
+    let _ = executor.end_shell().await;
     result
 }
 
@@ -82,12 +81,12 @@ impl Executor<'_> {
         let is_replan = |planned: &Planned| planned.step == Step::Replan;
         let before = plan.steps.iter().position(is_replan).map_or(plan.steps.len(), |at| at + 1);
         let (first, rest) = plan.steps.split_at(before);
-        let mut done = self.steps(plan, first, rest).await?;
+        let mut done = self.steps(&plan.role, first).await?;
         // No program stands before Replan: unless the container has ended, all of the rest is still to be done.
         if matches!(done, Done::Went(_)) && !rest.is_empty() {
             let plan = again()?;
             let after = plan.steps.iter().position(is_replan).map_or(0, |at| at + 1);
-            done = self.steps(&plan, &plan.steps[after..], &[]).await?;
+            done = self.steps(&plan.role, &plan.steps[after..]).await?;
         }
         Ok(match done {
             Done::Exit(code) => code,
@@ -95,20 +94,19 @@ impl Executor<'_> {
         })
     }
 
-    /// Executes `steps` of the plan; `rest` are those that come after them.
-    async fn steps(&mut self, plan: &Plan, steps: &[Planned], rest: &[Planned]) -> Result<Done, Failure> {
+    async fn steps(&mut self, role: &Role, steps: &[Planned]) -> Result<Done, Failure> {
         let mut code = None;
-        for (number, planned) in steps.iter().enumerate() {
+        for planned in steps {
             if code.is_none()
                 && let Some(signal) = self.supervisor.take_stop_signal()
             {
                 tracing::info!(stage = "stop", "received signal {signal}: stopping");
-                return Ok(Done::Exit(stop_code(&plan.role, signal)));
+                return Ok(Done::Exit(stop_code(role, signal)));
             }
             if planned.step == Step::Stay && code.is_some_and(|code| code != 0) {
                 break;
             }
-            match self.step_with_retries(&planned.step, &plan.role).await {
+            match self.step_with_retries(&planned.step, role).await {
                 Ok(Flow::Next) => {}
                 Ok(Flow::Ended(with)) => code = Some(with),
                 // The job's own failure is never hidden by what comes after it.
@@ -123,14 +121,6 @@ impl Executor<'_> {
                     }
                     _ => return Err(failure),
                 },
-            }
-            let more_snippets =
-                steps[number + 1..].iter().chain(rest).any(|planned| matches!(planned.step, Step::Snippet(_)));
-            if !more_snippets && let Some(shell) = self.shell.take() {
-                shell
-                    .end(self.supervisor)
-                    .await
-                    .map_err(|error| Failure::internal(format!("failed to end the shell: {error}")))?;
             }
         }
         Ok(Done::Went(code))
@@ -187,7 +177,9 @@ impl Executor<'_> {
             }
             Step::Replan => {}
             Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
+            Step::Shell(shell) => self.planned_shell = Some(shell.clone()),
             Step::Snippet(snippet) => return self.snippet(snippet, begin).await,
+            Step::EndShell => self.end_shell().await?,
             Step::WaitParent(parent) => return self.wait_parent(parent).await,
             Step::WaitSocket { path } => return self.wait_socket(path, begin).await,
             Step::Launch(launch) => return self.launch(launch).await.map(Flow::Ended),

@@ -60,7 +60,7 @@ pub use from_environment::FromEnvironment;
 pub use instance::Instance;
 pub use launch::{AtEnd, Launch, Metrics, Parent, Part, Reach, RunAs, Stdout};
 use resolved::Resolved;
-pub use step::{Content, Planned, Snippet, SnippetPhase, Step};
+pub use step::{Content, Planned, Snippet, SnippetPhase, SnippetShell, Step};
 
 /// Version of the JSON form.
 pub const VERSION: u32 = 1;
@@ -119,6 +119,7 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
         ContainerRole::Runner if resolved.is_lead() => (Role::Lead, lead::steps(&resolved)?),
         ContainerRole::Runner => (Role::Follower, follower::steps(&resolved)?),
     };
+    let steps = snippets::in_one_shell(&resolved, steps)?;
     let logging = &spec.logging;
     Ok(Plan {
         version: VERSION,

@@ -7,7 +7,8 @@ use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::display::{quote, word};
 use crate::plan::{
-    AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, SnippetPhase, Stdout, Step, Waits,
+    AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, SnippetPhase, SnippetShell, Stdout,
+    Step, Waits,
 };
 
 const ASSUMED: &str =
@@ -216,11 +217,16 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first("environment");
             changes.iter().for_each(|change| line_of(out, 2, &variable(change)));
         }
+        Step::Shell(SnippetShell { argv, as_flux }) => {
+            let argv: Vec<String> = argv.iter().map(|word| quote(word)).collect();
+            first(&format!("the snippets run in {}", argv.join(" ")));
+            line_of(out, 2, &format!("with asFlux={}, which is not exported", quote(as_flux)));
+        }
         Step::Snippet(snippet) => {
             first(&format!("snippet {}", snippet_notes(snippet)));
-            line_of(out, 2, &format!("with asFlux={}, which is not exported", quote(&snippet.as_flux)));
             block(out, &snippet.source);
         }
+        Step::EndShell => first("end the shell of the snippets"),
         Step::Replan => first("look up the user again: a snippet may have added it"),
         Step::WaitParent(Parent { host, by_name: true, .. }) => first(&format!("wait until {host} has an address")),
         Step::WaitParent(Parent { host, port, .. }) => first(&format!("wait until {host} answers on port {port}")),
@@ -294,17 +300,16 @@ fn variable(change: &EnvChange) -> String {
     }
 }
 
-/// The shell with its options, what its exit code means, whether its output is shown.
+/// What its exit code means, whether its output is shown.
 fn snippet_notes(snippet: &Snippet) -> String {
-    let Snippet { name, shell, options, phase, strict, silent, .. } = snippet;
-    let shell: Vec<String> = std::iter::once(quote(shell)).chain(options.iter().map(|option| quote(option))).collect();
+    let Snippet { name, phase, strict, silent, .. } = snippet;
     let end = match (phase, strict) {
         (SnippetPhase::Program, _) => "its exit code is the container's",
         (_, true) => "a failure ends the container with its code",
         (_, false) => "a failure is reported and ignored",
     };
     let silent = if *silent { "; its output is not shown" } else { "" };
-    format!("{name}, in {}; {end}{silent}", shell.join(" "))
+    format!("{name}; {end}{silent}")
 }
 
 /// Which processes a stop signals and when, and where the broker is asked for its state.

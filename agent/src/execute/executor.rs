@@ -10,7 +10,7 @@ use super::shell::Shell;
 use super::start_record::Record;
 use super::timing::Timeline;
 use crate::files::Files;
-use crate::plan::{self, Plan, Role, Waits};
+use crate::plan::{self, Plan, Role, SnippetShell, Waits};
 use crate::report::activity::ActivityFile;
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
@@ -37,6 +37,8 @@ pub struct Executor<'a> {
     pub(super) files: Files,
     pub(super) session: Session,
     pub(super) supervisor: &'a mut Supervisor,
+    /// The shell of the snippets, as planned, and while it runs.
+    pub(super) planned_shell: Option<SnippetShell>,
     pub(super) shell: Option<Shell>,
     /// The record of this start, once it is made.
     pub(super) record: Option<Record>,
@@ -77,6 +79,7 @@ impl<'a> Executor<'a> {
             options,
             session: Session::of_process(),
             supervisor,
+            planned_shell: None,
             shell: None,
             record: None,
             timed: plan.log.timed,

@@ -24,7 +24,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::session::{Session, current_limits, shell_changes};
 use super::shell_state::{self, State};
-use crate::plan::Snippet;
+use crate::plan::SnippetShell;
 use crate::report::failure::Failure;
 use crate::supervise::program::{Child, Environment, Output, Program};
 use crate::supervise::{Event, Supervisor, is_stop, terminal};
@@ -91,8 +91,13 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Starts the shell of the `first` snippet, and of those that follow it.
-    pub fn start(supervisor: &Supervisor, session: &Session, first: &Snippet, agent: &Path) -> Result<Shell, Failure> {
+    /// Starts the planned shell.
+    pub fn start(
+        supervisor: &Supervisor,
+        session: &Session,
+        planned: &SnippetShell,
+        agent: &Path,
+    ) -> Result<Shell, Failure> {
         let plumbing = || -> io::Result<_> {
             let (ask_there, ask) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
             let (reply, reply_there) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
@@ -122,8 +127,7 @@ impl Shell {
             theirs[1].as_raw_fd(),
             theirs[2].as_raw_fd(),
         ];
-        let mut argv = command_line(first, &numbers);
-        argv.push(first.as_flux.clone().into());
+        let argv = command_line(planned, &numbers);
         let program = Program {
             argv: &argv,
             environment: &session.environment,
@@ -249,12 +253,12 @@ fn unusable_code(bytes: &[u8]) -> Option<u8> {
     std::str::from_utf8(&line[at + LOST.len()..]).ok()?.parse().ok()
 }
 
-fn command_line(snippet: &Snippet, numbers: &[RawFd]) -> Vec<OsString> {
-    let mut argv: Vec<OsString> = vec![snippet.shell.clone().into()];
-    argv.extend(snippet.options.iter().map(OsString::from));
-    argv.extend(["-c", DRIVER, "flux-agent"].map(OsString::from));
-    argv.extend(numbers.iter().map(|number| OsString::from(format!("/proc/self/fd/{number}"))));
-    argv
+fn command_line(planned: &SnippetShell, numbers: &[RawFd]) -> Vec<OsString> {
+    let mut argv = planned.argv.clone();
+    argv.extend(["-c", DRIVER, "flux-agent"].map(str::to_owned));
+    argv.extend(numbers.iter().map(|number| format!("/proc/self/fd/{number}")));
+    argv.push(planned.as_flux.clone());
+    argv.into_iter().map(OsString::from).collect()
 }
 
 /// Replaces the content of a memory file by `bytes`.

@@ -15,7 +15,7 @@ use flux_shared::words::Word;
 use test_support::waiting::{DEADLINE, eventually};
 
 use super::*;
-use crate::plan::{AtEnd, Launch, Part, Reach, Snippet, SnippetPhase, Stdout, VERSION, Waits};
+use crate::plan::{AtEnd, Launch, Part, Reach, Snippet, SnippetPhase, SnippetShell, Stdout, VERSION, Waits};
 use crate::report::activity::ActivityFile;
 use crate::testing::{self, OF_ITS_OWN, stop_after};
 
@@ -105,9 +105,12 @@ fn start(launch: Launch) -> Step {
 }
 
 fn snippet(name: &'static str, source: &str) -> Snippet {
-    let (shell, source) = ("/bin/sh".to_owned(), source.to_owned());
-    let as_flux = "/elsewhere/agent as-flux".to_owned();
-    Snippet { name, shell, options: &[], as_flux, source, strict: false, phase: SnippetPhase::Before, silent: false }
+    Snippet { name, source: source.into(), strict: false, phase: SnippetPhase::Before, silent: false }
+}
+
+fn shell(argv: &[&str]) -> Step {
+    let argv = argv.iter().map(|word| (*word).to_owned()).collect();
+    Step::Shell(SnippetShell { argv, as_flux: "/elsewhere/agent as-flux".into() })
 }
 
 pub(super) fn program(folder: &Path, name: &str, text: &str) -> String {
@@ -365,11 +368,13 @@ fn whose_end_is_that_of_a_program_is_the_plans_word_whatever_its_end_means() {
 fn what_a_snippet_may_print_is_the_plans_word_not_its_names() {
     let told = alone("what_a_snippet_may_print_is_the_plans_word_not_its_names", |_| {
         let steps = vec![
+            shell(&["/bin/sh"]),
             Step::Snippet(snippet("pre", "echo pre is heard")),
             Step::Snippet(Snippet { silent: true, ..snippet("post", "echo post is not") }),
         ];
         assert_eq!(execute_all(Role::Lead, true, steps).unwrap(), 0);
-        let loud = vec![Step::Snippet(Snippet { silent: true, ..snippet("pre", "echo nor is this") })];
+        let silent = Snippet { silent: true, ..snippet("pre", "echo nor is this") };
+        let loud = vec![shell(&["/bin/sh"]), Step::Snippet(silent)];
         assert_eq!(execute_all(Role::Lead, false, loud).unwrap(), 0);
     });
     if !told.is_empty() {
@@ -384,6 +389,7 @@ fn what_a_snippets_end_means_is_the_plans_word_not_its_names() {
         let at = |name: &str| folder.join(name);
         // The one called post is the program, the one called command is not.
         let steps = vec![
+            shell(&["/bin/sh"]),
             Step::Snippet(snippet("command", "exit_with() { return 4; }; exit_with")),
             Step::Snippet(Snippet { phase: SnippetPhase::Program, ..snippet("post", "exit 5") }),
         ];
@@ -394,6 +400,7 @@ fn what_a_snippets_end_means_is_the_plans_word_not_its_names() {
             stop_after(path.clone());
             let source = format!("touch {}; while :; do sleep 0.02; done", path.display());
             let steps = vec![
+                shell(&["/bin/sh"]),
                 Step::Snippet(Snippet { phase: SnippetPhase::Program, ..snippet("post", "true") }),
                 Step::Snippet(Snippet { phase, ..snippet("pre", &source) }),
             ];
@@ -411,27 +418,35 @@ fn what_runs_as_fluxs_user_is_the_plans_words_whatever_the_agent_is_called() {
             at("told"),
             at("there")
         );
-        let step = Step::Snippet(Snippet { as_flux: agent.clone(), ..snippet("pre", &source) });
-        assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 0);
+        let shell = Step::Shell(SnippetShell { argv: vec!["/bin/sh".into()], as_flux: agent.clone() });
+        let steps = vec![shell, Step::Snippet(snippet("pre", &source))];
+        assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 0);
         assert_eq!(fs::read_to_string(at("told")).unwrap(), agent);
         assert_eq!(fs::read_to_string(at("there")).unwrap(), "none", "it is not exported");
     });
 }
 
 #[test]
-fn the_shell_and_its_options_are_the_plans() {
-    alone("the_shell_and_its_options_are_the_plans", |folder| {
+fn the_shell_its_options_and_its_end_are_the_plans() {
+    alone("the_shell_its_options_and_its_end_are_the_plans", |folder| {
         let at = |name: &str| folder.join(name).display().to_string();
-        // By its name it would be bash, and strict for its snippet: the plan gives no options.
-        let shell = program(
+        // By its name it would be bash, and strict for its snippets: the plan gives no such options.
+        let bash = program(
             folder,
             "bash",
-            &format!("#!/bin/sh\nprintf '%s\\n' \"$1\" >{}\nexec /bin/sh \"$@\"\n", at("first")),
+            &format!("#!/bin/sh\nprintf '%s\\n' \"$1\" >>{}\nexec /bin/sh \"$@\"\n", at("first")),
         );
-        let source = format!("false; touch {}", at("went-on"));
-        let step = Step::Snippet(Snippet { shell, strict: true, ..snippet("pre", &source) });
-        assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 0);
-        assert_eq!(fs::read_to_string(at("first")).unwrap(), "-c\n");
+        let of = |source: String| Step::Snippet(Snippet { strict: true, ..snippet("pre", &source) });
+        let source = format!("false; touch {}; trap 'touch {}' EXIT", at("went-on"), at("ended"));
+        // The second sees whether the shell has ended; if so, it is in another one.
+        let told = || of(format!("[ -e {} ] && exit 3", at("ended")));
+        let steps = |end| [vec![shell(&[&bash, "-f"]), of(source.clone())], end, vec![told()]].concat();
+        assert_eq!(execute_all(Role::Lead, false, steps(vec![])).unwrap(), 0);
+        assert_eq!(fs::read_to_string(at("first")).unwrap(), "-f\n");
         assert!(Path::new(&at("went-on")).exists());
+        fs::remove_file(at("ended")).unwrap();
+        assert_eq!(execute_all(Role::Lead, false, steps(vec![Step::EndShell])).unwrap(), 3);
+        assert_eq!(fs::read_to_string(at("first")).unwrap(), "-f\n".repeat(3));
+        assert!(execute_all(Role::Lead, false, vec![told()]).is_err(), "no shell is planned");
     });
 }

@@ -16,13 +16,13 @@ const JOB_SHELL: &str = "flux-shell";
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let mut steps = runner::prepare(resolved)?;
-    steps.extend(snippets::step(resolved, "workerPre", resolved.spec.runner.snippets.worker_pre.as_ref())?);
+    steps.extend(snippets::step(resolved, "workerPre", resolved.spec.runner.snippets.worker_pre.as_ref()));
     let parent = parent(resolved)?;
     // The parent must answer before the broker starts.
     let wait = parent.clone().map(|parent| Planned::with(&["cluster_domain"], Step::WaitParent(parent)));
     steps.extend(wait);
     steps.push(launch(resolved, parent)?);
-    steps.extend(snippets::post(resolved, resolved.spec.runner.snippets.post.as_ref())?);
+    steps.extend(snippets::post(resolved, resolved.spec.runner.snippets.post.as_ref()));
     Ok(steps)
 }
 

@@ -44,8 +44,13 @@ pub enum Step {
     Link { path: String, target: String },
     /// Variables for every later step.
     Environment { changes: Vec<EnvChange> },
+    /// The one shell that runs all of the container's snippets: the first of them starts it, and one that follows a program
+    /// which has ended it starts it again.
+    Shell(SnippetShell),
     /// The user's shell source; state carries over to later snippets and to every later step's environment.
     Snippet(Snippet),
+    /// The snippets' shell ends: what it traps on EXIT runs.
+    EndShell,
     /// Plan the rest of the steps anew, with what the container says now: a snippet before may have made the user that Flux is to
     /// run as.
     #[serde(rename = "look-again")]
@@ -96,17 +101,20 @@ pub enum Content {
     },
 }
 
+/// The shell of a container's snippets.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SnippetShell {
+    /// The shell, and the options that it is started with.
+    pub argv: Vec<String>,
+    /// The value of `$asFlux`: words that run what follows them as Flux's user. Not exported.
+    pub as_flux: String,
+}
+
 /// Shell source of the user's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Snippet {
     /// The name of its field in the MiniCluster.
     pub name: &'static str,
-    /// The one shell that runs all of a container's snippets, and the options that it is started with.
-    pub shell: String,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    pub options: &'static [&'static str],
-    /// The value of `$asFlux`: words that run what follows them as Flux's user. Not exported.
-    pub as_flux: String,
     pub source: String,
     /// Whether a failure ends the container with its code; otherwise it is logged and ignored.
     pub strict: bool,
