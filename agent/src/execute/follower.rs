@@ -24,15 +24,12 @@ use crate::wait::{self, Backoff, Missing, Parent, Reporter};
 /// Pauses between two starts of a follower's broker.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How long a follower that stays waits for the lead's port to close. An open port then counts as the lead's next attempt: a
-/// restart between two looks goes unnoticed. A broker that connects too early is rejected, and retries.
+/// Time a follower waits for the lead's port to close. If it stays open, that counts as the next attempt.
 const WAY_DOWN: Duration = Duration::from_secs(5);
-/// Time between two looks whether a broker is down.
+/// Interval between checks whether a broker is down.
 const LOOK_WHETHER_DOWN: Duration = Duration::from_millis(200);
-/// Time between two looks at a lead that is not the parent: all brokers below one that is gone look at the same lead.
+/// Interval between checks of a lead that is not the parent.
 const LOOK_AT_LEAD: Duration = Duration::from_secs(5);
-/// How long the DNS name of a lead that was there must be missing to count as its end, by default.
-const LEAD_GONE: Duration = Duration::from_secs(30);
 /// A broker that was up for this long had a good start: earlier failures no longer count.
 const GOOD_RUN: Duration = Duration::from_secs(60);
 
@@ -101,7 +98,7 @@ impl Executor<'_> {
             if self.pause(pause).await?.is_err() {
                 return Ok(REPLACE);
             }
-            if let Some(code) = self.await_parent_return(&mut above, again).await? {
+            if let Some(code) = self.await_parent_return(&mut above).await? {
                 return Ok(code);
             }
         }
@@ -149,12 +146,13 @@ impl Executor<'_> {
     ///
     /// A lead that ended for good leaves DNS (a headless Service forgets a pod that has ended); one that restarts is in
     /// DNS and refuses, or is away for as long as the Job needs for a new pod. So a missing name counts as the end
-    /// after a while, unless the lead may start `again`; a refusal only where a bound was asked for. A parent that is not
-    /// the lead may be away as long as the lead is not.
-    async fn await_parent_return(&mut self, above: &mut Above, again: bool) -> Result<Option<u8>, Failure> {
+    /// after a while, where the plan says so; a refusal only where a bound was asked for. A parent that is not the lead
+    /// may be away as long as the lead is not.
+    async fn await_parent_return(&mut self, above: &mut Above) -> Result<Option<u8>, Failure> {
         let Above { parent: Some(parent), lead } = above else { return Ok(None) };
-        let gone = (!again).then(|| self.waits.lead_gone.map_or(LEAD_GONE, Duration::from_secs));
-        let waited = until_parent_answers(parent, lead.as_mut(), gone, self.waits.lead_silent.map(Duration::from_secs));
+        let bound = |seconds: Option<u64>| seconds.map(Duration::from_secs);
+        let (gone, silent) = (bound(self.waits.lead_gone), bound(self.waits.lead_silent));
+        let waited = until_parent_answers(parent, lead.as_mut(), gone, silent);
         let waited = self.supervisor.unless_stopped(waited).await;
         match waited.map_err(wait_failed)? {
             Err(_) => Ok(Some(REPLACE)),

@@ -1,5 +1,4 @@
-//! The executor obeys the plan. Each plan here says otherwise than one could guess from words, names and neighbouring steps, and
-//! what happens is what the plan says.
+//! The executor follows the plan. Each plan here contradicts what one might guess from names, words or other steps.
 
 use std::fs;
 use std::io::Read;

@@ -69,6 +69,21 @@ fn a_follower_below_another_names_the_lead_and_who_goes_along_with_it() {
 }
 
 #[test]
+fn a_follower_ends_when_the_leads_name_is_gone_unless_the_lead_may_start_again() {
+    let lead_gone = |index: u32, text: &str, told: Option<u64>| {
+        let told = Waits { lead_gone: told, ..Waits::default() };
+        run(&spec(&format!("size = 2\n{text}")), &facts(index)).with_waits(told).waits.lead_gone
+    };
+    let own = "[flux]\nlead_gone = 7\n";
+    assert_eq!([("", None), (own, None), (own, Some(9))].map(|(text, told)| lead_gone(1, text, told)), [30, 7, 9].map(Some));
+    let again = "restart_policy = 'OnFailure'\n";
+    for text in [again, "[flux]\ncomplete_workers = true\n", "[flux]\nbroker_config = ''\n"] {
+        assert_eq!(lead_gone(1, text, Some(9)), None, "{text}");
+    }
+    assert_eq!(lead_gone(0, own, Some(9)), None, "a lead waits for nobody");
+}
+
+#[test]
 fn a_job_on_a_node_that_goes_alone_is_known_by_fluxs_shell() {
     assert_eq!((lead(PROGRAM).job_shell, follower("").job_shell), (None, Some("flux-shell")));
     assert_eq!(follower("[flux]\ndisable_socket = true\n").job_shell, None, "it never goes alone: nobody can be asked");
