@@ -149,7 +149,7 @@ impl Plan {
         if self.role == Role::Follower {
             self.waits = Waits {
                 parent_deadline: told.parent_deadline.or(self.waits.parent_deadline),
-                // None: nothing ends this pod when the name is missing.
+                // None: a missing name does not end this pod.
                 lead_gone: self.waits.lead_gone.map(|planned| told.lead_gone.unwrap_or(planned)),
                 lead_silent: told.lead_silent.or(self.waits.lead_silent),
             };

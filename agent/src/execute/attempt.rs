@@ -71,7 +71,7 @@ impl Executor<'_> {
         if !launch.program.is_empty() {
             self.ending.program = Some((ended.end.code(), shutdown_began(&states).unwrap_or(ended.at)));
         }
-        self.came_up |= states.iter().any(|(state, _)| state == "run");
+        ended.came_up = states.iter().any(|(state, _)| state == "run");
         for (stage, from, to) in stages(begin, &states, &ended) {
             self.timeline.record_until(stage, from, to);
         }
@@ -184,6 +184,7 @@ mod tests {
                 passed_on: false,
                 lost: None,
                 joined: true,
+                came_up: false,
                 lead_goes_on: None,
                 first_output: first.map(at),
             };

@@ -49,6 +49,8 @@ pub(super) struct Ended {
     pub(super) lost: Option<Missing>,
     /// It was connected to its parent, as far as is known.
     pub(super) joined: bool,
+    /// The instance has been seen in the state `run`.
+    pub(super) came_up: bool,
     /// For a broker: whether the lead stayed up when the broker went down; none: unknown.
     pub(super) lead_goes_on: Option<bool>,
     pub(super) first_output: Option<Instant>,
@@ -103,8 +105,9 @@ impl<'a> BrokerPolicy<'a> {
     /// The supervised end, with what is known of the parent.
     pub(super) fn ended(self, ended: supervise::Ended) -> Ended {
         let supervise::Ended { end, at, stopped, passed_on, first_output } = ended;
-        let joined = self.watch.was_connected();
-        Ended { end, at, stopped, passed_on, lost: self.lost, joined, lead_goes_on: None, first_output }
+        let BrokerPolicy { watch, lost, .. } = self;
+        let joined = watch.was_connected();
+        Ended { end, at, stopped, passed_on, lost, joined, came_up: false, lead_goes_on: None, first_output }
     }
 }
 

@@ -47,8 +47,6 @@ pub struct Executor<'a> {
     pub(super) timeline: &'a mut Timeline,
     /// What the steps find out about the container's end.
     pub(super) ending: &'a mut Ending,
-    /// Whether the instance has been seen in the state `run`.
-    pub(super) came_up: bool,
     /// How the lead's broker ended, once it has.
     pub(super) broker_end: Option<BrokerEnd>,
 }
@@ -86,7 +84,6 @@ impl<'a> Executor<'a> {
             waits: plan.waits,
             timeline,
             ending,
-            came_up: false,
             broker_end: None,
         }
     }

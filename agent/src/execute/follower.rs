@@ -311,7 +311,8 @@ mod tests {
         let at = Instant::now();
         let lost = lost.then(|| Missing::Port(([127, 0, 0, 1], 8050).into()));
         let stopped = stopped.then_some((15, at));
-        Ended { end, at, stopped, passed_on, lost, joined: true, lead_goes_on: None, first_output: None }
+        let (joined, came_up, lead_goes_on, first_output) = (true, false, None, None);
+        Ended { end, at, stopped, passed_on, lost, joined, came_up, lead_goes_on, first_output }
     }
 
     #[test]

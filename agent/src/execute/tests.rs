@@ -95,6 +95,7 @@ pub(super) fn launch(argv: &[&str]) -> Launch {
         metrics: None,
         result: None,
         record: None,
+        needs_instance: false,
         at_end: AtEnd::Exit,
     }
 }
@@ -360,6 +361,27 @@ fn whose_end_is_that_of_a_program_is_the_plans_word_whatever_its_end_means() {
             assert_eq!(code.unwrap(), 6);
             assert_eq!(ending.program.map(|(code, _)| code), program.first().map(|_| 6), "{program:?}");
         }
+    });
+}
+
+#[test]
+fn whether_an_instance_must_come_up_is_the_plans_word_whoever_is_launched() {
+    alone("whether_an_instance_must_come_up_is_the_plans_word_whoever_is_launched", |folder| {
+        let failed = Category::BrokerFailed.code();
+        let ends_with = |code: u8, told: Launch| {
+            let argv = ["/bin/sh", "-c", &format!("exit {code}")].map(Word::literal).into();
+            execute_all(Role::Lead, false, vec![start(Launch { argv, ..told })]).unwrap()
+        };
+        let needs = |part, needs_instance| Launch { part, needs_instance, ..launch(&["any"]) };
+        for part in [Part::Lead, Part::Command] {
+            assert_eq!(ends_with(3, needs(part, false)), 3);
+            assert_eq!(ends_with(3, needs(part, true)), failed, "{part:?}");
+            assert_eq!(ends_with(0, needs(part, true)), 0, "nothing tells that it did not come up");
+            let result = Some(folder.join("empty").display().to_string());
+            assert_eq!(ends_with(0, Launch { result, ..needs(part, true) }), failed, "its program has not begun");
+        }
+        let socket = Some(folder.join("socket").display().to_string());
+        assert_eq!(ends_with(3, Launch { socket, ..needs(Part::Lead, false) }), 3);
     });
 }
 

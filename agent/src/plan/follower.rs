@@ -95,6 +95,7 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         metrics: None,
         result: None,
         record: None,
+        needs_instance: false,
         at_end: at_end(resolved),
     };
     Ok(Planned::with(&facts, Step::Launch(launch.into())))

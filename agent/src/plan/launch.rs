@@ -61,6 +61,10 @@ pub struct Launch {
     /// The file in which each start is recorded, before it, and its end: the program must not run again, or not too often.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
+    /// Whether the container fails with `broker-failed` instead of the broker's code if the instance does not come up: its
+    /// program does not begin, by the `result`, or there is none, and the broker fails before its state is `run`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub needs_instance: bool,
     /// What to do when it ends.
     pub at_end: AtEnd,
 }
@@ -69,8 +73,7 @@ pub struct Launch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// Rank 0: tells the others that it stays, until it is told to stop. If it ends before a program has run, the
-    /// exit code is the agent's (`broker-failed`), not the broker's.
+    /// Rank 0: tells the others that it stays, until it is told to stop.
     Lead,
     /// A broker that joins another. If it is told to stop before it has started, its pod is to be replaced.
     Follower,

@@ -94,6 +94,8 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
         metrics: metrics(resolved),
         result: has_program.then(|| resolved.paths.program_result()),
         record: has_program.then(|| resolved.paths.starts()),
+        // Without a program, only the broker's states tell.
+        needs_instance: has_program || !resolved.spec.flux.disable_socket,
         at_end: if has_program { AtEnd::Exit } else { AtEnd::ExitUnlessStopped },
     };
     Ok(Planned::with(&facts, Step::Launch(launch.into())))

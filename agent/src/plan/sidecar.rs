@@ -55,6 +55,7 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
         metrics: None,
         result: None,
         record: None,
+        needs_instance: false,
         at_end: AtEnd::Exit,
     };
     Some(Planned::with(&["shell", "grace_period"], Step::Launch(launch.into())))
