@@ -1,4 +1,5 @@
-//! What one container of a pod will do, as data. `run` executes this value and `dry-run` prints it: there is only one planner.
+//! What one container of a pod will do, as data. `run` executes this value and `dry-run` prints it: there is only one
+//! planner.
 //!
 //! ```text
 //! (AgentSpec, Facts) ─► plan ─► Plan { steps } ─► execute, in order ─► exit code
@@ -185,8 +186,8 @@ pub struct Waits {
     /// Seconds to wait for the parent at the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_deadline: Option<u64>,
-    /// Seconds that the DNS name of a lead that was there may be missing. None where the lead may start again: that it has no
-    /// name meanwhile says nothing.
+    /// Seconds that the DNS name of a lead that was there may be missing. None where the lead may start again: that it
+    /// has no name meanwhile says nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead_gone: Option<u64>,
     /// Seconds that a lead that has answered before may be silent.

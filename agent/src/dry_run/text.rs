@@ -356,7 +356,6 @@ fn launch_notes(launch: &Launch) -> String {
         Stdout::LineBuffered => notes.push("output live, line by line".into()),
         Stdout::Discard => notes.push("standard output dropped".into()),
     }
-    notes.extend(launch.needs_instance.then(|| "exit with broker-failed if the instance does not come up".into()));
     notes.push(match launch.at_end {
         AtEnd::Exit => "its exit code is the container's".into(),
         AtEnd::ExitUnlessStopped => {
@@ -373,6 +372,7 @@ fn launch_notes(launch: &Launch) -> String {
             format!("restarted if it fails, {limit} times at most; after exit code 0 or the lead's end, wait for the lead's next attempt")
         }
     });
+    notes.extend(launch.needs_instance.then(|| "broker-failed if the instance does not come up".into()));
     notes.join("; ")
 }
 

@@ -26,8 +26,8 @@ use crate::wait::Parent;
 const JOINED: [&str; 4] = ["config-sync", "init", "quorum", "run"];
 
 impl Executor<'_> {
-    /// Starts the program once and supervises it to its end. The inner error is an exit code: the program failed to start, or
-    /// a stop signal came before.
+    /// Starts the program once and supervises it to its end. The inner error is an exit code: the program failed to
+    /// start, or a stop signal came before.
     pub(super) async fn launch_once(
         &mut self,
         launch: &Launch,
@@ -132,8 +132,8 @@ impl Executor<'_> {
 }
 
 /// The stages of a broker's life: `broker` until it is up, `quorum` until enough others are, `submit` until the job's
-/// first output (seen on the lead only), `job` until it begins to shut down, `stop`. Without the broker's states, only the
-/// first output and a stop are known.
+/// first output (seen on the lead only), `job` until it begins to shut down, `stop`. Without the broker's states, only
+/// the first output and a stop are known.
 fn stages(begin: Instant, states: &[(String, Instant)], ended: &Ended) -> Vec<(&'static str, Instant, Instant)> {
     let at = |names: &[&str]| states.iter().find(|(name, _)| names.contains(&name.as_str())).map(|(_, at)| *at);
     let run = at(&["run"]);

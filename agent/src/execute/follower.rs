@@ -3,10 +3,10 @@
 //! ```text
 //! it ends ─ judge ─► with 0: dismissed ─ its parent is the lead, or the lead does not go on ─► the instance has ended
 //!              │                      └─ another parent has left, and the lead goes on ─┐
-//!              └─► it failed, or its parent was lost ───────────────────────────────────┴─► the parent's return ─► again
+//!              └─► it failed, or its parent was lost ───────────────────────────────────┴─► parent returns ─► again
 //! ```
 //!
-//! In a tree a broker dismisses those below it whenever it goes; that is the instance's end only where the lead says so.
+//! In a tree a broker dismisses those below it whenever it goes; that is the instance's end only if the lead says so.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -48,8 +48,8 @@ struct Above {
 }
 
 impl Executor<'_> {
-    /// Runs a follower's broker until the instance has ended, with up to `limit` restarts in a row. Without a limit, one that
-    /// has joined is never restarted. `again`: the lead may start again in its pod, so this pod waits for it.
+    /// Runs a follower's broker until the instance has ended, with up to `limit` restarts in a row. Without a limit,
+    /// one that has joined is never restarted. `again`: the lead may start again in its pod, so this pod waits for it.
     pub(super) async fn launch_follower(
         &mut self,
         launch: &Launch,
@@ -104,7 +104,8 @@ impl Executor<'_> {
         }
     }
 
-    /// What a broker's end means, with what is known of the brokers above. If only the parent has left, waits until it is down.
+    /// What a broker's end means, with what is known of the brokers above. If only the parent has left, waits until it
+    /// is down.
     async fn verdict(&mut self, ended: &Ended, above: &mut Above) -> Result<Verdict, Failure> {
         let verdict = judge(ended);
         let Some(lead) = above.lead.as_mut().filter(|_| verdict == Verdict::Done(0)) else { return Ok(verdict) };
@@ -118,8 +119,8 @@ impl Executor<'_> {
         Ok(left_behind(ended))
     }
 
-    /// Whether the lead goes on: as the broker learned while it shut down, else by probing the lead. A lead that ends is still
-    /// there for a while; a pod that is told to stop has no time to wait for that.
+    /// Whether the lead goes on: as the broker learned while it shut down, else by probing the lead. A lead that ends
+    /// is still there for a while; a pod that is told to stop has no time to wait for that.
     async fn lead_goes_on(&mut self, lead: &mut Parent, ended: &Ended) -> Result<bool, Failure> {
         if let Some(goes_on) = ended.lead_goes_on {
             return Ok(goes_on);
@@ -165,7 +166,8 @@ impl Executor<'_> {
         }
     }
 
-    /// After the end of an instance whose lead may start again: waits for the lead. Returns an exit code if told to stop.
+    /// After the end of an instance whose lead may start again: waits for the lead. Returns an exit code if told to
+    /// stop.
     async fn await_next_attempt(&mut self, parent: Option<&mut Parent>) -> Result<Option<u8>, Failure> {
         tracing::info!(stage = "stop", "the instance has ended; this pod stays for the lead's next attempt");
         let Some(parent) = parent else {
@@ -222,8 +224,8 @@ async fn is_gone_within(lead: &mut Parent, patience: Duration) -> bool {
     }
 }
 
-/// Waits until the parent answers again. The error is what is missing once the lead's DNS name has been `gone`, or the lead
-/// `silent`, for that long. No `lead`: the parent is the lead.
+/// Waits until the parent answers again. The error is what is missing once the lead's DNS name has been `gone`, or the
+/// lead `silent`, for that long. No `lead`: the parent is the lead.
 async fn until_parent_answers(
     parent: &mut Parent,
     mut lead: Option<&mut Parent>,

@@ -60,8 +60,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Reports that the instance ended before its program began: no success, whatever the broker's exit code says, and no
-    /// code of the program's.
+    /// Reports that the instance ended before its program began: no success, whatever the broker's exit code says, and
+    /// no code of the program's.
     fn report_no_program(&mut self, launch: &Launch, ended: &Ended) -> u8 {
         self.ending.program = None;
         if let Some((signal, _)) = ended.stopped {

@@ -32,10 +32,10 @@ use crate::system::raw;
 use crate::system::raw::{ChildSetup, Status};
 
 /// The only shell text of ours that runs: it sources what it is told to and reports. It is a constant, the user's text
-/// is never pasted into it; a loop, because one shell must see all snippets. Two variables that documented snippets build
-/// upon are empty, not unset, which strict mode would take for an error, and `$asFlux` runs what follows it as Flux's user;
-/// they are not exported. A shell that can start no program any more says so by itself; one that cannot even open its pipe
-/// kills itself, which no snippet's `exit` looks like.
+/// is never pasted into it; a loop, because one shell must see all snippets. Two variables that documented snippets
+/// build upon are empty, not unset, which strict mode would take for an error, and `$asFlux` runs what follows it as
+/// Flux's user; they are not exported. A shell that can start no program any more says so by itself; one that cannot
+/// even open its pipe kills itself, which no snippet's `exit` looks like.
 const DRIVER: &str = r#"
 : "${PYTHONPATH=}" "${LD_LIBRARY_PATH=}" "${asFlux=$7}"
 flux_agent_self=$1 flux_agent_ask=$2 flux_agent_changes=$3 flux_agent_snippet=$4 flux_agent_reply=$5 flux_agent_errors=$6
@@ -212,7 +212,8 @@ impl Shell {
                     let mut ready = ready?;
                     let mut chunk = [0; 4096];
                     match nix::unistd::read(ready.get_inner(), &mut chunk) {
-                        // The shell is about to end. The pipe is always ready from now on, which would starve the event of that end.
+                        // The shell is about to end. The pipe is always ready from now on, which would starve the event
+                        // of that end.
                         Ok(0) => closed = true,
                         Ok(count) => bytes.extend_from_slice(&chunk[..count]),
                         Err(nix::errno::Errno::EAGAIN) => ready.clear_ready(),

@@ -1,6 +1,6 @@
-//! The record of a container's starts, on the pod's volume, in a folder that only the agent uses: how often the program has
-//! started, and how it ended. From it a restarted container (after a crash of the node, or `restartPolicy: OnFailure`) knows
-//! whether the program may run again, within `backoffLimit`.
+//! The record of a container's starts, on the pod's volume, in a folder that only the agent uses: how often the program
+//! has started, and how it ended. From it a restarted container (after a crash of the node, or
+//! `restartPolicy: OnFailure`) knows whether the program may run again, within `backoffLimit`.
 //!
 //! ```text
 //! started TIMES ─► the broker, the program ─► ended CODE ─► what failed after it

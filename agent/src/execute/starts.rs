@@ -11,7 +11,8 @@ use crate::plan::{Mode, Owner};
 use crate::report::failure::{Failure, plain};
 
 impl Executor<'_> {
-    /// Whether to go on, by what the record says of earlier starts; the kubelet may restart the container `restarts` times.
+    /// Whether to go on, by what the record says of earlier starts; the kubelet may restart the container `restarts`
+    /// times.
     pub(super) fn check_earlier_starts(&mut self, record: &str, restarts: u32) -> Result<Flow, Failure> {
         let path = self.files.at(record);
         let folder = Path::new(record).parent().and_then(Path::to_str).unwrap_or("/");
