@@ -217,11 +217,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first("environment");
             changes.iter().for_each(|change| line_of(out, 2, &variable(change)));
         }
-        Step::Shell(SnippetShell { argv, as_flux }) => {
-            let argv: Vec<String> = argv.iter().map(|word| quote(word)).collect();
-            first(&format!("the snippets run in {}", argv.join(" ")));
-            line_of(out, 2, &format!("with asFlux={}, which is not exported", quote(as_flux)));
-        }
+        Step::Shell(shell) => first(&format!("one shell for the snippets: {}", shell_notes(shell))),
         Step::Snippet(snippet) => {
             first(&format!("snippet {}", snippet_notes(snippet)));
             block(out, &snippet.source);
@@ -233,9 +229,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         Step::WaitSocket { path } => first(&format!("wait until the broker answers on {}", quote(path))),
         Step::Launch(launch) => {
             first(&format!("start {}", launch_notes(launch)));
-            line_of(out, 2, &format!("({})", supervision(launch)));
-            launch.environment.iter().for_each(|change| line_of(out, 2, &format!("with {}", variable(change))));
-            words(out, launch);
+            launch_details(out, launch);
         }
         Step::PrepareArchive { dump, leftovers, owner } => {
             first(&format!("file {} 0644 {}, empty; other {leftovers} are removed", quote(dump), ids(owner)));
@@ -298,6 +292,12 @@ fn variable(change: &EnvChange) -> String {
         EnvChange::Default { name, value } => format!("{name}={}  (if it is not set)", quote(value)),
         EnvChange::Remove { name } => format!("{name} is removed"),
     }
+}
+
+/// Its words, and what `$asFlux` is in it.
+fn shell_notes(SnippetShell { argv, as_flux }: &SnippetShell) -> String {
+    let argv: Vec<String> = argv.iter().map(|word| quote(word)).collect();
+    format!("{}, with asFlux={}, which is not exported", argv.join(" "), quote(as_flux))
 }
 
 /// What its exit code means, whether its output is shown.
@@ -374,6 +374,13 @@ fn launch_notes(launch: &Launch) -> String {
     });
     notes.extend(launch.needs_instance.then(|| "broker-failed if the instance does not come up".into()));
     notes.join("; ")
+}
+
+/// How it is supervised, its own variables, its words.
+fn launch_details(out: &mut String, launch: &Launch) {
+    line_of(out, 2, &format!("({})", supervision(launch)));
+    launch.environment.iter().for_each(|change| line_of(out, 2, &format!("with {}", variable(change))));
+    words(out, launch);
 }
 
 /// The words as they would be typed: each `-S` option on a line, then what follows them.
