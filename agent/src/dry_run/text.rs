@@ -7,8 +7,8 @@ use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::display::{quote, word};
 use crate::plan::{
-    AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, SnippetPhase, SnippetShell, Stdout,
-    Step, Waits,
+    AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, SnippetPhase, SnippetShell,
+    Stdout, Step, Waits,
 };
 
 const ASSUMED: &str =

@@ -61,7 +61,8 @@ fn at_end(resolved: &Resolved) -> AtEnd {
 /// Whether this pod ends once the name of the lead is gone: it knows its parent, would start its broker again, and the
 /// lead does not start again in its pod.
 pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
-    resolved.spec.flux.broker_config.is_none() && matches!(at_end(resolved), AtEnd::RestartFollower { again: false, .. })
+    resolved.spec.flux.broker_config.is_none()
+        && matches!(at_end(resolved), AtEnd::RestartFollower { again: false, .. })
 }
 
 fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanError> {

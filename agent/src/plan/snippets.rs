@@ -25,12 +25,7 @@ pub fn post(resolved: &Resolved, source: Option<&String>) -> Option<Planned> {
     at(SnippetPhase::After, resolved, "post", source)
 }
 
-fn at(
-    phase: SnippetPhase,
-    resolved: &Resolved,
-    name: &'static str,
-    source: Option<&String>,
-) -> Option<Planned> {
+fn at(phase: SnippetPhase, resolved: &Resolved, name: &'static str, source: Option<&String>) -> Option<Planned> {
     let source = source.filter(|source| !source.trim().is_empty())?.clone();
     let logging = &resolved.spec.logging;
     let silent = logging.quiet && phase == SnippetPhase::Before;

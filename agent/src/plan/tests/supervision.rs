@@ -75,7 +75,10 @@ fn a_follower_ends_when_the_leads_name_is_gone_unless_the_lead_may_start_again()
         run(&spec(&format!("size = 2\n{text}")), &facts(index)).with_waits(told).waits.lead_gone
     };
     let own = "[flux]\nlead_gone = 7\n";
-    assert_eq!([("", None), (own, None), (own, Some(9))].map(|(text, told)| lead_gone(1, text, told)), [30, 7, 9].map(Some));
+    assert_eq!(
+        [("", None), (own, None), (own, Some(9))].map(|(text, told)| lead_gone(1, text, told)),
+        [30, 7, 9].map(Some)
+    );
     let again = "restart_policy = 'OnFailure'\n";
     for text in [again, "[flux]\ncomplete_workers = true\n", "[flux]\nbroker_config = ''\n"] {
         assert_eq!(lead_gone(1, text, Some(9)), None, "{text}");
@@ -136,7 +139,8 @@ fn snippets(logging: &str, facts: &Facts) -> Vec<Snippet> {
 /// The one shell of each container.
 fn shells(logging: &str, facts: &Facts) -> [SnippetShell; 2] {
     with_snippets(logging, facts).map(|steps| {
-        let shells = steps.into_iter().filter_map(|step| if let Step::Shell(shell) = step { Some(shell) } else { None });
+        let shells =
+            steps.into_iter().filter_map(|step| if let Step::Shell(shell) = step { Some(shell) } else { None });
         let [shell] = shells.collect::<Vec<SnippetShell>>().try_into().unwrap();
         shell
     })
