@@ -287,7 +287,7 @@ impl Cli {
             Command::MayWrite { path } => crate::system::identity::may_write(&path),
             Command::SnippetState { output, status, as_flux } => {
                 let failed = |error| Failure::internal(format!("failed to report the shell's state: {error}"));
-                log_failure(execute::state::report(&output, &status, &as_flux).map(|()| 0).map_err(failed))
+                log_failure(execute::shell_state::report(&output, &status, &as_flux).map(|()| 0).map_err(failed))
             }
         })
     }

@@ -5,13 +5,16 @@
 //!                        └─ Session (environment, working directory, umask, limits) carries over
 //! ```
 //!
-//! Reads no spec: all that it needs is in the steps. Every step may run again after a kill, with the same result.
+//! Reads no spec: all that it needs is in the plan, but for how the broker ended, which only the run can tell and which
+//! says whether its dump is worth publishing. Every step may run again after a kill, with the same result.
 #![expect(clippy::disallowed_methods, reason = "act: writes files, runs the shell; with all below it")]
 
 mod archive;
 mod attempt;
+mod broker_end;
 mod broker_policy;
 pub mod curve;
+mod executor;
 mod follower;
 mod helper_programs;
 mod launch;
@@ -20,75 +23,29 @@ pub mod program_note;
 pub mod retry;
 pub mod session;
 pub mod shell;
+pub mod shell_state;
 mod snippet;
+mod start_record;
 mod starts;
-pub mod state;
 pub mod timing;
 pub mod trace;
 mod user;
 
-use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
-use crate::execute::retry::{AfterFailure, Attempts};
-use crate::execute::timing::Timeline;
-use crate::files::Files;
-use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, Role, Step, Waits};
-use crate::report::activity::{ActivityFile, Awaited};
+use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, Role, Step};
+use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::Supervisor;
-use crate::wait;
 use curve::Certificate;
-use session::Session;
-use shell::Shell;
-
-/// How to execute, apart from what the plan says.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// All files are written below this folder.
-    pub root: PathBuf,
-    /// The agent's own binary, which a snippet's shell runs to report its state.
-    pub agent: PathBuf,
-    /// How long to retry after failures that may be temporary.
-    pub patience: Duration,
-    /// Where the current activity is written.
-    pub activity_file: ActivityFile,
-}
-
-/// Carries out one plan.
-#[derive(Debug)]
-pub struct Executor<'a> {
-    options: Options,
-    files: Files,
-    session: Session,
-    supervisor: &'a mut Supervisor,
-    shell: Option<Shell>,
-    /// The record of this start, once it is made.
-    record: Option<starts::Record>,
-    timed: bool,
-    waits: Waits,
-    timeline: &'a mut Timeline,
-    /// What the steps find out about the container's end.
-    ending: &'a mut Ending,
-    /// Whether the instance has been seen in the state `run`.
-    came_up: bool,
-    /// How the lead's broker ended, once it has.
-    broker_end: Option<archive::BrokerEnd>,
-}
-
-/// What follows a step.
-enum Flow {
-    Next,
-    /// The program has ended with this code; what follows tidies up.
-    Ended(u8),
-    /// The container ends at once with this code.
-    Exit(u8),
-}
+pub use executor::Options;
+use executor::{Executor, Flow, wait_failed};
+use retry::{AfterFailure, Attempts};
+use timing::Timeline;
 
 /// How a series of steps ended.
 enum Done {
@@ -109,32 +66,14 @@ pub async fn execute(
     timeline: &mut Timeline,
     ending: &mut Ending,
 ) -> Result<u8, Failure> {
-    let tag = match &plan.role {
-        Role::Lead | Role::Follower => "runner",
-        Role::Sidecar(name) => name,
-    };
     if plan.steps.iter().any(|planned| matches!(planned.step, Step::PublishArchive { .. })) {
         ending.archive_not_saved = Some("the pod ended before it could be saved".into());
     }
-    let mut executor = Executor {
-        files: Files::new(&options.root, tag),
-        options,
-        session: Session::of_process(),
-        supervisor,
-        shell: None,
-        record: None,
-        timed: plan.log.timed,
-        waits: plan.waits,
-        timeline,
-        ending,
-        came_up: false,
-        broker_end: None,
-    };
+    let mut executor = Executor::new(plan, options, supervisor, timeline, ending);
     let result = executor.all_steps(plan, again).await;
     executor.record_what_followed(&result);
-    if let Some(shell) = executor.shell.take() {
-        let _ = shell.end(executor.supervisor).await;
-    }
+    // Where the container ends before the step that says so.
+    let _ = executor.end_shell().await;
     result
 }
 
@@ -143,12 +82,12 @@ impl Executor<'_> {
         let is_replan = |planned: &Planned| planned.step == Step::Replan;
         let before = plan.steps.iter().position(is_replan).map_or(plan.steps.len(), |at| at + 1);
         let (first, rest) = plan.steps.split_at(before);
-        let mut done = self.steps(plan, first, rest).await?;
+        let mut done = self.steps(&plan.role, first).await?;
         // No program stands before Replan: unless the container has ended, all of the rest is still to be done.
         if matches!(done, Done::Went(_)) && !rest.is_empty() {
             let plan = again()?;
             let after = plan.steps.iter().position(is_replan).map_or(0, |at| at + 1);
-            done = self.steps(&plan, &plan.steps[after..], &[]).await?;
+            done = self.steps(&plan.role, &plan.steps[after..]).await?;
         }
         Ok(match done {
             Done::Exit(code) => code,
@@ -156,20 +95,19 @@ impl Executor<'_> {
         })
     }
 
-    /// Executes `steps` of the plan; `rest` are those that come after them.
-    async fn steps(&mut self, plan: &Plan, steps: &[Planned], rest: &[Planned]) -> Result<Done, Failure> {
+    async fn steps(&mut self, role: &Role, steps: &[Planned]) -> Result<Done, Failure> {
         let mut code = None;
-        for (number, planned) in steps.iter().enumerate() {
+        for planned in steps {
             if code.is_none()
                 && let Some(signal) = self.supervisor.take_stop_signal()
             {
                 tracing::info!(stage = "stop", "received signal {signal}: stopping");
-                return Ok(Done::Exit(stop_code(&plan.role, signal)));
+                return Ok(Done::Exit(stop_code(role, signal)));
             }
             if planned.step == Step::Stay && code.is_some_and(|code| code != 0) {
                 break;
             }
-            match self.step_with_retries(&planned.step, &plan.role).await {
+            match self.step_with_retries(&planned.step, role).await {
                 Ok(Flow::Next) => {}
                 Ok(Flow::Ended(with)) => code = Some(with),
                 // The job's own failure is never hidden by what comes after it.
@@ -184,14 +122,6 @@ impl Executor<'_> {
                     }
                     _ => return Err(failure),
                 },
-            }
-            let more_snippets =
-                steps[number + 1..].iter().chain(rest).any(|planned| matches!(planned.step, Step::Snippet(_)));
-            if !more_snippets && let Some(shell) = self.shell.take() {
-                shell
-                    .end(self.supervisor)
-                    .await
-                    .map_err(|error| Failure::internal(format!("failed to end the shell: {error}")))?;
             }
         }
         Ok(Done::Went(code))
@@ -248,7 +178,9 @@ impl Executor<'_> {
             }
             Step::Replan => {}
             Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
+            Step::Shell(shell) => self.planned_shell = Some(shell.clone()),
             Step::Snippet(snippet) => return self.snippet(snippet, begin).await,
+            Step::EndShell => self.end_shell().await?,
             Step::WaitParent(parent) => return self.wait_parent(parent).await,
             Step::WaitSocket { path } => return self.wait_socket(path, begin).await,
             Step::Launch(launch) => return self.launch(launch).await.map(Flow::Ended),
@@ -291,7 +223,7 @@ impl Executor<'_> {
     async fn stay(&mut self) -> Result<Flow, Failure> {
         tracing::info!(stage = "stay", "finished; waiting for the pod to be deleted");
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
-        stopped.map(|_| Flow::Exit(0)).map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
+        stopped.map(|_| Flow::Exit(0)).map_err(wait_failed)
     }
 
     /// In a pod that replaces a lost lead: runs nothing of the user's, but fails or waits for the operator.
@@ -309,11 +241,6 @@ impl Executor<'_> {
     fn exports(&self, variables: &std::collections::BTreeMap<String, flux_shared::words::Word>) -> Vec<u8> {
         let resolved: Vec<_> = variables.iter().map(|(name, word)| (name, self.session.resolve(word))).collect();
         session::exports(resolved.iter().map(|(name, value)| (name.as_str().as_ref(), value.as_os_str())))
-    }
-
-    /// The broker that the plan names as parent, to be probed.
-    fn parent(&self, parent: &Parent) -> wait::Parent {
-        wait::Parent::new(&parent.host, parent.port, &self.options.root).probed_by_name(parent.by_name)
     }
 
     async fn wait_parent(&mut self, parent: &Parent) -> Result<Flow, Failure> {
@@ -347,10 +274,6 @@ impl Executor<'_> {
 /// The exit code of a container that is stopped before its program has run.
 fn stop_code(role: &Role, signal: i32) -> u8 {
     if *role == Role::Follower { REPLACE } else { of_signal(signal) }
-}
-
-fn wait_failed(error: io::Error) -> Failure {
-    Failure::new(Category::Internal, format!("failed to wait for events: {error}"), "")
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! What one container of a pod will do, as data. `run` executes this value and `dry-run` prints it: there is no other.
+//! What one container of a pod will do, as data. `run` executes this value and `dry-run` prints it: there is only one
+//! planner.
 //!
 //! ```text
 //! (AgentSpec, Facts) ─► plan ─► Plan { steps } ─► execute, in order ─► exit code
@@ -60,10 +61,13 @@ pub use from_environment::FromEnvironment;
 pub use instance::Instance;
 pub use launch::{AtEnd, Launch, Metrics, Parent, Part, Reach, RunAs, Stdout};
 use resolved::Resolved;
-pub use step::{Content, Planned, Snippet, SnippetPhase, Step};
+pub use step::{Content, Planned, Snippet, SnippetPhase, SnippetShell, Step};
 
 /// Version of the JSON form.
 pub const VERSION: u32 = 1;
+
+/// Default of [`Waits::lead_gone`].
+const LEAD_GONE: u64 = 30;
 
 /// What one container will do.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -86,7 +90,7 @@ pub struct Plan {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
     /// How long a follower waits.
-    #[serde(skip_serializing_if = "Waits::is_usual")]
+    #[serde(skip_serializing_if = "Waits::is_empty")]
     pub waits: Waits,
     /// Whether tasks are bound to cores by default; none for a sidecar.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,13 +123,14 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
         ContainerRole::Runner if resolved.is_lead() => (Role::Lead, lead::steps(&resolved)?),
         ContainerRole::Runner => (Role::Follower, follower::steps(&resolved)?),
     };
+    let steps = snippets::in_one_shell(&resolved, steps)?;
     let logging = &spec.logging;
     Ok(Plan {
         version: VERSION,
         cluster: spec.name.clone(),
         index: resolved.index(),
         rank: (!matches!(role, Role::Sidecar(_))).then_some(resolved.rank),
-        waits: if role == Role::Follower { Waits::of(&spec.flux) } else { Waits::default() },
+        waits: if role == Role::Follower { Waits::of(&resolved) } else { Waits::default() },
         binding: matches!(container, ContainerRole::Runner).then(|| resolved.binding.clone()),
         role,
         hostname: resolved.hostname.clone(),
@@ -145,7 +150,8 @@ impl Plan {
         if self.role == Role::Follower {
             self.waits = Waits {
                 parent_deadline: told.parent_deadline.or(self.waits.parent_deadline),
-                lead_gone: told.lead_gone.or(self.waits.lead_gone),
+                // None: a missing name does not end this pod.
+                lead_gone: self.waits.lead_gone.map(|planned| told.lead_gone.unwrap_or(planned)),
                 lead_silent: told.lead_silent.or(self.waits.lead_silent),
             };
         }
@@ -174,13 +180,14 @@ pub struct Log {
     pub format: LogFormat,
 }
 
-/// How long a follower waits, in seconds, where the spec says so.
+/// How long a follower waits, in seconds; none: without a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Waits {
     /// Seconds to wait for the parent at the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_deadline: Option<u64>,
-    /// Seconds that the DNS name of a lead that was there may be missing.
+    /// Seconds that the DNS name of a lead that was there may be missing. None where the lead may start again: that it
+    /// has no name meanwhile says nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead_gone: Option<u64>,
     /// Seconds that a lead that has answered before may be silent.
@@ -189,11 +196,13 @@ pub struct Waits {
 }
 
 impl Waits {
-    fn of(flux: &Flux) -> Waits {
-        Waits { parent_deadline: flux.parent_deadline, lead_gone: flux.lead_gone, lead_silent: flux.lead_silent }
+    fn of(resolved: &Resolved) -> Waits {
+        let Flux { parent_deadline, lead_gone, lead_silent, .. } = resolved.spec.flux;
+        let lead_gone = follower::ends_with_lead(resolved).then(|| lead_gone.unwrap_or(LEAD_GONE));
+        Waits { parent_deadline, lead_gone, lead_silent }
     }
 
-    fn is_usual(&self) -> bool {
+    fn is_empty(&self) -> bool {
         *self == Waits::default()
     }
 }

@@ -7,7 +7,8 @@ use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::display::{quote, word};
 use crate::plan::{
-    AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, SnippetPhase, Stdout, Step, Waits,
+    AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, SnippetPhase, SnippetShell,
+    Stdout, Step, Waits,
 };
 
 const ASSUMED: &str =
@@ -216,20 +217,19 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first("environment");
             changes.iter().for_each(|change| line_of(out, 2, &variable(change)));
         }
+        Step::Shell(shell) => first(&format!("one shell for the snippets: {}", shell_notes(shell))),
         Step::Snippet(snippet) => {
             first(&format!("snippet {}", snippet_notes(snippet)));
-            line_of(out, 2, &format!("with asFlux={}, which is not exported", quote(&snippet.as_flux)));
             block(out, &snippet.source);
         }
+        Step::EndShell => first("end the shell of the snippets"),
         Step::Replan => first("look up the user again: a snippet may have added it"),
         Step::WaitParent(Parent { host, by_name: true, .. }) => first(&format!("wait until {host} has an address")),
         Step::WaitParent(Parent { host, port, .. }) => first(&format!("wait until {host} answers on port {port}")),
         Step::WaitSocket { path } => first(&format!("wait until the broker answers on {}", quote(path))),
         Step::Launch(launch) => {
             first(&format!("start {}", launch_notes(launch)));
-            line_of(out, 2, &format!("({})", supervision(launch)));
-            launch.environment.iter().for_each(|change| line_of(out, 2, &format!("with {}", variable(change))));
-            words(out, launch);
+            launch_details(out, launch);
         }
         Step::PrepareArchive { dump, leftovers, owner } => {
             first(&format!("file {} 0644 {}, empty; other {leftovers} are removed", quote(dump), ids(owner)));
@@ -294,17 +294,22 @@ fn variable(change: &EnvChange) -> String {
     }
 }
 
-/// The shell with its options, what its exit code means, whether its output is shown.
+/// Its words, and what `$asFlux` is in it.
+fn shell_notes(SnippetShell { argv, as_flux }: &SnippetShell) -> String {
+    let argv: Vec<String> = argv.iter().map(|word| quote(word)).collect();
+    format!("{}, with asFlux={}, which is not exported", argv.join(" "), quote(as_flux))
+}
+
+/// What its exit code means, whether its output is shown.
 fn snippet_notes(snippet: &Snippet) -> String {
-    let Snippet { name, shell, options, phase, strict, silent, .. } = snippet;
-    let shell: Vec<String> = std::iter::once(quote(shell)).chain(options.iter().map(|option| quote(option))).collect();
+    let Snippet { name, phase, strict, silent, .. } = snippet;
     let end = match (phase, strict) {
         (SnippetPhase::Program, _) => "its exit code is the container's",
         (_, true) => "a failure ends the container with its code",
         (_, false) => "a failure is reported and ignored",
     };
     let silent = if *silent { "; its output is not shown" } else { "" };
-    format!("{name}, in {}; {end}{silent}", shell.join(" "))
+    format!("{name}; {end}{silent}")
 }
 
 /// Which processes a stop signals and when, and where the broker is asked for its state.
@@ -367,7 +372,15 @@ fn launch_notes(launch: &Launch) -> String {
             format!("restarted if it fails, {limit} times at most; after exit code 0 or the lead's end, wait for the lead's next attempt")
         }
     });
+    notes.extend(launch.needs_instance.then(|| "broker-failed if the instance does not come up".into()));
     notes.join("; ")
+}
+
+/// How it is supervised, its own variables, its words.
+fn launch_details(out: &mut String, launch: &Launch) {
+    line_of(out, 2, &format!("({})", supervision(launch)));
+    launch.environment.iter().for_each(|change| line_of(out, 2, &format!("with {}", variable(change))));
+    words(out, launch);
 }
 
 /// The words as they would be typed: each `-S` option on a line, then what follows them.

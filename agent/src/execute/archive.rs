@@ -14,46 +14,13 @@ use std::io;
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::Path;
 
-use super::Executor;
+use super::executor::Executor;
 use crate::files::{Files, make_parents};
 use crate::plan::{ANY, Owner};
 use crate::report::failure::{Failure, plain};
-use crate::supervise::End;
 
 /// Number of hexadecimal digits in a dump's name that identify its start.
 const OWN: usize = 16;
-
-/// How the lead's broker ended.
-#[derive(Debug, Clone, Copy)]
-pub struct BrokerEnd {
-    pub end: End,
-    /// Whether the instance is known to have come up: its program has started, or the broker said so.
-    pub came_up: bool,
-    /// The program's own code, if there is one and it is known.
-    pub program: Option<u8>,
-}
-
-impl BrokerEnd {
-    /// Why what it has dumped cannot be trusted.
-    fn trouble(self) -> Option<String> {
-        match (self.end, self.program) {
-            (End::Signaled(signal), _) => Some(format!("the broker was ended by signal {signal}")),
-            (End::Exited(code), _) if !self.came_up && code != 0 => {
-                Some(format!("the instance did not come up (the broker ended with code {code})"))
-            }
-            (End::Exited(code @ 1..), Some(0)) => Some(format!("the broker failed at its end, with code {code}")),
-            (End::Exited(_), _) => None,
-        }
-    }
-
-    /// The job's own end, whatever became of the instance after it.
-    pub fn of_the_job(self) -> End {
-        match (self.end, self.program) {
-            (End::Exited(0), _) | (_, None | Some(1..)) => self.end,
-            (_, Some(0)) => End::Exited(0),
-        }
-    }
-}
 
 impl Executor<'_> {
     /// Removes what interrupted dumps have left and makes this one's file.
@@ -176,24 +143,5 @@ mod tests {
         assert_eq!(remove_leftovers(&files, &format!("/{}", name("*")), &root.path().join(&own)), go.len());
         assert!(stay.iter().all(|name| root.path().join(name).exists()));
         assert!(!go.iter().any(|name| root.path().join(name).exists()));
-    }
-
-    #[test]
-    fn a_broker_that_ended_badly_has_no_dump_to_trust_and_the_job_keeps_its_own_end() {
-        let end = |end, came_up, program| BrokerEnd { end, came_up, program };
-        use End::{Exited, Signaled};
-        for (told, is_trusted, job) in [
-            (end(Exited(0), true, Some(0)), true, Exited(0)),
-            (end(Exited(7), true, Some(7)), true, Exited(7)),
-            (end(Exited(129), true, None), true, Exited(129)),
-            (end(Exited(0), false, None), true, Exited(0)),
-            (end(Exited(1), false, None), false, Exited(1)),
-            (end(Exited(1), true, Some(0)), false, Exited(0)),
-            (end(Signaled(9), true, Some(0)), false, Exited(0)),
-            (end(Signaled(9), true, Some(3)), false, Signaled(9)),
-            (end(Signaled(9), true, None), false, Signaled(9)),
-        ] {
-            assert_eq!((told.trouble().is_none(), told.of_the_job()), (is_trusted, job), "{told:?}");
-        }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
-use super::Executor;
 use super::broker_policy::{BrokerPolicy, Ended, terms};
+use super::executor::Executor;
 use super::session::{LIMITS, Session};
 use crate::execute::timing::flux_time;
 use crate::flux_rpc::connection::Broker;
@@ -26,8 +26,8 @@ use crate::wait::Parent;
 const JOINED: [&str; 4] = ["config-sync", "init", "quorum", "run"];
 
 impl Executor<'_> {
-    /// Starts the program once and supervises it to its end. The inner error is an exit code: the program failed to start, or
-    /// a stop signal came before.
+    /// Starts the program once and supervises it to its end. The inner error is an exit code: the program failed to
+    /// start, or a stop signal came before.
     pub(super) async fn launch_once(
         &mut self,
         launch: &Launch,
@@ -71,7 +71,7 @@ impl Executor<'_> {
         if !launch.program.is_empty() {
             self.ending.program = Some((ended.end.code(), shutdown_began(&states).unwrap_or(ended.at)));
         }
-        self.came_up |= states.iter().any(|(state, _)| state == "run");
+        ended.came_up = states.iter().any(|(state, _)| state == "run");
         for (stage, from, to) in stages(begin, &states, &ended) {
             self.timeline.record_until(stage, from, to);
         }
@@ -132,8 +132,8 @@ impl Executor<'_> {
 }
 
 /// The stages of a broker's life: `broker` until it is up, `quorum` until enough others are, `submit` until the job's
-/// first output (seen on the lead only), `job` until it begins to shut down, `stop`. Without the broker's states, only the
-/// first output and a stop are known.
+/// first output (seen on the lead only), `job` until it begins to shut down, `stop`. Without the broker's states, only
+/// the first output and a stop are known.
 fn stages(begin: Instant, states: &[(String, Instant)], ended: &Ended) -> Vec<(&'static str, Instant, Instant)> {
     let at = |names: &[&str]| states.iter().find(|(name, _)| names.contains(&name.as_str())).map(|(_, at)| *at);
     let run = at(&["run"]);
@@ -184,6 +184,7 @@ mod tests {
                 passed_on: false,
                 lost: None,
                 joined: true,
+                came_up: false,
                 lead_goes_on: None,
                 first_output: first.map(at),
             };

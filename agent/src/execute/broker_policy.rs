@@ -1,4 +1,5 @@
-//! When a broker is stopped: on a stop of the pod, if its parent is lost, or if only this pod is removed while the lead stays.
+//! When a broker is stopped: on a stop of the pod, if its parent is lost, or if only this pod is removed while the lead
+//! stays.
 //!
 //! ```text
 //! told to stop ─► held back ─┬─ the parent has gone ────────────────────► SIGTERM, and a few seconds
@@ -49,6 +50,8 @@ pub(super) struct Ended {
     pub(super) lost: Option<Missing>,
     /// It was connected to its parent, as far as is known.
     pub(super) joined: bool,
+    /// The instance has been seen in the state `run`.
+    pub(super) came_up: bool,
     /// For a broker: whether the lead stayed up when the broker went down; none: unknown.
     pub(super) lead_goes_on: Option<bool>,
     pub(super) first_output: Option<Instant>,
@@ -103,8 +106,9 @@ impl<'a> BrokerPolicy<'a> {
     /// The supervised end, with what is known of the parent.
     pub(super) fn ended(self, ended: supervise::Ended) -> Ended {
         let supervise::Ended { end, at, stopped, passed_on, first_output } = ended;
-        let joined = self.watch.was_connected();
-        Ended { end, at, stopped, passed_on, lost: self.lost, joined, lead_goes_on: None, first_output }
+        let BrokerPolicy { watch, lost, .. } = self;
+        let joined = watch.was_connected();
+        Ended { end, at, stopped, passed_on, lost, joined, came_up: false, lead_goes_on: None, first_output }
     }
 }
 
@@ -173,8 +177,8 @@ impl Hold<'_> {
         }
     }
 
-    /// How this broker ends: by SIGKILL if a job runs on it or below it. A broker that shuts down in order delays that job's end
-    /// by half a minute; one that is killed is a node failure, which Flux reports at once.
+    /// How this broker ends: by SIGKILL if a job runs on it or below it. A broker that shuts down in order delays that
+    /// job's end by half a minute; one that is killed is a node failure, which Flux reports at once.
     fn order_to_leave(&self, why: &str, child: i32) -> Order {
         let (signal, how) = match () {
             () if self.job_shell.is_some_and(|name| orphans::has_descendant(child, name)) => {
@@ -200,7 +204,8 @@ impl Leaving<'_> {
         self.departure.as_ref().is_some_and(Departure::takes_jobs_along)
     }
 
-    /// Takes the next step of leaving. True once the broker may go: the lead stays, and no job is on this node or on one below it.
+    /// Takes the next step of leaving. True once the broker may go: the lead stays, and no job is on this node or on
+    /// one below it.
     async fn advance(&mut self, begin: Instant, bound: Duration) -> bool {
         let had_begun = self.has_begun();
         if !had_begun && !lead_stays(self.broker).await {

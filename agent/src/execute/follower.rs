@@ -3,10 +3,10 @@
 //! ```text
 //! it ends ─ judge ─► with 0: dismissed ─ its parent is the lead, or the lead does not go on ─► the instance has ended
 //!              │                      └─ another parent has left, and the lead goes on ─┐
-//!              └─► it failed, or its parent was lost ───────────────────────────────────┴─► the parent's return ─► again
+//!              └─► it failed, or its parent was lost ───────────────────────────────────┴─► parent returns ─► again
 //! ```
 //!
-//! In a tree a broker dismisses those below it whenever it goes; that is the instance's end only where the lead says so.
+//! In a tree a broker dismisses those below it whenever it goes; that is the instance's end only if the lead says so.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use flux_shared::exit::{Category, REPLACE};
 use flux_shared::pauses;
 
 use super::broker_policy::Ended;
-use super::{Executor, wait_failed};
+use super::executor::{Executor, wait_failed};
 use crate::plan::{self, Launch};
 use crate::report::failure::Failure;
 use crate::supervise::{End, orphans};
@@ -24,15 +24,12 @@ use crate::wait::{self, Backoff, Missing, Parent, Reporter};
 /// Pauses between two starts of a follower's broker.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How long a follower that stays waits for the lead's port to close. An open port then counts as the lead's next attempt: a
-/// restart between two looks goes unnoticed. A broker that connects too early is rejected, and retries.
+/// Time a follower waits for the lead's port to close. If it stays open, that counts as the next attempt.
 const WAY_DOWN: Duration = Duration::from_secs(5);
-/// Time between two looks whether a broker is down.
+/// Interval between checks whether a broker is down.
 const LOOK_WHETHER_DOWN: Duration = Duration::from_millis(200);
-/// Time between two looks at a lead that is not the parent: all brokers below one that is gone look at the same lead.
+/// Interval between checks of a lead that is not the parent.
 const LOOK_AT_LEAD: Duration = Duration::from_secs(5);
-/// How long the DNS name of a lead that was there must be missing to count as its end, by default.
-const LEAD_GONE: Duration = Duration::from_secs(30);
 /// A broker that was up for this long had a good start: earlier failures no longer count.
 const GOOD_RUN: Duration = Duration::from_secs(60);
 
@@ -51,8 +48,8 @@ struct Above {
 }
 
 impl Executor<'_> {
-    /// Runs a follower's broker until the instance has ended, with up to `limit` restarts in a row. Without a limit, one that
-    /// has joined is never restarted. `again`: the lead may start again in its pod, so this pod waits for it.
+    /// Runs a follower's broker until the instance has ended, with up to `limit` restarts in a row. Without a limit,
+    /// one that has joined is never restarted. `again`: the lead may start again in its pod, so this pod waits for it.
     pub(super) async fn launch_follower(
         &mut self,
         launch: &Launch,
@@ -101,13 +98,14 @@ impl Executor<'_> {
             if self.pause(pause).await?.is_err() {
                 return Ok(REPLACE);
             }
-            if let Some(code) = self.await_parent_return(&mut above, again).await? {
+            if let Some(code) = self.await_parent_return(&mut above).await? {
                 return Ok(code);
             }
         }
     }
 
-    /// What a broker's end means, with what is known of the brokers above. If only the parent has left, waits until it is down.
+    /// What a broker's end means, with what is known of the brokers above. If only the parent has left, waits until it
+    /// is down.
     async fn verdict(&mut self, ended: &Ended, above: &mut Above) -> Result<Verdict, Failure> {
         let verdict = judge(ended);
         let Some(lead) = above.lead.as_mut().filter(|_| verdict == Verdict::Done(0)) else { return Ok(verdict) };
@@ -121,8 +119,8 @@ impl Executor<'_> {
         Ok(left_behind(ended))
     }
 
-    /// Whether the lead goes on: as the broker learned while it shut down, else by probing the lead. A lead that ends is still
-    /// there for a while; a pod that is told to stop has no time to wait for that.
+    /// Whether the lead goes on: as the broker learned while it shut down, else by probing the lead. A lead that ends
+    /// is still there for a while; a pod that is told to stop has no time to wait for that.
     async fn lead_goes_on(&mut self, lead: &mut Parent, ended: &Ended) -> Result<bool, Failure> {
         if let Some(goes_on) = ended.lead_goes_on {
             return Ok(goes_on);
@@ -149,12 +147,13 @@ impl Executor<'_> {
     ///
     /// A lead that ended for good leaves DNS (a headless Service forgets a pod that has ended); one that restarts is in
     /// DNS and refuses, or is away for as long as the Job needs for a new pod. So a missing name counts as the end
-    /// after a while, unless the lead may start `again`; a refusal only where a bound was asked for. A parent that is not
-    /// the lead may be away as long as the lead is not.
-    async fn await_parent_return(&mut self, above: &mut Above, again: bool) -> Result<Option<u8>, Failure> {
+    /// after a while, where the plan says so; a refusal only where a bound was asked for. A parent that is not the lead
+    /// may be away as long as the lead is not.
+    async fn await_parent_return(&mut self, above: &mut Above) -> Result<Option<u8>, Failure> {
         let Above { parent: Some(parent), lead } = above else { return Ok(None) };
-        let gone = (!again).then(|| self.waits.lead_gone.map_or(LEAD_GONE, Duration::from_secs));
-        let waited = until_parent_answers(parent, lead.as_mut(), gone, self.waits.lead_silent.map(Duration::from_secs));
+        let bound = |seconds: Option<u64>| seconds.map(Duration::from_secs);
+        let (gone, silent) = (bound(self.waits.lead_gone), bound(self.waits.lead_silent));
+        let waited = until_parent_answers(parent, lead.as_mut(), gone, silent);
         let waited = self.supervisor.unless_stopped(waited).await;
         match waited.map_err(wait_failed)? {
             Err(_) => Ok(Some(REPLACE)),
@@ -167,7 +166,8 @@ impl Executor<'_> {
         }
     }
 
-    /// After the end of an instance whose lead may start again: waits for the lead. Returns an exit code if told to stop.
+    /// After the end of an instance whose lead may start again: waits for the lead. Returns an exit code if told to
+    /// stop.
     async fn await_next_attempt(&mut self, parent: Option<&mut Parent>) -> Result<Option<u8>, Failure> {
         tracing::info!(stage = "stop", "the instance has ended; this pod stays for the lead's next attempt");
         let Some(parent) = parent else {
@@ -224,8 +224,8 @@ async fn is_gone_within(lead: &mut Parent, patience: Duration) -> bool {
     }
 }
 
-/// Waits until the parent answers again. The error is what is missing once the lead's DNS name has been `gone`, or the lead
-/// `silent`, for that long. No `lead`: the parent is the lead.
+/// Waits until the parent answers again. The error is what is missing once the lead's DNS name has been `gone`, or the
+/// lead `silent`, for that long. No `lead`: the parent is the lead.
 async fn until_parent_answers(
     parent: &mut Parent,
     mut lead: Option<&mut Parent>,
@@ -313,7 +313,8 @@ mod tests {
         let at = Instant::now();
         let lost = lost.then(|| Missing::Port(([127, 0, 0, 1], 8050).into()));
         let stopped = stopped.then_some((15, at));
-        Ended { end, at, stopped, passed_on, lost, joined: true, lead_goes_on: None, first_output: None }
+        let (joined, came_up, lead_goes_on, first_output) = (true, false, None, None);
+        Ended { end, at, stopped, passed_on, lost, joined, came_up, lead_goes_on, first_output }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::Executor;
+use super::executor::Executor;
 use crate::plan::Owner;
 use crate::report::failure::Failure;
 use crate::supervise::End;

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use flux_shared::exit::{NOT_FOUND, of_signal};
 
-use super::Executor;
-use super::archive::BrokerEnd;
+use super::broker_end::BrokerEnd;
 use super::broker_policy::Ended;
+use super::executor::Executor;
 use crate::execute::program_note::noted;
 use crate::plan::{AtEnd, Launch, Part};
 use crate::report::failure::Failure;
@@ -34,17 +34,16 @@ impl Executor<'_> {
     /// Records the program's end and returns the job's exit code, which the broker's own end cannot change.
     fn finish_program(&mut self, launch: &Launch, ended: &Ended) -> u8 {
         let noted = launch.result.as_ref().and_then(|path| noted(&self.files.at(path)));
-        let came_up = self.came_up || noted.is_some();
+        let came_up = ended.came_up || noted.is_some();
         let broker = BrokerEnd { end: ended.end, came_up, program: noted.and_then(|noted| noted.code) };
         self.ending.node_failure = noted.is_some_and(|noted| noted.node_failure);
         self.broker_end = Some(broker);
         let end = broker.of_the_job();
-        let is_broker = launch.part != Part::Command;
-        let never_began = match launch.result {
-            Some(_) => noted.is_none(),
-            None => is_broker && ended.end != End::Exited(0) && !came_up && launch.socket.is_some(),
+        let began = match launch.result {
+            Some(_) => noted.is_some(),
+            None => came_up || ended.end == End::Exited(0),
         };
-        if never_began {
+        if launch.needs_instance && !began {
             return self.report_no_program(launch, ended);
         }
         if let Some((code, _)) = &mut self.ending.program {
@@ -61,8 +60,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Reports that the instance ended before its program began: no success, whatever the broker's exit code says, and no
-    /// code of the program's.
+    /// Reports that the instance ended before its program began: no success, whatever the broker's exit code says, and
+    /// no code of the program's.
     fn report_no_program(&mut self, launch: &Launch, ended: &Ended) -> u8 {
         self.ending.program = None;
         if let Some((signal, _)) = ended.stopped {

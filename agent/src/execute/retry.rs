@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use flux_shared::pauses;
 
+use super::executor::wait_failed;
 use crate::report::activity::{Activity, ActivityFile, Awaited};
 use crate::report::failure::Failure;
 use crate::supervise::Supervisor;
@@ -62,7 +63,7 @@ impl Attempts {
         match waited {
             Ok(Ok(())) => Ok(AfterFailure::Retry),
             Ok(Err(signal)) => Ok(AfterFailure::Stop(signal)),
-            Err(error) => Err(Failure::internal(format!("failed to wait for events: {error}"))),
+            Err(error) => Err(wait_failed(error)),
         }
     }
 }

@@ -148,7 +148,8 @@ pub fn current_limits() -> impl Iterator<Item = (&'static str, u64, u64)> {
     LIMITS.into_iter().filter_map(|(name, resource)| getrlimit(resource).ok().map(|(soft, hard)| (name, soft, hard)))
 }
 
-/// Shell lines that bring `before` to `after`: `export NAME='value'`, `unset NAME`. Names that a shell cannot have are left out.
+/// Shell lines that bring `before` to `after`: `export NAME='value'`, `unset NAME`. Names that a shell cannot have are
+/// left out.
 pub fn shell_changes(before: &Environment, after: &Environment) -> Vec<u8> {
     let mut text = Vec::new();
     for name in before.keys().filter(|name| !after.contains_key(*name) && is_shell_name(name)) {

@@ -23,8 +23,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio::io::unix::AsyncFd;
 
 use super::session::{Session, current_limits, shell_changes};
-use super::state::{self, State};
-use crate::plan::Snippet;
+use super::shell_state::{self, State};
+use crate::plan::SnippetShell;
 use crate::report::failure::Failure;
 use crate::supervise::program::{Child, Environment, Output, Program};
 use crate::supervise::{Event, Supervisor, is_stop, terminal};
@@ -32,10 +32,10 @@ use crate::system::raw;
 use crate::system::raw::{ChildSetup, Status};
 
 /// The only shell text of ours that runs: it sources what it is told to and reports. It is a constant, the user's text
-/// is never pasted into it; a loop, because one shell must see all snippets. Two variables that documented snippets build
-/// upon are empty, not unset, which strict mode would take for an error, and `$asFlux` runs what follows it as Flux's user;
-/// they are not exported. A shell that can start no program any more says so by itself; one that cannot even open its pipe
-/// kills itself, which no snippet's `exit` looks like.
+/// is never pasted into it; a loop, because one shell must see all snippets. Two variables that documented snippets
+/// build upon are empty, not unset, which strict mode would take for an error, and `$asFlux` runs what follows it as
+/// Flux's user; they are not exported. A shell that can start no program any more says so by itself; one that cannot
+/// even open its pipe kills itself, which no snippet's `exit` looks like.
 const DRIVER: &str = r#"
 : "${PYTHONPATH=}" "${LD_LIBRARY_PATH=}" "${asFlux=$7}"
 flux_agent_self=$1 flux_agent_ask=$2 flux_agent_changes=$3 flux_agent_snippet=$4 flux_agent_reply=$5 flux_agent_errors=$6
@@ -91,8 +91,13 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Starts the shell of the `first` snippet, and of those that follow it.
-    pub fn start(supervisor: &Supervisor, session: &Session, first: &Snippet, agent: &Path) -> Result<Shell, Failure> {
+    /// Starts the planned shell.
+    pub fn start(
+        supervisor: &Supervisor,
+        session: &Session,
+        planned: &SnippetShell,
+        agent: &Path,
+    ) -> Result<Shell, Failure> {
         let plumbing = || -> io::Result<_> {
             let (ask_there, ask) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
             let (reply, reply_there) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
@@ -122,8 +127,7 @@ impl Shell {
             theirs[1].as_raw_fd(),
             theirs[2].as_raw_fd(),
         ];
-        let mut argv = command_line(first, &numbers);
-        argv.push(first.as_flux.clone().into());
+        let argv = command_line(planned, &numbers);
         let program = Program {
             argv: &argv,
             environment: &session.environment,
@@ -208,13 +212,14 @@ impl Shell {
                     let mut ready = ready?;
                     let mut chunk = [0; 4096];
                     match nix::unistd::read(ready.get_inner(), &mut chunk) {
-                        // The shell is about to end. The pipe is always ready from now on, which would starve the event of that end.
+                        // The shell is about to end. The pipe is always ready from now on, which would starve the event
+                        // of that end.
                         Ok(0) => closed = true,
                         Ok(count) => bytes.extend_from_slice(&chunk[..count]),
                         Err(nix::errno::Errno::EAGAIN) => ready.clear_ready(),
                         Err(error) => return Err(error.into()),
                     }
-                    if let Some(state) = state::parse(&bytes) {
+                    if let Some(state) = shell_state::parse(&bytes) {
                         return Ok(Ok(state));
                     }
                     if let Some(code) = unusable_code(&bytes) {
@@ -249,12 +254,12 @@ fn unusable_code(bytes: &[u8]) -> Option<u8> {
     std::str::from_utf8(&line[at + LOST.len()..]).ok()?.parse().ok()
 }
 
-fn command_line(snippet: &Snippet, numbers: &[RawFd]) -> Vec<OsString> {
-    let mut argv: Vec<OsString> = vec![snippet.shell.clone().into()];
-    argv.extend(snippet.options.iter().map(OsString::from));
-    argv.extend(["-c", DRIVER, "flux-agent"].map(OsString::from));
-    argv.extend(numbers.iter().map(|number| OsString::from(format!("/proc/self/fd/{number}"))));
-    argv
+fn command_line(planned: &SnippetShell, numbers: &[RawFd]) -> Vec<OsString> {
+    let mut argv = planned.argv.clone();
+    argv.extend(["-c", DRIVER, "flux-agent"].map(str::to_owned));
+    argv.extend(numbers.iter().map(|number| format!("/proc/self/fd/{number}")));
+    argv.push(planned.as_flux.clone());
+    argv.into_iter().map(OsString::from).collect()
 }
 
 /// Replaces the content of a memory file by `bytes`.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use flux_shared::pauses;
 
+use super::executor::{Executor, Flow};
 use super::shell::{Outcome, Shell};
-use super::{Executor, Flow};
 use crate::plan::{Snippet, SnippetPhase};
 use crate::report::activity::Activity;
 use crate::report::failure::Failure;
@@ -15,9 +15,10 @@ const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
 
 impl Executor<'_> {
     pub(super) async fn snippet(&mut self, snippet: &Snippet, begin: Instant) -> Result<Flow, Failure> {
-        let mut shell = match self.shell.take() {
-            Some(shell) => shell,
-            None => Shell::start(self.supervisor, &self.session, snippet, &self.options.agent)?,
+        let mut shell = match (self.shell.take(), &self.planned_shell) {
+            (Some(shell), _) => shell,
+            (None, Some(planned)) => Shell::start(self.supervisor, &self.session, planned, &self.options.agent)?,
+            (None, None) => return Err(Failure::internal("no shell is planned for the snippets")),
         };
         let Snippet { name, silent, phase, .. } = *snippet;
         let is_program = phase == SnippetPhase::Program;
@@ -51,6 +52,12 @@ impl Executor<'_> {
                 Ok(if is_program { Flow::Ended(code) } else { Flow::Next })
             }
         }
+    }
+
+    pub(super) async fn end_shell(&mut self) -> Result<(), Failure> {
+        let Some(shell) = self.shell.take() else { return Ok(()) };
+        let ended = shell.end(self.supervisor).await;
+        ended.map_err(|error| Failure::internal(format!("failed to end the shell: {error}")))
     }
 
     /// Reports a snippet that ended its shell, and with it the entrypoint.

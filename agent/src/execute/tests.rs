@@ -1,5 +1,4 @@
-//! The executor obeys the plan. Each plan here says otherwise than one could guess from words, names and neighbouring steps, and
-//! what happens is what the plan says.
+//! The executor follows the plan. Each plan here contradicts what one might guess from names, words or other steps.
 
 use std::fs;
 use std::io::Read;
@@ -15,8 +14,11 @@ use flux_shared::words::Word;
 use test_support::waiting::{DEADLINE, eventually};
 
 use super::*;
-use crate::plan::{AtEnd, Launch, Part, Reach, Snippet, SnippetPhase, Stdout, VERSION, Waits};
+use crate::plan::{AtEnd, Launch, Part, Reach, Stdout, VERSION, Waits};
+use crate::report::activity::ActivityFile;
 use crate::testing::{self, OF_ITS_OWN, stop_after};
+
+mod snippets;
 
 /// With what a shell starts to tell its state.
 fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
@@ -34,14 +36,8 @@ fn options() -> Options {
 /// What `flux-agent snippet-state` tells, as far as it matters here: this program is not flux-agent.
 const AGENT: &str = "#!/bin/sh\nprintf 'status=%s\\0umask=0022\\0directory=/\\0as-flux=\\0environment\\0PATH=%s\\0end\\0' \"$3\" \"$PATH\" >\"$2\"\n";
 
-/// The container's code after these steps.
-fn execute_all(role: Role, quiet: bool, steps: Vec<Step>) -> Result<u8, Failure> {
-    execute_to_the_end(role, quiet, steps).0
-}
-
-/// … and what they found out about its end.
-fn execute_to_the_end(role: Role, quiet: bool, steps: Vec<Step>) -> (Result<u8, Failure>, Ending) {
-    let plan = Plan {
+fn plan(role: Role, quiet: bool, steps: Vec<Step>) -> Plan {
+    Plan {
         version: VERSION,
         cluster: "mc".into(),
         role,
@@ -54,7 +50,17 @@ fn execute_to_the_end(role: Role, quiet: bool, steps: Vec<Step>) -> (Result<u8, 
         binding: None,
         notices: Vec::new(),
         steps: steps.into_iter().map(|step| Planned { step, depends_on: Vec::new() }).collect(),
-    };
+    }
+}
+
+/// The container's code after these steps.
+fn execute_all(role: Role, quiet: bool, steps: Vec<Step>) -> Result<u8, Failure> {
+    execute_to_the_end(role, quiet, steps).0
+}
+
+/// … and what they found out about its end.
+fn execute_to_the_end(role: Role, quiet: bool, steps: Vec<Step>) -> (Result<u8, Failure>, Ending) {
+    let plan = plan(role, quiet, steps);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
@@ -91,18 +97,13 @@ pub(super) fn launch(argv: &[&str]) -> Launch {
         metrics: None,
         result: None,
         record: None,
+        needs_instance: false,
         at_end: AtEnd::Exit,
     }
 }
 
 fn start(launch: Launch) -> Step {
     Step::Launch(launch.into())
-}
-
-fn snippet(name: &'static str, source: &str) -> Snippet {
-    let (shell, source) = ("/bin/sh".to_owned(), source.to_owned());
-    let as_flux = "/elsewhere/agent as-flux".to_owned();
-    Snippet { name, shell, options: &[], as_flux, source, strict: false, phase: SnippetPhase::Before, silent: false }
 }
 
 pub(super) fn program(folder: &Path, name: &str, text: &str) -> String {
@@ -225,20 +226,8 @@ fn stopped_before(launch: &Launch) -> u8 {
         let mut supervisor = Supervisor::new().unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::SIGTERM).unwrap();
         let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
-        let mut executor = Executor {
-            files: Files::new("/".as_ref(), "test"),
-            options: options(),
-            session: Session::of_process(),
-            supervisor: &mut supervisor,
-            shell: None,
-            record: None,
-            timed: false,
-            waits: Waits::default(),
-            timeline: &mut timeline,
-            ending: &mut ending,
-            came_up: false,
-            broker_end: None,
-        };
+        let plan = plan(Role::Lead, false, Vec::new());
+        let mut executor = Executor::new(&plan, options(), &mut supervisor, &mut timeline, &mut ending);
         executor.launch(launch).await.unwrap()
     })
 }
@@ -369,76 +358,22 @@ fn whose_end_is_that_of_a_program_is_the_plans_word_whatever_its_end_means() {
 }
 
 #[test]
-fn what_a_snippet_may_print_is_the_plans_word_not_its_names() {
-    let told = alone("what_a_snippet_may_print_is_the_plans_word_not_its_names", |_| {
-        let steps = vec![
-            Step::Snippet(snippet("pre", "echo pre is heard")),
-            Step::Snippet(Snippet { silent: true, ..snippet("post", "echo post is not") }),
-        ];
-        assert_eq!(execute_all(Role::Lead, true, steps).unwrap(), 0);
-        let loud = vec![Step::Snippet(Snippet { silent: true, ..snippet("pre", "echo nor is this") })];
-        assert_eq!(execute_all(Role::Lead, false, loud).unwrap(), 0);
-    });
-    if !told.is_empty() {
-        assert!(told.contains("pre is heard"), "{told}");
-        assert!(!told.contains("post is not") && !told.contains("nor is this"), "{told}");
-    }
-}
-
-#[test]
-fn what_a_snippets_end_means_is_the_plans_word_not_its_names() {
-    alone("what_a_snippets_end_means_is_the_plans_word_not_its_names", |folder| {
-        let at = |name: &str| folder.join(name);
-        // The one called post is the program, the one called command is not.
-        let steps = vec![
-            Step::Snippet(snippet("command", "exit_with() { return 4; }; exit_with")),
-            Step::Snippet(Snippet { phase: SnippetPhase::Program, ..snippet("post", "exit 5") }),
-        ];
-        assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 5, "one that fails before is passed over");
-        // Told to stop in what tidies up, whatever its name: the program's result stays.
-        for (phase, code) in [(SnippetPhase::After, 0), (SnippetPhase::Before, 143)] {
-            let path = at(&format!("{phase:?}"));
-            stop_after(path.clone());
-            let source = format!("touch {}; while :; do sleep 0.02; done", path.display());
-            let steps = vec![
-                Step::Snippet(Snippet { phase: SnippetPhase::Program, ..snippet("post", "true") }),
-                Step::Snippet(Snippet { phase, ..snippet("pre", &source) }),
-            ];
-            assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), code, "{phase:?}");
+fn whether_an_instance_must_come_up_is_the_plans_word_whoever_is_launched() {
+    alone("whether_an_instance_must_come_up_is_the_plans_word_whoever_is_launched", |folder| {
+        let failed = Category::BrokerFailed.code();
+        let ends_with = |code: u8, told: Launch| {
+            let argv = ["/bin/sh", "-c", &format!("exit {code}")].map(Word::literal).into();
+            execute_all(Role::Lead, false, vec![start(Launch { argv, ..told })]).unwrap()
+        };
+        let needs = |part, needs_instance| Launch { part, needs_instance, ..launch(&["any"]) };
+        for part in [Part::Lead, Part::Command] {
+            assert_eq!(ends_with(3, needs(part, false)), 3);
+            assert_eq!(ends_with(3, needs(part, true)), failed, "{part:?}");
+            assert_eq!(ends_with(0, needs(part, true)), 0, "nothing tells that it did not come up");
+            let result = Some(folder.join("empty").display().to_string());
+            assert_eq!(ends_with(0, Launch { result, ..needs(part, true) }), failed, "its program has not begun");
         }
-    });
-}
-
-#[test]
-fn what_runs_as_fluxs_user_is_the_plans_words_whatever_the_agent_is_called() {
-    alone("what_runs_as_fluxs_user_is_the_plans_words_whatever_the_agent_is_called", |folder| {
-        let (at, agent) = (|name: &str| folder.join(name).display().to_string(), "/bin/sh -c".to_owned());
-        let source = format!(
-            "printf %s \"$asFlux\" >{}; $asFlux 'printf \"%s\" \"${{asFlux-none}}\" >{}'",
-            at("told"),
-            at("there")
-        );
-        let step = Step::Snippet(Snippet { as_flux: agent.clone(), ..snippet("pre", &source) });
-        assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 0);
-        assert_eq!(fs::read_to_string(at("told")).unwrap(), agent);
-        assert_eq!(fs::read_to_string(at("there")).unwrap(), "none", "it is not exported");
-    });
-}
-
-#[test]
-fn the_shell_and_its_options_are_the_plans() {
-    alone("the_shell_and_its_options_are_the_plans", |folder| {
-        let at = |name: &str| folder.join(name).display().to_string();
-        // By its name it would be bash, and strict for its snippet: the plan gives no options.
-        let shell = program(
-            folder,
-            "bash",
-            &format!("#!/bin/sh\nprintf '%s\\n' \"$1\" >{}\nexec /bin/sh \"$@\"\n", at("first")),
-        );
-        let source = format!("false; touch {}", at("went-on"));
-        let step = Step::Snippet(Snippet { shell, strict: true, ..snippet("pre", &source) });
-        assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 0);
-        assert_eq!(fs::read_to_string(at("first")).unwrap(), "-c\n");
-        assert!(Path::new(&at("went-on")).exists());
+        let socket = Some(folder.join("socket").display().to_string());
+        assert_eq!(ends_with(3, Launch { socket, ..needs(Part::Lead, false) }), 3);
     });
 }

@@ -1,8 +1,8 @@
 //! Where a start-up's time goes: stages with start and duration, and FLUXTIME lines.
 //!
-//! Stages are not spans of `tracing`, which begin when they are created: a stage is recorded once it is over, with a start in
-//! the past. Examples are the init containers' (another process), the wait for a name and a connection (one wait measures
-//! both) and the program.
+//! Stages are not spans of `tracing`, which begin when they are created: a stage is recorded once it is over, with a
+//! start in the past. Examples are the init containers' (another process), the wait for a name and a connection (one
+//! wait measures both) and the program.
 #![expect(clippy::disallowed_methods, reason = "act: reads the clock")]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -43,8 +43,8 @@ pub struct TimelineOwner<'a> {
 /// Stages of the init containers, each of which leaves a note in the pod's volume.
 const EARLIER: [&str; 2] = ["install", "view"];
 
-/// Leaves a note in `mount` that the stage `name` of this pod began at `begin` and ends now. Errors are ignored: the note only
-/// informs.
+/// Leaves a note in `mount` that the stage `name` of this pod began at `begin` and ends now. Errors are ignored: the
+/// note only informs.
 pub fn leave_note(mount: &str, name: &str, begin: Instant) {
     let seconds = begin.elapsed();
     let start = since_epoch().saturating_sub(seconds);

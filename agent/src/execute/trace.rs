@@ -1,7 +1,8 @@
-//! Sends the timeline as spans of a trace: one request over plain HTTP, at the very end. A failure is logged in one line and
-//! changes nothing.
+//! Sends the timeline as spans of a trace: one request over plain HTTP, at the very end. A failure is logged in one
+//! line and changes nothing.
 //!
-//! HTTP by hand: one POST, of whose response only the status line counts. A client crate would be in every pod's binary for it.
+//! HTTP by hand: one POST, of whose response only the status line counts. A client crate would be in every pod's binary
+//! for it.
 #![expect(clippy::disallowed_methods, reason = "act: connects, writes")]
 
 use std::io;

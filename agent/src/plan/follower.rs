@@ -16,13 +16,13 @@ const JOB_SHELL: &str = "flux-shell";
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let mut steps = runner::prepare(resolved)?;
-    steps.extend(snippets::step(resolved, "workerPre", resolved.spec.runner.snippets.worker_pre.as_ref())?);
+    steps.extend(snippets::step(resolved, "workerPre", resolved.spec.runner.snippets.worker_pre.as_ref()));
     let parent = parent(resolved)?;
     // The parent must answer before the broker starts.
     let wait = parent.clone().map(|parent| Planned::with(&["cluster_domain"], Step::WaitParent(parent)));
     steps.extend(wait);
     steps.push(launch(resolved, parent)?);
-    steps.extend(snippets::post(resolved, resolved.spec.runner.snippets.post.as_ref())?);
+    steps.extend(snippets::post(resolved, resolved.spec.runner.snippets.post.as_ref()));
     Ok(steps)
 }
 
@@ -50,16 +50,26 @@ fn reached(resolved: &Resolved, rank: u32) -> Option<Parent> {
     Some(Parent { host, port, by_name: spec.logging.zeromq })
 }
 
+fn at_end(resolved: &Resolved) -> AtEnd {
+    let again = resolved.spec.restart_policy == RestartPolicy::OnFailure;
+    match resolved.spec.flux.complete_workers {
+        true => AtEnd::Complete { again },
+        false => AtEnd::RestartFollower { limit: RESTART_LIMIT, again },
+    }
+}
+
+/// Whether this pod ends once the name of the lead is gone: it knows its parent, would start its broker again, and the
+/// lead does not start again in its pod.
+pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
+    resolved.spec.flux.broker_config.is_none()
+        && matches!(at_end(resolved), AtEnd::RestartFollower { again: false, .. })
+}
+
 fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanError> {
     let runner = &resolved.spec.runner;
     let argv = runner.prefix.iter().cloned();
     let argv = argv.chain(runner::flux_start(resolved)?.into_iter().map(Word::Literal));
     let options = options::broker(resolved, runner.interactive).into_iter().map(Word::Literal);
-    let again = resolved.spec.restart_policy == RestartPolicy::OnFailure;
-    let at_end = match resolved.spec.flux.complete_workers {
-        true => AtEnd::Complete { again },
-        false => AtEnd::RestartFollower { limit: RESTART_LIMIT, again },
-    };
     let run_as = user::run_as(resolved);
     let drain = runner::socket(resolved).and(parent.as_ref()).map(|_| resolved.rank);
     let below = drain.map(|rank| topology::below(resolved.spec.flux.topology.as_deref(), rank, resolved.hosts.size()));
@@ -86,7 +96,8 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         metrics: None,
         result: None,
         record: None,
-        at_end,
+        needs_instance: false,
+        at_end: at_end(resolved),
     };
     Ok(Planned::with(&facts, Step::Launch(launch.into())))
 }

@@ -18,12 +18,12 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let initial = program::initial(resolved);
     let mut steps: Vec<Planned> = once(resolved, &initial).into_iter().collect();
     steps.extend(runner::prepare(resolved)?);
-    steps.extend(snippets::step(resolved, "brokerPre", resolved.spec.runner.snippets.broker_pre.as_ref())?);
+    steps.extend(snippets::step(resolved, "brokerPre", resolved.spec.runner.snippets.broker_pre.as_ref()));
     steps.extend(archive::prepare(resolved));
     steps.extend(initial.has_program().then(|| result_file(resolved)));
     steps.push(launch(resolved, initial)?);
     steps.extend(archive::publish(resolved));
-    steps.extend(snippets::post(resolved, resolved.spec.runner.snippets.post.as_ref())?);
+    steps.extend(snippets::post(resolved, resolved.spec.runner.snippets.post.as_ref()));
     Ok(steps)
 }
 
@@ -94,6 +94,8 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
         metrics: metrics(resolved),
         result: has_program.then(|| resolved.paths.program_result()),
         record: has_program.then(|| resolved.paths.starts()),
+        // Without a program, only the broker's states tell.
+        needs_instance: has_program || !resolved.spec.flux.disable_socket,
         at_end: if has_program { AtEnd::Exit } else { AtEnd::ExitUnlessStopped },
     };
     Ok(Planned::with(&facts, Step::Launch(launch.into())))

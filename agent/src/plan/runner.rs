@@ -11,9 +11,9 @@ use super::{
 /// snippets come first, as they did when images brought Flux: one of them may make that user itself.
 pub fn prepare(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let own = &resolved.spec.runner.snippets;
-    let init = snippets::step(resolved, "init", own.init.as_ref())?;
-    let pre_command = snippets::step(resolved, "preCommand", own.pre_command.as_ref())?;
-    let pre = snippets::step(resolved, "pre", own.pre.as_ref())?;
+    let init = snippets::step(resolved, "init", own.init.as_ref());
+    let pre_command = snippets::step(resolved, "preCommand", own.pre_command.as_ref());
+    let pre = snippets::step(resolved, "pre", own.pre.as_ref());
     let mut steps = Vec::new();
     if resolved.is_system_like() {
         steps.extend(init);

@@ -12,25 +12,25 @@ use super::{
 
 pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<Planned>, PlanError> {
     let mut steps = user::steps(resolved);
-    steps.extend(snippets::step(resolved, "init", sidecar.init.as_ref())?);
+    steps.extend(snippets::step(resolved, "init", sidecar.init.as_ref()));
     steps.push(environment::sidecar_step(resolved));
     let script = script(resolved, name, sidecar)?;
     steps.extend(script.clone());
-    steps.extend(snippets::step(resolved, "preCommand", sidecar.pre_command.as_ref())?);
-    steps.extend(snippets::step(resolved, "pre", sidecar.pre.as_ref())?);
-    steps.extend(snippets::step(resolved, "servicePre", sidecar.service_pre.as_ref())?);
+    steps.extend(snippets::step(resolved, "preCommand", sidecar.pre_command.as_ref()));
+    steps.extend(snippets::step(resolved, "pre", sidecar.pre.as_ref()));
+    steps.extend(snippets::step(resolved, "servicePre", sidecar.service_pre.as_ref()));
     if sidecar.wait_socket {
         steps.push(Planned::with(&[], Step::WaitSocket { path: resolved.socket() }));
     }
-    steps.extend(command(resolved, name, sidecar, script.is_some())?);
-    steps.extend(snippets::post(resolved, sidecar.post.as_ref())?);
+    steps.extend(command(resolved, name, sidecar, script.is_some()));
+    steps.extend(snippets::post(resolved, sidecar.post.as_ref()));
     steps.push(Planned::with(&[], Step::Stay));
     Ok(steps)
 }
 
 /// The command: the script as a program, or shell source that sees what the snippets before it have set. Its exit code
 /// is the container's.
-fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool) -> Result<Option<Planned>, PlanError> {
+fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool) -> Option<Planned> {
     if !has_script {
         return snippets::program(resolved, sidecar.command.as_ref());
     }
@@ -55,9 +55,10 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
         metrics: None,
         result: None,
         record: None,
+        needs_instance: false,
         at_end: AtEnd::Exit,
     };
-    Ok(Some(Planned::with(&["shell", "grace_period"], Step::Launch(launch.into()))))
+    Some(Planned::with(&["shell", "grace_period"], Step::Launch(launch.into())))
 }
 
 fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<Planned>, PlanError> {

@@ -31,8 +31,8 @@ pub enum Step {
     User { name: String, uid: u32, gid: u32, home: String },
     /// Give the user the password that stands in the file, as its SHA-512 crypt in /etc/shadow.
     Password { user: String, source: String },
-    /// Make the owner able to write to a directory: one of the image's becomes theirs; a volume's stays as it is, with a warning
-    /// if they cannot write to it. A missing one is no error.
+    /// Make the owner able to write to a directory: one of the image's becomes theirs; a volume's stays as it is, with
+    /// a warning if they cannot write to it. A missing one is no error.
     Give { path: String, owner: Owner },
     /// Start a program that goes to the background by itself. A failure is logged and ignored.
     Daemon { argv: Vec<String> },
@@ -44,26 +44,31 @@ pub enum Step {
     Link { path: String, target: String },
     /// Variables for every later step.
     Environment { changes: Vec<EnvChange> },
+    /// The one shell that runs all of the container's snippets: the first of them starts it, and one that follows a
+    /// program which has ended it starts it again.
+    Shell(SnippetShell),
     /// The user's shell source; state carries over to later snippets and to every later step's environment.
     Snippet(Snippet),
-    /// Plan the rest of the steps anew, with what the container says now: a snippet before may have made the user that Flux is to
-    /// run as.
+    /// The snippets' shell ends: what it traps on EXIT runs.
+    EndShell,
+    /// Plan the rest of the steps anew, with what the container says now: a snippet before may have made the user that
+    /// Flux is to run as.
     #[serde(rename = "look-again")]
     Replan,
     /// Wait until the parent broker's port answers, or its name has an address.
     WaitParent(Parent),
     /// Wait until a Unix socket exists and answers.
     WaitSocket { path: String },
-    /// Check the record of earlier starts of this container, before anything of the user's runs: in them the program may have
-    /// run. It never runs again once it has ended with 0; otherwise `restarts` times.
+    /// Check the record of earlier starts of this container, before anything of the user's runs: in them the program
+    /// may have run. It never runs again once it has ended with 0; otherwise `restarts` times.
     Once { record: String, restarts: u32 },
-    /// An earlier pod of this lead was lost, and its program may have run: run nothing here. Without a restart left, fail;
-    /// otherwise wait to be stopped, since the operator starts the whole MiniCluster anew.
+    /// An earlier pod of this lead was lost, and its program may have run: run nothing here. Without a restart left,
+    /// fail; otherwise wait to be stopped, since the operator starts the whole MiniCluster anew.
     LeadLost { restarts_left: u32 },
     /// Start a program, supervise it, remember its exit code.
     Launch(Box<Launch>),
-    /// Before the broker: remove the files of earlier dumps that were interrupted (the name with a `*`), and create an empty
-    /// file that Flux may write to.
+    /// Before the broker: remove the files of earlier dumps that were interrupted (the name with a `*`), and create an
+    /// empty file that Flux may write to.
     PrepareArchive { dump: String, leftovers: String, owner: Owner },
     /// After the broker has ended: put the dump in the archive's place, if it is whole and the broker ended well.
     PublishArchive { from: String, to: String },
@@ -86,8 +91,8 @@ pub enum Content {
     Curve {
         source: String,
     },
-    /// A curve certificate that every pod of the job derives alike: from the secret seed in a file, and from what tells this
-    /// job from others. Never shown.
+    /// A curve certificate that every pod of the job derives alike: from the secret seed in a file, and from what tells
+    /// this job from others. Never shown.
     DerivedCurve {
         seed: String,
         /// The name in the certificate.
@@ -96,17 +101,20 @@ pub enum Content {
     },
 }
 
+/// The shell of a container's snippets.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SnippetShell {
+    /// The shell, and the options that it is started with.
+    pub argv: Vec<String>,
+    /// The value of `$asFlux`: words that run what follows them as Flux's user. Not exported.
+    pub as_flux: String,
+}
+
 /// Shell source of the user's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Snippet {
     /// The name of its field in the MiniCluster.
     pub name: &'static str,
-    /// The one shell that runs all of a container's snippets, and the options that it is started with.
-    pub shell: String,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    pub options: &'static [&'static str],
-    /// The value of `$asFlux`: words that run what follows them as Flux's user. Not exported.
-    pub as_flux: String,
     pub source: String,
     /// Whether a failure ends the container with its code; otherwise it is logged and ignored.
     pub strict: bool,

@@ -49,7 +49,9 @@ fn outline(plan: &Plan) -> Vec<String> {
             Step::File { path, .. } => format!("file {path}"),
             Step::Link { path, .. } => format!("link {path}"),
             Step::Environment { .. } => "environment".into(),
+            Step::Shell(_) => "shell".into(),
             Step::Snippet(snippet) => format!("snippet {}", snippet.name),
+            Step::EndShell => "end-shell".into(),
             Step::Replan => "look-again".into(),
             Step::WaitParent(_) => "wait-parent".into(),
             Step::WaitSocket { .. } => "wait-socket".into(),
@@ -78,6 +80,7 @@ fn the_steps_come_in_the_order_of_the_documents() {
     let lead = run(&spec, &facts(0));
     let want = [
         "user flux",
+        "shell",
         "snippet init",
         "environment",
         "snippet preCommand",
@@ -87,10 +90,12 @@ fn the_steps_come_in_the_order_of_the_documents() {
         "launch",
         "publish-archive",
         "snippet post",
+        "end-shell",
     ];
     assert_eq!(few(&lead), want);
     let want = [
         "user flux",
+        "shell",
         "snippet init",
         "environment",
         "snippet preCommand",
@@ -99,6 +104,7 @@ fn the_steps_come_in_the_order_of_the_documents() {
         "wait-parent",
         "launch",
         "snippet post",
+        "end-shell",
     ];
     assert_eq!(few(&run(&spec, &facts(1))), want);
 }
@@ -113,16 +119,19 @@ fn where_the_image_brings_flux_the_snippets_come_before_the_user() {
         let facts = Facts { flux_on_path: Some("/usr/bin/flux".into()), ..facts(0) };
         outline(&run(&spec, &facts)).into_iter().take_while(|line| !line.starts_with("directory")).collect::<Vec<_>>()
     };
-    let all = ["snippet init", "environment", "snippet preCommand", "snippet pre", "look-again"];
+    let all = ["shell", "snippet init", "environment", "snippet preCommand", "snippet pre", "end-shell", "look-again"];
     assert_eq!(steps("init = 'a'\npre_command = 'b'\npre = 'c'\n"), all);
-    assert_eq!(steps("init = 'a'\n"), ["snippet init", "environment"], "nothing that may have made one");
+    let init = ["shell", "snippet init", "end-shell", "environment"];
+    assert_eq!(steps("init = 'a'\n"), init, "nothing that may have made one");
+    assert_eq!(steps("pre = 'a'\npost = 'b'\n"), ["environment", "shell", "snippet pre", "look-again"]);
 }
 
 #[test]
 fn blank_snippets_are_no_steps_and_need_no_shell() {
     let spec = spec("[runner.snippets]\npre = \"\\n  \\n\"\n[runner.program]\nmode = 'submit'\nwords = ['a']\n");
     let scratch = Facts { shell: None, ..facts(0) };
-    assert!(!outline(&run(&spec, &scratch)).iter().any(|line| line.starts_with("snippet")));
+    let steps = outline(&run(&spec, &scratch));
+    assert!(!steps.iter().any(|line| line.starts_with("snippet") || line == "shell"), "{steps:?}");
 }
 
 #[test]

@@ -65,8 +65,8 @@ fn in_a_pod_dry_run_tells_what_its_entrypoint_has_done_and_facts_what_it_found()
     assert!(within, "the grace period is the entrypoint's: {}", launch(&here));
 
     let steps = pod["steps"].as_array().unwrap();
-    let snippet = steps.iter().find(|step| step["step"] == "snippet").unwrap();
-    assert_eq!(snippet["as_flux"], std::fs::read_to_string(image.at("/record/as-flux")).unwrap());
+    let shell = steps.iter().find(|step| step["step"] == "shell").unwrap();
+    assert_eq!(shell["as_flux"], std::fs::read_to_string(image.at("/record/as-flux")).unwrap());
 
     // The same on a laptop, by these facts: in both forms.
     let folder = crate::image::folder();

@@ -1,8 +1,8 @@
 //! Whether an archive is whole, by what its format itself says: every format that Flux writes puts something at the end
 //! that is missing, or does not fit, if the writing was cut off.
 //!
-//! tar and gzip are read by their crates. The ends of bzip2, xz and zip are checked by hand: a crate for each would be a
-//! decoder in every pod's binary, for a few bytes at the end of a file.
+//! tar and gzip are read by their crates. The ends of bzip2, xz and zip are checked by hand: a crate for each would be
+//! a decoder in every pod's binary, for a few bytes at the end of a file.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};

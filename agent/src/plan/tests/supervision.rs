@@ -69,6 +69,24 @@ fn a_follower_below_another_names_the_lead_and_who_goes_along_with_it() {
 }
 
 #[test]
+fn a_follower_ends_when_the_leads_name_is_gone_unless_the_lead_may_start_again() {
+    let lead_gone = |index: u32, text: &str, told: Option<u64>| {
+        let told = Waits { lead_gone: told, ..Waits::default() };
+        run(&spec(&format!("size = 2\n{text}")), &facts(index)).with_waits(told).waits.lead_gone
+    };
+    let own = "[flux]\nlead_gone = 7\n";
+    assert_eq!(
+        [("", None), (own, None), (own, Some(9))].map(|(text, told)| lead_gone(1, text, told)),
+        [30, 7, 9].map(Some)
+    );
+    let again = "restart_policy = 'OnFailure'\n";
+    for text in [again, "[flux]\ncomplete_workers = true\n", "[flux]\nbroker_config = ''\n"] {
+        assert_eq!(lead_gone(1, text, Some(9)), None, "{text}");
+    }
+    assert_eq!(lead_gone(0, own, Some(9)), None, "a lead waits for nobody");
+}
+
+#[test]
 fn a_job_on_a_node_that_goes_alone_is_known_by_fluxs_shell() {
     assert_eq!((lead(PROGRAM).job_shell, follower("").job_shell), (None, Some("flux-shell")));
     assert_eq!(follower("[flux]\ndisable_socket = true\n").job_shell, None, "it never goes alone: nobody can be asked");
@@ -97,20 +115,35 @@ fn the_program_is_what_one_would_type_and_the_agents_words_stand_around_it() {
 
 #[test]
 fn what_runs_as_fluxs_user_is_this_agent_with_the_spec_that_its_command_line_names() {
-    let as_flux = |facts: &Facts| snippets("", facts).into_iter().map(|it| it.as_flux).collect::<Vec<String>>();
-    assert_eq!(as_flux(&facts(0)), ["/etc/flux-agent/bin/flux-agent as-flux"; 5]);
+    let as_flux = |facts: &Facts| shells("", facts).map(|it| it.as_flux);
+    assert_eq!(as_flux(&facts(0)), ["/etc/flux-agent/bin/flux-agent as-flux"; 2]);
     let elsewhere = Facts { agent: "/opt/agent".into(), spec_file: Some("/etc/mc.toml".into()), ..facts(0) };
-    assert_eq!(as_flux(&elsewhere), ["/opt/agent as-flux --spec=/etc/mc.toml"; 5]);
+    assert_eq!(as_flux(&elsewhere), ["/opt/agent as-flux --spec=/etc/mc.toml"; 2]);
 }
 
-fn snippets(logging: &str, facts: &Facts) -> Vec<Snippet> {
+/// The steps of a lead and of a sidecar with snippets.
+fn with_snippets(logging: &str, facts: &Facts) -> [Vec<Step>; 2] {
     let text = format!(
         "[logging]\n{logging}\n[runner.snippets]\npre = 'a'\npost = 'b'\n[sidecars.side]\npre = 'c'\ncommand = 'd'\npost = 'e'\n"
     );
     let plans = [ContainerRole::Runner, ContainerRole::Sidecar("side".into())];
-    let plans = plans.map(|role| plan(&spec(&text), facts, &role).unwrap());
-    let steps = plans.into_iter().flat_map(|plan| plan.steps);
-    steps.filter_map(|planned| if let Step::Snippet(snippet) = planned.step { Some(snippet) } else { None }).collect()
+    let steps = plans.map(|role| plan(&spec(&text), facts, &role).unwrap().steps);
+    steps.map(|steps| steps.into_iter().map(|planned| planned.step).collect())
+}
+
+fn snippets(logging: &str, facts: &Facts) -> Vec<Snippet> {
+    let steps = with_snippets(logging, facts).into_iter().flatten();
+    steps.filter_map(|step| if let Step::Snippet(snippet) = step { Some(snippet) } else { None }).collect()
+}
+
+/// The one shell of each container.
+fn shells(logging: &str, facts: &Facts) -> [SnippetShell; 2] {
+    with_snippets(logging, facts).map(|steps| {
+        let shells =
+            steps.into_iter().filter_map(|step| if let Step::Shell(shell) = step { Some(shell) } else { None });
+        let [shell] = shells.collect::<Vec<SnippetShell>>().try_into().unwrap();
+        shell
+    })
 }
 
 #[test]
@@ -133,14 +166,12 @@ fn what_tidies_up_and_a_sidecars_program_are_heard_when_it_is_quiet() {
 
 #[test]
 fn the_shells_options_are_those_that_it_knows() {
-    let options = |shell: &str, strict: bool| {
+    let started = |shell: &str, strict: bool| {
         let facts = Facts { shell: Some(shell.into()), ..facts(0) };
-        let snippets = snippets(&format!("strict = {strict}"), &facts);
-        assert!(snippets.iter().all(|it| it.shell == shell && it.options == snippets[0].options));
-        snippets[0].options.join(" ")
+        shells(&format!("strict = {strict}"), &facts).map(|it| it.argv.join(" "))
     };
-    assert_eq!(options("/bin/bash", true), "-e -E -u -o pipefail");
-    assert_eq!(options("/opt/bin/bash", true), "-e -E -u -o pipefail");
-    assert_eq!(options("/bin/sh", true), "-e -u");
-    assert_eq!(options("/bin/bash", false), "");
+    assert_eq!(started("/bin/bash", true), ["/bin/bash -e -E -u -o pipefail"; 2]);
+    assert_eq!(started("/opt/bin/bash", true), ["/opt/bin/bash -e -E -u -o pipefail"; 2]);
+    assert_eq!(started("/bin/sh", true), ["/bin/sh -e -u"; 2]);
+    assert_eq!(started("/bin/bash", false), ["/bin/bash"; 2]);
 }

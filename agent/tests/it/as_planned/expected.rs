@@ -177,7 +177,7 @@ impl Expected {
                 let state = if self.tree.contains_key(path) { "start\nstart\n" } else { "start\n" };
                 self.put(path, 0o644, self.us, What::File(crate::archive::packed(state)));
             }
-            "wait-parent" | "wait-socket" | "prepare-archive" | "stay" => {}
+            "shell" | "end-shell" | "wait-parent" | "wait-socket" | "prepare-archive" | "stay" => {}
             "once" => {
                 let path = text(step, "record");
                 self.folders(parent(parent(path)));

@@ -1,0 +1,59 @@
+//! What a broker's end says of its job, and of what it has dumped.
+
+use crate::supervise::End;
+
+/// How the lead's broker ended.
+#[derive(Debug, Clone, Copy)]
+pub struct BrokerEnd {
+    pub end: End,
+    /// Whether the instance is known to have come up: its program has started, or the broker said so.
+    pub came_up: bool,
+    /// The program's own code, if there is one and it is known.
+    pub program: Option<u8>,
+}
+
+impl BrokerEnd {
+    /// Why what it has dumped cannot be trusted.
+    pub fn trouble(self) -> Option<String> {
+        match (self.end, self.program) {
+            (End::Signaled(signal), _) => Some(format!("the broker was ended by signal {signal}")),
+            (End::Exited(code), _) if !self.came_up && code != 0 => {
+                Some(format!("the instance did not come up (the broker ended with code {code})"))
+            }
+            (End::Exited(code @ 1..), Some(0)) => Some(format!("the broker failed at its end, with code {code}")),
+            (End::Exited(_), _) => None,
+        }
+    }
+
+    /// The job's own end, whatever became of the instance after it.
+    pub fn of_the_job(self) -> End {
+        match (self.end, self.program) {
+            (End::Exited(0), _) | (_, None | Some(1..)) => self.end,
+            (_, Some(0)) => End::Exited(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_that_ended_badly_has_no_dump_to_trust_and_the_job_keeps_its_own_end() {
+        let end = |end, came_up, program| BrokerEnd { end, came_up, program };
+        use End::{Exited, Signaled};
+        for (told, is_trusted, job) in [
+            (end(Exited(0), true, Some(0)), true, Exited(0)),
+            (end(Exited(7), true, Some(7)), true, Exited(7)),
+            (end(Exited(129), true, None), true, Exited(129)),
+            (end(Exited(0), false, None), true, Exited(0)),
+            (end(Exited(1), false, None), false, Exited(1)),
+            (end(Exited(1), true, Some(0)), false, Exited(0)),
+            (end(Signaled(9), true, Some(0)), false, Exited(0)),
+            (end(Signaled(9), true, Some(3)), false, Signaled(9)),
+            (end(Signaled(9), true, None), false, Signaled(9)),
+        ] {
+            assert_eq!((told.trouble().is_none(), told.of_the_job()), (is_trusted, job), "{told:?}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What the steps of a plan share while they are executed.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::broker_end::BrokerEnd;
+use super::session::Session;
+use super::shell::Shell;
+use super::start_record::Record;
+use super::timing::Timeline;
+use crate::files::Files;
+use crate::plan::{self, Plan, Role, SnippetShell, Waits};
+use crate::report::activity::ActivityFile;
+use crate::report::ending::Ending;
+use crate::report::failure::Failure;
+use crate::supervise::Supervisor;
+use crate::wait;
+
+/// How to execute, apart from what the plan says.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// All files are written below this folder.
+    pub root: PathBuf,
+    /// The agent's own binary, which a snippet's shell runs to report its state.
+    pub agent: PathBuf,
+    /// How long to retry after failures that may be temporary, as the plan itself was.
+    pub patience: Duration,
+    /// Where the current activity is written.
+    pub activity_file: ActivityFile,
+}
+
+/// Carries out one plan.
+#[derive(Debug)]
+pub struct Executor<'a> {
+    pub(super) options: Options,
+    pub(super) files: Files,
+    pub(super) session: Session,
+    pub(super) supervisor: &'a mut Supervisor,
+    /// The shell of the snippets, as planned, and while it runs.
+    pub(super) planned_shell: Option<SnippetShell>,
+    pub(super) shell: Option<Shell>,
+    /// The record of this start, once it is made.
+    pub(super) record: Option<Record>,
+    pub(super) timed: bool,
+    pub(super) waits: Waits,
+    pub(super) timeline: &'a mut Timeline,
+    /// What the steps find out about the container's end.
+    pub(super) ending: &'a mut Ending,
+    /// How the lead's broker ended, once it has.
+    pub(super) broker_end: Option<BrokerEnd>,
+}
+
+/// What follows a step.
+pub enum Flow {
+    Next,
+    /// The program has ended with this code; what follows tidies up.
+    Ended(u8),
+    /// The container ends at once with this code.
+    Exit(u8),
+}
+
+impl<'a> Executor<'a> {
+    pub fn new(
+        plan: &Plan,
+        options: Options,
+        supervisor: &'a mut Supervisor,
+        timeline: &'a mut Timeline,
+        ending: &'a mut Ending,
+    ) -> Self {
+        let tag = match &plan.role {
+            Role::Lead | Role::Follower => "runner",
+            Role::Sidecar(name) => name,
+        };
+        Executor {
+            files: Files::new(&options.root, tag),
+            options,
+            session: Session::of_process(),
+            supervisor,
+            planned_shell: None,
+            shell: None,
+            record: None,
+            timed: plan.log.timed,
+            waits: plan.waits,
+            timeline,
+            ending,
+            broker_end: None,
+        }
+    }
+
+    /// The broker that the plan names as parent, to be probed.
+    pub(super) fn parent(&self, parent: &plan::Parent) -> wait::Parent {
+        wait::Parent::new(&parent.host, parent.port, &self.options.root).probed_by_name(parent.by_name)
+    }
+}
+
+pub fn wait_failed(error: io::Error) -> Failure {
+    Failure::internal(format!("failed to wait for events: {error}"))
+}
