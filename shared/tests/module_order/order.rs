@@ -19,6 +19,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
     (
         "shared/src",
         &[
+            "causes",
             "problem",
             "toml_error",
             "choices",
