@@ -79,6 +79,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "labels",
             "vocabulary",
             "yaml",
+            "input",
             "health",
             "api",
             "observe",
