@@ -301,6 +301,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
         &[
             "repository",
             "waiting",
+            "collector",
             "pattern",
             "committed",
             "call",
