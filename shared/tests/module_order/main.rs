@@ -1,5 +1,5 @@
 //! No circles: in each folder of modules, one uses only what stands before it in the list (`order.rs`), which is one for
-//! all members. And who logs: only what acts. (Who may look and act is clippy's ban, `clippy.toml` of each member.)
+//! all members. And who logs: only what acts. (Who may look and act is clippy's ban, `clippy.toml`.)
 //!
 //! A folder's own file (`plan.rs` of `plan/`) belongs to the folder above. What it takes from a module of the folder by `use`
 //! counts as that module's, whoever of the folder reaches it by the file. What the file defines itself is for those above it: a
