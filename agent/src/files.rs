@@ -20,7 +20,7 @@ use crate::report::failure::Failure;
 use crate::system::mount_table;
 use crate::system::owner::{Mode, Owner};
 
-mod safe_path;
+pub mod safe_path;
 
 /// Stands for the part of a dump's name that differs between starts.
 pub const ANY: char = '*';

@@ -7,10 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use flux_shared::agent_spec::AgentSpec;
+use flux_shared::causes::causes_by;
 use flux_shared::exit::{Category, REPLACE, of_signal};
 use flux_shared::names::COMPLETION_INDEX;
 use flux_shared::paths::{SPEC_FILE, TERMINATION_LOG};
@@ -254,15 +256,9 @@ fn log_identity(plan: &Plan) {
     plan.notices.iter().for_each(|notice| tracing::info!(stage = "plan", "{notice}"));
 }
 
-/// An error with its sources.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = without_number(&error.to_string()).to_owned();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text += &format!(": {}", without_number(&error.to_string()));
-        source = error.source();
-    }
-    text
+/// An error with its sources, without the numbers of the system's.
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    causes_by(error, |error| ControlFlow::Continue(without_number(&error.to_string()).to_owned()))
 }
 
 impl Default for Options {

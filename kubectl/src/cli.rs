@@ -8,12 +8,13 @@ use clap::{CommandFactory, Parser, Subcommand};
 use flux_operator::offline::{self, Judgement, ValidateArgs};
 use flux_operator::on_server;
 use flux_operator::reconcile::render::Options;
+use flux_shared::causes::causes;
 use serde_json::{Value, json};
 
 use crate::completion;
 use crate::connect;
 use crate::debug;
-use crate::failure::{FAILED, Failure, chain};
+use crate::failure::{FAILED, Failure};
 use crate::input::read;
 use crate::logs;
 use crate::output::Output;
@@ -111,7 +112,7 @@ pub fn main() -> ExitCode {
         None => Cli::parse(),
     };
     ExitCode::from(answer(command).unwrap_or_else(|failure| {
-        screen::tell(&chain(&failure));
+        screen::tell(&causes(&failure));
         FAILED
     }))
 }

@@ -1,6 +1,7 @@
 //! Why a command ends with an error.
 
 use flux_operator::offline::OfflineError;
+use flux_shared::causes::causes;
 
 /// Exit code of the plugin's own failures.
 pub const FAILED: u8 = 1;
@@ -43,22 +44,8 @@ impl Failure {
 pub fn words(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
-        other => chain(other),
+        other => causes(other),
     }
-}
-
-/// An error with its causes.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        let more = inner.to_string();
-        if !text.contains(&more) {
-            text.push_str(&format!(": {more}"));
-        }
-        source = inner.source();
-    }
-    text
 }
 
 /// Whether the API server answered with this code.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flux_operator::labels;
+use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::StreamExt;
 use futures::stream::BoxStream;
@@ -14,7 +15,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Config};
 
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 
 /// Longest time to connect to the API server.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -51,7 +52,7 @@ impl Target {
     pub async fn find(access: &Access) -> Result<Target, Failure> {
         let config = config(access).await.map_err(Failure::Config)?;
         let namespace = access.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        let client = Client::try_from(config).map_err(|error| Failure::Config(chain(&error)))?;
+        let client = Client::try_from(config).map_err(|error| Failure::Config(causes(&error)))?;
         Ok(Target { client, namespace })
     }
 
@@ -103,12 +104,12 @@ fn selector(name: &str) -> String {
 async fn config(access: &Access) -> Result<Config, String> {
     let options = KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
     let mut config = match (&access.kubeconfig, &access.context) {
-        (None, None) => Config::infer().await.map_err(|error| chain(&error))?,
+        (None, None) => Config::infer().await.map_err(|error| causes(&error))?,
         (Some(path), _) => {
-            let kubeconfig = Kubeconfig::read_from(path).map_err(|error| chain(&error))?;
-            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| chain(&error))?
+            let kubeconfig = Kubeconfig::read_from(path).map_err(|error| causes(&error))?;
+            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| causes(&error))?
         }
-        (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(|error| chain(&error))?,
+        (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(|error| causes(&error))?,
     };
     config.connect_timeout = Some(CONNECT);
     Ok(config)

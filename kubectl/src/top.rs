@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use flux_operator::observe::workload::QUEUED;
+use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::usage::Usage;
 use k8s_openapi::api::core::v1::Pod;
@@ -160,11 +161,11 @@ async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> 
                     Ok(found) => ((lead, usage), trouble) = (found, None),
                     Err(NoUsage { why, is_over: true }) => {
                         drop(display);
-                        screen::tell(&failure::chain(&why));
+                        screen::tell(&causes(&why));
                         return Ok(0);
                     }
                     // The last figures stay on the screen.
-                    Err(NoUsage { why, .. }) => trouble = Some(failure::chain(&why)),
+                    Err(NoUsage { why, .. }) => trouble = Some(causes(&why)),
                 }
                 next.set(next_usage(target, args, lead.clone()));
             }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use flux_shared::causes::causes;
 use futures::StreamExt;
 use kube::runtime::watcher;
 use serde_json::json;
@@ -82,7 +83,7 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
             Ok(watcher::Event::InitDone) => {}
             Err(error) if !is_lost => {
                 is_lost = true;
-                screen::tell(&format!("no answer from the API server ({}); retrying", crate::failure::chain(&error)));
+                screen::tell(&format!("no answer from the API server ({}); retrying", causes(&error)));
             }
             Err(_) => {}
         }

@@ -20,6 +20,7 @@ use crate::controller;
 use crate::delete_miniclusters::{self, Deletion};
 use crate::health::log;
 use crate::health::metrics::Metrics;
+use crate::input;
 use crate::install;
 use crate::offline::{self, Choices, Judgement, OfflineError, ValidateArgs};
 use crate::on_server;
@@ -160,11 +161,7 @@ fn answer(command: Command) -> Result<(), CliError> {
 }
 
 fn read(file: &Path) -> Result<String, CliError> {
-    let text = match file == Path::new("-") {
-        true => std::io::read_to_string(std::io::stdin()),
-        false => std::fs::read_to_string(file),
-    };
-    text.map_err(|source| CliError::Read { path: file.display().to_string(), source })
+    input::read(file).map_err(|source| CliError::Read { path: file.display().to_string(), source })
 }
 
 /// Asks the API server, in the namespace of the kubeconfig.

@@ -3,7 +3,7 @@
 //! ```text
 //! cli ─► controller ─► observe (watches, index) ─► reconcile: shared::validate ─► decide ─► render ─► apply ─► status
 //! cli ─► webhook, install, offline, delete_miniclusters
-//! api, health, labels, vocabulary, yaml: below all
+//! api, health, input, labels, vocabulary, yaml: below all
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
 
@@ -12,6 +12,7 @@ pub mod cli;
 pub mod controller;
 pub mod delete_miniclusters;
 pub mod health;
+pub mod input;
 pub mod install;
 pub mod labels;
 pub mod observe;

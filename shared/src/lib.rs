@@ -10,6 +10,7 @@
 
 pub mod agent_spec;
 pub mod broker_config;
+pub mod causes;
 pub mod choices;
 pub mod crd;
 pub mod curve;

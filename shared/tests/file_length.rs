@@ -1,7 +1,6 @@
 //! No file of ours is longer than somebody reads at once: 400 lines of code, a file's own tests among them.
 //!
-//! Lines of code are those that are neither blank nor a comment. (Functions are clippy's, `too-many-lines-threshold` of each
-//! member.)
+//! Lines of code are those that are neither blank nor a comment. (Functions are clippy's, `too-many-lines-threshold`.)
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "reads our source")]
 

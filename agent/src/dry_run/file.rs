@@ -95,6 +95,7 @@ pub fn source(path: &Path) -> Result<Source, DryRunError> {
     Source::parse(&read(path)?).map_err(|problems| DryRunError::Input { path: path.to_owned(), source: problems })
 }
 
+/// The text of a file; `-` is standard input. (The operator's and the plugin's is `operator/src/input.rs`: see there.)
 fn read(path: &Path) -> Result<String, DryRunError> {
     let text = match path == Path::new("-") {
         true => std::io::read_to_string(std::io::stdin()),

@@ -78,38 +78,21 @@ fn status(answer: &[u8]) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
-
     use flux_shared::trace::TraceParent;
+    use test_support::collector::Collector;
 
     use super::*;
 
     /// What `send` sends to one that answers so; and the time that it took.
     fn sent(answer: Option<&'static str>, is_stopped: bool) -> (String, Duration) {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let endpoint = format!("http://{}/base", listener.local_addr().unwrap()).parse().unwrap();
+        let collector = Collector::start(answer);
+        let endpoint = format!("http://{}/base", collector.address()).parse().unwrap();
         let trace = Trace { endpoint, parent: TraceParent { trace: 1, span: 2 } };
-        let (done, is_done) = std::sync::mpsc::channel::<()>();
-        let collector = std::thread::spawn(move || {
-            let (mut connection, _) = listener.accept().unwrap();
-            let mut text = String::new();
-            while !text.ends_with("]}]}") {
-                let mut part = [0; 1024];
-                let read = connection.read(&mut part).unwrap();
-                text += std::str::from_utf8(&part[..read]).unwrap();
-            }
-            if let Some(answer) = answer {
-                connection.write_all(answer.as_bytes()).unwrap();
-            }
-            let _ = is_done.recv();
-            text
-        });
         let begin = std::time::Instant::now();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(send(&trace, &[], Path::new("/"), is_stopped));
         let took = begin.elapsed();
-        drop(done);
-        (collector.join().unwrap(), took)
+        (collector.request(), took)
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! The files of a host, below a root directory.
+//!
+//! Not cap-std: an absolute link, which here leads on from the root, is an error there. Nor openat2, whose RESOLVE_IN_ROOT does
+//! this: not every kernel or sandbox knows it.
 
 #![expect(clippy::disallowed_methods, reason = "reads the host's files")]
 
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
-/// Symbolic links followed before a path counts as missing, as the kernel has it.
-const MAX_LINKS: usize = 40;
+use crate::files::safe_path::{MAX_LINKS, components};
 
 /// A host's files, below a root.
 #[derive(Debug)]
@@ -27,7 +29,7 @@ impl Host {
             // The kernel follows them itself: two hundred system calls less in a pod.
             return Some(self.root.join(path));
         }
-        let mut left: Vec<std::ffi::OsString> = components(Path::new(path));
+        let mut left = components(Path::new(path));
         let mut inside = PathBuf::new();
         let mut links = 0;
         while let Some(name) = left.pop() {
@@ -107,18 +109,6 @@ impl Host {
             .map(|folder| format!("{}/{program}", folder.trim_end_matches('/')))
             .find(|candidate| self.is_executable(candidate))
     }
-}
-
-/// The components of a path, last first; `.` and the root left out.
-fn components(path: &Path) -> Vec<std::ffi::OsString> {
-    path.components()
-        .filter_map(|component| match component {
-            Component::Normal(name) => Some(name.to_owned()),
-            Component::ParentDir => Some("..".into()),
-            _ => None,
-        })
-        .rev()
-        .collect()
 }
 
 #[cfg(test)]

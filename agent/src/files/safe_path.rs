@@ -2,6 +2,8 @@
 //!
 //! Root writes below folders that others may write to (a directory of Flux's user, a volume). By a link that one of them
 //! has put there, root would write to, or give away, what is somebody else's.
+//!
+//! Not cap-std: it asks where a link leads, not whose it is, and follows no absolute one, though images have such of root's.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,7 +14,7 @@ use std::path::{Component, Path};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 
 /// Links followed before it counts as a loop, as the kernel has it.
-const MAX_LINKS: usize = 40;
+pub const MAX_LINKS: usize = 40;
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Opens the folder `path`. `make`: creates what is missing of it, with mode 0755 whatever the umask.
@@ -87,7 +89,7 @@ pub fn remove(folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
 }
 
 /// The components of a path, last first; `.` and the root left out.
-fn components(path: &Path) -> Vec<OsString> {
+pub fn components(path: &Path) -> Vec<OsString> {
     let names = path.components().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some("..".into()),

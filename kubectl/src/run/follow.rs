@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::pin::Pin;
 
+use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Event};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::failure::{FAILED, Failure, chain};
+use crate::failure::{FAILED, Failure};
 use crate::logs;
 use crate::observed::{self, Observed, Start, code_of};
 use crate::progress;
@@ -203,7 +204,7 @@ impl<'a> Follower<'a> {
 
     fn note_disconnected(&mut self, error: &watcher::Error) {
         if !std::mem::replace(&mut self.is_lost, true) {
-            let why = chain(error);
+            let why = causes(error);
             self.screen.say(&format!("no answer from the API server ({why}); {} goes on, reconnecting", self.name));
         }
     }

@@ -1,7 +1,10 @@
 //! The log: one line of JSON an event, to standard error.
 #![expect(clippy::disallowed_methods, reason = "the log goes to standard error")]
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use clap::Args;
+use flux_shared::causes::causes_by;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -37,22 +40,13 @@ pub fn warn(what: &str, error: &(dyn std::error::Error + 'static)) {
 
 /// An error and its sources in one line. The API server's message appears once, unlike in kube's own text.
 pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut causes: Vec<String> = Vec::new();
-    let mut next = Some(error);
-    while let Some(error) = next {
+    causes_by(error, |error| {
         let boxed = error.downcast_ref::<Box<kube::Error>>().map(Box::as_ref);
-        if let Some(kube::Error::Api(status)) = boxed.or(error.downcast_ref()) {
-            causes.push(format!("{} ({})", status.message, status.code));
-            break;
+        match boxed.or(error.downcast_ref()) {
+            Some(kube::Error::Api(status)) => Break(format!("{} ({})", status.message, status.code)),
+            _ => Continue(error.to_string()),
         }
-        let text = error.to_string();
-        // Some errors print their source as part of themselves.
-        if !causes.last().is_some_and(|last| last.ends_with(&text)) {
-            causes.push(text);
-        }
-        next = error.source();
-    }
-    causes.join(": ")
+    })
 }
 
 #[cfg(test)]

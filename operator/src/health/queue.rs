@@ -1,4 +1,6 @@
 //! Which MiniClusters wait in the queue, since when, and which are being reconciled.
+//!
+//! By hand: kube's controller has such a queue, but tells neither its length nor how long who waits in it.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -92,25 +92,16 @@ async fn post(endpoint: &Endpoint, traced: &Traced) -> Result<(), Box<dyn Error 
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use test_support::collector::Collector;
 
     use super::*;
 
     /// The result of `post` with a server that answers so and closes the connection.
     async fn posted(answer: &'static str) -> Result<(), String> {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let endpoint = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let collector = std::thread::spawn(move || {
-            let mut connection = listener.accept().unwrap().0;
-            let (mut text, mut part) = (Vec::new(), [0; 1024]);
-            while !text.ends_with(b"]}]}") {
-                let read = connection.read(&mut part).unwrap();
-                text.extend_from_slice(&part[..read]);
-            }
-            connection.write_all(answer.as_bytes()).unwrap();
-        });
+        let collector = Collector::start(Some(answer));
+        let endpoint = format!("http://{}", collector.address()).parse().unwrap();
         let result = post(&endpoint, &Traced { trace: 1, spans: Vec::new() }).await.map_err(|error| error.to_string());
-        collector.join().unwrap();
+        collector.request();
         result
     }
 

@@ -18,6 +18,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
     (
         "shared/src",
         &[
+            "causes",
             "problem",
             "toml_error",
             "choices",
@@ -77,6 +78,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "labels",
             "vocabulary",
             "yaml",
+            "input",
             "health",
             "api",
             "observe",
@@ -305,6 +307,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
         &[
             "repository",
             "waiting",
+            "collector",
             "pattern",
             "committed",
             "call",

@@ -4,6 +4,7 @@
 //! pages, pattern, committed, repository     what is written down, against what is so
 //! mutate, upstream_manifests, field_values  inputs
 //! waiting                                   until something is so
+//! collector                                 who is sent traces
 //! report                                    the figures of benches
 //! helm                                      programs that the test node builds
 //! installation                              what is applied to a control plane (feature `cluster`)
@@ -13,7 +14,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests and benches tell")]
 #![allow(missing_debug_implementations, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
+pub mod collector;
 pub mod committed;
 pub mod helm;
 #[cfg(feature = "cluster")]

@@ -1,0 +1,59 @@
+//! An error and its sources in one line.
+
+use std::error::Error;
+use std::ops::ControlFlow::{self, Break, Continue};
+
+/// The error and its sources, joined by `: `. Many errors print their source as part of themselves: what has been said already
+/// is left out.
+pub fn causes(error: &(dyn Error + 'static)) -> String {
+    causes_by(error, |error| Continue(error.to_string()))
+}
+
+/// The same in the words that `words` has for each; after `Break` no source is looked at.
+pub fn causes_by(
+    error: &(dyn Error + 'static),
+    words: impl Fn(&(dyn Error + 'static)) -> ControlFlow<String, String>,
+) -> String {
+    let mut text = String::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let (more, source) = match words(error) {
+            Continue(more) => (more, error.source()),
+            Break(more) => (more, None),
+        };
+        if !text.contains(&more) {
+            let colon = if text.is_empty() { "" } else { ": " };
+            text = text + colon + &more;
+        }
+        next = source;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    enum Failure {
+        #[error("failed to {0}")]
+        To(&'static str, #[source] Box<Failure>),
+        #[error("{0} ({1}), by this machine")]
+        Quotes(&'static str, #[source] Box<Failure>),
+        #[error("{0}")]
+        Plain(&'static str),
+    }
+
+    #[test]
+    fn each_source_is_said_once_and_in_the_words_that_are_given() {
+        let quotes = || Box::new(Failure::Quotes("no way", Box::new(Failure::Plain("refused"))));
+        assert_eq!(causes(&Failure::To("send", quotes())), "failed to send: no way (refused), by this machine");
+        let error = Failure::To("send", Box::new(Failure::To("connect", quotes())));
+        let words = |error: &(dyn Error + 'static)| match error.to_string() {
+            text if text.contains("connect") => Break("no network".to_owned()),
+            text => Continue(text.to_uppercase()),
+        };
+        assert_eq!(causes_by(&error, words), "FAILED TO SEND: no network");
+        assert_eq!(causes(&Failure::Plain("refused")), "refused");
+    }
+}
