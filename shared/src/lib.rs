@@ -9,8 +9,10 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
 
 pub mod agent_spec;
+pub mod backoff;
 pub mod broker_config;
 pub mod choices;
+pub mod command_words;
 pub mod crd;
 pub mod curve;
 pub mod derive;
@@ -21,7 +23,6 @@ pub mod manifest;
 pub mod names;
 pub mod overlay;
 pub mod paths;
-pub mod pauses;
 pub mod problem;
 pub mod quantity;
 pub mod queueing;
@@ -32,4 +33,3 @@ mod toml_error;
 pub mod trace;
 pub mod usage;
 pub mod validate;
-pub mod words;

@@ -1,5 +1,5 @@
 use flux_shared::agent_spec::*;
-use flux_shared::words::{self, Word};
+use flux_shared::command_words::{self, Word};
 use proptest::prelude::*;
 
 use super::*;
@@ -33,7 +33,7 @@ fn launch(plan: &Plan) -> &Launch {
 }
 
 fn argv(plan: &Plan) -> String {
-    launch(plan).argv.iter().map(display::word).collect::<Vec<String>>().join(" ")
+    launch(plan).argv.iter().map(shell_quote::word).collect::<Vec<String>>().join(" ")
 }
 
 /// The steps' names and, where there is one, what they are about.
@@ -50,7 +50,7 @@ fn outline(plan: &Plan) -> Vec<String> {
             Step::Link { path, .. } => format!("link {path}"),
             Step::Environment { .. } => "environment".into(),
             Step::Snippet(snippet) => format!("snippet {}", snippet.name),
-            Step::Replan => "look-again".into(),
+            Step::Replan => "replan".into(),
             Step::WaitParent(_) => "wait-parent".into(),
             Step::WaitSocket { .. } => "wait-socket".into(),
             Step::Once { restarts, .. } => format!("once {restarts}"),
@@ -113,7 +113,7 @@ fn where_the_image_brings_flux_the_snippets_come_before_the_user() {
         let facts = Facts { flux_on_path: Some("/usr/bin/flux".into()), ..facts(0) };
         outline(&run(&spec, &facts)).into_iter().take_while(|line| !line.starts_with("directory")).collect::<Vec<_>>()
     };
-    let all = ["snippet init", "environment", "snippet preCommand", "snippet pre", "look-again"];
+    let all = ["snippet init", "environment", "snippet preCommand", "snippet pre", "replan"];
     assert_eq!(steps("init = 'a'\npre_command = 'b'\npre = 'c'\n"), all);
     assert_eq!(steps("init = 'a'\n"), ["snippet init", "environment"], "nothing that may have made one");
 }

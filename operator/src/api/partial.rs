@@ -79,8 +79,8 @@ pub async fn metadata_after(client: &Client, mut request: Request<Vec<u8>>) -> R
     Ok(client.request::<Answer>(request).await?.metadata)
 }
 
-/// For `deserialize_with`: metadata without `managedFields`, which would be read into a tree of values and take more time than
-/// all the rest (and without `selfLink`, which Kubernetes no longer sets).
+/// For `deserialize_with`: metadata without `managedFields`, which would be read into a tree of values and take more
+/// time than all the rest (and without `selfLink`, which Kubernetes no longer sets).
 pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]

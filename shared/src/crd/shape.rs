@@ -3,7 +3,8 @@
 //! The shapes stand in files beside this one, made from the CRD's schema (`UPDATE=1 cargo test -p flux-shared --features
 //! crd` renews them; a test keeps them current). So the agent, which has no schema, checks as the API server does.
 //!
-//! `{"a": …}` an object with these fields (`"a!"`: required), `{"*": …}` a map, `[…]` a list, else the name of a simple type.
+//! `{"a": …}` an object with these fields (`"a!"`: required), `{"*": …}` a map, `[…]` a list, else the name of a simple
+//! type.
 
 use serde_json::{Map, Value};
 

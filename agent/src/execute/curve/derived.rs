@@ -1,5 +1,5 @@
-//! A certificate that each pod of a job derives by itself, with the same result: HKDF-SHA256 (RFC 5869) of a secret seed, for
-//! this job only. The other inputs are public; without the seed they help nobody.
+//! A certificate that each pod of a job derives by itself, with the same result: HKDF-SHA256 (RFC 5869) of a secret
+//! seed, for this job only. The other inputs are public; without the seed they help nobody.
 
 use std::path::Path;
 
