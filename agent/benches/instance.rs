@@ -1,4 +1,5 @@
-//! Real jobs under the agent and under plain Flux, in turn, in a network of their own: `make bench-instance FLUX=/path/to/flux`.
+//! Real jobs under the agent and under plain Flux, in turn, in a network of their own:
+//! `make bench-instance FLUX=/path/to/flux`.
 //!
 //! ```text
 //! output   200,000 lines and one of a megabyte through the log
@@ -7,9 +8,9 @@
 //! lammps   two tasks in one pod, and in two
 //! ```
 //!
-//! What counts are the ratios. Two hosts are on one loopback interface, as pods of one node are behind one bridge; messages between
-//! them go by TCP, and so do those of the bare processes that they are compared with. Needs root, and Debian's packages
-//! mpich, libmpich-dev, openmpi-bin, libopenmpi-dev and lammps.
+//! What counts are the ratios. Two hosts are on one loopback interface, as pods of one node are behind one bridge;
+//! messages between them go by TCP, and so do those of the bare processes that they are compared with. Needs root, and
+//! Debian's packages mpich, libmpich-dev, openmpi-bin, libopenmpi-dev and lammps.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -217,7 +217,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct LogArgs {
-    /// Format of the agent's own log lines [default: logging.format of the spec, else text]
+    /// Format of the agent's own log lines [default: text]
     #[arg(long, value_enum, value_name = "FORMAT")]
     log_format: Option<Format>,
 }

@@ -30,7 +30,7 @@ pub use pod::PodPlace;
 /// Exit code 0 if the broker is in its running state, else 1 and the reason; waits for up to `seconds`. A probe that waits
 /// this way succeeds as soon as the broker is ready, and does not fail while a start is in progress.
 pub fn ready(place: &PodPlace, seconds: u64) -> Result<(String, u8), Failure> {
-    look_as_owner(place, async |pod| {
+    run_as_owner(place, async |pod| {
         Ok(match observe::until_ready(pod, Duration::from_secs(seconds)).await {
             Ok(()) => (String::new(), 0),
             Err(why) => (format!("not ready: {why}\n"), 1),
@@ -40,7 +40,7 @@ pub fn ready(place: &PodPlace, seconds: u64) -> Result<(String, u8), Failure> {
 
 /// Everything known of the instance; exit code 1 if the broker does not answer.
 pub fn status(place: &PodPlace, json: bool) -> Result<(String, u8), Failure> {
-    look_as_owner(place, async |pod| {
+    run_as_owner(place, async |pod| {
         let (state, activity) = observe::state_and_activity(pod).await;
         let code = u8::from(state.is_err());
         let observed = observe::all(pod, state, activity).await;
@@ -51,7 +51,7 @@ pub fn status(place: &PodPlace, json: bool) -> Result<(String, u8), Failure> {
 
 /// The instance's usage as JSON; exit code 1 if there is no broker to ask.
 pub fn usage(place: &PodPlace) -> Result<(String, u8), Failure> {
-    look_as_owner(place, async |pod| match observe::usage(pod).await {
+    run_as_owner(place, async |pod| match observe::usage(pod).await {
         Ok(usage) => {
             let text = serde_json::to_string(&usage);
             Ok((text.map_err(|error| Failure::internal(format!("failed to write the figures: {error}")))? + "\n", 0))
@@ -64,7 +64,7 @@ pub fn usage(place: &PodPlace) -> Result<(String, u8), Failure> {
 }
 
 /// Runs `look` as the instance's owner; returns what to print and the exit code.
-fn look_as_owner(
+fn run_as_owner(
     place: &PodPlace,
     look: impl AsyncFnOnce(&Pod) -> Result<(String, u8), Failure>,
 ) -> Result<(String, u8), Failure> {

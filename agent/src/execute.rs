@@ -238,7 +238,7 @@ impl Executor<'_> {
         stopped.map_err(wait_failed).map(|ended| Flow::Exit(ended.map_or_else(of_signal, |()| 0)))
     }
 
-    fn exports(&self, variables: &std::collections::BTreeMap<String, flux_shared::words::Word>) -> Vec<u8> {
+    fn exports(&self, variables: &std::collections::BTreeMap<String, flux_shared::command_words::Word>) -> Vec<u8> {
         let resolved: Vec<_> = variables.iter().map(|(name, word)| (name, self.session.resolve(word))).collect();
         session::exports(resolved.iter().map(|(name, value)| (name.as_str().as_ref(), value.as_os_str())))
     }

@@ -153,7 +153,7 @@ impl Facts {
         let hostname = network::hostname()?;
         let Process { program: agent, mut environment, working_directory, terminal, .. } = process;
         let earlier_pods = earlier_pods(&mut environment);
-        let address = network::told(environment.remove(names::POD_ADDRESS.0));
+        let address = network::parse_address(environment.remove(names::POD_ADDRESS.0));
         let address = address.or_else(|| network::address(&host, &hostname, spec.network.host_network));
         let path = environment.get("PATH").map_or(DEFAULT_PATH, String::as_str);
         let flux_on_path = host.which("flux", path);

@@ -1,13 +1,13 @@
 //! Metrics of the instance over HTTP, for autoscalers: `/metrics` (Prometheus), `/metrics.json` (KEDA).
 //!
 //! ```text
-//! a connection ─► its request's head ─► the figures, at most a second old ◄─ a request, a task of its own ─ flux_rpc ─► broker
+//! a connection ─► its request's head ─► the figures, at most a second old ◄─ a request, its own task ─ flux_rpc ─► broker
 //!      └──────────── answer (pure), closed ◄──────────┘
 //! ```
 //!
-//! Whoever reaches the port may read and nothing else. The number of connections is bounded (the oldest is dropped), and so is
-//! the time of each. One request to the broker answers all clients that come meanwhile, and is finished even if they have gone:
-//! clients cannot make the agent ask the broker more often.
+//! Whoever reaches the port may read and nothing else. The number of connections is bounded (the oldest is dropped),
+//! and so is the time of each. One request to the broker answers all clients that come meanwhile, and is finished even
+//! if they have gone: clients cannot make the agent ask the broker more often.
 #![expect(clippy::disallowed_methods, reason = "act: serves, reads the clock")]
 
 mod answer;
@@ -52,8 +52,8 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Serves the figures of the broker's instance, which belongs to `cluster`. A port that cannot be used is logged and ignored:
-    /// it ends no job.
+    /// Serves the figures of the broker's instance, which belongs to `cluster`. A port that cannot be used is logged
+    /// and ignored: it ends no job.
     pub fn start(port: u16, cluster: &str, broker: Broker) -> Option<Server> {
         match listen(port) {
             Ok(listener) => {

@@ -13,15 +13,13 @@ mod archive;
 mod batch;
 mod binding;
 mod broker;
-mod change;
 mod curve;
 mod discovery;
-pub mod display;
 mod environment;
+mod environment_change;
 mod error;
 mod follower;
 mod from_environment;
-mod helpers;
 mod hosts;
 mod identity;
 mod instance;
@@ -39,8 +37,10 @@ mod restful;
 mod runner;
 mod scheduler;
 mod shell_defaults;
+pub mod shell_quote;
 mod sidecar;
 mod snippets;
+mod sourced_files;
 mod step;
 mod topology;
 mod user;
@@ -54,8 +54,8 @@ use crate::facts::Facts;
 pub use crate::files::ANY;
 pub use crate::system::owner::{Mode, Owner};
 pub use binding::Binding;
-pub use change::EnvChange;
-use change::set;
+pub use environment_change::EnvChange;
+use environment_change::set;
 pub use error::PlanError;
 pub use from_environment::FromEnvironment;
 pub use instance::Instance;
@@ -64,7 +64,7 @@ use resolved::Resolved;
 pub use step::{Content, Planned, Snippet, SnippetPhase, SnippetShell, Step};
 
 /// Version of the JSON form.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Default of [`Waits::lead_gone`].
 const LEAD_GONE: u64 = 30;

@@ -214,7 +214,7 @@ fn plan(options: &Options, container: &ContainerRole, process: &Process) -> Resu
     let planned = crate::plan::plan(&spec, &facts, container);
     let view = options.root.join(spec.paths().view().trim_start_matches('/'));
     planned.map(|plan| (plan.with_waits(options.waits()), spec.mount_path)).map_err(|error| {
-        // Without a single file of it, the volume may be on its way; a view without Flux stays one.
+        // An empty volume may still be filled; a view without Flux will not change.
         let passing = error.category() == Category::ViewMissing && spec.view.enabled && !view.exists();
         Failure { passing, ..Failure::new(error.category(), chain(&error), error.hint()) }
     })

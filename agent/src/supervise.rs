@@ -120,7 +120,8 @@ impl Supervisor {
                 }
                 None
             }
-            // From the agent's own write to a closed pipe, or use of the terminal in the background: blocking them is enough.
+            // From the agent's own write to a closed pipe, or use of the terminal in the background: blocking them is
+            // enough.
             libc::SIGPIPE if received.by_self => None,
             libc::SIGTTIN | libc::SIGTTOU if received.by_kernel => None,
             number => {

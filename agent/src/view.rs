@@ -130,8 +130,8 @@ fn tidy(options: &Options) {
     let _ = tree::remove(&options.software.join(".software.new"));
 }
 
-/// The marker's text: what the copy was made from, and in which boot of the machine, since files may be empty after a crash of
-/// the node.
+/// The marker's text: what the copy was made from, and in which boot of the machine, since files may be empty after a
+/// crash of the node.
 fn mark(view: &Tree, software: Option<&Tree>) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let software = software.map_or(0, Tree::digest);

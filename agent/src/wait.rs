@@ -7,11 +7,11 @@
 
 mod backoff;
 pub mod connection;
-mod diagnosis;
 mod parent;
 mod reporter;
 pub mod resolve;
 pub mod socket;
+mod tcp_connections;
 
 pub use backoff::{Backoff, LONGEST_PAUSE};
 pub use parent::{Missing, Parent};

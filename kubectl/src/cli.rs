@@ -128,7 +128,9 @@ fn completer_words() -> Option<Vec<String>> {
 fn answer(cli: Cli) -> Result<u8, Failure> {
     let output = cli.output;
     match &cli.command {
-        Command::Validate(ValidateArgs { file, server: false }) => told(offline::judge(&read(file)?), output),
+        Command::Validate(ValidateArgs { file, server: false }) => {
+            print_judgement(offline::judge(&read(file)?), output)
+        }
         Command::DryRun(args) => dry_run(args, output),
         Command::Completion { folder } => {
             output.refuse("completion", "it makes a link for kubectl")?;
@@ -139,10 +141,10 @@ fn answer(cli: Cli) -> Result<u8, Failure> {
 }
 
 /// Prints what `validate` has found; 1 if there is a problem.
-fn told(judgement: Judgement, output: Output) -> Result<u8, Failure> {
+fn print_judgement(judgement: Judgement, output: Output) -> Result<u8, Failure> {
     let is_valid = judgement.problems.is_empty();
     match output.format {
-        None => screen::print(&judgement.told()?)?,
+        None => screen::print(&judgement.text()?)?,
         Some(format) => format.show(&judgement)?,
     }
     Ok(if is_valid { 0 } else { FAILED })
@@ -159,7 +161,8 @@ fn dry_run(args: &flux_agent::dry_run::Args, output: Output) -> Result<u8, Failu
     }
 }
 
-/// One thread is enough: it mostly waits for the API server and the person. A pending read of standard input does not hold up the end.
+/// One thread is enough: it mostly waits for the API server and the person. A pending read of standard input does not
+/// hold up the end.
 fn in_cluster(cli: Cli) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::here("start"))?;
@@ -202,7 +205,7 @@ async fn ask(cli: Cli) -> Result<u8, Failure> {
         Command::Stop(args) => {
             let way = stop::stop(&target, &args).await?;
             let about = json!({ "name": args.name, "way": way });
-            output.show(&about, || format!("{}\n", way.told(&args.name))).map(|()| 0)
+            output.show(&about, || format!("{}\n", way.text(&args.name))).map(|()| 0)
         }
         Command::Scale(args) => wait::scale(&target, &args, output).await,
         Command::Connect(args) => {
@@ -216,7 +219,7 @@ async fn ask(cli: Cli) -> Result<u8, Failure> {
         Command::Top(args) => top::top(&target, &args, output).await,
         Command::Validate(ValidateArgs { file, .. }) => {
             let asked = on_server::Target { namespace: &target.namespace, is_asked_for };
-            told(on_server::judge(&target.client, asked, &read(&file)?, &Options::default()).await?, output)
+            print_judgement(on_server::judge(&target.client, asked, &read(&file)?, &Options::default()).await?, output)
         }
         Command::Render { .. } | Command::DryRun(_) | Command::Completion { .. } | Command::Complete { .. } => Ok(0),
     }

@@ -71,8 +71,8 @@ async fn collect(target: &Target, name: &str) -> Result<Entries, Failure> {
             format!("kubectl-minicluster {}\n{}\n", env!("CARGO_PKG_VERSION"), server(target).await),
         ),
         ("minicluster.yaml".to_owned(), yaml(&cluster)?),
-        ("status.txt".to_owned(), redact::text(&status::told(target, &cluster, &pods).await)),
-        ("timeline.txt".to_owned(), timeline::told(&cluster)),
+        ("status.txt".to_owned(), redact::text(&status::text(target, &cluster, &pods).await)),
+        ("timeline.txt".to_owned(), timeline::text(&cluster)),
     ];
     for pod in &pods {
         entries.push((format!("pods/{}.yaml", observed::name(pod)), yaml(pod)?));

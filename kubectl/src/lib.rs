@@ -5,7 +5,8 @@
 //! cli ─► status, logs, wait, stop, scale, timeline, debug: one look or one change
 //! cli ─► connect, submit, jobs, top: the agent in the lead's pod, by exec
 //! cli ─► completion: names for the shell
-//! target (client and namespace), observed (what is known of a MiniCluster, pure), progress (pure), screen, output, input, failure: below all
+//! below all: target (client and namespace), observed (what is known of a MiniCluster, pure), progress (pure), screen,
+//!            output, input, failure
 //! ```
 //!
 //! It needs no rights but its user's own, and nothing in the cluster but the operator.

@@ -16,7 +16,8 @@ use crate::screen;
 use crate::target::Target;
 use resume::Resume;
 
-/// Time without a byte after which a log is requested again: a job may be silent for any time, but the connection may also be dead.
+/// Time without a byte after which a log is requested again: a job may be silent for any time, but the connection may
+/// also be dead.
 const SILENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);

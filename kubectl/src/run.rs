@@ -73,7 +73,7 @@ pub async fn run(mut target: Target, has_namespace: bool, args: &Args, output: O
     let ending = follow::follow(&target, &name, &created.uid().unwrap_or_default(), &screen).await;
     screen.end();
     let ending = ending?;
-    if let Some(told) = ending.told(&name) {
+    if let Some(told) = ending.text(&name) {
         screen.say(&told);
     }
     tidy_up(&target, &name, &ending, args.keep).await;

@@ -70,12 +70,12 @@ pub async fn status(target: &Target, args: &Args, output: Output) -> Result<u8, 
     let cluster = target.cluster(&args.name).await?;
     let pods = target.pods_of(&args.name).await?;
     let report = ask_for_report(target, &cluster, &pods).await;
-    output.show(&report, || text(&report)).map(|()| 0)
+    output.show(&report, || report_text(&report)).map(|()| 0)
 }
 
 /// The report as text.
-pub async fn told(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> String {
-    text(&ask_for_report(target, cluster, pods).await)
+pub async fn text(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> String {
+    report_text(&ask_for_report(target, cluster, pods).await)
 }
 
 async fn ask_for_report(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> Report {
@@ -184,7 +184,7 @@ fn event_line(event: &Event) -> EventLine {
     }
 }
 
-fn text(report: &Report) -> String {
+fn report_text(report: &Report) -> String {
     let Report {
         name, phase, size, ready, exit_code, reason, message, restarts, pods, events, instance, remedy, ..
     } = report;

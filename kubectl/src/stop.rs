@@ -36,7 +36,7 @@ pub enum Way {
 
 impl Way {
     /// A sentence for the person.
-    pub fn told(self, name: &str) -> String {
+    pub fn text(self, name: &str) -> String {
         match self {
             Way::ShutDown => format!("shutting down {name}: its programs get SIGTERM and the grace period"),
             Way::Deleted => format!("deleted {name}"),
@@ -55,7 +55,8 @@ pub async fn stop(target: &Target, args: &Args) -> Result<Way, Failure> {
     if args.now { at_once(target, &args.name).await } else { in_order(target, &args.name).await }
 }
 
-/// Shuts the instance down, as `flux shutdown` does. If it does not run, the MiniCluster is deleted: there is nothing to lose.
+/// Shuts the instance down, as `flux shutdown` does. If it does not run, the MiniCluster is deleted: there is nothing
+/// to lose.
 pub async fn in_order(target: &Target, name: &str) -> Result<Way, Failure> {
     let cluster = target.cluster(name).await?;
     let is_over = |phase: &str| matches!(phase, "Completed" | "Failed");

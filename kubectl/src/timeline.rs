@@ -32,12 +32,12 @@ pub struct Step {
 pub async fn timeline(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let cluster = target.cluster(&args.name).await?;
     let steps = steps(&cluster);
-    output.show(&steps, || text(&steps)).map(|()| 0)
+    output.show(&steps, || bars(&steps)).map(|()| 0)
 }
 
 /// The timeline as text.
-pub fn told(cluster: &MiniCluster) -> String {
-    text(&steps(cluster))
+pub fn text(cluster: &MiniCluster) -> String {
+    bars(&steps(cluster))
 }
 
 /// Each step from the one before it that was reached. Times are of whole seconds, as the API server keeps them.
@@ -77,7 +77,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64()
 }
 
-fn text(steps: &[Step]) -> String {
+fn bars(steps: &[Step]) -> String {
     let all = steps.iter().map(|step| step.begin + step.seconds.unwrap_or(0.0)).fold(0.0, f64::max);
     let scale = if all > 0.0 { WIDTH / all } else { 0.0 };
     let mut text = String::new();
@@ -121,7 +121,7 @@ mod tests {
         });
         let steps = steps(&cluster(status));
         assert_eq!(steps.iter().map(|step| step.seconds.unwrap()).collect::<Vec<_>>(), [0.0, 1.0, 3.0, 1.0, 5.0]);
-        let text = text(&steps);
+        let text = bars(&steps);
         let last = text.lines().nth(4).unwrap();
         assert!(last.ends_with(&format!("5.0 s  {}{}", " ".repeat(25), "█".repeat(25))), "{text}");
         assert!(text.lines().nth(5).unwrap().ends_with("10.0 s"), "{text}");
@@ -133,6 +133,6 @@ mod tests {
         assert_eq!((begun.len(), begun[1].name, begun[1].seconds), (2, "pods are scheduled", None));
         let failed = json!({ "startTime": "2026-01-01T00:00:01Z", "completionTime": "2026-01-01T00:00:03Z" });
         assert_eq!(steps(&cluster(failed)).len(), 2);
-        assert!(text(&[]).contains("0.0 s"));
+        assert!(bars(&[]).contains("0.0 s"));
     }
 }

@@ -155,7 +155,7 @@ fn answer(command: Command) -> Result<(), CliError> {
         }
         Command::Render { file, choices } => offline::render(&read(&file)?, &choices.into())?,
         Command::Validate(ValidateArgs { file, server: false }) => offline::validate(&read(&file)?)?,
-        Command::Validate(ValidateArgs { file, server: true }) => ask_server(&read(&file)?)?.told()?,
+        Command::Validate(ValidateArgs { file, server: true }) => ask_server(&read(&file)?)?.text()?,
     };
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }

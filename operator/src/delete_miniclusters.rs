@@ -1,8 +1,9 @@
 //! Deletes every MiniCluster and waits until nothing is left of them, to be run before the CRD is deleted.
 //!
-//! When a definition goes, the API server deletes its objects, and Kubernetes' garbage collector has to see that to delete what
-//! they own. Of a definition that is younger than half a minute it may see nothing: then Jobs and pods would run on without an
-//! owner. A foreground deletion makes each MiniCluster wait for the garbage collector, however late that is.
+//! When a definition goes, the API server deletes its objects, and Kubernetes' garbage collector has to see that to
+//! delete what they own. Of a definition that is younger than half a minute it may see nothing: then Jobs and pods
+//! would run on without an owner. A foreground deletion makes each MiniCluster wait for the garbage collector, however
+//! late that is.
 #![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "it deletes, and waits for the API server")]
 
 use std::collections::BTreeSet;

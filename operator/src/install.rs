@@ -70,8 +70,9 @@ pub struct Settings {
     /// Namespace of the operator
     #[arg(long, default_value = NAME)]
     pub namespace: String,
-    /// Serve the MiniClusters of the operator's own namespace only, with no permission beyond it. Add --without-crd if another
-    /// installation owns the CustomResourceDefinition: otherwise this installation's, without v1alpha1, replaces it
+    /// Serve the MiniClusters of the operator's own namespace only, with no permission beyond it. Add --without-crd if
+    /// another installation owns the CustomResourceDefinition: otherwise this installation's, without v1alpha1,
+    /// replaces it
     #[arg(long)]
     pub namespaced: bool,
     /// Leave out the CustomResourceDefinition and the Namespace: an administrator or another installation has created them
@@ -86,7 +87,8 @@ pub struct Settings {
     /// Create a NetworkPolicy for each MiniCluster: only its own pods reach its brokers (port 8050)
     #[arg(long)]
     pub minicluster_network_policy: bool,
-    /// Schedule all pods of a MiniCluster or none, if the cluster has a gang API (as `run --gang`), and add the permissions for it
+    /// Schedule all pods of a MiniCluster or none, if the cluster has a gang API (as `run --gang`), and add the
+    /// permissions for it
     #[arg(long)]
     pub gang: bool,
     /// Allow the operator to list Kueue's Workloads, so that the status says why a MiniCluster waits in its queue

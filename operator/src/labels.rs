@@ -11,7 +11,8 @@ pub const OPERATOR: &str = "flux-operator";
 /// The one field manager of all our writes, and the value of the managed-by label. Not `flux-operator`: FluxCD's operator,
 /// which has nothing to do with Flux Framework, is called so too.
 pub const MANAGER: &str = "flux-framework-flux-operator";
-/// The usual label for the managing program, for people only. The operator does not rely on it: another operator may have our name.
+/// The usual label for the managing program, for people only. The operator does not rely on it: another operator may
+/// have our name.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The MiniCluster that an object belongs to. Every object of ours has this label or one of the next two.
 pub const CLUSTER: &str = "flux-framework.org/minicluster";
@@ -28,8 +29,8 @@ pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
 /// On the Job: hash of the fields of the MiniCluster's spec that cannot change once there is a Job
 /// (`reconcile::target::Target::spec_hash`).
 pub const SPEC_HASH: &str = "flux-framework.org/spec-hash";
-/// On the Job, if the MiniCluster has labels or annotations for a queue: those that the Job was made with, as JSON (`Queueing`).
-/// Later changes count for the next Job only.
+/// On the Job, if the MiniCluster has labels or annotations for a queue: those that the Job was made with, as JSON
+/// (`Queueing`). Later changes count for the next Job only.
 pub const QUEUEING: &str = "flux-framework.org/queueing";
 /// On the Job, if the spec has pod templates: their hash (`render::overlay_hash`).
 pub const OVERLAY_HASH: &str = "flux-framework.org/pod-template-hash";

@@ -47,9 +47,9 @@ pub struct Choices {
     /// Git URL of the Flux RESTful API; give a mirror if pods cannot reach the default
     #[arg(long, env = "FLUX_RESTFUL_REPOSITORY", default_value = agent_spec::RESTFUL_REPOSITORY, value_name = "ADDRESS")]
     restful_repository: String,
-    /// How the view gets into the pods, unless spec.flux.container.source says: imageVolume mounts its image; copy copies it;
-    /// auto mounts it if every schedulable node can (Kubernetes 1.35 with containerd 2.1 or CRI-O 1.33), else copies it. auto
-    /// needs the permission to list nodes
+    /// How the view gets into the pods, unless spec.flux.container.source says: imageVolume mounts its image; copy
+    /// copies it; auto mounts it if every schedulable node can (Kubernetes 1.35 with containerd 2.1 or CRI-O 1.33),
+    /// else copies it. auto needs the permission to list nodes
     #[arg(long, env = "FLUX_VIEW_SOURCE", default_value = "auto", value_parser = str::parse::<ViewSource>)]
     view_source: ViewSource,
 }
@@ -127,23 +127,23 @@ impl Judged {
         Judged { name: cluster.name.clone(), notes, checked: Vec::new(), unchecked: Vec::new() }
     }
 
-    fn told(&self) -> String {
+    fn text(&self) -> String {
         let Judged { name, notes, checked, unchecked } = self;
-        let mut told: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
-        told += &format!("MiniCluster {name} is valid\n");
+        let mut text: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
+        text += &format!("MiniCluster {name} is valid\n");
         if !checked.is_empty() {
-            told += &format!("the API server would accept MiniCluster {name}: {}\n", checked.join(", "));
+            text += &format!("the API server would accept MiniCluster {name}: {}\n", checked.join(", "));
         }
-        told.extend(unchecked.iter().map(|what| format!("not checked: {what}\n")));
-        told
+        text.extend(unchecked.iter().map(|what| format!("not checked: {what}\n")));
+        text
     }
 }
 
 impl Judgement {
     /// Text for people: a line for each valid MiniCluster, with its notes; or every problem as an error.
-    pub fn told(self) -> Result<String, OfflineError> {
+    pub fn text(self) -> Result<String, OfflineError> {
         match self.problems.is_empty() {
-            true => Ok(self.miniclusters.iter().map(Judged::told).collect()),
+            true => Ok(self.miniclusters.iter().map(Judged::text).collect()),
             false => Err(OfflineError::Problems(self.problems)),
         }
     }
@@ -184,7 +184,7 @@ pub fn parse_and_validate(document: &Value) -> Result<(Manifest, ValidMiniCluste
 
 /// Validates every MiniCluster of `text`; the result as text for people.
 pub fn validate(text: &str) -> Result<String, OfflineError> {
-    judge(text).told()
+    judge(text).text()
 }
 
 /// A certificate without a secret, for rendering: the real one is generated when the cluster is created.

@@ -1,8 +1,10 @@
-//! Whether the API server would accept a manifest: `validate --server`, of `flux-operator` and of `kubectl minicluster`. By a
-//! dry run with the caller's own permissions it checks the MiniCluster and its objects with pods; nothing is created.
+//! Whether the API server would accept a manifest: `validate --server`, of `flux-operator` and of
+//! `kubectl minicluster`. By a dry run with the caller's own permissions it checks the MiniCluster and its objects with
+//! pods; nothing is created.
 //!
 //! ```text
-//! text ─► offline (each MiniCluster) ─► api::dry_run: the MiniCluster ─► its Job, its services pod ─► render::refusal ─► Judgement
+//! text ─► offline (each MiniCluster) ─► api::dry_run: the MiniCluster ─► its Job, its services pod ─► render::refusal
+//!      ─► Judgement
 //! ```
 #![expect(clippy::disallowed_types, reason = "asks the API server")]
 
@@ -143,8 +145,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// A dry run of creating one object. None: 403. A missing permission is noted as unchecked; a refusal by a quota or a policy is a
-    /// problem.
+    /// A dry run of creating one object. None: 403. A missing permission is noted as unchecked; a refusal by a quota or
+    /// a policy is a problem.
     async fn try_object(
         &mut self,
         what: &'static str,

@@ -1,5 +1,5 @@
-//! The words in conditions, reasons and events, each with its meaning. The reference (`docs/reference`) is made from them, and
-//! a test (`tests/docs`) checks them against the code and the headings of `docs/troubleshooting.md`.
+//! The words in conditions, reasons and events, each with its meaning. The reference (`docs/reference`) is made from
+//! them, and a test (`tests/docs`) checks them against the code and the headings of `docs/troubleshooting.md`.
 
 /// A condition's type, and what it means where it is true and where it is not.
 #[derive(Debug)]

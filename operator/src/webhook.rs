@@ -1,13 +1,14 @@
 //! The conversion webhook: the API server calls it to convert a MiniCluster to the version that a client asks for.
 //!
 //! ```text
-//! certificate_renewal:  Secret ─► certificate (made, renewed) ─► Secret, caBundle of the CRD ─► the server's current certificate
+//! certificate_renewal:  Secret ─► certificate (made, renewed) ─► Secret, caBundle of the CRD
+//!                                                             ─► the server's current certificate
 //! server:  TLS ─► POST /convert ─► review (shared::crd::convert) ─► answer
 //! ```
 //!
 //! It is a process of its own, with an account and a memory limit of its own: its callers cannot hold up the operator. Every
-//! replica serves: the Secret is shared, and whichever replica is first makes it. v1alpha2 is what is stored, so only readers
-//! and writers of v1alpha1 depend on it.
+//! replica serves: the Secret is shared, and whichever replica is first makes it. v1alpha2 is what is stored, so only
+//! readers and writers of v1alpha1 depend on it.
 //!
 //! After a stop it serves for a while: the API server may not know yet, and every answer tells it to open a new connection.
 #![expect(
@@ -58,7 +59,8 @@ pub struct Settings {
     /// Address to listen on
     #[arg(long, default_value = "[::]:9443", value_name = "ADDRESS")]
     pub listen: SocketAddr,
-    /// Address to serve /healthz, /readyz and /metrics at over plain HTTP, such as [::]:8080 [default: only over TLS, at --listen]
+    /// Address to serve /healthz, /readyz and /metrics at over plain HTTP, such as [::]:8080 [default: only over TLS,
+    /// at --listen]
     #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS:PORT")]
     pub health: Option<SocketAddr>,
     /// Namespace of the webhook's Service and Secret

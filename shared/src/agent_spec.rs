@@ -146,7 +146,8 @@ impl AgentSpec {
         Ok(spec)
     }
 
-    /// The spec of `text`, in which the pod's own environment has yet to put what it knows better: [`AgentSpec::check`] comes after.
+    /// The spec of `text`, in which the pod's own environment has yet to put what it knows better: [`AgentSpec::check`]
+    /// comes after.
     pub fn unchecked(text: &str) -> Result<AgentSpec, SpecError> {
         #[derive(Deserialize)]
         struct Header {
@@ -257,7 +258,7 @@ mod tests {
 
     #[test]
     fn every_program_survives_toml() {
-        let words = crate::words::split("echo \"hi $USER\" 'x'").unwrap().words;
+        let words = crate::command_words::split("echo \"hi $USER\" 'x'").unwrap().words;
         for program in [
             Program::Persistent,
             Program::Submit { words: words.clone() },

@@ -1,6 +1,7 @@
 //! Fields whose value is one of a few words: the CRD and the validation have them from here.
 
-/// `spec.pod.dnsPolicy`. Without `None`: Kubernetes takes no pod of it without name servers, which a MiniCluster does not have.
+/// `spec.pod.dnsPolicy`. Without `None`: Kubernetes takes no pod of it without name servers, which a MiniCluster does
+/// not have.
 pub(crate) const DNS_POLICIES: &[&str] = &["ClusterFirst", "ClusterFirstWithHostNet", "Default"];
 
 /// `spec.flux.scheduler.queuePolicy`: what Fluxion knows.

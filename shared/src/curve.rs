@@ -69,10 +69,10 @@ impl Certificate {
                 ("curve", "public-key") => &mut public,
                 ("curve", "secret-key") => &mut secret,
                 ("metadata", _) => continue,
-                _ => return Err(format!("line {}: this key does not belong here", number + 1)),
+                _ => return Err(format!("line {}: unknown key", number + 1)),
             };
             if place.replace(value.to_owned()).is_some() {
-                return Err(format!("line {}: this key is there twice", number + 1));
+                return Err(format!("line {}: duplicate key", number + 1));
             }
         }
         let key = |value: Option<String>, what: &str| {

@@ -1,4 +1,5 @@
-//! A valid MiniCluster becomes the AgentSpec of its pods. Pure and total: the operator writes the result, `dry-run` explains it.
+//! A valid MiniCluster becomes the AgentSpec of its pods. Pure and total: the operator writes the result, `dry-run`
+//! explains it.
 
 use crate::agent_spec::{AgentSpec, Flux, Network, RestartPolicy, Restful, Runner, VERSION, View};
 use crate::crd::v1alpha2::Resources;

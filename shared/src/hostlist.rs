@@ -1,5 +1,5 @@
-//! Hostlists (RFC 29) as flux-core 0.88 reads and writes them: `mc-[0-3],lead`. By hand: the order must be Flux's, since it is
-//! the ranks', and a list from a user needs a bound.
+//! Hostlists (RFC 29) as flux-core 0.88 reads and writes them: `mc-[0-3],lead`. By hand: the order must be Flux's,
+//! since it is the ranks', and a list from a user needs a bound.
 //!
 //! Facts that differ from the RFC's text: padding comes from the low end of each range; only the first bracket group
 //! of an entry expands; blanks separate like commas.

@@ -9,9 +9,11 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
 
 pub mod agent_spec;
+pub mod backoff;
 pub mod broker_config;
 pub mod causes;
 pub mod choices;
+pub mod command_words;
 pub mod crd;
 pub mod curve;
 pub mod derive;
@@ -22,7 +24,6 @@ pub mod manifest;
 pub mod names;
 pub mod overlay;
 pub mod paths;
-pub mod pauses;
 pub mod problem;
 pub mod quantity;
 pub mod queueing;
@@ -33,4 +34,3 @@ mod toml_error;
 pub mod trace;
 pub mod usage;
 pub mod validate;
-pub mod words;

@@ -1,6 +1,7 @@
 //! Names of objects and hosts, and their limits.
 
-/// Environment variable by which a pod of an Indexed Job knows its index. The Job controller sets it unless it is set already.
+/// Environment variable by which a pod of an Indexed Job knows its index. The Job controller sets it unless it is set
+/// already.
 pub const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
 /// Why a user may not set it.
 pub const COMPLETION_INDEX_IS_SET: &str =
@@ -25,7 +26,8 @@ pub const OWN_POD_LABELS: [&str; 8] = [
 pub const INDEX_FAILURES: (&str, &str) = ("FLUX_AGENT_INDEX_FAILURES", "batch.kubernetes.io/job-index-failure-count");
 pub const INDEX_DISRUPTIONS: (&str, &str) =
     ("FLUX_AGENT_INDEX_DISRUPTIONS", "batch.kubernetes.io/job-index-ignored-failure-count");
-/// Environment variable with the pod's address, for host networking, where it is one of the node's; and the pod's field with it.
+/// Environment variable with the pod's address, for host networking, where it is one of the node's; and the pod's field
+/// with it.
 pub const POD_ADDRESS: (&str, &str) = ("FLUX_AGENT_POD_ADDRESS", "status.podIP");
 /// Option of `flux-agent run` with how often the MiniCluster may still restart.
 pub const RESTARTS_LEFT: &str = "--restarts-left";

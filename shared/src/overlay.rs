@@ -5,8 +5,9 @@
 //! spec.podTemplate ─► checked (forms, protected) ─► Overlay ─► over(the rendered template) ─► what is sent
 //! ```
 //!
-//! JSON, so that a field which these programs do not know reaches the API server, which has the last word. Own code: the only
-//! crate that knows the lists' keys (k8s-openapi's DeepMerge) is typed, so it drops such fields, and it cannot delete.
+//! JSON, so that a field which these programs do not know reaches the API server, which has the last word. Own code:
+//! the only crate that knows the lists' keys (k8s-openapi's DeepMerge) is typed, so it drops such fields, and it cannot
+//! delete.
 
 use serde_json::Value;
 

@@ -1,4 +1,5 @@
-//! What a MiniCluster says to a queue (Kueue): labels and annotations of the queue's domains, which reach the Job and its pods. Pure.
+//! What a MiniCluster says to a queue (Kueue): labels and annotations of the queue's domains, which reach the Job and
+//! its pods. Pure.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,8 @@ const OF_PODS: &str = "kueue.x-k8s.io/podset-";
 /// Those that fix the placement of all pods at once, so that no pod can be added later.
 const FIXING: [&str; 2] = ["kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-preferred-topology"];
 
-/// Most bytes of labels and annotations for a queue: they are kept for each MiniCluster and for each Job, and stand on the Job twice.
+/// Most bytes of labels and annotations for a queue: they are kept for each MiniCluster and for each Job, and stand on
+/// the Job twice.
 pub const MOST: usize = 4096;
 
 /// Labels and annotations for the queue.
@@ -89,7 +91,8 @@ impl Queueing {
         }
     }
 
-    /// What a Job notes of its MiniCluster (`without_job_labels`, as JSON). None: it notes nothing, or nothing that we have written.
+    /// What a Job notes of its MiniCluster (`without_job_labels`, as JSON). None: it notes nothing, or nothing that we
+    /// have written.
     pub fn noted(text: &str) -> Option<Queueing> {
         // (JSON has six bytes more for each pair.)
         let text = Some(text).filter(|text| text.len() <= 2 * MOST)?;

@@ -1,4 +1,5 @@
-//! Names of environment variables, fields and options whose values are redacted in what people hand on, such as a debug bundle.
+//! Names of environment variables, fields and options whose values are redacted in what people hand on, such as a debug
+//! bundle.
 
 /// Text in place of a secret value.
 pub const LEFT_OUT: &str = "(left out)";

@@ -55,7 +55,8 @@ pub struct Manifest {
     pub spec: MiniClusterSpec,
 }
 
-/// Like [`validate`], with notices of fields without effect. For the operator; the agent's dry-run shows what is done instead.
+/// Like [`validate`], with notices of fields without effect. For the operator; the agent's dry-run shows what is done
+/// instead.
 pub fn validate_and_note(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let mut cluster = validate(manifest)?;
     let mut report = Report::default();

@@ -1,9 +1,9 @@
 //! The documents that users of the earlier operator have, sample by sample and line by line.
 //!
-//! They are no part of this repository: `UPSTREAM_DOCUMENTS` says where they are, else they are looked for beside the checkout. Each YAML
-//! sample is accepted as it stands (one that is a part of a MiniCluster is completed), or refused with a reason that stands
-//! here and in COMPATIBILITY.md. `documents/walk.md` has a row for each sentence that promises something, with the test that
-//! shows it: the test must be there, and so must the sentence.
+//! They are no part of this repository: `UPSTREAM_DOCUMENTS` says where they are, else they are looked for beside the
+//! checkout. Each YAML sample is accepted as it stands (one that is a part of a MiniCluster is completed), or refused
+//! with a reason that stands here and in COMPATIBILITY.md. `documents/walk.md` has a row for each sentence that
+//! promises something, with the test that shows it: the test must be there, and so must the sentence.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests look, and say what they saw")]
 

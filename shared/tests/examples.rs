@@ -102,8 +102,8 @@ fn a_spec_that_is_written_by_hand_fits_its_job() {
     assert!(found > 0);
 }
 
-/// The codes after which a set of Jobs starts again, by the words that a failed Job has for them: those of the agent's failures that another
-/// attempt may help, and that of a follower that alone was told to stop.
+/// The codes after which a set of Jobs starts again, by the words that a failed Job has for them: those of the agent's
+/// failures that another attempt may help, and that of a follower that alone was told to stop.
 #[test]
 fn a_jobset_starts_again_after_the_codes_that_the_agent_has_for_that() {
     let may_help = Category::ALL.into_iter().filter(|category| category.is_retriable());

@@ -7,7 +7,7 @@
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::quantity::Quantity;
 use flux_shared::validate::{Problem, ValidMiniCluster, validate};
-use flux_shared::{derive, flux_duration, hostlist, manifest, names, words};
+use flux_shared::{command_words, derive, flux_duration, hostlist, manifest, names};
 use proptest::prelude::*;
 use test_support::mutate::{Dice, for_a_while, miniclusters, spoilt, texts};
 
@@ -127,7 +127,7 @@ proptest! {
     #[test]
     fn what_is_quoted_reaches_the_program_as_it_is(texts in proptest::collection::vec("\\PC{0,20}|[$'\"\\\\ \n`|;&<>(){}*?]{0,12}", 0..6)) {
         let line = texts.iter().map(|text| quoted(text)).collect::<Vec<String>>().join(" ");
-        let split = words::split(&line).unwrap();
+        let split = command_words::split(&line).unwrap();
         let got: Vec<String> = split.words.iter().map(|word| word.resolve(|_| Some("WRONG".into()))).collect();
         prop_assert_eq!(got, texts);
         prop_assert!(split.shell_syntax.is_empty());
@@ -135,7 +135,7 @@ proptest! {
 
     #[test]
     fn references_in_double_quotes_stay_one_word(before in "[a-z ]{0,8}", name in "[A-Z_][A-Z0-9_]{0,8}", after in "[ .,/-]{0,4}") {
-        let words = words::split(&format!("\"{before}${{{name}}}{after}\"")).unwrap().words;
+        let words = command_words::split(&format!("\"{before}${{{name}}}{after}\"")).unwrap().words;
         prop_assert_eq!(words.len(), 1);
         let value = words[0].resolve(|asked| (asked == name).then(|| "a  b".to_owned()));
         prop_assert_eq!(value, format!("{before}a  b{after}"));

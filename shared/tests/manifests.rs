@@ -1,6 +1,7 @@
 //! Manifests that users of the earlier operator have apply unchanged.
 //!
-//! They are not part of this repository: `test_support::upstream_manifests` says where they are. The test says how many it took.
+//! They are not part of this repository: `test_support::upstream_manifests` says where they are. The test says how many
+//! it took.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests look, and say what they saw")]
 

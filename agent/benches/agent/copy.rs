@@ -90,8 +90,8 @@ struct Copies {
     written: u64,
 }
 
-/// Takes so many bytes of memory and gives them back. A virtual machine may get memory from its host only when it is touched,
-/// and return it two seconds after it was freed: some copies would pay for that and others not.
+/// Takes so many bytes of memory and gives them back. A virtual machine may get memory from its host only when it is
+/// touched, and return it two seconds after it was freed: some copies would pay for that and others not.
 fn touch(bytes: usize) {
     let mut memory = vec![0_u8; bytes];
     memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);

@@ -120,7 +120,7 @@ pub async fn usage(pod: &Pod) -> Result<Usage, String> {
         return Err(status::ready(&state, activity.as_ref()).err().unwrap_or_default());
     };
     let instance = usage::Instance { hosts: &pod.instance.hosts, spare: &pod.instance.spare };
-    let usage = usage::look(&broker(pod), instance, found.has_resources()).await;
+    let usage = usage::full(&broker(pod), instance, found.has_resources()).await;
     Ok(Usage { state: found.name.clone(), seconds: found.seconds, ..usage })
 }
 
@@ -150,9 +150,11 @@ fn broker(pod: &Pod) -> Broker {
     Broker { socket: socket(pod), owner: None }
 }
 
-/// As root, becomes the instance's owner, the only user whom Flux trusts. Any other user stays who it is: the broker decides.
+/// As root, becomes the instance's owner, the only user whom Flux trusts. Any other user stays who it is: the broker
+/// decides.
 ///
-/// Any user of the pod may listen at the socket's path, so root never connects as root unless the plan's broker runs as root.
+/// Any user of the pod may listen at the socket's path, so root never connects as root unless the plan's broker runs as
+/// root.
 pub fn become_owner(pod: &Pod) -> Result<(), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());

@@ -7,7 +7,7 @@ use super::source::{Kind, Source};
 use crate::facts::Facts;
 
 /// Version of this form.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Serialize)]
 struct Document<'a> {

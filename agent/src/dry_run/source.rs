@@ -50,8 +50,8 @@ impl Source {
         Source::of(text, &FromEnvironment::default(), &BTreeMap::new())
     }
 
-    /// Parses the input and applies the options of the entrypoint's command line, which only an AgentSpec has; their values are in
-    /// `environment`.
+    /// Parses the input and applies the options of the entrypoint's command line, which only an AgentSpec has; their
+    /// values are in `environment`.
     pub fn of(
         text: &str,
         from_environment: &FromEnvironment,

@@ -9,7 +9,7 @@ use super::pods::Pod;
 use super::source::Source;
 use super::text::assumed;
 use crate::facts::Facts;
-use crate::plan::display::word;
+use crate::plan::shell_quote::word;
 use crate::plan::{Role, Step};
 
 const MORE: &str = "--full shows every file, variable and step, --index N those of one pod; --cpus, --uid and --facts assume another host";

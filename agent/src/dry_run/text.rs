@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::pods::Pod;
 use super::source::Source;
 use crate::facts::Facts;
-use crate::plan::display::{quote, word};
+use crate::plan::shell_quote::{quote, word};
 use crate::plan::{
     AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, SnippetPhase, SnippetShell,
     Stdout, Step, Waits,

@@ -11,8 +11,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use flux_shared::backoff;
 use flux_shared::exit::{Category, REPLACE};
-use flux_shared::pauses;
 
 use super::broker_policy::Ended;
 use super::executor::{Executor, wait_failed};
@@ -85,7 +85,7 @@ impl Executor<'_> {
                 failures = 0;
             }
             failures += 1;
-            let pause = pauses::after(failures, FIRST_PAUSE, LONGEST_PAUSE);
+            let pause = backoff::after(failures, FIRST_PAUSE, LONGEST_PAUSE);
             match limit {
                 None if ended.joined => return Ok(0),
                 None => return Err(never_joined(&why)),

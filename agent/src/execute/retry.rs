@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use flux_shared::pauses;
+use flux_shared::backoff;
 
 use super::executor::wait_failed;
 use crate::report::activity::{Activity, ActivityFile, Awaited};
@@ -57,7 +57,7 @@ impl Attempts {
         }
         self.activity_file.write(Some(&Activity::Waits(awaited)));
         self.failures += 1;
-        let pause = pauses::after(self.failures, FIRST_PAUSE, LONGEST_PAUSE);
+        let pause = backoff::after(self.failures, FIRST_PAUSE, LONGEST_PAUSE);
         let waited = supervisor.unless_stopped(tokio::time::sleep(pause)).await;
         self.activity_file.write(None);
         match waited {

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use flux_shared::words::Word;
+use flux_shared::command_words::Word;
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::facts::OF_THE_POD;
@@ -83,7 +83,7 @@ impl Session {
     pub fn resolve(&self, word: &Word) -> OsString {
         // One variable alone keeps its bytes, whatever they are.
         if let Word::Template(parts) = word
-            && let [flux_shared::words::Part::Env(name)] = parts.as_slice()
+            && let [flux_shared::command_words::Part::Env(name)] = parts.as_slice()
         {
             return self.environment.get(OsStr::new(name)).cloned().unwrap_or_default();
         }
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn changes_see_what_was_set_before() {
         let mut session = session(&[("A", "1"), ("GONE", "x")]);
-        let word = flux_shared::words::split("\"<$A$B>\"").unwrap().words.remove(0);
+        let word = flux_shared::command_words::split("\"<$A$B>\"").unwrap().words.remove(0);
         session.apply(&EnvChange::Set { name: "C".into(), value: word });
         session.apply(&EnvChange::Default { name: "A".into(), value: "2".into() });
         session.apply(&EnvChange::Default { name: "D".into(), value: "4".into() });

@@ -123,7 +123,7 @@ impl State {
 
 /// The `NAME=VALUE` words after the first `-E` of `$asFlux`, such as `sudo -u flux -E PATH=/x -E HOME=/y`.
 fn as_flux_variables(text: &str) -> Environment {
-    let words = flux_shared::words::split_literal(text)
+    let words = flux_shared::command_words::split_literal(text)
         .unwrap_or_else(|_| text.split_whitespace().map(str::to_owned).collect());
     let preserved = words.iter().skip_while(|word| *word != "-E");
     preserved

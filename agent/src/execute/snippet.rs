@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use flux_shared::pauses;
+use flux_shared::backoff;
 
 use super::executor::{Executor, Flow};
 use super::shell::{Outcome, Shell};
@@ -105,7 +105,7 @@ async fn log_while_slow<T>(name: &'static str, work: impl Future<Output = T>) ->
     tokio::pin!(work);
     loop {
         told += 1;
-        let pause = pauses::after(told, SNIPPET_IS_SLOW, Duration::MAX);
+        let pause = backoff::after(told, SNIPPET_IS_SLOW, Duration::MAX);
         if let Ok(done) = tokio::time::timeout(pause, &mut work).await {
             return done;
         }

@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use flux_shared::agent_spec::LogFormat;
-use flux_shared::words::Word;
+use flux_shared::command_words::Word;
 use test_support::waiting::{DEADLINE, eventually};
 
 use super::*;

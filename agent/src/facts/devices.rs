@@ -1,9 +1,9 @@
 //! GPUs by their device nodes: what a device plugin put into the container.
 //!
 //! NVIDIA: `/dev/nvidia0`, `/dev/nvidia1` …; of one that is divided (MIG) its parts, each with a node of its own below
-//! `/dev/nvidia-caps`, whose numbers the driver lists. AMD: `/dev/dri/renderD*` of vendor 0x1002, if the compute device `/dev/kfd`
-//! is there as well. Intel: those of vendor 0x8086, but for the one in the processor, which is always at the same place.
-//! Flux's own count (by hwloc) needs their libraries; the device nodes do not.
+//! `/dev/nvidia-caps`, whose numbers the driver lists. AMD: `/dev/dri/renderD*` of vendor 0x1002, if the compute device
+//! `/dev/kfd` is there as well. Intel: those of vendor 0x8086, but for the one in the processor, which is always at the
+//! same place. Flux's own count (by hwloc) needs their libraries; the device nodes do not.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,8 @@ pub fn gpus(host: &Host) -> u32 {
     u32::try_from(nvidia + amd + rendering().filter(is_intel).count()).unwrap_or(u32::MAX)
 }
 
-/// Parts of divided devices that this container may compute on (`gpu0/gi3/ci0/access 12` is `/dev/nvidia-caps/nvidia-cap12`).
+/// Parts of divided devices that this container may compute on (`gpu0/gi3/ci0/access 12` is
+/// `/dev/nvidia-caps/nvidia-cap12`).
 fn parts(host: &Host) -> usize {
     let list = host.text("/proc/driver/nvidia-caps/mig-minors").unwrap_or_default();
     let minors: BTreeSet<String> = list

@@ -101,8 +101,8 @@ impl Host {
         names
     }
 
-    /// The first executable file `program` in the folders of `path`. The crate `which` looks below a root only with all of its
-    /// `Sys` implemented for one, eleven methods in place of these five lines.
+    /// The first executable file `program` in the folders of `path`. The crate `which` looks below a root only with all
+    /// of its `Sys` implemented for one, eleven methods in place of these five lines.
     pub fn which(&self, program: &str, path: &str) -> Option<String> {
         path.split(':')
             .filter(|folder| folder.starts_with('/'))

@@ -14,7 +14,7 @@ pub fn hostname() -> Result<String, FactsError> {
 }
 
 /// The pod's own address, from a variable that the operator sets.
-pub fn told(text: Option<String>) -> Option<String> {
+pub fn parse_address(text: Option<String>) -> Option<String> {
     text?.trim().parse().ok().map(|address: IpAddr| address.to_string())
 }
 
@@ -92,9 +92,9 @@ mod tests {
         let host = Host::new(root.path());
         assert_eq!(address(&host, "node-3", false).as_deref(), Some("10.0.0.7"));
         assert_eq!(address(&host, "node-3", true), None);
-        let of = |text: &str| told(Some(text.to_owned()));
+        let of = |text: &str| parse_address(Some(text.to_owned()));
         assert_eq!((of("10.0.0.7").as_deref(), of(" fd00::7\n").as_deref()), (Some("10.0.0.7"), Some("fd00::7")));
-        assert_eq!((of(""), of("node-3"), told(None)), (None, None, None), "a pod without an address yet");
+        assert_eq!((of(""), of("node-3"), parse_address(None)), (None, None, None), "a pod without an address yet");
     }
 
     #[test]

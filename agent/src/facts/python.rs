@@ -5,8 +5,8 @@
 
 use super::host::Host;
 
-/// Whether all of Flux's Python that is looked at is compiled: its own package, and its interpreter's library. What is not found
-/// is not looked at.
+/// Whether all of Flux's Python that is looked at is compiled: its own package, and its interpreter's library. What is
+/// not found is not looked at.
 pub fn is_compiled(host: &Host, installation: &str) -> bool {
     let sources = pythons(host, installation).into_iter().flat_map(|python| {
         let own = [

@@ -1,7 +1,8 @@
-//! The way to a folder, by folders that are open: a symbolic link on it is followed only if it is root's or our own.
+//! Opens a folder step by step and follows a symbolic link only if root or the agent owns it: root must not be led
+//! elsewhere by a link of another user.
 //!
-//! Root writes below folders that others may write to (a directory of Flux's user, a volume). By a link that one of them
-//! has put there, root would write to, or give away, what is somebody else's.
+//! Root writes below folders that others may write to (a directory of Flux's user, a volume). By such a link it would write
+//! to, or give away, what is somebody else's.
 //!
 //! Not cap-std: it asks where a link leads, not whose it is, and follows no absolute one, though images have such of root's.
 

@@ -1,5 +1,5 @@
-//! A follower that leaves while the instance stays up: its node is drained first, so that it gets no new jobs and its running
-//! jobs may end. In a tree, the brokers below it are connected through it: their nodes are drained with it.
+//! A follower that leaves while the instance stays up: its node is drained first, so that it gets no new jobs and its
+//! running jobs may end. In a tree, the brokers below it are connected through it: their nodes are drained with it.
 //!
 //! ```text
 //! told to stop, and the lead stays ─ `resource.drain` ─► no new job ─ no job has resources of it, twice ─► it may go
@@ -26,8 +26,8 @@ const REASON: &str = "flux-agent: its pod is being removed";
 const REASON_BELOW: &str = "flux-agent: the pod of a broker above it is being removed";
 /// Looks without a job before the node may leave: a job that was on its way when the node was drained shows at the second.
 const IDLE_LOOKS: u32 = 2;
-/// The same for a node with others below it. Children must leave first: a broker whose parent exits during its shutdown is cut
-/// off.
+/// The same for a node with others below it. Children must leave first: a broker whose parent exits during its shutdown
+/// is cut off.
 const IDLE_LOOKS_ABOVE: u32 = 5;
 /// Longest pause between two attempts to undrain a node: a lead that does not answer has much to do.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -116,9 +116,9 @@ fn is_drained(why: &str) -> bool {
 /// Undrains a node that has come back, if an agent drained it. Retries until the lead has answered; to be dropped when the
 /// broker goes.
 ///
-/// Every broker asks once it has joined, since no pod can rule out such a drain: any cluster may become smaller and grow again,
-/// and new pods know nothing of those before (a Job counts only failed ones); an archive brings drains along; and a broker
-/// above may have drained this node.
+/// Every broker asks once it has joined, since no pod can rule out such a drain: any cluster may become smaller and
+/// grow again, and new pods know nothing of those before (a Job counts only failed ones); an archive brings drains
+/// along; and a broker above may have drained this node.
 pub async fn undrain_until_done(broker: &Broker, rank: u32) {
     let (begin, mut backoff, mut told) = (Instant::now(), Backoff::default(), false);
     while let Err(why) = undrain(broker, rank).await {
@@ -156,8 +156,8 @@ mod tests {
     use super::*;
     use crate::flux_rpc::connection::peer::{answer_of, answer_with, asked};
 
-    /// What `work` does beside a broker that answers each question with what `says` makes of it; and the questions. None: the
-    /// connection ends without an answer.
+    /// What `work` does beside a broker that answers each question with what `says` makes of it; and the questions.
+    /// None: the connection ends without an answer.
     fn beside<F: Future<Output = ()>>(
         mut says: impl FnMut(&str) -> Option<Vec<u8>> + Send + 'static,
         work: impl FnOnce(Broker) -> F,

@@ -98,8 +98,8 @@ fn lock(log: &Mutex<StateLog>) -> MutexGuard<'_, StateLog> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the lead goes on, asked through a broker that is shutting down, whose parent serves it until it has gone. A broker
-/// shuts down after its parent has begun to: if the lead has not, another broker in between has.
+/// Whether the lead goes on, asked through a broker that is shutting down, whose parent serves it until it has gone. A
+/// broker shuts down after its parent has begun to: if the lead has not, another broker in between has.
 async fn lead_goes_on(broker: &Broker) -> Option<bool> {
     let answer = broker.ask(0, "state-machine.get", "{}").await.ok()?;
     answer["state"].as_str().map(|state| state != CLEANUP && !LAST.contains(&state))

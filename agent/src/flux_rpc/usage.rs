@@ -32,7 +32,7 @@ struct Answers {
 }
 
 /// Asks the lead through this pod's broker. What it does not know yet is left out.
-pub async fn look(broker: &Broker, instance: Instance<'_>, has_resources: bool) -> Usage {
+pub async fn full(broker: &Broker, instance: Instance<'_>, has_resources: bool) -> Usage {
     let ask = async |topic: &str, payload: &str| broker.ask(0, topic, payload).await.unwrap_or_default();
     let online = ask("groups.get", "{\"name\":\"broker.online\"}").await["members"].take();
     let mut answers = Answers { online, ..Answers::default() };

@@ -20,10 +20,10 @@ const SHOWN_OF: u64 = 64 << 10;
 /// What to submit, and where its output goes.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// File where the command puts the batch's output, `{{id}}` for its id: its end is shown if the batch fails
+    /// File with the batch's output ({{id}}: its id); its end is shown if the batch fails
     #[arg(long, value_name = "FILE")]
     shows: String,
-    /// Print the events of its life
+    /// Print the batch's events
     #[arg(long)]
     events: bool,
     #[arg(last = true, required = true, value_name = "CMD")]

@@ -1,5 +1,5 @@
-//! `flux-agent program`: runs the lead's program and notes in a file how it ended, which the broker's exit code does not tell.
-//! On a stop it gives the program or its jobs time.
+//! `flux-agent program`: runs the lead's program and notes in a file how it ended, which the broker's exit code does
+//! not tell. On a stop it gives the program or its jobs time.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,16 +16,16 @@ use crate::supervise::program::Output;
 /// How the lead's program is run.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// File for a note on how it ended
+    /// File to record how the program ended
     #[arg(long)]
     result: PathBuf,
-    /// Its time to end when it is told to stop
+    /// Seconds the program has after a stop
     #[arg(long, value_name = "SECONDS")]
     within: f64,
-    /// It only waits for jobs: they are told to stop, and it ends with them
+    /// The program only waits for jobs: on a stop, stop the jobs
     #[arg(long)]
     jobs: bool,
-    /// A variable that it is not told
+    /// Remove this variable from the program's environment
     #[arg(long, value_name = "NAME")]
     without: Vec<OsString>,
     #[arg(last = true, required = true, value_name = "CMD")]

@@ -53,7 +53,7 @@ const DATABASE_SCRIPT: &str = "app/db/init_db.py";
 /// What to serve, and how.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where everything is installed, and the keys are
+    /// Folder for the installation and the keys
     #[arg(long)]
     directory: PathBuf,
     /// Address of the repository
@@ -64,10 +64,10 @@ pub struct Args {
     branch: String,
     #[arg(long)]
     port: u16,
-    /// Number of nodes that the server tells its users
+    /// Number of nodes to report to users
     #[arg(long)]
     nodes: u32,
-    /// Options of jobs that say nothing else
+    /// Default options of jobs
     #[arg(long, default_value = "")]
     option_flags: String,
     /// A user of the server, whose password is in the folder `users`

@@ -113,7 +113,8 @@ impl Container {
         paths.map(Path::new).collect()
     }
 
-    /// Folders of the machine that contain one of the container's own paths, parents first: their entries are mounted one by one.
+    /// Folders of the machine that contain one of the container's own paths, parents first: their entries are mounted
+    /// one by one.
     pub fn opened(&self) -> BTreeSet<&Path> {
         let own = self.own();
         let is_inside = |path: &Path| path.ancestors().any(|up| own.contains(up));
@@ -306,15 +307,15 @@ fn list_container_differences(container: &ValidContainer, machine: &Machine, not
         notices.push(format!("{name}: its lifecycle hooks are not run"));
     }
     if let Some((uid, _)) = owner(container).filter(|_| !machine.is_root()) {
-        notices.push(format!("{name}: it runs as you, not as uid {uid}: that needs root"));
+        notices.push(format!("{name}: it runs as your user, not as uid {uid}, which needs root"));
     }
 }
 
-/// Takes out of the spec what is not possible here, and lists it: users (only root may give a process another user's rights),
-/// the RESTful API, metrics. The trace goes as well.
+/// Takes out of the spec what is not possible here, and lists it: users (only root may give a process another user's
+/// rights), the RESTful API, metrics. The trace goes as well.
 fn drop_unsupported(spec: &mut AgentSpec, machine: &Machine, notices: &mut Vec<String>) {
     if let Some(user) = spec.runner.user.take_if(|_| !machine.is_root()) {
-        notices.push(format!("Flux runs as you, not as {} (uid {}): that needs root", user.name, user.uid));
+        notices.push(format!("Flux runs as your user, not as {} (uid {}), which needs root", user.name, user.uid));
     }
     if !spec.users.is_empty() {
         notices
@@ -411,8 +412,8 @@ mod tests {
             "not started, since they run their image's own entrypoint: web",
             "in place of the claim big, a folder that the pods share is at /data",
             "in place of the Secret key, nothing is at /key",
-            "not as uid 7: that needs root",
-            "not as flux (uid 1002): that needs root",
+            "not as uid 7, which needs root",
+            "not as flux (uid 1002), which needs root",
             "users are not created",
         ] {
             assert!(notices.contains(want), "{want}: {notices}");

@@ -50,7 +50,12 @@ pub fn shell(run_folder: &RunFolder, name: &str, index: u32, command: &[OsString
         })
         .map(|(name, kind)| Ok((File::open(own.join(name))?, *kind)))
         .collect::<io::Result<_>>()
-        .map_err(|_| nowhere(format!("failed to enter {}: it has ended", container.name()), "look at its lines"))?;
+        .map_err(|_| {
+            nowhere(
+                format!("failed to enter {}: it has ended", container.name()),
+                "see what it printed in the other terminal",
+            )
+        })?;
     for (namespace, kind) in &namespaces {
         setns(namespace, *kind).map_err(|error| failed("enter", &own, &error.into()))?;
     }

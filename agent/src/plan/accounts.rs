@@ -1,7 +1,7 @@
 //! The users of `spec.users`, on every pod: entries in the password files, a home, and a password.
 
+use flux_shared::command_words::Word;
 use flux_shared::paths::USERS_DIR;
-use flux_shared::words::Word;
 
 use super::identity::{account_by, group_id};
 use super::{Mode, Owner, Planned, Resolved, Step};

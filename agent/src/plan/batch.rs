@@ -2,7 +2,7 @@
 
 use flux_shared::agent_spec::BatchLine;
 
-use super::display::quote;
+use super::shell_quote::quote;
 use super::{Content, Mode, PlanError, Planned, Resolved, Step};
 
 /// The script's path, in the pod's own folder, since MiniClusters may share a working directory. Flux names the job by it.
@@ -26,9 +26,9 @@ const USUAL_TIME: f64 = 5.0;
 /// Seconds that the batch's instance needs to shut down.
 const WAY_DOWN: f64 = 4.0;
 
-/// The broker's option and the file for the instance that a batch is, so that at a stop its jobs get as much time as a program
-/// gets. (A lost node is lost to the surrounding instance as well, which does not wait for so long.) None: Flux gives as much
-/// by default; or a broker of the batch may run in a pod of another cluster, without the file.
+/// The broker's option and the file for the instance that a batch is, so that at a stop its jobs get as much time as a
+/// program gets. (A lost node is lost to the surrounding instance as well, which does not wait for so long.) None: Flux
+/// gives as much by default; or a broker of the batch may run in a pod of another cluster, without the file.
 pub fn configuration(resolved: &Resolved) -> Option<(String, Planned)> {
     let time = super::resolved::time_to_end(resolved) - WAY_DOWN;
     let spec = resolved.spec;

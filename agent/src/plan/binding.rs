@@ -42,9 +42,9 @@ fn counted(cpus: u32) -> String {
     if cpus == 1 { "1 CPU".into() } else { format!("{cpus} CPUs") }
 }
 
-/// Whether a cpuset is this container's alone. The kubelet's static CPU manager gives a Guaranteed pod exclusive CPUs; all other
-/// pods share what is left, which is narrower than the machine as well, and have an oom_score_adj above 0. A quota of less
-/// than the cpuset's CPUs means a share of them, too.
+/// Whether a cpuset is this container's alone. The kubelet's static CPU manager gives a Guaranteed pod exclusive CPUs;
+/// all other pods share what is left, which is narrower than the machine as well, and have an oom_score_adj above 0. A
+/// quota of less than the cpuset's CPUs means a share of them, too.
 fn is_own(cpus: u32, facts: &Facts) -> bool {
     facts.oom_score <= 0 && facts.cpu_quota.is_none_or(|quota| quota >= f64::from(cpus))
 }

@@ -67,7 +67,8 @@ pub fn documented_links(resolved: &Resolved) -> Vec<Planned> {
     links
 }
 
-/// The link at Design 3.3's path of the broker's configuration, if it can be made: the folder, or the file in one that exists.
+/// The link at Design 3.3's path of the broker's configuration, if it can be made: the folder, or the file in one that
+/// exists.
 fn system_link(resolved: &Resolved) -> Option<Planned> {
     let facts = resolved.facts;
     if !resolved.is_system_like() {
@@ -182,15 +183,15 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
     toml::to_string(&table).map_err(|error| failed(error.to_string()))
 }
 
-/// The table `[resource]`. Where each broker discovers its own resources: none, or flags. Otherwise the lead has R for all, and
-/// the others need only `[bootstrap]`. Flux drains a node with fewer cores than in R: it must not check where nodes may differ
-/// from the lead's, or where the user claims more cores than there are. Nor with the nodes' network: Flux compares host names,
-/// and these are the nodes' own.
+/// The table `[resource]`. Where each broker discovers its own resources: none, or flags. Otherwise the lead has R for
+/// all, and the others need only `[bootstrap]`. Flux drains a node with fewer cores than in R: it must not check where
+/// nodes may differ from the lead's, or where the user claims more cores than there are. Nor with the nodes' network:
+/// Flux compares host names, and these are the nodes' own.
 fn resource(resolved: &Resolved) -> Option<Resource> {
     let declared = resolved.spec.runner.cores;
     if discovery::is_discovered(resolved) {
-        // What is discovered cannot be missing. But R may be that of an earlier instance, with another node, where Flux is too
-        // old to forget it.
+        // What is discovered cannot be missing. But R may be that of an earlier instance, with another node, where Flux
+        // is too old to forget it.
         let noverify = discovery::may_be_old(resolved);
         let norestrict = declared.is_some_and(|cores| cores > resolved.facts.cores);
         return (noverify || norestrict).then_some(Resource { path: None, noverify, norestrict });

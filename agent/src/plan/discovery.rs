@@ -1,5 +1,5 @@
-//! This pod's resources, as Flux reads them: cores and GPUs in hwloc's XML, for `FLUX_HWLOC_XMLFILE`. By hand: crates for hwloc
-//! bind its C library.
+//! This pod's resources, as Flux reads them: cores and GPUs in hwloc's XML, for `FLUX_HWLOC_XMLFILE`. By hand: crates
+//! for hwloc bind its C library.
 //!
 //! If all brokers are there before anything runs, R is not written: each broker discovers its own pod's resources, and Flux
 //! combines them into R. So nodes may differ. Flux's own discovery would take the whole node for the pod's, though: it does
@@ -20,8 +20,8 @@ const VARIABLE: &str = "FLUX_HWLOC_XMLFILE";
 /// The variable with more folders for `flux modprobe`.
 const MODPROBE: &str = "FLUX_MODPROBE_PATH_APPEND";
 
-/// Whether each broker discovers its own resources. Otherwise R is written for all: it must be known before they are all there
-/// (elastic sizes, clusters that join later), or an archive has it, and Flux is too old to forget that.
+/// Whether each broker discovers its own resources. Otherwise R is written for all: it must be known before they are
+/// all there (elastic sizes, clusters that join later), or an archive has it, and Flux is too old to forget that.
 pub fn is_discovered(resolved: &Resolved) -> bool {
     let spec = resolved.spec;
     let all_are_awaited = resolved.hosts.size() == spec.size && spec.quorum.is_none_or(|quorum| quorum == spec.size);

@@ -29,8 +29,8 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     Ok(steps)
 }
 
-/// An instance in the instance (`flux batch`, `flux alloc`) keeps its state in /var/tmp and its sockets in /tmp unless TMPDIR
-/// is set. Where one of them is missing or read-only, it would end at once.
+/// An instance in the instance (`flux batch`, `flux alloc`) keeps its state in /var/tmp and its sockets in /tmp unless
+/// TMPDIR is set. Where one of them is missing or read-only, it would end at once.
 fn temporary(resolved: &Resolved, steps: &mut Vec<Planned>) -> Option<EnvChange> {
     let facts = resolved.facts;
     let (there, missing): (Vec<&str>, Vec<&str>) = TEMPORARY.iter().partition(|path| facts.is_writable(path));

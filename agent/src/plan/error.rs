@@ -68,7 +68,7 @@ impl PlanError {
             }
             PlanError::FluxionMissing(_) => "use a view with flux-sched, or leave out scheduler",
             PlanError::ShellMissing(_) => "use an image with /bin/sh, or leave out snippets, scripts and batch",
-            PlanError::UnknownSidecar(_) => "the container's argument must be the name of a wrapped container",
+            PlanError::UnknownSidecar(_) => "the container's argument must be the name of a sidecar in the MiniCluster",
             PlanError::Variable { .. } => {
                 "set the variable in the container's env: from a label by `valueFrom.fieldRef`, or to a value"
             }

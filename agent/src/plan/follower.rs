@@ -1,7 +1,7 @@
 //! Every other rank: joins its parent, and ends when the instance does.
 
 use flux_shared::agent_spec::RestartPolicy;
-use flux_shared::words::Word;
+use flux_shared::command_words::Word;
 
 use super::resolved::{hold_stop, kill_after};
 use super::{

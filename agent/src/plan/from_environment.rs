@@ -1,18 +1,19 @@
-//! What an entrypoint's own command line says of its job, where no operator writes a spec for each: in a JobSet, a TrainJob, a Job.
+//! What an entrypoint's own command line says of its job, where no operator writes a spec for each: in a JobSet, a
+//! TrainJob, a Job.
 //!
 //! ```text
 //! (command line, environment) ─► AgentSpec, key
 //! ```
 //!
-//! Only the names of variables stand on the command line, so that one pod template serves any number of jobs: the values come from
-//! labels (the downward API) or from the controller.
+//! Only the names of variables stand on the command line, so that one pod template serves any number of jobs: the
+//! values come from labels (the downward API) or from the controller.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use flux_shared::agent_spec::{AgentSpec, Program};
+use flux_shared::command_words::Word;
 use flux_shared::paths::SEED_FILE;
-use flux_shared::words::Word;
 
 use super::PlanError;
 use crate::facts::Key;
@@ -40,8 +41,8 @@ pub struct FromEnvironment {
     /// Variable with the number of pods
     #[arg(long, value_name = "NAME")]
     size_from_env: Option<String>,
-    /// Derive the curve certificate from a mounted seed and the values of these variables: the job's uid, and the attempt where
-    /// that keeps the uid [default: a certificate is mounted]
+    /// Derive the curve certificate from a mounted seed and the values of these variables: the job's uid, and the
+    /// attempt where that keeps the uid [default: a certificate is mounted]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     key_from_env: Vec<String>,
     /// With --key-from-env: file with the seed, at least 32 secret random bytes [default: /etc/flux-agent/seed/seed]

@@ -1,6 +1,6 @@
 //! A program to start, and all that the executor must know to supervise it: it infers nothing from the words.
 
-use flux_shared::words::Word;
+use flux_shared::command_words::Word;
 use serde::Serialize;
 
 use super::{EnvChange, Owner};

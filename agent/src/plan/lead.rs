@@ -1,7 +1,7 @@
 //! Rank 0: starts the instance, runs the program in it, saves its state.
 
 use flux_shared::agent_spec::{Program, RestartPolicy};
-use flux_shared::words::Word;
+use flux_shared::command_words::Word;
 
 use super::program::{self, Initial};
 use super::resolved::kill_after;
@@ -107,13 +107,15 @@ fn metrics(resolved: &Resolved) -> Option<Metrics> {
     runner::socket(resolved).and(resolved.spec.flux.metrics_port).map(|port| Metrics { port, cluster })
 }
 
-/// The file for the note on the program's end, empty and owned by Flux's user: the broker's exit code may be about its own end.
+/// The file for the note on the program's end, empty and owned by Flux's user: the broker's exit code may be about its
+/// own end.
 fn result_file(resolved: &Resolved) -> Planned {
     let (path, owner) = (resolved.paths.program_result(), resolved.identity.owner);
     Planned::with(&["uid"], Step::File { path, mode: Mode(0o600), owner, content: Content::Text(String::new()) })
 }
 
-/// The words before the program: `flux-agent program` notes how it ended, and at a stop gives it or its jobs SIGTERM and time.
+/// The words before the program: `flux-agent program` notes how it ended, and at a stop gives it or its jobs SIGTERM
+/// and time.
 fn wrapper(resolved: &Resolved) -> Vec<String> {
     let within = format!("--within={}", super::resolved::time_to_end(resolved));
     let mut words =

@@ -1,10 +1,9 @@
-//! Pods with their nodes' network have their nodes' host names, too: the kubelet leaves them these.
+//! With hostNetwork, pods have their nodes' host names. Flux finds ranks by host name, so it is told the pod's own name: by
+//! an attribute, or before 0.82 by a variable. A Flux ignores the one that it does not know.
 //!
-//! Flux knows a broker's rank by its host name, and others find it in the DNS by that of its index. So Flux is told the latter.
-//! There are two ways, and a Flux that does not know one of them passes it over: an attribute, and before 0.82 a variable, which
-//! is for the broker alone. (One in a job has its own hosts, and takes the variable for its own name.)
+//! The variable is for the broker alone: an instance in a job has hosts of its own, and would take it for its own name.
 //!
-//! Besides, Flux compares the host name that it finds with that in R, and so must not check R (`super::broker`).
+//! Flux also compares the node's host name with those in R, so it must not check R (`super::broker`).
 
 use super::{EnvChange, Resolved, set};
 
@@ -42,7 +41,7 @@ mod tests {
 
     use super::*;
     use crate::facts::Facts;
-    use crate::plan::{ContainerRole, Content, Plan, Step, display, plan};
+    use crate::plan::{ContainerRole, Content, Plan, Step, plan, shell_quote};
 
     const JOB: &str = "[runner.program]\nmode = 'submit'\nwords = ['hostname']\n";
 
@@ -59,7 +58,7 @@ mod tests {
             _ => None,
         });
         let launch = launch.unwrap();
-        (launch.argv.iter().map(display::word).collect::<Vec<_>>().join(" "), launch.environment.clone())
+        (launch.argv.iter().map(shell_quote::word).collect::<Vec<_>>().join(" "), launch.environment.clone())
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The lead's initial program: what `flux start` runs once the instance is up, and the files that it needs.
 
 use flux_shared::agent_spec::Program;
-use flux_shared::words::{self, Word};
+use flux_shared::command_words::{self, Word};
 
 use super::{Content, Mode, PlanError, Planned, Resolved, Stdout, Step, accounts, batch, restful};
 
@@ -178,7 +178,7 @@ fn flags(resolved: &Resolved) -> Vec<String> {
     // The image's own come first, so that the spec's count.
     let own = resolved.facts.environment.get(OPTION_FLAGS).map(String::as_str).unwrap_or_default();
     let by_blanks = || own.split_whitespace().map(str::to_owned).collect();
-    flags.extend(words::split_literal(own).unwrap_or_else(|_| by_blanks()));
+    flags.extend(command_words::split_literal(own).unwrap_or_else(|_| by_blanks()));
     flags.extend(spec.flux.option_flags.iter().cloned());
     flags
 }

@@ -1,9 +1,10 @@
 //! A place for what Flux's own Python compiles, where it would compile anew for every command: its files came without
 //! compiled ones, or with those of another time stamp, and it may not write beside them.
 //!
-//! Compiled files are programs: who can write them decides what their readers run. So each user has a folder of its own, which
-//! nobody else may look into, and only what Flux starts is told of it: not the snippets, which may be root's, nor jobs, whose own
-//! Python has its own compiled files (the job shell's defaults take the variable away, but for an instance in the instance).
+//! Compiled files are programs: who can write them decides what their readers run. So each user has a folder of its
+//! own, which nobody else may look into, and only what Flux starts is told of it: not the snippets, which may be
+//! root's, nor jobs, whose own Python has its own compiled files (the job shell's defaults take the variable away, but
+//! for an instance in the instance).
 
 use flux_shared::agent_spec::Program;
 
@@ -65,7 +66,7 @@ mod tests {
     use crate::facts::Facts;
     use crate::plan::{ContainerRole, Content, plan};
     use flux_shared::agent_spec::AgentSpec;
-    use flux_shared::words::Word;
+    use flux_shared::command_words::Word;
 
     const UNCOMPILED: fn() -> Facts = || Facts { python_compiled: false, ..Facts::default() };
     const JOB: &str = "name='mc'\n[runner.program]\nmode='submit'\nwords=['a']\n";

@@ -1,8 +1,8 @@
 //! The Flux RESTful API as the lead's initial program: the agent itself fetches and starts it, inside the instance.
 
 use flux_shared::agent_spec::{Program, Restful};
+use flux_shared::command_words::Word;
 use flux_shared::paths::{RESTFUL_DIR, RESTFUL_SECRET_KEY, RESTFUL_TOKEN, RESTFUL_USERNAME, USERS_DIR};
-use flux_shared::words::Word;
 
 use super::{Content, Mode, Planned, Resolved, Step};
 

@@ -1,10 +1,10 @@
 //! What lead and followers have in common: everything before the broker, and how it is started.
 
-use flux_shared::words::Word;
+use flux_shared::command_words::Word;
 
 use super::{
-    PlanError, Planned, Reach, Resolved, Step, accounts, broker, curve, discovery, environment, helpers, munge,
-    program, python, resources, restful, shell_defaults, snippets, user,
+    PlanError, Planned, Reach, Resolved, Step, accounts, broker, curve, discovery, environment, munge, program, python,
+    resources, restful, shell_defaults, snippets, sourced_files, user,
 };
 
 /// User and home, `init`, environment, files, `preCommand`, `pre`. Where the image's own Flux is run as another user, the
@@ -57,7 +57,7 @@ fn files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
         None => {}
     }
     steps.extend(broker::documented_links(resolved));
-    steps.extend(helpers::steps(resolved));
+    steps.extend(sourced_files::steps(resolved));
     steps.extend(program::files(resolved)?);
     steps.extend(restful::files(resolved));
     Ok(steps)

@@ -1,9 +1,9 @@
 //! Which scheduler Flux is told to load.
 //!
-//! The one that the spec names. If it names none: the simple one, as documented; but Fluxion, if the view has it, with a queue
-//! policy, which only Fluxion has, or if the runner asks for GPUs. Without a view: what the image's Flux comes with.
-//! Fluxion is checked for twice: without its modules there is no plan, and with `[modules] alternatives` (or, before
-//! `flux modprobe`, its rc1 script) the broker's start fails if it cannot be loaded.
+//! The one that the spec names. If it names none: the simple one, as documented; but Fluxion, if the view has it, with
+//! a queue policy, which only Fluxion has, or if the runner asks for GPUs. Without a view: what the image's Flux comes
+//! with. Fluxion is checked for twice: without its modules there is no plan, and with `[modules] alternatives` (or,
+//! before `flux modprobe`, its rc1 script) the broker's start fails if it cannot be loaded.
 
 use flux_shared::agent_spec::SchedulerKind;
 

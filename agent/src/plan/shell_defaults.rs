@@ -1,8 +1,8 @@
-//! What the job shell on this pod does where a job doesn't say otherwise: whether it binds tasks to cores ([`super::Binding`]),
-//! and what it keeps from them.
+//! What the job shell on this pod does where a job doesn't say otherwise: whether it binds tasks to cores
+//! ([`super::Binding`]), and what it keeps from them.
 //!
-//! Each pod has a file of defaults for the job shell, which finds it by way of `FLUX_SHELL_RC_PATH`; what a job asks for itself
-//! (`-o cpu-affinity=…`) counts, and so does a file of the user's, since the path of ours comes last.
+//! Each pod has a file of defaults for the job shell, which finds it by way of `FLUX_SHELL_RC_PATH`; what a job asks
+//! for itself (`-o cpu-affinity=…`) counts, and so does a file of the user's, since the path of ours comes last.
 
 use super::{Binding, Content, EnvChange, Mode, Planned, Resolved, Step, python};
 

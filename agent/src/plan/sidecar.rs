@@ -1,8 +1,8 @@
 //! A container beside the runner: the user's command, once the broker answers on its socket.
 
 use flux_shared::agent_spec::Sidecar;
+use flux_shared::command_words::Word;
 use flux_shared::paths::FALLBACK_HOME;
-use flux_shared::words::Word;
 
 use super::resolved::kill_after;
 use super::{
@@ -69,7 +69,8 @@ fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<P
     Ok(Some(Planned::with(&["uid", "shell"], step)))
 }
 
-/// The script's path: in the container's own home or, if there is none, at the mount's root; the configuration is the runner's.
+/// The script's path: in the container's own home or, if there is none, at the mount's root; the configuration is the
+/// runner's.
 fn script_path(resolved: &Resolved, name: &str) -> String {
     let facts = resolved.facts;
     let has_home = facts.is_writable(FALLBACK_HOME) || (facts.uid == 0 && facts.is_present(FALLBACK_HOME));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flux_shared::words::Word;
+use flux_shared::command_words::Word;
 use serde::Serialize;
 
 use super::{EnvChange, Launch, Mode, Owner, Parent};
@@ -53,7 +53,6 @@ pub enum Step {
     EndShell,
     /// Plan the rest of the steps anew, with what the container says now: a snippet before may have made the user that
     /// Flux is to run as.
-    #[serde(rename = "look-again")]
     Replan,
     /// Wait until the parent broker's port answers, or its name has an address.
     WaitParent(Parent),
@@ -118,7 +117,6 @@ pub struct Snippet {
     pub source: String,
     /// Whether a failure ends the container with its code; otherwise it is logged and ignored.
     pub strict: bool,
-    #[serde(rename = "stage")]
     pub phase: SnippetPhase,
     /// Whether its output is hidden; the last of its errors is shown if it fails.
     pub silent: bool,

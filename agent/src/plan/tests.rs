@@ -1,5 +1,5 @@
 use flux_shared::agent_spec::*;
-use flux_shared::words::{self, Word};
+use flux_shared::command_words::{self, Word};
 use proptest::prelude::*;
 
 use super::*;
@@ -33,7 +33,7 @@ fn launch(plan: &Plan) -> &Launch {
 }
 
 fn argv(plan: &Plan) -> String {
-    launch(plan).argv.iter().map(display::word).collect::<Vec<String>>().join(" ")
+    launch(plan).argv.iter().map(shell_quote::word).collect::<Vec<String>>().join(" ")
 }
 
 /// The steps' names and, where there is one, what they are about.
@@ -52,7 +52,7 @@ fn outline(plan: &Plan) -> Vec<String> {
             Step::Shell(_) => "shell".into(),
             Step::Snippet(snippet) => format!("snippet {}", snippet.name),
             Step::EndShell => "end-shell".into(),
-            Step::Replan => "look-again".into(),
+            Step::Replan => "replan".into(),
             Step::WaitParent(_) => "wait-parent".into(),
             Step::WaitSocket { .. } => "wait-socket".into(),
             Step::Once { restarts, .. } => format!("once {restarts}"),
@@ -119,11 +119,11 @@ fn where_the_image_brings_flux_the_snippets_come_before_the_user() {
         let facts = Facts { flux_on_path: Some("/usr/bin/flux".into()), ..facts(0) };
         outline(&run(&spec, &facts)).into_iter().take_while(|line| !line.starts_with("directory")).collect::<Vec<_>>()
     };
-    let all = ["shell", "snippet init", "environment", "snippet preCommand", "snippet pre", "end-shell", "look-again"];
+    let all = ["shell", "snippet init", "environment", "snippet preCommand", "snippet pre", "end-shell", "replan"];
     assert_eq!(steps("init = 'a'\npre_command = 'b'\npre = 'c'\n"), all);
     let init = ["shell", "snippet init", "end-shell", "environment"];
     assert_eq!(steps("init = 'a'\n"), init, "nothing that may have made one");
-    assert_eq!(steps("pre = 'a'\npost = 'b'\n"), ["environment", "shell", "snippet pre", "look-again"]);
+    assert_eq!(steps("pre = 'a'\npost = 'b'\n"), ["environment", "shell", "snippet pre", "replan"]);
 }
 
 #[test]

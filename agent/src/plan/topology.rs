@@ -1,6 +1,7 @@
 //! Who a broker's parent is, and who is below it. The rules are those of flux-core's overlay (`topology.c`, version 0.88).
 //!
-//! By hand, since they are needed before a broker runs and where there is no Flux at all (`dry-run`): libflux cannot be asked.
+//! By hand, since they are needed before a broker runs and where there is no Flux at all (`dry-run`): libflux cannot be
+//! asked.
 
 use std::collections::BTreeSet;
 

@@ -16,7 +16,8 @@ pub fn run_as(resolved: &Resolved) -> Option<RunAs> {
     Some(RunAs { owner, name, home })
 }
 
-/// The steps that make user and home, and variables for all that follows: SHELL; HOME and USER where they say nothing of use.
+/// The steps that make user and home, and variables for all that follows: SHELL; HOME and USER where they say nothing
+/// of use.
 pub fn steps(resolved: &Resolved) -> Vec<Planned> {
     let mut steps = Vec::new();
     if let Some(account) = &resolved.identity.create {

@@ -75,7 +75,8 @@ pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Leaves out the supervisor's lines: the pod's entrypoint says how a stop goes on, not each program of the agent's below it.
+/// Leaves out the supervisor's lines: the pod's entrypoint says how a stop goes on, not each program of the agent's
+/// below it.
 pub fn leave_out_supervision() {
     WITHOUT_SUPERVISION.store(true, Ordering::Relaxed);
 }

@@ -126,7 +126,8 @@ fn copy(mut streams: Vec<Stream>, wake: &OwnedFd) {
         streams.retain_mut(|stream| {
             let has_data = ready.next() == Some(true);
             if !has_data && ended {
-                // What the child wrote last may still be on its way through the kernel: a read, which now never waits, gets it.
+                // What the child wrote last may still be on its way through the kernel: a read, which now never waits,
+                // gets it.
                 let _ = nix::fcntl::fcntl(&stream.source, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
             }
             !(has_data || ended) || stream.copy(&mut buffer)

@@ -74,8 +74,8 @@ pub trait Policy {
         AtStop::PassOn(Order::signal(signal))
     }
 
-    /// Waits for a reason to end the process `child` without a stop, or to end the hold, which began at `held`. Dropped and called
-    /// again at every event; not called any more once a stop was passed on.
+    /// Waits for a reason to end the process `child` without a stop, or to end the hold, which began at `held`. Dropped
+    /// and called again at every event; not called any more once a stop was passed on.
     fn reason(&mut self, _child: i32, _held: Option<Instant>) -> Reason<'_> {
         Box::pin(std::future::pending())
     }
@@ -90,8 +90,8 @@ pub trait Policy {
         None
     }
 
-    /// A request, when the time is over, to kill what the program waits for, so that it ends by itself. Called each time that the
-    /// time is over, until there is none.
+    /// A request, when the time is over, to kill what the program waits for, so that it ends by itself. Called each
+    /// time that the time is over, until there is none.
     fn kill_first(&mut self) -> Option<Request> {
         None
     }

@@ -52,7 +52,8 @@ impl Identity {
         Ok(Some(Identity { uid: Uid::from_raw(owner.uid), gid: Gid::from_raw(owner.gid), groups }))
     }
 
-    /// Takes on the groups, the group and the user, or fails. May be called between fork and exec: it neither allocates nor takes a lock.
+    /// Takes on the groups, the group and the user, or fails. May be called between fork and exec: it neither allocates
+    /// nor takes a lock.
     pub fn take_on(&self) -> io::Result<()> {
         nix::unistd::setgroups(&self.groups)?;
         nix::unistd::setgid(self.gid)?;

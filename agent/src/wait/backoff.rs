@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use flux_shared::pauses;
+use flux_shared::backoff;
 
 /// Pause after the first failed attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -24,7 +24,7 @@ impl Backoff {
 
     fn next(&mut self, cap: Duration) -> Duration {
         self.failures += 1;
-        let pause = pauses::after(self.failures, FIRST_PAUSE, cap);
+        let pause = backoff::after(self.failures, FIRST_PAUSE, cap);
         let spread = (RandomState::new().hash_one(()) % 1000) as u32;
         pause / 2 + pause / 2 * spread / 1000
     }

@@ -3,14 +3,14 @@
 //! A broker whose parent was killed stays up for minutes (`heartbeat.timeout`). The kernel knows at once: the
 //! connection to the parent's port is no longer established. A probe then confirms that the parent is really gone.
 //!
-//! Once found, the connection is looked up by its identity (addresses, ports, cookie). A kernel without sock_diag (in a sandbox)
-//! still has /proc/net/tcp, which lists all connections at each look.
+//! Once found, the connection is looked up by its identity (addresses, ports, cookie). A kernel without sock_diag (in a
+//! sandbox) still has /proc/net/tcp, which lists all connections at each look.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::diagnosis::{self, Connection};
 use super::parent::{Missing, Parent};
+use super::tcp_connections::{self, Connection};
 
 /// Time between two looks once there was a connection, and before.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -45,10 +45,10 @@ impl Watch {
 
     /// Whether some connection of this network namespace to the parent's port is established.
     pub fn is_connected(&mut self, parent: &Parent) -> bool {
-        if self.known.is_some_and(diagnosis::is_established) {
+        if self.known.is_some_and(tcp_connections::is_established) {
             return true;
         }
-        match diagnosis::established_to(parent.port) {
+        match tcp_connections::established_to(parent.port) {
             Ok(found) => {
                 self.known = found.first().copied();
                 self.known.is_some()
@@ -62,8 +62,8 @@ impl Watch {
         self.seen
     }
 
-    /// Looks at the parent; returns what is missing once that has been so for `sure_after`. One look alone proves nothing: a broker
-    /// that its parent dismissed disconnects a moment before it ends.
+    /// Looks at the parent; returns what is missing once that has been so for `sure_after`. One look alone proves
+    /// nothing: a broker that its parent dismissed disconnects a moment before it ends.
     pub async fn check_gone(&mut self, parent: &mut Parent, sure_after: Duration) -> Option<Missing> {
         let missing = match self.is_connected(parent) {
             true => None,
@@ -112,7 +112,7 @@ pub enum Identity {
 
 /// The connections to remote port `port` that are established.
 pub fn established(port: u16) -> Vec<Identity> {
-    match diagnosis::established_to(port) {
+    match tcp_connections::established_to(port) {
         Ok(found) => found.into_iter().map(Identity::Name).collect(),
         Err(_) => established_in(Path::new("/proc/net"), port).into_iter().map(Identity::OwnEnd).collect(),
     }

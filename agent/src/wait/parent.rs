@@ -76,8 +76,8 @@ impl Parent {
         Parent { host: host.to_owned(), port, connects: true, resolver, attempts: 0, refused: None }
     }
 
-    /// `by_name`: `probe` does not connect to the port, since Flux is to show what ZeroMQ does: it would show a connection that
-    /// is closed again as a failed handshake.
+    /// `by_name`: `probe` does not connect to the port, since Flux is to show what ZeroMQ does: it would show a
+    /// connection that is closed again as a failed handshake.
     pub fn probed_by_name(self, by_name: bool) -> Parent {
         Parent { connects: !by_name, ..self }
     }

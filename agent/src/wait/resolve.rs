@@ -1,8 +1,8 @@
 //! Names to addresses without NSS: /etc/hosts, then a plain query to the servers of resolv.conf.
 //!
 //! A crate reads and writes the messages (`simple-dns`). The rest is by hand, since resolver crates cache, retry and order
-//! servers by themselves: here every wait says what is missing and which server said so, and the number of its queries is held
-//! down (`agent/benches/README.md`).
+//! servers by themselves: here every wait says what is missing and which server said so, and the number of its queries
+//! is held down (`agent/benches/README.md`).
 //!
 //! A name with a trailing dot is asked for as it is; a name without one is completed from the search list after that.
 //! Both files are read for every attempt: Kubernetes may change them, and they are small.
@@ -46,7 +46,8 @@ pub struct Resolver {
     dual: bool,
 }
 
-/// The IPv6 addresses of this network namespace; those that other hosts can reach have the scope `GLOBAL`, in the fourth column.
+/// The IPv6 addresses of this network namespace; those that other hosts can reach have the scope `GLOBAL`, in the
+/// fourth column.
 const ADDRESSES: &str = "/proc/net/if_inet6";
 const GLOBAL: &str = "00";
 

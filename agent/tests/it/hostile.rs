@@ -239,7 +239,8 @@ fn project(mode: u32) -> (tempfile::TempDir, PathBuf, u32) {
 
 #[test]
 fn a_shared_folder_keeps_owner_group_and_mode_and_who_cannot_write_there_is_told() {
-    // In no group of it, by the image's file, by the pod's (fsGroup, supplementalGroups); in a group that may not write either.
+    // In no group of it, by the image's file, by the pod's (fsGroup, supplementalGroups); in a group that may not write
+    // either.
     for (of_the_image, of_the_pod, mode) in
         [(false, false, 0o2770), (true, false, 0o2770), (false, true, 0o2770), (true, false, 0o2750)]
     {

@@ -1,4 +1,5 @@
-//! Pods of a JobSet or a TrainJob: no operator writes a spec or a key for each, so the command line and the environment tell.
+//! Pods of a JobSet or a TrainJob: no operator writes a spec or a key for each, so the command line and the environment
+//! tell.
 
 use std::collections::BTreeMap;
 use std::fs;

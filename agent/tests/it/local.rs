@@ -99,7 +99,7 @@ fn who_is_not_root_runs_it_as_well_and_is_told_what_takes_root() {
     let (out, err) = (text(&ended.stdout), text(&ended.stderr));
     assert_eq!(ended.status.code(), Some(0), "{out}{err}");
     assert!(out.contains("user-0\n") && out.contains("user-1\n") && out.contains("0\n"), "{out}");
-    assert!(err.contains("Flux runs as you, not as flux (uid 1002): that needs root"), "{err}");
+    assert!(err.contains("Flux runs as your user, not as flux (uid 1002), which needs root"), "{err}");
     use std::os::unix::fs::MetadataExt;
     assert_eq!(fs::metadata(laptop.at("work/written-user-1")).unwrap().uid().to_string(), NOBODY);
     assert!(!laptop.ground(NOBODY).exists(), "nothing is left");

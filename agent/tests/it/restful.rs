@@ -10,8 +10,8 @@ use std::process::{Child, Command, Output, Stdio};
 use crate::image::{agent, folder};
 use crate::live::eventually;
 
-/// Stands in for uvicorn: listens as it does, answers every request with what it was started with, and prints what nobody should
-/// read, as the real API does.
+/// Stands in for uvicorn: listens as it does, answers every request with what it was started with, and prints what
+/// nobody should read, as the real API does.
 const UVICORN: &str = r#"
 import asyncio, json, os, sys
 options = dict(word.lstrip("-").split("=") for word in sys.argv[2:])
@@ -81,7 +81,8 @@ fn repository(at: &Path) -> PathBuf {
     place
 }
 
-/// One that no other process of this machine has on its command line; not an option of the script's, though it looks like one.
+/// One that no other process of this machine has on its command line; not an option of the script's, though it looks
+/// like one.
 const PASSWORD: &str = "-butter-by-the-bucket";
 
 struct Server {

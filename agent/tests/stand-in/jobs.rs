@@ -1,5 +1,5 @@
-//! Jobs: a child process a task, on this node and on those of the followers. As by Flux's job shell, tasks here are bound to so
-//! many cores as there are tasks, unless `-o cpu-affinity=off` or a file of defaults says otherwise.
+//! Jobs: a child process a task, on this node and on those of the followers. As by Flux's job shell, tasks here are
+//! bound to so many cores as there are tasks, unless `-o cpu-affinity=off` or a file of defaults says otherwise.
 
 use std::io::{IsTerminal, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};

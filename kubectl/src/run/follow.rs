@@ -50,7 +50,7 @@ impl Ending {
     }
 
     /// What to tell the person; None after a success.
-    pub fn told(&self, name: &str) -> Option<String> {
+    pub fn text(&self, name: &str) -> Option<String> {
         match self {
             Ending::Finished { is_complete: true, .. } => None,
             Ending::Finished { reason, message, .. } => Some(format!("{name} failed ({reason}): {message}")),
@@ -58,7 +58,7 @@ impl Ending {
             Ending::Deleted { by_us: false } => {
                 Some(format!("{name} was deleted before its job had ended, not by this command"))
             }
-            Ending::Interrupted(Some(way)) => Some(way.told(name)),
+            Ending::Interrupted(Some(way)) => Some(way.text(name)),
             Ending::Interrupted(None) => Some(format!("{name} may still run: `kubectl minicluster stop {name}`")),
             Ending::Invalid(message) => Some(format!("{name} cannot run: {message}")),
         }
@@ -130,7 +130,7 @@ impl<'a> Follower<'a> {
                 done = wait(&mut stopping), if stopping.is_some() => {
                     stopping = None;
                     let done = done?;
-                    self.screen.say(&done.told(name));
+                    self.screen.say(&done.text(name));
                     way = Some(done);
                 }
                 _ = async { tokio::select! { it = interrupted.recv() => it, it = told.recv() => it } } => {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use flux_shared::command_words;
 use flux_shared::crd::v1alpha2::{Container, MiniCluster};
 use flux_shared::manifest::{self, Manifest};
 use flux_shared::validate::{Notice, Problem, validate_and_note};
-use flux_shared::words;
 use serde_json::{Value, json};
 
 /// Annotation that tells the MiniCluster of this run from another with its name.
@@ -79,7 +79,7 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     runner.image = wanted.image.clone().or(runner.image.take());
     runner.environment.extend(wanted.environment.iter().cloned());
     if !wanted.command.is_empty() {
-        runner.command = Some(words::join(&wanted.command));
+        runner.command = Some(command_words::join(&wanted.command));
     }
     let namespace = document["metadata"]["namespace"].as_str().map(str::to_owned);
     let manifest = Manifest { name, namespace: namespace.clone().unwrap_or_else(|| "default".into()), queueing, spec };

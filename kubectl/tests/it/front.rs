@@ -1,5 +1,5 @@
-//! A front of the API server in which pods run programs and print, though no kubelet is there. Who may not exec, or read logs, is told
-//! so by the API server itself; everything else is the API server's.
+//! A front of the API server in which pods run programs and print, though no kubelet is there. Who may not exec, or
+//! read logs, is told so by the API server itself; everything else is the API server's.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

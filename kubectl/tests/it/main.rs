@@ -1,5 +1,6 @@
-//! The plugin's tests, as a person would call it, on the control plane of the operator's tests. The operator is the real one; the
-//! tests play the kubelet. Who calls has no more rights than a person who runs jobs, and may not even delete.
+//! The plugin's tests, as a person would call it, on the control plane of the operator's tests. The operator is the
+//! real one; the tests play the kubelet. Who calls has no more rights than a person who runs jobs, and may not even
+//! delete.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 

@@ -49,8 +49,8 @@ impl UserAccount {
         command
     }
 
-    /// On a terminal of the size that `stty` is told, which script(1) plays. `line` is for a shell; `$plugin` is the program, in this
-    /// namespace.
+    /// On a terminal of the size that `stty` is told, which script(1) plays. `line` is for a shell; `$plugin` is the
+    /// program, in this namespace.
     pub fn on_terminal(&self, size: &str, line: &str) -> Command {
         let mut script = Command::new("script");
         script.args(["--quiet", "--return", "--command", &format!("stty {size}; {line}"), "/dev/null"]);

@@ -1,4 +1,4 @@
-//! One of several operators leads: the holder of a Lease. The others do nothing but look whether it is still renewed.
+//! Leader election: one replica holds a Lease; the others only watch whether it is renewed.
 //!
 //! ```text
 //! look ─► free, ours, or not renewed for its duration? ─► take it ─► renew … ─► not renewed in time: lost, the process ends
@@ -6,7 +6,8 @@
 //!
 //! Two that act at the same time would do no harm (creation is a POST, changes carry a uid), so this only saves work.
 //!
-//! By hand: kube (5.0) has no leader election. Each call goes by our client's counts, and the Lease is owned by the Deployment.
+//! By hand: kube (5.0) has no leader election. Each call goes by our client's counts, and the Lease is owned by the
+//! Deployment.
 #![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "a client, a clock and pauses")]
 
 use std::time::Duration;

@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use flux_shared::pauses;
+use flux_shared::backoff;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -28,12 +28,12 @@ pub async fn until_done<T, E, F, C: Future<Output = Result<T, E>>>(
             Err(error) => judge(error)?,
         }
         failures += 1;
-        tokio::time::sleep(pauses::after(failures, first, longest)).await;
+        tokio::time::sleep(backoff::after(failures, first, longest)).await;
     }
 }
 
-/// Calls `write` for each item, for at most `concurrency` at the same time, and again later for those that fail. Returns when
-/// the channel is closed.
+/// Calls `write` for each item, for at most `concurrency` at the same time, and again later for those that fail.
+/// Returns when the channel is closed.
 pub async fn run_queue<T, E, F>(
     mut items: UnboundedReceiver<T>,
     concurrency: usize,
@@ -73,7 +73,7 @@ pub async fn run_queue<T, E, F>(
 
 /// Waits for the pause after so many failures, then returns the item.
 async fn after_pause<T>(item: T, failures: u32) -> (T, u32) {
-    tokio::time::sleep(pauses::after(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
+    tokio::time::sleep(backoff::after(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
     (item, failures)
 }
 

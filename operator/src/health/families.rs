@@ -1,8 +1,8 @@
 //! All metrics in one table: the code registers them from it, the reference is made from it, and alerts and dashboard are
 //! checked against it.
 //!
-//! Names are controller-runtime's and client-go's where they have one, so that what people know of other operators holds here.
-//! Every label comes from a closed set, and none names an object: the number of series is bounded.
+//! Names are controller-runtime's and client-go's where they have one, so that what people know of other operators
+//! holds here. Every label comes from a closed set, and none names an object: the number of series is bounded.
 
 /// The type of a metric. Histograms have the upper bounds of their buckets, in the family's unit.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -11,8 +11,8 @@ use super::queue::QueueSnapshot;
 use super::registry::{Counter, Figures, Gauge, Histogram};
 use crate::labels;
 
-/// Resources that have a label value of their own among API calls: all that the operator may ask for, of whichever group, and the
-/// lists of APIs.
+/// Resources that have a label value of their own among API calls: all that the operator may ask for, of whichever
+/// group, and the lists of APIs.
 const RESOURCES: [&str; 21] = [
     "apis",
     "configmaps",

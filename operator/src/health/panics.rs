@@ -1,5 +1,5 @@
-//! A panic is a bug in the operator that one object triggers: it is caught in that object's reconcile, reported, and the object
-//! is retried later.
+//! A panic is a bug in the operator that one object triggers: it is caught in that object's reconcile, reported, and
+//! the object is retried later.
 //!
 //! Only its place is reported, not its message, which may contain anything, even a password.
 

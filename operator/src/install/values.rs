@@ -314,7 +314,8 @@ fn checked(installation: Installation) -> Result<Installation, ValuesError> {
     Ok(installation)
 }
 
-/// Parses a Kubernetes type and refuses unknown fields: the types ignore them, so the result must have everything that was given.
+/// Parses a Kubernetes type and refuses unknown fields: the types ignore them, so the result must have everything that
+/// was given.
 fn known<T: DeserializeOwned + serde::Serialize>(name: &'static str, value: &Value) -> Result<(), ValuesError> {
     if value.is_null() {
         return Ok(());

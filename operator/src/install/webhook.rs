@@ -1,5 +1,5 @@
-//! The conversion webhook's part of an installation: its own pods, account, memory limit and permissions, so that its callers
-//! cannot affect the operator.
+//! The conversion webhook's part of an installation: its own pods, account, memory limit and permissions, so that its
+//! callers cannot affect the operator.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};

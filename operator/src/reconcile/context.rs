@@ -5,8 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use flux_shared::backoff;
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
-use flux_shared::pauses;
 
 use crate::health::metrics::Metrics;
 use crate::health::queue::Queue;
@@ -231,7 +231,8 @@ impl Context {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
-    /// Counts a failure and returns the pause after it: for this object only, and spread so that not all retry at the same time.
+    /// Counts a failure and returns the pause after it: for this object only, and spread so that not all retry at the
+    /// same time.
     pub fn pause_after_failure(&self, key: &Key, error: &ReconcileError) -> Duration {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let count = failures.entry(key.clone()).or_default();
@@ -245,7 +246,7 @@ impl Context {
                 self.gangs_waiting().leave(key);
             }
             *count = count.saturating_add(1);
-            pauses::after(*count, FIRST_PAUSE, longest).max(error.asked_to_wait())
+            backoff::after(*count, FIRST_PAUSE, longest).max(error.asked_to_wait())
         };
         let mut hasher = DefaultHasher::new();
         (key, *count).hash(&mut hasher);

@@ -1,8 +1,8 @@
 //! A valid MiniCluster becomes Kubernetes objects. Pure: no client, no clock, no random source; same input, same bytes.
 //!
 //! ```text
-//! ValidMiniCluster + Options + Facts ─► config, curve, secrets, storage, network, services, gang, job (pod (containers, volumes, access, placement)),
-//!                                       services_pod ─► Objects
+//! ValidMiniCluster + Options + Facts ─► config, curve, secrets, storage, network, services, gang, services_pod,
+//!                                       job (pod (containers, volumes, access, placement)) ─► Objects
 //! ```
 //!
 //! The operator creates what is missing of [`Objects`] and never changes a running cluster's objects, but for what

@@ -1,6 +1,7 @@
 //! The life of a MiniCluster as spans: the root of its trace. Pure.
 //!
-//! The pods' agents send theirs, which name this root by the same uid. Times are of whole seconds, as the API server keeps them.
+//! The pods' agents send theirs, which name this root by the same uid. Times are of whole seconds, as the API server
+//! keeps them.
 
 use std::time::Duration;
 

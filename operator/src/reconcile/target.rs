@@ -50,10 +50,10 @@ impl Target {
         }
     }
 
-    /// With the labels and annotations for a queue that its Job was made with, if it has a Job: they may change at any time, and
-    /// then count for the next Job.
+    /// Uses the queue's labels and annotations that the Job was created with, if there is a Job; later changes count for the
+    /// next Job.
     pub fn with_queueing_of(mut self, job: Option<&JobSeen>) -> Target {
-        // A Job in a queue that has noted nothing is of an earlier version: as it went on then.
+        // A queued Job without this annotation is from an earlier version: keep using the live labels.
         let Some(job) = job.filter(|job| job.queueing.is_some() || job.queue.is_none()) else { return self };
         let told = std::mem::replace(&mut self.queueing, job.queueing.clone().unwrap_or_default());
         self.queueing_changed = match &self.spec {

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flux_shared::pauses;
+use flux_shared::backoff;
 use futures::StreamExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -89,7 +89,7 @@ pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Curren
                 metrics.renewal_failed();
                 log::warn("failed to keep the webhook's certificate; retrying", &error);
                 failures += 1;
-                tokio::time::sleep(pauses::after(failures, PAUSES.0, PAUSES.1)).await;
+                tokio::time::sleep(backoff::after(failures, PAUSES.0, PAUSES.1)).await;
                 continue;
             }
         };
@@ -137,14 +137,16 @@ impl Renewal {
         Ok(())
     }
 
-    /// Writes the pair into the Secret. If another replica was faster this fails, and the next attempt finds that replica's pair.
+    /// Writes the pair into the Secret. If another replica was faster this fails, and the next attempt finds that
+    /// replica's pair.
     async fn store(&self, pair: &Pair, found: Option<Secret>) -> Result<(), RenewalError> {
         let parameters = PostParams { field_manager: Some(labels::MANAGER.into()), ..PostParams::default() };
         let namespace = self.settings.namespace.as_str();
         match found {
             None => {
                 let owner = installed::owner(&self.client, namespace, NAME).await.map_err(owner_error)?;
-                // The Secret was deleted with the Deployment, as this process is about to be: a new Secret would never be deleted.
+                // The Secret was deleted with the Deployment, as this process is about to be: a new Secret would never
+                // be deleted.
                 if owner.is_none() && self.is_owned {
                     return Err(RenewalError::Uninstalled);
                 }

@@ -23,7 +23,8 @@ use crate::labels;
 
 /// Name of the CustomResourceDefinition whose objects are migrated.
 pub const CRD: &str = "miniclusters.flux-framework.org";
-/// How long to retry after answers of 500 and above: after an installation, the API server takes a moment to trust the webhook.
+/// How long to retry after answers of 500 and above: after an installation, the API server takes a moment to trust the
+/// webhook.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
 

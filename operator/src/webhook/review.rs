@@ -1,7 +1,7 @@
 //! A ConversionReview and its answer. Pure and total: any bytes get an answer.
 //!
-//! Objects are converted one after the other as they are read, and their text is written out at once: memory is bounded by the
-//! size of the request and the answer, and by the largest object that is taken, whatever the review holds.
+//! Objects are converted one after the other as they are read, and their text is written out at once: memory is bounded
+//! by the size of the request and the answer, and by the largest object that is taken, whatever the review holds.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -75,7 +75,7 @@ pub fn answer(body: &[u8]) -> Answer {
     };
     if review.api_version != API_VERSION || review.kind != KIND {
         let (version, kind) = (short(&review.api_version, NAME_MAX), short(&review.kind, NAME_MAX));
-        return refusal(&format!("is `{version}` `{kind}`, must be {API_VERSION} {KIND}"));
+        return refusal(&format!("the request is a `{kind}` of `{version}`, expected {KIND} of {API_VERSION}"));
     }
     let Some(request) = review.request else { return refusal("the review has no request") };
     if request.uid.len() > NAME_MAX || request.desired.len() > NAME_MAX {

@@ -1,5 +1,5 @@
-//! The chart's templates, made from the code of `flux-operator install`: it is asked for each combination of switches, and what
-//! differs between its answers becomes conditions. So each combination's lines are exactly those of `install`.
+//! The chart's templates, made from the code of `flux-operator install`: it is asked for each combination of switches,
+//! and what differs between its answers becomes conditions. So each combination's lines are exactly those of `install`.
 
 use flux_operator::install::{self, Installation, Labelled, Pods, ServiceMonitor};
 use serde_json::{Value, json};
@@ -87,8 +87,9 @@ pub fn monitoring() -> String {
     format!("{HEAD}{}", template(&combinations, answers))
 }
 
-/// `templates/deletion.yaml`: a Job that Helm makes when the release is to go, and the definition with it. What the Job needs
-/// belongs to the release: Helm deletes other hooks as soon as it has given up waiting for the Job, which may go on.
+/// `templates/deletion.yaml`: a Job that Helm makes when the release is to go, and the definition with it. What the Job
+/// needs belongs to the release: Helm deletes other hooks as soon as it has given up waiting for the Job, which may go
+/// on.
 pub fn deletion() -> String {
     let mut installation = installation(false, true, false);
     installation.pods.affinity = affinity();

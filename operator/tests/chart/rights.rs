@@ -1,5 +1,5 @@
-//! What is allowed to whom where nothing is chosen: a table, so that nobody gets a right in passing. What is for a neighbour (Kueue, an
-//! API for gangs, NetworkPolicies) is not in it: the cost where there is none is nothing.
+//! What is allowed to whom where nothing is chosen: a table, so that nobody gets a right in passing. What is for a
+//! neighbour (Kueue, an API for gangs, NetworkPolicies) is not in it: the cost where there is none is nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 

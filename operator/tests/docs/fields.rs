@@ -1,5 +1,5 @@
-//! The reference of the fields, made from the CustomResourceDefinition: what `kubectl explain` knows, with what the API server
-//! refuses, what can change, and an example.
+//! The reference of the fields, made from the CustomResourceDefinition: what `kubectl explain` knows, with what the API
+//! server refuses, what can change, and an example.
 
 use std::sync::LazyLock;
 

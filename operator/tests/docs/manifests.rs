@@ -1,5 +1,5 @@
-//! Every `yaml` of the pages can be used: a MiniCluster is valid without a note and becomes objects; anything else can be read.
-//! `yaml,refused` must be refused, `yaml,part` is a part of a spec, and is put into one.
+//! Every `yaml` of the pages can be used: a MiniCluster is valid without a note and becomes objects; anything else can
+//! be read. `yaml,refused` must be refused, `yaml,part` is a part of a spec, and is put into one.
 
 use flux_operator::reconcile::render::{self, Facts, Options};
 use flux_shared::curve::Certificate;

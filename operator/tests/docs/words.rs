@@ -8,7 +8,8 @@ use flux_shared::exit::{Category, REPLACE};
 
 use test_support::pages::repository;
 
-/// Words in capitals in the operator's source that are no condition and no reason: kinds, phases, values of Kubernetes' fields.
+/// Words in capitals in the operator's source that are no condition and no reason: kinds, phases, values of Kubernetes'
+/// fields.
 const OTHERS: &[&str] = &[
     // Kinds and their parts.
     "Certificate",

@@ -1,5 +1,5 @@
-//! The workflows of GitHub: no action but by the digest of its commit, no right that a job does not need, and no commands but those that
-//! a person can type here.
+//! The workflows of GitHub: no action but by the digest of its commit, no right that a job does not need, and no
+//! commands but those that a person can type here.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! A job that wants to be root in its pod, in volumes as they are on a real node: it changes every file that it may, and waits
-//! until root enters the pod, the container starts again and the last snippet runs.
+//! A job that wants to be root in its pod, in volumes as they are on a real node: it changes every file that it may,
+//! and waits until root enters the pod, the container starts again and the last snippet runs.
 
 use kube::ResourceExt;
 use serde_json::json;

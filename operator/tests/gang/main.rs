@@ -1,5 +1,5 @@
-//! Gangs on a node where pods really run, whose Kubernetes has its own API for them switched on (`make e2e-gang`), or where another
-//! scheduler runs (`E2E_SCHEDULER`): two MiniClusters that each need all of the node's CPUs, at once.
+//! Gangs on a node where pods really run, whose Kubernetes has its own API for them switched on (`make e2e-gang`), or
+//! where another scheduler runs (`E2E_SCHEDULER`): two MiniClusters that each need all of the node's CPUs, at once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(
     clippy::disallowed_methods,
@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 use test_support::node::{Fixture, app_image, test};
 
 const ROUNDS: u32 = 20;
-/// Two one after the other, each of which may have to try again. (Kubernetes 1.35 would hold two that are made together for five minutes.)
+/// Two one after the other, each of which may have to try again. (Kubernetes 1.35 would hold two that are made together
+/// for five minutes.)
 const ROUND: Duration = Duration::from_secs(120);
 /// As long as two halves stay, before they count as stuck.
 const STUCK: Duration = Duration::from_secs(10);

@@ -1,5 +1,5 @@
-//! What is measured, what is warned of, and what the dashboard shows: held to the table of families, to promtool, and to a real
-//! Prometheus, which has to warn of each once, of a fault that is made.
+//! What is measured, what is warned of, and what the dashboard shows: held to the table of families, to promtool, and
+//! to a real Prometheus, which has to warn of each once, of a fault that is made.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -348,7 +348,8 @@ fn a_panic_is_warned_of() {
     });
 }
 
-/// Large MiniClusters take room while the API server does not answer, and the next ones wait for it: here for 5 s, not for 60.
+/// Large MiniClusters take room while the API server does not answer, and the next ones wait for it: here for 5 s, not
+/// for 60.
 #[test]
 fn a_queue_that_does_not_move_is_warned_of() {
     test("alerts-queue", async |fixture| {

@@ -240,7 +240,8 @@ async fn leaves_a_gang_alone_that_the_job_only_names(fixture: &Fixture, name: &s
     assert_eq!(gangs.get("victim").await.unwrap().data["spec"]["minMember"], 7);
 }
 
-/// A cluster of 2 shrinks and grows again, and its gang with it, unless the API server refuses that (None); and another Job has another gang.
+/// A cluster of 2 shrinks and grows again, and its gang with it, unless the API server refuses that (None); and another
+/// Job has another gang.
 async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &str, counts: [Option<i64>; 2]) {
     fixture.when(name, "its maximum", |status| status["maximumSize"] == 2).await;
     let made = gang(fixture, api, name).await.name_any();

@@ -1,5 +1,5 @@
-//! `spec.podTemplate`: what lies over the pods is merged as kubectl merges it, told before a pod exists where it is wrong, and costs
-//! nothing where there is none.
+//! `spec.podTemplate`: what lies over the pods is merged as kubectl merges it, told before a pod exists where it is
+//! wrong, and costs nothing where there is none.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -202,7 +202,8 @@ fn what_is_the_operators_is_refused_and_what_lies_over_pods_that_run_stays() {
         let refused =
             api.patch("mc", &PatchParams::default(), &change(json!({ "priorityClassName": "x" }))).await.unwrap_err();
         assert!(refused.to_string().contains("podTemplate cannot change once the Job has been created"), "{refused}");
-        // One key in another's place: the API server's rule overlooks it (k8s.io/apiserver, unstructuredMap.Equal), the operator does not.
+        // One key in another's place: the API server's rule overlooks it (k8s.io/apiserver, unstructuredMap.Equal), the
+        // operator does not.
         match api.patch("mc", &PatchParams::default(), &change(json!({ "hostNetwork": null, "hostPID": true }))).await {
             Err(refused) => assert!(refused.to_string().contains("cannot change"), "{refused}"),
             Ok(_) => {
@@ -246,8 +247,8 @@ fn the_services_pod_has_an_overlay_of_its_own() {
     });
 }
 
-/// A list in which one object is nested deeper than a parser goes cannot be read: whoever may make a MiniCluster could stop all others
-/// from being served, and everybody from listing theirs.
+/// A list in which one object is nested deeper than a parser goes cannot be read: whoever may make a MiniCluster could
+/// stop all others from being served, and everybody from listing theirs.
 #[test]
 fn one_that_is_nested_too_deep_is_told_so_and_hides_no_other() {
     test("overlay-deep", async |fixture| {

@@ -74,8 +74,8 @@ impl Drop for Prometheus {
 }
 
 impl Prometheus {
-    /// Collects every second from operator or webhook at `target`, and has the rules that are shipped, but what has to be so for
-    /// minutes only has to for a second.
+    /// Collects every second from operator or webhook at `target`, and has the rules that are shipped, but what has to
+    /// be so for minutes only has to for a second.
     pub async fn of(target: SocketAddr) -> Prometheus {
         Prometheus::with(target, |_| {}).await
     }

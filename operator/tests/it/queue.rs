@@ -221,7 +221,8 @@ fn who_is_evicted_waits_again_and_ends_with_its_own_code() {
     });
 }
 
-/// A kubelet tells the Job controller that the lead's container has ended before its pod is gone, and the Job takes that for its end.
+/// A kubelet tells the Job controller that the lead's container has ended before its pod is gone, and the Job takes
+/// that for its end.
 #[test]
 fn a_job_that_took_its_eviction_for_a_failure_is_made_anew_in_the_queue_and_counted_once() {
     test("judged", async |fixture| {

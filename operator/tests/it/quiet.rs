@@ -55,8 +55,8 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
     });
 }
 
-/// The operator as it is installed where nothing is chosen, and MiniClusters that ask for no neighbour: from their creation to their end
-/// nobody is asked which APIs there are, nor for what no part of Kubernetes itself serves.
+/// The operator as it is installed where nothing is chosen, and MiniClusters that ask for no neighbour: from their
+/// creation to their end nobody is asked which APIs there are, nor for what no part of Kubernetes itself serves.
 #[test]
 fn without_a_neighbour_there_is_no_call_for_one() {
     test("no-neighbour", async |fixture| {

@@ -117,7 +117,7 @@ fn pods_that_no_scheduler_looks_at_name_the_one_that_they_are_for() {
         let silent = |status: &Value| status["reason"] == "SchedulerSilent";
         let status = fixture.when("mc", "told that nobody looks", silent).await["status"].clone();
         let message = status["message"].as_str().unwrap();
-        assert!(message.starts_with("scheduler nobody has said nothing of pod 0 yet"), "{status:#}");
+        assert!(message.starts_with("scheduler nobody has not reported on pod 0 yet"), "{status:#}");
         assert_eq!(condition(&status, "JobWaitingForResources")["reason"], "SchedulerSilent");
         let looks = operator.calls.all().into_iter().filter(|call| call.resource == "events" && call.verb == "list");
         assert_eq!(looks.count(), 1, "after 10 s, and then ever more rarely");

@@ -1,4 +1,5 @@
-//! What somebody who may write MiniClusters, and no more, could try to reach others by (the model stands in ARCHITECTURE.md).
+//! What somebody who may write MiniClusters, and no more, could try to reach others by (the model stands in
+//! ARCHITECTURE.md).
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};

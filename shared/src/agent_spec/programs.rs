@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{is_false, yes};
-use crate::words::Word;
+use crate::command_words::Word;
 
 fn logs() -> String {
     crate::paths::DEFAULT_LOGS.into()

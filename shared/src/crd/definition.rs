@@ -145,7 +145,7 @@ fn lifetime_rules(root: &mut Map<String, Value>) {
             "fieldPath": ".spec.size",
             "reason": "FieldValueForbidden",
         },
-        // One for all fields: it is asked at each status that is written, too, and answers when it has compared the specs.
+        // One rule for all fields, because rules also run at each status write.
         {
             "rule": format!("!({is_made}) || self.spec == oldSelf.spec || ({})", all(is_as_before, " && ")),
             "messageExpression": format!(

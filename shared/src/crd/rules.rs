@@ -1,5 +1,5 @@
-//! The rules by which the API server itself refuses an object, one line each. The list is the documentation; `definition` puts
-//! it into the CRD.
+//! The rules by which the API server itself refuses an object, one line each. The list is the documentation;
+//! `definition` puts it into the CRD.
 //!
 //! Rules are CEL. They stand where their estimated cost fits the API server's budget: plain messages, as far as they name
 //! the field, and `definition::bound` gives every string, list and map an upper bound. They are few, and stand as deep as
@@ -90,8 +90,8 @@ pub(super) const RULES: &[Rule] = &[
         "!(has(self.commands) && has(self.commands.script) && self.commands.script != '' && has(self.command) && self.command != '')",
         "commands.script replaces command: set only one",
     ),
-    // As the API server writes them down: etcd takes 1.5 MiB at once, for the whole object. (Not at the text itself, which the
-    // API server would repeat.)
+    // Measured as the API server stores it: etcd takes 1.5 MiB per object. (Not at the text itself, which the API
+    // server would repeat.)
     rule(
         "spec.containers.[]",
         ".command",

@@ -6,7 +6,8 @@
 //! Not the crate jsonschema, which judges a document as a whole: what does not fit is taken out here, so that the rest is parsed
 //! and checked too, and problems are told as elsewhere, with the name that was meant.
 //!
-//! `{"a": …}` an object with these fields (`"a!"`: required), `{"*": …}` a map, `[…]` a list, else the name of a simple type.
+//! `{"a": …}` an object with these fields (`"a!"`: required), `{"*": …}` a map, `[…]` a list, else the name of a simple
+//! type.
 
 use serde_json::{Map, Value};
 

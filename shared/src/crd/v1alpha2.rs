@@ -92,7 +92,8 @@ pub struct MiniClusterSpec {
     /// Number of brokers that must be online before the job starts. Default: size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_size: Option<i32>,
-    /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods; 0: `-N size` only.
+    /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods; 0:
+    /// `-N size` only.
     #[serde(default = "one")]
     pub tasks: i32,
     /// Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it with 0.
@@ -107,28 +108,29 @@ pub struct MiniClusterSpec {
     /// Seconds from the first start after which the job is ended, restarts included. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<i64>,
-    /// How often the whole MiniCluster may be restarted because its lead was lost (its node failed or was drained, or its pod
-    /// was deleted) or its Job was deleted; also how often one follower that does not start is recreated. Default: 100; 0:
-    /// never. A failed command is retried only with pod.restartPolicy: OnFailure.
+    /// How often the whole MiniCluster may be restarted because its lead was lost (its node failed or was drained, or
+    /// its pod was deleted) or its Job was deleted; also how often one follower that does not start is recreated.
+    /// Default: 100; 0: never. A failed command is retried only with pod.restartPolicy: OnFailure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff_limit: Option<i32>,
-    /// How often the whole MiniCluster may be restarted after its job failed because a follower was lost while the job ran on
-    /// it. Can be changed at any time. Default: 0.
+    /// How often the whole MiniCluster may be restarted after its job failed because a follower was lost while the job
+    /// ran on it. Can be changed at any time. Default: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub max_restarts: i32,
     /// Delete the MiniCluster, and everything that belongs to it, when the job has finished.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cleanup: bool,
     /// When the job has completed (exit code 0), delete the pods, and the PersistentVolumes and claims that were created for
-    /// volumes; a PersistentVolume with delete: false stays. After a failure everything stays. The MiniCluster and its status
-    /// remain. In v1alpha1: cleanup.
+    /// volumes; a PersistentVolume with delete: false stays. After a failure everything stays. The MiniCluster and its
+    /// status remain. In v1alpha1: cleanup.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cleanup_pods: bool,
     /// Delete the MiniCluster this many seconds after the job has finished. Default: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i32>,
-    /// Create the Job suspended, or suspend a running one: its pods are deleted, and created again when this is false. Unset:
-    /// the Job's own suspend is left alone. No effect in a Kueue queue, which suspends and resumes the Job itself.
+    /// Create the Job suspended, or suspend a running one: its pods are deleted, and created again when this is false.
+    /// Unset: the Job's own suspend is left alone. No effect in a Kueue queue, which suspends and resumes the Job
+    /// itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
     /// Controller that manages the MiniCluster, like managedBy of a Job. With another value than the default, such as
@@ -154,9 +156,10 @@ pub struct MiniClusterSpec {
     /// Attributes of every pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// Schedule all pods of the MiniCluster (minSize of them, if set) or none, so that two MiniClusters that each hold half of
-    /// the nodes do not block each other: "on", "off" or "auto". Default: "auto", which is on if the operator is installed
-    /// with gangs and the cluster has a gang API. Quote the value: YAML reads a bare on or off as true or false.
+    /// Schedule all pods of the MiniCluster (minSize of them, if set) or none, so that two MiniClusters that each hold
+    /// half of the nodes do not block each other: "on", "off" or "auto". Default: "auto", which is on if the operator
+    /// is installed with gangs and the cluster has a gang API. Quote the value: YAML reads a bare on or off as true or
+    /// false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<String>,
     /// A strategic merge patch on the template of the MiniCluster's pods, for pod and container fields that this spec lacks.
@@ -172,11 +175,12 @@ pub struct MiniClusterSpec {
     /// Users to create on every pod, each with a password of 8 characters at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<User>,
-    /// The Flux RESTful API, which the lead serves if the cluster has no command or script and is not interactive. Unset: not served.
+    /// The Flux RESTful API, which the lead serves if the cluster has no command or script and is not interactive.
+    /// Unset: not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux_restful: Option<FluxRestful>,
-    /// Volumes that the operator creates, by name: each is a PersistentVolume and a claim. A container mounts one by naming it
-    /// in its volumes.
+    /// Volumes that the operator creates, by name: each is a PersistentVolume and a claim. A container mounts one by
+    /// naming it in its volumes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub volumes: BTreeMap<String, MadeVolume>,
     /// Containers of every pod: exactly one runs Flux, the others are its sidecars.
@@ -302,8 +306,8 @@ block! {
         /// Labels that the nodes must have, each with the values allowed.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub node_affinity: BTreeMap<String, Vec<String>>,
-        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet (the default with podTemplate's hostNetwork)
-        /// or Default. None is not supported.
+        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet (the default with podTemplate's
+        /// hostNetwork) or Default. None is not supported.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub dns_policy: Option<String>,
     }

@@ -1,4 +1,5 @@
-//! What an overlay must not change in a pod, since the operator or the agent relies on it: each with the reason and the remedy.
+//! What an overlay must not change in a pod, since the operator or the agent relies on it: each with the reason and the
+//! remedy.
 
 use serde_json::{Map, Value};
 

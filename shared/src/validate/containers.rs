@@ -7,7 +7,7 @@ use super::volumes::Surroundings;
 use super::{PullPolicy, Runner, Sidecar, ValidContainer, ViewContainer, program, volumes};
 use crate::agent_spec;
 use crate::crd::v1alpha2::{Commands, Container, FluxUser, MiniClusterSpec};
-use crate::{names, words};
+use crate::{command_words, names};
 
 /// The image of a container that names none, as upstream's schema has it.
 pub const DEFAULT_IMAGE: &str = "ghcr.io/rse-ops/accounting:app-latest";
@@ -131,7 +131,7 @@ fn runner(
     let launcher = container.launcher || spec.launcher;
     let program = program::check(field, container, &commands, launcher, report);
     let prefix = commands.prefix.as_deref().unwrap_or_default();
-    let prefix = report.take(format!("{field}.commands.prefix"), words::split(prefix)).unwrap_or_default();
+    let prefix = report.take(format!("{field}.commands.prefix"), command_words::split(prefix)).unwrap_or_default();
     let user = user(field, container, &commands, report);
     for (list, is_given) in [
         ("environment", container.environment.contains_key(names::COMPLETION_INDEX)),
@@ -323,7 +323,7 @@ fn service(field: &str, container: &Container, around: &Surroundings<'_>, report
     }
     let mut valid = common(field, container, around, report);
     if let Some(command) = container.command.as_deref().filter(|command| !command.trim().is_empty()) {
-        valid.entrypoint = report.take(format!("{field}.command"), words::split_literal(command));
+        valid.entrypoint = report.take(format!("{field}.command"), command_words::split_literal(command));
     }
     named(field, container, report);
     valid
@@ -356,7 +356,7 @@ fn common(field: &str, container: &Container, around: &Surroundings<'_>, report:
     let hooks = container.life_cycle.clone().unwrap_or_default();
     let hook = |name: &str, text: &Option<String>, report: &mut Report| {
         let text = text.as_deref().filter(|text| !text.trim().is_empty())?;
-        report.take(format!("{field}.lifeCycle.{name}"), words::split_literal(text))
+        report.take(format!("{field}.lifeCycle.{name}"), command_words::split_literal(text))
     };
     ValidContainer {
         name: container.name.clone().unwrap_or_default(),

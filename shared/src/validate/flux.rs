@@ -11,7 +11,7 @@ use crate::choices::QUEUE_POLICIES;
 use crate::crd::v1alpha2::{self, Bursting, Container, Flux, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
 use crate::toml_error::one_line;
-use crate::{broker_config, flux_duration, hostlist, names, words};
+use crate::{broker_config, command_words, flux_duration, hostlist, names};
 
 /// Default log level.
 pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
@@ -202,7 +202,7 @@ fn is_shell_name(name: &str) -> bool {
 }
 
 fn words_of(field: &str, text: &str, report: &mut Report) -> Vec<String> {
-    report.take(field, words::split_literal(text)).unwrap_or_default()
+    report.take(field, command_words::split_literal(text)).unwrap_or_default()
 }
 
 fn check_topology(text: &str) -> Result<(), String> {

@@ -1,5 +1,5 @@
-//! Hints on valid specs whose effect may surprise. Only `validate` and `dry-run` show them; no condition does, since nothing is
-//! wrong.
+//! Hints on valid specs whose effect may surprise. Only `validate` and `dry-run` show them; no condition does, since
+//! nothing is wrong.
 
 use std::path::Path;
 

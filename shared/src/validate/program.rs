@@ -2,8 +2,8 @@
 
 use super::report::Report;
 use crate::agent_spec::{BatchLine, Program};
+use crate::command_words;
 use crate::crd::v1alpha2::{Commands, Container};
-use crate::words;
 
 pub(super) fn check(
     field: &str,
@@ -55,7 +55,7 @@ fn conflicts(
 
 fn words_of(field: &str, command: &str, launcher: bool, report: &mut Report) -> Program {
     let field = format!("{field}.command");
-    let Some(split) = report.take(&field, words::split(command)) else { return Program::Persistent };
+    let Some(split) = report.take(&field, command_words::split(command)) else { return Program::Persistent };
     if !split.shell_syntax.is_empty() {
         let syntax = split.shell_syntax.join(" ");
         report.notice(

@@ -1,9 +1,9 @@
 use super::*;
 use crate::agent_spec::{AgentSpec, BatchLine};
 use crate::agent_spec::{Program, RemoteLead, SchedulerKind};
+use crate::command_words::Word;
 use crate::crd::v1alpha2::Logging;
 use crate::quantity::Quantity;
-use crate::words::Word;
 use crate::{derive, manifest};
 
 fn read(spec: &str) -> Result<ValidMiniCluster, Vec<Problem>> {

@@ -7,13 +7,13 @@ use serde_json::Value;
 use super::Notice;
 use crate::agent_spec::{LogFormat, Program, RemoteLead, SchedulerKind};
 use crate::choices::{Gang, ViewSource};
+use crate::command_words::Word;
 use crate::crd::v1alpha2::{Logging, Pod, Resources, SecretKey};
 use crate::curve::Certificate;
 use crate::names::DEFAULT_GRACE_PERIOD;
 use crate::overlay::Overlay;
 use crate::quantity::Quantity;
 use crate::queueing::Queueing;
-use crate::words::Word;
 
 /// A MiniCluster that can be rendered without further checks.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,12 +1,13 @@
 //! No circles: in each folder of modules, one uses only what stands before it in the list (`order.rs`), which is one for
 //! all members. And who logs: only what acts. (Who may look and act is clippy's ban, `clippy.toml`.)
 //!
-//! A folder's own file (`plan.rs` of `plan/`) belongs to the folder above. What it takes from a module of the folder by `use`
-//! counts as that module's, whoever of the folder reaches it by the file. What the file defines itself is for those above it: a
-//! module of the folder that uses it makes a circle with the file, but in the folders of `SHARE_BY_FILE`.
+//! A folder's own file (`plan.rs` of `plan/`) belongs to the folder above. What it takes from a module of the folder by
+//! `use` counts as that module's, whoever of the folder reaches it by the file. What the file defines itself is for
+//! those above it: a module of the folder that uses it makes a circle with the file, but in the folders of
+//! `SHARE_BY_FILE`.
 //!
-//! What is looked at are the paths that begin with `crate::` or `super::`, as they are written: not methods, nor what macros make.
-//! Tests are not looked at.
+//! What is looked at are the paths that begin with `crate::` or `super::`, as they are written: not methods, nor what
+//! macros make. Tests are not looked at.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "reads our source")]
 

@@ -86,7 +86,8 @@ impl Operator {
         self.calls.dies_after.is_some_and(|last| self.calls.writes.load(Ordering::SeqCst) > last)
     }
 
-    /// Waits until it has nothing left to do: what it still has to write is not left to the next, nor for a test to find late.
+    /// Waits until it has nothing left to do: what it still has to write is not left to the next, nor for a test to
+    /// find late.
     pub async fn settled(&self) {
         until("it has nothing left to do", async || {
             let before = self.calls.all().len();

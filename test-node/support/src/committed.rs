@@ -1,4 +1,4 @@
-//! What is made from the code, and committed.
+//! Compares generated files with the committed ones.
 
 use std::path::Path;
 

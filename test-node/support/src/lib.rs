@@ -1,10 +1,10 @@
 //! What the tests and benches of several members share. Development only: no program that is shipped depends on it.
 //!
 //! ```text
-//! pages, pattern, committed, repository     what is written down, against what is so
+//! pages, pattern, committed, repository     documentation and generated files, compared
 //! mutate, upstream_manifests, field_values  inputs
-//! waiting                                   until something is so
-//! collector                                 who is sent traces
+//! waiting                                   polls until a condition holds
+//! collector                                 keeps the traces that it is sent
 //! report                                    the figures of benches
 //! helm                                      programs that the test node builds
 //! installation                              what is applied to a control plane (feature `cluster`)

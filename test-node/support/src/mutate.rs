@@ -1,5 +1,5 @@
-//! What the fuzz tests of `shared`, `agent` and `operator` share: the examples, a way to spoil them, and a clock. The same seed spoils an
-//! example the same way, so a failure's seed is all that is needed to see it again.
+//! What the fuzz tests of `shared`, `agent` and `operator` share: the examples, a way to spoil them, and a clock. The
+//! same seed spoils an example the same way, so a failure's seed is all that is needed to see it again.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A line as documentation shows it, against the one that was printed.
+//! Matches printed lines against documentation.
 
 /// Whether a line matches the one shown, where `...` is any text.
 pub fn matches(shown: &str, line: &str) -> bool {

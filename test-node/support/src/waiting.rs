@@ -1,4 +1,4 @@
-//! Until something is so, at a distance: of programs that run beside a test.
+//! Polls until a condition holds, for programs that run beside a test.
 
 use std::time::{Duration, Instant};
 

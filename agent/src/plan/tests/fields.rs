@@ -52,7 +52,7 @@ fn flux() -> Flux {
 fn runner(program: Program) -> Runner {
     Runner {
         interactive: false,
-        prefix: words::split("nice -n 5 $LEVEL").unwrap().words,
+        prefix: command_words::split("nice -n 5 $LEVEL").unwrap().words,
         cores: Some(2),
         gpus: false,
         logs: "/results".into(),
@@ -118,7 +118,7 @@ fn full(program: Program) -> AgentSpec {
 
 /// Specs that together set every field where it has a part to play.
 fn specs() -> Vec<AgentSpec> {
-    let command = words::split("run --level $LEVEL").unwrap().words;
+    let command = command_words::split("run --level $LEVEL").unwrap().words;
     let programs = [
         Program::Submit { words: command.clone() },
         Program::Launcher { words: command },
@@ -220,7 +220,7 @@ fn whatever_is_changed_in_a_spec_some_plan_changes() {
 
 #[test]
 fn what_is_left_out_by_default_changes_a_plan_when_it_is_set() {
-    let command = words::split("run").unwrap().words;
+    let command = command_words::split("run").unwrap().words;
     let plain = full(Program::Submit { words: command });
     let before = outcome(&plain);
     type Change = (&'static str, fn(&mut AgentSpec));

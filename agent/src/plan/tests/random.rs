@@ -1,10 +1,10 @@
-//! Any spec at all.
+//! Random specs.
 
 use super::*;
 
 fn word() -> impl Strategy<Value = Word> {
     "[ -~]{0,12}".prop_map(|text| {
-        words::split(&text).ok().and_then(|split| split.words.first().cloned()).unwrap_or(Word::literal(text))
+        command_words::split(&text).ok().and_then(|split| split.words.first().cloned()).unwrap_or(Word::literal(text))
     })
 }
 

@@ -1,4 +1,4 @@
-//! What the executor obeys without a thought: it stands in the plan.
+//! Everything the executor needs for supervision is in the plan.
 
 use super::*;
 
@@ -96,7 +96,7 @@ fn a_job_on_a_node_that_goes_alone_is_known_by_fluxs_shell() {
 fn the_program_is_what_one_would_type_and_the_agents_words_stand_around_it() {
     let of = |text: &str| {
         let Launch { argv, program, .. } = lead(text);
-        let typed = |words: &[Word]| words.iter().map(display::word).collect::<Vec<String>>().join(" ");
+        let typed = |words: &[Word]| words.iter().map(shell_quote::word).collect::<Vec<String>>().join(" ");
         let (argv, program) = (typed(&argv), typed(&program));
         assert!(argv.ends_with(&program) || program.starts_with("nice "), "{argv}");
         program

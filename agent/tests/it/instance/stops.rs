@@ -130,8 +130,8 @@ fn a_follower_that_is_held_back_ends_within_the_grace_period() {
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
 
-/// A launcher that runs a job on both nodes until a gate opens, and stays until another does. As where pods may join later, R is
-/// the lead's: one that Flux has found out by itself loses a node for good when that goes (flux-core 0.88).
+/// A launcher that runs a job on both nodes until a gate opens, and stays until another does. As where pods may join
+/// later, R is the lead's: one that Flux has found out by itself loses a node for good when that goes (flux-core 0.88).
 fn on_both() -> String {
     let job = "echo up; until [ -e /tmp/go ]; do sleep 0.05; done";
     let script =

@@ -15,8 +15,8 @@ pub enum Part {
 pub struct Alert {
     pub name: &'static str,
     pub of: Part,
-    /// Of this installation's figures alone: `$namespace` stands for its namespace. Another one has rules of its own, and must
-    /// neither hide what is missing here nor be told of twice.
+    /// Of this installation's figures alone: `$namespace` stands for its namespace. Another one has rules of its own,
+    /// and must neither hide what is missing here nor be told of twice.
     pub expression: &'static str,
     /// How long the expression has to hold (`for`).
     pub lasts: &'static str,

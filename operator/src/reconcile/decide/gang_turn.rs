@@ -1,5 +1,5 @@
-//! Kubernetes 1.35 places a gang pod by pod, and holds each until the others have a place: of two that are created together each may
-//! hold half of the nodes, and neither starts. So such gangs are created one after the other.
+//! Kubernetes 1.35 places a gang pod by pod, and holds each until the others have a place: of two that are created
+//! together each may hold half of the nodes, and neither starts. So such gangs are created one after the other.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,7 +12,8 @@ use crate::reconcile::target::Target;
 
 /// How long a gang that is not scheduled keeps others from being created: there may be room for them, though not for it.
 const TURN: SignedDuration = SignedDuration::from_secs(60);
-/// A MiniCluster that has not asked for so long has left. Each asks about once a second, or every ten seconds if hundreds wait.
+/// A MiniCluster that has not asked for so long has left. Each asks about once a second, or every ten seconds if
+/// hundreds wait.
 const ASKS: Duration = Duration::from_secs(30);
 /// How long the last turn of a namespace counts: longer than many others' turns take.
 const REMEMBERED: Duration = Duration::from_secs(3600);
@@ -62,8 +63,8 @@ impl Waiting {
         self.waiters.get(&target.key).is_some_and(|waiter| waiter.waits(now) && waiter.is(target))
     }
 
-    /// Notes that it asks, and returns whether it is its turn. The namespace whose last turn is longest ago comes first, so that
-    /// nobody's many gangs keep others waiting; of its gangs, the one that has waited longest.
+    /// Notes that it asks, and returns whether it is its turn. The namespace whose last turn is longest ago comes
+    /// first, so that nobody's many gangs keep others waiting; of its gangs, the one that has waited longest.
     pub fn ask_for_turn(&mut self, target: &Target, now: Instant) -> bool {
         self.waiters.retain(|_, waiter| waiter.waits(now));
         self.last_turns.retain(|_, turn| now.saturating_duration_since(*turn) < REMEMBERED);
@@ -85,8 +86,8 @@ impl Waiting {
         self.last = Some((key.clone(), now));
     }
 
-    /// Whether a gang that is being scheduled keeps others waiting: only in its turn, which ends by our own clock as well. Else Jobs
-    /// that somebody creates, or suspends and resumes, would hold up all gangs for ever.
+    /// Whether a gang that is being scheduled keeps others waiting: only in its turn, which ends by our own clock as
+    /// well. Else Jobs that somebody creates, or suspends and resumes, would hold up all gangs for ever.
     pub fn holds_up(&self, key: &Key, now: Instant) -> bool {
         let is_in_time = |since: Instant| now.saturating_duration_since(since) < TURN.unsigned_abs();
         self.began.is_some_and(is_in_time)

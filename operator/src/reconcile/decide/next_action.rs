@@ -116,7 +116,8 @@ pub fn next_action(
     })
 }
 
-/// The services pod runs while the Job may have pods: not before the queue admits the Job, nor after the queue has stopped it.
+/// The services pod runs while the Job may have pods: not before the queue admits the Job, nor after the queue has
+/// stopped it.
 fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job: &JobSeen) -> ServicesPod {
     let ours = observed.services_pod.as_ref().filter(|(_, owner)| owner.as_deref() == Some(uid));
     match ours {

@@ -4,9 +4,10 @@
 //! (status, Job, its pods) ─► Decision: count and give the Job up | delete the one given up | end it | nothing
 //! ```
 //!
-//! **A Job runs the user's program at most once.** A lead's pod that replaces another runs nothing (its annotations tell it),
-//! so every further start is another Job, and `status` counts it, with the uid of the Job that is given up, before that Job
-//! goes: whoever is killed at any step finds by the uid what has been done. No clocks are compared to decide it.
+//! **A Job runs the user's program at most once.** A lead's pod that replaces another runs nothing (its annotations
+//! tell it), so every further start is another Job, and `status` counts it, with the uid of the Job that is given up,
+//! before that Job goes: whoever is killed at any step finds by the uid what has been done. No clocks are compared to
+//! decide it.
 //!
 //! What may start again: a lead whose pod was taken away before its program had ended, or that never started
 //! (`backoffLimit`); a job that failed since a follower was taken away (`maxRestarts`); a Job that somebody has deleted
@@ -290,7 +291,8 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     Decision::Continue
 }
 
-/// The decision for a suspended Job. Its stopped pods are still its own for a moment, and the Job may have counted them as failed.
+/// The decision for a suspended Job. Its stopped pods are still its own for a moment, and the Job may have counted them
+/// as failed.
 fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToReplace) -> Decision {
     if !to_replace.is_failing {
         return Decision::Continue;

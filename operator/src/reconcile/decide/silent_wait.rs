@@ -41,8 +41,8 @@ impl SilentWait<'_> {
         }
     }
 
-    /// Whether it has waited before, by the reason in the status: an operator that has just started need not wait again. New pods
-    /// have not, whatever the status said before them.
+    /// Whether it has waited before, by the reason in the status: an operator that has just started need not wait
+    /// again. New pods have not, whatever the status said before them.
     pub fn has_waited(&self, told: Option<&str>) -> bool {
         match self {
             SilentWait::Unseen { .. } => told == Some(SCHEDULER_SILENT),
@@ -50,8 +50,8 @@ impl SilentWait<'_> {
         }
     }
 
-    /// How long it may last before events are read. If no node is known that takes pods, the default scheduler's silence is no sign
-    /// that it is missing: it may wait for nodes, too.
+    /// How long it may last before events are read. If no node is known that takes pods, the default scheduler's
+    /// silence is no sign that it is missing: it may wait for nodes, too.
     pub fn patience(&self, has_nodes: bool) -> Duration {
         match self {
             SilentWait::Unseen { scheduler: DEFAULT_SCHEDULER, .. } if !has_nodes => LONGEST_PAUSE,
@@ -105,7 +105,7 @@ pub fn unseen(index: u32, scheduler: &str, is_gang: bool) -> Trouble {
             format!("check the name (spec.pod.schedulerName or spec.podTemplate), and that it runs; {MAY}")
         }
     };
-    let message = format!("scheduler {scheduler} has said nothing of pod {index} yet: {check}");
+    let message = format!("scheduler {scheduler} has not reported on pod {index} yet: {check}");
     Trouble { reason: SCHEDULER_SILENT.into(), message, ..Trouble::default() }
 }
 
@@ -188,7 +188,8 @@ impl EventCheck {
     }
 }
 
-/// Time between two checks in one namespace, and between any two; after a quiet time, `AT_ONCE` checks may follow each other.
+/// Time between two checks in one namespace, and between any two; after a quiet time, `AT_ONCE` checks may follow each
+/// other.
 const OF_NAMESPACE: Duration = Duration::from_secs(1);
 const OF_ALL: Duration = Duration::from_millis(100);
 const AT_ONCE: u32 = 5;
@@ -315,7 +316,7 @@ mod tests {
         assert_eq!(who([unseen(0, "a"), stuck]).as_deref(), Some("pod-1"), "its node may have said what is wrong");
         let joins = pod(1, |it| it.joined = false);
         assert_eq!(who([unseen(0, "a"), joins]).as_deref(), Some("a has not seen 0"), "it cannot join without it");
-        assert!(super::unseen(1, "nobody", false).message.contains("scheduler nobody has said nothing of pod 1"));
+        assert!(super::unseen(1, "nobody", false).message.contains("scheduler nobody has not reported on pod 1"));
         assert!(!super::unseen(0, DEFAULT_SCHEDULER, false).message.contains("spec."), "nobody chose it");
         let of = |scheduler| SilentWait::Unseen { index: 0, uid: "a", scheduler, is_gang: false };
         let patience = |scheduler, has_nodes| of(scheduler).patience(has_nodes);

@@ -1,5 +1,5 @@
-//! The last warning event of an object that waits, if neither a Job's nor a pod's status says why: of a quota, or of an account or a Secret
-//! that is not there, only events tell.
+//! The last warning event of an object that waits, if no Job's and no pod's status says why. Only events tell of a quota,
+//! or of a missing account or Secret.
 #![expect(clippy::disallowed_types, reason = "a client that reads")]
 
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::observe::workload::{self, QUEUED, Workload};
 use crate::reconcile::lookups::gangs;
 use crate::reconcile::render::gang::Served;
 
-/// Age in minutes from which on a warning counts as resolved: Kubernetes retries, and warns again, at least every two minutes.
+/// Age in minutes from which on a warning counts as resolved: Kubernetes retries, and warns again, at least every two
+/// minutes.
 const FRESH_MINUTES: i64 = 3;
 /// The same for a failing probe, about which the kubelet writes an event at least every five minutes.
 const PROBE_FRESH_MINUTES: i64 = 7;

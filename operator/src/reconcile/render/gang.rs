@@ -1,5 +1,5 @@
-//! All pods start or none: an object of one of the APIs for that, and what ties the pods to it. Each Kubernetes has had an API of
-//! its own; which of them is served is found out (`lookups::gangs`), never concluded from a version.
+//! All pods start or none: an object of one of the APIs for that, and what ties the pods to it. Each Kubernetes has had
+//! an API of its own; which of them is served is found out (`lookups::gangs`), never concluded from a version.
 //!
 //! | API | object | the pods' tie |
 //! | --- | --- | --- |
@@ -185,8 +185,8 @@ fn scheduler(cluster: &ValidMiniCluster) -> Option<&str> {
 
 /// The API for a cluster's gang. None: none is served for it, or no gang is wanted.
 pub fn api_for(cluster: &ValidMiniCluster, served: Served) -> Option<GangApi> {
-    // Where a gang's size is fixed, a cluster that is meant to grow, or that a queue may admit in part, gets no gang unless it asks
-    // for one.
+    // Where a gang's size is fixed, a cluster that is meant to grow, or that a queue may admit in part, gets no gang
+    // unless it asks for one.
     let is_fixed = |api: &GangApi| {
         api.resize() == Resize::Never && (cluster.max_size > cluster.size || is_admitted_in_part(cluster))
     };

@@ -53,7 +53,8 @@ pub(super) fn template(
         termination_grace_period_seconds: i64::try_from(cluster.grace_period()).ok(),
         ..shared_with_services(cluster, cluster.pod_template.as_ref())
     };
-    // With a runtime class these are the overhead; without one admission refuses overhead, and the pod's resources are meant.
+    // With a runtime class these are the overhead; without one admission refuses overhead, and the pod's resources are
+    // meant.
     let quantities = containers::quantities(&pod.resources);
     match pod.runtime_class_name {
         Some(_) => spec.overhead = quantities,

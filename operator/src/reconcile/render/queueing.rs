@@ -1,4 +1,5 @@
-//! Labels and annotations for a queue on the Job and its pods: those of the MiniCluster, and those that follow from its sizes.
+//! Labels and annotations for a queue on the Job and its pods: those of the MiniCluster, and those that follow from its
+//! sizes.
 
 use std::collections::BTreeMap;
 

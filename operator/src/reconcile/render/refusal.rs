@@ -57,7 +57,8 @@ fn next_path(text: &str, cover: &Cover) -> Option<usize> {
     }
 }
 
-/// The path in the overlay for a path in the object, with list items matched by their keys. None: the overlay does not set it.
+/// The path in the overlay for a path in the object, with list items matched by their keys. None: the overlay does not
+/// set it.
 fn of_overlay(path: &str, cover: &Cover) -> Option<String> {
     let below = path.strip_prefix(cover.at)?.trim_start_matches('.');
     let sent = cover.sent.pointer(&format!("/{}", cover.at.replace('.', "/")));
@@ -141,8 +142,8 @@ fn near(list: &[Value], place: usize, more: usize) -> &[Value] {
     }
 }
 
-/// Whether no field of `mine` is missing in `kept`. Values are not compared: a field that the API server drops is dropped from
-/// all items.
+/// Whether no field of `mine` is missing in `kept`. Values are not compared: a field that the API server drops is
+/// dropped from all items.
 fn contains(kept: &Value, mine: &Value) -> bool {
     let mut missing = Vec::new();
     compare("", "", mine, kept, &mut missing);

@@ -100,7 +100,8 @@ pub fn mounts_image(job: &Job) -> bool {
     job.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).is_some_and(has_image)
 }
 
-/// Whether Kubernetes 1.`minor` keeps the Job's image volumes only if a feature gate is switched on, which the version cannot tell.
+/// Whether Kubernetes 1.`minor` keeps the Job's image volumes only if a feature gate is switched on, which the version
+/// cannot tell.
 pub fn image_is_a_try(objects: &Objects, minor: u32) -> bool {
     (IMAGE_VOLUMES_BY_HAND..IMAGE_VOLUMES).contains(&minor) && mounts_image(&objects.job)
 }

@@ -1,4 +1,5 @@
-//! The conditions. The documented types keep their names; those that Kubernetes' tools expect (`kubectl wait`, kstatus) are added.
+//! The conditions. The documented types keep their names; those that Kubernetes' tools expect (`kubectl wait`, kstatus)
+//! are added.
 
 use flux_shared::crd::v1alpha2::Condition;
 use flux_shared::termination::{Ender, Termination};

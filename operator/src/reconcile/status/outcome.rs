@@ -72,8 +72,8 @@ fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
     Outcome::new(QUEUED, format!("waits in queue {queue}{}", why.unwrap_or_default()))
 }
 
-/// The outcome of the last pod that failed by itself (a follower's snippet, say) before the cluster was ready, though it is created
-/// again.
+/// The outcome of the last pod that failed by itself (a follower's snippet, say) before the cluster was ready, though
+/// it is created again.
 fn fallen(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     let by_itself = |pod: &&&PodSeen| {
         let is_disrupted = pod.trouble.as_ref().is_some_and(|trouble| trouble.disruption);

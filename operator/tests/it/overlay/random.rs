@@ -139,8 +139,8 @@ fn overlay(containers: &'static [&'static str], init: &'static [&'static str]) -
     some(vec![("spec", retaining(spec)), ("metadata", metadata)])
 }
 
-/// Without nulls, and without the directives that kubectl leaves in new items of lists, which the API server takes for fields that it
-/// does not know.
+/// Without nulls, and without the directives that kubectl leaves in new items of lists, which the API server takes for
+/// fields that it does not know.
 fn plain(value: &Value) -> Value {
     let deletes = |value: &Value| value["$patch"] == "delete";
     match value {

@@ -74,7 +74,8 @@ fn the_status_says_what_the_queue_waits_for_with_the_rights_that_are_shipped() {
     });
 }
 
-/// Kueue admits the growth of an elastic Job by another Workload, and holds its pods back by a gate of the Job's template until then.
+/// Kueue admits the growth of an elastic Job by another Workload, and holds its pods back by a gate of the Job's
+/// template until then.
 async fn an_elastic_one_that_runs_and_cannot_grow_is_told_so_by_as_few_calls(fixture: &Fixture, calls: &Calls) {
     // Those that wait are asked for, too.
     for other in ["nobody", "plain", "unread", "mc"] {

@@ -50,7 +50,8 @@ block! {
         /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). logging.quiet sets 0.
         #[serde(default = "log_level")]
         pub log_level: i32,
-        /// Command that runs the broker on every pod (`flux start --wrap`), its words separated by commas, such as strace,-f.
+        /// Command that runs the broker on every pod (`flux start --wrap`), its words separated by commas, such as
+        /// strace,-f.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub wrap: Option<String>,
         /// The scheduler.
@@ -88,8 +89,8 @@ block! {
         /// Seconds a lead that has answered before may be silent before a follower exits. Default: never.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_silent_seconds: Option<i64>,
-        /// Port on which the lead serves metrics of the instance (nodes, cores, jobs by state): for Prometheus at /metrics, as JSON
-        /// at /metrics.json. Without authentication. Default: none.
+        /// Port on which the lead serves metrics of the instance (nodes, cores, jobs by state): for Prometheus at
+        /// /metrics, as JSON at /metrics.json. Without authentication. Default: none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub metrics_port: Option<i32>,
         /// Other clusters of the same Flux instance.
@@ -98,7 +99,8 @@ block! {
         /// Alias of bursting.leadBroker, for existing manifests.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_broker: Option<LeadBroker>,
-        /// With container.disable: the prefix of the image's own Flux, such as /opt/flux. Default: that of the `flux` on the PATH.
+        /// With container.disable: the prefix of the image's own Flux, such as /opt/flux. Default: that of the `flux`
+        /// on the PATH.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub install_root: Option<String>,
         /// Leave the broker's socket at Flux's default path, which other containers do not see.
@@ -218,8 +220,9 @@ block! {
         /// Queue policy of Fluxion: fcfs, easy, conservative or hybrid. Default: fcfs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub queue_policy: Option<String>,
-        /// Use Flux's own simple scheduler (true) or Fluxion (false). Default: Fluxion, if the view has it, with a queuePolicy
-        /// or if the Flux runner requests GPUs; else simple. Without a view: the default of the image's Flux.
+        /// Use Flux's own simple scheduler (true) or Fluxion (false). Default: Fluxion, if the view has it, with a
+        /// queuePolicy or if the Flux runner requests GPUs; else simple. Without a view: the default of the image's
+        /// Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub simple: Option<bool>,
     }

@@ -121,8 +121,8 @@ block! {
 }
 
 block! {
-    /// When the steps of the last start were reached, after `metadata.creationTimestamp` and `startTime`. The pods' logs have
-    /// the agents' steps in between.
+    /// When the steps of the last start were reached, after `metadata.creationTimestamp` and `startTime`. The pods'
+    /// logs have the agents' steps in between.
     #[derive(Default)]
     pub struct Timeline {
         /// When every pod had a node.

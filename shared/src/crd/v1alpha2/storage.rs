@@ -44,8 +44,8 @@ block! {
         /// Annotations of its claim.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub claim_annotations: BTreeMap<String, String>,
-        /// Delete the PersistentVolume when the MiniCluster is deleted, or its pods are cleaned up; false: keep it, without its
-        /// claim. The data are always kept.
+        /// Delete the PersistentVolume when the MiniCluster is deleted, or its pods are cleaned up; false: keep it,
+        /// without its claim. The data are always kept.
         #[serde(default = "yes", skip_serializing_if = "is_true")]
         pub delete: bool,
         /// Name of the CSI driver.

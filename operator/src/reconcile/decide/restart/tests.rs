@@ -324,7 +324,8 @@ fn played(backoff_limit: i32, max_restarts: i32, events: &[Event]) -> World {
     world
 }
 
-/// The lead was deleted, succeeded in the time it had left and was gone before a new operator came; then somebody deletes the Job.
+/// The lead was deleted, succeeded in the time it had left and was gone before a new operator came; then somebody
+/// deletes the Job.
 #[test]
 fn a_success_that_only_the_job_told_of_is_final() {
     let events = [
@@ -340,7 +341,8 @@ fn a_success_that_only_the_job_told_of_is_final() {
     assert_eq!(played(1, 0, &events).wrong, None);
 }
 
-/// The program's own code is that of a follower to be replaced, the Job replaces the lead, and is deleted before an operator has seen any of it.
+/// The program's own code is that of a follower to be replaced, the Job replaces the lead, and is deleted before an
+/// operator has seen any of it.
 #[test]
 fn a_lead_that_replaces_one_nobody_has_seen_end_does_not_start_in_another_job_either() {
     let begin =
@@ -375,7 +377,8 @@ fn a_lead_that_cannot_start_does_not_start_again_because_its_job_is_deleted() {
     assert!(matches!(decided(false), Decision::Restart { .. }), "ours may be tried again: {:?}", decided(false));
 }
 
-/// A follower was evicted and killed, for which the Job fails; that the lead's program has ended with 0 has not come through yet.
+/// A follower was evicted and killed, for which the Job fails; that the lead's program has ended with 0 has not come
+/// through yet.
 #[test]
 fn a_success_that_is_not_known_yet_is_final_though_the_job_fails_for_a_follower() {
     let begin = [Event::Operator(1), Event::Controller, Event::Evict(1), Event::Kubelets, Event::Controller];

@@ -30,7 +30,7 @@ impl World {
             Some(News::Is(seen)) => {
                 let name = seen.name.clone();
                 let (_, unlabelled) = self.index.update_pod(&World::metadata(&name, &name, 0), seen);
-                // The chore, which takes its time elsewhere.
+                // Labels the lead's pod, as the background task does.
                 if unlabelled.is_some()
                     && let Some(pod) = self.pods.get_mut(&name)
                 {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use flux_shared::command_words::{Part, Word};
 use flux_shared::paths::HELPER_LINKS;
-use flux_shared::words::{Part, Word};
 
-use super::display::quote;
+use super::shell_quote::quote;
 use super::{Content, Mode, Planned, Resolved, Step, shell_defaults};
 
 /// flux-view.sh, flux-connect.sh, load-fluxion.sh. Executable, so that they can be run as well as sourced; and the agent's

@@ -23,8 +23,8 @@ const BEFORE_NAME: usize = 4;
 /// Largest part of an answer.
 const PART: usize = 32 << 10;
 
-/// An established connection: its family, and its name as the kernel has it (ports, addresses, interface and a number that no
-/// other connection has).
+/// An established connection: its family, and its name as the kernel has it (ports, addresses, interface and a number
+/// that no other connection has).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connection {
     family: u8,

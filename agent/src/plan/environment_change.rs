@@ -1,6 +1,6 @@
 //! Changes of the environment, for all later steps or for one program.
 
-use flux_shared::words::Word;
+use flux_shared::command_words::Word;
 use serde::Serialize;
 
 /// How a variable changes.

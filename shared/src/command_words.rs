@@ -1,5 +1,6 @@
-//! A command string becomes words: POSIX quoting, `$NAME` and `${NAME}` kept as references, nothing else. By hand: crates that split words (shlex)
-//! return plain strings, in which a quoted `$NAME` cannot be told from one that is to be replaced.
+//! A command string becomes words: POSIX quoting, `$NAME` and `${NAME}` kept as references, nothing else. By hand:
+//! crates that split words (shlex) return plain strings, in which a quoted `$NAME` cannot be told from one that is to
+//! be replaced.
 //!
 //! No globbing, no command substitution, no operators: `|`, `;`, `>` and `$(` reach the program as they are.
 //! `\$` is a literal `$`, inside double quotes too. Newlines are blanks.

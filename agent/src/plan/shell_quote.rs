@@ -1,6 +1,6 @@
 //! Words as a person would type them.
 
-use flux_shared::words::{Part, Word};
+use flux_shared::command_words::{Part, Word};
 
 /// `text` as one word of a shell. By hand: it is a few lines.
 pub fn quote(text: &str) -> String {
@@ -41,11 +41,11 @@ mod tests {
     fn words_read_back_as_they_were() {
         for text in ["plain", "", "two words", "it's", "$HOME", "a\"b", "-Sa=b", "*", "a\nb", "~"] {
             let typed = word(&Word::literal(text));
-            let back = flux_shared::words::split(&typed).unwrap().words;
+            let back = flux_shared::command_words::split(&typed).unwrap().words;
             assert_eq!(back, [Word::literal(text)], "{typed}");
         }
-        let template = flux_shared::words::split(r#""a $B \$c \"""#).unwrap().words;
+        let template = flux_shared::command_words::split(r#""a $B \$c \"""#).unwrap().words;
         assert_eq!(word(&template[0]), r#""a ${B} \$c \"""#);
-        assert_eq!(flux_shared::words::split(&word(&template[0])).unwrap().words, template);
+        assert_eq!(flux_shared::command_words::split(&word(&template[0])).unwrap().words, template);
     }
 }
