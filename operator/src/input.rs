@@ -1,6 +1,7 @@
 //! Reads the files that a person names; also for `kubectl minicluster`.
 //!
-//! The agent's `dry_run/file.rs` has these lines of its own: it is built without this crate, and `shared` performs no I/O.
+//! The agent's `dry_run/file.rs` has these lines of its own: it is built without this crate, and `shared` performs no
+//! I/O.
 #![expect(clippy::disallowed_methods, reason = "reads them")]
 
 use std::path::Path;

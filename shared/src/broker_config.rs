@@ -1,8 +1,8 @@
 //! Parts of broker.toml that a user adds: TOML texts, by name. Their tables are merged over the agent's, key by key, in the
 //! order of the names; a list replaces a list.
 //!
-//! By hand: crates that merge configurations (figment, config) let the later one win without a word where a key is a table in only
-//! one of two, and that is somebody's mistake.
+//! By hand: crates that merge configurations (figment, config) let the later one win without a word where a key is a
+//! table in only one of two, and that is somebody's mistake.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::ops::ControlFlow::{self, Break, Continue};
 
-/// The error and its sources, joined by `: `. Many errors print their source as part of themselves: what has been said already
-/// is left out.
+/// The error and its sources, joined by `: `. Many errors print their source as part of themselves: what has been said
+/// already is left out.
 pub fn causes(error: &(dyn Error + 'static)) -> String {
     causes_by(error, |error| Continue(error.to_string()))
 }

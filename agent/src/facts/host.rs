@@ -1,7 +1,7 @@
 //! The files of a host, below a root directory.
 //!
-//! Not cap-std: an absolute link, which here leads on from the root, is an error there. Nor openat2, whose RESOLVE_IN_ROOT does
-//! this: not every kernel or sandbox knows it.
+//! Not cap-std: an absolute link, which here leads on from the root, is an error there. Nor openat2, whose
+//! RESOLVE_IN_ROOT does this: not every kernel or sandbox knows it.
 
 #![expect(clippy::disallowed_methods, reason = "reads the host's files")]
 

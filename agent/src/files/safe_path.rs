@@ -4,7 +4,8 @@
 //! Root writes below folders that others may write to (a directory of Flux's user, a volume). By such a link it would write
 //! to, or give away, what is somebody else's.
 //!
-//! Not cap-std: it asks where a link leads, not whose it is, and follows no absolute one, though images have such of root's.
+//! Not cap-std: it asks where a link leads, not whose it is, and follows no absolute one, though images have such of
+//! root's.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

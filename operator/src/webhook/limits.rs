@@ -1,7 +1,8 @@
 //! Limits on the webhook's connections and on memory for bodies. Anybody in the cluster can call it, so each peer has a
 //! share, idle connections are dropped for new ones, and all bodies together are bounded.
 //!
-//! Not tower's limits: they count requests, of a service that knows no peer, and can close no idle connection for a new one.
+//! Not tower's limits: they count requests, of a service that knows no peer, and can close no idle connection for a new
+//! one.
 #![expect(clippy::disallowed_methods, reason = "it waits, but not for ever")]
 
 use std::collections::HashMap;

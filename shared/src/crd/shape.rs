@@ -3,8 +3,8 @@
 //! The shapes stand in files beside this one, made from the CRD's schema (`UPDATE=1 cargo test -p flux-shared --features
 //! crd` renews them; a test keeps them current). So the agent, which has no schema, checks as the API server does.
 //!
-//! Not the crate jsonschema, which judges a document as a whole: what does not fit is taken out here, so that the rest is parsed
-//! and checked too, and problems are told as elsewhere, with the name that was meant.
+//! Not the crate jsonschema, which judges a document as a whole: what does not fit is taken out here, so that the rest is
+//! parsed and checked too, and problems are told as elsewhere, with the name that was meant.
 //!
 //! `{"a": …}` an object with these fields (`"a!"`: required), `{"*": …}` a map, `[…]` a list, else the name of a simple
 //! type.
