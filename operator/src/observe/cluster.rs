@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use serde_json::value::RawValue;
 
-use crate::observe::partial;
+use crate::observe::partial::{self, Partial};
 
 /// Deepest nesting, and most values, of an object that is parsed: `spec.podTemplate` may hold anything, and at 128 levels
 /// the JSON parser would fail for the whole list.
@@ -33,7 +33,8 @@ impl<'de> Deserialize<'de> for Cluster {
             None => serde_json::from_str(text.get()).map_err(|error| error.to_string()).map(Readable::into_cluster),
         };
         let invalid = |error| {
-            let Metadata { metadata } = serde_json::from_str(text.get())?;
+            // (kube's own type buffers the whole object.)
+            let Partial::<MiniCluster> { metadata, .. } = serde_json::from_str(text.get())?;
             Ok::<InvalidObject, serde_json::Error>(InvalidObject { error, metadata })
         };
         match read {
@@ -60,13 +61,6 @@ impl Readable {
     fn into_cluster(self) -> MiniCluster {
         MiniCluster { metadata: self.metadata, spec: self.spec, status: self.status }
     }
-}
-
-/// The metadata of an object that cannot be read otherwise. (kube's own type buffers the whole object.)
-#[derive(Deserialize)]
-struct Metadata {
-    #[serde(default, deserialize_with = "partial::metadata")]
-    metadata: ObjectMeta,
 }
 
 /// What is kept of an object that cannot be read, if another controller manages it.

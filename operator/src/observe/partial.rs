@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use serde::Deserialize;
-use serde::de::Deserializer;
+use serde::de::{Deserializer, IgnoredAny};
 
 /// An object of kind K: its metadata without `managedFields`, and the parts S of its spec and T of its status.
 #[derive(Debug, Clone, Deserialize)]
@@ -23,9 +23,8 @@ pub struct Partial<K, S = NotRead, T = NotRead> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// A part that is skipped.
-#[derive(Debug, Clone, Default, Deserialize)]
-pub struct NotRead {}
+/// A part that is skipped, whatever it is.
+pub type NotRead = IgnoredAny;
 
 impl<K, S, T> Partial<K, S, T> {
     /// An object without a status.
