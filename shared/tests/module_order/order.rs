@@ -309,6 +309,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
         &[
             "repository",
             "waiting",
+            "history",
             "collector",
             "pattern",
             "committed",
