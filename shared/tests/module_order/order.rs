@@ -307,6 +307,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
         &[
             "repository",
             "waiting",
+            "history",
             "collector",
             "pattern",
             "committed",
