@@ -251,6 +251,13 @@ impl Stage {
         format!("{}{}", self.history(name), self.timeline.story(name))
     }
 
+    /// When the lead's container ended, in whole seconds.
+    pub async fn container_ended_at(&self, name: &str) -> f64 {
+        let lead = self.fixture.pod(name, "0").await.expect("the lead's pod is there");
+        let state = lead.status.unwrap().container_statuses.unwrap()[0].state.clone().unwrap();
+        state.terminated.unwrap().finished_at.unwrap().0.as_second() as f64
+    }
+
     pub async fn node_of(&self, name: &str, index: &str) -> String {
         self.fixture.pod(name, index).await.map_or(String::new(), |pod| node_of(&pod))
     }

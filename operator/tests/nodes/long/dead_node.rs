@@ -109,7 +109,7 @@ fn decided_job_is_finished_while_another_node_is_dead() {
             let reason = if phase == "Failed" { Some("NonZeroExitCode") } else { None };
             let end = End { phase, code: Some(program.code), reason, starts: 1, restarts: &[] };
             stage.ended(program.name, &end).await;
-            let ended_at = stage.history(program.name).runs()[0].to;
+            let ended_at = stage.container_ended_at(program.name).await;
             let seconds = stage.said(program.name, ended_at, phase, |status| status["phase"] == phase).await;
             assert!(seconds < 10.0, "{seconds}\n{}", stage.account(program.name));
         }
