@@ -31,10 +31,11 @@ use crate::health::metrics::{Metrics, Outcome};
 use crate::health::panics;
 use crate::health::server;
 use crate::observe::cluster::{self, Cluster};
+use crate::observe::deleted::Deleted;
 use crate::observe::storage::Orphan;
 use crate::observe::watch::{self, KINDS, Outlets, Wake};
 use crate::observe::{Key, Unlabelled};
-use crate::reconcile::apply::Writer;
+use crate::reconcile::apply::{ApplyError, Writer};
 use crate::reconcile::context::Context;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::lookups::warning::Reader;
@@ -168,7 +169,9 @@ async fn control(
     let (unlabelled_in, unlabelled) = mpsc::unbounded_channel();
     let (synced, is_synced) = signal::channel(0);
     let (orphans_in, orphans) = mpsc::unbounded_channel();
-    let outlets = Outlets { wake, unlabelled: unlabelled_in, orphans: orphans_in, synced: Arc::new(synced) };
+    let (deleted_in, deleted) = mpsc::unbounded_channel();
+    let synced = Arc::new(synced);
+    let outlets = Outlets { wake, unlabelled: unlabelled_in, orphans: orphans_in, deleted: deleted_in, synced };
 
     let index = context.index.clone();
     let forget = {
@@ -200,7 +203,12 @@ async fn control(
     let background = {
         let context = context.clone();
         async move {
-            tokio::join!(watches, dispatch(&context, woken, is_synced, queue_in), label_leads(&context, unlabelled))
+            tokio::join!(
+                watches,
+                dispatch(&context, woken, is_synced, queue_in),
+                label_leads(&context, unlabelled),
+                end_deleted(&context, deleted)
+            )
         }
     };
     // Sweeps and reconciles are one task: the store tells only the last task that asked when it is ready.
@@ -426,6 +434,21 @@ async fn label_leads(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unla
         context.writer.label_lead(&pod).await
     };
     retry::run_queue(unlabelled, BACKGROUND_WRITES, "failed to label a pod; retrying", write).await;
+}
+
+/// Deletes Jobs and pods of deleted MiniClusters. What the API server refuses is left to the garbage collector.
+async fn end_deleted(context: &Context, deleted: mpsc::UnboundedReceiver<Deleted>) {
+    let delete = |deleted: Deleted| async move {
+        match context.writer.end_deleted(&deleted).await {
+            Err(ApplyError::Obstacle(obstacle)) => {
+                tracing::warn!("the pods of a deleted MiniCluster end one after the other: {}", obstacle.message);
+                Ok(())
+            }
+            done => done,
+        }
+    };
+    let failed = "failed to delete the pods of a deleted MiniCluster; retrying";
+    retry::run_queue(deleted, BACKGROUND_WRITES, failed, delete).await;
 }
 
 #[cfg(test)]

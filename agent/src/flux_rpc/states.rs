@@ -15,8 +15,8 @@ use std::time::Instant;
 use tokio::task::JoinSet;
 
 use super::connection::{Broker, Conversation};
-use super::departure;
 use super::lead_presence::LeadPresence;
+use super::returned_nodes;
 use crate::flux_rpc::message::{ANY, request, stream_request};
 use crate::wait::{Backoff, LONGEST_PAUSE, socket};
 
@@ -30,8 +30,6 @@ const RUN: &str = "run";
 pub struct StateActions {
     /// For the lead: tells the others that it stays, until the broker shuts down.
     pub presence: Option<LeadPresence>,
-    /// The rank whose node is undrained once the broker runs.
-    pub undrain: Option<u32>,
     /// Whether to ask the lead, when the broker shuts down, if that is the instance's end.
     pub asks_lead: bool,
 }
@@ -62,19 +60,19 @@ impl States {
             if let Some(staying) = &actions.presence {
                 staying.begin(&broker).await;
             }
-            // Dropped when the broker shuts down: its node must not be undrained then.
-            let mut undrain = JoinSet::new();
+            // The lead looks after nodes that come back; dropped when its broker shuts down.
+            let mut returns = JoinSet::new();
             let joined = || {
-                if let Some(rank) = actions.undrain {
+                if actions.presence.is_some() {
                     let broker = broker.clone();
-                    undrain.spawn(async move { departure::undrain_until_done(&broker, rank).await });
+                    returns.spawn(async move { returned_nodes::undrain(&broker).await });
                 }
             };
             // If the broker ends, refuses, or speaks another protocol, no more states are known.
             if let Ok(conversation) = Conversation::open(&broker).await
                 && follow(conversation, &shared, joined).await.is_ok()
             {
-                drop(undrain);
+                drop(returns);
                 if let Some(staying) = &actions.presence {
                     staying.end();
                 }
