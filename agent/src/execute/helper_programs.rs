@@ -33,7 +33,7 @@ impl Executor<'_> {
             setup: ChildSetup::default(),
         };
         let name = argv.first().map_or("", String::as_str);
-        let child = match program.start() {
+        let child = match self.supervisor.start(program) {
             Ok(child) => child,
             Err(error) => {
                 tracing::warn!(stage = "daemon", "failed to start {name}: {error}; continuing");
