@@ -18,6 +18,7 @@ use rustix::fs::{
     AtFlags, Dir, FileType, Mode as FileMode, OFlags, fchmod, fstat, mkdirat, openat, readlinkat, renameat, symlinkat,
     unlinkat,
 };
+use rustix::io::Errno;
 
 use crate::report::failure::{Failure, plain};
 use crate::system::identity::{self, Capability, Identity};
@@ -222,7 +223,11 @@ pub fn make_parents(path: &Path) -> Result<(), Failure> {
 fn create_directory(path: &Path, mode: Mode) -> io::Result<()> {
     let folder = safe_path::open(path.parent().unwrap_or(Path::new("/")), true)?;
     let name = path.file_name().unwrap_or_default();
-    mkdirat(&folder, name, FileMode::from_raw_mode(mode.0))?;
+    match mkdirat(&folder, name, FileMode::from_raw_mode(mode.0)) {
+        // Root may not look there, or another container was faster.
+        Err(Errno::EXIST) => {}
+        made => made?,
+    }
     // Whatever the umask.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(fchmod(openat(&folder, name, flags, FileMode::empty())?, FileMode::from_raw_mode(mode.0))?)

@@ -155,6 +155,33 @@ mod tests {
     const SUFFIX: &str = ".tgz";
 
     #[test]
+    fn what_stands_in_place_of_the_dump_is_not_opened_and_the_archive_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        let put: [(&str, fn(&Path)); 4] = [
+            ("no regular file", |dump| {
+                nix::unistd::mkfifo(dump, nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
+            }),
+            ("failed to put the dump", |dump| std::os::unix::fs::symlink("/etc/passwd", dump).unwrap()),
+            ("no regular file", |dump| fs::create_dir(dump).unwrap()),
+            ("the dump is empty", |dump| fs::write(dump, "").unwrap()),
+        ];
+        for (told, put) in put {
+            fs::write(at("archive.tgz"), "old").unwrap();
+            put(&at("dump.tgz"));
+            let why = reason(&save(&at("dump.tgz"), &at("archive.tgz"), true).unwrap_err());
+            assert!(why.contains(told), "{why}");
+            assert_eq!(fs::read(at("archive.tgz")).unwrap(), b"old");
+            let _ = fs::remove_file(at("dump.tgz")).or_else(|_| fs::remove_dir(at("dump.tgz")));
+        }
+        fs::write(at("dump.tgz"), "half").unwrap();
+        let why = reason(&save(&at("dump.tgz"), &at("archive.tgz"), false).unwrap_err());
+        assert!(why.contains("its end is missing"), "nobody has said that it is whole: {why}");
+        save(&at("dump.tgz"), &at("archive.tgz"), true).unwrap();
+        assert_eq!(fs::read(at("archive.tgz")).unwrap(), b"half");
+    }
+
+    #[test]
     fn only_unfinished_dumps_of_this_mini_cluster_are_removed() {
         let root = tempfile::tempdir().unwrap();
         let files = Files::new(root.path(), "runner");

@@ -116,7 +116,9 @@ impl Executor<'_> {
         // In a flat tree the parent is the lead: it dismisses nobody while it goes on.
         let is_parent_the_lead = lead.is_none();
         let Some(lead) = lead.as_mut().or(parent.as_mut()) else { return Ok(verdict) };
-        if !self.lead_goes_on(lead, ended).await? {
+        // It waits until those below it have left.
+        let patience = if ended.stopped.is_some() && !is_parent_the_lead { Duration::ZERO } else { WAY_DOWN };
+        if !self.lead_goes_on(lead, ended, patience).await? {
             return Ok(verdict);
         }
         if let Some(parent) = parent.as_mut().filter(|_| ended.stopped.is_none() && !is_parent_the_lead) {
@@ -127,17 +129,17 @@ impl Executor<'_> {
     }
 
     /// Whether the lead goes on: as the broker learned while it shut down, else by probing the lead. A lead that ends
-    /// is still there for a while; a pod that is told to stop has no time to wait for that.
-    async fn lead_goes_on(&mut self, lead: &mut Parent, ended: &Ended) -> Result<bool, Failure> {
+    /// is still there for a while; in a tree, a pod that is told to stop has no time to wait for that.
+    async fn lead_goes_on(&mut self, lead: &mut Parent, ended: &Ended, patience: Duration) -> Result<bool, Failure> {
         if let Some(goes_on) = ended.lead_goes_on {
             return Ok(goes_on);
         }
         if ended.stopped.is_some() {
-            let gone = tokio::time::timeout(WAY_DOWN, is_gone_within(lead, Duration::ZERO));
+            let gone = tokio::time::timeout(WAY_DOWN, is_gone_within(lead, patience));
             let gone = self.supervisor.even_if_stopped(gone).await;
             return gone.map(|gone| gone != Ok(true)).map_err(wait_failed);
         }
-        let gone = self.supervisor.unless_stopped(is_gone_within(lead, WAY_DOWN)).await.map_err(wait_failed)?;
+        let gone = self.supervisor.unless_stopped(is_gone_within(lead, patience)).await.map_err(wait_failed)?;
         Ok(gone != Interrupted::Done(true))
     }
 
@@ -228,8 +230,9 @@ async fn until_down(parent: &mut Parent) {
 async fn is_gone_within(lead: &mut Parent, patience: Duration) -> bool {
     let begin = Instant::now();
     loop {
-        match lead.probe_port().await {
-            Err(missing) if missing.is_name_gone() || matches!(missing, Missing::Port(_)) => return true,
+        match lead.probe_known().await {
+            Err(Missing::Port(_)) => return true,
+            Err(missing) if missing.is_name_gone() || lead.is_name_gone().await => return true,
             _ if begin.elapsed() >= patience => return false,
             _ => tokio::time::sleep(LOOK_WHETHER_DOWN).await,
         }

@@ -1,6 +1,6 @@
 //! Brokers: the lead listens, followers connect to it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,6 +15,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
+use super::book::{Book, join, members};
 use super::configuration::{Broker, read};
 use super::{archive, message, remote, resources};
 
@@ -40,31 +41,6 @@ enum Event {
     Ask(String, UnixStream),
     /// Of the task with this number.
     Result(u64, TcpStream),
-}
-
-/// What the lead knows of the others.
-#[derive(Default)]
-struct Book {
-    online: BTreeSet<u32>,
-    /// With the reasons.
-    drained: BTreeMap<u32, String>,
-    /// Of tasks that run, by their numbers.
-    tasks: BTreeMap<u64, u32>,
-    staying: Option<UnixStream>,
-    /// Clients that follow who is online.
-    watchers: Vec<UnixStream>,
-}
-
-impl Book {
-    fn set_online(&mut self, followers: &BTreeMap<u32, TcpStream>) {
-        self.online = followers.keys().copied().collect();
-        let answer = message::answer("groups.get", Some(&members(join([0].iter().chain(&self.online)))));
-        self.watchers.retain_mut(|watcher| watcher.write_all(&answer).is_ok());
-    }
-
-    fn takes_jobs(&self, rank: u32) -> bool {
-        (rank == 0 || self.online.contains(&rank)) && !self.drained.contains_key(&rank)
-    }
 }
 
 pub fn run(words: &[&str]) -> u8 {
@@ -384,16 +360,8 @@ impl Broker {
     }
 }
 
-fn join<'a>(ranks: impl Iterator<Item = &'a u32>) -> String {
-    ranks.map(u32::to_string).collect::<Vec<_>>().join(",")
-}
-
 fn state_of(state: &str) -> String {
     format!("{{\"state\":\"{state}\",\"duration\":1.0}}")
-}
-
-fn members(ranks: String) -> String {
-    format!("{{\"members\":\"{ranks}\"}}")
 }
 
 /// As the lead says it; none: it does not answer, or knows no such service.

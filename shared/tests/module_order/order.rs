@@ -93,7 +93,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "cli",
         ],
     ),
-    ("operator/src/controller", &["own_task", "health"]),
+    ("operator/src/controller", &["own_task", "health", "background"]),
     (
         "operator/src/observe",
         &["partial", "job", "node", "pod", "service", "storage", "cluster", "deleted", "pod_end", "workload", "watch"],

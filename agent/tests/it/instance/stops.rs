@@ -134,8 +134,9 @@ fn a_follower_that_is_held_back_ends_within_the_grace_period() {
 /// later, R is the lead's: one that Flux has found out by itself loses a node for good when that goes (flux-core 0.88).
 fn on_both() -> String {
     let job = "echo up; until [ -e /tmp/go ]; do sleep 0.05; done";
+    let stays = "until [ -e /tmp/end ]; do sleep 0.05; done";
     let script =
-        format!("flux run -N 2 -n 2 sh -c '{job}'; echo ended with $?; until [ -e /tmp/end ]; do sleep 0.05; done");
+        format!("trap \"{stays}; exit 3\" TERM; flux run -N 2 -n 2 sh -c '{job}'; echo ended with $?; {stays}");
     format!("quorum = 1\n{}", submit(&script).replace("'submit'", "'launcher'"))
 }
 
