@@ -4,7 +4,6 @@ pub mod elf;
 pub mod glibc;
 pub mod identity;
 pub mod mount_table;
-#[cfg(feature = "laptop")]
 pub mod netlink;
 pub mod owner;
 pub mod raw;
