@@ -167,9 +167,7 @@ impl Executor<'_> {
                 self.timeline.record("user", begin);
             }
             Step::Give { path, owner } => {
-                if !self.files.give_to(path, *owner)? {
-                    self.warn_unless_writable(path, *owner).await?;
-                }
+                self.make_writable(path, *owner)?;
                 self.timeline.record("user", begin);
             }
             Step::Daemon { argv } => {

@@ -19,6 +19,7 @@ use pod_end::{End, LOST_KEPT, end_of, has_failed_by_itself, loss};
 use storage::Orphan;
 
 pub mod cluster;
+pub mod deleted;
 pub mod job;
 pub mod node;
 pub mod partial;

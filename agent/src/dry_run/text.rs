@@ -206,7 +206,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         }
         Step::Daemon { argv } => first(&format!("start {}, which goes to the background", argv.join(" "))),
         Step::Give { path, owner } => {
-            first(&format!("change the owner of {} to {}, unless it is on a volume", quote(path), ids(owner)));
+            first(&format!("change the owner of {} to {}, unless they can write to it", quote(path), ids(owner)));
         }
         Step::Directory { path, mode, owner } => {
             first(&format!("directory {} {:04o} {}", quote(path), mode.0, ids(owner)))

@@ -161,8 +161,8 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
         access: Access { allow_guest_user: true, allow_root_owner: true },
         bootstrap: bootstrap(resolved),
         resource: resource(resolved),
-        // Unset: Flux's default of five minutes. A lead on a busy node may be silent for long, and the agent notices one
-        // that is gone.
+        // Unset: Flux's default of five minutes. A lead on a busy node may be silent for long; a shorter one failed
+        // healthy jobs.
         heartbeat: resolved.spec.flux.heartbeat_timeout.clone().map(|timeout| Heartbeat { timeout }),
         modules: scheduler::chosen(resolved)?
             .map(|kind| Modules { alternatives: Alternatives { sched: scheduler::module(kind) } }),

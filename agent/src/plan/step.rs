@@ -31,8 +31,8 @@ pub enum Step {
     User { name: String, uid: u32, gid: u32, home: String },
     /// Give the user the password that stands in the file, as its SHA-512 crypt in /etc/shadow.
     Password { user: String, source: String },
-    /// Make the owner able to write to a directory: one of the image's becomes theirs; a volume's stays as it is, with
-    /// a warning if they cannot write to it. A missing one is no error.
+    /// Make the owner able to write to a directory: one that they cannot write to becomes theirs, unless it is the
+    /// system's, or on a volume and somebody else's. Then it is a warning. A missing one is no error.
     Give { path: String, owner: Owner },
     /// Start a program that goes to the background by itself. A failure is logged and ignored.
     Daemon { argv: Vec<String> },

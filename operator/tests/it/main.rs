@@ -6,6 +6,7 @@ mod alerts;
 mod canary;
 mod change;
 mod dead_fields;
+mod deletion;
 mod design;
 mod edit;
 mod examples;
