@@ -11,17 +11,14 @@ use crate::report::activity::Activity;
 use crate::report::ending::EndedSnippet;
 use crate::report::failure::Failure;
 use crate::report::log;
+use crate::supervise::End;
 
 /// A snippet that takes longer is named in the log, for those who wonder why nothing happens.
 const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
 
 impl Executor<'_> {
     pub(super) async fn snippet(&mut self, snippet: &Snippet, begin: Instant) -> Result<Flow, Failure> {
-        let mut shell = match (self.shell.take(), &self.planned_shell) {
-            (Some(shell), _) => shell,
-            (None, Some(planned)) => Shell::start(self.supervisor, &self.session, planned, &self.options.agent)?,
-            (None, None) => return Err(Failure::internal("no shell is planned for the snippets")),
-        };
+        let mut shell = self.running_shell(snippet.name)?;
         let Snippet { name, phase, .. } = *snippet;
         let is_program = phase == SnippetPhase::Program;
         let work = shell.run(self.supervisor, &mut self.session, snippet);
@@ -31,15 +28,24 @@ impl Executor<'_> {
         let outcome = outcome?;
         self.timeline.record(name, begin);
         let ended = |code| EndedSnippet { name: name.to_owned(), code, error: last_line(&shell.last_errors(snippet)) };
+        if phase == SnippetPhase::Before
+            && let Some(stop) = self.supervisor.stop()
+        {
+            let code = self.stop_code(stop);
+            self.ending.snippet = Some(EndedSnippet { error: String::new(), ..ended(code) });
+            self.ending.note(format!("the pod was stopped while the snippet {name} was running"));
+            self.shell = matches!(outcome, Outcome::Finished(_)).then_some(shell);
+            return Ok(Flow::Exit(code));
+        }
         match outcome {
             Outcome::ShellUnusable(code) => {
                 let error = "its shell could not start a program after it: a variable that it exports is too large, or a \
                              limit that it sets (ulimit) too low";
                 let ended = EndedSnippet { error: error.to_owned(), ..ended(code.max(1)) };
-                Ok(if is_program { Flow::Exit(ended.code) } else { self.end_entrypoint(snippet, ended, begin) })
+                Ok(if is_program { Flow::Exit(ended.code) } else { self.end_entrypoint(snippet, ended) })
             }
             Outcome::ShellEnded(code) if is_program => Ok(Flow::Ended(code)),
-            Outcome::ShellEnded(code) => Ok(self.end_entrypoint(snippet, ended(code), begin)),
+            Outcome::ShellEnded(code) => Ok(self.end_entrypoint(snippet, ended(code))),
             Outcome::Finished(code) => {
                 if !is_program {
                     self.note_status(snippet, ended(code));
@@ -58,6 +64,27 @@ impl Executor<'_> {
         Flow::Next
     }
 
+    /// The shell of the snippets. One that has ended while no snippet ran (`TMOUT`, a `killall bash`, the OOM killer) is
+    /// replaced.
+    fn running_shell(&mut self, name: &str) -> Result<Shell, Failure> {
+        if let Some(shell) = self.shell.take() {
+            let Some(end) = shell.ended_meanwhile(self.supervisor) else { return Ok(shell) };
+            let how = match end {
+                End::Exited(code) => format!("ended with code {code}"),
+                End::Signaled(signal) => format!("was ended by signal {signal}"),
+            };
+            tracing::warn!(
+                stage = name,
+                "the snippets' shell {how} while no snippet ran: {name} runs in a new one, which has the old one's \
+                 exported variables, but not its functions or other variables"
+            );
+        }
+        let Some(planned) = &self.planned_shell else {
+            return Err(Failure::internal("no shell is planned for the snippets"));
+        };
+        Shell::start(self.supervisor, &self.session, planned, &self.options.agent)
+    }
+
     pub(super) async fn end_shell(&mut self) -> Result<(), Failure> {
         let Some(shell) = self.shell.take() else { return Ok(()) };
         let ended = shell.end(self.supervisor).await;
@@ -65,12 +92,12 @@ impl Executor<'_> {
     }
 
     /// Reports a snippet that ended its shell: with it the entrypoint, unless the program has run already.
-    fn end_entrypoint(&mut self, snippet: &Snippet, ended: EndedSnippet, begin: Instant) -> Flow {
+    fn end_entrypoint(&mut self, snippet: &Snippet, ended: EndedSnippet) -> Flow {
         let (name, code) = (snippet.name, ended.code);
         let is_after = snippet.phase == SnippetPhase::After;
         let flow = if is_after && !(snippet.decides && code != 0) { Flow::Next } else { Flow::Exit(code) };
         // The job has ended already: a stop that comes now does not change its result.
-        if is_after && code != 0 && self.supervisor.first_stop().is_some_and(|stop| stop >= begin) {
+        if is_after && code != 0 && self.supervisor.stop().is_some() {
             let line = format!("the pod was stopped while the snippet {name} was still running");
             tracing::error!(stage = name, "{line}");
             self.ending.note(line);

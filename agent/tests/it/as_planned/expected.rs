@@ -189,7 +189,8 @@ impl Expected {
                 let state = if self.tree.contains_key(path) { "start\nstart\n" } else { "start\n" };
                 self.put(path, 0o644, self.us, What::File(crate::archive::packed(state)));
             }
-            "shell" | "end-shell" | "snippet-resources" | "wait-parent" | "wait-socket" | "prepare-archive" | "stay" => {}
+            "shell" | "end-shell" | "snippet-resources" | "wait-parent" | "wait-socket" | "prepare-archive"
+            | "stay" => {}
             "once" => {
                 let path = text(step, "record");
                 self.folders(parent(parent(path)));
