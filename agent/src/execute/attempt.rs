@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
+use super::broker_options;
 use super::broker_policy::{BrokerPolicy, Ended, terms};
 use super::executor::Executor;
 use super::session::{LIMITS, Session};
@@ -40,7 +41,7 @@ impl Executor<'_> {
         }
         let mut session = self.session.of_flux(launch.run_as.as_ref());
         launch.environment.iter().for_each(|change| session.apply(change));
-        let argv: Vec<OsString> = launch.argv.iter().map(|word| session.resolve(word)).collect();
+        let argv = broker_options::with_those_of_snippets(launch, &session);
         if let Some(record) = &launch.record {
             self.record_start(record)?;
         }

@@ -356,6 +356,7 @@ impl Broker {
             }
             "ranks" => join([0].iter().chain(&book.online).filter(|rank| book.takes_jobs(**rank))),
             "queues" => self.queues.iter().map(|queue| format!("{queue} enabled")).collect::<Vec<_>>().join("\n"),
+            "resources" => self.resources.clone().unwrap_or_default(),
             "getattr size" => size.to_string(),
             "getattr rank" => self.rank.to_string(),
             "getattr hostlist" => self.hosts.join(","),
