@@ -8,6 +8,7 @@ mod change;
 mod dead_fields;
 mod design;
 mod edit;
+mod ends;
 mod examples;
 mod faults;
 mod fuzz;

@@ -96,7 +96,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
     ("operator/src/controller", &["own_task", "health"]),
     (
         "operator/src/observe",
-        &["partial", "job", "node", "pod", "service", "storage", "cluster", "pod_end", "workload", "watch"],
+        &["partial", "job", "node", "pod", "service", "storage", "cluster", "pod_end", "objects", "workload", "watch"],
     ),
     (
         "operator/src/reconcile",
@@ -146,7 +146,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "job",
         ],
     ),
-    ("operator/src/reconcile/decide", &["gang_turn", "restart", "ending", "next_action", "silent_wait"]),
+    ("operator/src/reconcile/decide", &["gang_turn", "remaining", "restart", "ending", "next_action", "silent_wait"]),
     ("operator/src/reconcile/decide/restart", &["record"]),
     ("operator/src/reconcile/lookups", &["gangs", "warning"]),
     ("operator/src/reconcile/apply", &["requests", "events", "gang", "headless", "lead_label", "storage"]),
