@@ -9,6 +9,7 @@ mod dead_fields;
 mod deletion;
 mod design;
 mod edit;
+mod ends;
 mod examples;
 mod faults;
 mod fuzz;

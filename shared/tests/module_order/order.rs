@@ -96,7 +96,10 @@ pub const ORDER: &[(&str, &[&str])] = &[
     ("operator/src/controller", &["own_task", "health", "background"]),
     (
         "operator/src/observe",
-        &["partial", "job", "node", "pod", "service", "storage", "cluster", "deleted", "pod_end", "workload", "watch"],
+        &[
+            "partial", "job", "node", "pod", "service", "storage", "cluster", "deleted", "pod_end", "objects",
+            "workload", "watch",
+        ],
     ),
     (
         "operator/src/reconcile",
@@ -146,7 +149,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "job",
         ],
     ),
-    ("operator/src/reconcile/decide", &["gang_turn", "restart", "ending", "next_action", "silent_wait"]),
+    ("operator/src/reconcile/decide", &["gang_turn", "remaining", "restart", "ending", "next_action", "silent_wait"]),
     ("operator/src/reconcile/decide/restart", &["record"]),
     ("operator/src/reconcile/lookups", &["gangs", "warning"]),
     ("operator/src/reconcile/apply", &["requests", "events", "gang", "headless", "lead_label", "deletion", "storage"]),
@@ -265,7 +268,10 @@ pub const ORDER: &[(&str, &[&str])] = &[
         ],
     ),
     ("agent/src/wait", &["backoff", "reporter", "resolve", "parent", "presence", "socket"]),
-    ("agent/src/flux_rpc", &["message", "connection", "lead_presence", "usage", "departure", "returned_nodes", "states", "jobs"]),
+    (
+        "agent/src/flux_rpc",
+        &["message", "connection", "lead_presence", "usage", "departure", "returned_nodes", "states", "jobs"],
+    ),
     ("agent/src/system", &["owner", "elf", "glibc", "mount_table", "netlink", "identity", "raw", "signals", "runtime"]),
     ("agent/src/report", &["failure", "log", "activity", "ending"]),
     ("agent/src/facts", &["error", "host", "key", "process", "network", "cpu", "devices", "python", "view"]),
