@@ -70,6 +70,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "access",
             "overlay",
             "gang",
+            "assigned_variables",
             "notes",
         ],
     ),
