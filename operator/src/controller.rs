@@ -20,7 +20,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt, future};
 use kube::runtime::controller::{self, Action, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Client, ResourceExt};
+use kube::Client;
 use tokio::sync::{Semaphore, mpsc, watch as signal};
 use tracing::Instrument;
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::observe::pod_end::{End, end_of};
+use crate::reconcile::status::POST_SUCCEEDED;
 
 #[test]
 fn a_node_that_stops_answering_is_named_and_its_pods_are_not_ready() {
