@@ -23,6 +23,7 @@ mod live;
 mod local;
 mod output;
 mod pid1;
+mod public;
 mod python;
 mod restful;
 mod scheduler;

@@ -1,10 +1,59 @@
-//! A node that is off for good, or so it seems.
+//! A node that is off for so long that its pods are evicted. Kubernetes deletes none of them until the node is back, is
+//! deleted, or is said to be off for certain: until then nobody knows whether a program runs there.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::machines::{power_off, power_on};
-use crate::stage::{End, Program, has_flux_itself, sleep, test};
+use crate::machines::{node, power_off, power_on};
+use crate::stage::{End, Program, Stage, has_flux_itself, sleep, test, until};
 use crate::timeline::now;
+
+/// Kubernetes takes 50 s to see that a node is gone; a busy machine gets 25 more.
+const NOTICED: f64 = 75.0;
+const EVICTED_AFTER: u32 = 5;
+
+/// The status names node and pod within this time after the node was lost.
+async fn says_node_lost(stage: &Stage, name: &str, lost_at: f64, worker: u8) {
+    let is_named = |status: &Value| {
+        let message = status["message"].as_str().unwrap_or_default();
+        status["reason"] == "NodeLost" && message.contains(&node(worker))
+    };
+    let seconds = stage.said(name, lost_at, "NodeLost, with the node's name", is_named).await;
+    assert!(seconds < NOTICED, "{seconds}\n{}", stage.account(name));
+}
+
+#[test]
+fn evicted_pods_restart_once_when_their_node_is_back() {
+    test("evicted", async |stage| {
+        let lead = Program { name: "lead", lead_on: 2, evicted_after: EVICTED_AFTER, ..Program::default() };
+        let of_two = Program { name: "of-two", followers_on: &[3], ..lead.clone() };
+        let follower = Program {
+            name: "follower",
+            lead_on: 3,
+            followers_on: &[2],
+            first: 150,
+            evicted_after: EVICTED_AFTER,
+            ..Program::default()
+        };
+        stage.create_all(&[&lead, &of_two, &follower]).await;
+        let lost_at = now();
+        power_off(2).await;
+        for name in ["lead", "of-two", "follower"] {
+            says_node_lost(stage, name, lost_at, 2).await;
+        }
+        // Evicted 55 s after the loss: nothing may start while it is unknown whether the lead runs.
+        until(lost_at, 90.0).await;
+        for name in ["lead", "of-two", "follower"] {
+            stage.history(name).assert_starts(1);
+            let status = stage.fixture.status(name).await;
+            assert_eq!(status["phase"], "Running", "{status:#}");
+        }
+        power_on(2).await;
+        stage.ended("lead", &End::after_restart(&["LeadLost"])).await;
+        stage.ended("of-two", &End::after_restart(&["LeadLost"])).await;
+        stage.ended("follower", &End::undisturbed()).await;
+        stage.assert_untouched("follower");
+    });
+}
 
 #[test]
 fn decided_job_is_finished_while_another_node_is_dead() {
