@@ -9,6 +9,7 @@
 //! The process may be killed after each step: the next reconcile finds the same, or does the rest.
 #![expect(clippy::disallowed_methods, reason = "the clock and the log of one reconcile")]
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ use crate::health::panics::Panicked;
 use crate::observe::Key;
 use crate::observe::cluster::{Cluster, is_managed_elsewhere};
 use crate::observe::job::{self, JobSeen};
+use crate::observe::node::ViewNodes;
 use crate::observe::pod::Trouble;
 use crate::observe::pod_end;
 use crate::reconcile::apply::ApplyError;
@@ -31,6 +33,7 @@ use crate::reconcile::decide::restart::{self, Decision, Observation};
 use crate::reconcile::diagnose::diagnose_and_mend;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::finish::{clean_up, delete_or_requeue, make_anew_with_copy};
+use crate::reconcile::obstacle::{API_ERROR, JOB_UNLABELLED};
 use crate::reconcile::status::events;
 use crate::reconcile::status::{Inputs, Obstacle, Verdict, patch};
 use crate::reconcile::target::Target;
@@ -52,8 +55,8 @@ mod spans;
 pub mod status;
 pub mod target;
 
-/// How long after the Job was created the status is written: its pods exist by then, and one write covers them.
-const STATUS_DELAY: Duration = Duration::from_millis(100);
+/// After so long without an answer to a call the status says so.
+const SILENCE: Duration = Duration::from_secs(8);
 
 /// Whether this reconcile may have to act, and not only to report: there is no Job yet, or the spec was edited.
 pub fn has_priority(object: &Cluster, context: &Context) -> bool {
@@ -67,6 +70,7 @@ pub fn has_priority(object: &Cluster, context: &Context) -> bool {
 
 /// Reconciles one MiniCluster.
 pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+    let begin = Instant::now();
     let target = context.latest(Target::of(&object));
     let job = context.index.job(&target.key).filter(|job| job.is_of(&target.uid));
     let target = target.with_queueing_of(job.as_ref());
@@ -76,54 +80,126 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     }
     let known = with_losses(&target, &context);
     let decision = decide(&target, checked.as_ref().ok(), &known, &context);
-    if let Decision::Restart { job_uid, is_there, .. } = &decision {
-        let before = context.index.job(&target.key);
-        let now = context.writer.read_job(&context.index, &target.key).await?;
-        if now.as_ref().map(|job| &job.uid) != is_there.then_some(job_uid)
-            || decide(&target, checked.as_ref().ok(), &known, &context) != decision
-        {
-            tracing::info!(was = ?before.map(|job| job.uid), "the cached Job is out of date: reconciling again");
-            return Ok(Action::requeue(STATUS_DELAY));
+    let done = {
+        let mut work = pin!(carry_out(&object, &decision, &target, &known, checked.as_ref().ok(), &context));
+        match tokio::time::timeout(SILENCE, work.as_mut()).await {
+            Ok(done) => done,
+            Err(_) => {
+                let silent = silent_api_server();
+                let after = new_status(&target, &known, &checked, (Some(&silent), None), None, &context);
+                // A status that cannot be written either is no reason to end the work.
+                drop(write_status(&object, &target, &after, &context).await);
+                work.await
+            }
         }
-        return start_anew(&object, &target, &known, &decision, &context).await;
+    };
+    match &done {
+        Ok(Done::MadeJob) => context.note_job_created(&target.uid, Instant::now()),
+        Ok(Done::Restarted | Done::OutOfDate) => {}
+        Ok(Done::All | Done::OutOfTime) => return report(&object, &checked, &decision, done, &context, begin).await,
+        Err(error) => {
+            if error.is_of_terminating_namespace() {
+                context.note_terminating(&target.key.namespace, Instant::now());
+            }
+            return report(&object, &checked, &decision, done, &context, begin).await;
+        }
     }
-    let done = carry_out(&decision, &target, checked.as_ref().ok(), &context).await;
-    if let Ok(Done::MadeJob) = done {
-        context.note_job_created(&target.uid, Instant::now());
-        context.clear_failures(&target.key);
-        return Ok(Action::requeue(STATUS_DELAY));
-    }
-    let over = match (&decision, &done) {
+    Ok(Action::requeue(context.pause_after_change(&target.key, Instant::now())))
+}
+
+/// Writes the status after a decision was carried out, or was not, and does what follows the end.
+async fn report(
+    object: &Cluster,
+    checked: &Result<ValidMiniCluster, Vec<Problem>>,
+    decision: &Decision,
+    done: Result<Done, ReconcileError>,
+    context: &Context,
+    begin: Instant,
+) -> Result<Action, ReconcileError> {
+    // A status may have been written meanwhile.
+    let target = context.latest(Target::of(object));
+    let job = context.index.job(&target.key).filter(|job| job.is_of(&target.uid));
+    let target = target.with_queueing_of(job.as_ref());
+    let known = with_losses(&target, context);
+    let over = match (decision, &done) {
         (Decision::Ended { reason, message }, _) => Some(ended_job(&target, reason, message)),
         (_, Ok(Done::OutOfTime)) => {
             Some(ended_job(&target, "DeadlineExceeded", "deadlineSeconds exceeded before it could restart"))
         }
         _ => None,
     };
-    let look = diagnose_and_mend(&target, checked.as_ref().ok(), &context).await?;
-    let warning = look.as_ref().and_then(|(warning, _)| warning.as_ref());
-    let after = new_status(&target, &known, &checked, (done.as_ref().err(), over.as_ref()), warning, &context);
-    let later = write_status(&object, &target, &after, &context).await?;
+    let look = diagnose_and_mend(&target, checked.as_ref().ok(), context).await;
+    let warning = look.as_ref().ok().and_then(|look| look.as_ref()?.0.as_ref());
+    // The first that failed comes first: what follows from it may pass with it.
+    let error = done.as_ref().err().or(look.as_ref().err());
+    let obstacle = error.filter(|error| is_told(error, &target, context, begin)).map(ReconcileError::as_obstacle);
+    let after = new_status(&target, &known, checked, (obstacle.as_ref(), over.as_ref()), warning, context);
+    let written = write_status(object, &target, &after, context).await;
     done?;
+    let (look, later) = (look?, written?);
     if later.is_none() {
-        clean_up(&target, checked.as_ref().ok(), &after, &context).await?;
-        make_anew_with_copy(&target, &after, &context).await?;
+        clean_up(&target, checked.as_ref().ok(), &after, context).await?;
+        make_anew_with_copy(&target, &after, context).await?;
     }
-    let action = delete_or_requeue(&target, &after, &context).await?;
+    let action = delete_or_requeue(&target, &after, context).await?;
     context.clear_failures(&target.key);
     let sooner = later.or(look.map(|(_, wait)| wait));
     Ok(sooner.map_or(action, Action::requeue))
 }
 
+/// Whether the status says what failed: what a person can help with at once, anything else when it lasts, or while the
+/// status says it already.
+fn is_told(error: &ReconcileError, target: &Target, context: &Context, begin: Instant) -> bool {
+    let is_said = || target.status.reason.as_deref() == Some(error.as_obstacle().reason);
+    error.obstacle().is_some() || is_said() || context.is_lasting(&target.key, error, begin, Instant::now())
+}
+
+/// Says in the status that a reconcile was given up, if that lasts.
+pub async fn report_crowd(object: &Cluster, context: &Context) {
+    let (target, error, now) = (context.latest(Target::of(object)), ReconcileError::Crowd, Instant::now());
+    if !context.is_lasting(&target.key, &error, now, now) {
+        return;
+    }
+    let (known, checked) = (with_losses(&target, context), target.validate());
+    let after = new_status(&target, &known, &checked, (Some(&error.as_obstacle()), None), None, context);
+    if let Err(error) = write_status(object, &target, &after, context).await {
+        crate::health::log::warn("failed to write a status", &error);
+    }
+}
+
+fn silent_api_server() -> Obstacle {
+    let message = format!(
+        "creating the MiniCluster's objects: the API server has not answered for {} s. Is an admission webhook slow or \
+         down (kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations)?",
+        SILENCE.as_secs()
+    );
+    Obstacle { reason: API_ERROR, message }
+}
+
 /// Carries out a decision about the Job as a whole, or creates and changes what is missing or differs.
 async fn carry_out(
+    object: &Cluster,
     decision: &Decision,
     target: &Target,
+    known: &MiniClusterStatus,
     cluster: Option<&ValidMiniCluster>,
     context: &Context,
 ) -> Result<Done, ReconcileError> {
     match decision {
-        Decision::Restart { .. } | Decision::Ended { .. } => Ok(Done::All),
+        Decision::Ended { .. } => Ok(Done::All),
+        Decision::Restart { job_uid, is_there, .. } => {
+            if context.is_terminating(&target.key.namespace, Instant::now()) {
+                return Err(ApplyError::NamespaceTerminating.into());
+            }
+            let now = context.writer.read_job(&context.index, &target.key, &target.uid).await?;
+            if now.as_ref().map(|job| &job.uid) != is_there.then_some(job_uid)
+                || decide(target, cluster, known, context) != *decision
+            {
+                tracing::info!(job = ?now.map(|job| job.uid), "the cached Job is out of date: reconciling again");
+                return Ok(Done::OutOfDate);
+            }
+            start_anew(object, target, known, decision, context).await
+        }
         Decision::Wait => {
             let message = "the Job was deleted, but its pods still run: the MiniCluster restarts when they are gone";
             Err(ApplyError::from(Obstacle { reason: "WaitingForPods", message: message.to_owned() }).into())
@@ -221,14 +297,12 @@ async fn start_anew(
     known: &MiniClusterStatus,
     decision: &Decision,
     context: &Context,
-) -> Result<Action, ReconcileError> {
-    let Decision::Restart { job_uid, is_there, reason, message, limit } = decision else {
-        return Ok(Action::await_change());
-    };
+) -> Result<Done, ReconcileError> {
+    let Decision::Restart { job_uid, is_there, reason, message, limit } = decision else { return Ok(Done::All) };
     let after = restart::with_counted_restart(known, job_uid, reason, message, *limit, Timestamp::now());
     if let Some(change) = patch::patch(target, &target.status, &after) {
         let counted = context.writer.patch_status_if_unchanged(&target.key, target.resource_version, &change).await?;
-        let Some(version) = counted else { return Ok(Action::await_change()) };
+        let Some(version) = counted else { return Ok(Done::All) };
         context.remember_status(&target.uid, version, &after, Instant::now());
     }
     tracing::info!(reason, message, count = after.restart_count, "restarting the MiniCluster");
@@ -236,8 +310,7 @@ async fn start_anew(
         context.writer.delete_job(&target.key, job_uid).await?;
     }
     context.writer.write_events(object, events::started_anew(&after).as_slice()).await;
-    context.clear_failures(&target.key);
-    Ok(Action::requeue(STATUS_DELAY))
+    Ok(Done::Restarted)
 }
 
 /// A stand-in for a Job that has ended and is gone, with the verdict that it would have.
@@ -298,17 +371,32 @@ fn trace_end(object: &Cluster, target: &Target, after: &MiniClusterStatus, conte
     }
 }
 
+fn is_unlabelled(obstacle: Option<&Obstacle>) -> bool {
+    obstacle.is_some_and(|obstacle| obstacle.reason == JOB_UNLABELLED)
+}
+
 /// Computes the status as it should be now.
 fn new_status(
     target: &Target,
     known: &MiniClusterStatus,
     checked: &Result<ValidMiniCluster, Vec<Problem>>,
-    (error, over): (Option<&ReconcileError>, Option<&JobSeen>),
+    (obstacle, over): (Option<&Obstacle>, Option<&JobSeen>),
     warning: Option<&Trouble>,
     context: &Context,
 ) -> MiniClusterStatus {
     let observed = context.index.observed(&target.key);
-    let there = observed.job_of(&target.uid).map(|job| restart::unless_given_up(known, job));
+    let cluster = checked.as_ref().ok();
+    let placement = cluster.map(render::placement::of_pods).unwrap_or_default();
+    let nodes = context.index.view_nodes(&placement);
+    let copied_for = match &nodes {
+        ViewNodes::Old(node) if cluster.is_some_and(|it| render::view::depends_on_nodes(it, &context.options)) => {
+            Some(node.clone())
+        }
+        _ => None,
+    };
+    // Nobody watches a Job without its label: it is as it was seen last.
+    let unseen = || observed.last_job.as_deref().filter(|last| last.is_of(&target.uid) && is_unlabelled(obstacle));
+    let there = observed.job_of(&target.uid).or_else(unseen).map(|job| restart::unless_given_up(known, job));
     let job = over.or(there.as_deref());
     status::without_panic(status::status(&Inputs {
         name: &target.key.name,
@@ -327,8 +415,9 @@ fn new_status(
             .iter()
             .filter(|pod| job.is_some_and(|job| pod.job_uid.as_ref() == Some(&job.uid)))
             .collect(),
-        obstacle: error.and_then(ReconcileError::obstacle),
-        nodes_mount_images: context.index.nodes_mount_images(),
+        obstacle,
+        nodes_mount_images: nodes == ViewNodes::Mount,
+        copied_for: copied_for.as_deref(),
         disks: checked.as_ref().ok().and_then(|cluster| context.index.disks_of(cluster)),
         warning,
         now: Timestamp::now(),

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::error::ReconcileError;
 use crate::observe::Key;
+use crate::observe::node::ViewNodes;
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 use crate::reconcile::decide::next_action::{self, Differences, NextAction, ServicesPod};
@@ -27,6 +28,10 @@ pub(super) enum Done {
     All,
     /// The Job was created or is about to be created again: the next reconcile does the rest, and others may go first.
     MadeJob,
+    /// A restart was counted, and the earlier Job deleted.
+    Restarted,
+    /// The cached Job differs from the API server's.
+    OutOfDate,
     /// No Job is created: earlier starts have used up `deadlineSeconds`.
     OutOfTime,
 }
@@ -54,6 +59,9 @@ pub(super) async fn create_or_update(
             Err(ApplyError::from(Obstacle { reason: "NameTaken", message }).into())
         }
         NextAction::Create { facts } => {
+            if context.is_terminating(&target.key.namespace, Instant::now()) {
+                return Err(ApplyError::NamespaceTerminating.into());
+            }
             join_index(target, cluster, context);
             let facts = Facts { gangs: gang::served(cluster, context).await?, ..facts };
             let mut objects = self::objects(cluster, &facts, context)?;
@@ -149,7 +157,8 @@ pub(super) fn objects(
     facts: &Facts,
     context: &Context,
 ) -> Result<render::Objects, ReconcileError> {
-    let facts = Facts { nodes_mount_images: context.index.nodes_mount_images(), ..facts.clone() };
+    let nodes = context.index.view_nodes(&render::placement::of_pods(cluster));
+    let facts = Facts { nodes_mount_images: nodes == ViewNodes::Mount, ..facts.clone() };
     Ok(render::objects(cluster, &context.options, &facts, random::generate(cluster)?)?)
 }
 
@@ -178,7 +187,7 @@ async fn refuse_unsupported(objects: &render::Objects, key: &Key, context: &Cont
     if let Some(message) = render::requirements::too_large(objects) {
         return Err(ApplyError::from(Obstacle { reason: "TooLarge", message }).into());
     }
-    if !render::requirements::beyond_floor(objects, context.index.nodes_mount_images()) {
+    if !render::requirements::beyond_floor(objects, context.index.has_node_for_images()) {
         return Ok(());
     }
     let minor = context.reader.kubernetes_minor().await.map_err(ReconcileError::Version)?;

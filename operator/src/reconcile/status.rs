@@ -61,8 +61,10 @@ pub struct Inputs<'a> {
     /// The Job's lead pods that are gone, as last seen.
     pub gone: Vec<&'a PodSeen>,
     pub obstacle: Option<&'a Obstacle>,
-    /// Every node is known to mount images.
+    /// Every node that the pods may use is known to mount images.
     pub nodes_mount_images: bool,
+    /// The node that keeps the view from being mounted, where it would be mounted otherwise.
+    pub copied_for: Option<&'a str>,
     /// The volumes of CSI drivers. None: the other PersistentVolumes or storage classes are not known.
     pub disks: Option<Vec<DiskSeen>>,
     /// The last warning event about what waits although no status says why.
