@@ -6,6 +6,7 @@
 //!
 //! Labels say where an object belongs; whether it is ours is decided by its owner's uid, which nobody else can choose.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -234,7 +235,8 @@ impl Index {
     }
 
     /// Whether the nodes that pods with this placement may use can mount an image as a volume.
-    pub fn view_nodes(&self, placement: &Placement) -> ViewNodes {
+    pub fn view_nodes(&self, placement: impl FnOnce() -> Placement) -> ViewNodes {
+        let placement = LazyCell::new(placement);
         let state = self.state();
         if state.nodes.is_empty() {
             return ViewNodes::Unknown;

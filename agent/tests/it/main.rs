@@ -27,3 +27,4 @@ mod python;
 mod restful;
 mod scheduler;
 mod snippets;
+mod stop_stages;

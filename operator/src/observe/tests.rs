@@ -1,5 +1,7 @@
 use super::*;
 
+mod ends;
+
 /// A queue suspends a Job by itself: the watch of pods may tell of it before that of Jobs.
 #[test]
 fn pods_that_a_suspension_takes_are_no_losses_whichever_watch_tells_first() {
@@ -39,7 +41,7 @@ fn old_node_counts_only_for_pods_that_may_use_it() {
     };
     let index = Index::default();
     let nodes =
-        |spec: &str| index.view_nodes(&crate::reconcile::render::placement::of_pods(&crate::testing::cluster(spec)));
+        |spec: &str| index.view_nodes(|| crate::reconcile::render::placement::of_pods(&crate::testing::cluster(spec)));
     assert_eq!(nodes(""), ViewNodes::Unknown);
     index.update_node("old", node("old", "containerd://1.6.20", true));
     assert_eq!(nodes(""), ViewNodes::AllOld);

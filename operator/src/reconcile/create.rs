@@ -157,7 +157,7 @@ pub(super) fn objects(
     facts: &Facts,
     context: &Context,
 ) -> Result<render::Objects, ReconcileError> {
-    let nodes = context.index.view_nodes(&render::placement::of_pods(cluster));
+    let nodes = context.index.view_nodes(|| render::placement::of_pods(cluster));
     let facts = Facts { nodes_mount_images: nodes == ViewNodes::Mount, ..facts.clone() };
     Ok(render::objects(cluster, &context.options, &facts, random::generate(cluster)?)?)
 }
