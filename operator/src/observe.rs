@@ -6,14 +6,12 @@
 //!
 //! Labels say where an object belongs; whether it is ours is decided by its owner's uid, which nobody else can choose.
 
-use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use flux_shared::crd::v1alpha2;
 use flux_shared::crd::v1alpha2::LostPod;
 use flux_shared::validate::ValidMiniCluster;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::labels;
 use pod_end::{End, LOST_KEPT, end_of, has_failed_by_itself, loss};
@@ -33,9 +31,11 @@ pub mod storage;
 pub mod watch;
 pub mod workload;
 
+pub use partial::{controller_uid, is_minicluster};
+
 use job::JobSeen;
 use members::Members;
-use node::{NodeSeen, Placement, ViewNodes};
+use node::{NodeSeen, Nodes, Placement, ViewNodes};
 use pod::PodSeen;
 use service::ServiceSeen;
 use storage::{Disk, DiskSeen, Storage, Volumes};
@@ -71,18 +71,6 @@ impl std::fmt::Display for Key {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}/{}", self.namespace, self.name)
     }
-}
-
-/// The uid of the controlling owner.
-pub fn controller_uid(metadata: &ObjectMeta) -> Option<&str> {
-    let owners = metadata.owner_references.as_deref().unwrap_or_default();
-    owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
-}
-
-/// Whether an owner is a MiniCluster, of any version: others may have a kind of this name.
-pub fn is_minicluster(owner: &OwnerReference) -> bool {
-    let group = owner.api_version.split_once('/').map(|(group, _)| group);
-    owner.kind == v1alpha2::KIND && group == Some(v1alpha2::GROUP)
 }
 
 fn uid(metadata: &ObjectMeta) -> String {
@@ -143,7 +131,7 @@ struct State {
     /// The MiniClusters that use a headless Service, which are woken when it is deleted.
     members: Members,
     /// Nodes that pods may be put on, by name.
-    nodes: BTreeMap<String, NodeSeen>,
+    nodes: Nodes,
     storage: Storage,
 }
 
@@ -222,38 +210,22 @@ impl Index {
 
     /// A node's current state. None: no pod can be scheduled there, or the node is gone.
     pub fn update_node(&self, name: &str, node: Option<NodeSeen>) {
-        let nodes = &mut self.state().nodes;
-        match node {
-            Some(node) => drop(nodes.insert(name.to_owned(), node)),
-            None => drop(nodes.remove(name)),
-        }
+        self.state().nodes.update(name, node);
     }
 
     /// A list of nodes is complete: what it has not is gone.
     pub fn keep_nodes(&self, listed: &HashSet<String>) {
-        self.state().nodes.retain(|name, _| listed.contains(name));
+        self.state().nodes.keep(listed);
     }
 
     /// Whether the nodes that pods with this placement may use can mount an image as a volume.
     pub fn view_nodes(&self, placement: impl FnOnce() -> Placement) -> ViewNodes {
-        let placement = LazyCell::new(placement);
-        let state = self.state();
-        if state.nodes.is_empty() {
-            return ViewNodes::Unknown;
-        }
-        if !state.has_node_for_images() {
-            return ViewNodes::AllOld;
-        }
-        let old = state.nodes.values().find_map(|node| match node {
-            NodeSeen::Old(old) if placement.may_use(old) => Some(old.to_string()),
-            _ => None,
-        });
-        old.map_or(ViewNodes::Mount, ViewNodes::Old)
+        self.state().nodes.view_nodes(placement)
     }
 
     /// Whether a node is known that can mount images.
     pub fn has_node_for_images(&self) -> bool {
-        self.state().has_node_for_images()
+        self.state().nodes.has_one_for_images()
     }
 
     /// Whether a node is known that takes pods; also false if the operator may not list nodes.
@@ -426,10 +398,6 @@ impl State {
         if self.clusters.get(key).is_some_and(|observed| observed.is_empty()) {
             self.clusters.remove(key);
         }
-    }
-
-    fn has_node_for_images(&self) -> bool {
-        self.nodes.values().any(|node| *node == NodeSeen::MountsImages)
     }
 
     /// A map keeps the room of its largest time.

@@ -58,7 +58,7 @@ pub mod status;
 pub mod target;
 
 /// After so long without an answer to a call the status says so.
-const SILENCE: Duration = Duration::from_secs(8);
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// Whether this reconcile may have to act, and not only to report: there is no Job yet, or the spec was edited.
 pub fn has_priority(object: &Cluster, context: &Context) -> bool {
@@ -203,6 +203,13 @@ async fn carry_out(
             start_anew(object, target, known, decision, context).await
         }
         Decision::Wait => {
+            // A Job that has lost its label is gone for the watch alone.
+            if !context.index.has_job(&target.key) {
+                let job = context.writer.read_job(&context.index, &target.key, &target.uid).await?;
+                if job.is_some_and(|job| job.is_of(&target.uid)) {
+                    return Ok(Done::OutOfDate);
+                }
+            }
             let message = "the Job was deleted, but its pods still run: the MiniCluster restarts when they are gone";
             Err(ApplyError::from(Obstacle { reason: "WaitingForPods", message: message.to_owned() }).into())
         }

@@ -36,8 +36,8 @@ const IDLE_MAX: Duration = Duration::from_secs(295);
 const PAGE_MAX: u32 = 500;
 /// The next page has twice as many objects while pages are smaller than this, in bytes.
 const SMALL: usize = 1 << 20;
-/// A page of more bytes is dropped and asked for again with fewer objects: its first ones were small, and one object may have
-/// 1.5 MiB.
+/// A page of more bytes is dropped and asked for again with fewer objects: its first ones were small, and one object may
+/// have 1.5 MiB.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
 
 /// What is listed and watched.

@@ -1,6 +1,7 @@
 //! What the operator keeps of a node: whether it can mount an image as a volume, and if not, which pods it may get.
 
-use std::collections::BTreeMap;
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, HashSet};
 
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
 use serde::Deserialize;
@@ -175,6 +176,46 @@ pub enum ViewNodes {
     AllOld,
     /// Some can, and this one cannot, and they may use it.
     Old(String),
+}
+
+/// The nodes that take pods, by name.
+#[derive(Debug, Default)]
+pub(super) struct Nodes(BTreeMap<String, NodeSeen>);
+
+impl Nodes {
+    pub(super) fn update(&mut self, name: &str, node: Option<NodeSeen>) {
+        match node {
+            Some(node) => drop(self.0.insert(name.to_owned(), node)),
+            None => drop(self.0.remove(name)),
+        }
+    }
+
+    pub(super) fn keep(&mut self, listed: &HashSet<String>) {
+        self.0.retain(|name, _| listed.contains(name));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn has_one_for_images(&self) -> bool {
+        self.0.values().any(|node| *node == NodeSeen::MountsImages)
+    }
+
+    pub(super) fn view_nodes(&self, placement: impl FnOnce() -> Placement) -> ViewNodes {
+        let placement = LazyCell::new(placement);
+        if self.is_empty() {
+            return ViewNodes::Unknown;
+        }
+        if !self.has_one_for_images() {
+            return ViewNodes::AllOld;
+        }
+        let old = self.0.values().find_map(|node| match node {
+            NodeSeen::Old(old) if placement.may_use(old) => Some(old.to_string()),
+            _ => None,
+        });
+        old.map_or(ViewNodes::Mount, ViewNodes::Old)
+    }
 }
 
 #[cfg(test)]

@@ -117,8 +117,8 @@ pub const ORDER: &[(&str, &[&str])] = &[
         &[
             "render",
             "target",
-            "lookups",
             "previous_status",
+            "lookups",
             "decide",
             "obstacle",
             "apply",
