@@ -29,6 +29,7 @@ mod munge;
 mod node_network;
 mod notices;
 mod options;
+mod own_paths;
 mod program;
 mod python;
 mod resolved;

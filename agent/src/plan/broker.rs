@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::error::RenderError;
 use super::{Content, Mode, PlanError, Planned, Resolved, Step, discovery, hosts, scheduler};
-use crate::known_paths::SYSTEM_CONFIG;
+use crate::known_paths::{SYSTEM_CONFIG, SYSTEM_RUN};
 
 /// The directories of Flux. Flux's user owns those that it writes to, and no folder above them.
 pub fn directories(resolved: &Resolved) -> Vec<Planned> {
@@ -56,7 +56,7 @@ pub fn config(resolved: &Resolved) -> Result<Planned, PlanError> {
 /// Links from the files' paths in the first documents to where they are. With a view they were made when it was
 /// brought in; without one they may have been made by the agent's installer.
 pub fn documented_links(resolved: &Resolved) -> Vec<Planned> {
-    let mut links: Vec<Planned> = system_link(resolved).into_iter().collect();
+    let mut links: Vec<Planned> = system_link(resolved).into_iter().chain(socket_link(resolved)).collect();
     if resolved.spec.view.enabled {
         return links;
     }
@@ -80,6 +80,22 @@ fn system_link(resolved: &Resolved) -> Option<Planned> {
         false => (SYSTEM_CONFIG.to_owned(), config, "/etc"),
     };
     facts.is_writable(place).then(|| Planned::with(&["etc"], Step::Link { path, target }))
+}
+
+/// The link at v1alpha1's path of the broker's socket, if it can be made. (The folder is a real one: a link to the socket's own
+/// folder would make the second link one to itself.)
+fn socket_link(resolved: &Resolved) -> Vec<Planned> {
+    let facts = resolved.facts;
+    let is_there = facts.is_present(SYSTEM_RUN);
+    let can_be_made = facts.is_writable(if is_there { SYSTEM_RUN } else { "/run" });
+    if !resolved.is_system_like() || resolved.spec.flux.disable_socket || !can_be_made {
+        return Vec::new();
+    }
+    let owner = resolved.agent_owner();
+    let folder = Step::Directory { path: SYSTEM_RUN.to_owned(), mode: Mode(0o755), owner };
+    let link = Step::Link { path: format!("{SYSTEM_RUN}/local"), target: resolved.paths.socket() };
+    let folder = (!is_there).then(|| Planned::with(&["run", "uid"], folder));
+    folder.into_iter().chain([Planned::with(&["run"], link)]).collect()
 }
 
 #[derive(Serialize)]

@@ -5,8 +5,8 @@ use flux_shared::command_words::Word;
 
 use super::resolved::{hold_stop, kill_after};
 use super::{
-    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, node_network, options, python,
-    runner, snippets, topology, user,
+    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, node_network, options, own_paths,
+    python, runner, snippets, topology, user,
 };
 
 /// How often a follower's broker is started again before the pod gives up.
@@ -76,13 +76,15 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
     let mut facts = vec![resolved.flux_fact(), "grace_period"];
     facts.extend(parent.iter().map(|_| "cluster_domain"));
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
+    let mut environment = own_paths::changes(resolved);
+    environment.extend([python::variable(resolved), node_network::variable(resolved)].into_iter().flatten());
     let launch = Launch {
         label: "fluxstart",
         part: Part::Follower,
         argv: argv.chain(options).collect(),
         program: Vec::new(),
         run_as,
-        environment: [python::variable(resolved), node_network::variable(resolved)].into_iter().flatten().collect(),
+        environment,
         stdout: Stdout::Inherit,
         signals: runner::signals(&runner.prefix),
         drain,

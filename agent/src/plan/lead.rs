@@ -7,7 +7,7 @@ use super::program::{self, Initial};
 use super::resolved::kill_after;
 use super::{
     AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, node_network,
-    options, python, runner, snippets, user,
+    options, own_paths, python, runner, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
@@ -73,14 +73,16 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     }
     let run_as = user::run_as(resolved);
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
+    let mut environment = own_paths::changes(resolved);
     let told = [python::variable(resolved), discovery::broker_variable(resolved), node_network::variable(resolved)];
+    environment.extend(told.into_iter().flatten());
     let launch = Launch {
         label: "fluxstart",
         part: Part::Lead,
         argv,
         program: initial.program,
         run_as,
-        environment: told.into_iter().flatten().collect(),
+        environment,
         stdout: initial.stdout,
         signals: runner::signals(prefix),
         socket: runner::socket(resolved),
@@ -129,6 +131,7 @@ fn wrapper(resolved: &Resolved) -> Vec<String> {
     words.extend(waits_for_jobs.then(|| "--jobs".into()));
     words.extend(python::kept_from_program(resolved));
     words.extend(node_network::kept_from_program(resolved));
+    words.extend(own_paths::given_to_program(resolved));
     words.push("--".into());
     words
 }

@@ -97,7 +97,8 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
     let read = |path: &str| std::fs::read_to_string(image.at(path)).unwrap_or_default();
     let user_home = spec.runner.user.as_ref().map_or_else(String::new, |user| format!("/home/{}", user.name));
     let archive = spec.archive.clone().unwrap_or_default();
-    let usual = ["/home/flux-operator", CURVE_FILE, "/", "/etc", "/etc/flux/config", "/tmp", "/var/tmp"];
+    let usual =
+        ["/home/flux-operator", CURVE_FILE, "/", "/etc", "/etc/flux/config", "/run", "/run/flux", "/tmp", "/var/tmp"];
     let asked: Vec<&str> = usual
         .into_iter()
         .chain([user_home.as_str(), &archive])

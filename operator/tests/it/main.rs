@@ -33,3 +33,4 @@ mod stuck;
 mod tenants;
 mod traces;
 mod webhook;
+mod zero_values;

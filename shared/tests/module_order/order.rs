@@ -239,6 +239,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "scheduler",
             "restful",
             "python",
+            "own_paths",
             "discovery",
             "archive",
             "curve",
