@@ -293,6 +293,25 @@ impl Cli {
     }
 }
 
+impl Cli {
+    /// Whether it reads signals itself, from the first one that came: a container's own program, or one that runs others.
+    pub fn takes_signals(&self) -> bool {
+        matches!(
+            self.command,
+            Command::Run { .. }
+                | Command::Sidecar { .. }
+                | Command::Install { .. }
+                | Command::View { .. }
+                | Command::Time { .. }
+                | Command::Batch(_)
+                | Command::Program(_)
+                | Command::Diagnostics
+                | Command::Accounting { .. }
+                | Command::Restful(_)
+        )
+    }
+}
+
 /// In the init container of the agent's image: installs the binary, and lays out the shared volume or links the view.
 fn install_binary(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBuf>) -> Result<(), Failure> {
     // One volume for everything: the view's container or the entrypoint lays it out.

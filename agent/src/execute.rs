@@ -35,12 +35,12 @@ use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
-use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, Role, Step};
+use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, Step};
 use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
 use crate::report::log;
-use crate::supervise::Supervisor;
+use crate::supervise::{Interrupted, Supervisor};
 use curve::Certificate;
 pub use executor::Options;
 use executor::{Executor, Flow, wait_failed};
@@ -69,6 +69,7 @@ pub async fn execute(
     if plan.steps.iter().any(|planned| matches!(planned.step, Step::PublishArchive { .. })) {
         ending.archive_not_saved = Some("the pod ended before it could be saved".into());
     }
+    supervisor.set_kill_after(plan.kill_after.map(Duration::from_secs_f64));
     let mut executor = Executor::new(plan, options, supervisor, timeline, ending);
     let result = executor.all_steps(plan, again).await;
     executor.record_what_followed(&result);
@@ -82,12 +83,12 @@ impl Executor<'_> {
         let is_replan = |planned: &Planned| planned.step == Step::Replan;
         let before = plan.steps.iter().position(is_replan).map_or(plan.steps.len(), |at| at + 1);
         let (first, rest) = plan.steps.split_at(before);
-        let mut done = self.steps(&plan.role, first).await?;
+        let mut done = self.steps(first).await?;
         // No program stands before Replan: unless the container has ended, all of the rest is still to be done.
         if matches!(done, Done::Went(_)) && !rest.is_empty() {
             let plan = again()?;
             let after = plan.steps.iter().position(is_replan).map_or(0, |at| at + 1);
-            done = self.steps(&plan.role, &plan.steps[after..]).await?;
+            done = self.steps(&plan.steps[after..]).await?;
         }
         Ok(match done {
             Done::Exit(code) => code,
@@ -95,19 +96,21 @@ impl Executor<'_> {
         })
     }
 
-    async fn steps(&mut self, role: &Role, steps: &[Planned]) -> Result<Done, Failure> {
+    async fn steps(&mut self, steps: &[Planned]) -> Result<Done, Failure> {
         let mut code = None;
         for planned in steps {
-            if code.is_none()
-                && let Some(signal) = self.supervisor.take_stop_signal()
-            {
-                tracing::info!(stage = "stop", "received signal {signal}: stopping");
-                return Ok(Done::Exit(stop_code(role, signal)));
+            match (self.supervisor.stop(), code) {
+                (Some(stop), None) => {
+                    tracing::info!(stage = "stop", "received signal {}: stopping", stop.signal);
+                    return Ok(Done::Exit(self.stop_code(stop)));
+                }
+                (Some(_), Some(_)) if self.skip_after_stop(&planned.step) => continue,
+                _ => {}
             }
             if planned.step == Step::Stay && code.is_some_and(|code| code != 0) {
                 break;
             }
-            match self.step_with_retries(&planned.step, role).await {
+            match self.step_with_retries(&planned.step).await {
                 Ok(Flow::Next) => {}
                 Ok(Flow::Ended(with)) => code = Some(with),
                 // The job's own failure is never hidden by what comes after it.
@@ -127,8 +130,17 @@ impl Executor<'_> {
         Ok(Done::Went(code))
     }
 
+    /// Whether this step after the program is left out because of the stop: a snippet, which says so.
+    fn skip_after_stop(&mut self, step: &Step) -> bool {
+        let Step::Snippet(snippet) = step else { return false };
+        let line = format!("the pod was stopped: the snippet {} does not run", snippet.name);
+        tracing::info!(stage = snippet.name, "{line}");
+        self.ending.note(line);
+        true
+    }
+
     /// Executes a step, again if its failure may be temporary: every step may run twice.
-    async fn step_with_retries(&mut self, step: &Step, role: &Role) -> Result<Flow, Failure> {
+    async fn step_with_retries(&mut self, step: &Step) -> Result<Flow, Failure> {
         let mut attempts = Attempts::new(self.options.patience, self.options.activity_file.clone());
         loop {
             let failure = match self.step(step).await {
@@ -138,7 +150,7 @@ impl Executor<'_> {
             match attempts.after(failure, Awaited::Volume, self.supervisor).await? {
                 AfterFailure::Retry => {}
                 AfterFailure::GiveUp(failure) => return Err(failure),
-                AfterFailure::Stop(signal) => return Ok(Flow::Exit(stop_code(role, signal))),
+                AfterFailure::Stop(stop) => return Ok(Flow::Exit(self.stop_code(stop))),
             }
         }
     }
@@ -235,7 +247,10 @@ impl Executor<'_> {
         }
         tracing::info!(stage = "lead", "{cause}; waiting for the operator to restart this MiniCluster");
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
-        stopped.map_err(wait_failed).map(|ended| Flow::Exit(ended.map_or_else(of_signal, |()| 0)))
+        match stopped.map_err(wait_failed)? {
+            Interrupted::Stopped(stop) => Ok(Flow::Exit(of_signal(stop.signal))),
+            Interrupted::Done(()) => Ok(Flow::Exit(0)),
+        }
     }
 
     fn exports(&self, variables: &std::collections::BTreeMap<String, flux_shared::command_words::Word>) -> Vec<u8> {
@@ -251,9 +266,9 @@ impl Executor<'_> {
             self.supervisor.unless_stopped(parent.wait(self.waits.parent_deadline.map(Duration::from_secs))).await;
         let reached = match waited.map_err(wait_failed)? {
             // Whether the lead stays is not known; if it does, another pod may come in place of this one.
-            Err(_) => return Ok(Flow::Exit(REPLACE)),
-            Ok(Err(missing)) => return Err(follower::unreachable_parent(host, &missing)),
-            Ok(Ok(reached)) => reached,
+            Interrupted::Stopped(_) => return Ok(Flow::Exit(REPLACE)),
+            Interrupted::Done(Err(missing)) => return Err(follower::unreachable_parent(host, &missing)),
+            Interrupted::Done(Ok(reached)) => reached,
         };
         self.timeline.record_until("dns", begin, reached.resolved);
         self.timeline.record_until("connect", reached.resolved, reached.connected);
@@ -265,15 +280,10 @@ impl Executor<'_> {
         let waited = self.supervisor.unless_stopped(crate::wait::socket::wait_aloud(&real)).await;
         self.timeline.record("socket", begin);
         match waited.map_err(wait_failed)? {
-            Ok(()) => Ok(Flow::Next),
-            Err(signal) => Ok(Flow::Exit(of_signal(signal))),
+            Interrupted::Done(()) => Ok(Flow::Next),
+            Interrupted::Stopped(stop) => Ok(Flow::Exit(of_signal(stop.signal))),
         }
     }
-}
-
-/// The exit code of a container that is stopped before its program has run.
-fn stop_code(role: &Role, signal: i32) -> u8 {
-    if *role == Role::Follower { REPLACE } else { of_signal(signal) }
 }
 
 #[cfg(test)]

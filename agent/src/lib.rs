@@ -35,8 +35,15 @@ use clap::Parser;
 
 /// The whole program.
 pub fn main() -> ExitCode {
+    // Before anything else: as PID 1, a stop signal that is not blocked is dropped by the kernel. A failure shows again
+    // where the event loop starts.
+    let _ = system::signals::block();
     report::log::start();
-    cli::Cli::parse().run()
+    let cli = cli::Cli::parse();
+    if !cli.takes_signals() {
+        let _ = system::signals::unblock();
+    }
+    cli.run()
 }
 
 /// What `flux-agent dry-run` does, for `kubectl minicluster dry-run`; the exit code.

@@ -93,6 +93,9 @@ pub struct Plan {
     /// How long a follower waits.
     #[serde(skip_serializing_if = "Waits::is_empty")]
     pub waits: Waits,
+    /// Seconds after a stop when what has not ended is killed, snippets too; none: the kubelet does that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kill_after: Option<f64>,
     /// Whether tasks are bound to cores by default; none for a sidecar.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
@@ -132,6 +135,7 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
         index: resolved.index(),
         rank: (!matches!(role, Role::Sidecar(_))).then_some(resolved.rank),
         waits: if role == Role::Follower { Waits::of(&resolved) } else { Waits::default() },
+        kill_after: resolved::kill_after(facts),
         binding: matches!(container, ContainerRole::Runner).then(|| resolved.binding.clone()),
         role,
         hostname: resolved.hostname.clone(),

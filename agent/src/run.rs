@@ -27,7 +27,7 @@ use crate::report::ending::Ending;
 use crate::report::failure::{Failure, without_number, write_termination};
 use crate::report::log::{self, Format};
 use crate::spec::ReadError;
-use crate::supervise::Supervisor;
+use crate::supervise::{Interrupted, Stop, Supervisor};
 
 /// Default of `--patience`: how long failures that may be temporary are retried, in seconds.
 const PATIENCE: u64 = 120;
@@ -119,7 +119,7 @@ async fn entrypoint(
     let process = Process::own();
     let planned = plan_with_retries(options, container, &process, &mut supervisor).await;
     let result = match planned {
-        Ok(Ok((plan, mount))) => {
+        Ok(Interrupted::Done((plan, mount))) => {
             log::set_format(options.log_format.unwrap_or_else(|| plan.log.format.into()));
             log::set_quiet(plan.log.quiet);
             timeline.add_earlier(&options.root, &mount);
@@ -129,10 +129,10 @@ async fn entrypoint(
             let how = options.for_execute(container);
             carry_out(plan, &again, how, timeline, ending, &mut supervisor).await
         }
-        Ok(Err(signal)) => Ok(stop_code(signal)),
+        Ok(Interrupted::Stopped(stop)) => Ok(stop_code(stop)),
         Err(failure) => Err(failure),
     };
-    ending.stopped = supervisor.first_stop();
+    ending.stopped = supervisor.stop().map(|stop| stop.at);
     result
 }
 
@@ -178,33 +178,33 @@ fn report_panics(options: &Options) {
     }
 }
 
-/// The plan, once spec and view are there; the inner error is a stop signal.
+/// The plan, once spec and view are there.
 async fn plan_with_retries(
     options: &Options,
     container: &ContainerRole,
     process: &Process,
     supervisor: &mut Supervisor,
-) -> Result<Result<(Plan, String), i32>, Failure> {
+) -> Result<Interrupted<(Plan, String)>, Failure> {
     let mut attempts = Attempts::new(Duration::from_secs(options.patience), options.activity_file(container));
     loop {
         let failure = match plan(options, container, process) {
-            Ok(planned) => return Ok(Ok(planned)),
+            Ok(planned) => return Ok(Interrupted::Done(planned)),
             Err(failure) => failure,
         };
         let awaited = if failure.category == Category::ViewMissing { Awaited::View } else { Awaited::Spec };
         match attempts.after(failure, awaited, supervisor).await? {
             AfterFailure::Retry => {}
             AfterFailure::GiveUp(failure) => return Err(failure),
-            AfterFailure::Stop(signal) => return Ok(Err(signal)),
+            AfterFailure::Stop(stop) => return Ok(Interrupted::Stopped(stop)),
         }
     }
 }
 
 /// The exit code of a stop before the spec is read, when only the index tells who leads.
-fn stop_code(signal: i32) -> u8 {
+fn stop_code(stop: Stop) -> u8 {
     match std::env::var(COMPLETION_INDEX) {
         Ok(index) if index != "0" => REPLACE,
-        _ => of_signal(signal),
+        _ => of_signal(stop.signal),
     }
 }
 

@@ -1,10 +1,12 @@
 //! The only place that waits for children.
 //!
 //! ```text
-//! signalfd ─► Event::Signal ─► terms, policy ─► the child, or its process group
-//!      └─ SIGCHLD ─► reap all ─► Event::Child ─► ours: its end; an adopted orphan: forgotten
+//! signalfd ─► first stop ─► Supervisor::stop, for the life of the process ─► policy ─► the child, or its process group
+//!      ├─ other signals ─► terms ─► the same
+//!      └─ SIGCHLD ─► reap all ─► ours: remembered until it is asked for; an adopted orphan: forgotten
 //! ```
 //!
+//! A stop and a child's end are states, not events: whoever waits when they come, the next one that asks learns of them.
 //! Every signal is blocked and read as an event: none is lost, also as PID 1, and none ends the agent by itself.
 //! A child leads a process group of its own and has the terminal, where there is one, as long as it runs.
 #![expect(clippy::disallowed_methods, reason = "act: starts and ends processes; with all below it")]
@@ -15,25 +17,43 @@ pub mod policy;
 pub mod program;
 pub mod terminal;
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::system::raw::{self, Status};
 use crate::system::signals::{Received, Signals};
 use policy::{AtStop, Order, Policy, Request, SecondStop, Target, Terms};
-use program::Child;
+use program::{Child, Program, StartError};
 
 /// A second stop signal within this time is the first one sent twice (to a process and to its group).
 const SAME_WISH: Duration = Duration::from_millis(200);
 /// How long a program may take to report how the processes that it waited for ended, once these were killed.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// A signal, or a child that ended or stopped.
+/// What has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
+    /// A child ended or was suspended: [`Supervisor::take_end`] says which.
+    Child,
+    /// The first stop signal: [`Supervisor::stop`] has it from now on.
+    Stop,
+    /// Any other signal, also a stop signal after the first.
     Signal(Received),
-    Child(i32, Status),
+}
+
+/// The first stop signal. From then on this process is to end, and starts nothing new of the user's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stop {
+    pub signal: i32,
+    pub at: Instant,
+}
+
+/// What became of work that ends with a stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interrupted<T> {
+    Done(T),
+    Stopped(Stop),
 }
 
 /// How a child ended.
@@ -58,8 +78,8 @@ impl End {
 pub struct Ended {
     pub end: End,
     pub at: Instant,
-    /// The first stop signal that the agent was sent, and when.
-    pub stopped: Option<(i32, Instant)>,
+    /// The stop, if it came before the child's end.
+    pub stopped: Option<Stop>,
     /// The stop signal had to be passed on: nobody else ended the child in time.
     pub passed_on: bool,
     pub first_output: Option<Instant>,
@@ -69,9 +89,18 @@ pub struct Ended {
 #[derive(Debug)]
 pub struct Supervisor {
     signals: Signals,
-    events: VecDeque<Event>,
-    first_stop: Option<Instant>,
+    stop: Option<Stop>,
+    /// Time from the stop to SIGKILL for what has not ended.
+    kill_after: Option<Duration>,
+    /// The children that were started here, until somebody has asked for their end.
+    children: BTreeMap<i32, ChildState>,
     terminal: bool,
+}
+
+#[derive(Debug, Default)]
+struct ChildState {
+    end: Option<End>,
+    is_suspended: bool,
 }
 
 /// Whether a signal is a stop: SIGTERM, SIGINT, SIGHUP.
@@ -85,13 +114,29 @@ impl Supervisor {
         if std::process::id() != 1 {
             nix::sys::prctl::set_child_subreaper(true)?;
         }
-        let (signals, events) = (Signals::new()?, VecDeque::new());
-        Ok(Supervisor { signals, events, first_stop: None, terminal: terminal::is_ours() })
+        let (signals, terminal) = (Signals::new()?, terminal::is_ours());
+        Ok(Supervisor { signals, stop: None, kill_after: None, children: BTreeMap::new(), terminal })
     }
 
-    /// When the first stop signal came.
-    pub fn first_stop(&self) -> Option<Instant> {
-        self.first_stop
+    /// Sets the time from the stop to SIGKILL for whatever runs then; none: there is no time limit.
+    pub fn set_kill_after(&mut self, kill_after: Option<Duration>) {
+        self.kill_after = kill_after;
+    }
+
+    /// The first stop signal, if it has come. Never waits, and gives the same answer ever after.
+    pub fn stop(&mut self) -> Option<Stop> {
+        self.read_signals();
+        self.stop
+    }
+
+    /// When what still runs is killed; none: there was no stop, or there is no time limit.
+    pub fn kill_deadline(&self) -> Option<Instant> {
+        Some(self.stop?.at + self.kill_after?)
+    }
+
+    /// Whether a stop signal that comes now is the first one sent twice.
+    pub fn is_same_wish(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.at.elapsed() < SAME_WISH)
     }
 
     /// Whether there is a terminal to give to children.
@@ -99,12 +144,33 @@ impl Supervisor {
         self.terminal
     }
 
+    /// Starts a program, whose end is remembered until somebody asks for it.
+    pub fn start(&mut self, program: Program) -> Result<Child, StartError> {
+        let child = program.start()?;
+        self.remember(child.pid);
+        Ok(child)
+    }
+
+    /// Remembers the end of this child, which has just been started.
+    pub fn remember(&mut self, pid: i32) {
+        self.children.insert(pid, ChildState::default());
+    }
+
+    /// How this child ended, as far as signals have been read; it is then forgotten.
+    pub fn take_end(&mut self, pid: i32) -> Option<End> {
+        let end = self.children.get(&pid)?.end?;
+        self.children.remove(&pid);
+        Some(end)
+    }
+
+    /// Whether this child was suspended since the last call.
+    fn take_suspended(&mut self, pid: i32) -> bool {
+        self.children.get_mut(&pid).is_some_and(|child| std::mem::take(&mut child.is_suspended))
+    }
+
     /// The next event. Safe to drop and call again.
     pub async fn event(&mut self) -> io::Result<Event> {
         loop {
-            if let Some(event) = self.events.pop_front() {
-                return Ok(event);
-            }
             let received = self.signals.next().await?;
             if let Some(event) = self.classify(received) {
                 return Ok(event);
@@ -112,50 +178,65 @@ impl Supervisor {
         }
     }
 
+    /// Reads the signals that have come, without waiting. Those that are neither a stop nor of a child have nobody to
+    /// be passed on to.
+    fn read_signals(&mut self) {
+        while let Some(received) = self.signals.try_next() {
+            self.classify(received);
+        }
+    }
+
     fn classify(&mut self, received: Received) -> Option<Event> {
         match received.number {
             libc::SIGCHLD => {
                 while let Some((pid, status)) = raw::reap() {
-                    self.events.push_back(Event::Child(pid, status));
+                    self.note(pid, status);
                 }
-                None
+                Some(Event::Child)
             }
             // From the agent's own write to a closed pipe, or use of the terminal in the background: blocking them is
             // enough.
             libc::SIGPIPE if received.by_self => None,
             libc::SIGTTIN | libc::SIGTTOU if received.by_kernel => None,
-            number => {
-                if is_stop(number) {
-                    self.first_stop.get_or_insert_with(Instant::now);
-                }
-                Some(Event::Signal(received))
+            signal if is_stop(signal) && self.stop.is_none() => {
+                self.stop = Some(Stop { signal, at: Instant::now() });
+                Some(Event::Stop)
+            }
+            _ => Some(Event::Signal(received)),
+        }
+    }
+
+    /// Notes what became of a child. An adopted orphan is not known, and forgotten.
+    fn note(&mut self, pid: i32, status: Status) {
+        let Some(child) = self.children.get_mut(&pid) else { return };
+        match status {
+            Status::Exited(code) => child.end = Some(End::Exited(code)),
+            Status::Signaled(signal) => child.end = Some(End::Signaled(signal)),
+            Status::Stopped(_) => child.is_suspended = true,
+        }
+    }
+
+    /// Awaits `work` until it is done or there is a stop. After a stop it does not begin.
+    pub async fn unless_stopped<T>(&mut self, work: impl Future<Output = T>) -> io::Result<Interrupted<T>> {
+        tokio::pin!(work);
+        loop {
+            if let Some(stop) = self.stop() {
+                return Ok(Interrupted::Stopped(stop));
+            }
+            tokio::select! {
+                done = &mut work => return Ok(Interrupted::Done(done)),
+                event = self.event() => event.map(drop)?,
             }
         }
     }
 
-    /// Takes a stop signal that has come meanwhile, without waiting.
-    pub fn take_stop_signal(&mut self) -> Option<i32> {
-        while let Some(received) = self.signals.try_next() {
-            let event = self.classify(received);
-            self.events.extend(event);
-        }
-        let wanted = self.events.iter().position(|event| matches!(event, Event::Signal(r) if is_stop(r.number)))?;
-        match self.events.remove(wanted) {
-            Some(Event::Signal(received)) => Some(received.number),
-            _ => None,
-        }
-    }
-
-    /// Awaits `work` until it is done or a stop signal comes, which is then the error.
-    pub async fn unless_stopped<T>(&mut self, work: impl Future<Output = T>) -> io::Result<Result<T, i32>> {
+    /// Awaits `work` to its end, also after a stop.
+    pub async fn even_if_stopped<T>(&mut self, work: impl Future<Output = T>) -> io::Result<T> {
         tokio::pin!(work);
         loop {
             tokio::select! {
-                done = &mut work => return Ok(Ok(done)),
-                event = self.event() => match event? {
-                    Event::Signal(received) if is_stop(received.number) => return Ok(Err(received.number)),
-                    _ => {}
-                }
+                done = &mut work => return Ok(done),
+                event = self.event() => event.map(drop)?,
             }
         }
     }
@@ -165,25 +246,27 @@ impl Supervisor {
         let copier = child.copier.take();
         let mut stopping = Stopping::default();
         let end = loop {
-            let held = stopping.since.map(|(_, at)| at);
+            if let Some(end) = self.take_end(child.pid) {
+                break end;
+            }
+            if self.take_suspended(child.pid) {
+                stopping.suspended = true;
+                self.suspend_self();
+            }
+            if let (Some(stop), None) = (self.stop, stopping.since) {
+                stopping.begin(stop, self.kill_deadline(), &child, terms, policy);
+            }
+            let held = stopping.since.map(|stop| stop.at);
             tokio::select! {
                 biased;
                 event = self.event() => match event? {
-                    Event::Child(pid, status) if pid == child.pid => match status {
-                        Status::Exited(code) => break End::Exited(code),
-                        Status::Signaled(signal) => break End::Signaled(signal),
-                        Status::Stopped(_) => {
-                            stopping.suspended = true;
-                            self.suspend_self();
-                        }
-                    },
-                    Event::Child(..) => {}
+                    Event::Child | Event::Stop => {}
                     Event::Signal(received) => self.handle_signal(received, &child, terms, policy, &mut stopping),
                 },
-                () = until(stopping.deadline) => stopping.handle_deadline(&child, terms, policy),
+                () = until(stopping.deadline) => stopping.handle_deadline(self.kill_deadline(), &child, terms, policy),
                 useful = answer(&mut stopping.asked) => stopping.handle_answer(useful, &child, terms),
                 order = policy.reason(child.pid, held), if !stopping.passed_on => {
-                    stopping.pass_on(order, &child, terms, policy);
+                    stopping.pass_on(order, self.kill_deadline(), &child, terms, policy);
                 }
             }
         };
@@ -222,22 +305,17 @@ impl Supervisor {
             }
             return send(child, if group { Target::Group } else { terms.target }, signal);
         }
-        match (stopping.since, terms.second_stop) {
-            (None, _) => {
-                stopping.since = Some((signal, Instant::now()));
-                match policy.at_stop(signal) {
-                    AtStop::PassOn(order) => stopping.pass_on(order, child, terms, policy),
-                    AtStop::Hold(bound) => stopping.deadline = Some(Instant::now() + bound),
-                }
+        match terms.second_stop {
+            SecondStop::IsIgnored => {}
+            SecondStop::Kills if self.is_same_wish() => {}
+            _ if !stopping.passed_on => {
+                stopping.pass_on(Order::signal(signal), self.kill_deadline(), child, terms, policy);
             }
-            (Some(_), SecondStop::IsIgnored) => {}
-            (Some((_, since)), SecondStop::Kills) if since.elapsed() < SAME_WISH => {}
-            (Some(_), _) if !stopping.passed_on => stopping.pass_on(Order::signal(signal), child, terms, policy),
-            (Some(_), SecondStop::Kills) => {
+            SecondStop::Kills => {
                 tracing::info!(stage = "stop", "second stop signal: killing what is left");
                 send(child, Target::Group, libc::SIGKILL);
             }
-            (Some(_), SecondStop::IsPassedOn) => send(child, terms.target, signal),
+            SecondStop::IsPassedOn => send(child, terms.target, signal),
         }
     }
 
@@ -249,20 +327,30 @@ impl Supervisor {
         }
     }
 
-    /// Waits until all output of an ended child is copied; a stop signal ends the wait.
+    /// Waits until all output of an ended child is copied. After a stop there is time for that until the deadline; if
+    /// there is no deadline, a stop ends the wait.
     async fn drain(&mut self, copier: output::Copier) -> io::Result<()> {
         let done = raw::watch(copier.finish())?;
-        let copied = async {
-            let _ = done.readable().await;
-        };
-        self.unless_stopped(copied).await.map(|_| ())
+        let copied = done.readable();
+        tokio::pin!(copied);
+        loop {
+            tokio::select! {
+                _ = &mut copied => return Ok(()),
+                () = until(self.kill_deadline()) => return Ok(()),
+                event = self.event() => match event? {
+                    Event::Stop if self.kill_after.is_none() => return Ok(()),
+                    Event::Signal(received) if is_stop(received.number) && !self.is_same_wish() => return Ok(()),
+                    _ => {}
+                },
+            }
+        }
     }
 }
 
 /// Progress of stopping a child.
 #[derive(Default)]
 struct Stopping {
-    since: Option<(i32, Instant)>,
+    since: Option<Stop>,
     passed_on: bool,
     /// The child was stopped (SIGTSTP, SIGSTOP) and not continued by us.
     suspended: bool,
@@ -285,11 +373,26 @@ enum Purpose {
 }
 
 impl Stopping {
-    fn pass_on(&mut self, order: Order, child: &Child, terms: Terms, policy: &mut dyn Policy) {
+    /// The stop reaches this child.
+    fn begin(&mut self, stop: Stop, kill_at: Option<Instant>, child: &Child, terms: Terms, policy: &mut dyn Policy) {
+        self.since = Some(stop);
+        match policy.at_stop(stop.signal) {
+            AtStop::PassOn(order) => self.pass_on(order, kill_at, child, terms, policy),
+            AtStop::Hold(bound) => self.deadline = Some(Instant::now() + bound),
+        }
+    }
+
+    /// `kill_at`: the kubelet counts from the first signal, so what was held back has so much less time.
+    fn pass_on(
+        &mut self,
+        order: Order,
+        kill_at: Option<Instant>,
+        child: &Child,
+        terms: Terms,
+        policy: &mut dyn Policy,
+    ) {
         self.passed_on = true;
-        // The kubelet counts from the first signal: what was held back has so much less time.
-        let begin = self.since.map_or_else(Instant::now, |(_, since)| since);
-        let bounds = [terms.kill_after.map(|after| begin + after), order.within.map(|within| Instant::now() + within)];
+        let bounds = [kill_at, order.within.map(|within| Instant::now() + within)];
         self.deadline = bounds.into_iter().flatten().min();
         match policy.in_place_of_signal() {
             Some(request) => self.asked = Some(Asked { request, purpose: Purpose::Stop(order.signal) }),
@@ -304,10 +407,10 @@ impl Stopping {
         }
     }
 
-    fn handle_deadline(&mut self, child: &Child, terms: Terms, policy: &mut dyn Policy) {
+    fn handle_deadline(&mut self, kill_at: Option<Instant>, child: &Child, terms: Terms, policy: &mut dyn Policy) {
         if !self.passed_on {
             let order = policy.at_hold_timeout(child.pid);
-            return self.pass_on(order, child, terms, policy);
+            return self.pass_on(order, kill_at, child, terms, policy);
         }
         self.deadline = None;
         if let Some(request) = policy.kill_first() {

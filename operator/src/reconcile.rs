@@ -9,6 +9,7 @@
 //! The process may be killed after each step: the next reconcile finds the same, or does the rest.
 #![expect(clippy::disallowed_methods, reason = "the clock and the log of one reconcile")]
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,14 +20,15 @@ use kube::Resource;
 use kube::runtime::controller::Action;
 
 use crate::health::panics::Panicked;
-use crate::observe::Key;
 use crate::observe::cluster::{Cluster, is_managed_elsewhere};
 use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::Trouble;
 use crate::observe::pod_end;
+use crate::observe::{Key, Observed};
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 use crate::reconcile::create::{Done, create_or_update, join_index};
+use crate::reconcile::decide::ending;
 use crate::reconcile::decide::restart::{self, Decision, Observation};
 use crate::reconcile::diagnose::diagnose_and_mend;
 use crate::reconcile::error::ReconcileError;
@@ -75,12 +77,12 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         join_index(&target, cluster, &context);
     }
     let known = with_losses(&target, &context);
-    let decision = decide(&target, checked.as_ref().ok(), &known, &context);
+    let decision = decide(&target, checked.as_ref().ok(), &known, &context.index.observed(&target.key));
     if let Decision::Restart { job_uid, is_there, .. } = &decision {
         let before = context.index.job(&target.key);
         let now = context.writer.read_job(&context.index, &target.key).await?;
         if now.as_ref().map(|job| &job.uid) != is_there.then_some(job_uid)
-            || decide(&target, checked.as_ref().ok(), &known, &context) != decision
+            || decide(&target, checked.as_ref().ok(), &known, &context.index.observed(&target.key)) != decision
         {
             tracing::info!(was = ?before.map(|job| job.uid), "the cached Job is out of date: reconciling again");
             return Ok(Action::requeue(STATUS_DELAY));
@@ -190,17 +192,26 @@ fn decide(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
     known: &MiniClusterStatus,
-    context: &Context,
+    observed: &Observed,
 ) -> Decision {
     let Some(cluster) = cluster.filter(|_| !target.deleting) else { return Decision::Continue };
-    let observed = context.index.observed(&target.key);
-    let job = observed.job_of(&target.uid);
-    if observed.job.is_some() && job.is_none() {
+    if observed.job.is_some() && observed.job_of(&target.uid).is_none() {
         return Decision::Continue;
     }
+    restart::decide(&observation(target, cluster, known, observed))
+}
+
+/// What was seen of a MiniCluster's Job, or of the last one that is gone.
+fn observation<'a>(
+    target: &Target,
+    cluster: &ValidMiniCluster,
+    known: &'a MiniClusterStatus,
+    observed: &'a Observed,
+) -> Observation<'a> {
+    let job = observed.job_of(&target.uid);
     let last_job = observed.last_job.as_deref().filter(|last| last.is_of(&target.uid));
     let uid = job.or(last_job).map(|job| job.uid.clone()).or_else(|| known.job_uid.clone());
-    restart::decide(&Observation {
+    Observation {
         status: known,
         backoff_limit: cluster.backoff_limit,
         max_restarts: cluster.max_restarts,
@@ -210,7 +221,7 @@ fn decide(
         pods: observed.pods.values().filter(|pod| uid.is_some() && pod.job_uid == uid).collect(),
         gone: observed.gone_leads.iter().filter(|pod| pod.job_uid == uid).collect(),
         now: Timestamp::now(),
-    })
+    }
 }
 
 /// Counts a restart in the status, and only then deletes the Job that it replaces: an operator that is killed in between
@@ -309,7 +320,11 @@ fn new_status(
 ) -> MiniClusterStatus {
     let observed = context.index.observed(&target.key);
     let there = observed.job_of(&target.uid).map(|job| restart::unless_given_up(known, job));
-    let job = over.or(there.as_deref());
+    let decided = there.as_deref().map(|job| match checked {
+        Ok(cluster) if !target.deleting => ending::as_decided(&observation(target, cluster, known, &observed), job),
+        _ => Cow::Borrowed(job),
+    });
+    let job = over.or(decided.as_deref());
     status::without_panic(status::status(&Inputs {
         name: &target.key.name,
         generation: target.generation,

@@ -240,6 +240,11 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Loss, "Requeued", "the queue has evicted the MiniCluster, which waits there again"),
     reason(Of::Loss, "JobDeleted", "the Job was deleted"),
     reason(Of::Loss, "NodeLost", "a pod's node has stopped answering"),
+    reason(
+        Of::Loss,
+        "NodeRestarted",
+        "the pod's node, or its container runtime, was restarted, and nobody saw how the container ended",
+    ),
     reason(Of::Loss, "Deleted", "the pod was deleted"),
     reason(Of::Loss, "Gone", "the pod is gone, for an unknown reason"),
     reason(Of::Loss, "Disrupted", "Kubernetes removed the pod without giving a reason"),

@@ -2,7 +2,7 @@
 //!
 //! The lead's container ends with the user's own code (0 to 255; 128 + n for signal n). Where the agent itself
 //! fails, it ends with one of the codes below; a program may end with the same ones. So no code of the runner's container
-//! says who ended it ([`crate::termination`] does), and none is retried, but for a follower's [`REPLACE`]. Init containers
+//! says who ended it ([`crate::termination`] does), and none is retried, but for a follower's [`RETRIED`]. Init containers
 //! run no program of the user's: the Job may retry their codes.
 
 use serde::{Deserialize, Serialize};
@@ -102,6 +102,10 @@ impl Category {
 /// A follower's code when its pod alone was told to stop: whoever took it away may have it replaced. The Job's failure
 /// policy lets this code alone through; a lead that ends with it is caught by the condition that it is the lead.
 pub const REPLACE: u8 = 238;
+/// The code that containerd and CRI-O report for a container whose end they did not see, as after a reboot of the node.
+pub const UNSEEN: u8 = 255;
+/// Codes of the runner's that fail no Job by themselves.
+pub const RETRIED: [u8; 2] = [REPLACE, UNSEEN];
 /// The shell's code for a command that was found but could not be executed.
 pub const NOT_EXECUTABLE: u8 = 126;
 /// The shell's code for a command that was not found.

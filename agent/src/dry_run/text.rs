@@ -168,6 +168,9 @@ fn heading(out: &mut String, pod: &Pod) {
     for line in waits(&plan.waits) {
         line_of(out, 1, &line);
     }
+    if let Some(seconds) = plan.kill_after {
+        line_of(out, 1, &format!("Kills what has not ended {seconds} s after a stop"));
+    }
     for notice in &plan.notices {
         line_of(out, 1, &format!("Notice: {notice}"));
     }
@@ -326,7 +329,6 @@ fn supervision(launch: &Launch) -> String {
         }
         None => format!("on a stop, signal {who}"),
     }];
-    notes.extend(launch.kill_after.map(|seconds| format!("{seconds} s after the stop, kill what is left")));
     notes.extend(launch.lead.as_ref().map(|Parent { host, port, .. }| {
         format!("ask {}:{port} whether the instance has ended", host.trim_end_matches('.'))
     }));

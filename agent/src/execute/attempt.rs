@@ -33,8 +33,8 @@ impl Executor<'_> {
         launch: &Launch,
         parent: Option<&mut Parent>,
     ) -> Result<Result<Ended, u8>, Failure> {
-        if let Some(signal) = self.supervisor.take_stop_signal() {
-            return Ok(Err(if launch.part == Part::Follower { REPLACE } else { of_signal(signal) }));
+        if let Some(stop) = self.supervisor.stop() {
+            return Ok(Err(if launch.part == Part::Follower { REPLACE } else { of_signal(stop.signal) }));
         }
         let mut session = self.session.of_flux(launch.run_as.as_ref());
         launch.environment.iter().for_each(|change| session.apply(change));
@@ -43,7 +43,8 @@ impl Executor<'_> {
             self.record_start(record)?;
         }
         let begin = Instant::now();
-        let child = match self.program(launch, &argv, &session)?.start() {
+        let program = self.program(launch, &argv, &session)?;
+        let child = match self.supervisor.start(program) {
             Ok(child) => child,
             Err(error) => return Ok(Err(self.report_start_failure(launch, &error))),
         };
@@ -138,7 +139,7 @@ fn stages(begin: Instant, states: &[(String, Instant)], ended: &Ended) -> Vec<(&
     let at = |names: &[&str]| states.iter().find(|(name, _)| names.contains(&name.as_str())).map(|(_, at)| *at);
     let run = at(&["run"]);
     let down = shutdown_began(states);
-    let told = ended.stopped.map(|(_, at)| at);
+    let told = ended.stopped.map(|stop| stop.at);
     let stop = [down, told].into_iter().flatten().min();
     let last = stop.unwrap_or(ended.at);
     let marks = [
@@ -170,6 +171,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::supervise::Stop;
 
     #[test]
     fn a_brokers_life_has_stages_as_far_as_they_are_known() {
@@ -180,7 +182,7 @@ mod tests {
             let ended = Ended {
                 end: End::Exited(0),
                 at: at(10),
-                stopped: stopped.map(|seconds| (15, at(seconds))),
+                stopped: stopped.map(|seconds| Stop { signal: 15, at: at(seconds) }),
                 passed_on: false,
                 lost: None,
                 joined: true,

@@ -16,7 +16,7 @@ use crate::flux_rpc::departure::Departure;
 use crate::flux_rpc::lead_presence::{LeadPresence, lead_stays};
 use crate::plan::{Launch, Reach};
 use crate::supervise::policy::{AtStop, Order, Policy, Reason, SecondStop, Target, Terms};
-use crate::supervise::{self, End, orphans};
+use crate::supervise::{self, End, Stop, orphans};
 use crate::wait::connection::Watch;
 use crate::wait::{Missing, Parent};
 
@@ -42,8 +42,8 @@ pub(super) struct BrokerPolicy<'a> {
 pub(super) struct Ended {
     pub(super) end: End,
     pub(super) at: Instant,
-    /// The first stop signal that the agent was sent, and when.
-    pub(super) stopped: Option<(i32, Instant)>,
+    /// The stop, if it came before its end.
+    pub(super) stopped: Option<Stop>,
     /// The stop signal had to be passed on: nobody else ended it in time.
     pub(super) passed_on: bool,
     /// The parent broker was lost, so the agent ended this one.
@@ -82,7 +82,7 @@ pub(super) fn terms(launch: &Launch) -> Terms {
         Reach::Process => Target::Process,
         Reach::Group => Target::Group,
     };
-    Terms { target, kill_after: launch.kill_after.map(Duration::from_secs_f64), second_stop: SecondStop::Kills }
+    Terms { target, second_stop: SecondStop::Kills }
 }
 
 impl<'a> BrokerPolicy<'a> {

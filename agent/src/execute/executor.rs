@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flux_shared::exit::{REPLACE, of_signal};
+
 use super::broker_end::BrokerEnd;
 use super::session::Session;
 use super::shell::Shell;
@@ -14,7 +16,7 @@ use crate::plan::{self, Plan, Role, SnippetShell, Waits};
 use crate::report::activity::ActivityFile;
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
-use crate::supervise::Supervisor;
+use crate::supervise::{Stop, Supervisor};
 use crate::wait;
 
 /// How to execute, apart from what the plan says.
@@ -42,6 +44,7 @@ pub struct Executor<'a> {
     pub(super) shell: Option<Shell>,
     /// The record of this start, once it is made.
     pub(super) record: Option<Record>,
+    pub(super) role: Role,
     pub(super) timed: bool,
     pub(super) waits: Waits,
     pub(super) timeline: &'a mut Timeline,
@@ -80,12 +83,18 @@ impl<'a> Executor<'a> {
             planned_shell: None,
             shell: None,
             record: None,
+            role: plan.role.clone(),
             timed: plan.log.timed,
             waits: plan.waits,
             timeline,
             ending,
             broker_end: None,
         }
+    }
+
+    /// The exit code of a container that is stopped before its program has run.
+    pub(super) fn stop_code(&self, stop: Stop) -> u8 {
+        if self.role == Role::Follower { REPLACE } else { of_signal(stop.signal) }
     }
 
     /// The broker that the plan names as parent, to be probed.

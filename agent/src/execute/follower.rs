@@ -18,7 +18,7 @@ use super::broker_policy::Ended;
 use super::executor::{Executor, wait_failed};
 use crate::plan::{self, Launch};
 use crate::report::failure::Failure;
-use crate::supervise::{End, orphans};
+use crate::supervise::{End, Interrupted, orphans};
 use crate::wait::{self, Backoff, Missing, Parent, Reporter};
 
 /// Pauses between two starts of a follower's broker.
@@ -68,7 +68,7 @@ impl Executor<'_> {
             };
             self.end_orphans(&others).await?;
             let why = match self.verdict(&ended, &mut above).await? {
-                Verdict::Done(code) if !again || self.supervisor.first_stop().is_some() => return Ok(code),
+                Verdict::Done(code) if !again || self.supervisor.stop().is_some() => return Ok(code),
                 Verdict::Done(_) => match self.await_next_attempt(above.parent.as_mut()).await? {
                     Some(code) => return Ok(code),
                     None => {
@@ -78,7 +78,7 @@ impl Executor<'_> {
                 },
                 Verdict::Restart(why) => why,
             };
-            if self.supervisor.first_stop().is_some() {
+            if self.supervisor.stop().is_some() {
                 return Ok(REPLACE);
             }
             if begin.elapsed() >= GOOD_RUN {
@@ -95,7 +95,7 @@ impl Executor<'_> {
                     tracing::warn!(stage = "broker", "{why}; restarting it in {pause} s ({failures} of {limit})");
                 }
             }
-            if self.pause(pause).await?.is_err() {
+            if let Interrupted::Stopped(_) = self.pause(pause).await? {
                 return Ok(REPLACE);
             }
             if let Some(code) = self.await_parent_return(&mut above).await? {
@@ -113,8 +113,8 @@ impl Executor<'_> {
             return Ok(verdict);
         }
         if let Some(parent) = above.parent.as_mut().filter(|_| ended.stopped.is_none()) {
-            // A stop signal in the meantime is found before the broker is restarted.
-            let _ = self.supervisor.unless_stopped(until_down(parent)).await.map_err(wait_failed)?;
+            // A stop in the meantime is found before the broker is restarted.
+            self.supervisor.unless_stopped(until_down(parent)).await.map_err(wait_failed)?;
         }
         Ok(left_behind(ended))
     }
@@ -125,12 +125,15 @@ impl Executor<'_> {
         if let Some(goes_on) = ended.lead_goes_on {
             return Ok(goes_on);
         }
-        let patience = if ended.stopped.is_some() { Duration::ZERO } else { WAY_DOWN };
-        let gone = self.supervisor.unless_stopped(is_gone_within(lead, patience)).await.map_err(wait_failed)?;
-        Ok(gone != Ok(true))
+        if ended.stopped.is_some() {
+            let gone = self.supervisor.even_if_stopped(is_gone_within(lead, Duration::ZERO)).await;
+            return gone.map(|gone| !gone).map_err(wait_failed);
+        }
+        let gone = self.supervisor.unless_stopped(is_gone_within(lead, WAY_DOWN)).await.map_err(wait_failed)?;
+        Ok(gone != Interrupted::Done(true))
     }
 
-    async fn pause(&mut self, pause: Duration) -> Result<Result<(), i32>, Failure> {
+    async fn pause(&mut self, pause: Duration) -> Result<Interrupted<()>, Failure> {
         self.supervisor.unless_stopped(tokio::time::sleep(pause)).await.map_err(wait_failed)
     }
 
@@ -156,13 +159,13 @@ impl Executor<'_> {
         let waited = until_parent_answers(parent, lead.as_mut(), gone, silent);
         let waited = self.supervisor.unless_stopped(waited).await;
         match waited.map_err(wait_failed)? {
-            Err(_) => Ok(Some(REPLACE)),
-            Ok(Ok(())) => Ok(None),
-            Ok(Err(missing)) if missing.is_name_gone() => {
+            Interrupted::Stopped(_) => Ok(Some(REPLACE)),
+            Interrupted::Done(Ok(())) => Ok(None),
+            Interrupted::Done(Err(missing)) if missing.is_name_gone() => {
                 tracing::info!(stage = "stop", "the lead is gone: its DNS name no longer resolves");
                 Ok(Some(0))
             }
-            Ok(Err(missing)) => Err(unreachable_parent(&lead.as_ref().unwrap_or(parent).host, &missing)),
+            Interrupted::Done(Err(missing)) => Err(unreachable_parent(&lead.as_ref().unwrap_or(parent).host, &missing)),
         }
     }
 
@@ -171,14 +174,14 @@ impl Executor<'_> {
     async fn await_next_attempt(&mut self, parent: Option<&mut Parent>) -> Result<Option<u8>, Failure> {
         tracing::info!(stage = "stop", "the instance has ended; this pod stays for the lead's next attempt");
         let Some(parent) = parent else {
-            return Ok(self.pause(FIRST_PAUSE).await?.is_err().then_some(0));
+            return Ok(matches!(self.pause(FIRST_PAUSE).await?, Interrupted::Stopped(_)).then_some(0));
         };
         let waited = async {
             until_down(parent).await;
             let _ = parent.wait(None).await;
         };
         let waited = self.supervisor.unless_stopped(waited).await.map_err(wait_failed)?;
-        Ok(waited.is_err().then_some(0))
+        Ok(matches!(waited, Interrupted::Stopped(_)).then_some(0))
     }
 }
 
@@ -307,12 +310,13 @@ pub(super) fn unreachable_parent(host: &str, missing: &Missing) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::supervise::Stop;
     use crate::wait::resolve::NameError;
 
     fn ended(end: End, stopped: bool, passed_on: bool, lost: bool) -> Ended {
         let at = Instant::now();
         let lost = lost.then(|| Missing::Port(([127, 0, 0, 1], 8050).into()));
-        let stopped = stopped.then_some((15, at));
+        let stopped = stopped.then_some(Stop { signal: 15, at });
         let (joined, came_up, lead_goes_on, first_output) = (true, false, None, None);
         Ended { end, at, stopped, passed_on, lost, joined, came_up, lead_goes_on, first_output }
     }

@@ -30,7 +30,7 @@ impl Executor<'_> {
             setup,
         };
         let failed = |why: String| Failure::internal(format!("failed to check whether {path} is writable: {why}"));
-        let child = program.start().map_err(|error| failed(error.to_string()))?;
+        let child = self.supervisor.start(program).map_err(|error| failed(error.to_string()))?;
         let ended = self.supervisor.run(child, Terms::of_group(), &mut DefaultPolicy).await;
         let ended = ended.map_err(|error| failed(error.to_string()))?;
         if ended.end != End::Exited(0) {
@@ -50,7 +50,7 @@ impl Executor<'_> {
             setup: ChildSetup::default(),
         };
         let name = argv.first().map_or("", String::as_str);
-        let child = match program.start() {
+        let child = match self.supervisor.start(program) {
             Ok(child) => child,
             Err(error) => {
                 tracing::warn!(stage = "daemon", "failed to start {name}: {error}; continuing");

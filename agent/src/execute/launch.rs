@@ -55,7 +55,7 @@ impl Executor<'_> {
             tracing::info!(stage = "broker", "the job succeeded; the broker then ended with code {code}");
         }
         match (end, ended.stopped) {
-            (End::Exited(0), Some((signal, _))) if launch.at_end == AtEnd::ExitUnlessStopped => of_signal(signal),
+            (End::Exited(0), Some(stop)) if launch.at_end == AtEnd::ExitUnlessStopped => of_signal(stop.signal),
             (end, _) => self.report_end(launch, end),
         }
     }
@@ -64,8 +64,8 @@ impl Executor<'_> {
     /// no code of the program's.
     fn report_no_program(&mut self, launch: &Launch, ended: &Ended) -> u8 {
         self.ending.program = None;
-        if let Some((signal, _)) = ended.stopped {
-            return of_signal(signal);
+        if let Some(stop) = ended.stopped {
+            return of_signal(stop.signal);
         }
         let unfit = self.unfit(launch, ended.end);
         let why = unfit.unwrap_or_else(|| "see its messages in the log".into());

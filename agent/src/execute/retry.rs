@@ -9,7 +9,7 @@ use flux_shared::backoff;
 use super::executor::wait_failed;
 use crate::report::activity::{Activity, ActivityFile, Awaited};
 use crate::report::failure::Failure;
-use crate::supervise::Supervisor;
+use crate::supervise::{Interrupted, Stop, Supervisor};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -31,8 +31,8 @@ pub enum AfterFailure {
     Retry,
     /// The failure is final.
     GiveUp(Failure),
-    /// Told to stop meanwhile, by this signal.
-    Stop(i32),
+    /// There is a stop.
+    Stop(Stop),
 }
 
 impl Attempts {
@@ -61,8 +61,8 @@ impl Attempts {
         let waited = supervisor.unless_stopped(tokio::time::sleep(pause)).await;
         self.activity_file.write(None);
         match waited {
-            Ok(Ok(())) => Ok(AfterFailure::Retry),
-            Ok(Err(signal)) => Ok(AfterFailure::Stop(signal)),
+            Ok(Interrupted::Done(())) => Ok(AfterFailure::Retry),
+            Ok(Interrupted::Stopped(stop)) => Ok(AfterFailure::Stop(stop)),
             Err(error) => Err(wait_failed(error)),
         }
     }

@@ -27,9 +27,9 @@ use super::shell_state::{self, State};
 use crate::plan::SnippetShell;
 use crate::report::failure::Failure;
 use crate::supervise::program::{Child, Environment, Output, Program};
-use crate::supervise::{Event, Supervisor, is_stop, terminal};
+use crate::supervise::{End, Event, Supervisor, is_stop, terminal, until};
 use crate::system::raw;
-use crate::system::raw::{ChildSetup, Status};
+use crate::system::raw::ChildSetup;
 
 /// The only shell text of ours that runs: it sources what it is told to and reports. It is a constant, the user's text
 /// is never pasted into it; a loop, because one shell must see all snippets. Two variables that documented snippets
@@ -93,7 +93,7 @@ pub struct Shell {
 impl Shell {
     /// Starts the planned shell.
     pub fn start(
-        supervisor: &Supervisor,
+        supervisor: &mut Supervisor,
         session: &Session,
         planned: &SnippetShell,
         agent: &Path,
@@ -141,7 +141,7 @@ impl Shell {
                 ..ChildSetup::default()
             },
         };
-        let child = program.start().map_err(|error| {
+        let child = supervisor.start(program).map_err(|error| {
             Failure::new(
                 Category::ShellMissing,
                 error.to_string(),
@@ -187,27 +187,28 @@ impl Shell {
         self.ask.write_all(format!("{word}\n").as_bytes())
     }
 
+    /// How the shell ended while no snippet ran; none: it is there.
+    pub fn ended_meanwhile(&self, supervisor: &mut Supervisor) -> Option<End> {
+        supervisor.take_end(self.child.pid)
+    }
+
     /// Waits for the shell's state, or for the reason why there is none.
     async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Result<State, NoState>> {
         let mut bytes = Vec::new();
-        let mut stops = 0;
         let mut closed = false;
+        let mut is_killed = false;
         loop {
+            if let Some(end) = supervisor.take_end(self.child.pid) {
+                return Ok(Err(NoState::Ended(end.code())));
+            }
+            let kill_at = supervisor.kill_deadline().filter(|_| !is_killed);
             tokio::select! {
-                event = supervisor.event() => match event? {
-                    Event::Child(pid, Status::Exited(code)) if pid == self.child.pid => {
-                        return Ok(Err(NoState::Ended(code)));
-                    }
-                    Event::Child(pid, Status::Signaled(signal)) if pid == self.child.pid => {
-                        return Ok(Err(NoState::Ended(flux_shared::exit::of_signal(signal))));
-                    }
-                    Event::Child(..) => {}
-                    Event::Signal(received) => {
-                        stops += u32::from(is_stop(received.number));
-                        let signal = if stops > 1 { libc::SIGKILL } else { received.number };
-                        let _ = raw::send(-self.child.pid, signal);
-                    }
-                },
+                event = supervisor.event() => self.handle_event(event?, supervisor),
+                () = until(kill_at) => {
+                    tracing::info!(stage = "stop", "not ended in time: killing what is left");
+                    is_killed = true;
+                    let _ = raw::send(-self.child.pid, libc::SIGKILL);
+                }
                 ready = self.reply.readable(), if !closed => {
                     let mut ready = ready?;
                     let mut chunk = [0; 4096];
@@ -228,6 +229,18 @@ impl Shell {
                 }
             }
         }
+    }
+
+    /// Passes a signal on to the shell and what it runs; a second stop kills them.
+    fn handle_event(&self, event: Event, supervisor: &mut Supervisor) {
+        let signal = match event {
+            Event::Child => return,
+            Event::Stop => supervisor.stop().map_or(libc::SIGTERM, |stop| stop.signal),
+            Event::Signal(received) if !is_stop(received.number) => received.number,
+            Event::Signal(_) if supervisor.is_same_wish() => return,
+            Event::Signal(_) => libc::SIGKILL,
+        };
+        let _ = raw::send(-self.child.pid, signal);
     }
 
     /// The end of a silent snippet's standard error, for the line about its failure.

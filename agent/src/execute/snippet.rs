@@ -9,17 +9,14 @@ use super::shell::{Outcome, Shell};
 use crate::plan::{Snippet, SnippetPhase};
 use crate::report::activity::Activity;
 use crate::report::failure::Failure;
+use crate::supervise::End;
 
 /// A snippet that takes longer is named in the log, for those who wonder why nothing happens.
 const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
 
 impl Executor<'_> {
     pub(super) async fn snippet(&mut self, snippet: &Snippet, begin: Instant) -> Result<Flow, Failure> {
-        let mut shell = match (self.shell.take(), &self.planned_shell) {
-            (Some(shell), _) => shell,
-            (None, Some(planned)) => Shell::start(self.supervisor, &self.session, planned, &self.options.agent)?,
-            (None, None) => return Err(Failure::internal("no shell is planned for the snippets")),
-        };
+        let mut shell = self.running_shell(snippet.name)?;
         let Snippet { name, silent, phase, .. } = *snippet;
         let is_program = phase == SnippetPhase::Program;
         let work = shell.run(self.supervisor, &mut self.session, &snippet.source, silent);
@@ -32,6 +29,13 @@ impl Executor<'_> {
             text if silent && !text.is_empty() => format!(": {}", text.lines().last().unwrap_or_default()),
             _ => String::new(),
         };
+        if phase == SnippetPhase::Before
+            && let Some(stop) = self.supervisor.stop()
+        {
+            self.shell = matches!(outcome, Outcome::Finished(_)).then_some(shell);
+            self.note_end(name, format!("the pod was stopped while the snippet {name} was running"));
+            return Ok(Flow::Exit(self.stop_code(stop)));
+        }
         match outcome {
             Outcome::ShellUnusable(code) => {
                 let line = format!(
@@ -43,7 +47,7 @@ impl Executor<'_> {
                 Ok(Flow::Exit(code.max(1)))
             }
             Outcome::ShellEnded(code) if is_program => Ok(Flow::Ended(code)),
-            Outcome::ShellEnded(code) => Ok(self.end_entrypoint(snippet, code, begin, &said())),
+            Outcome::ShellEnded(code) => Ok(self.end_entrypoint(snippet, code, &said())),
             Outcome::Finished(code) => {
                 if !is_program {
                     log_status(snippet, code, &said());
@@ -54,6 +58,27 @@ impl Executor<'_> {
         }
     }
 
+    /// The shell of the snippets. One that has ended while no snippet ran (`TMOUT`, a `killall bash`, the OOM killer) is
+    /// replaced.
+    fn running_shell(&mut self, name: &str) -> Result<Shell, Failure> {
+        if let Some(shell) = self.shell.take() {
+            let Some(end) = shell.ended_meanwhile(self.supervisor) else { return Ok(shell) };
+            let how = match end {
+                End::Exited(code) => format!("ended with code {code}"),
+                End::Signaled(signal) => format!("was ended by signal {signal}"),
+            };
+            tracing::warn!(
+                stage = name,
+                "the snippets' shell {how} while no snippet ran: {name} runs in a new one, which has the old one's \
+                 exported variables, but not its functions or other variables"
+            );
+        }
+        let Some(planned) = &self.planned_shell else {
+            return Err(Failure::internal("no shell is planned for the snippets"));
+        };
+        Shell::start(self.supervisor, &self.session, planned, &self.options.agent)
+    }
+
     pub(super) async fn end_shell(&mut self) -> Result<(), Failure> {
         let Some(shell) = self.shell.take() else { return Ok(()) };
         let ended = shell.end(self.supervisor).await;
@@ -61,11 +86,10 @@ impl Executor<'_> {
     }
 
     /// Reports a snippet that ended its shell, and with it the entrypoint.
-    fn end_entrypoint(&mut self, snippet: &Snippet, code: u8, begin: Instant, said: &str) -> Flow {
+    fn end_entrypoint(&mut self, snippet: &Snippet, code: u8, said: &str) -> Flow {
         let name = snippet.name;
         // The job has ended already: a stop that comes now does not change its result.
-        let is_stopped =
-            snippet.phase == SnippetPhase::After && self.supervisor.first_stop().is_some_and(|stop| stop >= begin);
+        let is_stopped = snippet.phase == SnippetPhase::After && self.supervisor.stop().is_some();
         let (line, flow) = match code {
             0 => (format!("the snippet {name} ended the entrypoint with code 0"), Flow::Exit(0)),
             _ if is_stopped => (format!("the pod was stopped while the snippet {name} was still running"), Flow::Next),

@@ -14,7 +14,7 @@ use flux_shared::command_words::Word;
 use test_support::waiting::{DEADLINE, eventually};
 
 use super::*;
-use crate::plan::{AtEnd, Launch, Part, Reach, Stdout, VERSION, Waits};
+use crate::plan::{AtEnd, Launch, Part, Reach, Role, Stdout, VERSION, Waits};
 use crate::report::activity::ActivityFile;
 use crate::testing::{self, OF_ITS_OWN, stop_after};
 
@@ -47,6 +47,7 @@ fn plan(role: Role, quiet: bool, steps: Vec<Step>) -> Plan {
         trace: None,
         log: crate::plan::Log { quiet, timed: false, format: LogFormat::Text },
         waits: Waits::default(),
+        kill_after: Some(DEADLINE.as_secs_f64()),
         binding: None,
         notices: Vec::new(),
         steps: steps.into_iter().map(|step| Planned { step, depends_on: Vec::new() }).collect(),
@@ -60,13 +61,16 @@ fn execute_all(role: Role, quiet: bool, steps: Vec<Step>) -> Result<u8, Failure>
 
 /// … and what they found out about its end.
 fn execute_to_the_end(role: Role, quiet: bool, steps: Vec<Step>) -> (Result<u8, Failure>, Ending) {
-    let plan = plan(role, quiet, steps);
+    execute_plan(&plan(role, quiet, steps))
+}
+
+fn execute_plan(plan: &Plan) -> (Result<u8, Failure>, Ending) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
         let again = || panic!("nothing says look again");
         let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
-        let code = execute(&plan, &again, options(), &mut supervisor, &mut timeline, &mut ending).await;
+        let code = execute(plan, &again, options(), &mut supervisor, &mut timeline, &mut ending).await;
         (code, ending)
     })
 }
@@ -90,7 +94,6 @@ pub(super) fn launch(argv: &[&str]) -> Launch {
         parent: None,
         lead: None,
         hold_stop: None,
-        kill_after: Some(DEADLINE.as_secs_f64()),
         drain: None,
         below: String::new(),
         job_shell: None,
@@ -280,8 +283,9 @@ fn how_long_a_stop_is_held_back_and_when_what_is_left_is_killed_are_the_plans_wo
         assert_eq!(execute_all(Role::Lead, false, vec![start(bounded)]).unwrap(), 7);
         stop_after(at("deaf").into());
         let deaf = format!("trap '' TERM; touch {}; while :; do sleep 0.02; done", at("deaf"));
-        let deaf = Launch { kill_after: Some(0.5), ..launch(&["/bin/sh", "-c", &deaf]) };
-        assert_eq!(execute_all(Role::Lead, false, vec![start(deaf)]).unwrap(), 137);
+        let steps = vec![start(launch(&["/bin/sh", "-c", &deaf]))];
+        let deaf = Plan { kill_after: Some(0.5), ..plan(Role::Lead, false, steps) };
+        assert_eq!(execute_plan(&deaf).0.unwrap(), 137);
     });
 }
 

@@ -3,8 +3,6 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use flux_shared::exit::of_signal;
-
 use super::command_runner::CommandRunner;
 use crate::report::failure::Failure;
 use crate::supervise::program::Output;
@@ -34,8 +32,8 @@ pub fn run(database: &Path, users: &[String], command: &[OsString]) -> Result<u8
         }
         for step in steps {
             let code = runner.run(&step, Output::Discard).await?;
-            if let Some(signal) = runner.supervisor.take_stop_signal() {
-                return Ok(of_signal(signal));
+            if let Some(code) = runner.stop_code() {
+                return Ok(code);
             }
             if code != 0 {
                 let words: Vec<_> = step.iter().map(|word| word.to_string_lossy()).collect();

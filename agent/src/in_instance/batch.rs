@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::{PipeReader, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 
-use flux_shared::exit::of_signal;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::command_runner::CommandRunner;
@@ -53,16 +52,13 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         if let Some(id) = id.filter(|_| *events) {
             // The exit code of wait-event says nothing about the batch.
             runner.run(&["flux", "job", "wait-event", "-v", id, "clean"].map(OsString::from), Output::Inherit).await?;
-            if let Some(signal) = runner.supervisor.take_stop_signal() {
-                return Ok(of_signal(signal));
-            }
         }
         let wait: Vec<OsString> = match id {
             Some(id) => ["flux", "job", "status", id].map(OsString::from).into(),
             None => ["flux", "job", "wait", "--all"].map(OsString::from).into(),
         };
         let code = runner.run(&wait, Output::Inherit).await?;
-        if let Some(id) = id.filter(|_| code != 0 && runner.supervisor.take_stop_signal().is_none()) {
+        if let Some(id) = id.filter(|_| code != 0 && runner.supervisor.stop().is_none()) {
             tell_output(shows, id, code);
         }
         Ok(code)

@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 
+use flux_shared::exit::of_signal;
+
 use crate::execute::session::Session;
 use crate::report::failure::Failure;
 use crate::report::log;
@@ -24,9 +26,10 @@ impl CommandRunner {
         Ok(CommandRunner { supervisor, session: Session::of_process() })
     }
 
-    /// Runs a command; returns its exit code, also if it does not start. Each stop is passed on, and there is no time limit.
+    /// Runs a command; returns its exit code, also if it does not start. Each stop is passed on. After a stop nothing
+    /// starts: the code is then that of the signal.
     pub async fn run(&mut self, argv: &[OsString], output: Output) -> Result<u8, Failure> {
-        let terms = Terms { target: Target::Group, kill_after: None, second_stop: SecondStop::IsPassedOn };
+        let terms = Terms { target: Target::Group, second_stop: SecondStop::IsPassedOn };
         self.run_by(argv, output, terms, &mut DefaultPolicy).await
     }
 
@@ -38,6 +41,9 @@ impl CommandRunner {
         terms: Terms,
         policy: &mut dyn Policy,
     ) -> Result<u8, Failure> {
+        if let Some(code) = self.stop_code() {
+            return Ok(code);
+        }
         let program = Program {
             argv,
             environment: &self.session.environment,
@@ -45,7 +51,7 @@ impl CommandRunner {
             output,
             setup: ChildSetup { foreground: self.supervisor.has_terminal(), tied: true, ..ChildSetup::default() },
         };
-        let child = match program.start() {
+        let child = match self.supervisor.start(program) {
             Ok(child) => child,
             Err(error) => {
                 log::plain("start", &format!("flux-agent: {error}"));
@@ -54,5 +60,10 @@ impl CommandRunner {
         };
         let ended = self.supervisor.run(child, terms, policy).await;
         ended.map(|ended| ended.end.code()).map_err(|error| Failure::internal(format!("failed to supervise: {error}")))
+    }
+
+    /// The exit code of a program that was told to stop before it has started what it is for; none: go on.
+    pub fn stop_code(&mut self) -> Option<u8> {
+        self.supervisor.stop().map(|stop| of_signal(stop.signal))
     }
 }

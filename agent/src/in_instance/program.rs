@@ -47,9 +47,14 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
             runner.session.environment.remove(name);
         }
         args.own.iter().for_each(|name| give_back(&mut runner.session.environment, name));
+        // Without a note, the entrypoint knows that it has not started.
+        if let Some(code) = runner.stop_code() {
+            return Ok(code);
+        }
         note_start(&args.result);
         let within = Duration::try_from_secs_f64(args.within).unwrap_or(Duration::ZERO);
-        let terms = Terms { target: Target::Group, kill_after: Some(within), second_stop: SecondStop::IsIgnored };
+        runner.supervisor.set_kill_after(Some(within));
+        let terms = Terms { target: Target::Group, second_stop: SecondStop::IsIgnored };
         let mut policy = GracefulStop { jobs: broker.clone().filter(|_| args.jobs), are_killed: false };
         let code = runner.run_by(&args.command, Output::Inherit, terms, &mut policy).await?;
         let node_failure = match &broker {

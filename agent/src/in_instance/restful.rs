@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use flux_shared::exit::{NOT_FOUND, of_signal};
+use flux_shared::exit::NOT_FOUND;
 use flux_shared::paths::{RESTFUL_SECRET_KEY, RESTFUL_TOKEN, RESTFUL_USERNAME};
 
 use super::command_runner::CommandRunner;
@@ -244,17 +244,14 @@ impl Server<'_> {
 
     /// Runs a command; returns its exit code. A stop in the meantime is an error that ends everything.
     async fn run(&mut self, argv: impl IntoIterator<Item = OsString>) -> Result<u8, Stopped> {
-        self.run_with(argv, Output::Inherit).await
+        let code = self.run_with(argv, Output::Inherit).await?;
+        self.runner.stop_code().map_or(Ok(code), |code| Err(Stopped::new(code, "")))
     }
 
     async fn run_with(&mut self, argv: impl IntoIterator<Item = OsString>, output: Output) -> Result<u8, Stopped> {
         let argv: Vec<OsString> = argv.into_iter().collect();
         let code = self.runner.run(&argv, output).await;
-        let code = code.map_err(|failure| Stopped::new(failure.category.code(), failure.to_string()))?;
-        match self.runner.supervisor.take_stop_signal() {
-            Some(signal) => Err(Stopped::new(of_signal(signal), "")),
-            None => Ok(code),
-        }
+        code.map_err(|failure| Stopped::new(failure.category.code(), failure.to_string()))
     }
 
     async fn serve(&mut self) -> Result<u8, Stopped> {

@@ -24,7 +24,7 @@ use crate::report::failure::Failure;
 use crate::supervise::policy::{DefaultPolicy, Terms};
 use crate::supervise::program::{Environment, Output, Program};
 use crate::supervise::{Event, Supervisor, is_stop, until};
-use crate::system::raw::{self, ChildSetup, Status};
+use crate::system::raw::{self, ChildSetup};
 
 /// How long the other pods may take to end with the lead by themselves, before they are told to, as in a cluster.
 const AFTER_THE_LEAD: Duration = Duration::from_secs(5);
@@ -47,17 +47,18 @@ pub async fn run(arrangement: &Arrangement, run_folder: &LockedRunFolder, machin
     }
     let (mut all, mut copiers) = (Vec::new(), Vec::new());
     for container in &arrangement.containers {
-        all.push(Running {
-            container,
-            pid: start(container, run_folder, arrangement, machine, &mut copiers)?,
-            code: None,
-        });
+        let pid = start(container, run_folder, arrangement, machine, &mut copiers)?;
+        supervisor.remember(pid);
+        all.push(Running { container, pid, code: None });
     }
     let mut state = RunState { all, grace: Duration::from_secs(arrangement.grace_period), next: None, result: None };
     while !state.is_over() {
         tokio::select! {
             biased;
-            event = supervisor.event() => state.handle_event(event.map_err(failed)?, run_folder),
+            event = supervisor.event() => {
+                state.handle_event(event.map_err(failed)?);
+                state.note_ends(&mut supervisor, run_folder);
+            }
             () = until(state.next.map(|(at, _)| at)) => state.on_timeout(),
         }
     }
@@ -89,7 +90,7 @@ async fn certificate(
         setup: ChildSetup { tied: true, umask: Some(0o077), ..ChildSetup::default() },
     };
     let failed = |why: String| Failure::internal(format!("failed to create the pods' key with flux keygen: {why}"));
-    let child = keygen.start().map_err(|error| failed(error.to_string()))?;
+    let child = supervisor.start(keygen).map_err(|error| failed(error.to_string()))?;
     let ended = supervisor.run(child, Terms::of_group(), &mut DefaultPolicy).await;
     let ended = ended.map_err(|error| failed(error.to_string()))?;
     match ended.end.code() {
@@ -166,17 +167,24 @@ impl RunState<'_> {
         self.all.iter().all(|running| running.code.is_some())
     }
 
-    fn handle_event(&mut self, event: Event, run_folder: &LockedRunFolder) {
+    fn handle_event(&mut self, event: Event) {
         match event {
-            Event::Child(pid, Status::Exited(code)) => self.note_end(pid, code, run_folder),
-            Event::Child(pid, Status::Signaled(signal)) => {
-                self.note_end(pid, flux_shared::exit::of_signal(signal), run_folder);
-            }
+            Event::Child => {}
+            Event::Stop => self.stop("stopping all pods"),
             Event::Signal(received) if is_stop(received.number) => match self.next {
                 Some((_, AtTimeout::Kill)) => self.kill("second stop signal: killing what is left"),
                 _ => self.stop("stopping all pods"),
             },
-            _ => {}
+            Event::Signal(_) => {}
+        }
+    }
+
+    fn note_ends(&mut self, supervisor: &mut Supervisor, run_folder: &LockedRunFolder) {
+        let pids: Vec<i32> = self.all.iter().filter(|running| running.code.is_none()).map(|it| it.pid).collect();
+        for pid in pids {
+            if let Some(end) = supervisor.take_end(pid) {
+                self.note_end(pid, end.code(), run_folder);
+            }
         }
     }
 

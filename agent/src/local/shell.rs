@@ -78,6 +78,6 @@ async fn connect(container: &Container, command: &[OsString]) -> Result<u8, Fail
         output: Output::Inherit,
         setup: ChildSetup { foreground, tied: true, ..ChildSetup::default() },
     };
-    let child = program.start().map_err(|error| Failure::internal(error.to_string()))?;
+    let child = supervisor.start(program).map_err(|error| Failure::internal(error.to_string()))?;
     Ok(supervisor.run(child, Terms::of_group(), &mut DefaultPolicy).await.map_err(lost)?.end.code())
 }

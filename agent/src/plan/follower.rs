@@ -3,7 +3,7 @@
 use flux_shared::agent_spec::RestartPolicy;
 use flux_shared::command_words::Word;
 
-use super::resolved::{hold_stop, kill_after};
+use super::resolved::hold_stop;
 use super::{
     AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, node_network, options, own_paths,
     python, runner, snippets, topology, user,
@@ -94,7 +94,6 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         hold_stop: parent.as_ref().map(|_| hold_stop(resolved.facts)),
         lead: reached(resolved, 0).filter(|lead| parent.as_ref() != Some(lead)),
         parent,
-        kill_after: kill_after(resolved.facts),
         metrics: None,
         result: None,
         record: None,

@@ -39,9 +39,6 @@ pub struct Launch {
     /// How long a stop is held back at most, in seconds; none: it is not held back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_stop: Option<f64>,
-    /// Seconds after a stop when what has not ended is killed; none: the kubelet does that.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kill_after: Option<f64>,
     /// The rank that is drained when only this pod is to go: jobs on it may end within the time of the stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<u32>,

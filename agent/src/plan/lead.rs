@@ -4,7 +4,6 @@ use flux_shared::agent_spec::{Program, RestartPolicy};
 use flux_shared::command_words::Word;
 
 use super::program::{self, Initial};
-use super::resolved::kill_after;
 use super::{
     AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, node_network,
     options, own_paths, python, runner, snippets, user,
@@ -89,7 +88,6 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
         parent: None,
         lead: None,
         hold_stop: None,
-        kill_after: kill_after(resolved.facts),
         drain: None,
         below: String::new(),
         job_shell: None,

@@ -4,7 +4,6 @@ use flux_shared::agent_spec::Sidecar;
 use flux_shared::command_words::Word;
 use flux_shared::paths::FALLBACK_HOME;
 
-use super::resolved::kill_after;
 use super::{
     AtEnd, Content, Launch, Mode, Owner, Part, PlanError, Planned, Reach, Resolved, Stdout, Step, environment,
     snippets, user,
@@ -48,7 +47,6 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
         parent: None,
         lead: None,
         hold_stop: None,
-        kill_after: kill_after(resolved.facts),
         drain: None,
         below: String::new(),
         job_shell: None,

@@ -34,8 +34,7 @@ pub async fn end(supervisor: &mut Supervisor, others: &BTreeSet<i32>) -> io::Res
             let _ = raw::send(pid, libc::SIGKILL);
             killed.insert(pid);
         }
-        // A stop signal is not lost: whoever asks for the first one finds it.
-        let _ = supervisor.unless_stopped(tokio::time::sleep(LOOK_EVERY)).await?;
+        supervisor.even_if_stopped(tokio::time::sleep(LOOK_EVERY)).await?;
     }
 }
 

@@ -27,15 +27,13 @@ pub enum SecondStop {
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
     pub target: Target,
-    /// Time from the stop to SIGKILL for the group; none: there is no time limit.
-    pub kill_after: Option<Duration>,
     pub second_stop: SecondStop,
 }
 
 impl Terms {
-    /// For a short helper program: signals reach its whole process group, and there is no deadline.
+    /// For a short helper program: signals reach its whole process group.
     pub fn of_group() -> Self {
-        Terms { target: Target::Group, kill_after: None, second_stop: SecondStop::Kills }
+        Terms { target: Target::Group, second_stop: SecondStop::Kills }
     }
 }
 
@@ -44,7 +42,7 @@ impl Terms {
 pub struct Order {
     /// The signal that is sent.
     pub signal: i32,
-    /// After this time remaining processes are killed, unless the terms say earlier.
+    /// After this time remaining processes are killed, unless the supervisor's deadline is earlier.
     pub within: Option<Duration>,
 }
 

@@ -54,7 +54,8 @@ pub struct StartError {
 }
 
 impl Program<'_> {
-    pub fn start(self) -> Result<Child, StartError> {
+    /// Starts it; only the supervisor does, which then knows the child.
+    pub(super) fn start(self) -> Result<Child, StartError> {
         let name = self.argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let fail = |code, why: &str| StartError { name: name.clone(), why: why.into(), code };
         let path =

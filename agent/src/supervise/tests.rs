@@ -14,7 +14,7 @@ use crate::system::raw::ChildSetup;
 use crate::testing::{alone, signal, stop_after};
 
 /// How this shell source ends.
-fn supervise(folder: &Path, source: &str, terms: Terms, policy: &mut dyn Policy) -> Ended {
+fn supervise(folder: &Path, source: &str, (kill_after, terms): Bounds, policy: &mut dyn Policy) -> Ended {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
@@ -22,13 +22,17 @@ fn supervise(folder: &Path, source: &str, terms: Terms, policy: &mut dyn Policy)
         let environment: Environment = std::env::vars_os().collect();
         let (output, setup) = (Output::Inherit, ChildSetup::default());
         let program = Program { argv: &argv, environment: &environment, directory: folder, output, setup };
-        let child = program.start().unwrap();
+        supervisor.set_kill_after(Some(kill_after));
+        let child = supervisor.start(program).unwrap();
         supervisor.run(child, terms, policy).await.unwrap()
     })
 }
 
-fn terms(kill_after: Duration, second_stop: SecondStop) -> Terms {
-    Terms { target: Target::Group, kill_after: Some(kill_after), second_stop }
+/// The time from the stop to SIGKILL, and the terms.
+type Bounds = (Duration, Terms);
+
+fn terms(kill_after: Duration, second_stop: SecondStop) -> Bounds {
+    (kill_after, Terms { target: Target::Group, second_stop })
 }
 
 /// Asks in place of the signal until `answered` is there.
@@ -71,7 +75,7 @@ fn while_an_answer_is_awaited_signals_are_passed_on_and_one_more_stop_kills() {
         });
         let mut policy = Asks { answered: folder.join("answered") };
         let ended = supervise(folder, DEAF, terms(DEADLINE, SecondStop::Kills), &mut policy);
-        assert_eq!((ended.end, ended.stopped.map(|(signal, _)| signal)), (End::Signaled(9), Some(15)));
+        assert_eq!((ended.end, ended.stopped.map(|stop| stop.signal)), (End::Signaled(9), Some(15)));
         signals.join().unwrap();
     });
 }

@@ -27,6 +27,11 @@ pub fn block() -> io::Result<()> {
     Ok(SigSet::all().thread_block()?)
 }
 
+/// Lets signals have their usual effect, for programs that take none as events.
+pub fn unblock() -> io::Result<()> {
+    Ok(SigSet::all().thread_unblock()?)
+}
+
 /// The descriptor of the blocked signals.
 #[derive(Debug)]
 pub struct Signals {

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use crate::image::{agent, folder};
+use crate::live::{eventually, send};
 
 struct Instance(tempfile::TempDir);
 
@@ -59,4 +60,22 @@ fn what_fails_is_told_in_one_line_and_the_command_runs() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("failed to add the users to Flux Accounting") && said.contains("code 5"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+/// The accounting client may take long. A stop that comes meanwhile is not forgotten with it.
+#[test]
+fn stop_during_accounting_prevents_the_command() {
+    let top = folder();
+    let flux = top.path().join("flux");
+    let text = format!("#!/bin/sh\ntouch {}\nexec sleep 60\n", top.path().join("asked").display());
+    fs::write(&flux, text).unwrap();
+    fs::set_permissions(&flux, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", top.path().display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new(agent());
+    command.args(["accounting", "--database=/nonexistent/db", "--user=ada", "--", "sh", "-c", "echo ran"]);
+    let child = command.env("PATH", path).stdout(Stdio::piped()).spawn().unwrap();
+    eventually("it asks", || top.path().join("asked").exists().then_some(()));
+    send(child.id().cast_signed(), 15);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(143), b"".as_slice()));
 }

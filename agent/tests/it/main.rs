@@ -28,3 +28,4 @@ mod python;
 mod restful;
 mod scheduler;
 mod snippets;
+mod stop_stages;

@@ -54,10 +54,12 @@ pub struct JobSeen {
     pub completion_time: Option<Timestamp>,
     pub complete: Option<Verdict>,
     /// Condition SuccessCriteriaMet: the lead has succeeded, and the Job is about to be complete.
-    pub has_succeeded: bool,
+    pub succeeding: Option<Verdict>,
     pub failed: Option<Verdict>,
     /// Condition FailureTarget: the Job is about to fail or has failed; its pods are being ended.
     pub failing: Option<Verdict>,
+    /// Its end is decided (`decide::ending`), but pods of it may still run.
+    pub has_living_pods: bool,
 }
 
 /// A condition of the Job that is true.
@@ -66,6 +68,17 @@ pub struct Verdict {
     pub reason: String,
     pub message: String,
     pub since: Option<Timestamp>,
+}
+
+impl Verdict {
+    /// Index of the pod that a rule of the failure policy names: the Job controller names each pod by its namespace and name,
+    /// and an Indexed Job's pods are called `NAME-INDEX-RANDOM`.
+    pub fn index_of_pod(&self) -> Option<u32> {
+        let mut words = self.message.split_whitespace();
+        words.find(|word| word.eq_ignore_ascii_case("pod"))?;
+        let (_, name) = words.next()?.split_once('/')?;
+        name.rsplit('-').nth(1)?.parse().ok()
+    }
 }
 
 impl JobSize {
@@ -103,9 +116,10 @@ impl JobSeen {
             start_time: status.and_then(|status| status.start_time.as_ref()).map(|time| time.0),
             completion_time: status.and_then(|status| status.completion_time.as_ref()).map(|time| time.0),
             complete: condition(status, "Complete"),
-            has_succeeded: condition(status, "SuccessCriteriaMet").is_some(),
+            succeeding: condition(status, "SuccessCriteriaMet"),
             failed: condition(status, "Failed"),
             failing: condition(status, "FailureTarget"),
+            has_living_pods: false,
         }
     }
 
@@ -117,6 +131,11 @@ impl JobSeen {
     /// Whether it was made from another spec than that of this hash, as far as both are known.
     pub fn differs_from(&self, spec_hash: Option<&str>) -> bool {
         self.spec_hash.as_deref().zip(spec_hash).is_some_and(|(made, now)| made != now)
+    }
+
+    /// Whether the lead has succeeded, as far as the Job tells.
+    pub fn has_succeeded(&self) -> bool {
+        self.complete.is_some() || self.succeeding.is_some()
     }
 
     pub fn is_finished(&self) -> bool {

@@ -7,9 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
+use flux_shared::exit::UNSEEN;
 use flux_shared::names;
 use flux_shared::queueing::ELASTIC_JOB;
-use flux_shared::termination::Termination;
+use flux_shared::termination::{Ender, Termination};
 
 use super::controller_uid;
 use crate::labels;
@@ -71,7 +72,7 @@ pub struct PodSeen {
     pub ready: bool,
     /// Phase Succeeded or Failed.
     pub ended: bool,
-    /// Phase Succeeded.
+    /// It has ended with success: by its phase, or because the agent says that the program ended with 0.
     pub succeeded: bool,
     /// It had ended before it was deleted, evicted or disrupted.
     pub ended_first: bool,
@@ -87,7 +88,11 @@ pub struct PodSeen {
 /// How a container ended.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Exit {
+    /// The agent's, where the runtime did not see the end and the agent did.
     pub code: i32,
+    /// Nobody saw how the program ended: the node, its runtime or the kubelet was restarted meanwhile. The code and the
+    /// reason are made up by the runtime or the kubelet.
+    pub is_unseen: bool,
     pub signal: Option<i32>,
     /// Kubernetes' reason, such as OOMKilled.
     pub reason: String,
@@ -134,6 +139,11 @@ impl PodSeen {
         self.ended && self.trouble.is_none() && self.exit.as_ref().is_some_and(|exit| exit.code == 0)
     }
 
+    /// Whether the agent says that the program ended with 0, whatever became of the container.
+    pub fn has_agents_success(&self) -> bool {
+        self.exit.as_deref().is_some_and(Exit::is_success)
+    }
+
     /// Whether the cluster, somebody, or its node took it away, before it had ended.
     pub fn was_taken(&self) -> bool {
         !self.ended_first && self.is_gone_from()
@@ -144,7 +154,13 @@ impl PodSeen {
         let by_node = |it: &Trouble| it.init.is_none() && BY_THE_NODE.contains(&it.reason.as_str());
         self.deleting
             || self.trouble.as_ref().is_some_and(|trouble| trouble.disruption || by_node(trouble))
-            || self.exit.as_ref().is_some_and(|exit| exit.reason == "ContainerStatusUnknown")
+            || self.unseen_end().is_some()
+    }
+
+    /// The end of its container that nobody saw.
+    pub fn unseen_end(&self) -> Option<&Exit> {
+        let init = self.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).map(|init| &init.exit);
+        self.exit.as_deref().or(init).filter(|exit| exit.is_unseen)
     }
 
     /// Whether the Job ignores its end as a disruption.
@@ -193,6 +209,7 @@ impl PodSeen {
         let deleting = metadata.deletion_timestamp.is_some();
         let is_ready = condition(status, "Ready").is_some_and(|(status, _, _)| status == "True");
         let joined = !ended && runner.is_some_and(|runner| runner.ready);
+        let exit = state.and_then(|state| state.terminated.as_ref()).map(Exit::of_runner);
         PodSeen {
             name: metadata.name.clone().unwrap_or_default(),
             job_uid: controller_uid(metadata).map(str::to_owned),
@@ -216,9 +233,9 @@ impl PodSeen {
             joined,
             ready: joined && is_ready && !deleting,
             ended,
-            succeeded: phase == "Succeeded",
+            succeeded: phase == "Succeeded" || (ended && exit.as_ref().is_some_and(Exit::is_success)),
             ended_first: false,
-            exit: state.and_then(|state| state.terminated.as_ref()).map(exit).map(Box::new),
+            exit: exit.map(Box::new),
             trouble: trouble(status, phase, ended, user_init(metadata)).map(Box::new),
             not_made: not_made(status).filter(|_| !ended),
         }
@@ -250,12 +267,41 @@ fn not_made(status: &PodStatus) -> Option<String> {
     is_runtimes.then(|| first_line(waiting.message.as_deref()))
 }
 
+/// The kubelet's reason for a container of which the runtime knows nothing.
+const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
+/// containerd's reason for a container that it finds dead when it starts.
+const CONTAINERD_UNKNOWN: &str = "Unknown";
+
+impl Exit {
+    /// Whether the agent says that the program ended with 0.
+    fn is_success(&self) -> bool {
+        self.code == 0 && self.said.as_ref().is_some_and(|said| said.by == Ender::Program)
+    }
+
+    fn of_runner(terminated: &ContainerStateTerminated) -> Exit {
+        let seen = exit(terminated);
+        // CRI-O calls every end but 0 an Error. The agent always says how it ended, so that a code that only the runtime
+        // tells is the runtime's.
+        let is_runtimes = [i32::from(UNSEEN), -1].contains(&seen.code)
+            && seen.said.as_ref().is_none_or(|said| i32::from(said.code) != seen.code);
+        let is_unseen = seen.is_unseen || is_runtimes;
+        // The agent saw the end, though the runtime did not.
+        let witness = seen.said.as_ref().filter(|said| matches!(said.by, Ender::Program | Ender::Snippet));
+        match witness.filter(|_| is_unseen).map(|said| i32::from(said.code)) {
+            Some(code) => Exit { code, is_unseen: false, signal: None, reason: String::new(), ..seen },
+            None => Exit { is_unseen, ..seen },
+        }
+    }
+}
+
 fn exit(terminated: &ContainerStateTerminated) -> Exit {
     let said = terminated.message.as_deref().and_then(Termination::decode);
+    let reason = terminated.reason.clone().unwrap_or_default();
     Exit {
         code: terminated.exit_code,
+        is_unseen: matches!(reason.as_str(), STATUS_UNKNOWN | CONTAINERD_UNKNOWN),
         signal: terminated.signal.filter(|signal| *signal > 0),
-        reason: terminated.reason.clone().unwrap_or_default(),
+        reason,
         message: match &said {
             Some(said) => first_line(Some(&said.message)),
             None => first_line(terminated.message.as_deref()),

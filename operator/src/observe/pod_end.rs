@@ -4,7 +4,7 @@ use flux_shared::crd::v1alpha2::LostPod;
 use flux_shared::exit::{Category, REPLACE};
 use flux_shared::termination::Ender;
 
-use super::pod::PodSeen;
+use super::pod::{Exit, PodSeen};
 
 /// Lost pods that the status remembers.
 pub const LOST_KEPT: usize = 8;
@@ -38,6 +38,7 @@ pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<End> {
     let said = pod.exit.as_ref().and_then(|exit| exit.said.as_ref());
     Some(match (said, &pod.exit) {
         (Some(said), _) if said.by == Ender::Agent && said.category == Some(Category::LeadLost) => End::Refused,
+        _ if pod.was_taken() && pod.unseen_end().is_some() => End::Taken,
         (Some(said), _) if said.by == Ender::Stop && pod.was_taken() => End::Taken,
         (Some(said), _) if said.node_failure => End::NodeFailure,
         (Some(_), _) => End::Own,
@@ -65,11 +66,22 @@ pub fn has_failed_by_itself(pod: &PodSeen) -> bool {
         }
 }
 
+/// The reason of a pod whose node, or the node's runtime, was restarted while its container ran.
+const NODE_RESTARTED: &str = "NodeRestarted";
+const UNSEEN_MESSAGE: &str =
+    "its node or the container runtime there was restarted, and nobody saw how the container ended";
+
+/// The kubelet's own reason, where it has one.
+fn unseen_reason(end: &Exit) -> &str {
+    if end.reason == "ContainerStatusUnknown" { &end.reason } else { NODE_RESTARTED }
+}
+
 /// The entry for the status about a pod that was taken away.
 pub fn loss(pod: &PodSeen) -> LostPod {
     let trouble = pod.trouble.as_ref().filter(|trouble| pod.was_taken() && trouble.init.is_none());
-    let (reason, message) = match trouble {
-        Some(trouble) if trouble.disruption || !pod.deleting => (trouble.reason.clone(), trouble.message.clone()),
+    let (reason, message) = match (trouble, pod.unseen_end()) {
+        (Some(trouble), _) if trouble.disruption || !pod.deleting => (trouble.reason.clone(), trouble.message.clone()),
+        (_, Some(end)) => (unseen_reason(end).to_owned(), UNSEEN_MESSAGE.to_owned()),
         _ if pod.deleting => ("Deleted".to_owned(), "it was deleted".to_owned()),
         _ => ("Gone".to_owned(), String::new()),
     };

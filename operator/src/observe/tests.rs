@@ -1,5 +1,7 @@
 use super::*;
 
+mod ends;
+
 /// A queue suspends a Job by itself: the watch of pods may tell of it before that of Jobs.
 #[test]
 fn pods_that_a_suspension_takes_are_no_losses_whichever_watch_tells_first() {

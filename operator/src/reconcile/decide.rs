@@ -1,12 +1,13 @@
 //! What to do with a MiniCluster. Pure: decided from what was seen, before anything is written.
 //!
 //! ```text
-//! restart (does the whole start again?) ─► next_action (what is missing, what may change)
+//! restart (does the whole start again?) ─► ending (or is this the end?) ─► next_action (what is missing, what may change)
 //!     ─► silent_wait (does it wait without a status that says why?)
 //! ```
 //!
 //! `gang_turn`: whether a gang may be created now, where that is done one after the other.
 
+pub mod ending;
 pub mod gang_turn;
 pub mod next_action;
 pub mod restart;

@@ -15,7 +15,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::health::panics::Panicked;
 use crate::labels;
 use crate::observe::job::JobSeen;
-use crate::observe::pod::{PodSeen, Trouble};
+use crate::observe::pod::{Exit, PodSeen, Trouble};
 use crate::observe::pod_end::{End, end_of};
 use crate::observe::storage::DiskSeen;
 use crate::reconcile::decide::restart;
@@ -29,6 +29,8 @@ mod conditions;
 pub mod events;
 mod outcome;
 pub mod patch;
+
+use outcome::Outcome;
 
 /// The condition about volumes that Kubernetes accepts but that are probably a mistake.
 pub(crate) const VOLUMES_VALID: &str = "VolumesValid";
@@ -88,22 +90,14 @@ impl Inputs<'_> {
 
 /// The status. The same inputs give the same status; a later time alone changes nothing.
 pub fn status(inputs: &Inputs) -> MiniClusterStatus {
-    // After the end the status stays, also if the Job is deleted or the pods were cleaned up.
-    if (inputs.job.is_none() || is_cleaned_up(inputs.previous)) && is_finished(inputs.previous) {
-        return MiniClusterStatus {
-            phase: if inputs.deleting { Some("Terminating".into()) } else { inputs.previous.phase.clone() },
-            size: 0,
-            ready_size: 0,
-            observed_generation: inputs.generation,
-            conditions: inputs.previous.conditions.iter().map(|it| seen_again(it, inputs.generation)).collect(),
-            ..inputs.previous.clone()
-        };
-    }
     let facts = Facts::of(inputs);
+    if is_finished(inputs.previous) {
+        return after_the_end(inputs, &facts);
+    }
     let outcome = outcome::outcome(inputs, &facts);
     // A lead that was stopped for a suspension has not ended the job, nor has one that is created again.
     let is_suspended = inputs.job.is_some_and(|job| job.suspended && !job.is_finished());
-    let lead_exit = decisive_lead(inputs, &facts).filter(|_| !is_suspended).and_then(|lead| lead.exit.as_ref());
+    let lead_exit = lead_exit(inputs, &facts).filter(|_| !is_suspended);
     let previous = inputs.previous;
     let job = inputs.job;
     let ended = job.is_some_and(JobSeen::is_finished);
@@ -150,6 +144,40 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
         },
         conditions,
     }
+}
+
+/// The status after the end, whatever becomes of the Job and its pods: only what was not known at the end is added.
+fn after_the_end(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
+    let previous = inputs.previous;
+    let is_gone = inputs.job.is_none() || is_cleaned_up(previous);
+    let outcome = Outcome::default();
+    let now = if is_gone { Vec::new() } else { conditions::conditions(inputs, facts, &outcome) };
+    let later = |type_: &str| now.iter().find(|it| it.type_ == type_ && AFTER_THE_END.contains(&type_));
+    let kept =
+        previous.conditions.iter().map(|it| later(&it.type_).cloned().unwrap_or(seen_again(it, inputs.generation)));
+    let is_new =
+        |it: &&Condition| AFTER_THE_END.contains(&it.type_.as_str()) && condition(previous, &it.type_).is_none();
+    let conditions = kept.chain(now.iter().filter(is_new).cloned()).collect();
+    let lead = lead_exit(inputs, facts).filter(|_| !is_gone);
+    MiniClusterStatus {
+        phase: if inputs.deleting { Some("Terminating".into()) } else { previous.phase.clone() },
+        size: if is_gone { 0 } else { count(facts.living) },
+        ready_size: 0,
+        observed_generation: inputs.generation,
+        exit_code: previous.exit_code.or(lead.map(|exit| exit.code)),
+        signal: previous.signal.or(lead.and_then(|exit| exit.signal.or(outcome::signal_of(exit.code)))),
+        conditions,
+        ..previous.clone()
+    }
+}
+
+/// Conditions that may become known, or change, after the end.
+const AFTER_THE_END: [&str; 3] = ["Valid", ARCHIVE_SAVED, VOLUMES_VALID];
+
+/// How the lead's program ended, if somebody saw it.
+fn lead_exit<'a>(inputs: &Inputs<'a>, facts: &Facts<'a>) -> Option<&'a Exit> {
+    let exit = decisive_lead(inputs, facts).and_then(|lead| lead.exit.as_deref());
+    exit.filter(|exit| !exit.is_unseen)
 }
 
 /// The maximum size, fixed by the first Job that is not being deleted.
@@ -310,7 +338,7 @@ impl<'a> Facts<'a> {
             u32::try_from(pods().filter(|pod| which(pod)).count()).unwrap_or(u32::MAX)
         };
         // When a Job is finished all its pods have ended, though the watch of pods may report it later.
-        let is_finished = inputs.job.is_some_and(JobSeen::is_finished);
+        let is_finished = inputs.job.is_some_and(|job| job.is_finished() && !job.has_living_pods);
         let living = |which: fn(&PodSeen) -> bool| match is_finished {
             true => 0,
             false => number(&|pod| !pod.ended && which(pod)),

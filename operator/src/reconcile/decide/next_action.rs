@@ -83,7 +83,8 @@ pub fn next_action(
         };
     };
     // The MiniCluster's own Job: when it is gone, another is created if one may be (`restart`).
-    if job.deleting || job.is_finished() || restart::is_given_up(status, job) {
+    let is_over = job.is_finished() || previous_status::is_finished(status);
+    if job.deleting || is_over || restart::is_given_up(status, job) {
         return NextAction::Nothing;
     }
     if is_edited(target, cluster, job) && !observed.has_begun(job) {

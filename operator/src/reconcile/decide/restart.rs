@@ -15,23 +15,25 @@
 
 use std::borrow::Cow;
 
-use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus, Restart};
-use flux_shared::exit::REPLACE;
+use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus};
+use flux_shared::exit::RETRIED;
 use flux_shared::termination::Ender;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::observe::job::JobSeen;
+use crate::observe::job::{JobSeen, Verdict};
 use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{End, end_of, has_failed_by_itself, loss};
-use crate::reconcile::previous_status::{self, rfc3339, short};
+use crate::reconcile::previous_status;
 
-/// How many restarts the status lists.
-const RESTARTS_KEPT: usize = 20;
+mod record;
+
+pub use record::{with_counted_restart, with_restart};
+
 /// A lead that fails within so many seconds after a follower was lost, by this operator's clock alone, counts as failed
 /// because of it. (This matters only with `maxRestarts`, and mostly the agent knows the cause from Flux.)
 const SHORTLY: i64 = 300;
 /// The Job's reason if a rule of its failure policy ended it.
-const BY_POLICY: &str = "PodFailurePolicy";
+pub const BY_POLICY: &str = "PodFailurePolicy";
 
 pub const LEAD_LOST: &str = "LeadLost";
 pub const POD_LOST: &str = "PodLost";
@@ -153,7 +155,7 @@ pub fn decide(observation: &Observation) -> Decision {
     }
     match observation.job {
         Some(job) if job.deleting => Decision::Continue,
-        Some(job) if job.complete.is_some() || job.has_succeeded => Decision::Continue,
+        Some(job) if job.has_succeeded() => Decision::Continue,
         Some(job) if is_given_up(observation.status, job) => Decision::Delete { job_uid: job.uid.clone() },
         Some(job) => decide_with_job(observation, job),
         None => decide_without_job(observation),
@@ -165,7 +167,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
     // A Job that is gone before any container started does not count as a start; so neither does one that was replaced
     // after an edit. (A success also shows that it had begun: its pods may be gone before this operator saw them.)
     let has_begun = observation.gone.iter().chain(&observation.pods).any(|pod| pod.begun);
-    let has_begun = |last: &JobSeen| has_begun || last.has_succeeded || last.complete.is_some();
+    let has_begun = |last: &JobSeen| has_begun || last.has_succeeded();
     let last = observation.last_job.filter(|last| has_begun(last) && !is_given_up(observation.status, last));
     let Some(uid) = observation.status.job_uid.clone().or(last.map(|last| last.uid.clone())) else {
         return Decision::Continue;
@@ -178,9 +180,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
     }
     let last = last.filter(|last| last.uid == uid);
     let leads = leads(observation);
-    if last.is_some_and(|last| last.complete.is_some() || last.has_succeeded)
-        || leads.iter().any(|(_, end)| *end == Some(End::Succeeded))
-    {
+    if last.is_some_and(JobSeen::has_succeeded) || leads.iter().any(|(_, end)| *end == Some(End::Succeeded)) {
         let message = "the job ended with exit code 0; the Job was deleted later".to_owned();
         return Decision::Ended { reason: "Completed".into(), message };
     }
@@ -251,9 +251,8 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     {
         return when_lead_ended(observation, to_replace(), lead, end, replacing.is_some());
     }
-    let follower = observation.pods.iter().any(|pod| has_failed_by_itself(pod));
-    if follower {
-        return Decision::Continue;
+    if let Some(follower) = observation.pods.iter().find(|pod| has_failed_by_itself(pod)) {
+        return when_follower_failed(observation, to_replace(), follower);
     }
     if job.suspended {
         return when_suspended(observation, job, to_replace());
@@ -268,14 +267,17 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         let message = format!("the lead's pod, {}, did not start: {words}", lead.name);
         return restart_or_end(observation, to_replace(), reason, message, Limit::Backoff);
     }
+    // The Job deletes the lead when a follower has failed it.
+    let by_follower = failing.and_then(Verdict::index_of_pod).is_some_and(|index| index > 0);
+    let may_be_lost = (is_failing && !by_follower) || replacing.is_some();
     let taken = first(|end| end == End::Taken);
     if let Some(lead) = taken
-        && (is_failing || replacing.is_some() || lead.is_disrupted())
+        && (may_be_lost || lead.is_disrupted())
     {
         return restart_or_end(observation, to_replace(), LEAD_LOST, describe_loss(&loss(lead)), Limit::Backoff);
     }
     let remembered = observation.status.lost_pods.iter().rev().find(|lost| lost.index == 0);
-    if let Some(lost) = remembered.filter(|_| replacing.is_some() || (is_failing && !has_living_lead(&leads))) {
+    if let Some(lost) = remembered.filter(|_| replacing.is_some() || (may_be_lost && !has_living_lead(&leads))) {
         return restart_or_end(observation, to_replace(), LEAD_LOST, describe_loss(lost), Limit::Backoff);
     }
     if let Some(lead) = replacing {
@@ -284,11 +286,35 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     // A follower was taken away and killed before it could leave in order. A lead that still seems to run may have
     // succeeded: the failing Job ends it, and then this is known.
     let killed = || observation.pods.iter().any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
-    if is_failing && !has_living_lead(&leads) && (killed() || lost_follower(observation, false).is_some()) {
-        let message = describe_lost_follower(lost_follower(observation, true));
+    let is_for_follower = || by_follower || killed() || lost_follower(observation, false).is_some();
+    if is_failing && !has_living_lead(&leads) && is_for_follower() {
+        let message = describe_lost_follower(follower_lost(observation).as_ref());
         return restart_or_end(observation, to_replace(), POD_LOST, message, Limit::MaxRestarts);
     }
     Decision::Continue
+}
+
+/// The decision when a follower's snippet or broker has failed. The Job fails with it, but for a code that may be the
+/// runtime's.
+fn when_follower_failed(observation: &Observation, to_replace: JobToReplace, follower: &PodSeen) -> Decision {
+    let is_retried = !observation.on_failure && follower.exit.as_ref().is_some_and(|exit| is_retried(exit.code));
+    if to_replace.is_failing || !is_retried {
+        return Decision::Continue;
+    }
+    let code = follower.exit.as_ref().map(|exit| format!(" with exit code {}", exit.code)).unwrap_or_default();
+    let message = format!("the pod of index {} ended{code}", follower.index);
+    Decision::Fail { job_uid: to_replace.job_uid, reason: BY_POLICY.into(), message }
+}
+
+/// Whether the Job lets a pod's exit code pass, if the pod is not labelled as the lead's.
+fn is_retried(code: i32) -> bool {
+    RETRIED.iter().any(|retried| i32::from(*retried) == code)
+}
+
+/// The follower that a failing Job has lost: as the status remembers it, or as its pod still tells.
+pub fn follower_lost(observation: &Observation) -> Option<LostPod> {
+    let mut taken = observation.pods.iter().filter(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
+    lost_follower(observation, true).cloned().or_else(|| taken.next().map(|pod| loss(pod)))
 }
 
 /// The decision for a suspended Job. Its stopped pods are still its own for a moment, and the Job may have counted them
@@ -327,7 +353,7 @@ fn when_lead_ended(
     // that is not labelled yet.
     let is_passed_over = lead.is_disrupted()
         || is_replaced
-        || (!lead.labelled && lead.exit.as_ref().is_some_and(|exit| exit.code == i32::from(REPLACE)));
+        || (!lead.labelled && lead.exit.as_ref().is_some_and(|exit| is_retried(exit.code)));
     if to_replace.is_failing || !is_passed_over {
         return Decision::Continue;
     }
@@ -382,64 +408,6 @@ fn restart_or_end(
         (true, false) => Decision::Fail { job_uid, reason, message },
         (true, true) => Decision::Continue,
     }
-}
-
-/// The status after counting a restart, without the Job that is given up.
-pub fn with_counted_restart(
-    status: &MiniClusterStatus,
-    job_uid: &str,
-    reason: &str,
-    message: &str,
-    limit: Limit,
-    now: Timestamp,
-) -> MiniClusterStatus {
-    let mut after = match limit {
-        Limit::None if is_suspension_counted(status, reason) => with_job_uid(status, job_uid),
-        _ => with_restart(status, Some(job_uid), reason, message, now),
-    };
-    match limit {
-        Limit::Backoff => after.backoff_limit_used += 1,
-        Limit::MaxRestarts => after.max_restarts_used += 1,
-        // The start time begins anew, as a Job's does.
-        Limit::None => after.start_time = None,
-    }
-    MiniClusterStatus { job_uid: None, lost_pods: Vec::new(), container_restarts: 0, timeline: None, ..after }
-}
-
-/// Whether the current suspension has been counted as a restart.
-fn is_suspension_counted(status: &MiniClusterStatus, reason: &str) -> bool {
-    let is_suspended = previous_status::condition(status, "Suspended").is_some_and(|it| it.status == "True");
-    is_suspended && status.restarts.last().is_some_and(|last| last.reason == reason && last.job_uid.is_none())
-}
-
-/// The status with the uid of the replaced Job in its last restart.
-fn with_job_uid(status: &MiniClusterStatus, job_uid: &str) -> MiniClusterStatus {
-    let mut after = status.clone();
-    if let Some(last) = after.restarts.last_mut() {
-        last.job_uid = Some(job_uid.to_owned());
-    }
-    after
-}
-
-/// The status with one more restart in its list.
-pub fn with_restart(
-    status: &MiniClusterStatus,
-    job_uid: Option<&str>,
-    reason: &str,
-    message: &str,
-    now: Timestamp,
-) -> MiniClusterStatus {
-    let mut after = status.clone();
-    after.restart_count += 1;
-    after.restarts.push(Restart {
-        time: rfc3339(now),
-        reason: reason.to_owned(),
-        message: short(message),
-        job_uid: job_uid.map(str::to_owned),
-    });
-    let surplus = after.restarts.len().saturating_sub(RESTARTS_KEPT);
-    after.restarts.drain(..surplus);
-    after
 }
 
 #[cfg(test)]

@@ -115,8 +115,9 @@ fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[Stri
     let of_user = user_init.iter().map(|name| on_exit(name, "NotIn", vec![0]));
     let rules = [
         on_condition("Ignore", "DisruptionTarget"),
-        // Before the lead's rule, so that the Job's message names the exit code.
-        on_exit(runner, "NotIn", vec![i32::from(exit::REPLACE)]),
+        // Before the lead's rule, so that the Job's message names the exit code. A program may end with the runtime's code,
+        // too: the operator reads the agent's message, and fails the Job then (`decide::restart`).
+        on_exit(runner, "NotIn", exit::RETRIED.map(i32::from).to_vec()),
     ];
     let lead = on_condition("FailJob", labels::LEAD);
     PodFailurePolicy { rules: rules.into_iter().chain(of_user).chain([lead]).chain(for_good).collect() }
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn no_code_of_the_runner_is_retried_but_that_of_a_follower_to_be_replaced() {
+    fn runner_is_retried_only_with_the_codes_of_a_stop_and_of_a_reboot() {
         let spec =
             spec("containers: [{image: a, runFlux: true, name: app}, {image: b, name: side}]", &Facts::default());
         let rules = spec.pod_failure_policy.unwrap().rules;
@@ -177,7 +178,7 @@ mod tests {
             said,
             [
                 "Ignore DisruptionTarget",
-                "FailJob Some(\"app\") NotIn [238]",
+                "FailJob Some(\"app\") NotIn [238, 255]",
                 "FailJob flux-framework.org/Lead",
                 "FailJob Some(\"flux-agent\") In [239, 241, 242, 244, 246, 247, 249]",
                 "FailJob Some(\"flux-view\") In [239, 241, 242, 244, 246, 247, 249]",

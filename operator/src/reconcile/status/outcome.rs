@@ -76,9 +76,8 @@ fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
 /// it is created again.
 fn fallen(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     let by_itself = |pod: &&&PodSeen| {
-        let is_disrupted = pod.trouble.as_ref().is_some_and(|trouble| trouble.disruption);
         let gives_way = pod.exit.as_ref().is_some_and(|exit| exit.code == i32::from(REPLACE));
-        has_failed(pod) && !pod.deleting && !is_disrupted && !gives_way
+        has_failed(pod) && !pod.was_taken() && !gives_way
     };
     let last = inputs.pods.iter().filter(by_itself).max_by_key(|pod| (ended_at(pod), pod.index));
     last.filter(|_| !facts.is_ready()).map(|pod| of_pod(pod))
@@ -223,6 +222,14 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
     }
     let taken = leads.iter().find(|(_, end)| *end == End::Taken).map(|(lead, _)| pod_end::loss(lead));
     let remembered = inputs.previous.lost_pods.iter().rev().find(|lost| lost.index == 0).cloned();
+    let by_follower = inputs.job.and_then(|job| job.failed.as_ref().or(job.failing.as_ref())?.index_of_pod());
+    if by_follower.is_some_and(|index| index > 0)
+        && let Some(lost) = restart::follower_lost(&observation)
+    {
+        let limit = format!("no restart left: maxRestarts is {max_restarts}");
+        let message = format!("{}; {limit}", restart::describe_lost_follower(Some(&lost)));
+        return Some(Outcome { index: Some(lost.index), ..Outcome::new(restart::POD_LOST, message) });
+    }
     let what = match taken.or(remembered) {
         Some(lost) => restart::describe_loss(&lost),
         None if leads.iter().any(|(_, end)| *end == End::Refused) => "an earlier pod of the lead was lost".to_owned(),
@@ -246,6 +253,10 @@ fn of_pod(pod: &PodSeen) -> Outcome {
         0 => "the lead (index 0)".to_owned(),
         index => format!("the pod of index {index}"),
     };
+    if pod.unseen_end().is_some() {
+        let lost = pod_end::loss(pod);
+        return Outcome::new(lost.reason.clone(), restart::describe_loss(&lost));
+    }
     match (&pod.trouble, &pod.exit) {
         (Some(trouble), _) => match &trouble.init {
             Some(init) => of_init(init, &format!("init container {} of {place}", init.name)),

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use flux_shared::exit::Category;
+use flux_shared::exit::{Category, REPLACE, UNSEEN};
 use flux_shared::termination::Termination;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proptest::prelude::*;
@@ -15,6 +15,8 @@ use crate::observe::job::Verdict;
 use crate::observe::pod::{Exit, FailedInit, Trouble};
 use crate::observe::{Index, Key, Kind};
 
+mod ends;
+mod histories;
 mod job_controller;
 mod operator;
 
@@ -24,6 +26,12 @@ const SIZE: u32 = 2;
 #[derive(Debug, Clone, Copy)]
 enum Event {
     ProgramEnds(u8),
+    /// The same, while the runtime is down: the kubelet reports 255, and the agent's message tells the code.
+    ProgramEndsUnseen(u8),
+    /// The node of a lead or a follower reboots: the runtime reports 255.
+    Reboot(u32),
+    /// A pod is deleted and killed at once.
+    Kill(u32),
     /// Flux has lost a node, and the job with it.
     NodeFails,
     /// A lead or a follower is evicted, or deleted by somebody.
@@ -61,6 +69,8 @@ struct Pod {
     /// The Job controller has not counted it.
     has_finalizer: bool,
     restarts_left: u32,
+    /// Its phase is Failed and its code 255, whatever the agent says.
+    is_unseen: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -172,6 +182,15 @@ impl World {
         self.tell_pod(name);
     }
 
+    fn kill(&mut self, name: &str, exit: Exit) {
+        let Some(pod) = self.pods.get_mut(name) else { return };
+        self.lost_follower |= pod.seen.index > 0;
+        pod.is_unseen |= exit.is_unseen;
+        (pod.runs, pod.seen.running, pod.seen.ready) = (false, false, false);
+        (pod.seen.ended, pod.seen.exit) = (true, Some(Box::new(exit)));
+        self.tell_pod(name);
+    }
+
     fn delete_pod(&mut self, name: &str) {
         let Some(pod) = self.pods.get_mut(name) else { return };
         self.lost_follower |= pod.seen.index > 0;
@@ -182,6 +201,23 @@ impl World {
     fn happen(&mut self, event: Event) {
         match event {
             Event::ProgramEnds(code) => self.program_ends(code),
+            Event::ProgramEndsUnseen(code) => {
+                if let Some(lead) = self.running_lead().and_then(|name| self.pods.get_mut(&name)) {
+                    lead.is_unseen = true;
+                }
+                self.program_ends(code);
+            }
+            Event::Reboot(index) => {
+                if let Some(name) = self.active(index) {
+                    self.kill(&name, Exit { code: UNSEEN.into(), is_unseen: true, ..Exit::default() });
+                }
+            }
+            Event::Kill(index) => {
+                if let Some(name) = self.active(index) {
+                    self.delete_pod(&name);
+                    self.kill(&name, Exit { code: 137, ..Exit::default() });
+                }
+            }
             Event::NodeFails => self.node_fails(),
             Event::Evict(index) => {
                 if let Some(name) = self.active(index) {
@@ -295,6 +331,9 @@ fn event() -> impl Strategy<Value = Event> {
     let code = || prop_oneof![Just(0), Just(1), Just(238), Just(239), Just(243), Just(255)];
     prop_oneof![
         2 => code().prop_map(Event::ProgramEnds),
+        1 => code().prop_map(Event::ProgramEndsUnseen),
+        2 => (0..SIZE).prop_map(Event::Reboot),
+        1 => (0..SIZE).prop_map(Event::Kill),
         1 => Just(Event::NodeFails),
         3 => (0..SIZE).prop_map(Event::Evict),
         2 => (0..SIZE).prop_map(Event::Delete),
@@ -322,80 +361,6 @@ fn played(backoff_limit: i32, max_restarts: i32, events: &[Event]) -> World {
     world.settle();
     world.check(0);
     world
-}
-
-/// The lead was deleted, succeeded in the time it had left and was gone before a new operator came; then somebody
-/// deletes the Job.
-#[test]
-fn a_success_that_only_the_job_told_of_is_final() {
-    let events = [
-        Event::Operator(9),
-        Event::Controller,
-        Event::Kubelets,
-        Event::Delete(0),
-        Event::ProgramEnds(0),
-        Event::Controller,
-        Event::Restart(0),
-        Event::DeleteJob,
-    ];
-    assert_eq!(played(1, 0, &events).wrong, None);
-}
-
-/// The program's own code is that of a follower to be replaced, the Job replaces the lead, and is deleted before an
-/// operator has seen any of it.
-#[test]
-fn a_lead_that_replaces_one_nobody_has_seen_end_does_not_start_in_another_job_either() {
-    let begin =
-        [Event::Operator(9), Event::Controller, Event::Kubelets, Event::ProgramEnds(REPLACE), Event::Controller];
-    let events = [&begin[..], &[Event::DeleteJob, Event::Controller, Event::Restart(0)]].concat();
-    assert_eq!(played(1, 0, &events).wrong, None);
-}
-
-/// An init container of the user's: another Job would run it again.
-#[test]
-fn a_lead_that_cannot_start_does_not_start_again_because_its_job_is_deleted() {
-    let lead = |is_users: bool| {
-        let init = FailedInit { is_users, exit: Exit { code: 1, ..Exit::default() }, ..FailedInit::default() };
-        let trouble = Trouble { init: Some(init), ..Trouble::default() };
-        PodSeen { ended: true, begun: true, trouble: Some(Box::new(trouble)), ..PodSeen::default() }
-    };
-    let decided = |is_users: bool| {
-        let (lead, status) = (lead(is_users), MiniClusterStatus { job_uid: Some("job".into()), ..Default::default() });
-        decide(&Observation {
-            status: &status,
-            backoff_limit: 3,
-            max_restarts: 0,
-            on_failure: false,
-            job: None,
-            last_job: None,
-            pods: Vec::new(),
-            gone: vec![&lead],
-            now: "2026-01-01T00:00:00Z".parse().unwrap(),
-        })
-    };
-    assert!(matches!(decided(true), Decision::Ended { .. }), "{:?}", decided(true));
-    assert!(matches!(decided(false), Decision::Restart { .. }), "ours may be tried again: {:?}", decided(false));
-}
-
-/// A follower was evicted and killed, for which the Job fails; that the lead's program has ended with 0 has not come
-/// through yet.
-#[test]
-fn a_success_that_is_not_known_yet_is_final_though_the_job_fails_for_a_follower() {
-    let begin = [Event::Operator(1), Event::Controller, Event::Evict(1), Event::Kubelets, Event::Controller];
-    let ends = [Event::ProgramEnds(0), Event::FollowerFails(3)];
-    let news = [
-        Event::NewsOfPods,
-        Event::NewsOfPods,
-        Event::NewsOfPods,
-        Event::NewsOfJobs,
-        Event::NewsOfPods,
-        Event::Controller,
-        Event::NewsOfPods,
-        Event::NewsOfJobs,
-        Event::Operator(1),
-    ];
-    let events = [&begin[..], &ends, &news].concat();
-    assert_eq!(played(0, 1, &events).wrong, None);
 }
 
 proptest! {

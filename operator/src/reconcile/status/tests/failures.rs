@@ -255,3 +255,30 @@ fn a_limit_of_the_job_itself_says_all_and_no_pod_is_made_up() {
         ),
     ]);
 }
+
+/// Whatever becomes of the pods and the Job.
+#[test]
+fn reason_of_a_finished_cluster_never_changes() {
+    let mut observation = observation("size: 1");
+    observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", "the Job's own words"), ..job(1) });
+    observation.pods = vec![ended(0, 3, 5)];
+    observation.previous = observation.status();
+    assert_eq!(observation.previous.reason.as_deref(), Some("NonZeroExitCode"));
+    observation.pods.clear();
+    assert_eq!(observation.status(), observation.previous, "its pod is deleted");
+    observation.pods = vec![ready(0)];
+    assert_eq!(observation.status(), observation.previous, "or another has its index");
+}
+
+#[test]
+fn exit_code_that_nobody_saw_is_not_told() {
+    let mut observation = observation("size: 1");
+    let mut lead = ended(0, 255, 5);
+    lead.exit.as_mut().unwrap().is_unseen = true;
+    observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", "x"), ..job(1) });
+    observation.cluster.backoff_limit = 0;
+    observation.pods = vec![lead];
+    let status = observation.status();
+    assert_eq!((status.exit_code, status.reason.as_deref()), (None, Some("LeadLost")), "{status:#?}");
+    assert!(status.message.unwrap().contains("NodeRestarted"));
+}

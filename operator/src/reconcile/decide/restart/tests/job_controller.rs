@@ -1,6 +1,15 @@
 //! The kubelets and the Job controller of the model.
 
+use flux_shared::exit;
+
 use super::*;
+
+impl Pod {
+    /// As the Job sees it.
+    fn succeeds(&self) -> bool {
+        self.seen.succeeded && !self.is_unseen
+    }
+}
 
 impl World {
     /// What is deleted, has ended and was counted goes.
@@ -23,7 +32,7 @@ impl World {
             }
             let replaces = pod.seen.index_failures + pod.seen.index_disruptions > 0;
             if pod.seen.deleting {
-                let code = if pod.seen.index == 0 { 143 } else { REPLACE };
+                let code = if pod.seen.index == 0 { 143 } else { exit::REPLACE };
                 self.end(&name, Termination::new(Ender::Stop, code));
             } else if pod.seen.index == 0 && replaces && pod.restarts_left == 0 {
                 let refused = Termination { category: Some(Category::LeadLost), ..Termination::new(Ender::Agent, 239) };
@@ -40,6 +49,9 @@ impl World {
             self.is_wrong(format!("{name} starts beside another"));
         }
         self.starts += 1;
+        if previous_status::is_finished(&self.status.1) {
+            self.is_wrong(format!("{name} starts after the end of the MiniCluster"));
+        }
         if self.final_ends > 0 {
             self.is_wrong(format!("{name} starts after an end for good"));
         }
@@ -50,12 +62,10 @@ impl World {
     }
 
     /// What the failure policy makes of a pod: Some(true) fails the Job, Some(false) counts, None ignores.
-    fn judged(pod: &PodSeen) -> Option<bool> {
-        let code = pod.exit.as_ref().map_or(0, |exit| exit.code);
-        if pod.is_disrupted() {
-            return None;
-        }
-        Some(pod.labelled || code != i32::from(REPLACE))
+    fn judged(pod: &Pod) -> Option<bool> {
+        let code = pod.seen.exit.as_ref().map_or(0, |exit| exit.code);
+        let is_retried = pod.is_unseen || is_retried(code);
+        (!pod.seen.is_disrupted()).then_some(pod.seen.labelled || !is_retried)
     }
 
     pub(super) fn controller(&mut self) {
@@ -114,18 +124,19 @@ impl World {
 
     /// The Job with what its pods say of it, and whether its lead has succeeded.
     fn verdict_on(&self, job: &Job) -> (JobSeen, bool) {
-        let has_failed = |pod: &&Pod| pod.seen.ended && !pod.seen.succeeded;
-        let failed: Vec<&PodSeen> = self.pods.values().filter(has_failed).map(|pod| &pod.seen).collect();
+        let failed: Vec<&Pod> = self.pods.values().filter(|pod| pod.seen.ended && !pod.succeeds()).collect();
         let mut seen = job.seen.clone();
-        let succeeded = seen.has_succeeded
-            || self.pods.values().any(|pod| pod.seen.index == 0 && pod.seen.succeeded && pod.has_finalizer);
-        if seen.failing.is_none() && !seen.has_succeeded && failed.iter().any(|pod| World::judged(pod) == Some(true)) {
-            seen.failing = verdict("PodFailurePolicy");
+        let succeeded = seen.has_succeeded()
+            || self.pods.values().any(|pod| pod.seen.index == 0 && pod.succeeds() && pod.has_finalizer);
+        let culprit = failed.iter().find(|pod| World::judged(pod) == Some(true));
+        if let Some(culprit) = culprit.filter(|_| seen.failing.is_none() && !seen.has_succeeded()) {
+            let message = format!("Container mc for pod ns/{} failed with a code", culprit.seen.name);
+            seen.failing = verdict(BY_POLICY).map(|verdict| Verdict { message, ..verdict });
         }
         let limit = u32::try_from(self.backoff_limit).unwrap();
         if seen.failing.is_none()
-            && !seen.has_succeeded
-            && failed.iter().any(|pod| World::judged(pod) == Some(false) && pod.index_failures >= limit)
+            && !seen.has_succeeded()
+            && failed.iter().any(|pod| World::judged(pod) == Some(false) && pod.seen.index_failures >= limit)
         {
             seen.failing = verdict("MaxFailedIndexesExceeded");
         }
@@ -134,7 +145,7 @@ impl World {
 
     /// The pods first, then the word.
     fn end_job(&mut self, mut seen: JobSeen, succeeded: bool) {
-        seen.has_succeeded = seen.failing.is_none();
+        seen.succeeding = if seen.failing.is_none() { verdict("SuccessPolicy") } else { None };
         for name in &self.all_active() {
             self.delete_pod(name);
         }
@@ -157,16 +168,16 @@ impl World {
     /// Makes the pod of an index that has none, with the counts of the last one that failed.
     fn replace(&mut self, job: &Job, index: u32) {
         let of_index = || self.pods.values().filter(|pod| pod.seen.index == index);
-        if of_index().any(|pod| !pod.seen.ended || (pod.seen.succeeded && pod.has_finalizer)) {
+        if of_index().any(|pod| !pod.seen.ended || (pod.succeeds() && pod.has_finalizer)) {
             return;
         }
-        let before = of_index().rfind(|pod| pod.has_finalizer && !pod.seen.succeeded).map(|pod| pod.seen.clone());
+        let before = of_index().rfind(|pod| pod.has_finalizer && !pod.succeeds()).cloned();
         let (failures, disruptions) = match &before {
             None => (0, 0),
-            Some(pod) if World::judged(pod).is_some() => (pod.index_failures + 1, pod.index_disruptions),
-            Some(pod) => (pod.index_failures, pod.index_disruptions + 1),
+            Some(pod) if World::judged(pod).is_some() => (pod.seen.index_failures + 1, pod.seen.index_disruptions),
+            Some(pod) => (pod.seen.index_failures, pod.seen.index_disruptions + 1),
         };
-        let name = format!("{:06}-mc-{index}", self.tick());
+        let name = format!("{:06}-mc-{index}-x", self.tick());
         let seen = PodSeen {
             name: name.clone(),
             job_uid: Some(job.uid.clone()),
@@ -179,8 +190,9 @@ impl World {
         for pod in self.pods.values_mut().filter(|pod| pod.seen.index == index) {
             pod.has_finalizer = false;
         }
-        self.pods
-            .insert(name.clone(), Pod { seen, runs: false, has_finalizer: true, restarts_left: job.restarts_left });
+        let restarts_left = job.restarts_left;
+        let pod = Pod { seen, runs: false, has_finalizer: true, restarts_left, is_unseen: false };
+        self.pods.insert(name.clone(), pod);
         self.tell_pod(&name);
         self.collect();
     }

@@ -1,6 +1,8 @@
 //! The watches and the operators of the model.
 
 use super::*;
+use crate::observe::Observed;
+use crate::reconcile::decide::ending;
 
 impl World {
     fn metadata(name: &str, uid: &str, version: u64) -> ObjectMeta {
@@ -109,7 +111,7 @@ impl World {
                 }
             }
             Decision::Wait => {}
-            Decision::Continue => self.make_and_tell(known, may),
+            Decision::Continue => self.make_and_tell(known, now, may),
         }
     }
 
@@ -131,10 +133,18 @@ impl World {
     }
 
     fn decision(&self, known: &MiniClusterStatus, now: Timestamp) -> Decision {
+        decide(&self.observation(known, now, &self.index.observed(&Key::new("ns", "mc"))))
+    }
+
+    fn as_decided(&self, known: &MiniClusterStatus, now: Timestamp, job: &JobSeen) -> JobSeen {
         let observed = self.index.observed(&Key::new("ns", "mc"));
+        ending::as_decided(&self.observation(known, now, &observed), job).into_owned()
+    }
+
+    fn observation<'a>(&self, known: &'a MiniClusterStatus, now: Timestamp, observed: &'a Observed) -> Observation<'a> {
         let uid =
             observed.job.as_ref().or(observed.last_job.as_deref()).map(|job| job.uid.clone()).or(known.job_uid.clone());
-        decide(&Observation {
+        Observation {
             status: known,
             backoff_limit: self.backoff_limit,
             max_restarts: self.max_restarts,
@@ -144,16 +154,17 @@ impl World {
             pods: observed.pods.values().filter(|pod| pod.job_uid == uid).collect(),
             gone: observed.gone_leads.iter().filter(|pod| pod.job_uid == uid).collect(),
             now,
-        })
+        }
     }
 
     /// Makes the Job that is not there, and writes a status that tells of the Job, and of what was lost.
-    fn make_and_tell(&mut self, mut known: MiniClusterStatus, mut may: impl FnMut() -> bool) {
+    fn make_and_tell(&mut self, mut known: MiniClusterStatus, now: Timestamp, mut may: impl FnMut() -> bool) {
         let observed = self.index.observed(&Key::new("ns", "mc"));
         match observed.job.as_ref().map(|job| unless_given_up(&known, job)).as_deref() {
             None if may() => self.make_job(),
             None => return,
-            Some(job) if job.is_finished() => {
+            Some(job) if self.as_decided(&known, now, job).is_finished() => {
+                let job = self.as_decided(&known, now, job);
                 if may() {
                     let reason = job.complete.as_ref().or(job.failed.as_ref()).map(|it| it.reason.clone());
                     self.finish(&reason.unwrap_or_default());

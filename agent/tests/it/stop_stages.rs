@@ -1,0 +1,256 @@
+//! A stop at every stage of the entrypoint: nothing of the user's starts after it, what runs is killed in time, and the exit
+//! code says what happened.
+//!
+//! Everything of the user's says `ran NAME` when it starts, so what starts after the stop shows in the output.
+
+use std::time::{Duration, Instant};
+
+use flux_shared::exit::REPLACE;
+use flux_shared::termination::{Ender, Termination};
+
+use crate::image::{Container, Image};
+use crate::live::{Network, Running, eventually, pod_image, run_words, termination_of};
+
+/// How the pod is told to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// By one SIGTERM, which is heeded.
+    Heeded,
+    /// By two, the first of which is ignored.
+    Twice,
+    /// By one that is ignored: the deadline comes.
+    Ignored,
+}
+
+const STOPS: [Stop; 3] = [Stop::Heeded, Stop::Twice, Stop::Ignored];
+const GRACE: Duration = Duration::from_secs(15);
+/// The deadline, less what a timer may be early.
+const DEADLINE: Duration = Duration::from_secs(14);
+const REPLACED: i32 = REPLACE as i32;
+
+/// Shell source that says `ran NAME` and then stays, whether or not it is told to stop.
+fn stays(name: &str, stop: Stop) -> String {
+    let trap = if stop == Stop::Heeded { "" } else { "trap '' TERM; " };
+    format!("{trap}echo ran {name}; while :; do sleep 0.1; done")
+}
+
+/// Snippets and a program that only say so.
+fn says(except: &str) -> String {
+    let names = ["init", "pre", "broker_pre", "worker_pre", "post"];
+    let lines = names.iter().filter(|name| **name != except);
+    let lines: String = lines.map(|name| format!("{name} = 'echo ran {name}'\n")).collect();
+    format!("[runner.snippets]\n{lines}")
+}
+
+fn program(source: &str) -> String {
+    let source = serde_json::to_string(source).unwrap();
+    format!("[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', {source}]\n")
+}
+
+/// One stage.
+struct Stage<'a> {
+    /// Number of pods. The last one is told to stop.
+    size: u32,
+    /// Whether the lead runs beside a follower.
+    with_lead: bool,
+    spec: &'a (dyn Fn(Stop) -> String + Sync),
+    prepare: &'a (dyn Fn(&Image, Stop) + Sync),
+    /// What is said when the stage is reached.
+    reached: &'a str,
+    /// The exit code.
+    code: &'a (dyn Fn(Stop) -> i32 + Sync),
+    /// Whether the first signal ends it in any case, since nothing of the user's runs.
+    ends_at_once: bool,
+}
+
+impl Stage<'_> {
+    fn check(&self) {
+        std::thread::scope(|scope| {
+            for stop in STOPS {
+                scope.spawn(move || self.check_one(stop));
+            }
+        });
+    }
+
+    fn check_one(&self, stop: Stop) {
+        let images: Vec<Image> = (0..self.size).map(|_| pod_image(&(self.spec)(stop), self.size)).collect();
+        images.iter().for_each(|image| (self.prepare)(image, stop));
+        let (network, grace) = (Network::new(), GRACE.as_secs().to_string());
+        let command = run_words(&["--grace-period", &grace]);
+        let begin = |index: usize| {
+            let mut container = Container::new(&images[index], &format!("mc-{index}"), &command);
+            container.environment.insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+            Running::pod(&container, &network)
+        };
+        let last = images.len() - 1;
+        let lead = (self.with_lead && last > 0).then(|| begin(0));
+        let pod = begin(last);
+        pod.says(self.reached);
+        let said = pod.stdout();
+        let stopped_at = Instant::now();
+        pod.signal(15);
+        if stop == Stop::Twice {
+            std::thread::sleep(Duration::from_millis(400)); // two wishes, not one that is sent twice
+            pod.signal(15);
+        }
+        let ended = pod.end();
+        let took = stopped_at.elapsed();
+        let what = format!("{} {stop:?}", self.reached);
+        assert!(!ended.stdout[said.len()..].contains("ran "), "{what}: {ended:?}");
+        assert_eq!(ended.code, (self.code)(stop), "{what}: {ended:?}");
+        assert!(took < GRACE, "{what}: {took:?}");
+        if stop == Stop::Ignored && !self.ends_at_once {
+            assert!(took >= DEADLINE, "{what}: {took:?}");
+        } else if self.ends_at_once || !self.with_lead {
+            assert!(took < DEADLINE, "{what}: {took:?}");
+        }
+        drop(lead);
+    }
+}
+
+const ALONE: Stage = Stage {
+    size: 1,
+    with_lead: false,
+    spec: &|_| String::new(),
+    prepare: &|_, _| {},
+    reached: "",
+    code: &|_| 143,
+    ends_at_once: false,
+};
+const FOLLOWER: Stage = Stage { size: 2, code: &|_| REPLACED, ..ALONE };
+
+#[test]
+fn stop_while_the_spec_is_missing_starts_nothing() {
+    let prepare: &(dyn Fn(&Image, Stop) + Sync) =
+        &|image, _| std::fs::remove_file(image.at(flux_shared::paths::SPEC_FILE)).unwrap();
+    for stage in [ALONE, FOLLOWER] {
+        Stage { prepare, reached: "retrying for up to", ends_at_once: true, ..stage }.check();
+    }
+}
+
+#[test]
+fn stop_during_a_snippet_starts_nothing_after_it() {
+    for name in ["init", "pre"] {
+        let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
+            let source = serde_json::to_string(&stays(name, stop)).unwrap();
+            format!("{}{name} = {source}\n{}", says(name), program("echo ran program"))
+        };
+        let reached = format!("ran {name}\n");
+        for stage in [ALONE, FOLLOWER] {
+            Stage { spec, reached: &reached, ..stage }.check();
+        }
+    }
+}
+
+#[test]
+fn stop_that_a_snippet_traps_starts_nothing_after_it() {
+    let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
+        let source = match stop {
+            Stop::Heeded => "trap 'echo trapped' TERM; echo ran pre; sleep 3 || true; echo pre ends".into(),
+            stop => stays("pre", stop),
+        };
+        let source = serde_json::to_string(&source).unwrap();
+        format!("{}pre = {source}\n{}", says("pre"), program("echo ran program"))
+    };
+    for stage in [ALONE, FOLLOWER] {
+        Stage { spec, reached: "ran pre\n", ..stage }.check();
+    }
+}
+
+#[test]
+fn stop_during_munged_starts_nothing_after_it() {
+    let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| {
+        let user = "[view]\nenabled = false\n[runner.user]\nname = 'flux'\nuid = 1000\n";
+        format!("{user}{}{}", says(""), program("echo ran program"))
+    };
+    let prepare: &(dyn Fn(&Image, Stop) + Sync) = &|image, stop| {
+        image.file("/etc/munge/munge.key", 0o400, "key");
+        image.file("/usr/sbin/munged", 0o755, &format!("#!/bin/sh\n{}\n", stays("munged", stop)));
+        std::os::unix::fs::symlink("/mnt/flux/view/bin/flux", image.at("/usr/bin/flux")).unwrap();
+    };
+    for stage in [ALONE, FOLLOWER] {
+        Stage { spec, prepare, reached: "ran munged\n", ..stage }.check();
+    }
+}
+
+#[test]
+fn stop_while_the_parent_is_awaited_starts_nothing() {
+    let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| says("") + &program("echo ran program");
+    Stage { spec, reached: "waiting for mc-0", ends_at_once: true, ..FOLLOWER }.check();
+}
+
+#[test]
+fn stop_while_the_broker_starts_is_no_success() {
+    let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
+        // The lead of a follower is up.
+        let source = format!("[ $(hostname) != mc-0 ] || exec \"$@\"; {}", stays("broker", stop));
+        let prefix = serde_json::to_string(&source).unwrap();
+        format!("[runner]\nprefix = ['bash', '-c', {prefix}, '-']\n{}", says(""))
+    };
+    let alone: &(dyn Fn(Stop) -> String + Sync) = &|stop| spec(stop).replace("!= mc-0", "= mc-0");
+    Stage { spec: alone, reached: "ran broker\n", ..ALONE }.check();
+    // A follower leaves the end of the instance to its lead as long as it may.
+    Stage { spec, reached: "ran broker\n", with_lead: true, code: &|_| REPLACED, ..FOLLOWER }.check_one(Stop::Ignored);
+}
+
+#[test]
+fn stop_during_the_job_gives_its_code_and_skips_post() {
+    let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
+        let source = match stop {
+            Stop::Heeded => "trap 'exit 3' TERM; echo ran program; while :; do sleep 0.1; done".into(),
+            stop => stays("program", stop),
+        };
+        says("") + &program(&source)
+    };
+    // The instance is told in time to end by itself, so that the deadline is not needed.
+    let code: &(dyn Fn(Stop) -> i32 + Sync) = &|stop| if stop == Stop::Heeded { 3 } else { 137 };
+    Stage { spec, reached: "ran program\n", code, ends_at_once: true, ..ALONE }.check();
+}
+
+#[test]
+fn stop_during_post_does_not_change_the_jobs_result() {
+    for code in [0, 7] {
+        let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
+            let source = serde_json::to_string(&stays("post", stop)).unwrap();
+            format!("{}post = {source}\n{}", says("post"), program(&format!("echo ran program; exit {code}")))
+        };
+        let code: &(dyn Fn(Stop) -> i32 + Sync) = &|_| code;
+        Stage { spec, reached: "ran post\n", code, ..ALONE }.check();
+    }
+}
+
+#[test]
+fn stop_in_a_followers_post_leaves_its_success() {
+    let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
+        let source = serde_json::to_string(&stays("post", stop)).unwrap();
+        // The lead's post would stay as well: nobody stops it here.
+        format!("[runner.snippets]\npost = {source}\n{}", program("echo ran program"))
+    };
+    let stage = Stage { spec, reached: "ran post\n", with_lead: true, code: &|_| 0, ..FOLLOWER };
+    stage.check_one(Stop::Heeded);
+    stage.check_one(Stop::Ignored);
+}
+
+/// The archive is the agent's own work: it is saved after a stop, and `post` does not follow it.
+#[test]
+fn stop_during_the_job_saves_the_archive_and_skips_post() {
+    let source = "trap 'exit 3' TERM; echo ran program; while :; do sleep 0.1; done";
+    let image = pod_image(&format!("archive = '/state/archive.tgz'\n{}{}", says(""), program(source)), 1);
+    std::fs::create_dir(image.at("/state")).unwrap();
+    let mut container = Container::new(&image, "mc-0", &run_words(&["--grace-period", "30"]));
+    container.environment.insert("FLUX_STANDIN_DUMP".into(), "writes=5 pause=300".into());
+    let pod = Running::pod(&container, &Network::new());
+    pod.says("ran program\n");
+    pod.signal(15);
+    let dump = || std::fs::read_dir(image.at("/state")).unwrap().next();
+    eventually("the dump has begun", || dump().and_then(|file| (file.ok()?.metadata().ok()?.len() > 0).then_some(())));
+    std::thread::sleep(Duration::from_millis(300));
+    let ended = pod.end();
+    assert_eq!(ended.code, 3, "{ended:?}");
+    assert!(ended.stderr.contains("archive saved to /state/archive.tgz"), "{ended:?}");
+    assert!(!ended.stdout.contains("ran post"), "{ended:?}");
+    let told = termination_of(&image);
+    let want = Termination { program_code: Some(3), ..Termination::new(Ender::Stop, 3) };
+    assert_eq!(Termination { message: String::new(), ..told.clone() }, want);
+    assert_eq!(told.message, "the pod was stopped: the snippet post does not run.");
+}

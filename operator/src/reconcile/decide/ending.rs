@@ -1,0 +1,71 @@
+//! How the MiniCluster ends, as soon as that is known: the Job's own conditions Complete and Failed come only when all its
+//! pods have ended, which a pod on a dead node never does. Pure.
+
+use std::borrow::Cow;
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::restart::{self, BY_POLICY, Decision, Observation};
+use crate::observe::job::{JobSeen, Verdict};
+use crate::observe::pod::PodSeen;
+use crate::observe::pod_end::{End, end_of, has_failed_by_itself};
+
+/// The Job with the end that it will have, if nothing can change that any more.
+pub fn as_decided<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, JobSeen> {
+    if job.deleting || job.complete.is_some() || restart::is_given_up(observation.status, job) {
+        return Cow::Borrowed(job);
+    }
+    let has_living_pods = job.failed.is_none() && observation.pods.iter().any(|pod| !pod.ended);
+    if let Some(since) = succeeded_since(observation, job) {
+        let complete = Verdict { reason: "Completed".into(), message: String::new(), since };
+        return Cow::Owned(JobSeen { complete: Some(complete), failed: None, has_living_pods, ..job.clone() });
+    }
+    let failed =
+        job.failed.as_ref().or(job.failing.as_ref()).filter(|_| has_failed_for_good(observation, job)).cloned();
+    if failed == job.failed {
+        return Cow::Borrowed(job);
+    }
+    Cow::Owned(JobSeen { failed, has_living_pods, ..job.clone() })
+}
+
+/// Since when the lead has succeeded: the Job says so, or the agent does where the Job sees a failed or disrupted pod.
+fn succeeded_since(observation: &Observation, job: &JobSeen) -> Option<Option<Timestamp>> {
+    if let Some(succeeding) = &job.succeeding {
+        return Some(succeeding.since);
+    }
+    let failing = job.failed.as_ref().or(job.failing.as_ref());
+    let is_own_failure = failing.is_some_and(|failing| failing.reason != BY_POLICY)
+        || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
+    let lead = leads(observation).find(|(_, end)| *end == Some(End::Succeeded)).map(|(lead, _)| lead)?;
+    if is_own_failure || !(failing.is_some() || lead.is_disrupted()) || !lead.has_agents_success() {
+        return None;
+    }
+    Some(lead.exit.as_ref().and_then(|exit| exit.at))
+}
+
+/// Whether a Job that fails is the MiniCluster's end: no restart is due, and what is still unknown of its pods cannot make one
+/// due.
+fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
+    let Some(failing) = job.failed.as_ref().or(job.failing.as_ref()) else { return false };
+    if restart::decide(observation) != Decision::Continue {
+        return false;
+    }
+    let is_final = failing.reason != BY_POLICY || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
+    // A lead that lives is being stopped, and its end will tell. On a node that is cut off it will not.
+    let is_awaited = |pod: &PodSeen| !(pod.lost && (is_final || job.failed.is_some()));
+    if leads(observation).any(|(lead, end)| end.is_none() && is_awaited(lead)) {
+        return false;
+    }
+    if job.failed.is_none() && leads(observation).next().is_none() {
+        return false;
+    }
+    // The lead may have failed because of a follower whose loss is not known yet.
+    let may_restart = !is_final && observation.status.max_restarts_used < observation.max_restarts;
+    !(may_restart && observation.pods.iter().any(|pod| pod.index > 0 && !pod.ended))
+}
+
+fn leads<'a>(observation: &Observation<'a>) -> impl Iterator<Item = (&'a PodSeen, Option<End>)> {
+    let gone = observation.gone.clone().into_iter().map(|pod| (pod, end_of(pod, true)));
+    let there = observation.pods.clone().into_iter().filter(|pod| pod.index == 0).map(|pod| (pod, end_of(pod, false)));
+    gone.chain(there)
+}

@@ -1,0 +1,77 @@
+//! Histories that once ended wrongly.
+
+use super::*;
+
+/// The lead was deleted, succeeded in the time it had left and was gone before a new operator came; then somebody
+/// deletes the Job.
+#[test]
+fn a_success_that_only_the_job_told_of_is_final() {
+    let events = [
+        Event::Operator(9),
+        Event::Controller,
+        Event::Kubelets,
+        Event::Delete(0),
+        Event::ProgramEnds(0),
+        Event::Controller,
+        Event::Restart(0),
+        Event::DeleteJob,
+    ];
+    assert_eq!(played(1, 0, &events).wrong, None);
+}
+
+/// The program's own code is that of a follower to be replaced, the Job replaces the lead, and is deleted before an
+/// operator has seen any of it.
+#[test]
+fn a_lead_that_replaces_one_nobody_has_seen_end_does_not_start_in_another_job_either() {
+    let begin =
+        [Event::Operator(9), Event::Controller, Event::Kubelets, Event::ProgramEnds(REPLACE), Event::Controller];
+    let events = [&begin[..], &[Event::DeleteJob, Event::Controller, Event::Restart(0)]].concat();
+    assert_eq!(played(1, 0, &events).wrong, None);
+}
+
+/// An init container of the user's: another Job would run it again.
+#[test]
+fn a_lead_that_cannot_start_does_not_start_again_because_its_job_is_deleted() {
+    let lead = |is_users: bool| {
+        let init = FailedInit { is_users, exit: Exit { code: 1, ..Exit::default() }, ..FailedInit::default() };
+        let trouble = Trouble { init: Some(init), ..Trouble::default() };
+        PodSeen { ended: true, begun: true, trouble: Some(Box::new(trouble)), ..PodSeen::default() }
+    };
+    let decided = |is_users: bool| {
+        let (lead, status) = (lead(is_users), MiniClusterStatus { job_uid: Some("job".into()), ..Default::default() });
+        decide(&Observation {
+            status: &status,
+            backoff_limit: 3,
+            max_restarts: 0,
+            on_failure: false,
+            job: None,
+            last_job: None,
+            pods: Vec::new(),
+            gone: vec![&lead],
+            now: "2026-01-01T00:00:00Z".parse().unwrap(),
+        })
+    };
+    assert!(matches!(decided(true), Decision::Ended { .. }), "{:?}", decided(true));
+    assert!(matches!(decided(false), Decision::Restart { .. }), "ours may be tried again: {:?}", decided(false));
+}
+
+/// A follower was evicted and killed, for which the Job fails; that the lead's program has ended with 0 has not come
+/// through yet.
+#[test]
+fn a_success_that_is_not_known_yet_is_final_though_the_job_fails_for_a_follower() {
+    let begin = [Event::Operator(1), Event::Controller, Event::Evict(1), Event::Kubelets, Event::Controller];
+    let ends = [Event::ProgramEnds(0), Event::FollowerFails(3)];
+    let news = [
+        Event::NewsOfPods,
+        Event::NewsOfPods,
+        Event::NewsOfPods,
+        Event::NewsOfJobs,
+        Event::NewsOfPods,
+        Event::Controller,
+        Event::NewsOfPods,
+        Event::NewsOfJobs,
+        Event::Operator(1),
+    ];
+    let events = [&begin[..], &ends, &news].concat();
+    assert_eq!(played(0, 1, &events).wrong, None);
+}
