@@ -127,7 +127,10 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
         ContainerRole::Runner if resolved.is_lead() => (Role::Lead, lead::steps(&resolved)?),
         ContainerRole::Runner => (Role::Follower, follower::steps(&resolved)?),
     };
-    let steps = snippets::in_one_shell(&resolved, steps)?;
+    let mut steps = snippets::in_one_shell(&resolved, steps)?;
+    if matches!(container, ContainerRole::Runner) {
+        steps.extend(sidecar::note_end(&resolved));
+    }
     let logging = &spec.logging;
     Ok(Plan {
         version: VERSION,

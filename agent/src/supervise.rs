@@ -19,6 +19,7 @@ pub mod terminal;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::system::raw::{self, Status};
@@ -90,11 +91,39 @@ pub struct Ended {
 pub struct Supervisor {
     signals: Signals,
     stop: Option<Stop>,
+    /// A stop that follows the end of Flux, while what runs here may end by itself.
+    held: Option<Held>,
+    /// When a stop is held back; none: it never is.
+    hold: Option<Hold>,
     /// Time from the stop to SIGKILL for what has not ended.
     kill_after: Option<Duration>,
     /// The children that were started here, until somebody has asked for their end.
     children: BTreeMap<i32, ChildState>,
     terminal: bool,
+}
+
+/// A stop within `most` after this file was written is held back until then.
+#[derive(Debug)]
+struct Hold {
+    note: PathBuf,
+    most: Duration,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    stop: Stop,
+    until: Instant,
+}
+
+impl Hold {
+    /// Until when a stop that comes now is held back.
+    fn until(&self) -> Option<Instant> {
+        let written = std::fs::metadata(&self.note).and_then(|about| about.modified()).ok()?;
+        // A note of the future is one of a clock that was set back.
+        let since = written.elapsed().unwrap_or_default();
+        let left = self.most.checked_sub(since).filter(|left| !left.is_zero())?;
+        Some(Instant::now() + left)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -115,7 +144,15 @@ impl Supervisor {
             nix::sys::prctl::set_child_subreaper(true)?;
         }
         let (signals, terminal) = (Signals::new()?, terminal::is_ours());
-        Ok(Supervisor { signals, stop: None, kill_after: None, children: BTreeMap::new(), terminal })
+        Ok(Supervisor {
+            signals,
+            stop: None,
+            held: None,
+            hold: None,
+            kill_after: None,
+            children: BTreeMap::new(),
+            terminal,
+        })
     }
 
     /// Sets the time from the stop to SIGKILL for whatever runs then; none: there is no time limit.
@@ -123,9 +160,30 @@ impl Supervisor {
         self.kill_after = kill_after;
     }
 
+    /// From now on, a stop that comes within `most` after the file `note` was written is held back until then. A second
+    /// signal ends that.
+    pub fn hold_stop_after(&mut self, note: PathBuf, most: Duration) {
+        self.hold = Some(Hold { note, most });
+    }
+
+    /// Ends that: a stop that is held back counts.
+    pub fn hold_no_stop(&mut self) {
+        self.hold = None;
+        self.release();
+    }
+
+    fn release(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.stop = Some(held.stop);
+        }
+    }
+
     /// The first stop signal, if it has come. Never waits, and gives the same answer ever after.
     pub fn stop(&mut self) -> Option<Stop> {
         self.read_signals();
+        if self.held.is_some_and(|held| held.until <= Instant::now()) {
+            self.release();
+        }
         self.stop
     }
 
@@ -171,7 +229,15 @@ impl Supervisor {
     /// The next event. Safe to drop and call again.
     pub async fn event(&mut self) -> io::Result<Event> {
         loop {
-            let received = self.signals.next().await?;
+            let held_until = self.held.map(|held| held.until);
+            let received = tokio::select! {
+                biased;
+                received = self.signals.next() => received?,
+                () = until(held_until) => {
+                    self.release();
+                    return Ok(Event::Stop);
+                }
+            };
             if let Some(event) = self.classify(received) {
                 return Ok(event);
             }
@@ -198,12 +264,28 @@ impl Supervisor {
             // enough.
             libc::SIGPIPE if received.by_self => None,
             libc::SIGTTIN | libc::SIGTTOU if received.by_kernel => None,
-            signal if is_stop(signal) && self.stop.is_none() => {
-                self.stop = Some(Stop { signal, at: Instant::now() });
-                Some(Event::Stop)
-            }
+            signal if is_stop(signal) && self.stop.is_none() => self.note_stop(Stop { signal, at: Instant::now() }),
             _ => Some(Event::Signal(received)),
         }
+    }
+
+    /// Notes a stop, unless it is held back.
+    fn note_stop(&mut self, stop: Stop) -> Option<Event> {
+        if let Some(held) = self.held {
+            if held.stop.at.elapsed() < SAME_WISH {
+                return None;
+            }
+            self.release();
+            return Some(Event::Stop);
+        }
+        if let Some(until) = self.hold.as_ref().and_then(Hold::until) {
+            let left = until.saturating_duration_since(Instant::now()).as_secs_f64();
+            tracing::info!(stage = "stop", "Flux has ended: the command has {left:.1} s to end by itself");
+            self.held = Some(Held { stop, until });
+            return None;
+        }
+        self.stop = Some(stop);
+        Some(Event::Stop)
     }
 
     /// Notes what became of a child. An adopted orphan is not known, and forgotten.

@@ -259,7 +259,8 @@ fn sidecar(
             report.problem(format!("{field}.{name}"), "is for the container that runs Flux, not for a sidecar");
         }
     }
-    let spec = agent_spec::Sidecar {
+    let mut spec = agent_spec::Sidecar {
+        serves: false,
         wait_socket,
         init: snippet(&commands.init),
         pre_command: snippet(&container.pre_command),
@@ -281,6 +282,7 @@ fn sidecar(
         );
     }
     let valid = common(field, container, around, report);
+    spec.serves = !valid.ports.is_empty();
     named(field, container, report);
     Sidecar { container: valid, wrapped: (has_work && !container.no_wrap_entrypoint).then_some(spec) }
 }

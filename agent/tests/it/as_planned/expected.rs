@@ -177,7 +177,8 @@ impl Expected {
                 let state = if self.tree.contains_key(path) { "start\nstart\n" } else { "start\n" };
                 self.put(path, 0o644, self.us, What::File(crate::archive::packed(state)));
             }
-            "shell" | "end-shell" | "wait-parent" | "wait-socket" | "prepare-archive" | "stay" => {}
+            "shell" | "end-shell" | "wait-parent" | "wait-socket" | "prepare-archive" | "linger" | "stay" => {}
+            "note-end" => self.put(text(step, "note"), 0o644, self.us, What::File(Vec::new())),
             "once" => {
                 let path = text(step, "record");
                 self.folders(parent(parent(path)));
