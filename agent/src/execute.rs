@@ -214,7 +214,7 @@ impl Executor<'_> {
             Step::Linger { note, seconds } => {
                 self.supervisor.hold_stop_after(self.files.at(note), Duration::from_secs_f64(*seconds));
             }
-            Step::NoteEnd { note } => self.note_end(note)?,
+            Step::NoteEnd { note } => self.note_end_of_flux(note)?,
             Step::Stay => return self.stay().await,
         }
         Ok(Flow::Next)
@@ -249,7 +249,7 @@ impl Executor<'_> {
     }
 
     /// Writes the note anew: its time says when this container has ended.
-    fn note_end(&mut self, note: &str) -> Result<(), Failure> {
+    fn note_end_of_flux(&mut self, note: &str) -> Result<(), Failure> {
         if self.supervisor.stop().is_some() {
             return Ok(());
         }
