@@ -15,7 +15,6 @@ use crate::execute;
 use crate::facts::Process;
 use crate::in_instance::{accounting, batch, diagnostics, program, restful, time};
 use crate::install::{self, Installed, install};
-#[cfg(feature = "laptop")]
 use crate::local;
 use crate::plan::ContainerRole;
 use crate::report::failure::Failure;
@@ -97,31 +96,12 @@ enum Command {
         #[command(flatten)]
         options: run::Options,
     },
-    #[cfg(feature = "laptop")]
     DryRun(dry_run::Args),
-    #[cfg(feature = "laptop")]
     Local(local::Args),
     /// Become a container of `local`
-    #[cfg(feature = "laptop")]
     #[command(hide = true)]
-    LocalContainer { file: PathBuf },
-    /// With --here, print every step of this container's plan, from the pod's own spec and facts
-    #[cfg(not(feature = "laptop"))]
-    DryRun {
-        #[arg(long)]
-        here: bool,
-        /// Output format
-        #[arg(long, value_enum, default_value_t = dry_run::Format::Text)]
-        format: dry_run::Format,
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-        words: Vec<OsString>,
-    },
-    /// Not available in this build
-    #[cfg(not(feature = "laptop"))]
-    #[command(hide = true, alias = "local-container", disable_help_flag = true)]
-    Local {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        words: Vec<OsString>,
+    LocalContainer {
+        file: PathBuf,
     },
     /// Print what this container's entrypoint found in its pod, in the format of `dry-run --facts`
     Facts {
@@ -166,7 +146,9 @@ enum Command {
         place: PodPlace,
     },
     /// Print completions for a shell: `source <(flux-agent completions bash)`
-    Completions { shell: Shell },
+    Completions {
+        shell: Shell,
+    },
     /// Run a command and print its wall time to standard error: `FLUXTIME label wall time 0:04.73`
     Time {
         /// The word after FLUXTIME
@@ -209,10 +191,16 @@ enum Command {
     },
     /// Exit with 0 if the caller may write to a folder, else with 1
     #[command(hide = true)]
-    MayWrite { path: PathBuf },
+    MayWrite {
+        path: PathBuf,
+    },
     /// Tell the agent the state of the shell that runs this
     #[command(hide = true)]
-    SnippetState { output: PathBuf, status: String, as_flux: OsString },
+    SnippetState {
+        output: PathBuf,
+        status: String,
+        as_flux: OsString,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -245,24 +233,12 @@ impl Cli {
                 run::run(&options, &container.map_or(ContainerRole::Runner, ContainerRole::Sidecar))
             }
             Command::Sidecar { name, options } => run::run(&options, &ContainerRole::Sidecar(name)),
-            #[cfg(not(feature = "laptop"))]
-            Command::DryRun { here: true, format, .. } => here(format),
-            #[cfg(feature = "laptop")]
             Command::DryRun(args) if args.here => here(args.format),
             Command::Facts { json } => {
                 print_found(entrypoint().and_then(|found| commands::facts(&found.facts, json)).map(|text| (text, 0)))
             }
-            #[cfg(not(feature = "laptop"))]
-            Command::DryRun { .. } | Command::Local { .. } => log_failure(Err(Failure::new(
-                Category::SpecInvalid,
-                "this build of flux-agent, for pods, does not have this command",
-                "dry-run and local are in the flux-agent for laptops and login nodes (make dist: dist/flux-agent)",
-            ))),
-            #[cfg(feature = "laptop")]
             Command::DryRun(args) => show_plans(&args),
-            #[cfg(feature = "laptop")]
             Command::Local(args) => log_failure(local::local(&args)),
-            #[cfg(feature = "laptop")]
             Command::LocalContainer { file } => log_failure(local::become_container(&file)),
             Command::Connect { place, command } => log_failure(commands::connect(&as_entrypoint(place), &command)),
             Command::Status { ready: true, wait, place, .. } => {
@@ -402,7 +378,6 @@ fn finish(result: Result<u8, Failure>) -> u8 {
 }
 
 /// Prints the plans, or what is wrong; returns the exit code.
-#[cfg(feature = "laptop")]
 pub fn show_plans(args: &dry_run::Args) -> u8 {
     match dry_run::run(args) {
         Ok(text) if args.format == dry_run::Format::Text && shows_colours() => write_out(&dry_run::paint(&text)),
@@ -418,7 +393,6 @@ pub fn show_plans(args: &dry_run::Args) -> u8 {
     }
 }
 
-#[cfg(feature = "laptop")]
 /// Whether standard output is a terminal and colours are not disabled (https://no-color.org).
 #[expect(clippy::disallowed_methods, reason = "wire up: looks where the output goes")]
 fn shows_colours() -> bool {

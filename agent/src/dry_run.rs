@@ -8,24 +8,20 @@
 //! The plans are those that `run` executes. Pods that do the same are shown once.
 
 mod error;
-#[cfg(feature = "laptop")]
 mod file;
 mod format;
 mod here;
 mod json;
 mod pods;
 mod source;
-#[cfg(feature = "laptop")]
 mod summary;
 mod text;
 
 pub use error::DryRunError;
-#[cfg(feature = "laptop")]
 pub use file::{Args, run, source};
 pub use format::Format;
 pub use here::here;
 pub use source::{Problems, Source};
-#[cfg(feature = "laptop")]
 pub use summary::paint;
 
 #[cfg(test)]

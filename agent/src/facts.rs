@@ -196,7 +196,6 @@ impl Facts {
         })
     }
 
-    #[cfg(feature = "laptop")]
     /// The facts of a file's text: JSON, TOML or YAML.
     pub fn parse(text: &str) -> Result<Facts, FactsError> {
         let one_line = |error: &dyn std::fmt::Display| {
@@ -226,7 +225,6 @@ impl Facts {
     }
 }
 
-#[cfg(feature = "laptop")]
 /// Whether a line looks like TOML: a table's head, or a bare name before `=`. (Values of JSON and YAML may have a `=`, too.)
 fn is_toml(line: &str) -> bool {
     let is_name = |text: &str| {

@@ -3,7 +3,6 @@
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods, reason = "tests")
 )]
-#![cfg_attr(not(feature = "laptop"), allow(dead_code, reason = "dry-run and local use more of what pods use"))]
 
 mod cli;
 mod commands;
@@ -15,7 +14,6 @@ mod flux_rpc;
 mod in_instance;
 mod install;
 mod known_paths;
-#[cfg(feature = "laptop")]
 mod local;
 mod metrics;
 mod plan;
@@ -47,7 +45,6 @@ pub fn main() -> ExitCode {
 }
 
 /// What `flux-agent dry-run` does, for `kubectl minicluster dry-run`; the exit code.
-#[cfg(feature = "laptop")]
 pub fn show_plans(args: &dry_run::Args) -> u8 {
     cli::show_plans(args)
 }

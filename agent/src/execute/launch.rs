@@ -15,6 +15,9 @@ use crate::supervise::End;
 use crate::supervise::program::{Found, find};
 use crate::system::glibc::Libc;
 
+/// The end of a broker whose initial program was ended by SIGHUP.
+const HUNG_UP: End = End::Exited(128 + libc::SIGHUP as u8);
+
 impl Executor<'_> {
     /// Runs the program to its end, with all restarts; returns the container's exit code.
     pub(super) async fn launch(&mut self, launch: &Launch) -> Result<u8, Failure> {
@@ -35,13 +38,16 @@ impl Executor<'_> {
     fn finish_program(&mut self, launch: &Launch, ended: &Ended) -> u8 {
         let noted = launch.result.as_ref().and_then(|path| noted(&self.files.at(path)));
         let came_up = ended.came_up || noted.is_some();
-        let broker = BrokerEnd { end: ended.end, came_up, program: noted.and_then(|noted| noted.code) };
+        let is_hung_up = launch.at_end == AtEnd::ExitUnlessStopped && ended.end == HUNG_UP;
+        // The container has a terminal, where Flux runs a shell. `flux shutdown` ends it by SIGHUP.
+        let own_end = if is_hung_up { End::Exited(0) } else { ended.end };
+        let broker = BrokerEnd { end: own_end, came_up, program: noted.and_then(|noted| noted.code) };
         self.ending.node_failure = noted.is_some_and(|noted| noted.node_failure);
         self.broker_end = Some(broker);
         let end = broker.of_the_job();
         let began = match launch.result {
             Some(_) => noted.is_some(),
-            None => came_up || ended.end == End::Exited(0),
+            None => came_up || own_end == End::Exited(0),
         };
         if launch.needs_instance && !began {
             return self.report_no_program(launch, ended);
@@ -50,7 +56,7 @@ impl Executor<'_> {
             *code = end.code();
             self.record_end(end.code());
         }
-        if end != ended.end {
+        if end != own_end {
             let code = ended.end.code();
             tracing::info!(stage = "broker", "the job succeeded; the broker then ended with code {code}");
         }

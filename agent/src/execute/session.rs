@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use flux_shared::command_words::Word;
+use flux_shared::command_words::{Part, Word};
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::facts::OF_THE_POD;
@@ -81,13 +81,17 @@ impl Session {
 
     /// A word with its variables replaced.
     pub fn resolve(&self, word: &Word) -> OsString {
-        // One variable alone keeps its bytes, whatever they are.
-        if let Word::Template(parts) = word
-            && let [flux_shared::command_words::Part::Env(name)] = parts.as_slice()
-        {
-            return self.environment.get(OsStr::new(name)).cloned().unwrap_or_default();
+        match word {
+            Word::Literal(text) => text.into(),
+            // Values keep their bytes, whatever they are.
+            Word::Template(parts) => parts.iter().fold(OsString::new(), |mut word, part| {
+                match part {
+                    Part::Text(text) => word.push(text),
+                    Part::Env(name) => word.push(self.environment.get(OsStr::new(name)).unwrap_or(&OsString::new())),
+                }
+                word
+            }),
         }
-        word.resolve(|name| self.lookup(name)).into()
     }
 
     /// Applies a change to the environment.
@@ -208,6 +212,14 @@ mod tests {
         assert_eq!(append("PATH", "/usr"), "/bin:/usr/bin:/mnt/flux/view/bin:/usr");
         assert_eq!(append("EMPTY", "x"), "x");
         assert_eq!(append("NEW", "x"), "x");
+    }
+
+    #[test]
+    fn values_keep_their_bytes_inside_of_a_word() {
+        let latin = OsString::from_vec(b"a\xffb".to_vec());
+        let session = Session::new([("P".into(), latin)].into(), "/".into());
+        let word = flux_shared::command_words::split("\"x$P/$NONE\"").unwrap().words.remove(0);
+        assert_eq!(session.resolve(&word).as_bytes(), b"xa\xffb/");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use flux_shared::exit::{NOT_EXECUTABLE, NOT_FOUND};
 
 use super::output::{self, Copier};
 use crate::known_paths::DEFAULT_PATH;
+use crate::report::failure::{is_passing, plain};
 use crate::system::glibc::Libc;
 use crate::system::raw::{self, ChildSetup};
 
@@ -51,13 +52,15 @@ pub struct StartError {
     pub name: String,
     pub why: String,
     pub code: u8,
+    /// Whether another attempt may succeed: no process more was allowed.
+    pub is_passing: bool,
 }
 
 impl Program<'_> {
     /// Starts it; only the supervisor does, which then knows the child.
     pub(super) fn start(self) -> Result<Child, StartError> {
         let name = self.argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let fail = |code, why: &str| StartError { name: name.clone(), why: why.into(), code };
+        let fail = |code, why: &str| StartError { name: name.clone(), why: why.into(), code, is_passing: false };
         let path =
             match find(self.argv.first().map_or(OsStr::new(""), OsString::as_os_str), self.environment, self.directory)
             {
@@ -78,11 +81,16 @@ impl Program<'_> {
             result => result,
         };
         result.map_err(|error| match error.kind() {
+            _ if is_passing(&error) => StartError { is_passing: true, ..fail(NOT_EXECUTABLE, &plain(&error)) },
+            _ if !self.directory.is_dir() => {
+                let directory = self.directory.display();
+                fail(NOT_EXECUTABLE, &format!("its working directory {directory} does not exist"))
+            }
             std::io::ErrorKind::NotFound => match Libc::of(&path, Path::new("/")).and_then(|libc| libc.trouble()) {
                 Some(trouble) => fail(NOT_FOUND, &trouble),
                 None => fail(NOT_FOUND, "it or its interpreter was not found"),
             },
-            _ => fail(NOT_EXECUTABLE, &crate::report::failure::plain(&error)),
+            _ => fail(NOT_EXECUTABLE, &plain(&error)),
         })
     }
 
@@ -147,6 +155,16 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn missing_working_directory_is_named() {
+        let argv = ["/bin/true".into()];
+        let (output, setup) = (Output::Inherit, ChildSetup::default());
+        let directory = Path::new("/nonexistent/run");
+        let program = Program { argv: &argv, environment: &Environment::new(), directory, output, setup };
+        let error = program.start().unwrap_err().to_string();
+        assert_eq!(error, "failed to start /bin/true: its working directory /nonexistent/run does not exist");
+    }
 
     #[test]
     fn a_name_is_looked_up_as_a_shell_does() {

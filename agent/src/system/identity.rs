@@ -68,6 +68,9 @@ pub fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> io::Result
     std::thread::scope(|scope| {
         let work = move || {
             rustix::thread::set_thread_res_uid(None, Some(rustix::thread::Uid::from_raw(uid)), None)?;
+            // The kernel takes the whole process for one that has given up rights, and hides it in /proc from its own
+            // user: `status` and `connect`, and the snippets' shell, read there.
+            nix::sys::prctl::set_dumpable(true)?;
             Ok(work())
         };
         let ended = thread.spawn_scoped(scope, work)?.join();

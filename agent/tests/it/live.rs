@@ -1,6 +1,7 @@
 //! Agents that are looked at and signalled while they run.
 
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -43,10 +44,14 @@ impl Drop for Running {
 
 impl Running {
     /// Starts `command`, in which the agent is the process that `find` tells from the started one's pid.
-    fn start(mut command: Command, find: impl Fn(i32) -> Option<i32>) -> Running {
+    fn start(command: Command, find: impl Fn(i32) -> Option<i32>) -> Running {
+        Running::start_with(command, Stdio::null(), find)
+    }
+
+    fn start_with(mut command: Command, input: Stdio, find: impl Fn(i32) -> Option<i32>) -> Running {
         let folder = folder();
         let file = |name: &str| File::create(folder.path().join(name)).unwrap();
-        command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err")).process_group(0);
+        command.stdin(input).stdout(file("out")).stderr(file("err")).process_group(0);
         let mut child = command.spawn().unwrap();
         let first = child.id().cast_signed();
         let pid = eventually("the agent runs", || find(first).or_else(|| child.try_wait().unwrap().map(|_| 0)));
@@ -69,6 +74,18 @@ impl Running {
 
     /// A container as a pod in `network`.
     pub fn pod(container: &Container, network: &Network) -> Running {
+        Running::pod_with(container, network, Stdio::null())
+    }
+
+    /// … with a terminal, as a container with `tty: true`, as long as the other one that is returned is there.
+    pub fn pod_with_terminal(image: &Image, hostname: &str, words: &[&str], network: &Network) -> (Running, OwnedFd) {
+        let mut container = Container::new(image, hostname, words);
+        container.outside = ["setsid", "--ctty"].map(str::to_owned).into();
+        let pty = nix::pty::openpty(None, None).unwrap();
+        (Running::pod_with(&container, network, pty.slave.into()), pty.master)
+    }
+
+    fn pod_with(container: &Container, network: &Network, input: Stdio) -> Running {
         let variables = container.environment.iter().map(|(name, value)| format!("{name}={value}"));
         let root = container.image.top().display().to_string();
         let inner = enter() + "shift 2\nexec \"$@\"";
@@ -78,7 +95,7 @@ impl Running {
         command.args([&container.hostname, &root]).args(&container.outside).args(["env", "-i"]).args(variables);
         let (uid, gid) = container.ids;
         command.args(["chroot", &format!("--userspec={uid}:{gid}"), &root]).args(&container.command);
-        Running::start(command, |first| child_of(first).filter(|pid| is_agent(*pid)))
+        Running::start_with(command, input, |first| child_of(first).filter(|pid| is_agent(*pid)))
     }
 
     pub fn signal(&self, signal: i32) {

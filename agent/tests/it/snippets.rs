@@ -218,6 +218,24 @@ fn status_says_which_snippet_runs() {
     assert!(ended.stdout.starts_with(want), "{ended:?}");
 }
 
+/// No container may trace processes by default. The agent's threads take on the effective user of Flux to ask the broker.
+#[test]
+fn commands_in_post_know_the_entrypoint_without_ptrace() {
+    let image = Image::usual();
+    let facts = format!("'{AGENT} facts'");
+    let spec = format!(
+        "name = 'mc'\n[runner.user]\nname = 'flux'\nuid = 1002\n[runner.program]\nmode = 'submit'\nwords = ['true']\n\
+         [runner.snippets]\npre = {facts}\npost = {facts}\n"
+    );
+    image.file(flux_shared::paths::SPEC_FILE, 0o444, &spec);
+    let mut container = Container::new(&image, "mc-0", &[AGENT, "run", "--grace-period", "45"]);
+    container.outside = ["setpriv", "--bounding-set=-sys_ptrace"].map(str::to_owned).into();
+    let ended = image::run(&[container]).remove(0);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let known = ended.stdout.lines().filter(|line| line.starts_with("grace_period") && line.ends_with("45")).count();
+    assert_eq!(known, 2, "{}", ended.stdout);
+}
+
 #[test]
 fn a_shell_that_can_start_no_program_any_more_is_told_and_does_not_hang() {
     // More than the kernel gives a program; and limits with which none starts, or not even a pipe is opened.

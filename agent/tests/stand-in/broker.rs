@@ -1,7 +1,7 @@
 //! Brokers: the lead listens, followers connect to it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -139,7 +139,7 @@ impl Broker {
         let (mut followers, mut program): (BTreeMap<u32, TcpStream>, Option<Child>) = Default::default();
         let (mut book, mut tasks, mut number) = (Book::default(), BTreeMap::<u64, UnixStream>::new(), 0);
         let code = loop {
-            if program.is_none() && followers.len() + 1 >= self.quorum && !self.program.is_empty() {
+            if program.is_none() && followers.len() + 1 >= self.quorum && self.has_program() {
                 match self.command().spawn() {
                     Ok(child) => program = Some(child),
                     Err(error) => break if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 },
@@ -192,6 +192,11 @@ impl Broker {
             let _ = stream.write_all(GOODBYE.as_bytes());
         }
         code
+    }
+
+    fn has_program(&self) -> bool {
+        let is_headless = self.attributes.contains_key("broker.rc2_none");
+        !self.program.is_empty() || (!is_headless && std::io::stdin().is_terminal())
     }
 
     fn listen(&self) -> Option<TcpListener> {
@@ -275,8 +280,11 @@ impl Broker {
     /// The program, which must not inherit that this process blocks signals.
     #[allow(unsafe_code, reason = "sigprocmask may be called between fork and exec")]
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.program[0]);
-        command.args(&self.program[1..]).envs(self.uri()).process_group(0);
+        // As Flux does on a terminal, but without its dialogue.
+        let shell = ["/bin/sh", "-c", "while :; do sleep 0.1; done"].map(str::to_owned);
+        let program = if self.program.is_empty() { &shell } else { self.program.as_slice() };
+        let mut command = Command::new(&program[0]);
+        command.args(&program[1..]).envs(self.uri()).process_group(0);
         // SAFETY: the closure makes one system call and allocates nothing.
         unsafe { command.pre_exec(|| Ok(SigSet::all().thread_unblock()?)) };
         command

@@ -1,7 +1,7 @@
 //! Pods that are told to stop.
 
 use super::*;
-use crate::live::Ended;
+use crate::live::{Ended, children_of};
 
 pub(super) const HANGING: &str = "trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done";
 
@@ -115,6 +115,41 @@ fn a_persistent_cluster_that_is_stopped_has_not_completed() {
     pods.iter().for_each(|pod| pod.signal(15));
     let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
     assert_eq!(codes, [143, 0]);
+}
+
+/// A container without a command has a terminal, where Flux runs a shell, which ends by SIGHUP.
+#[test]
+fn instance_without_a_command_completes_when_shut_down() {
+    for has_terminal in [false, true] {
+        for is_deleted in [false, true] {
+            let images = images("", 2);
+            let (network, command) = (Network::new(), run_words(&[]));
+            let pod = |index: usize| {
+                let (image, name) = (&images[index], format!("mc-{index}"));
+                match has_terminal {
+                    true => {
+                        let (pod, terminal) = Running::pod_with_terminal(image, &name, &command, &network);
+                        (pod, Some(terminal))
+                    }
+                    false => (Running::pod(&Container::new(image, &name, &command), &network), None),
+                }
+            };
+            let (lead, follower) = (pod(0), pod(1));
+            eventually("the instance", || (status(&lead.0)["state"] == "run").then_some(()));
+            let has_shell = || lead.0.children().first().is_some_and(|broker| !children_of(*broker).is_empty());
+            eventually("its shell", || (has_shell() || !has_terminal).then_some(()));
+            if is_deleted {
+                [&lead, &follower].iter().for_each(|(pod, _)| pod.signal(15));
+            } else {
+                let stop = lead.0.exec(&[AGENT, "stop"]);
+                assert!(stop.status.success(), "{stop:?}");
+            }
+            let codes = [lead, follower].map(|(pod, _terminal)| pod.end().code);
+            let (code, by) = if is_deleted { (143, Ender::Stop) } else { (0, Ender::Program) };
+            assert_eq!(codes, [code, 0], "terminal: {has_terminal}");
+            assert_eq!(termination_of(&images[0]), Termination::new(by, code as u8), "terminal: {has_terminal}");
+        }
+    }
 }
 
 #[test]
