@@ -11,6 +11,7 @@
 //! A child leads a process group of its own and has the terminal, where there is one, as long as it runs.
 #![expect(clippy::disallowed_methods, reason = "act: starts and ends processes; with all below it")]
 
+mod hold;
 pub mod orphans;
 pub mod output;
 pub mod policy;
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use crate::system::raw::{self, Status};
 use crate::system::signals::{Received, Signals};
+use hold::Hold;
 use policy::{AtStop, Order, Policy, Request, SecondStop, Target, Terms};
 use program::{Child, Program, StartError};
 
@@ -91,8 +93,6 @@ pub struct Ended {
 pub struct Supervisor {
     signals: Signals,
     stop: Option<Stop>,
-    /// A stop that follows the end of Flux, while what runs here may end by itself.
-    held: Option<Held>,
     /// When a stop is held back; none: it never is.
     hold: Option<Hold>,
     /// Time from the stop to SIGKILL for what has not ended.
@@ -100,30 +100,6 @@ pub struct Supervisor {
     /// The children that were started here, until somebody has asked for their end.
     children: BTreeMap<i32, ChildState>,
     terminal: bool,
-}
-
-/// A stop within `most` after this file was written is held back until then.
-#[derive(Debug)]
-struct Hold {
-    note: PathBuf,
-    most: Duration,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Held {
-    stop: Stop,
-    until: Instant,
-}
-
-impl Hold {
-    /// Until when a stop that comes now is held back.
-    fn until(&self) -> Option<Instant> {
-        let written = std::fs::metadata(&self.note).and_then(|about| about.modified()).ok()?;
-        // A note of the future is one of a clock that was set back.
-        let since = written.elapsed().unwrap_or_default();
-        let left = self.most.checked_sub(since).filter(|left| !left.is_zero())?;
-        Some(Instant::now() + left)
-    }
 }
 
 #[derive(Debug, Default)]
@@ -144,15 +120,7 @@ impl Supervisor {
             nix::sys::prctl::set_child_subreaper(true)?;
         }
         let (signals, terminal) = (Signals::new()?, terminal::is_ours());
-        Ok(Supervisor {
-            signals,
-            stop: None,
-            held: None,
-            hold: None,
-            kill_after: None,
-            children: BTreeMap::new(),
-            terminal,
-        })
+        Ok(Supervisor { signals, stop: None, hold: None, kill_after: None, children: BTreeMap::new(), terminal })
     }
 
     /// Sets the time from the stop to SIGKILL for whatever runs then; none: there is no time limit.
@@ -163,25 +131,30 @@ impl Supervisor {
     /// From now on, a stop that comes within `most` after the file `note` was written is held back until then. A second
     /// signal ends that.
     pub fn hold_stop_after(&mut self, note: PathBuf, most: Duration) {
-        self.hold = Some(Hold { note, most });
+        self.hold = Some(Hold::new(note, most));
     }
 
     /// Ends that: a stop that is held back counts.
     pub fn hold_no_stop(&mut self) {
-        self.hold = None;
         self.release();
+        self.hold = None;
     }
 
     fn release(&mut self) {
-        if let Some(held) = self.held.take() {
-            self.stop = Some(held.stop);
+        if let Some(stop) = self.hold.as_mut().and_then(Hold::take) {
+            self.stop = Some(stop);
         }
+    }
+
+    /// When a stop that is held back counts.
+    fn held_until(&self) -> Option<Instant> {
+        self.hold.as_ref()?.until()
     }
 
     /// The first stop signal, if it has come. Never waits, and gives the same answer ever after.
     pub fn stop(&mut self) -> Option<Stop> {
         self.read_signals();
-        if self.held.is_some_and(|held| held.until <= Instant::now()) {
+        if self.held_until().is_some_and(|until| until <= Instant::now()) {
             self.release();
         }
         self.stop
@@ -229,7 +202,7 @@ impl Supervisor {
     /// The next event. Safe to drop and call again.
     pub async fn event(&mut self) -> io::Result<Event> {
         loop {
-            let held_until = self.held.map(|held| held.until);
+            let held_until = self.held_until();
             let received = tokio::select! {
                 biased;
                 received = self.signals.next() => received?,
@@ -271,20 +244,10 @@ impl Supervisor {
 
     /// Notes a stop, unless it is held back.
     fn note_stop(&mut self, stop: Stop) -> Option<Event> {
-        if let Some(held) = self.held {
-            if held.stop.at.elapsed() < SAME_WISH {
-                return None;
-            }
-            self.release();
-            return Some(Event::Stop);
-        }
-        if let Some(until) = self.hold.as_ref().and_then(Hold::until) {
-            let left = until.saturating_duration_since(Instant::now()).as_secs_f64();
-            tracing::info!(stage = "stop", "Flux has ended: the command has {left:.1} s to end by itself");
-            self.held = Some(Held { stop, until });
-            return None;
-        }
-        self.stop = Some(stop);
+        self.stop = Some(match &mut self.hold {
+            Some(hold) => hold.receive(stop)?,
+            None => stop,
+        });
         Some(Event::Stop)
     }
 

@@ -82,8 +82,8 @@ fn system_link(resolved: &Resolved) -> Option<Planned> {
     facts.is_writable(place).then(|| Planned::with(&["etc"], Step::Link { path, target }))
 }
 
-/// The link at v1alpha1's path of the broker's socket, if it can be made. (The folder is a real one: a link to the socket's own
-/// folder would make the second link one to itself.)
+/// The link at v1alpha1's path of the broker's socket, if it can be made. (The folder is a real one: a link to the socket's
+/// own folder would make the second link one to itself.)
 fn socket_link(resolved: &Resolved) -> Vec<Planned> {
     let facts = resolved.facts;
     let is_there = facts.is_present(SYSTEM_RUN);

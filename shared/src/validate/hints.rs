@@ -101,3 +101,26 @@ fn lasts(source: &VolumeSource) -> bool {
         VolumeSource::EmptyDir { .. } | VolumeSource::ConfigMap { .. } | VolumeSource::Secret { .. } => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::manifest;
+    use crate::validate::validate;
+
+    #[test]
+    fn snippet_that_installs_into_a_mounted_view_is_noted() {
+        let installs = |view: &str, line: &str| -> Vec<String> {
+            let text = format!(
+                "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: a}}\nspec:\n  \
+                 flux: {{container: {{{view}}}}}\n  containers: [{{image: a, command: b, commands: {{pre: '{line}'}}}}]\n"
+            );
+            let hints = validate(&manifest::parse(&text).unwrap()).unwrap().hints();
+            hints.into_iter().map(|hint| hint.field).collect()
+        };
+        let pip = "/mnt/flux/view/bin/python3.11 -m pip install numpy";
+        assert_eq!(installs("", pip), ["spec.containers[].commands.pre"]);
+        assert_eq!(installs("", "${viewroot}/bin/python3 -m ensurepip"), ["spec.containers[].commands.pre"]);
+        assert_eq!(installs("source: copy", pip), [""; 0]);
+        assert_eq!(installs("", "pip install numpy"), [""; 0], "into the image");
+    }
+}

@@ -429,14 +429,4 @@ fn what_surprises_is_told_to_who_asks_and_by_no_notice() {
     let batch = format!("  size: 2\n  containers: [{{image: a, command: b, batch: true, logs: /out/x, {kept}}}]\n");
     assert_eq!(hints(&batch), [""; 0]);
     assert_eq!(hints(&batch.replace("/out/x", "/outer")), [files]);
-    let installs = |view: &str, line: &str| {
-        hints(&format!(
-            "  flux: {{container: {{{view}}}}}\n  containers: [{{image: a, command: b, commands: {{pre: '{line}'}}}}]\n"
-        ))
-    };
-    let pip = "/mnt/flux/view/bin/python3.11 -m pip install numpy";
-    assert_eq!(installs("", pip), ["spec.containers[].commands.pre"]);
-    assert_eq!(installs("", "${viewroot}/bin/python3 -m ensurepip"), ["spec.containers[].commands.pre"]);
-    assert_eq!(installs("source: copy", pip), [""; 0]);
-    assert_eq!(installs("", "pip install numpy"), [""; 0], "into the image");
 }

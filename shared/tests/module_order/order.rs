@@ -270,7 +270,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
     ("agent/src/system", &["owner", "elf", "glibc", "mount_table", "netlink", "identity", "raw", "signals", "runtime"]),
     ("agent/src/report", &["failure", "log", "activity", "ending"]),
     ("agent/src/facts", &["error", "host", "key", "process", "network", "cpu", "devices", "python", "view"]),
-    ("agent/src/supervise", &["terminal", "output", "program", "policy", "orphans"]),
+    ("agent/src/supervise", &["hold", "terminal", "output", "program", "policy", "orphans"]),
     (
         "agent/src/execute",
         &[
