@@ -273,6 +273,11 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
     let mut want_environment = wanted.environment.clone();
     let kept = initial[..from].iter().filter_map(|word| word.strip_prefix("--without="));
     kept.for_each(|name| drop(want_environment.remove(name).unwrap()));
+    for name in initial[..from].iter().filter_map(|word| word.strip_prefix("--own=")) {
+        want_environment.remove(name);
+        let own = want_environment.remove(&format!("FLUX_AGENT_OWN_{name}")).unwrap();
+        want_environment.extend((!own.is_empty()).then(|| (name.to_owned(), own)));
+    }
     want_environment.extend(added);
     let uri = wanted.argv.iter().find_map(|word| word.strip_prefix("-Slocal-uri="));
     want_environment.extend(uri.map(|uri| ("FLUX_URI".to_owned(), uri.to_owned())));
