@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt, future};
+use kube::Client;
 use kube::runtime::controller::{self, Action, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::Client;
 use tokio::sync::{Semaphore, mpsc, watch as signal};
 use tracing::Instrument;
 

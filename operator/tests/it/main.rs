@@ -35,3 +35,4 @@ mod stuck;
 mod tenants;
 mod traces;
 mod webhook;
+mod zero_values;

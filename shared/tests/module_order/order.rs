@@ -245,6 +245,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "scheduler",
             "restful",
             "python",
+            "own_paths",
             "discovery",
             "archive",
             "curve",
@@ -277,7 +278,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
     ("agent/src/system", &["owner", "elf", "glibc", "mount_table", "netlink", "identity", "raw", "signals", "runtime"]),
     ("agent/src/report", &["failure", "log", "activity", "ending"]),
     ("agent/src/facts", &["error", "host", "key", "process", "network", "cpu", "devices", "python", "view"]),
-    ("agent/src/supervise", &["terminal", "output", "program", "policy", "orphans"]),
+    ("agent/src/supervise", &["hold", "terminal", "output", "program", "policy", "orphans"]),
     (
         "agent/src/execute",
         &[
