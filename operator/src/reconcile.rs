@@ -30,8 +30,8 @@ use crate::observe::{Key, Observed};
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 use crate::reconcile::create::{Done, create_or_update, join_index};
-use crate::reconcile::decide::ending;
 use crate::reconcile::decide::restart::{self, Decision, Observation};
+use crate::reconcile::decide::{ending, remaining};
 use crate::reconcile::diagnose::diagnose_and_mend;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::finish::{clean_up, delete_or_requeue, make_anew_with_copy};
@@ -124,7 +124,7 @@ async fn report(
     let target = target.with_queueing_of(job.as_ref());
     let known = with_losses(&target, context);
     let over = match (decision, &done) {
-        (Decision::Ended { reason, message }, _) => Some(ended_job(&target, reason, message)),
+        (Decision::Ended { reason, message }, Ok(_)) => Some(ended_job(&target, reason, message)),
         (_, Ok(Done::OutOfTime)) => {
             Some(ended_job(&target, "DeadlineExceeded", "deadlineSeconds exceeded before it could restart"))
         }
@@ -178,6 +178,32 @@ fn silent_api_server() -> Obstacle {
     Obstacle { reason: API_ERROR, message }
 }
 
+/// Whether a decision about the whole is the same with what the API server says now: it may rest on something that the
+/// watches have not brought yet.
+async fn is_confirmed(
+    decision: &Decision,
+    target: &Target,
+    cluster: Option<&ValidMiniCluster>,
+    known: &MiniClusterStatus,
+    context: &Context,
+) -> Result<bool, ReconcileError> {
+    let expected = match decision {
+        Decision::Continue | Decision::Delete { .. } => return Ok(true),
+        Decision::Restart { job_uid, is_there, .. } => is_there.then_some(job_uid),
+        Decision::Fail { job_uid, .. } => Some(job_uid),
+        Decision::Ended { .. } | Decision::Wait => None,
+    };
+    let job = context.writer.read_job(&context.index, &target.key, &target.uid).await?;
+    if job.as_ref().map(|job| &job.uid) != expected {
+        return Ok(false);
+    }
+    let observed = context.index.observed(&target.key);
+    let last = observed.job.as_ref().or(observed.last_job.as_deref()).map(|job| &job.uid).or(known.job_uid.as_ref());
+    let Some(uid) = last.cloned() else { return Ok(decide(target, cluster, known, &observed) == *decision) };
+    let now = observed.with_leads(&uid, context.writer.read_leads(&target.key, &uid).await?);
+    Ok(decide(target, cluster, known, &now) == *decision)
+}
+
 /// Carries out a decision about the Job as a whole, or creates and changes what is missing or differs.
 async fn carry_out(
     object: &Cluster,
@@ -187,31 +213,22 @@ async fn carry_out(
     cluster: Option<&ValidMiniCluster>,
     context: &Context,
 ) -> Result<Done, ReconcileError> {
+    let is_of_end = !matches!(decision, Decision::Continue | Decision::Delete { .. });
+    if is_of_end && context.is_terminating(&target.key.namespace, Instant::now()) {
+        return Err(ApplyError::NamespaceTerminating.into());
+    }
+    if !is_confirmed(decision, target, cluster, known, context).await? {
+        tracing::info!("what was seen last is out of date: reconciling again");
+        return Ok(Done::OutOfDate);
+    }
     match decision {
         Decision::Ended { .. } => Ok(Done::All),
-        Decision::Restart { job_uid, is_there, .. } => {
-            if context.is_terminating(&target.key.namespace, Instant::now()) {
-                return Err(ApplyError::NamespaceTerminating.into());
-            }
-            let now = context.writer.read_job(&context.index, &target.key, &target.uid).await?;
-            if now.as_ref().map(|job| &job.uid) != is_there.then_some(job_uid)
-                || decide(target, cluster, known, &context.index.observed(&target.key)) != *decision
-            {
-                tracing::info!(job = ?now.map(|job| job.uid), "the cached Job is out of date: reconciling again");
-                return Ok(Done::OutOfDate);
-            }
-            start_anew(object, target, known, decision, context).await
-        }
+        Decision::Restart { .. } => start_anew(object, target, known, decision, context).await,
         Decision::Wait => {
-            // A Job that has lost its label is gone for the watch alone.
-            if !context.index.has_job(&target.key) {
-                let job = context.writer.read_job(&context.index, &target.key, &target.uid).await?;
-                if job.is_some_and(|job| job.is_of(&target.uid)) {
-                    return Ok(Done::OutOfDate);
-                }
-            }
-            let message = "the Job was deleted, but its pods still run: the MiniCluster restarts when they are gone";
-            Err(ApplyError::from(Obstacle { reason: "WaitingForPods", message: message.to_owned() }).into())
+            let observed = context.index.observed(&target.key);
+            let pods = remaining::describe(&observed.living()).unwrap_or_else(|| "its pods still run".to_owned());
+            let message = format!("the Job was deleted, and the MiniCluster restarts when its pods have ended: {pods}");
+            Err(ApplyError::from(Obstacle { reason: "WaitingForPods", message }).into())
         }
         Decision::Delete { job_uid } => {
             context.writer.delete_job(&target.key, job_uid).await.map(|()| Done::All).map_err(Into::into)

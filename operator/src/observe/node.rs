@@ -1,4 +1,5 @@
-//! What the operator keeps of a node: whether it can mount an image as a volume, and if not, which pods it may get.
+//! What the operator keeps of a node: whether it can mount an image as a volume, and if not, which pods it may get; and
+//! whether it answers.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, HashSet};
@@ -30,6 +31,23 @@ pub struct NodePlan {
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeState {
     pub node_info: NodeInfo,
+    pub conditions: Vec<NodeCondition>,
+}
+
+/// A condition of a node.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct NodeCondition {
+    #[serde(rename = "type")]
+    pub type_: String,
+    pub status: String,
+}
+
+impl NodeState {
+    /// Whether its kubelet has stopped reporting: then the node's controller sets Ready to Unknown.
+    pub fn is_silent(&self) -> bool {
+        self.conditions.iter().any(|it| it.type_ == "Ready" && it.status == "Unknown")
+    }
 }
 
 /// Versions of the kubelet and the container runtime.

@@ -19,10 +19,11 @@ use crate::health::log;
 use crate::health::panics;
 use crate::labels;
 use crate::observe::cluster::{self, Cluster};
+use crate::observe::deleted::{Deleted, Deletions, Propagation};
 use crate::observe::job::{JobObject, JobSeen};
 use crate::observe::known_clusters::KnownClusters;
 use crate::observe::list_watch::{Selection, list_watch};
-use crate::observe::node::{NodeObject, NodeSeen};
+use crate::observe::node::{NodeObject, NodeSeen, NodeState};
 use crate::observe::partial::Partial;
 use crate::observe::pod::{PodSeen, PodStatusObject};
 use crate::observe::service::{ServiceObject, ServiceSeen};
@@ -44,6 +45,8 @@ pub struct Outlets {
     pub unlabelled: mpsc::UnboundedSender<Unlabelled>,
     /// Volumes whose MiniClusters may be gone.
     pub orphans: mpsc::UnboundedSender<Orphan>,
+    /// Jobs whose MiniClusters are deleted.
+    pub deleted: mpsc::UnboundedSender<Deleted>,
     /// Number of kinds whose first list is complete.
     pub synced: Arc<watch::Sender<usize>>,
 }
@@ -98,16 +101,30 @@ pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
     let selection = Selection { page: LARGE_PAGE, ..all() };
     let events = list_watch(api::<Cluster>(client, namespace), selection).modify(cluster::shrink).reflect(writer);
     let mut known = KnownClusters::default();
+    let mut deletions = Deletions::default();
+    let tell = |index: &Index, outlets: &Outlets, cluster: &Cluster, propagation: Option<Propagation>| {
+        let (key, uid) = (Key::of(cluster.meta()), cluster.uid().unwrap_or_default());
+        if let Some(propagation) = propagation
+            && !cluster::is_managed_elsewhere(cluster)
+            && let Some(job) = index.job(&key).filter(|job| job.is_of(&uid))
+        {
+            let _ = outlets.deleted.send(Deleted { cluster: key, job: job.uid, propagation });
+        }
+    };
     let drive = events.for_each(move |event| {
         let gone = match event {
             Ok(Event::Apply(cluster) | Event::InitApply(cluster)) => {
+                tell(&index, &outlets, &cluster, deletions.seen(cluster.meta()));
                 let (is_news, gone) = known.see(&cluster);
                 if is_news {
                     outlets.wake([Key::of(cluster.meta())], true);
                 }
                 gone.into_iter().collect()
             }
-            Ok(Event::Delete(cluster)) => known.remove(&cluster).into_iter().collect(),
+            Ok(Event::Delete(cluster)) => {
+                tell(&index, &outlets, &cluster, deletions.gone(cluster.meta()));
+                known.remove(&cluster).into_iter().collect()
+            }
             Ok(Event::Init) => {
                 known.begin_list();
                 Vec::new()
@@ -190,8 +207,7 @@ pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, 
     let seen_in = index.clone();
     let send = outlets.unlabelled.clone();
     follow(Kind::Pod, events, index, outlets, move |pod: &PodStatusObject| {
-        let (key, unlabelled) =
-            seen_in.update_pod(&pod.metadata, PodSeen::of(&pod.metadata, pod.status.as_ref()).on(&pod.spec));
+        let (key, unlabelled) = seen_in.update_pod(&pod.metadata, PodSeen::of_object(pod));
         if let Some(unlabelled) = unlabelled {
             let _ = send.send(unlabelled);
         }
@@ -210,16 +226,17 @@ pub async fn services(client: Client, namespace: Option<String>, index: Arc<Inde
     .await;
 }
 
-/// Watches nodes, for whether they can mount images. Ends if the operator may not list them, as in an installation for one
-/// namespace. Wakes no MiniCluster: it matters when a Job is created.
+/// Watches nodes, for whether they can mount images, which matters when a Job is created, and whether they answer. Ends if
+/// the operator may not list them, as in an installation for one namespace.
 pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let events = list_watch(Api::<NodeObject>::all(client), all());
     let mut events = std::pin::pin!(events);
     let mut names: HashSet<String> = HashSet::new();
     let mut is_first = true;
+    let synced = outlets.synced.clone();
     let mut listed = move || {
         if std::mem::take(&mut is_first) {
-            outlets.synced.send_modify(|synced| *synced += 1);
+            synced.send_modify(|synced| *synced += 1);
         }
     };
     while let Some(event) = events.next().await {
@@ -228,10 +245,16 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
             Ok(Event::Apply(node) | Event::InitApply(node)) => {
                 names.insert(node.name_any());
                 index.update_node(&node.name_any(), NodeSeen::of(&node));
+                let is_silent = node.status.as_ref().is_some_and(NodeState::is_silent);
+                outlets.wake(index.update_silence(&node.name_any(), is_silent), false);
             }
-            Ok(Event::Delete(node)) => index.update_node(&node.name_any(), None),
+            Ok(Event::Delete(node)) => {
+                index.update_node(&node.name_any(), None);
+                outlets.wake(index.update_silence(&node.name_any(), false), false);
+            }
             Ok(Event::InitDone) => {
-                index.keep_nodes(&std::mem::take(&mut names));
+                let woken = index.keep_nodes(&std::mem::take(&mut names));
+                outlets.wake(woken, false);
                 listed();
             }
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
