@@ -35,7 +35,7 @@ use crate::reconcile::decide::{ending, remaining};
 use crate::reconcile::diagnose::diagnose_and_mend;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::finish::{clean_up, delete_or_requeue, make_anew_with_copy};
-use crate::reconcile::obstacle::{API_ERROR, JOB_UNLABELLED};
+use crate::reconcile::obstacle::JOB_UNLABELLED;
 use crate::reconcile::status::events;
 use crate::reconcile::status::{Inputs, Obstacle, Verdict, patch};
 use crate::reconcile::target::Target;
@@ -87,7 +87,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         match tokio::time::timeout(SILENCE, work.as_mut()).await {
             Ok(done) => done,
             Err(_) => {
-                let silent = silent_api_server();
+                let silent = Obstacle::silent_api_server(SILENCE.as_secs());
                 let after = new_status(&target, &known, &checked, (Some(&silent), None), None, &context);
                 // A status that cannot be written either is no reason to end the work.
                 drop(write_status(&object, &target, &after, &context).await);
@@ -167,15 +167,6 @@ pub async fn report_crowd(object: &Cluster, context: &Context) {
     if let Err(error) = write_status(object, &target, &after, context).await {
         crate::health::log::warn("failed to write a status", &error);
     }
-}
-
-fn silent_api_server() -> Obstacle {
-    let message = format!(
-        "creating the MiniCluster's objects: the API server has not answered for {} s. Is an admission webhook slow or \
-         down (kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations)?",
-        SILENCE.as_secs()
-    );
-    Obstacle { reason: API_ERROR, message }
 }
 
 /// Whether a decision about the whole is the same with what the API server says now: it may rest on something that the

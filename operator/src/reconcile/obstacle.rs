@@ -27,3 +27,14 @@ pub struct Obstacle {
     /// What is in the way, and the remedy.
     pub message: String,
 }
+
+impl Obstacle {
+    /// The API server has not answered for so many seconds.
+    pub fn silent_api_server(seconds: u64) -> Obstacle {
+        let message = format!(
+            "creating the MiniCluster's objects: the API server has not answered for {seconds} s. Is an admission webhook slow \
+             or down (kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations)?"
+        );
+        Obstacle { reason: API_ERROR, message }
+    }
+}

@@ -12,7 +12,7 @@ use super::{
     rfc3339, short,
 };
 use crate::observe::job::JobSeen;
-use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble};
+use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble, is_about_mount};
 use crate::observe::storage::DiskSeen;
 use crate::observe::workload::QUEUED;
 use crate::reconcile::obstacle::{PASSING, POD_TEMPLATE_REFUSED};
@@ -353,13 +353,6 @@ fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
     };
     let by_kubelet = inputs.warning.filter(is_unknown).map(|warning| ("a pod".to_owned(), warning.message.as_str()));
     inputs.pods.iter().find_map(by_runtime).or(by_kubelet)
-}
-
-/// Whether a runtime's error names the mount. A busy node has others, which pass ("failed to reserve container name",
-/// "context deadline exceeded").
-fn is_about_mount(error: &str) -> bool {
-    let error = error.to_lowercase();
-    ["mount", "image volume", "subpath", "path escapes"].iter().any(|words| error.contains(words))
 }
 
 fn progress(facts: &Facts) -> String {
