@@ -6,7 +6,7 @@ demo: ; @.ci/demo
 
 test: ; @.ci/test
 
-test-flux: ; FLUX=$(FLUX) cargo test -p flux-agent --test it -- instance:: commands:: local:: cores:: python:: output:: scheduler:: job:: documents:: figures:: --test-threads=1
+test-flux: ; FLUX=$(FLUX) cargo test -p flux-agent --test it -- instance:: commands:: local:: cores:: own_paths:: python:: output:: scheduler:: job:: documents:: figures:: --test-threads=1
 
 e2e: ; @.ci/e2e
 

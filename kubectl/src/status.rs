@@ -80,7 +80,7 @@ pub async fn text(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> Strin
 
 async fn ask_for_report(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> Report {
     let lead = lead_of(pods.iter());
-    let events = events(target, cluster.metadata.name.as_deref().unwrap_or_default(), lead).await;
+    let events = events(target, cluster, lead).await;
     let instance = match lead.filter(|lead| observed::is_running(lead)) {
         Some(lead) => connect::answer(target, lead, &["status", "--json"]).await.ok(),
         None => None,
@@ -89,11 +89,12 @@ async fn ask_for_report(target: &Target, cluster: &MiniCluster, pods: &[Pod]) ->
     report(target, cluster, pods, &events, instance)
 }
 
-/// Events of the MiniCluster and its Job, which have the same name, and of the lead; none without permission to read events.
-async fn events(target: &Target, name: &str, lead: Option<&Pod>) -> Vec<Event> {
+/// Events of the MiniCluster, its Job and its lead, and not of others that had their names before; none without permission
+/// to read events.
+async fn events(target: &Target, cluster: &MiniCluster, lead: Option<&Pod>) -> Vec<Event> {
     let mut all = Vec::new();
-    for object in [Some(name), lead.map(observed::name)].into_iter().flatten() {
-        let of_object = ListParams::default().fields(&format!("involvedObject.name={object}"));
+    for uid in uids(cluster, lead) {
+        let of_object = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
         all.extend(target.events().list(&of_object).await.map(|list| list.items).unwrap_or_default());
     }
     let time = |event: &Event| {
@@ -104,12 +105,30 @@ async fn events(target: &Target, name: &str, lead: Option<&Pod>) -> Vec<Event> {
     all
 }
 
+fn uids<'a>(cluster: &'a MiniCluster, lead: Option<&'a Pod>) -> Vec<&'a String> {
+    let job = cluster.status.as_ref().and_then(|status| status.job_uid.as_ref());
+    [cluster.metadata.uid.as_ref(), job, lead.and_then(|lead| lead.metadata.uid.as_ref())]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// Whether nothing is wrong (any more): earlier warnings have lost their cause.
+fn is_well(status: &MiniClusterStatus, size: i32) -> bool {
+    match status.phase.as_deref() {
+        Some("Completed") => true,
+        Some("Running") => status.reason.is_none() && status.ready_size >= size,
+        _ => false,
+    }
+}
+
 fn report(target: &Target, cluster: &MiniCluster, pods: &[Pod], events: &[Event], instance: Option<Value>) -> Report {
     let status = cluster.status.clone().unwrap_or_default();
+    let is_well = is_well(&status, cluster.spec.size);
     let MiniClusterStatus { phase, ready_size, exit_code, reason, message, restart_count, .. } = status;
     let mut lines: Vec<PodLine> = pods.iter().filter_map(pod_line).collect();
     lines.sort_by_key(|line| (line.state == "running", line.index));
-    let warnings = events.iter().filter(|event| event.type_.as_deref() == Some("Warning"));
+    let warnings = events.iter().filter(|event| !is_well && event.type_.as_deref() == Some("Warning"));
     let warnings: Vec<EventLine> = warnings.map(event_line).collect();
     let skipped = warnings.len().saturating_sub(EVENTS);
     Report {
@@ -233,4 +252,35 @@ fn pods_table(pods: &[PodLine]) -> String {
     let more = if rest > 0 { format!("and {rest} more\n") } else { String::new() };
     let table: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
     format!("\n{table}{more}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn cluster(status: &Value) -> MiniCluster {
+        let cluster = json!({
+            "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "work", "uid": "new" },
+            "spec": { "size": 2, "containers": [{ "image": "a" }] }, "status": status,
+        });
+        serde_json::from_value(cluster).unwrap()
+    }
+
+    #[test]
+    fn events_are_those_of_this_very_minicluster_its_job_and_its_lead() {
+        let lead: Pod = serde_json::from_value(json!({ "metadata": { "name": "work-0-a", "uid": "lead" } })).unwrap();
+        let cluster = cluster(&json!({ "jobUid": "job" }));
+        assert_eq!(uids(&cluster, Some(&lead)), ["new", "job", "lead"]);
+    }
+
+    #[test]
+    fn warning_whose_cause_is_gone_is_not_shown() {
+        let is_well = |status| is_well(cluster(&status).status.as_ref().unwrap(), 2);
+        assert!(is_well(json!({ "phase": "Running", "readySize": 2 })));
+        assert!(is_well(json!({ "phase": "Completed", "reason": "Completed" })));
+        assert!(!is_well(json!({ "phase": "Running", "readySize": 1 })));
+        assert!(!is_well(json!({ "phase": "Starting", "readySize": 2, "reason": "BrokersNotReady" })));
+    }
 }

@@ -21,7 +21,7 @@ use futures::{FutureExt, StreamExt, future};
 use kube::Client;
 use kube::runtime::controller::{self, Action, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
-use tokio::sync::{Semaphore, mpsc, watch as signal};
+use tokio::sync::{mpsc, watch as signal};
 use tracing::Instrument;
 
 use crate::api::lease::Candidate;
@@ -37,22 +37,21 @@ use crate::reconcile::context::Context;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::lookups::warning::Reader;
 use crate::reconcile::render::Options;
-use crate::reconcile::{has_priority, reconcile, report_panic};
+use crate::reconcile::{has_priority, reconcile, report_crowd, report_panic};
 
 mod background;
 mod health;
 mod own_task;
+mod slots;
 
 use background::{end_deleted, label_leads, sweep};
 use health::Health;
 use own_task::in_own_task;
+use slots::Slots;
 
 /// How long news about the same MiniCluster is collected.
 const BURST: Duration = Duration::from_millis(100);
-/// Most reconciles at the same time, each with a connection of its own (150 kB). Fewer leave the API server idle at times,
-/// more only queue up in it.
-const CONCURRENCY: usize = 48;
-/// How long a reconcile may take one of these slots: what is slow (an admission webhook, say) must not delay others.
+/// How long a reconcile may take a slot before it counts as slow: an admission webhook, say, must not delay others.
 const SLOT_TIME: Duration = Duration::from_secs(2);
 
 /// What the controller watches and how it is reached.
@@ -243,7 +242,7 @@ async fn reconciles(
         .map(|key| Ok::<_, std::convert::Infallible>(ObjectRef::<Cluster>::new(&key.name).within(&key.namespace)))
         .take_until(stop);
     let config = controller::Config::default();
-    let slots = Arc::new(Semaphore::new(CONCURRENCY));
+    let slots = Arc::new(Slots::default());
     let number = AtomicU64::new(0);
     let reconcile = |cluster: Arc<Cluster>, context: Arc<Context>| {
         let id = number.fetch_add(1, Ordering::Relaxed);
@@ -259,7 +258,10 @@ async fn reconciles(
                 queue_of.remove(&Key::new(gone.namespace.unwrap_or_default(), gone.name));
             }
             // It waits for its turn to create a gang and asks every second; its status says so.
-            Err(controller::Error::ReconcilerFailed(error, object)) if error.waits_for_turn() => {
+            // Nor is the end of a namespace a failure.
+            Err(controller::Error::ReconcilerFailed(error, object))
+                if error.waits_for_turn() || error.is_of_terminating_namespace() =>
+            {
                 tracing::debug!("{object}: {error}");
             }
             Err(controller::Error::ReconcilerFailed(error, object)) => {
@@ -277,7 +279,7 @@ async fn reconciles(
 async fn in_turn(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
-    slots: Arc<Semaphore>,
+    slots: Arc<Slots>,
     id: u64,
 ) -> Result<Action, ReconcileError> {
     let key = Key::of(kube::Resource::meta(&*cluster));
@@ -292,17 +294,16 @@ async fn in_turn(
         Some(size) => context.room_for(size).await,
         None => None,
     };
-    // The semaphore is never closed: this cannot fail.
-    let slot = slots.acquire().await;
+    let slot = slots.take(context.has_failed(&key)).await;
     let begin = Instant::now();
     let working = context.queue.start(&key, begin);
     context.metrics.dequeued_after(working.waited);
     let span = tracing::info_span!("reconcile", id, minicluster = %key);
-    let result = reconcile_catching_panics(cluster, context.clone(), (slot, first)).instrument(span).boxed().await;
+    let result = reconcile_in_slot(cluster, context.clone(), &slots, (slot, first)).instrument(span).boxed().await;
     let outcome = match &result {
         Ok(_) => Outcome::Success,
         Err(error) if error.waits_for_turn() => Outcome::Success,
-        Err(error) if error.obstacle().is_some() => Outcome::Obstacle,
+        Err(error) if error.obstacle().is_some() || error.is_of_terminating_namespace() => Outcome::Obstacle,
         Err(ReconcileError::Panicked(_)) => Outcome::Panic,
         Err(_) => Outcome::Error,
     };
@@ -311,19 +312,26 @@ async fn in_turn(
     result
 }
 
-/// Reconciles; a panic is reported in the MiniCluster's status. `slot` is released after `SLOT_TIME`, even if the reconcile
-/// still runs.
-async fn reconcile_catching_panics(
+/// Reconciles; a panic is reported in the MiniCluster's status. What is slow leaves `slot` to others after `SLOT_TIME`, and
+/// is given up if too many are slow.
+async fn reconcile_in_slot(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
+    slots: &Slots,
     slot: impl Sized,
 ) -> Result<Action, ReconcileError> {
     let mut work = panics::catch(reconcile_whole(cluster.clone(), context.clone())).boxed();
-    let in_time = tokio::time::timeout(SLOT_TIME, &mut work).await;
-    drop(slot);
-    let result = match in_time {
+    let result = match tokio::time::timeout(SLOT_TIME, &mut work).await {
         Ok(result) => result,
-        Err(_) => work.await,
+        Err(_) => {
+            let Some(_slow) = slots.take_slow() else {
+                drop(work);
+                report_crowd(&cluster, &context).await;
+                return Err(ReconcileError::Crowd);
+            };
+            drop(slot);
+            work.await
+        }
     };
     match result {
         Ok(result) => result,
@@ -364,7 +372,8 @@ fn error_policy(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Cont
     if !error.waits_for_turn() {
         context.metrics.retried();
     }
-    Action::requeue(context.pause_after_failure(&Key::of(kube::Resource::meta(&*cluster)), error))
+    let key = Key::of(kube::Resource::meta(&*cluster));
+    Action::requeue(context.pause_after_failure(&key, error, Instant::now()))
 }
 
 /// Queues the MiniClusters that have news, once all lists are complete: before that, an object that is not known yet would

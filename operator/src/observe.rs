@@ -9,10 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use flux_shared::crd::v1alpha2;
 use flux_shared::crd::v1alpha2::LostPod;
 use flux_shared::validate::ValidMiniCluster;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::labels;
 use pod_end::loss;
@@ -21,6 +20,9 @@ use storage::Orphan;
 pub mod cluster;
 pub mod deleted;
 pub mod job;
+mod known_clusters;
+mod list_watch;
+mod members;
 pub mod node;
 mod objects;
 pub mod partial;
@@ -31,10 +33,14 @@ pub mod storage;
 pub mod watch;
 pub mod workload;
 
+pub use partial::{controller_uid, is_minicluster};
+
 use job::JobSeen;
+use members::Members;
+use node::{NodeSeen, Nodes, Placement, ViewNodes};
 use pod::PodSeen;
 use service::ServiceSeen;
-use storage::{Disk, DiskSeen, Storage};
+use storage::{Disk, DiskSeen, Storage, Volumes};
 
 /// Namespace and name of a MiniCluster, or of a Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,18 +70,6 @@ impl std::fmt::Display for Key {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}/{}", self.namespace, self.name)
     }
-}
-
-/// The uid of the controlling owner.
-pub fn controller_uid(metadata: &ObjectMeta) -> Option<&str> {
-    let owners = metadata.owner_references.as_deref().unwrap_or_default();
-    owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
-}
-
-/// Whether an owner is a MiniCluster, of any version: others may have a kind of this name.
-pub fn is_minicluster(owner: &OwnerReference) -> bool {
-    let group = owner.api_version.split_once('/').map(|(group, _)| group);
-    owner.kind == v1alpha2::KIND && group == Some(v1alpha2::GROUP)
 }
 
 fn uid(metadata: &ObjectMeta) -> String {
@@ -131,13 +125,12 @@ struct State {
     clusters: HashMap<Key, Arc<Observed>>,
     /// Headless Services, by their own name.
     headless: HashMap<Key, Arc<ServiceSeen>>,
-    /// PersistentVolumes that go with their MiniClusters, by name.
-    volumes: HashMap<String, Orphan>,
-    /// By headless Service, the MiniClusters that use it, which are woken when it is deleted; and whether each needs the
-    /// lead's name only.
-    members: HashMap<Key, BTreeMap<String, bool>>,
-    /// Nodes that pods may be put on, by name: whether they mount images.
-    nodes: HashMap<String, bool>,
+    /// PersistentVolumes that go with their MiniClusters.
+    volumes: Volumes,
+    /// The MiniClusters that use a headless Service, which are woken when it is deleted.
+    members: Members,
+    /// Nodes that pods may be put on, by name.
+    nodes: Nodes,
     /// Nodes that have stopped responding.
     silent_nodes: HashSet<String>,
     storage: Storage,
@@ -175,7 +168,7 @@ impl Index {
 
     /// Notes that `cluster` takes part in the Service. True of `minimal`: it needs only the lead's name.
     pub fn join(&self, service: &Key, cluster: &str, minimal: bool) {
-        self.state().members.entry(service.clone()).or_default().insert(cluster.to_owned(), minimal);
+        self.state().members.join(service, cluster, minimal);
     }
 
     /// Forgets a MiniCluster that is gone. Its objects may still exist; the watches report their end.
@@ -185,21 +178,13 @@ impl Index {
             Arc::make_mut(observed).forget_the_past();
         }
         state.drop_empty(cluster);
-        state.members.retain(|service, members| {
-            if service.namespace == cluster.namespace {
-                members.remove(&cluster.name);
-            }
-            !members.is_empty()
-        });
+        state.members.leave(cluster);
+        state.give_memory_back();
     }
 
     /// A PersistentVolume as it is now; `volume` if it goes with its MiniCluster.
     pub fn update_volume(&self, name: &str, volume: Option<&Orphan>) {
-        let volumes = &mut self.state().volumes;
-        match volume {
-            Some(volume) => drop(volumes.insert(name.to_owned(), volume.clone())),
-            None => drop(volumes.remove(name)),
-        }
+        self.state().volumes.update(name, volume);
     }
 
     /// The disk of a PersistentVolume as it is now. The MiniClusters to wake if this is news.
@@ -208,8 +193,10 @@ impl Index {
     }
 
     /// A list of PersistentVolumes is complete. The MiniClusters to wake.
-    pub fn keep_disks(&self, listed: &HashSet<String>) -> Vec<Key> {
-        self.state().storage.keep_disks(listed)
+    pub fn keep_volumes(&self, listed: &HashSet<String>) -> Vec<Key> {
+        let mut state = self.state();
+        state.volumes.keep(listed);
+        state.storage.keep_disks(listed)
     }
 
     /// The current storage classes; None if the operator may not list them. The MiniClusters to wake.
@@ -222,13 +209,17 @@ impl Index {
         self.state().storage.disks_of(cluster)
     }
 
-    /// A node's current state. `mounts_images` is None if no pod can be scheduled there or the node is gone.
-    pub fn update_node(&self, name: &str, mounts_images: Option<bool>) {
-        let nodes = &mut self.state().nodes;
-        match mounts_images {
-            Some(mounts) => drop(nodes.insert(name.to_owned(), mounts)),
-            None => drop(nodes.remove(name)),
-        }
+    /// A node's current state. None: no pod can be scheduled there, or the node is gone.
+    pub fn update_node(&self, name: &str, node: Option<NodeSeen>) {
+        self.state().nodes.update(name, node);
+    }
+
+    /// A list of nodes is complete: what it has not is gone. The MiniClusters to wake.
+    pub fn keep_nodes(&self, listed: &HashSet<String>) -> Vec<Key> {
+        self.state().nodes.keep(listed);
+        let silent: Vec<String> =
+            self.state().silent_nodes.iter().filter(|name| !listed.contains(*name)).cloned().collect();
+        silent.iter().flat_map(|name| self.update_silence(name, false)).collect()
     }
 
     /// Whether a node has stopped responding. The MiniClusters to wake: those with pods there, if this is news.
@@ -252,15 +243,14 @@ impl Index {
         woken
     }
 
-    /// Forgets all nodes: a new list begins.
-    pub fn forget_nodes(&self) {
-        self.state().nodes.clear();
+    /// Whether the nodes that pods with this placement may use can mount an image as a volume.
+    pub fn view_nodes(&self, placement: impl FnOnce() -> Placement) -> ViewNodes {
+        self.state().nodes.view_nodes(placement)
     }
 
-    /// Whether there are nodes, and every one can mount an image as a volume.
-    pub fn nodes_mount_images(&self) -> bool {
-        let state = self.state();
-        !state.nodes.is_empty() && state.nodes.values().all(|mounts| *mounts)
+    /// Whether a node is known that can mount images.
+    pub fn has_node_for_images(&self) -> bool {
+        self.state().nodes.has_one_for_images()
     }
 
     /// Whether a node is known that takes pods; also false if the operator may not list nodes.
@@ -270,7 +260,7 @@ impl Index {
 
     /// The PersistentVolumes of a MiniCluster that is gone.
     pub fn orphans(&self, owner: &str) -> Vec<Orphan> {
-        self.state().volumes.values().filter(|volume| volume.owner == owner).cloned().collect()
+        self.state().volumes.of(owner)
     }
 
     /// A Job's current state; returns the MiniCluster if this is news. A Job with another name than its label says is
@@ -365,7 +355,7 @@ impl Index {
         let gone = seen.deleting;
         state.headless.insert(key.clone(), Arc::new(seen));
         // Its owners change with every member; only its deletion concerns all of them.
-        if gone { state.members_of(&key) } else { Vec::new() }
+        if gone { state.members.of(&key) } else { Vec::new() }
     }
 
     /// Forgets an object that is gone. The MiniClusters to wake.
@@ -378,13 +368,13 @@ impl Index {
                 if state.headless.get(&key).is_some_and(|seen| seen.uid == uid) {
                     state.headless.remove(&key);
                 }
-                state.members_of(&key)
+                state.members.of(&key)
             }
             _ => {
                 let key = Key::cluster_of(metadata, labels::CLUSTER)
                     .or_else(|| Key::cluster_of(metadata, labels::SERVICES_OF));
                 let Some(key) = key else { return Vec::new() };
-                let lives = state.is_member(&key);
+                let lives = state.members.has(&key);
                 let observed = state.clusters.get_mut(&key);
                 let news = observed.is_some_and(|observed| Arc::make_mut(observed).forget(kind, lives, |it| it == uid));
                 state.drop_empty(&key);
@@ -399,7 +389,10 @@ impl Index {
         let mut woken = Vec::new();
         let State { clusters, members, .. } = &mut *state;
         for (key, observed) in clusters {
-            if Arc::make_mut(observed).forget(kind, is_member(members, key), |uid| !uids.contains(uid)) {
+            if !observed.lacks_any(kind, uids) {
+                continue;
+            }
+            if Arc::make_mut(observed).forget(kind, members.has(key), |uid| !uids.contains(uid)) {
                 woken.push(key.clone());
             }
         }
@@ -415,7 +408,7 @@ impl Index {
                 .collect();
             for key in lost {
                 state.headless.remove(&key);
-                woken.extend(state.members_of(&key));
+                woken.extend(state.members.of(&key));
             }
         }
         woken
@@ -423,11 +416,6 @@ impl Index {
 }
 
 impl State {
-    fn members_of(&self, service: &Key) -> Vec<Key> {
-        let members = self.members.get(service);
-        members.into_iter().flatten().map(|(name, _)| Key::new(&service.namespace, name)).collect()
-    }
-
     fn observed_mut(&mut self, cluster: &Key) -> &mut Observed {
         Arc::make_mut(self.clusters.entry(cluster.clone()).or_default())
     }
@@ -438,14 +426,12 @@ impl State {
         }
     }
 
-    fn is_member(&self, cluster: &Key) -> bool {
-        is_member(&self.members, cluster)
+    /// A map keeps the room of its largest time.
+    fn give_memory_back(&mut self) {
+        if self.clusters.capacity() > 1024 && self.clusters.len() < self.clusters.capacity() / 4 {
+            self.clusters.shrink_to(self.clusters.len() * 2);
+        }
     }
-}
-
-/// Whether the MiniCluster exists and this process serves it.
-fn is_member(members: &HashMap<Key, BTreeMap<String, bool>>, cluster: &Key) -> bool {
-    members.iter().any(|(service, names)| service.namespace == cluster.namespace && names.contains_key(&cluster.name))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 #![expect(clippy::disallowed_methods, reason = "the clock and the log of one reconcile")]
 
 use std::borrow::Cow;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ use kube::runtime::controller::Action;
 use crate::health::panics::Panicked;
 use crate::observe::cluster::{Cluster, is_managed_elsewhere};
 use crate::observe::job::{self, JobSeen};
+use crate::observe::node::ViewNodes;
 use crate::observe::pod::Trouble;
 use crate::observe::pod_end;
 use crate::observe::{Key, Observed};
@@ -33,6 +35,7 @@ use crate::reconcile::decide::{ending, remaining};
 use crate::reconcile::diagnose::diagnose_and_mend;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::finish::{clean_up, delete_or_requeue, make_anew_with_copy};
+use crate::reconcile::obstacle::JOB_UNLABELLED;
 use crate::reconcile::status::events;
 use crate::reconcile::status::{Inputs, Obstacle, Verdict, patch};
 use crate::reconcile::target::Target;
@@ -54,8 +57,8 @@ mod spans;
 pub mod status;
 pub mod target;
 
-/// How long after the Job was created the status is written: its pods exist by then, and one write covers them.
-const STATUS_DELAY: Duration = Duration::from_millis(100);
+/// After so long without an answer to a call the status says so.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// Whether this reconcile may have to act, and not only to report: there is no Job yet, or the spec was edited.
 pub fn has_priority(object: &Cluster, context: &Context) -> bool {
@@ -69,6 +72,7 @@ pub fn has_priority(object: &Cluster, context: &Context) -> bool {
 
 /// Reconciles one MiniCluster.
 pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+    let begin = Instant::now();
     let target = context.latest(Target::of(&object));
     let job = context.index.job(&target.key).filter(|job| job.is_of(&target.uid));
     let target = target.with_queueing_of(job.as_ref());
@@ -78,39 +82,91 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     }
     let known = with_losses(&target, &context);
     let decision = decide(&target, checked.as_ref().ok(), &known, &context.index.observed(&target.key));
-    if !is_confirmed(&decision, &target, checked.as_ref().ok(), &known, &context).await? {
-        tracing::info!("what was seen last is out of date: reconciling again");
-        return Ok(Action::requeue(STATUS_DELAY));
+    let done = {
+        let mut work = pin!(carry_out(&object, &decision, &target, &known, checked.as_ref().ok(), &context));
+        match tokio::time::timeout(SILENCE, work.as_mut()).await {
+            Ok(done) => done,
+            Err(_) => {
+                let silent = Obstacle::silent_api_server(SILENCE.as_secs());
+                let after = new_status(&target, &known, &checked, (Some(&silent), None), None, &context);
+                // A status that cannot be written either is no reason to end the work.
+                drop(write_status(&object, &target, &after, &context).await);
+                work.await
+            }
+        }
+    };
+    match &done {
+        Ok(Done::MadeJob) => context.note_job_created(&target.uid, Instant::now()),
+        Ok(Done::Restarted | Done::OutOfDate) => {}
+        Ok(Done::All | Done::OutOfTime) => return report(&object, &checked, &decision, done, &context, begin).await,
+        Err(error) => {
+            if error.is_of_terminating_namespace() {
+                context.note_terminating(&target.key.namespace, Instant::now());
+            }
+            return report(&object, &checked, &decision, done, &context, begin).await;
+        }
     }
-    if matches!(decision, Decision::Restart { .. }) {
-        return start_anew(&object, &target, &known, &decision, &context).await;
-    }
-    let done = carry_out(&decision, &target, checked.as_ref().ok(), &context).await;
-    if let Ok(Done::MadeJob) = done {
-        context.note_job_created(&target.uid, Instant::now());
-        context.clear_failures(&target.key);
-        return Ok(Action::requeue(STATUS_DELAY));
-    }
-    let over = match (&decision, &done) {
-        (Decision::Ended { reason, message }, _) => Some(ended_job(&target, reason, message)),
+    Ok(Action::requeue(context.pause_after_change(&target.key, Instant::now())))
+}
+
+/// Writes the status after a decision was carried out, or was not, and does what follows the end.
+async fn report(
+    object: &Cluster,
+    checked: &Result<ValidMiniCluster, Vec<Problem>>,
+    decision: &Decision,
+    done: Result<Done, ReconcileError>,
+    context: &Context,
+    begin: Instant,
+) -> Result<Action, ReconcileError> {
+    // A status may have been written meanwhile.
+    let target = context.latest(Target::of(object));
+    let job = context.index.job(&target.key).filter(|job| job.is_of(&target.uid));
+    let target = target.with_queueing_of(job.as_ref());
+    let known = with_losses(&target, context);
+    let over = match (decision, &done) {
+        (Decision::Ended { reason, message }, Ok(_)) => Some(ended_job(&target, reason, message)),
         (_, Ok(Done::OutOfTime)) => {
             Some(ended_job(&target, "DeadlineExceeded", "deadlineSeconds exceeded before it could restart"))
         }
         _ => None,
     };
-    let look = diagnose_and_mend(&target, checked.as_ref().ok(), &context).await?;
-    let warning = look.as_ref().and_then(|(warning, _)| warning.as_ref());
-    let after = new_status(&target, &known, &checked, (done.as_ref().err(), over.as_ref()), warning, &context);
-    let later = write_status(&object, &target, &after, &context).await?;
+    let look = diagnose_and_mend(&target, checked.as_ref().ok(), context).await;
+    let warning = look.as_ref().ok().and_then(|look| look.as_ref()?.0.as_ref());
+    // The first that failed comes first: what follows from it may pass with it.
+    let error = done.as_ref().err().or(look.as_ref().err());
+    let obstacle = error.filter(|error| is_told(error, &target, context, begin)).map(ReconcileError::as_obstacle);
+    let after = new_status(&target, &known, checked, (obstacle.as_ref(), over.as_ref()), warning, context);
+    let written = write_status(object, &target, &after, context).await;
     done?;
+    let (look, later) = (look?, written?);
     if later.is_none() {
-        clean_up(&target, checked.as_ref().ok(), &after, &context).await?;
-        make_anew_with_copy(&target, &after, &context).await?;
+        clean_up(&target, checked.as_ref().ok(), &after, context).await?;
+        make_anew_with_copy(&target, &after, context).await?;
     }
-    let action = delete_or_requeue(&target, &after, &context).await?;
+    let action = delete_or_requeue(&target, &after, context).await?;
     context.clear_failures(&target.key);
     let sooner = later.or(look.map(|(_, wait)| wait));
     Ok(sooner.map_or(action, Action::requeue))
+}
+
+/// Whether the status says what failed: what a person can help with at once, anything else when it lasts, or while the
+/// status says it already.
+fn is_told(error: &ReconcileError, target: &Target, context: &Context, begin: Instant) -> bool {
+    let is_said = || target.status.reason.as_deref() == Some(error.as_obstacle().reason);
+    error.obstacle().is_some() || is_said() || context.is_lasting(&target.key, error, begin, Instant::now())
+}
+
+/// Says in the status that a reconcile was given up, if that lasts.
+pub async fn report_crowd(object: &Cluster, context: &Context) {
+    let (target, error, now) = (context.latest(Target::of(object)), ReconcileError::Crowd, Instant::now());
+    if !context.is_lasting(&target.key, &error, now, now) {
+        return;
+    }
+    let (known, checked) = (with_losses(&target, context), target.validate());
+    let after = new_status(&target, &known, &checked, (Some(&error.as_obstacle()), None), None, context);
+    if let Err(error) = write_status(object, &target, &after, context).await {
+        crate::health::log::warn("failed to write a status", &error);
+    }
 }
 
 /// Whether a decision about the whole is the same with what the API server says now: it may rest on something that the
@@ -128,7 +184,7 @@ async fn is_confirmed(
         Decision::Fail { job_uid, .. } => Some(job_uid),
         Decision::Ended { .. } | Decision::Wait => None,
     };
-    let job = context.writer.read_job(&context.index, &target.key).await?;
+    let job = context.writer.read_job(&context.index, &target.key, &target.uid).await?;
     if job.as_ref().map(|job| &job.uid) != expected {
         return Ok(false);
     }
@@ -141,13 +197,24 @@ async fn is_confirmed(
 
 /// Carries out a decision about the Job as a whole, or creates and changes what is missing or differs.
 async fn carry_out(
+    object: &Cluster,
     decision: &Decision,
     target: &Target,
+    known: &MiniClusterStatus,
     cluster: Option<&ValidMiniCluster>,
     context: &Context,
 ) -> Result<Done, ReconcileError> {
+    let is_of_end = !matches!(decision, Decision::Continue | Decision::Delete { .. });
+    if is_of_end && context.is_terminating(&target.key.namespace, Instant::now()) {
+        return Err(ApplyError::NamespaceTerminating.into());
+    }
+    if !is_confirmed(decision, target, cluster, known, context).await? {
+        tracing::info!("what was seen last is out of date: reconciling again");
+        return Ok(Done::OutOfDate);
+    }
     match decision {
-        Decision::Restart { .. } | Decision::Ended { .. } => Ok(Done::All),
+        Decision::Ended { .. } => Ok(Done::All),
+        Decision::Restart { .. } => start_anew(object, target, known, decision, context).await,
         Decision::Wait => {
             let observed = context.index.observed(&target.key);
             let pods = remaining::describe(&observed.living()).unwrap_or_else(|| "its pods still run".to_owned());
@@ -256,14 +323,13 @@ async fn start_anew(
     known: &MiniClusterStatus,
     decision: &Decision,
     context: &Context,
-) -> Result<Action, ReconcileError> {
-    let Decision::Restart { job_uid, is_there, reason, message, limit } = decision else {
-        return Ok(Action::await_change());
-    };
+) -> Result<Done, ReconcileError> {
+    let Decision::Restart { job_uid, is_there, reason, message, limit } = decision else { return Ok(Done::All) };
     let after = restart::with_counted_restart(known, job_uid, reason, message, *limit, Timestamp::now());
+    let after = status::restarting(after);
     if let Some(change) = patch::patch(target, &target.status, &after) {
         let counted = context.writer.patch_status_if_unchanged(&target.key, target.resource_version, &change).await?;
-        let Some(version) = counted else { return Ok(Action::await_change()) };
+        let Some(version) = counted else { return Ok(Done::All) };
         context.remember_status(&target.uid, version, &after, Instant::now());
     }
     tracing::info!(reason, message, count = after.restart_count, "restarting the MiniCluster");
@@ -271,8 +337,7 @@ async fn start_anew(
         context.writer.delete_job(&target.key, job_uid).await?;
     }
     context.writer.write_events(object, events::started_anew(&after).as_slice()).await;
-    context.clear_failures(&target.key);
-    Ok(Action::requeue(STATUS_DELAY))
+    Ok(Done::Restarted)
 }
 
 /// A stand-in for a Job that has ended and is gone, with the verdict that it would have.
@@ -333,17 +398,31 @@ fn trace_end(object: &Cluster, target: &Target, after: &MiniClusterStatus, conte
     }
 }
 
+fn is_unlabelled(obstacle: Option<&Obstacle>) -> bool {
+    obstacle.is_some_and(|obstacle| obstacle.reason == JOB_UNLABELLED)
+}
+
 /// Computes the status as it should be now.
 fn new_status(
     target: &Target,
     known: &MiniClusterStatus,
     checked: &Result<ValidMiniCluster, Vec<Problem>>,
-    (error, over): (Option<&ReconcileError>, Option<&JobSeen>),
+    (obstacle, over): (Option<&Obstacle>, Option<&JobSeen>),
     warning: Option<&Trouble>,
     context: &Context,
 ) -> MiniClusterStatus {
     let observed = context.index.observed(&target.key);
-    let there = observed.job_of(&target.uid).map(|job| restart::unless_given_up(known, job));
+    let cluster = checked.as_ref().ok();
+    let nodes = context.index.view_nodes(|| cluster.map(render::placement::of_pods).unwrap_or_default());
+    let copied_for = match &nodes {
+        ViewNodes::Old(node) if cluster.is_some_and(|it| render::view::depends_on_nodes(it, &context.options)) => {
+            Some(node.clone())
+        }
+        _ => None,
+    };
+    // Nobody watches a Job without its label: it is as it was seen last.
+    let unseen = || observed.last_job.as_deref().filter(|last| last.is_of(&target.uid) && is_unlabelled(obstacle));
+    let there = observed.job_of(&target.uid).or_else(unseen).map(|job| restart::unless_given_up(known, job));
     let decided = there.as_deref().map(|job| match checked {
         Ok(cluster) if !target.deleting => ending::as_decided(&observation(target, cluster, known, &observed), job),
         _ => Cow::Borrowed(job),
@@ -366,8 +445,9 @@ fn new_status(
             .iter()
             .filter(|pod| job.is_some_and(|job| pod.job_uid.as_ref() == Some(&job.uid)))
             .collect(),
-        obstacle: error.and_then(ReconcileError::obstacle),
-        nodes_mount_images: context.index.nodes_mount_images(),
+        obstacle,
+        nodes_mount_images: nodes == ViewNodes::Mount,
+        copied_for: copied_for.as_deref(),
         disks: checked.as_ref().ok().and_then(|cluster| context.index.disks_of(cluster)),
         warning,
         now: Timestamp::now(),

@@ -103,8 +103,8 @@ impl Reason {
         match (self.name, self.of) {
             ("ValidWithNotes" | "Completed", _) => Some("Normal"),
             (
-                "NotSaved" | "Defect" | "Deleted" | "Gone" | "Valid" | "ImageVolume" | "ImageVolumeUnsure"
-                | "WaitingForPrevious" | "WaitingForGang" | "Queued" | "Requeued",
+                "ViewCopied" | "NotSaved" | "Defect" | "Deleted" | "Gone" | "Valid" | "ImageVolume"
+                | "ImageVolumeUnsure" | "WaitingForPrevious" | "WaitingForGang" | "Queued" | "Requeued",
                 _,
             )
             | (_, Of::Progress) => None,
@@ -159,6 +159,7 @@ pub const REASONS: &[Reason] = &[
         "ImageVolumeFailed",
         "a node could not mount the view's image: the Job is recreated with a copy of the view",
     ),
+    reason(Of::Spec, "ViewCopied", "the view is copied, since a node that the pods may use cannot mount images"),
     reason(Of::Spec, "SharedHandle", "a CSI volume has the handle of another PersistentVolume"),
     reason(Of::Spec, "UnknownStorageClass", "a volume names a storage class that is not in the cluster"),
     reason(Of::Spec, "NotSaved", "the archive was not saved: the message says why"),
@@ -182,6 +183,13 @@ pub const REASONS: &[Reason] = &[
         "Refused",
         "the API server refuses an object that the MiniCluster needs, for example by an admission policy",
     ),
+    reason(
+        Of::Start,
+        "ApiError",
+        "the API server, or an admission webhook behind it, fails or does not answer: the message has its words",
+    ),
+    reason(Of::Start, "NamespaceTerminating", "the namespace is being deleted: nothing is created in it"),
+    reason(Of::Start, "JobUnlabelled", "the MiniCluster's own Job lacks the operator's label"),
     reason(Of::Start, "NameTaken", "another object already has the name of one that the MiniCluster needs"),
     reason(Of::Start, "TooLarge", "an object would be larger than the API server accepts"),
     reason(Of::Start, "Unsupported", "this Kubernetes is too old for a field of the spec"),
@@ -197,6 +205,7 @@ pub const REASONS: &[Reason] = &[
         "WaitingForPods",
         "pods of a deleted Job, or of an earlier MiniCluster of this name, may still run",
     ),
+    reason(Of::Start, "FailedCreate", "the API server refuses the Job's pods (set by Kubernetes)"),
     reason(Of::Start, "SecretDeleted", "a Secret that new pods need was deleted"),
     reason(Of::Start, "Unschedulable", "no node has room for a pod or fits it (set by Kubernetes)"),
     reason(Of::Start, "SchedulingGated", "a pod has a scheduling gate, for example set by a queue (set by Kubernetes)"),

@@ -270,6 +270,10 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         Step::LeadLost { .. } => {
             first("an earlier pod of this lead was lost: wait until the operator restarts the MiniCluster");
         }
+        Step::Linger { note, seconds } => {
+            first(&format!("a stop up to {seconds} s after {} was written waits for the command to end", quote(note)));
+        }
+        Step::NoteEnd { note } => first(&format!("file {}, unless it was told to stop", quote(note))),
         Step::Stay => first("stay until the pod ends"),
     }
 }

@@ -73,6 +73,10 @@ pub enum Step {
     PrepareArchive { dump: String, leftovers: String, owner: Owner },
     /// After the broker has ended: put the dump in the archive's place, if it is whole and the broker ended well.
     PublishArchive { from: String, to: String },
+    /// From here on, a stop that follows the end of Flux is held back: until `seconds` after the note was written.
+    Linger { note: String, seconds: f64 },
+    /// Write the note that this container has ended by itself; after a stop, none.
+    NoteEnd { note: String },
     /// Stay until told to stop, although the work is done: Kubernetes would start a sidecar again.
     Stay,
 }

@@ -11,6 +11,7 @@ use crate::image::{AGENT, Container, Image, V4, V6, real_flux, run};
 use crate::live::{Network, Running, eventually, forget_starts, gate, pod_image, run_words, send, termination_of};
 
 mod node_network;
+mod sidecar_end;
 mod stops;
 mod tree;
 

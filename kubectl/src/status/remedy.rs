@@ -6,14 +6,21 @@ const PAGE: &str = include_str!("../../../docs/troubleshooting.md");
 /// The remedy for a MiniCluster without a status.
 pub const NO_OPERATOR: &str = "The operator has not processed it yet. If that does not change, the operator is not running or watches another namespace: ask your administrator.";
 
+/// The section for reasons that others set, and that have no section of their own.
+const OTHERS: &str = "Other reasons";
+
 /// The remedy for `reason`, as plain text.
 pub fn of(reason: &str) -> Option<String> {
+    section_of(reason).or_else(|| section_of(OTHERS))
+}
+
+fn section_of(reason: &str) -> Option<String> {
     let mut lines = PAGE.lines().skip_while(|line| *line != format!("### {reason}")).skip(1);
     let section: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with('#')).map(plain).collect();
     let text = section.join("\n").trim().to_owned();
     // "As ErrImagePull: …": that section's text is included.
     let other = text.strip_prefix("As ").and_then(|rest| rest.split(|it: char| !it.is_alphanumeric()).next());
-    let more = other.filter(|other| *other != reason).and_then(of).map(|more| format!("\n\n{more}"));
+    let more = other.filter(|other| *other != reason).and_then(section_of).map(|more| format!("\n\n{more}"));
     (!text.is_empty()).then(|| text + &more.unwrap_or_default())
 }
 
@@ -43,7 +50,8 @@ mod tests {
             let found = of(reason.name).unwrap_or_default();
             assert!(!found.is_empty() && !found.contains('`') && !found.contains("]("), "{}: {found}", reason.name);
         }
-        assert_eq!(of("NoSuchReason"), None);
+        assert_eq!(of("NoSuchReason"), section_of(OTHERS), "others set reasons that nobody here knows");
+        assert!(of("NoSuchReason").unwrap().contains("kubectl describe job NAME"));
         let (one, other) = (of("ImagePullBackOff").unwrap(), of("ErrImagePull").unwrap());
         assert!(one.starts_with("As ErrImagePull") && one.ends_with(&other), "{one}");
     }

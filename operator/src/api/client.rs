@@ -10,9 +10,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Request, Response};
+use http_body_util::{Either, Full};
+use hyper::body::Bytes;
 use kube::client::{Body, ClientBuilder, DynBody};
 use kube::{Client, Config};
+use serde_json::json;
 use tower::util::BoxService;
 use tower::{BoxError, Service};
 
@@ -20,11 +24,15 @@ use crate::health::metrics::Metrics;
 
 /// Longest wait for an answer: the API server ends a call after 60 s, so a longer silence means a lost connection.
 const PATIENCE: Duration = Duration::from_secs(65);
+/// Longest wait for a connection: the network's own attempts are ever further apart, so a new one finds a server sooner that
+/// is back.
+const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Longest silence on an open connection before it is dropped: a watch has a bookmark every minute.
 const SILENCE: Duration = Duration::from_secs(90);
 
 /// kube's own client with shorter timeouts. It does not retry: each object has its own pauses.
 pub fn builder(mut config: Config) -> kube::Result<ClientBuilder<Carrier>> {
+    config.connect_timeout = Some(CONNECT_TIME);
     config.read_timeout = Some(SILENCE);
     config.reset_reader_on_write = true; // a connection may lie idle between two calls
     config.default_retry = false;
@@ -36,7 +44,7 @@ pub fn client<S, B>(builder: ClientBuilder<S>, metrics: Arc<Metrics>) -> Client
 where
     S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Send + 'static,
     S::Future: Send + 'static,
-    B: hyper::body::Body<Data = hyper::body::Bytes> + Send + 'static,
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
     let layer = tower::layer::layer_fn(move |inner| Counted { inner, metrics: metrics.clone() });
@@ -57,9 +65,9 @@ where
     S: Service<Request<A>, Response = Response<B>, Error = BoxError>,
     S::Future: Send + 'static,
 {
-    type Response = S::Response;
+    type Response = Response<Either<B, Full<Bytes>>>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, task: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(task)
@@ -75,9 +83,31 @@ where
             let is_watch = uri.query().is_some_and(|query| query.contains("watch=true"));
             let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
             metrics.called(method.as_str(), uri.path(), is_watch, status, begin.elapsed());
-            answer
+            answer.map(with_retry_after)
         })
     }
+}
+
+/// The API server's priority and fairness answers in plain text and says in a header how long to wait, which kube does not
+/// read: such an answer becomes a Status that says it.
+fn with_retry_after<B>(answer: Response<B>) -> Response<Either<B, Full<Bytes>>> {
+    let header = |name| answer.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let code = answer.status().as_u16();
+    let is_json = header(CONTENT_TYPE).is_some_and(|it| it.starts_with("application/json"));
+    let seconds = header(RETRY_AFTER).and_then(|it| it.parse::<u32>().ok());
+    let Some(seconds) = seconds.filter(|_| matches!(code, 429 | 503) && !is_json) else {
+        return answer.map(Either::Left);
+    };
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code, "reason": "TooManyRequests",
+        "message": "the API server is busy: it takes no more requests for now", "details": { "retryAfterSeconds": seconds },
+    });
+    let (mut parts, _) = answer.into_parts();
+    for name in [CONTENT_LENGTH, CONTENT_ENCODING] {
+        parts.headers.remove(name);
+    }
+    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Response::from_parts(parts, Either::Right(Full::new(Bytes::from(status.to_string()))))
 }
 
 #[cfg(test)]
@@ -90,7 +120,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_says_nothing_is_given_up() {
-        let silent = tower::service_fn(|_: Request<()>| std::future::pending::<Result<Response<()>, BoxError>>());
+        let silent =
+            tower::service_fn(|_: Request<()>| std::future::pending::<Result<Response<Full<Bytes>>, BoxError>>());
         let metrics = Arc::new(Metrics::new().unwrap());
         let counted = Counted { inner: silent, metrics: metrics.clone() };
         let request = Request::get("/api/v1/namespaces/a/pods/b").body(()).unwrap();
@@ -103,5 +134,18 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in {text}");
         }
+    }
+
+    #[tokio::test]
+    async fn busy_server_is_asked_again_when_its_header_says() {
+        let busy = tower::service_fn(|_: Request<Body>| async {
+            let answer =
+                Response::builder().status(429).header("retry-after", "7").header("content-type", "text/plain");
+            Ok::<_, BoxError>(answer.body(Full::new(Bytes::from("Too many requests"))).unwrap())
+        });
+        let client = client(ClientBuilder::new(busy, "default"), Arc::new(Metrics::new().unwrap()));
+        let error = client.apiserver_version().await.unwrap_err();
+        assert_eq!(crate::api::retry::retry_after(&error), Duration::from_secs(7), "{error:?}");
+        assert!(matches!(&error, kube::Error::Api(status) if status.code == 429), "{error:?}");
     }
 }

@@ -149,8 +149,10 @@ impl Held {
         let api = self.candidate.leases(client);
         // The deadline is before others may take the Lease.
         let deadline = self.candidate.duration - self.candidate.pause() / 2;
+        let mut pause = self.candidate.pause();
         loop {
-            tokio::time::sleep(self.candidate.pause()).await;
+            tokio::time::sleep(pause).await;
+            pause = self.candidate.pause();
             let begin = Instant::now();
             let LeaseSpec { renew_time, .. } = self.candidate.spec();
             let spec = LeaseSpec { renew_time, ..LeaseSpec::default() };
@@ -160,8 +162,18 @@ impl Held {
                     self.version = version;
                     self.renewed = begin;
                 }
-                // Another replica has written it and leads now.
-                Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => return,
+                Ok(Err(kube::Error::Api(status))) if status.code == 404 => return,
+                // Somebody has written it: this process, and the answer was lost, or another replica, which leads now.
+                Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
+                    match tokio::time::timeout(left, api.get_opt(NAME)).await {
+                        Ok(Ok(Some(lease))) if self.is_holder_of(&lease) => {
+                            self.version = lease.resource_version();
+                            pause = Duration::ZERO;
+                        }
+                        Ok(Ok(_)) | Err(_) => return,
+                        Ok(Err(error)) => crate::health::log::warn("failed to get the lease", &error),
+                    }
+                }
                 Ok(Err(error)) => crate::health::log::warn("failed to renew the lease", &error),
                 Err(_) => return,
             }
@@ -171,6 +183,11 @@ impl Held {
         }
     }
 
+    fn is_holder_of(&self, lease: &Lease) -> bool {
+        let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref());
+        holder == Some(&self.candidate.identity)
+    }
+
     /// Gives the Lease up, so that another replica can lead at once.
     pub async fn release(self, client: &Client) {
         let api = self.candidate.leases(client);
@@ -178,5 +195,59 @@ impl Held {
             LeaseSpec { holder_identity: Some(String::new()), lease_duration_seconds: Some(1), ..LeaseSpec::default() };
         // If this fails, another replica leads a little later.
         let _ = tokio::time::timeout(self.candidate.pause(), self.candidate.write(&api, self.version, &spec)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use kube::client::{Body, ClientBuilder};
+
+    use super::*;
+
+    /// A client of an API server whose Lease has this holder and another version than the one that is held, and the verbs
+    /// that it was asked for. It takes a write to its own version.
+    fn server(holder: &'static str) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = asked.clone();
+        let version = Arc::new(Mutex::new(2));
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            log.lock().unwrap().push(request.method().to_string());
+            let version = version.clone();
+            async move {
+                let is_get = request.method() == "GET";
+                let sent = request.into_body().collect_bytes().await.unwrap();
+                let sent: serde_json::Value = serde_json::from_slice(&sent).unwrap_or_default();
+                let mut version = version.lock().unwrap();
+                let fits = sent["metadata"]["resourceVersion"] == version.to_string();
+                *version += u32::from(fits);
+                let (code, body) = if is_get || fits {
+                    let metadata = json!({ "name": NAME, "resourceVersion": version.to_string() });
+                    (200, json!({ "metadata": metadata, "spec": { "holderIdentity": holder } }))
+                } else {
+                    (409, json!({ "kind": "Status", "status": "Failure", "code": 409, "reason": "Conflict" }))
+                };
+                let body = Body::from(body.to_string().into_bytes());
+                Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body).unwrap())
+            }
+        });
+        (ClientBuilder::new(service, "default").build(), asked)
+    }
+
+    fn held() -> Held {
+        let (namespace, identity, duration) = ("ns".to_owned(), "me".to_owned(), Duration::from_secs(15));
+        let candidate = Candidate { namespace, identity, duration };
+        Held { candidate, version: Some("1".into()), renewed: Instant::now() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leader_whose_answer_was_lost_leads_on_and_no_other() {
+        let (client, asked) = server("me");
+        let lost = tokio::time::timeout(Duration::from_secs(60), held().keep(&client)).await;
+        assert!(lost.is_err(), "it gave up although it holds the Lease: {:?}", asked.lock().unwrap());
+        assert_eq!(asked.lock().unwrap()[..4], ["PATCH", "GET", "PATCH", "PATCH"], "and goes on");
+        let (client, _) = server("other");
+        assert!(tokio::time::timeout(Duration::from_secs(60), held().keep(&client)).await.is_ok(), "another leads");
     }
 }

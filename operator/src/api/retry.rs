@@ -15,6 +15,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// How long an answer asks to wait before the next call.
+pub fn retry_after(error: &kube::Error) -> Duration {
+    let kube::Error::Api(status) = error else { return Duration::ZERO };
+    Duration::from_secs(status.details.as_ref().map_or(0, |details| details.retry_after_seconds).into())
+}
+
 /// Repeats `call` until it succeeds or `judge` returns its error as final, with pauses that grow from `first` to `longest`.
 pub async fn until_done<T, E, F, C: Future<Output = Result<T, E>>>(
     (first, longest): (Duration, Duration),

@@ -1,6 +1,10 @@
-//! What the operator keeps of a node: whether it can mount an image as a volume, and whether it answers.
+//! What the operator keeps of a node: whether it can mount an image as a volume, and if not, which pods it may get; and
+//! whether it answers.
 
-use k8s_openapi::api::core::v1::Node;
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, HashSet};
+
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
 use serde::Deserialize;
 
 use crate::observe::partial::Partial;
@@ -18,6 +22,8 @@ pub struct NodePlan {
     /// No new pods are scheduled there.
     #[serde(default)]
     pub unschedulable: bool,
+    #[serde(default)]
+    pub taints: Vec<Taint>,
 }
 
 /// The part of a node's status that is read.
@@ -69,9 +75,237 @@ fn number(version: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
+/// A node that takes pods.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NodeSeen {
+    MountsImages,
+    /// It is too old, or not known to mount images.
+    Old(Box<OldNode>),
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct OldNode {
+    name: String,
+    /// Of the kubelet and the runtime, for people.
+    versions: String,
+    labels: BTreeMap<String, String>,
+    taints: Vec<Taint>,
+}
+
+impl NodeSeen {
+    /// None: no pod can be scheduled there.
+    pub fn of(node: &NodeObject) -> Option<NodeSeen> {
+        if node.spec.unschedulable {
+            return None;
+        }
+        let info = node.status.as_ref().map(|status| status.node_info.clone()).unwrap_or_default();
+        if info.mounts_images() {
+            return Some(NodeSeen::MountsImages);
+        }
+        Some(NodeSeen::Old(Box::new(OldNode {
+            name: node.metadata.name.clone().unwrap_or_default(),
+            versions: format!("kubelet {}, {}", info.kubelet_version, info.container_runtime_version),
+            labels: node.metadata.labels.clone().unwrap_or_default(),
+            taints: node.spec.taints.clone(),
+        })))
+    }
+}
+
+impl std::fmt::Display for OldNode {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "node {} ({})", self.name, self.versions)
+    }
+}
+
+/// Where pods may run: the part of a pod's spec that Kubernetes' scheduler compares with a node's labels and taints.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Placement {
+    pub node_name: Option<String>,
+    pub node_selector: BTreeMap<String, String>,
+    /// One of these must fit; None: every node does.
+    #[serde(skip)]
+    pub terms: Option<Vec<NodeSelectorTerm>>,
+    pub tolerations: Vec<Toleration>,
+}
+
+impl Placement {
+    /// Whether a pod may be put on the node.
+    pub fn may_use(&self, node: &OldNode) -> bool {
+        let has_labels = self.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+        let fits = self.terms.as_ref().is_none_or(|terms| terms.iter().any(|term| fits(term, node)));
+        let repels = |taint: &Taint| {
+            taint.effect != "PreferNoSchedule" && !self.tolerations.iter().any(|it| tolerates(it, taint))
+        };
+        self.node_name.as_ref().is_none_or(|name| *name == node.name)
+            && has_labels
+            && fits
+            && !node.taints.iter().any(repels)
+    }
+}
+
+/// Whether all of a term's requirements hold. A term without any fits no node.
+fn fits(term: &NodeSelectorTerm, node: &OldNode) -> bool {
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    let name = |field: &str| Some(&node.name).filter(|_| field == "metadata.name");
+    !(expressions.is_empty() && fields.is_empty())
+        && expressions.iter().all(|it| holds(it, node.labels.get(&it.key)))
+        && fields.iter().all(|it| holds(it, name(&it.key)))
+}
+
+fn holds(requirement: &NodeSelectorRequirement, label: Option<&String>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let is_in = || label.is_some_and(|label| values.contains(label));
+    let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
+    let (of_node, wanted) = (number(label), number(values.first()));
+    match requirement.operator.as_str() {
+        "In" => is_in(),
+        "NotIn" => !is_in(),
+        "Exists" => label.is_some(),
+        "DoesNotExist" => label.is_none(),
+        "Gt" => of_node.zip(wanted).is_some_and(|(it, wanted)| it > wanted),
+        "Lt" => of_node.zip(wanted).is_some_and(|(it, wanted)| it < wanted),
+        // A later Kubernetes may know more: the node counts.
+        _ => true,
+    }
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let is_any = |text: &Option<String>| text.as_deref().is_none_or(str::is_empty);
+    let same_effect = is_any(&toleration.effect) || toleration.effect.as_deref() == Some(&taint.effect);
+    let same_key = is_any(&toleration.key) || toleration.key.as_deref() == Some(&taint.key);
+    let value = |text: &Option<String>| text.clone().unwrap_or_default();
+    let same_value = match toleration.operator.as_deref() {
+        Some("Exists") => true,
+        _ => !is_any(&toleration.key) && value(&toleration.value) == value(&taint.value),
+    };
+    same_effect && same_key && same_value
+}
+
+/// What the nodes that pods may use mean for their view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ViewNodes {
+    /// Every node that they may use can mount images.
+    Mount,
+    /// No node is known.
+    Unknown,
+    /// No node can mount images.
+    AllOld,
+    /// Some can, and this one cannot, and they may use it.
+    Old(String),
+}
+
+/// The nodes that take pods, by name.
+#[derive(Debug, Default)]
+pub(super) struct Nodes(BTreeMap<String, NodeSeen>);
+
+impl Nodes {
+    pub(super) fn update(&mut self, name: &str, node: Option<NodeSeen>) {
+        match node {
+            Some(node) => drop(self.0.insert(name.to_owned(), node)),
+            None => drop(self.0.remove(name)),
+        }
+    }
+
+    pub(super) fn keep(&mut self, listed: &HashSet<String>) {
+        self.0.retain(|name, _| listed.contains(name));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn has_one_for_images(&self) -> bool {
+        self.0.values().any(|node| *node == NodeSeen::MountsImages)
+    }
+
+    pub(super) fn view_nodes(&self, placement: impl FnOnce() -> Placement) -> ViewNodes {
+        let placement = LazyCell::new(placement);
+        if self.is_empty() {
+            return ViewNodes::Unknown;
+        }
+        if !self.has_one_for_images() {
+            return ViewNodes::AllOld;
+        }
+        let old = self.0.values().find_map(|node| match node {
+            NodeSeen::Old(old) if placement.may_use(old) => Some(old.to_string()),
+            _ => None,
+        });
+        old.map_or(ViewNodes::Mount, ViewNodes::Old)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn old(labels: &[(&str, &str)], taint: Option<(&str, &str)>) -> OldNode {
+        OldNode {
+            name: "old".into(),
+            labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            taints: taint
+                .map(|(key, effect)| Taint { key: key.into(), effect: effect.into(), ..Taint::default() })
+                .into_iter()
+                .collect(),
+            ..OldNode::default()
+        }
+    }
+
+    fn placement(spec: serde_json::Value, term: Option<serde_json::Value>) -> Placement {
+        let terms = term.map(|term| vec![serde_json::from_value(term).unwrap()]);
+        Placement { terms, ..serde_json::from_value(spec).unwrap() }
+    }
+
+    #[test]
+    fn pod_may_use_a_node_as_the_scheduler_says() {
+        let windows = old(&[("kubernetes.io/os", "windows"), ("cores", "8")], None);
+        let tainted = old(&[], Some(("virtual", "NoSchedule")));
+        let requires = |operator: &str, key: &str, values: &[&str]| {
+            let it = json!({ "matchExpressions": [{ "key": key, "operator": operator, "values": values }] });
+            placement(json!({}), Some(it))
+        };
+        for (may, pod) in [
+            (true, placement(json!({}), None)),
+            (false, placement(json!({ "nodeSelector": { "kubernetes.io/os": "linux" } }), None)),
+            (true, placement(json!({ "nodeSelector": { "kubernetes.io/os": "windows" } }), None)),
+            (false, placement(json!({ "nodeName": "other" }), None)),
+            (false, requires("In", "kubernetes.io/os", &["linux"])),
+            (false, requires("NotIn", "kubernetes.io/os", &["windows"])),
+            (true, requires("NotIn", "arch", &["arm64"])),
+            (false, requires("DoesNotExist", "cores", &[])),
+            (true, requires("Exists", "cores", &[])),
+            (true, requires("Gt", "cores", &["4"])),
+            (false, requires("Lt", "cores", &["4"])),
+            (false, placement(json!({}), Some(json!({})))),
+            (
+                false,
+                placement(
+                    json!({}),
+                    Some(json!({ "matchFields": [
+                { "key": "metadata.name", "operator": "In", "values": ["other"] }] })),
+                ),
+            ),
+        ] {
+            assert_eq!(pod.may_use(&windows), may, "{pod:?}");
+        }
+        for (may, toleration) in [
+            (false, json!([])),
+            (true, json!([{ "key": "virtual", "operator": "Exists" }])),
+            (true, json!([{ "key": "virtual" }])),
+            (true, json!([{ "operator": "Exists" }])),
+            (false, json!([{ "key": "virtual", "operator": "Exists", "effect": "NoExecute" }])),
+            (false, json!([{ "key": "other", "operator": "Exists" }])),
+            (false, json!([{ "key": "virtual", "value": "x" }])),
+        ] {
+            let pod = placement(json!({ "tolerations": toleration }), None);
+            assert_eq!(pod.may_use(&tainted), may, "{pod:?}");
+        }
+        let preferred = old(&[], Some(("virtual", "PreferNoSchedule")));
+        assert!(placement(json!({}), None).may_use(&preferred));
+    }
 
     #[test]
     fn kubelet_and_runtime_must_both_be_new_enough_and_known() {

@@ -1,5 +1,7 @@
 //! The objects of one MiniCluster: what is remembered of those that are gone, and what counts as a loss.
 
+use std::collections::HashSet;
+
 use flux_shared::crd::v1alpha2::LostPod;
 
 use super::job::JobSeen;
@@ -59,6 +61,18 @@ impl Observed {
     pub(super) fn forget_losses_of_suspension(&mut self) {
         let Observed { losses, pods, .. } = self;
         losses.retain(|lost| !pods.values().any(|pod| pod.name == lost.name && pod.deleting && !pod.ended));
+    }
+
+    /// Whether an object of `kind` is not among these uids.
+    pub(super) fn lacks_any(&self, kind: Kind, uids: &HashSet<String>) -> bool {
+        match kind {
+            Kind::Job => self.job.iter().any(|job| !uids.contains(&job.uid)),
+            Kind::Pod => {
+                let services_pod = self.services_pod.iter().map(|(uid, _)| uid);
+                self.pods.keys().chain(services_pod).any(|uid| !uids.contains(uid))
+            }
+            Kind::Service => self.services.values().any(|service| !uids.contains(&service.uid)),
+        }
     }
 
     pub(super) fn forget_the_past(&mut self) {

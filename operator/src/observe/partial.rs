@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
+use flux_shared::crd::v1alpha2;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use serde::Deserialize;
@@ -105,6 +106,18 @@ pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta
         self_link: None,
         uid: read.uid,
     })
+}
+
+/// The uid of the controlling owner.
+pub fn controller_uid(metadata: &ObjectMeta) -> Option<&str> {
+    let owners = metadata.owner_references.as_deref().unwrap_or_default();
+    owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
+}
+
+/// Whether an owner is a MiniCluster, of any version: others may have a kind of this name.
+pub fn is_minicluster(owner: &OwnerReference) -> bool {
+    let group = owner.api_version.split_once('/').map(|(group, _)| group);
+    owner.kind == v1alpha2::KIND && group == Some(v1alpha2::GROUP)
 }
 
 #[cfg(test)]

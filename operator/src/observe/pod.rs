@@ -307,6 +307,13 @@ fn is_lost(status: &PodStatus) -> bool {
         && condition(status, "ContainersReady").is_some_and(|(status, _, _)| status == "True")
 }
 
+/// Whether a runtime's error names the mount. A busy node has others, which pass ("failed to reserve container name",
+/// "context deadline exceeded").
+pub fn is_about_mount(error: &str) -> bool {
+    let error = error.to_lowercase();
+    ["mount", "image volume", "subpath", "path escapes"].iter().any(|words| error.contains(words))
+}
+
 fn not_made(status: &PodStatus) -> Option<String> {
     let init = status.init_container_statuses.as_deref().unwrap_or_default();
     let agent = init.iter().find(|container| container.name == AGENT)?;

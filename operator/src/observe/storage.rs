@@ -1,6 +1,6 @@
 //! Storage in the cluster: the CSI volumes that were created for MiniClusters, and the storage classes.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -53,6 +53,46 @@ impl Orphan {
             cluster: place(metadata)?,
             owner: annotation(metadata, labels::OWNER)?.to_owned(),
         })
+    }
+}
+
+/// The PersistentVolumes that go with their MiniClusters.
+#[derive(Debug, Default)]
+pub(super) struct Volumes {
+    by_name: HashMap<String, Orphan>,
+    /// Their names, by the MiniCluster's uid.
+    of_owner: HashMap<String, BTreeSet<String>>,
+}
+
+impl Volumes {
+    /// A PersistentVolume as it is now; None if it goes with no MiniCluster (any more).
+    pub(super) fn update(&mut self, name: &str, volume: Option<&Orphan>) {
+        if let Some(before) = self.by_name.remove(name)
+            && let Some(names) = self.of_owner.get_mut(&before.owner)
+        {
+            names.remove(name);
+            if names.is_empty() {
+                self.of_owner.remove(&before.owner);
+            }
+        }
+        if let Some(volume) = volume {
+            self.of_owner.entry(volume.owner.clone()).or_default().insert(name.to_owned());
+            self.by_name.insert(name.to_owned(), volume.clone());
+        }
+    }
+
+    /// A list is complete: what it has not is gone.
+    pub(super) fn keep(&mut self, listed: &HashSet<String>) {
+        let gone: Vec<String> = self.by_name.keys().filter(|name| !listed.contains(*name)).cloned().collect();
+        for name in gone {
+            self.update(&name, None);
+        }
+    }
+
+    /// The volumes of the MiniCluster with this uid.
+    pub(super) fn of(&self, owner: &str) -> Vec<Orphan> {
+        let names = self.of_owner.get(owner).into_iter().flatten();
+        names.filter_map(|name| self.by_name.get(name).cloned()).collect()
     }
 }
 
@@ -167,6 +207,26 @@ mod tests {
 
     fn names(keys: &[Key]) -> Vec<&str> {
         keys.iter().map(|key| key.name.as_str()).collect()
+    }
+
+    #[test]
+    fn volume_is_of_its_owner_until_it_is_gone_or_not_listed() {
+        let orphan = |name: &str, owner: &str| Orphan {
+            name: name.into(),
+            uid: "u".into(),
+            cluster: Key::new("ns", "mc"),
+            owner: owner.into(),
+        };
+        let mut volumes = Volumes::default();
+        for (name, owner) in [("a", "1"), ("b", "1"), ("c", "2")] {
+            volumes.update(name, Some(&orphan(name, owner)));
+        }
+        volumes.update("b", Some(&orphan("b", "2")));
+        assert_eq!(volumes.of("1"), [orphan("a", "1")]);
+        volumes.keep(&HashSet::from(["b".to_owned()]));
+        assert_eq!((volumes.of("1"), volumes.of("2")), (Vec::new(), vec![orphan("b", "2")]));
+        volumes.update("b", None);
+        assert_eq!(volumes.of_owner.len(), 0);
     }
 
     #[test]

@@ -26,6 +26,35 @@ fn pods_that_a_suspension_takes_are_no_losses_whichever_watch_tells_first() {
     assert_eq!(losses(), 0);
 }
 
+#[test]
+fn old_node_counts_only_for_pods_that_may_use_it() {
+    let node = |name: &str, runtime: &str, taint: bool| {
+        let taints = if taint {
+            serde_json::json!([{ "key": "virtual", "effect": "NoSchedule" }])
+        } else {
+            serde_json::json!([])
+        };
+        let node = serde_json::json!({
+            "metadata": { "name": name, "labels": { "kubernetes.io/arch": "arm64" } }, "spec": { "taints": taints },
+            "status": { "nodeInfo": { "kubeletVersion": "v1.35.4", "containerRuntimeVersion": runtime } },
+        });
+        NodeSeen::of(&serde_json::from_value(node).unwrap())
+    };
+    let index = Index::default();
+    let nodes =
+        |spec: &str| index.view_nodes(|| crate::reconcile::render::placement::of_pods(&crate::testing::cluster(spec)));
+    assert_eq!(nodes(""), ViewNodes::Unknown);
+    index.update_node("old", node("old", "containerd://1.6.20", true));
+    assert_eq!(nodes(""), ViewNodes::AllOld);
+    index.update_node("new", node("new", "containerd://2.2.9", false));
+    assert_eq!(nodes(""), ViewNodes::Mount, "no pod may be put on the old one");
+    let tolerates = "pod: {tolerations: [{key: virtual, operator: Exists}]}";
+    assert_eq!(nodes(tolerates), ViewNodes::Old("node old (kubelet v1.35.4, containerd://1.6.20)".into()));
+    assert_eq!(nodes(&format!("{tolerates}\nflux: {{arch: amd64}}")), ViewNodes::Mount);
+    index.keep_nodes(&["new".to_owned()].into());
+    assert_eq!(nodes(tolerates), ViewNodes::Mount, "it is gone");
+}
+
 /// The node's controller tells of a pod only where that was ready.
 #[test]
 fn pods_of_a_node_that_stops_answering_are_lost_whether_or_not_they_were_ready() {

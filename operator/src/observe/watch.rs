@@ -3,19 +3,16 @@
 //! Only objects with our label are watched. ConfigMaps and Secrets are not: once made they never change.
 #![expect(clippy::disallowed_types, reason = "watches are clients")]
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::fmt::Debug;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
-use std::task::Poll;
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::runtime::reflector::Store;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, reflector};
 use kube::{Api, Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 
 use crate::health::log;
@@ -24,7 +21,9 @@ use crate::labels;
 use crate::observe::cluster::{self, Cluster};
 use crate::observe::deleted::{Deleted, Deletions, Propagation};
 use crate::observe::job::{JobObject, JobSeen};
-use crate::observe::node::{NodeInfo, NodeObject, NodeState};
+use crate::observe::known_clusters::KnownClusters;
+use crate::observe::list_watch::{Selection, list_watch};
+use crate::observe::node::{NodeObject, NodeSeen, NodeState};
 use crate::observe::partial::Partial;
 use crate::observe::pod::{PodSeen, PodStatusObject};
 use crate::observe::service::{ServiceObject, ServiceSeen};
@@ -52,9 +51,9 @@ pub struct Outlets {
     pub synced: Arc<watch::Sender<usize>>,
 }
 
-/// Objects in one answer to a list: each may have 1.5 MiB, all of which is there at the same time.
+/// Objects in the first page of a list: each may have 1.5 MiB, all of which is there at the same time.
 const PAGE: u32 = 20;
-/// Page size for MiniClusters, which are read whole.
+/// The same for MiniClusters, which are read whole.
 const LARGE_PAGE: u32 = 10;
 
 /// Number of kinds that must have been listed before anything is decided: Job, Pod, Service, Node.
@@ -79,30 +78,14 @@ where
     }
 }
 
-/// A watch of the objects that have a label of ours, whatever its value. The label has our domain: FluxCD's operator has
-/// our operator's name.
-fn labelled(label: &str) -> watcher::Config {
-    watcher::Config::default().labels(label).page_size(PAGE)
+/// The objects that have a label of ours, whatever its value. The label has our domain: FluxCD's operator has our
+/// operator's name.
+fn labelled(label: &str) -> Selection {
+    Selection { labels: label.to_owned(), page: PAGE }
 }
 
-/// An endless watch. If it cannot begin because its resourceVersion is too old, it begins again with a list; kube does that
-/// only if the watch itself reports it.
-fn watched<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    let begin = move || watcher(api.clone(), config.clone()).boxed();
-    let mut events = begin();
-    let events = futures::stream::poll_fn(move |task| {
-        let event = events.poll_next_unpin(task);
-        if let Poll::Ready(Some(Err(watcher::Error::WatchStartFailed(kube::Error::Api(status))))) = &event
-            && status.code == 410
-        {
-            events = begin();
-        }
-        event
-    });
-    events.default_backoff()
+fn all() -> Selection {
+    labelled("")
 }
 
 /// Watches MiniClusters, and returns the store in which they are kept. Endless. `forget` is called with key and uid of one
@@ -115,12 +98,9 @@ pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
     outlets: Outlets,
 ) -> (Store<Cluster>, impl Future<Output = ()> + use<F>) {
     let (store, writer) = reflector::store();
-    let events = watched(api::<Cluster>(client, namespace), watcher::Config::default().page_size(LARGE_PAGE))
-        .modify(cluster::shrink)
-        .reflect(writer);
-    // Generation of the spec, and hash of what is for a queue, as last seen: our own status patches are no news. A
-    // deletion raises the generation, too; labels and annotations do not.
-    let mut last_seen: HashMap<String, (Option<i64>, u64)> = HashMap::new();
+    let selection = Selection { page: LARGE_PAGE, ..all() };
+    let events = list_watch(api::<Cluster>(client, namespace), selection).modify(cluster::shrink).reflect(writer);
+    let mut known = KnownClusters::default();
     let mut deletions = Deletions::default();
     let tell = |index: &Index, outlets: &Outlets, cluster: &Cluster, propagation: Option<Propagation>| {
         let (key, uid) = (Key::of(cluster.meta()), cluster.uid().unwrap_or_default());
@@ -132,26 +112,34 @@ pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
         }
     };
     let drive = events.for_each(move |event| {
-        match event {
+        let gone = match event {
             Ok(Event::Apply(cluster) | Event::InitApply(cluster)) => {
-                let metadata = cluster.meta();
-                tell(&index, &outlets, &cluster, deletions.seen(metadata));
-                let now = (metadata.generation, cluster::queueing_hash(&cluster));
-                if last_seen.insert(cluster.uid().unwrap_or_default(), now) != Some(now) {
-                    outlets.wake([Key::of(metadata)], true);
+                tell(&index, &outlets, &cluster, deletions.seen(cluster.meta()));
+                let (is_news, gone) = known.see(&cluster);
+                if is_news {
+                    outlets.wake([Key::of(cluster.meta())], true);
                 }
+                gone.into_iter().collect()
             }
             Ok(Event::Delete(cluster)) => {
-                let uid = cluster.uid().unwrap_or_default();
-                last_seen.remove(&uid);
                 tell(&index, &outlets, &cluster, deletions.gone(cluster.meta()));
-                for orphan in index.orphans(&uid) {
-                    let _ = outlets.orphans.send(orphan);
-                }
-                forget(&Key::of(cluster.meta()), &uid);
+                known.remove(&cluster).into_iter().collect()
             }
-            Ok(Event::Init | Event::InitDone) => {}
-            Err(error) => crate::health::log::warn("the watch of MiniClusters failed", &error),
+            Ok(Event::Init) => {
+                known.begin_list();
+                Vec::new()
+            }
+            Ok(Event::InitDone) => known.end_list(),
+            Err(error) => {
+                log::warn("the watch of MiniClusters failed", &error);
+                Vec::new()
+            }
+        };
+        for (key, uid) in gone {
+            for orphan in index.orphans(&uid) {
+                let _ = outlets.orphans.send(orphan);
+            }
+            forget(&key, &uid);
         }
         std::future::ready(())
     });
@@ -199,7 +187,7 @@ async fn follow<K: Resource>(
 
 /// Watches Jobs, without their templates. Endless.
 pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
-    let events = watched(api::<JobObject>(&client, namespace.as_deref()), labelled(labels::CLUSTER));
+    let events = list_watch(api::<JobObject>(&client, namespace.as_deref()), labelled(labels::CLUSTER));
     let seen_in = index.clone();
     let pods = outlets.clone();
     follow(Kind::Job, events, index, outlets, move |job: &JobObject| {
@@ -215,7 +203,7 @@ pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, 
 
 /// Watches pods, without most of their specifications. Endless.
 pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
-    let events = watched(api::<PodStatusObject>(&client, namespace.as_deref()), labelled(labels::HEADLESS));
+    let events = list_watch(api::<PodStatusObject>(&client, namespace.as_deref()), labelled(labels::HEADLESS));
     let seen_in = index.clone();
     let send = outlets.unlabelled.clone();
     follow(Kind::Pod, events, index, outlets, move |pod: &PodStatusObject| {
@@ -230,7 +218,7 @@ pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, 
 
 /// Watches Services. Endless.
 pub async fn services(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
-    let events = watched(api::<ServiceObject>(&client, namespace.as_deref()), labelled(labels::HEADLESS));
+    let events = list_watch(api::<ServiceObject>(&client, namespace.as_deref()), labelled(labels::HEADLESS));
     let seen_in = index.clone();
     follow(Kind::Service, events, index, outlets, move |service: &ServiceObject| {
         seen_in.update_service(&service.metadata, ServiceSeen::of(service))
@@ -241,8 +229,9 @@ pub async fn services(client: Client, namespace: Option<String>, index: Arc<Inde
 /// Watches nodes, for whether they can mount images, which matters when a Job is created, and whether they answer. Ends if
 /// the operator may not list them, as in an installation for one namespace.
 pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
-    let events = watched(Api::<NodeObject>::all(client), watcher::Config::default());
+    let events = list_watch(Api::<NodeObject>::all(client), all());
     let mut events = std::pin::pin!(events);
+    let mut names: HashSet<String> = HashSet::new();
     let mut is_first = true;
     let synced = outlets.synced.clone();
     let mut listed = move || {
@@ -252,11 +241,10 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     };
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Init) => index.forget_nodes(),
+            Ok(Event::Init) => names.clear(),
             Ok(Event::Apply(node) | Event::InitApply(node)) => {
-                let info = node.status.as_ref().map(|status| &status.node_info);
-                let mounts = info.is_some_and(NodeInfo::mounts_images);
-                index.update_node(&node.name_any(), (!node.spec.unschedulable).then_some(mounts));
+                names.insert(node.name_any());
+                index.update_node(&node.name_any(), NodeSeen::of(&node));
                 let is_silent = node.status.as_ref().is_some_and(NodeState::is_silent);
                 outlets.wake(index.update_silence(&node.name_any(), is_silent), false);
             }
@@ -264,7 +252,11 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
                 index.update_node(&node.name_any(), None);
                 outlets.wake(index.update_silence(&node.name_any(), false), false);
             }
-            Ok(Event::InitDone) => listed(),
+            Ok(Event::InitDone) => {
+                let woken = index.keep_nodes(&std::mem::take(&mut names));
+                outlets.wake(woken, false);
+                listed();
+            }
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
                 tracing::info!("no permission to watch nodes: the view is copied unless --view-source=imageVolume");
                 listed();
@@ -283,7 +275,7 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
         selector.push_str(&format!(",{}={namespace}", labels::NAMESPACE));
     }
     let api: Api<Partial<PersistentVolume>> = Api::all(client);
-    let events = watched(api, watcher::Config::default().labels(&selector));
+    let events = list_watch(api, labelled(&selector));
     let mut events = std::pin::pin!(events);
     let mut listed: HashSet<String> = HashSet::new();
     while let Some(event) = events.next().await {
@@ -302,7 +294,7 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
                 outlets.wake(index.update_disk(&volume.name_any(), None), false);
             }
             Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitDone) => outlets.wake(index.keep_disks(&std::mem::take(&mut listed)), false),
+            Ok(Event::InitDone) => outlets.wake(index.keep_volumes(&std::mem::take(&mut listed)), false),
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
                 tracing::info!("no permission to watch PersistentVolumes: spec.volumes is not supported");
                 return;
@@ -315,7 +307,7 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
 /// Watches the names of storage classes, to report one that does not exist. Ends if the operator may not list them.
 pub async fn storage_classes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let api: Api<Partial<StorageClass>> = Api::all(client);
-    let events = watched(api, watcher::Config::default());
+    let events = list_watch(api, all());
     let mut events = std::pin::pin!(events);
     let mut names: BTreeSet<String> = BTreeSet::new();
     while let Some(event) = events.next().await {

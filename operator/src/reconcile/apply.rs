@@ -10,7 +10,7 @@ use flux_shared::names;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
-use kube::core::{NamespaceResourceScope, Request};
+use kube::core::{NamespaceResourceScope, Request, Status};
 use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
@@ -25,7 +25,7 @@ use crate::observe::partial::Partial;
 use crate::observe::pod::PodSeen;
 use crate::observe::service::{Selected, ServiceObject, ServiceSeen};
 use crate::observe::{Index, Key, controller_uid, is_minicluster};
-use crate::reconcile::obstacle::Obstacle;
+use crate::reconcile::obstacle::{JOB_UNLABELLED, Obstacle};
 use crate::reconcile::render::Objects;
 use crate::reconcile::render::gang::GangOf;
 use crate::reconcile::render::hidden_secret::HiddenSecret;
@@ -49,6 +49,8 @@ pub enum ApplyError {
     /// It cannot go on until somebody changes something; shown in the status.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
+    #[error("the namespace is being deleted: nothing can be created in it")]
+    NamespaceTerminating,
     /// The call failed; another attempt may succeed.
     #[error("failed to {verb} {kind} {name}")]
     Api { verb: &'static str, kind: String, name: String, source: Box<kube::Error> },
@@ -102,6 +104,9 @@ fn api_error<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, sour
 fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
     let kind = kind.to_owned();
     let reason = match &source {
+        kube::Error::Api(status) if status.code == 403 && is_of_terminating_namespace(status) => {
+            return ApplyError::NamespaceTerminating;
+        }
         kube::Error::Api(status) if status.code == 403 => "Forbidden",
         kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => "Refused",
         _ => return ApplyError::Api { verb, kind, name: name.to_owned(), source: Box::new(source) },
@@ -109,6 +114,12 @@ fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error)
     let kube::Error::Api(status) = source else { return Obstacle { reason, message: String::new() }.into() };
     let message = format!("the API server refused to {verb} {kind} {name}: {}", status.message);
     Obstacle { reason, message }.into()
+}
+
+/// Whether the API server refuses since the namespace is being deleted.
+fn is_of_terminating_namespace(status: &Status) -> bool {
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 impl Writer {
@@ -264,6 +275,7 @@ impl Writer {
             Ok(made) => Ok(made),
             Err(error) => {
                 let there = self.ours_if_it_exists(&job.rendered, owner, error).await?;
+                check_label(&there)?;
                 Ok(Partial::new(there, JobSize::of(&job.rendered)))
             }
         }
@@ -404,6 +416,24 @@ fn check_owner_of(kind: &str, there: &Metadata, wanted: &Metadata, owner: &str) 
         return Err(still_deleting(kind, name));
     }
     Err(name_taken(kind, name))
+}
+
+/// Checks that a MiniCluster's own Job has the label by which the operator watches it. Without it the operator would never
+/// see the Job.
+fn check_label(job: &Metadata) -> Result<(), Obstacle> {
+    let name = job.name.as_deref().unwrap_or_default();
+    let label = labels::CLUSTER;
+    if job.deletion_timestamp.is_some()
+        || job.labels.as_ref().and_then(|all| all.get(label)).is_some_and(|it| it == name)
+    {
+        return Ok(());
+    }
+    let remedy = match rendered_hash(job) {
+        Some(_) => format!("put it back: kubectl label job {name} --overwrite {label}={name}"),
+        None => format!("another operator created it: kubectl delete job {name}"),
+    };
+    let message = format!("Job {name} belongs to this MiniCluster and lacks the label {label}={name}; {remedy}");
+    Err(Obstacle { reason: JOB_UNLABELLED, message })
 }
 
 /// What an object was rendered to, as its annotation says.

@@ -33,8 +33,19 @@ const LONGEST_BETWEEN_NUMBERS: Duration = Duration::from_secs(30);
 const WHILE_PODS_COME: Duration = Duration::from_secs(30);
 /// Longest time that the first status waits for the pods to be created.
 const FIRST_STATUS: Duration = Duration::from_secs(10);
-/// Longest pause when only somebody's change can help; mostly a watch reports the change and ends the pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// Longest pause when only somebody's change can help: with the spread, 60 s. Mostly a watch reports the change and ends
+/// the pause, but none reports that a quota has room again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(48);
+/// Shortest pause of a MiniCluster whose namespace is being deleted.
+const IN_TERMINATING_NAMESPACE: Duration = Duration::from_secs(12);
+/// How long it is remembered that a namespace is being deleted, without a call.
+const TERMINATING_KNOWN: Duration = Duration::from_secs(60);
+/// The first pause before the result of the operator's own change is looked at. It doubles while changes follow each other
+/// and nothing comes of them.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// From so many failures in a row, or after so long, the status says what fails. A single failure is no news.
+const LASTING_FAILURES: u32 = 3;
+const LASTING_TIME: Duration = Duration::from_secs(5);
 /// Pause while another gang is being scheduled, which is no failure.
 const BETWEEN_TURNS: Duration = Duration::from_secs(1);
 /// Twice as many ask half as often, so that all together ask some ten times a second.
@@ -86,8 +97,20 @@ pub struct Context {
     event_checks: Mutex<HashMap<String, EventCheck>>,
     turns: Mutex<Turns>,
     room: Semaphore,
-    /// Consecutive failures.
-    failures: Mutex<HashMap<Key, u32>>,
+    /// Consecutive failures, and changes of which nothing has come yet.
+    failures: Mutex<HashMap<Key, Failures>>,
+    /// Namespaces that are being deleted, and when the API server said so.
+    terminating: Mutex<HashMap<String, Instant>>,
+}
+
+/// The failures in a row of one MiniCluster.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u32,
+    /// When the first of them was noted.
+    since: Option<Instant>,
+    /// Changes by the operator since the MiniCluster was last as it should be.
+    changes: u32,
 }
 
 impl Context {
@@ -109,6 +132,7 @@ impl Context {
             turns: Mutex::default(),
             room: Semaphore::new(ROOM / UNIT),
             failures: Mutex::default(),
+            terminating: Mutex::default(),
         }
     }
 
@@ -231,11 +255,15 @@ impl Context {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
+    fn failures(&self) -> MutexGuard<'_, HashMap<Key, Failures>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts a failure and returns the pause after it: for this object only, and spread so that not all retry at the
     /// same time.
-    pub fn pause_after_failure(&self, key: &Key, error: &ReconcileError) -> Duration {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = failures.entry(key.clone()).or_default();
+    pub fn pause_after_failure(&self, key: &Key, error: &ReconcileError, now: Instant) -> Duration {
+        let mut all = self.failures();
+        let failures = all.entry(key.clone()).or_default();
         let is_outage = error.obstacle().is_none() && !matches!(error, ReconcileError::Panicked(_));
         let longest = if is_outage { LONGEST_OUTAGE } else { LONGEST_PAUSE };
         let pause = if error.waits_for_turn() {
@@ -245,12 +273,57 @@ impl Context {
             if error.obstacle().is_some() {
                 self.gangs_waiting().leave(key);
             }
-            *count = count.saturating_add(1);
-            backoff::after(*count, FIRST_PAUSE, longest).max(error.asked_to_wait())
+            failures.count = failures.count.saturating_add(1);
+            failures.since.get_or_insert(now);
+            let least = if error.is_of_terminating_namespace() { IN_TERMINATING_NAMESPACE } else { Duration::ZERO };
+            backoff::after(failures.count, FIRST_PAUSE, longest).max(error.asked_to_wait()).max(least)
         };
         let mut hasher = DefaultHasher::new();
-        (key, *count).hash(&mut hasher);
+        (key, failures.count).hash(&mut hasher);
         pause.mul_f64(1.0 + (hasher.finish() % 256) as f64 / 1024.0)
+    }
+
+    /// The pause before the next look at a MiniCluster for which something was just created or deleted, or whose cached
+    /// objects differ from the API server's. It grows if the next look finds the same again.
+    pub fn pause_after_change(&self, key: &Key, now: Instant) -> Duration {
+        self.gangs_waiting().leave(key);
+        let mut all = self.failures();
+        let failures = all.entry(key.clone()).or_default();
+        failures.changes = failures.changes.saturating_add(1);
+        if failures.changes == 1 {
+            (failures.count, failures.since) = (0, None);
+        } else {
+            failures.since.get_or_insert(now);
+        }
+        backoff::after(failures.changes, FIRST_LOOK, LONGEST_OUTAGE)
+    }
+
+    /// Whether an error of a reconcile that began at `begin` is more than a passing failure: then the status says it.
+    pub fn is_lasting(&self, key: &Key, error: &ReconcileError, begin: Instant, now: Instant) -> bool {
+        let all = self.failures();
+        let before = all.get(key);
+        let since = before.and_then(|failures| failures.since).unwrap_or(begin).min(begin);
+        before.is_some_and(|failures| failures.count + 1 >= LASTING_FAILURES) && !error.is_of_terminating_namespace()
+            || now.saturating_duration_since(since) >= LASTING_TIME
+            || error.asked_to_wait() >= LASTING_TIME
+    }
+
+    /// Whether the last reconcile of this MiniCluster has failed.
+    pub fn has_failed(&self, key: &Key) -> bool {
+        self.failures().get(key).is_some_and(|failures| failures.count > 0)
+    }
+
+    /// Notes that a namespace is being deleted.
+    pub fn note_terminating(&self, namespace: &str, now: Instant) {
+        let mut terminating = self.terminating.lock().unwrap_or_else(PoisonError::into_inner);
+        terminating.retain(|_, since| now.saturating_duration_since(*since) < TERMINATING_KNOWN);
+        terminating.insert(namespace.to_owned(), now);
+    }
+
+    /// Whether the API server said within the last minute that the namespace is being deleted.
+    pub fn is_terminating(&self, namespace: &str, now: Instant) -> bool {
+        let terminating = self.terminating.lock().unwrap_or_else(PoisonError::into_inner);
+        terminating.get(namespace).is_some_and(|since| now.saturating_duration_since(*since) < TERMINATING_KNOWN)
     }
 }
 
@@ -277,7 +350,9 @@ mod tests {
     }
 
     #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "some point in time")]
     async fn each_object_has_its_own_pauses() {
+        let now = Instant::now();
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| {
             std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
         });
@@ -296,18 +371,27 @@ mod tests {
         let obstacle = || Obstacle { reason: "Forbidden", message: String::new() };
         let obstacle = || ReconcileError::from(ApplyError::from(obstacle()));
         let pauses: Vec<f64> =
-            (0..12).map(|_| context.pause_after_failure(&one, &failed(500, 0)).as_secs_f64()).collect();
+            (0..12).map(|_| context.pause_after_failure(&one, &failed(500, 0), now).as_secs_f64()).collect();
         assert!(pauses[0] < 0.4 && pauses[3] > 1.9 && (30.0..=37.5).contains(&pauses[11]), "{pauses:?}");
-        assert!((300.0..=375.0).contains(&context.pause_after_failure(&one, &obstacle()).as_secs_f64()));
-        assert!(context.pause_after_failure(&two, &failed(500, 0)) < Duration::from_millis(400), "nobody else waits");
+        assert!((48.0..=60.0).contains(&context.pause_after_failure(&one, &obstacle(), now).as_secs_f64()));
+        assert!(
+            context.pause_after_failure(&two, &failed(500, 0), now) < Duration::from_millis(400),
+            "nobody else waits"
+        );
         let turn = || ApplyError::from(Obstacle { reason: WAITING_FOR_GANG, message: String::new() }).into();
         for _ in 0..20 {
-            assert!(context.pause_after_failure(&two, &turn()) <= Duration::from_millis(1250), "however long it waits");
+            assert!(
+                context.pause_after_failure(&two, &turn(), now) <= Duration::from_millis(1250),
+                "however long it waits"
+            );
         }
-        assert!(context.pause_after_failure(&two, &failed(500, 0)) < Duration::from_millis(800), "that is no failure");
+        assert!(
+            context.pause_after_failure(&two, &failed(500, 0), now) < Duration::from_millis(800),
+            "that is no failure"
+        );
         context.clear_failures(&one);
         assert!(
-            context.pause_after_failure(&one, &failed(429, 7)) >= Duration::from_secs(7),
+            context.pause_after_failure(&one, &failed(429, 7), now) >= Duration::from_secs(7),
             "as long as the API server asks"
         );
     }

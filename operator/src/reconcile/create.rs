@@ -9,6 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::error::ReconcileError;
+use crate::observe::node::ViewNodes;
 use crate::observe::{Key, Observed};
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
@@ -27,6 +28,10 @@ pub(super) enum Done {
     All,
     /// The Job was created or is about to be created again: the next reconcile does the rest, and others may go first.
     MadeJob,
+    /// A restart was counted, and the earlier Job deleted.
+    Restarted,
+    /// The cached Job differs from the API server's.
+    OutOfDate,
     /// No Job is created: earlier starts have used up `deadlineSeconds`.
     OutOfTime,
 }
@@ -59,6 +64,9 @@ pub(super) async fn create_or_update(
             Err(ApplyError::from(Obstacle { reason: "NameTaken", message }).into())
         }
         NextAction::Create { facts } => {
+            if context.is_terminating(&target.key.namespace, Instant::now()) {
+                return Err(ApplyError::NamespaceTerminating.into());
+            }
             join_index(target, cluster, context);
             let facts = Facts { gangs: gang::served(cluster, context).await?, ..facts };
             let mut objects = self::objects(cluster, &facts, context)?;
@@ -99,7 +107,7 @@ async fn make_anew(
     context: &Context,
 ) -> Result<Done, ReconcileError> {
     // The watch of pods may lag behind.
-    let job = context.writer.read_job(&context.index, &target.key).await?;
+    let job = context.writer.read_job(&context.index, &target.key, &target.uid).await?;
     let is_untouched = job.is_some_and(|job| job.uid == job_uid && !job.has_ended_pods);
     if !is_untouched || context.writer.has_begun(&target.key, job_uid).await? {
         return Ok(Done::All);
@@ -168,7 +176,8 @@ pub(super) fn objects(
     facts: &Facts,
     context: &Context,
 ) -> Result<render::Objects, ReconcileError> {
-    let facts = Facts { nodes_mount_images: context.index.nodes_mount_images(), ..facts.clone() };
+    let nodes = context.index.view_nodes(|| render::placement::of_pods(cluster));
+    let facts = Facts { nodes_mount_images: nodes == ViewNodes::Mount, ..facts.clone() };
     Ok(render::objects(cluster, &context.options, &facts, random::generate(cluster)?)?)
 }
 
@@ -197,7 +206,7 @@ async fn refuse_unsupported(objects: &render::Objects, key: &Key, context: &Cont
     if let Some(message) = render::requirements::too_large(objects) {
         return Err(ApplyError::from(Obstacle { reason: "TooLarge", message }).into());
     }
-    if !render::requirements::beyond_floor(objects, context.index.nodes_mount_images()) {
+    if !render::requirements::beyond_floor(objects, context.index.has_node_for_images()) {
         return Ok(());
     }
     let minor = context.reader.kubernetes_minor().await.map_err(ReconcileError::Version)?;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::api::retry::retry_after;
 use crate::health::panics::Panicked;
 use crate::reconcile::apply::ApplyError;
-use crate::reconcile::obstacle::{Obstacle, WAITING_FOR_GANG};
+use crate::reconcile::obstacle::{API_ERROR, NAMESPACE_TERMINATING, Obstacle, WAITING_FOR_GANG};
 use crate::reconcile::random;
 use crate::reconcile::render::RenderError;
 
@@ -23,17 +24,41 @@ pub enum ReconcileError {
     Version(#[source] kube::Error),
     #[error("failed to find the APIs for gangs")]
     Gangs(#[source] kube::Error),
+    #[error("the API server answers slowly, and too many others wait for it; the operator retries")]
+    Crowd,
     #[error(transparent)]
     Panicked(#[from] Panicked),
 }
 
 impl ReconcileError {
-    /// What the status says about it, if a person can help.
+    /// What the status says about it at once, since a person can help.
     pub fn obstacle(&self) -> Option<&Obstacle> {
         match self {
             ReconcileError::Apply(ApplyError::Obstacle(obstacle)) => Some(obstacle),
             _ => None,
         }
+    }
+
+    /// What the status says about it if it lasts.
+    pub fn as_obstacle(&self) -> Obstacle {
+        if let Some(obstacle) = self.obstacle() {
+            return obstacle.clone();
+        }
+        let source = match self {
+            ReconcileError::Apply(ApplyError::Api { source, .. }) => Some(source.as_ref()),
+            ReconcileError::Cluster(source) | ReconcileError::Version(source) | ReconcileError::Gangs(source) => {
+                Some(source)
+            }
+            _ => None,
+        };
+        let reason = if self.is_of_terminating_namespace() { NAMESPACE_TERMINATING } else { API_ERROR };
+        let cause = source.map(|source| format!(": {}. The operator retries", words_of(source)));
+        Obstacle { reason, message: format!("{self}{}", cause.unwrap_or_default()) }
+    }
+
+    /// Whether the namespace is being deleted.
+    pub fn is_of_terminating_namespace(&self) -> bool {
+        matches!(self, ReconcileError::Apply(ApplyError::NamespaceTerminating))
     }
 
     /// Whether it waits for its turn to create a gang, which is no failure.
@@ -44,8 +69,20 @@ impl ReconcileError {
     /// How long the API server asks to wait, if it is overloaded.
     pub fn asked_to_wait(&self) -> Duration {
         let ReconcileError::Apply(ApplyError::Api { source, .. }) = self else { return Duration::ZERO };
-        let kube::Error::Api(status) = source.as_ref() else { return Duration::ZERO };
-        let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
-        Duration::from_secs(seconds.min(60).into())
+        retry_after(source).min(LONGEST_ASKED)
     }
 }
+
+/// The API server's own words, with its code.
+fn words_of(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => format!("{} ({})", status.message.trim_end_matches('.'), status.code),
+        other => {
+            let causes = std::iter::successors(Some(other as &dyn std::error::Error), |error| error.source());
+            causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+        }
+    }
+}
+
+/// The longest pause that the API server may ask for.
+const LONGEST_ASKED: Duration = Duration::from_secs(60);

@@ -6,6 +6,18 @@ pub const POD_TEMPLATE_REFUSED: &str = "PodTemplateRefused";
 /// Another gang is being scheduled. This passes within a minute or so, without anybody's help.
 pub const WAITING_FOR_GANG: &str = "WaitingForGang";
 
+/// The API server, or an admission webhook behind it, fails again and again, or does not answer.
+pub const API_ERROR: &str = "ApiError";
+
+/// The namespace is being deleted: nothing can be created in it.
+pub const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
+
+/// The MiniCluster's own Job lacks the label by which the operator watches it.
+pub const JOB_UNLABELLED: &str = "JobUnlabelled";
+
+/// Reasons that pass without a person, or that somebody else is mending: the MiniCluster is not stalled.
+pub const PASSING: [&str; 4] = ["WaitingForPrevious", WAITING_FOR_GANG, API_ERROR, NAMESPACE_TERMINATING];
+
 /// Why the operator cannot go on. It retries with growing pauses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -14,4 +26,15 @@ pub struct Obstacle {
     pub reason: &'static str,
     /// What is in the way, and the remedy.
     pub message: String,
+}
+
+impl Obstacle {
+    /// The API server has not answered for so many seconds.
+    pub fn silent_api_server(seconds: u64) -> Obstacle {
+        let message = format!(
+            "creating the MiniCluster's objects: the API server has not answered for {seconds} s. Is an admission webhook slow \
+             or down (kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations)?"
+        );
+        Obstacle { reason: API_ERROR, message }
+    }
 }

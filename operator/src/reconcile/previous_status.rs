@@ -7,8 +7,10 @@ use k8s_openapi::jiff::{Timestamp, Unit};
 pub const CLEANED_UP: &str = "CleanedUp";
 /// The condition about mounting the view's image.
 pub const VIEW_MOUNTED: &str = "ViewMounted";
+/// The reason that the view is copied because of a node, and not since it could not be mounted.
+pub const VIEW_COPIED: &str = "ViewCopied";
 /// Longest message in a status or an event.
-const MESSAGE_MAX: usize = 1024;
+pub const MESSAGE_MAX: usize = 1024;
 
 /// Whether the MiniCluster has ended.
 pub fn is_finished(status: &MiniClusterStatus) -> bool {
@@ -22,7 +24,7 @@ pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
 
 /// Whether a pod could not mount the view's image: the Job is created again with a copy of the view, from then on.
 pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
-    has(status, VIEW_MOUNTED, "False").is_some()
+    has(status, VIEW_MOUNTED, "False").is_some_and(|it| it.reason != VIEW_COPIED)
 }
 
 /// When the MiniCluster ended.

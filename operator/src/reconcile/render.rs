@@ -31,7 +31,7 @@ pub mod hidden_secret;
 mod job;
 mod network;
 pub mod overlaid;
-mod placement;
+pub mod placement;
 mod pod;
 mod queueing;
 pub mod refusal;

@@ -66,8 +66,10 @@ pub struct Inputs<'a> {
     /// The Job's lead pods that are gone, as last seen.
     pub gone: Vec<&'a PodSeen>,
     pub obstacle: Option<&'a Obstacle>,
-    /// Every node is known to mount images.
+    /// Every node that the pods may use is known to mount images.
     pub nodes_mount_images: bool,
+    /// The node that keeps the view from being mounted, where it would be mounted otherwise.
+    pub copied_for: Option<&'a str>,
     /// The volumes of CSI drivers. None: the other PersistentVolumes or storage classes are not known.
     pub disks: Option<Vec<DiskSeen>>,
     /// The last warning event about what waits although no status says why.
@@ -270,6 +272,13 @@ fn secret(inputs: &Inputs, name: impl Fn(&ValidMiniCluster, Option<&str>) -> Opt
         (Verdict::Valid(cluster), Some(job)) => name(cluster, job.owner_uid.as_deref()),
         _ => None,
     }
+}
+
+/// The status with its last restart as reason and message: restarts may follow each other faster than statuses do.
+pub fn restarting(status: MiniClusterStatus) -> MiniClusterStatus {
+    let Some(restart) = status.restarts.last() else { return status };
+    let (reason, message) = (restart.reason.clone(), outcome::restart_message(&status, restart));
+    MiniClusterStatus { reason: Some(reason), message: Some(short(&message)), ..status }
 }
 
 /// The status once pods and volumes have been deleted.

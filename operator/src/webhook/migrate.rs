@@ -8,7 +8,7 @@
     reason = "it reads and writes what is stored, and waits for the API server"
 )]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::{MiniCluster, VERSION};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -16,17 +16,20 @@ use kube::api::{Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::api::pages::all_metadata;
-use crate::api::retry::until_done;
+use crate::api::retry::retry_after;
 use crate::labels;
 
 /// Name of the CustomResourceDefinition whose objects are migrated.
 pub const CRD: &str = "miniclusters.flux-framework.org";
-/// How long to retry after answers of 500 and above: after an installation, the API server takes a moment to trust the
-/// webhook.
+/// How long one call is retried while the API server or the webhook fails or is busy: after an installation, the API server
+/// takes a moment to trust the webhook.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
+/// After so many objects in a row that could not be written, the others are not tried.
+const FAILURES_MAX: usize = 5;
 
 /// Why the migration is not complete.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +38,7 @@ pub enum MigrateError {
     Api { verb: &'static str, name: String, source: Box<kube::Error> },
     #[error("{CRD} stores {0}, not {VERSION}: apply the CustomResourceDefinition of this operator first")]
     OtherStorage(String),
-    #[error("failed to write {} of {} MiniClusters, so {CRD} still names the older version:\n{}", .0.len(), .1, .0.join("\n"))]
+    #[error("failed to write all of {} MiniClusters, so {CRD} still names the older version:\n{}", .1, .0.join("\n"))]
     Objects(Vec<String>, usize),
 }
 
@@ -67,36 +70,113 @@ fn parameters() -> PatchParams {
     PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() }
 }
 
-async fn patiently<T, C>(until: Instant, call: impl FnMut() -> C) -> Result<T, kube::Error>
+/// Repeats a call while its failure may pass, for as long as is granted to one call, and waits as long as the answer asks.
+async fn patiently<T, C>(mut call: impl FnMut() -> C) -> Result<T, kube::Error>
 where
     C: Future<Output = Result<T, kube::Error>>,
 {
-    let judge = |error| match &error {
-        kube::Error::Api(status) if status.code >= 500 && Instant::now() < until => Ok(()),
-        _ => Err(error),
-    };
-    until_done((PAUSE, PAUSE), call, judge).await
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let error = match call().await {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let may_pass = match &error {
+            kube::Error::Api(status) => status.code >= 500 || status.code == 429,
+            kube::Error::Service(_) | kube::Error::HyperError(_) => true,
+            _ => false,
+        };
+        let pause = retry_after(&error).max(PAUSE);
+        if !may_pass || Instant::now() + pause > until {
+            return Err(error);
+        }
+        tokio::time::sleep(pause).await;
+    }
 }
 
 /// Writes every MiniCluster unchanged, so that it is stored as v1alpha2; returns their number.
 async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
-    let until = Instant::now() + PATIENCE;
     let every: Api<MiniCluster> = Api::all(client.clone());
-    let all = patiently(until, || all_metadata(&every, "")).await.map_err(failed("list", "MiniClusters"))?;
-    let (count, mut errors) = (all.len(), Vec::new());
-    for metadata in all {
+    let all = patiently(|| all_metadata(&every, "")).await.map_err(failed("list", "MiniClusters"))?;
+    let (count, mut errors, mut in_a_row) = (all.len(), Vec::new(), 0);
+    for (number, metadata) in all.into_iter().enumerate() {
+        if in_a_row >= FAILURES_MAX {
+            errors.push(format!("{} more were not tried: run it again once the cause is gone", count - number));
+            break;
+        }
         let (namespace, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
         let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
         // A patch that changes nothing: the API server writes the object if its stored form differs.
         let (nothing, parameters) = (Patch::Merge(json!({})), parameters());
-        match patiently(until, || api.patch_metadata(&name, &parameters, &nothing)).await {
-            Ok(_) => {}
+        match patiently(|| api.patch_metadata(&name, &parameters, &nothing)).await {
+            Ok(_) => in_a_row = 0,
             Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(error) => errors.push(format!("{namespace}/{name}: {error}")),
+            Err(error) => {
+                in_a_row += 1;
+                errors.push(format!("{namespace}/{name}: {error}"));
+            }
         }
     }
     match errors.is_empty() {
         true => Ok(count),
         false => Err(MigrateError::Objects(errors, count)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use kube::client::{Body, ClientBuilder};
+
+    use super::*;
+
+    /// A client of an API server with `count` MiniClusters; `fails` says what the n-th write of a name answers, if it fails.
+    fn server(count: usize, fails: fn(&str, usize) -> Option<u16>) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let written: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = written.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+            let (code, body) = if request.method() == "GET" {
+                let item = |number| json!({ "metadata": { "namespace": "ns", "name": format!("mc-{number}") } });
+                (200, json!({ "metadata": {}, "items": (0..count).map(item).collect::<Vec<_>>() }))
+            } else {
+                let mut log = log.lock().unwrap();
+                log.push(name.clone());
+                let attempts = log.iter().filter(|it| **it == name).count();
+                match fails(&name, attempts) {
+                    None => (200, json!({ "metadata": { "name": name } })),
+                    Some(code) => {
+                        let details = json!({ "retryAfterSeconds": if code == 429 { 7 } else { 0 } });
+                        (code, json!({ "kind": "Status", "status": "Failure", "code": code, "details": details }))
+                    }
+                }
+            };
+            let body = Body::from(body.to_string().into_bytes());
+            let answer = http::Response::builder().status(code).body(body).unwrap();
+            std::future::ready(Ok::<_, tower::BoxError>(answer))
+        });
+        (ClientBuilder::new(service, "default").build(), written)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_object_has_its_own_time_and_waits_as_long_as_it_is_asked_to() {
+        let (client, written) = server(10, |_, attempt| (attempt <= 3).then_some(429));
+        let begin = Instant::now();
+        assert_eq!(rewrite_all(&client).await.unwrap(), 10);
+        assert_eq!(begin.elapsed(), Duration::from_secs(10 * 3 * 7));
+        assert_eq!(written.lock().unwrap().len(), 10 * 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn migration_ends_soon_if_nothing_can_be_written() {
+        let (client, written) = server(1000, |_, _| Some(503));
+        let error = rewrite_all(&client).await.unwrap_err().to_string();
+        assert!(error.contains("995 more were not tried"), "{error}");
+        assert!(written.lock().unwrap().iter().all(|name| name < &"mc-5".to_owned()));
+        // One that cannot be written hides no other.
+        let (client, _) = server(20, |name, _| (name == "mc-3").then_some(422));
+        let error = rewrite_all(&client).await.unwrap_err().to_string();
+        assert_eq!(error.matches("ns/mc-").count(), 1, "{error}");
     }
 }

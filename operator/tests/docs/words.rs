@@ -85,7 +85,6 @@ const OTHERS: &[&str] = &[
     "Error",
     "Failure",
     "FailureTarget",
-    "NamespaceTerminating",
     "PodInitializing",
     "PodScheduled",
     "Success",

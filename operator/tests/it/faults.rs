@@ -63,28 +63,42 @@ fn an_answer_of_any_kind_to_any_call_is_got_over() {
 }
 
 #[test]
-fn what_the_api_server_refuses_is_in_the_status_and_its_trouble_is_not() {
+fn status_has_the_words_of_the_api_server_when_it_refuses_fails_or_is_silent() {
     test("faults-refused", async |fixture| {
         let is_well = Arc::new(AtomicBool::new(false));
         let well = is_well.clone();
         let calls = Calls::with_faults(move |call: &Call| match (call.verb.as_str(), call.resource.as_str()) {
-            ("create", "jobs") if !well.load(Ordering::SeqCst) => {
-                Some(Fault::Answer(if call.name == "refused" { 422 } else { 500 }))
-            }
+            ("create", "jobs") if !well.load(Ordering::SeqCst) => Some(match call.name.as_str() {
+                "refused" => Fault::Answer(422),
+                "busy" => Fault::Answer(429),
+                "silent" => Fault::Late(Duration::from_secs(30), 504),
+                _ => Fault::Answer(500),
+            }),
             _ => None,
         });
         let operator = fixture.operator_of(calls, |_| {}).await;
-        fixture.create("refused", json!({ "size": 2 })).await.unwrap();
-        fixture.create("failing", json!({ "size": 2 })).await.unwrap();
+        let begin = Instant::now();
+        for name in ["refused", "failing", "busy", "silent"] {
+            fixture.create(name, json!({ "size": 2 })).await.unwrap();
+        }
         let status = fixture.when("refused", "refused", |status| status["reason"] == "Refused").await["status"].clone();
         let message = "the API server refused to create Job refused: made up: 422";
         assert_eq!(status["message"], message, "{status:#}");
         assert_eq!(condition(&status, "JobRequested")["reason"], "Refused");
-        let status = fixture.when("failing", "seen", |status| status["phase"] == "Pending").await["status"].clone();
-        assert_ne!(status["reason"], "Refused", "{status:#}");
+        for (name, words) in
+            [("failing", "made up: 500 (500)"), ("busy", "made up: 429 (429)"), ("silent", "has not answered")]
+        {
+            let status =
+                fixture.when(name, "told why", |status| status["reason"] == "ApiError").await["status"].clone();
+            assert!(status["message"].as_str().unwrap().contains(words), "{status:#}");
+            assert_eq!(condition(&status, "JobRequested")["reason"], "ApiError");
+            assert!(condition(&status, "Stalled").is_null(), "it may pass by itself: {status:#}");
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10), "it took {:?}", begin.elapsed());
         is_well.store(true, Ordering::SeqCst);
-        for name in ["refused", "failing"] {
+        for name in ["refused", "failing", "busy", "silent"] {
             is_whole(&fixture, name).await;
+            fixture.when(name, "what is over is not said any more", |status| status["reason"].is_null()).await;
         }
         operator.stop().await;
     });

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
 
 mod alerts;
+mod calm;
 mod canary;
 mod change;
 mod dead_fields;
@@ -27,6 +28,7 @@ mod prometheus;
 mod queue;
 mod quiet;
 mod refuse;
+mod relist;
 mod restarts;
 mod sdk;
 mod shipped;
@@ -35,3 +37,4 @@ mod stuck;
 mod tenants;
 mod traces;
 mod webhook;
+mod zero_values;

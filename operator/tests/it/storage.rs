@@ -334,7 +334,7 @@ fn secrets_of_users_and_the_rest_api_are_named_by_the_status_and_made_once() {
         };
         assert_eq!(text(&users, "ada").await, "butter");
         let made = text(&users, "bob").await;
-        assert_eq!(made.len(), 8);
+        assert!(made.len() >= 26, "128 bits of an alphabet of 32");
         assert_eq!(text(&restful, "token").await, "mine");
         assert_eq!(text(&restful, "secret-key").await.len(), 32);
         let pods = fixture.pods("mc", 1).await;

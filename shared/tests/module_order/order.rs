@@ -94,11 +94,11 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "cli",
         ],
     ),
-    ("operator/src/controller", &["own_task", "health", "background"]),
+    ("operator/src/controller", &["own_task", "slots", "health", "background"]),
     (
         "operator/src/observe",
         &[
-            "partial", "job", "node", "pod", "service", "storage", "cluster", "deleted", "pod_end", "objects",
+            "partial", "job", "node", "pod", "service", "storage", "cluster", "members", "known_clusters", "list_watch", "deleted", "pod_end", "objects",
             "workload", "watch",
         ],
     ),
@@ -107,8 +107,8 @@ pub const ORDER: &[(&str, &[&str])] = &[
         &[
             "render",
             "target",
-            "lookups",
             "previous_status",
+            "lookups",
             "decide",
             "obstacle",
             "apply",
@@ -245,6 +245,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "scheduler",
             "restful",
             "python",
+            "own_paths",
             "discovery",
             "archive",
             "curve",
@@ -277,7 +278,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
     ("agent/src/system", &["owner", "elf", "glibc", "mount_table", "netlink", "identity", "raw", "signals", "runtime"]),
     ("agent/src/report", &["failure", "log", "activity", "ending"]),
     ("agent/src/facts", &["error", "host", "key", "process", "network", "cpu", "devices", "python", "view"]),
-    ("agent/src/supervise", &["terminal", "output", "program", "policy", "orphans"]),
+    ("agent/src/supervise", &["hold", "terminal", "output", "program", "policy", "orphans"]),
     (
         "agent/src/execute",
         &[

@@ -3,15 +3,8 @@
 use kube::Resource;
 use kube::runtime::events::Event;
 
-use super::Writer;
+use super::{Writer, is_of_terminating_namespace};
 use crate::observe::cluster::Cluster;
-
-/// Whether the call failed because the namespace is being deleted: nobody would read the event.
-fn is_terminating(error: &kube::Error) -> bool {
-    let kube::Error::Api(status) = error else { return false };
-    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
-    causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
-}
 
 impl Writer {
     /// Writes events. Best effort: a failure is only logged.
@@ -21,7 +14,8 @@ impl Writer {
         }
         for event in events {
             if let Err(error) = self.recorder.publish(event, &object.object_ref(&())).await
-                && !is_terminating(&error)
+                // Nobody would read it in a namespace that is being deleted.
+                && !matches!(&error, kube::Error::Api(status) if is_of_terminating_namespace(status))
             {
                 crate::health::log::warn("failed to write an event", &error);
             }

@@ -5,23 +5,26 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
 
-use super::{ApplyError, Writer, api_error};
+use super::{ApplyError, Writer, api_error, check_label};
 use crate::api::pages;
 use crate::labels;
 use crate::observe::job::{JobObject, JobSeen};
 use crate::observe::pod::{PodSeen, PodStatusObject};
-use crate::observe::{Index, Key};
+use crate::observe::{Index, Key, controller_uid};
 
 impl Writer {
     /// The Job of a MiniCluster. The index takes it over.
-    pub async fn read_job(&self, index: &Index, cluster: &Key) -> Result<Option<JobSeen>, ApplyError> {
+    pub async fn read_job(&self, index: &Index, cluster: &Key, owner: &str) -> Result<Option<JobSeen>, ApplyError> {
         let api: Api<JobObject> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let job = api.get_opt(&cluster.name).await.map_err(|error| api_error::<Job>("get", &cluster.name, error))?;
-        Ok(job.map(|job| {
-            let seen = JobSeen::of(&job);
-            index.update_job(&job.metadata, seen.clone());
-            seen
-        }))
+        let Some(job) = job else { return Ok(None) };
+        // The MiniCluster's own must have the label by which it is watched.
+        if controller_uid(&job.metadata) == Some(owner) {
+            check_label(&job.metadata)?;
+        }
+        let seen = JobSeen::of(&job);
+        index.update_job(&job.metadata, seen.clone());
+        Ok(Some(seen))
     }
 
     /// The lead's pods of a Job, by uid.

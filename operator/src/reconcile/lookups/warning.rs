@@ -12,9 +12,10 @@ use kube::{Api, Client, Resource};
 use crate::api::version;
 use crate::observe::Key;
 use crate::observe::cluster::Cluster;
-use crate::observe::pod::{Trouble, first_line};
+use crate::observe::pod::Trouble;
 use crate::observe::workload::{self, QUEUED, Workload};
 use crate::reconcile::lookups::gangs;
+use crate::reconcile::previous_status::MESSAGE_MAX;
 use crate::reconcile::render::gang::Served;
 
 /// Age in minutes from which on a warning counts as resolved: Kubernetes retries, and warns again, at least every two
@@ -29,6 +30,12 @@ const EVENTS: u32 = 100;
 const WORKLOADS: u32 = 10;
 /// Most answers (pages) that are read of one Job's Workloads.
 const PAGES: usize = 10;
+
+/// The Job controller's event when the API server refuses its pods.
+const FAILED_CREATE: &str = "FailedCreate";
+/// What Pod Security says of a pod that it refuses, and what helps.
+const POD_SECURITY: &str = "violates PodSecurity";
+const RESTRICTED: &str = " (examples/security-context has the fields that a restricted namespace needs)";
 
 /// Reads what no watch brings.
 #[derive(Clone)]
@@ -141,10 +148,13 @@ async fn some_pages(api: &Api<Workload>, wanted: &ListParams) -> Result<Vec<Work
 
 fn newest(events: Vec<Event>, fresh: Timestamp) -> Option<Trouble> {
     let (_, event) = events.into_iter().map(|event| (time(&event), event)).max_by_key(|(time, _)| *time)?;
-    (time(&event)? > fresh).then(|| Trouble {
-        reason: event.reason.unwrap_or_default(),
-        message: first_line(event.message.as_deref()),
-        ..Trouble::default()
+    (time(&event)? > fresh).then(|| {
+        let (reason, message) = (event.reason.unwrap_or_default(), event.message.unwrap_or_default());
+        let hint = if reason == FAILED_CREATE && message.contains(POD_SECURITY) { RESTRICTED } else { "" };
+        // As much of it as a status holds: Pod Security names the last field that is missing at the end.
+        let line = message.trim().lines().next().unwrap_or_default();
+        let kept: String = line.chars().take(MESSAGE_MAX.saturating_sub(hint.len())).collect();
+        Trouble { reason, message: kept + hint, ..Trouble::default() }
     })
 }
 
@@ -173,5 +183,30 @@ mod tests {
         assert_eq!((found.reason.as_str(), found.message.as_str()), ("FailedMount", "why"));
         assert_eq!(newest(all(), at(10)), None);
         assert_eq!(newest(Vec::new(), at(10)), None);
+    }
+
+    /// As Kubernetes 1.35 says it; the field that came last was cut off.
+    #[test]
+    fn message_of_pod_security_is_whole_and_names_the_example() {
+        let containers = r#"containers "flux-agent", "flux-view", "work" must set securityContext"#;
+        let message = format!(
+            "Error creating: pods \"mc-0-abcde\" is forbidden: violates PodSecurity \"restricted:latest\": \
+             allowPrivilegeEscalation != false ({containers}.allowPrivilegeEscalation=false), unrestricted capabilities \
+             ({containers}.capabilities.drop=[\"ALL\"]), runAsNonRoot != true (pod or {containers}.runAsNonRoot=true), \
+             seccompProfile (pod or {containers}.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")"
+        );
+        let time = "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap();
+        let event = Event {
+            reason: Some("FailedCreate".into()),
+            message: Some(message.clone()),
+            last_timestamp: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time)),
+            ..Event::default()
+        };
+        let found = newest(vec![event], time - 1.minutes()).unwrap();
+        assert!(
+            found.message.starts_with(&message) && found.message.contains("examples/security-context"),
+            "{found:?}"
+        );
+        assert!(found.message.len() <= MESSAGE_MAX);
     }
 }

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodAffinity, PodAffinityTerm,
-    PodAntiAffinity, Toleration, WeightedPodAffinityTerm,
+    PodAntiAffinity, PodSpec, Toleration, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::some;
 use crate::labels;
+use crate::observe::node::Placement;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOST: &str = "kubernetes.io/hostname";
@@ -62,6 +63,27 @@ fn node_affinity(wanted: &BTreeMap<String, Vec<String>>) -> Option<NodeAffinity>
     })
 }
 
+/// Where the pods may run, as they are sent: with the overlay.
+pub fn of_pods(cluster: &ValidMiniCluster) -> Placement {
+    let spec = PodSpec {
+        node_selector: node_selector(cluster),
+        affinity: affinity(cluster),
+        tolerations: tolerations(cluster),
+        ..PodSpec::default()
+    };
+    let mut template = serde_json::json!({ "spec": spec });
+    if let Some(overlay) = &cluster.pod_template {
+        template = overlay.over(template);
+    }
+    // (What does not fit the types is refused by the API server.)
+    let spec = template["spec"].take();
+    let affinity: Option<Affinity> = serde_json::from_value(spec["affinity"].clone()).unwrap_or_default();
+    let required = affinity
+        .and_then(|affinity| affinity.node_affinity?.required_during_scheduling_ignored_during_execution)
+        .map(|required| required.node_selector_terms);
+    Placement { terms: required, ..serde_json::from_value(spec).unwrap_or_default() }
+}
+
 /// The user's node selector, with the architecture.
 pub(super) fn node_selector(cluster: &ValidMiniCluster) -> Option<BTreeMap<String, String>> {
     let mut selector = cluster.pod.node_selector.clone();
@@ -80,4 +102,23 @@ pub(super) fn tolerations(cluster: &ValidMiniCluster) -> Option<Vec<Toleration>>
         toleration_seconds: toleration.toleration_seconds,
     };
     some(cluster.pod.tolerations.iter().map(convert).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placement_is_that_of_the_pods_with_their_overlay() {
+        let cluster = crate::testing::cluster(
+            "pod: {nodeSelector: {pool: a}, tolerations: [{key: gpu, operator: Exists}]}\n\
+             podTemplate: {spec: {nodeSelector: {os: linux}, affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: \
+             {nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: Exists}]}]}}}}}",
+        );
+        let placement = of_pods(&cluster);
+        assert_eq!(placement.node_selector.keys().collect::<Vec<_>>(), ["os", "pool"]);
+        assert_eq!(placement.terms.unwrap()[0].match_expressions.as_ref().unwrap()[0].key, "zone");
+        assert_eq!(placement.tolerations[0].key.as_deref(), Some("gpu"));
+        assert_eq!(of_pods(&crate::testing::cluster("flux: {arch: arm64}")).node_selector[ARCH], "arm64");
+    }
 }

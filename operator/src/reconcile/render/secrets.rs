@@ -10,8 +10,8 @@ use k8s_openapi::ByteString;
 use super::hidden_secret::HiddenSecret;
 use super::{Facts, Generated, metadata};
 
-/// Characters of a password, as documented.
-const PASSWORD: usize = 8;
+/// Characters of a password: 130 bits of a word, which has five in each.
+const PASSWORD: usize = 26;
 
 pub(super) fn secrets(cluster: &ValidMiniCluster, facts: &Facts, generated: &Generated) -> Vec<HiddenSecret> {
     let mut words = generated.words();
@@ -51,12 +51,13 @@ mod tests {
     fn what_is_given_is_kept_and_the_rest_is_made() {
         let spec = "users: [{name: ada, password: butter}, {name: bob}]\nfluxRestful: {token: mine}";
         let cluster = crate::testing::cluster(&format!("{spec}\ncontainers: [{{image: a}}]"));
-        let words = ["unused".to_owned(), "0123456789".to_owned(), "key".to_owned(), "token".to_owned()];
+        let words = ["unused".to_owned(), "2".repeat(32), "key".to_owned(), "token".to_owned()];
         let generated = Generated::new(Certificate::from_keys("mc-0", &[1; 32], &[2; 32]), words.into());
         let found = secrets(&cluster, &Facts::default(), &generated);
         let text =
             |i: usize, key: &str| String::from_utf8(found[i].expose().data.as_ref().unwrap()[key].0.clone()).unwrap();
-        assert_eq!((text(0, "ada").as_str(), text(0, "bob").as_str()), ("butter", "01234567"));
+        // 32 letters are equally likely: 26 of them are 130 bits.
+        assert_eq!((text(0, "ada").as_str(), text(0, "bob").as_str()), ("butter", "2".repeat(26).as_str()));
         assert_eq!((text(1, "secret-key").as_str(), text(1, "token").as_str()), ("key", "mine"));
         assert_eq!(text(1, "username"), "flux");
         assert!(!format!("{found:?} {cluster:?}").contains("butter"));

@@ -46,6 +46,12 @@ impl ViewFrom {
     }
 }
 
+/// Whether the view would be mounted if only all nodes of the pods could mount images.
+pub fn depends_on_nodes(cluster: &ValidMiniCluster, options: &Options) -> bool {
+    let with = |nodes_mount_images| ViewFrom::of(cluster, options, &Facts { nodes_mount_images, ..Facts::default() });
+    with(true) != with(false)
+}
+
 /// The view's image.
 pub(super) fn image<'a>(cluster: &'a ValidMiniCluster, options: &'a Options) -> &'a str {
     cluster.view.image.as_deref().unwrap_or(&options.view_image)

@@ -12,10 +12,11 @@ use super::{
     rfc3339, short,
 };
 use crate::observe::job::JobSeen;
-use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble};
+use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble, is_about_mount};
 use crate::observe::storage::DiskSeen;
 use crate::observe::workload::QUEUED;
-use crate::reconcile::obstacle::{POD_TEMPLATE_REFUSED, WAITING_FOR_GANG};
+use crate::reconcile::obstacle::{PASSING, POD_TEMPLATE_REFUSED};
+use crate::reconcile::previous_status::VIEW_COPIED;
 use crate::reconcile::render::VIEW_IMAGE_VOLUME;
 use crate::reconcile::render::elastic::Elastic;
 
@@ -195,6 +196,9 @@ fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Stateme
     const TYPE: &str = "Reconciling";
     match state {
         _ if is_stalled || ready.is_true == Some(true) => None,
+        JobState::NotRequested if ready.reason != "NotRequested" => {
+            Some(Statement::new(TYPE, true, &ready.reason, ready.message.clone()))
+        }
         JobState::NotRequested => Some(Statement::new(TYPE, true, "NotRequested", "the Job is about to be created")),
         JobState::Active => Some(Statement::new(TYPE, true, "PodsStarting", progress(facts))),
         _ => None,
@@ -204,8 +208,7 @@ fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Stateme
 /// Present only while true, by kstatus' convention: it cannot go on without a person.
 fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
     const TYPE: &str = "Stalled";
-    let obstacle =
-        inputs.obstacle.filter(|obstacle| !["WaitingForPrevious", WAITING_FOR_GANG].contains(&obstacle.reason));
+    let obstacle = inputs.obstacle.filter(|obstacle| !PASSING.contains(&obstacle.reason));
     match state {
         JobState::Completed => None,
         JobState::Failed => Some(Statement::new(TYPE, true, &outcome.reason, state.idle().1)),
@@ -226,7 +229,10 @@ fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
         let before = super::condition(inputs.previous, VIEW_MOUNTED)?;
         return Some(say(false, &before.reason, before.message.clone()));
     }
-    inputs.job.filter(|job| job.mounts_view)?;
+    let job = inputs.job?;
+    if !job.mounts_view {
+        return copied(inputs, job);
+    }
     // The pods of a job that may have begun are not deleted.
     let begun = facts.lead.is_some_and(|lead| lead.joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
     Some(match not_mounted(inputs).filter(|_| !begun) {
@@ -246,6 +252,19 @@ fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
             "the view's image is mounted as flux.container.source says, though not every node is known to support that (Kubernetes 1.35, containerd 2.1 or CRI-O 1.33); if a node cannot, the view is copied".to_owned(),
         ),
     })
+}
+
+/// Why the view is copied, if nodes decide that and some could mount it. It is said once for a Job: nodes come and go.
+fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
+    let say = |message: String| Some(Statement::new(VIEW_MOUNTED, false, VIEW_COPIED, message));
+    if inputs.previous.job_uid.as_ref() == Some(&job.uid) {
+        let before = super::condition(inputs.previous, VIEW_MOUNTED).filter(|it| it.reason == VIEW_COPIED)?;
+        return say(before.message.clone());
+    }
+    let node = inputs.copied_for?;
+    say(format!(
+        "the view is copied, since the pods may be put on {node}, which cannot mount images. To mount the view, keep the pods off such nodes (pod.nodeSelector, arch, a taint), or set flux.container.source: imageVolume"
+    ))
 }
 
 /// Whether volumes of CSI drivers are probably what their author means, if there are any. Nothing waits for it: shared
@@ -323,7 +342,10 @@ fn shared(disk: &DiskSeen) -> Option<String> {
 /// or of a kubelet that does not know image volumes and would leave the pod in ContainerCreating for ever. (An image that
 /// cannot be pulled is no reason to copy: the copy would need it too.)
 fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
-    let by_runtime = |pod: &&'a PodSeen| Some((format!("pod {}", pod.index), pod.not_made.as_deref()?));
+    let by_runtime = |pod: &&'a PodSeen| {
+        let error = pod.not_made.as_deref().filter(|error| is_about_mount(error))?;
+        Some((format!("pod {}", pod.index), error))
+    };
     let is_unknown = |warning: &&Trouble| {
         warning.reason == "FailedMount"
             && warning.message.contains(&format!("{VIEW_IMAGE_VOLUME:?}"))

@@ -3,6 +3,7 @@
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use kube::runtime::events::{Event, EventType};
 
+use crate::reconcile::previous_status::VIEW_COPIED;
 use crate::reconcile::status::outcome::SIDECAR_STILL_RUNS;
 use crate::reconcile::status::{
     ARCHIVE_SAVED, OPERATOR_PANICKED, POST_SUCCEEDED, VIEW_MOUNTED, VOLUMES_VALID, condition,
@@ -46,7 +47,7 @@ pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Even
     if let Some(valid) = turned("Valid", "True").filter(|valid| valid.reason == "ValidWithNotes") {
         say(EventType::Normal, &valid.reason, &valid.message, "Validate");
     }
-    if let Some(mounted) = turned(VIEW_MOUNTED, "False") {
+    if let Some(mounted) = turned(VIEW_MOUNTED, "False").filter(|mounted| mounted.reason != VIEW_COPIED) {
         say(EventType::Warning, &mounted.reason, &mounted.message, "Start");
     }
     if let Some(volumes) = turned(VOLUMES_VALID, "False") {

@@ -1,6 +1,6 @@
 //! Why a cluster failed, or does not start: one word and one sentence.
 
-use flux_shared::crd::v1alpha2::Restart;
+use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
 use flux_shared::exit::{Category, REPLACE};
 use flux_shared::termination::{Ender, Termination};
 
@@ -84,6 +84,14 @@ fn kept_alive(inputs: &Inputs) -> Option<String> {
     ))
 }
 
+/// What a restart says while the pods of the earlier Job end.
+pub(super) fn restart_message(status: &MiniClusterStatus, restart: &Restart) -> String {
+    format!(
+        "restarting once the pods of the earlier Job are gone ({} restarts so far): {}",
+        status.restart_count, restart.message
+    )
+}
+
 /// The outcome of a Job that waits in a queue, with Kueue's reason once it was read.
 fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
     let why = why.filter(|why| why.reason == QUEUED).map(|why| format!(": {}", why.message));
@@ -132,10 +140,7 @@ fn restarting(inputs: &Inputs, restart: &Restart) -> Outcome {
     let mut living: Vec<&PodSeen> = inputs.pods.iter().copied().filter(|pod| !pod.ended).collect();
     living.sort_by_key(|pod| (!pod.lost, pod.index));
     let pods = remaining::describe(&living).map(|pods| format!("; {pods}")).unwrap_or_default();
-    let message = format!(
-        "restarting once the pods of the earlier Job are gone ({} restarts so far): {}{pods}",
-        inputs.previous.restart_count, restart.message
-    );
+    let message = restart_message(inputs.previous, restart) + &pods;
     // It waits for a person.
     let waits_for_node = living.first().is_some_and(|pod| pod.lost);
     Outcome::new(if waits_for_node { NODE_LOST } else { restart.reason.as_str() }, message)

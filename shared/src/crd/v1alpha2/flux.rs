@@ -265,6 +265,15 @@ block! {
     }
 }
 
+impl LeadBroker {
+    /// Whether it names a broker or hosts: a typed client writes the block with empty fields.
+    pub(crate) fn is_given(&self) -> bool {
+        let is_text = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.trim().is_empty());
+        let is_default = self.size.is_none_or(|size| size == 0) && [0, broker_port()].contains(&self.port);
+        is_text(&self.name) || is_text(&self.address) || is_text(&self.hostlist) || !is_default
+    }
+}
+
 block! {
     /// A cluster that may join.
     #[derive(Default)]

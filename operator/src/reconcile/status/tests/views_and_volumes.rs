@@ -31,6 +31,45 @@ fn a_view_that_cannot_be_mounted_is_told_remembered_and_never_takes_a_job_away()
 }
 
 #[test]
+fn view_that_is_copied_for_one_node_names_it_for_as_long_as_the_job_is_there() {
+    let mut observation = observation("size: 2");
+    let mounted = |status: &MiniClusterStatus| condition(status, "ViewMounted").cloned();
+    let job = JobSeen { uid: "j".into(), completions: 2, ..JobSeen::default() };
+    observation.job = Some(job.clone());
+    observation.copied_for = Some("node old (kubelet v1.34.1)".into());
+    let status = observation.status();
+    let told = mounted(&status).unwrap();
+    assert!(told.reason == "ViewCopied" && told.message.contains("node old"), "{told:?}");
+    assert!(!image_volume_failed(&status), "nothing has failed: the next Job may mount it");
+    assert!(
+        super::events::events(&MiniClusterStatus::default(), &status).iter().all(|event| event.reason != "ViewCopied")
+    );
+    (observation.previous, observation.copied_for) = (status, None);
+    assert_eq!(mounted(&observation.status()).unwrap().message, told.message);
+    observation.copied_for = Some("node other".into());
+    observation.job = Some(JobSeen { uid: "k".into(), ..job });
+    assert!(mounted(&observation.status()).unwrap().message.contains("node other"));
+}
+
+/// A busy node says such things, and they pass.
+#[test]
+fn job_stays_when_a_container_cannot_be_created_for_another_reason_than_the_mount() {
+    let mut observation = observation("size: 2");
+    observation.job = Some(JobSeen { completions: 2, mounts_view: true, ..JobSeen::default() });
+    let stuck = |error: &str| PodSeen { not_made: Some(error.into()), ..pod(1) };
+    for error in ["failed to reserve container name flux-agent_mc-1", "context deadline exceeded"] {
+        observation.pods = vec![pod(0), stuck(error)];
+        assert!(!image_volume_failed(&observation.status()), "{error}");
+    }
+    for error in
+        ["failed to mount /var/lib/x: no such file", "Image volume is not supported", "path escapes from parent"]
+    {
+        observation.pods = vec![pod(0), stuck(error)];
+        assert!(image_volume_failed(&observation.status()), "{error}");
+    }
+}
+
+#[test]
 fn a_view_whose_image_cannot_be_pulled_is_told_as_such_with_its_fields() {
     // As the test node's kubelet and containerd said it.
     let seen = |container: &str, image: &str, pulled: &str| {

@@ -1,0 +1,98 @@
+//! The MiniClusters that exist, by what their watch has said: which of its events are news, and which MiniClusters are gone.
+
+use std::collections::{HashMap, HashSet};
+
+use kube::{Resource, ResourceExt};
+
+use super::Key;
+use super::cluster::{self, Cluster};
+
+/// A MiniCluster as it was seen last: generation of the spec, and hash of what is for a queue. Our own status patches are
+/// no news. A deletion raises the generation, too; labels and annotations do not.
+#[derive(Debug, PartialEq, Eq)]
+struct Known {
+    uid: String,
+    generation: Option<i64>,
+    queueing: u64,
+}
+
+/// All of them. A list tells of no deletion: what it has not is gone.
+#[derive(Debug, Default)]
+pub struct KnownClusters {
+    all: HashMap<Key, Known>,
+    /// Those in the list that has begun.
+    listed: Option<HashSet<Key>>,
+}
+
+impl KnownClusters {
+    /// A MiniCluster as it is now: whether that is news, and key and uid of an earlier one of this name, which is gone.
+    pub fn see(&mut self, cluster: &Cluster) -> (bool, Option<(Key, String)>) {
+        let metadata = cluster.meta();
+        let key = Key::of(metadata);
+        let (generation, queueing) = (metadata.generation, cluster::queueing_hash(cluster));
+        let now = Known { uid: cluster.uid().unwrap_or_default(), generation, queueing };
+        if let Some(listed) = &mut self.listed {
+            listed.insert(key.clone());
+        }
+        if self.all.get(&key) == Some(&now) {
+            return (false, None);
+        }
+        let uid = now.uid.clone();
+        let before = self.all.insert(key.clone(), now).filter(|before| before.uid != uid);
+        (true, before.map(|before| (key, before.uid)))
+    }
+
+    /// A MiniCluster that was deleted: its key and uid, unless another has its name.
+    pub fn remove(&mut self, cluster: &Cluster) -> Option<(Key, String)> {
+        let (key, uid) = (Key::of(cluster.meta()), cluster.uid().unwrap_or_default());
+        if self.all.get(&key)?.uid != uid {
+            return None;
+        }
+        let gone = self.all.remove(&key)?;
+        self.all.shrink_to(self.all.len() * 2);
+        Some((key, gone.uid))
+    }
+
+    pub fn begin_list(&mut self) {
+        self.listed = Some(HashSet::new());
+    }
+
+    /// A list is complete: key and uid of those that are gone.
+    pub fn end_list(&mut self) -> Vec<(Key, String)> {
+        let listed = self.listed.take().unwrap_or_default();
+        let gone = self.all.extract_if(|key, _| !listed.contains(key));
+        gone.map(|(key, known)| (key, known.uid)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn cluster(name: &str, uid: &str, generation: i64) -> Cluster {
+        let metadata = json!({ "namespace": "ns", "name": name, "uid": uid, "generation": generation });
+        let spec = json!({ "containers": [{ "image": "a" }] });
+        serde_json::from_str(&json!({ "metadata": metadata, "spec": spec }).to_string()).unwrap()
+    }
+
+    fn gone(name: &str, uid: &str) -> (Key, String) {
+        (Key::new("ns", name), uid.to_owned())
+    }
+
+    #[test]
+    fn list_reveals_what_was_deleted_and_replaced_unseen() {
+        let mut known = KnownClusters::default();
+        for name in ["stays", "goes", "replaced"] {
+            assert_eq!(known.see(&cluster(name, "1", 1)), (true, None));
+        }
+        known.begin_list();
+        assert_eq!(known.see(&cluster("stays", "1", 1)), (false, None));
+        assert_eq!(known.see(&cluster("replaced", "2", 1)), (true, Some(gone("replaced", "1"))));
+        assert_eq!(known.end_list(), [gone("goes", "1")]);
+        assert_eq!(known.see(&cluster("stays", "1", 2)), (true, None));
+        assert_eq!(known.remove(&cluster("replaced", "1", 1)), None, "another has its name");
+        assert_eq!(known.remove(&cluster("replaced", "2", 1)), Some(gone("replaced", "2")));
+    }
+}

@@ -1,0 +1,135 @@
+use std::sync::{Arc, Mutex};
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::client::{Body, ClientBuilder};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Answers of an API server, in turn; then it is silent.
+type Answers = Vec<(u16, Value)>;
+
+/// A client of an API server with these answers, and the queries that it was asked.
+fn server(answers: Answers) -> (Client, Arc<Mutex<Vec<String>>>) {
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (log, answers) = (asked.clone(), Arc::new(Mutex::new(VecDeque::from(answers))));
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        log.lock().unwrap().push(request.uri().query().unwrap_or_default().to_owned());
+        let answer = answers.lock().unwrap().pop_front();
+        async move {
+            let Some((code, body)) = answer else { return std::future::pending().await };
+            let body = Body::from(format!("{body}\n").into_bytes());
+            Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body).unwrap())
+        }
+    });
+    (ClientBuilder::new(service, "default").build(), asked)
+}
+
+fn object(name: &str, bytes: usize) -> Value {
+    json!({ "metadata": { "name": name, "resourceVersion": "5" }, "data": { "a": "x".repeat(bytes) } })
+}
+
+fn page(objects: &[Value], token: &str) -> (u16, Value) {
+    (200, json!({ "metadata": { "resourceVersion": "7", "continue": token }, "items": objects }))
+}
+
+fn failure(code: u16) -> (u16, Value) {
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
+        "reason": "Made", "message": "up" });
+    (code, status)
+}
+
+/// The events until nothing happens for an hour, and the queries.
+async fn events(answers: Answers) -> (Vec<String>, Vec<String>, Duration) {
+    let begin = Instant::now();
+    let mut last = begin;
+    let (client, asked) = server(answers);
+    let selection = Selection { labels: "a=b".into(), page: 20 };
+    let mut stream = std::pin::pin!(list_watch(Api::<ConfigMap>::all(client), selection));
+    let mut seen = Vec::new();
+    while let Ok(Some(event)) = tokio::time::timeout(Duration::from_secs(200), stream.next()).await {
+        last = Instant::now();
+        seen.push(match event {
+            Ok(Event::Init) => "init".to_owned(),
+            Ok(Event::InitApply(object)) => format!("listed {}", object.name_any()),
+            Ok(Event::InitDone) => "done".to_owned(),
+            Ok(Event::Apply(object)) => format!("seen {}", object.name_any()),
+            Ok(Event::Delete(object)) => format!("gone {}", object.name_any()),
+            Err(_) => "error".to_owned(),
+        });
+    }
+    let asked = asked.lock().unwrap().clone();
+    (seen, asked, last - begin)
+}
+
+fn limits(asked: &[String]) -> Vec<String> {
+    let limit = |query: &String| Some(query.split('&').find_map(|it| it.strip_prefix("limit="))?.to_owned());
+    asked.iter().filter_map(limit).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_grow_while_they_are_small_and_shrink_when_one_is_large() {
+    let small = || object("small", 10);
+    let large = || object("large", 1_200_000);
+    let four = [large(), large(), large(), large()];
+    let (seen, asked, _) = events(vec![
+        page(&[small()], "2"),
+        page(&[small()], "3"),
+        // Too much at once: it is asked for again.
+        page(&four, "4"),
+        page(&[large()], "4"),
+        page(&[small()], "5"),
+        page(&four, "6"),
+        // As few as at first may be as large as they are.
+        page(&four, ""),
+    ])
+    .await;
+    assert_eq!(limits(&asked), ["20", "40", "80", "20", "20", "40", "20"], "{asked:?}");
+    assert_eq!(seen.iter().filter(|it| *it == "listed small").count(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failing_page_is_asked_for_again_and_the_list_goes_on() {
+    let (seen, asked, _) =
+        events(vec![page(&[object("a", 1)], "2"), failure(500), failure(503), page(&[object("b", 1)], "")]).await;
+    assert_eq!(seen, ["init", "listed a", "error", "error", "listed b", "done"]);
+    assert!(asked[1..4].iter().all(|query| query.contains("continue=2")), "{asked:?}");
+    assert!(asked[4].contains("watch=true") && asked[4].contains("resourceVersion=7"), "{asked:?}");
+    assert!(asked.iter().all(|query| query.contains("labelSelector=a%3Db")), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_that_is_too_old_is_a_new_list_at_once() {
+    let (_, expired) = failure(410);
+    for too_old in [failure(410), (200, json!({ "type": "ERROR", "object": expired }))] {
+        // The server was out of reach before: the pauses have grown.
+        let mut answers = vec![page(&[object("a", 1)], "")];
+        answers.extend((0..6).map(|_| failure(503)));
+        answers.extend([too_old, page(&[object("b", 1)], "")]);
+        let (seen, _, time) = events(answers).await;
+        assert_eq!(seen[..3], ["init", "listed a", "done"]);
+        assert_eq!(seen[9..], ["init", "listed b", "done"], "{seen:?}");
+        assert!(time <= Duration::from_millis(500 + 1000 + 2000 + 3 * 4000 + 100), "{time:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_whose_watches_are_always_too_old_is_not_listed_without_a_pause() {
+    let answers = (0..20).flat_map(|_| [page(&[], ""), failure(410)]).collect();
+    let (seen, asked, time) = events(answers).await;
+    assert_eq!(limits(&asked).len(), 21, "{seen:?}");
+    assert!(time > Duration::from_secs(150), "{time:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn event_follows_the_list_and_moves_the_version_on() {
+    let event = |type_: &str, name: &str, version: &str| {
+        let mut object = object(name, 1);
+        object["metadata"]["resourceVersion"] = json!(version);
+        (200, json!({ "type": type_, "object": object }))
+    };
+    let (seen, asked, _) = events(vec![page(&[], ""), event("ADDED", "a", "8"), event("DELETED", "a", "9")]).await;
+    assert_eq!(seen, ["init", "done", "seen a", "gone a"]);
+    let versions = ["resourceVersion=7", "resourceVersion=8", "resourceVersion=9"];
+    assert!(asked[1..].iter().zip(versions).all(|(query, version)| query.contains(version)), "{asked:?}");
+}

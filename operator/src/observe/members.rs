@@ -1,0 +1,62 @@
+//! Which MiniClusters use which headless Service.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::Key;
+
+/// By Service and by MiniCluster: there may be as many of both.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    /// The names of a Service's MiniClusters, and whether each needs the lead's name only.
+    of_service: HashMap<Key, BTreeMap<String, bool>>,
+    of_cluster: HashMap<Key, BTreeSet<String>>,
+}
+
+impl Members {
+    pub(super) fn join(&mut self, service: &Key, cluster: &str, minimal: bool) {
+        self.of_service.entry(service.clone()).or_default().insert(cluster.to_owned(), minimal);
+        let key = Key::new(&service.namespace, cluster);
+        self.of_cluster.entry(key).or_default().insert(service.name.clone());
+    }
+
+    /// Forgets a MiniCluster that is gone.
+    pub(super) fn leave(&mut self, cluster: &Key) {
+        for service in self.of_cluster.remove(cluster).unwrap_or_default() {
+            let service = Key::new(&cluster.namespace, service);
+            let Some(members) = self.of_service.get_mut(&service) else { continue };
+            members.remove(&cluster.name);
+            if members.is_empty() {
+                self.of_service.remove(&service);
+            }
+        }
+    }
+
+    /// Whether the MiniCluster exists and this process serves it.
+    pub(super) fn has(&self, cluster: &Key) -> bool {
+        self.of_cluster.contains_key(cluster)
+    }
+
+    pub(super) fn of(&self, service: &Key) -> Vec<Key> {
+        let members = self.of_service.get(service);
+        members.into_iter().flatten().map(|(name, _)| Key::new(&service.namespace, name)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn member_leaves_all_its_services_and_no_other_member_does() {
+        let mut members = Members::default();
+        let (one, two) = (Key::new("ns", "one"), Key::new("ns", "two"));
+        members.join(&one, "a", false);
+        members.join(&two, "a", true);
+        members.join(&two, "b", true);
+        assert!(members.has(&Key::new("ns", "a")) && !members.has(&Key::new("other", "a")));
+        members.leave(&Key::new("ns", "a"));
+        assert!(!members.has(&Key::new("ns", "a")));
+        assert_eq!((members.of(&one), members.of(&two)), (Vec::new(), vec![Key::new("ns", "b")]));
+        assert_eq!(members.of_service.len(), 1);
+    }
+}

@@ -1,0 +1,112 @@
+//! What was deleted while the operator could not see it is forgotten when it lists again, and that is soon.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::Api;
+use kube::api::DeleteParams;
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use test_support::api_server::{Call, Calls, Fault, operator_kubeconfig, test, until};
+use test_support::control_plane::kubeconfig_via;
+
+fn spec() -> serde_json::Value {
+    json!({
+        "size": 1,
+        "volumes": { "data": { "path": "/tmp/data" } },
+        "containers": [{ "image": "app:1", "command": "ls /data", "volumes": { "data": { "path": "/data" } } }],
+    })
+}
+
+/// A way to the API server that can be cut: then connections end, and no new one is served.
+struct Line {
+    kubeconfig: PathBuf,
+    is_cut: watch::Sender<bool>,
+}
+
+impl Line {
+    async fn to(kubeconfig: &Path) -> Line {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (kubeconfig, server) = kubeconfig_via(kubeconfig, "line", listener.local_addr().unwrap()).unwrap();
+        let is_cut = watch::Sender::new(false);
+        let cut = is_cut.clone();
+        tokio::spawn(async move {
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let (mut cut, server) = (cut.subscribe(), server.clone());
+                tokio::spawn(async move {
+                    let carry = async {
+                        let mut server = TcpStream::connect(&server).await.unwrap();
+                        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                    };
+                    tokio::select! {
+                        biased;
+                        _ = cut.wait_for(|is_cut| *is_cut) => {}
+                        () = carry => {}
+                    }
+                });
+            }
+        });
+        Line { kubeconfig, is_cut }
+    }
+}
+
+#[test]
+fn volume_of_a_minicluster_deleted_unseen_is_deleted_after_the_next_list() {
+    test("relist", async |fixture| {
+        let is_too_old = Arc::new(AtomicBool::new(false));
+        let too_old = is_too_old.clone();
+        let calls = Calls::with_faults(move |call: &Call| {
+            // The first watch afterwards: the API server has forgotten the past.
+            let is_watch = call.verb == "watch" && call.resource == "miniclusters";
+            (is_watch && too_old.swap(false, Ordering::SeqCst)).then_some(Fault::Answer(410))
+        });
+        let line = Line::to(&operator_kubeconfig()).await;
+        let operator = fixture.operator_as(&line.kubeconfig, calls, |_| {}).await;
+        let volume = async |name: &str| {
+            let api: Api<PersistentVolume> = Api::all(fixture.client.clone());
+            api.get_opt(&format!("{}.{name}.data", fixture.namespace)).await.unwrap()
+        };
+        for name in ["goes", "comes-again"] {
+            fixture.create(name, spec()).await.unwrap();
+            fixture.pods(name, 1).await;
+            volume(name).await.expect("its volume");
+        }
+        line.is_cut.send_replace(true);
+        for name in ["goes", "comes-again"] {
+            fixture.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
+            until("it is gone", async || {
+                fixture.reap(name).await;
+                fixture.api::<MiniCluster>().get_opt(name).await.unwrap().is_none().then_some(())
+            })
+            .await;
+        }
+        // Pauses have grown as long as they become.
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        is_too_old.store(true, Ordering::SeqCst);
+        let begin = Instant::now();
+        line.is_cut.send_replace(false);
+        fixture.create("comes-again", spec()).await.unwrap();
+        fixture.create("new", json!({ "size": 1 })).await.unwrap();
+        fixture.when("new", "seen", |status| status["phase"].is_string()).await;
+        assert!(begin.elapsed() < Duration::from_secs(10), "the list was stale for {:?}", begin.elapsed());
+        until("the volume is gone", async || {
+            fixture.reap("goes").await;
+            volume("goes").await.is_none().then_some(())
+        })
+        .await;
+        until("the one of the same name starts", async || {
+            fixture.reap("comes-again").await;
+            (fixture.all_pods("comes-again").await.len() == 1).then_some(())
+        })
+        .await;
+        fixture.when("comes-again", "running", |status| status["reason"].is_null() && status["size"] == 1).await;
+        operator.stop().await;
+    });
+}
