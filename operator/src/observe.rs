@@ -19,6 +19,7 @@ use pod_end::loss;
 use storage::Orphan;
 
 pub mod cluster;
+pub mod deleted;
 pub mod job;
 pub mod node;
 mod objects;

@@ -235,6 +235,11 @@ impl PodPaths {
         self.at("config/restful")
     }
 
+    /// The note that the container which runs Flux has ended by itself.
+    pub fn ended_note(&self) -> String {
+        self.at("config/ended")
+    }
+
     pub fn run_dir(&self) -> String {
         self.at("config/run/flux")
     }

@@ -22,6 +22,7 @@ use crate::health::log;
 use crate::health::panics;
 use crate::labels;
 use crate::observe::cluster::{self, Cluster};
+use crate::observe::deleted::{Deleted, Deletions, Propagation};
 use crate::observe::job::{JobObject, JobSeen};
 use crate::observe::node::{NodeInfo, NodeObject, NodeState};
 use crate::observe::partial::Partial;
@@ -45,6 +46,8 @@ pub struct Outlets {
     pub unlabelled: mpsc::UnboundedSender<Unlabelled>,
     /// Volumes whose MiniClusters may be gone.
     pub orphans: mpsc::UnboundedSender<Orphan>,
+    /// Jobs whose MiniClusters are deleted.
+    pub deleted: mpsc::UnboundedSender<Deleted>,
     /// Number of kinds whose first list is complete.
     pub synced: Arc<watch::Sender<usize>>,
 }
@@ -118,10 +121,21 @@ pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
     // Generation of the spec, and hash of what is for a queue, as last seen: our own status patches are no news. A
     // deletion raises the generation, too; labels and annotations do not.
     let mut last_seen: HashMap<String, (Option<i64>, u64)> = HashMap::new();
+    let mut deletions = Deletions::default();
+    let tell = |index: &Index, outlets: &Outlets, cluster: &Cluster, propagation: Option<Propagation>| {
+        let (key, uid) = (Key::of(cluster.meta()), cluster.uid().unwrap_or_default());
+        if let Some(propagation) = propagation
+            && !cluster::is_managed_elsewhere(cluster)
+            && let Some(job) = index.job(&key).filter(|job| job.is_of(&uid))
+        {
+            let _ = outlets.deleted.send(Deleted { cluster: key, job: job.uid, propagation });
+        }
+    };
     let drive = events.for_each(move |event| {
         match event {
             Ok(Event::Apply(cluster) | Event::InitApply(cluster)) => {
                 let metadata = cluster.meta();
+                tell(&index, &outlets, &cluster, deletions.seen(metadata));
                 let now = (metadata.generation, cluster::queueing_hash(&cluster));
                 if last_seen.insert(cluster.uid().unwrap_or_default(), now) != Some(now) {
                     outlets.wake([Key::of(metadata)], true);
@@ -130,6 +144,7 @@ pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
             Ok(Event::Delete(cluster)) => {
                 let uid = cluster.uid().unwrap_or_default();
                 last_seen.remove(&uid);
+                tell(&index, &outlets, &cluster, deletions.gone(cluster.meta()));
                 for orphan in index.orphans(&uid) {
                     let _ = outlets.orphans.send(orphan);
                 }

@@ -32,6 +32,7 @@ use crate::reconcile::render::hidden_secret::HiddenSecret;
 use crate::reconcile::render::overlaid::{Cover, Overlaid};
 use crate::reconcile::render::services::Member;
 
+mod deletion;
 mod events;
 pub mod gang;
 pub mod headless;

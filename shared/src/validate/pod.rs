@@ -87,7 +87,7 @@ fn tolerations(tolerations: &[Toleration], report: &mut Report) {
 
 /// A pod's securityContext in Kubernetes' shape; None if it is empty.
 fn security_context(context: Option<Value>, report: &mut Report) -> Option<Value> {
-    let context = context.filter(|context| !context.is_null())?;
+    let context = context.filter(|it| !it.is_null() && it.as_object().is_none_or(|fields| !fields.is_empty()))?;
     if !context.is_object() {
         report.problem("spec.pod.securityContext", "must be an object, as Kubernetes' securityContext of a pod");
         return Some(context);

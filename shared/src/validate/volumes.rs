@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::fields::{absolute, object_name};
+use super::fields::{absolute, drop_empty, object_name};
 use super::flux::OWN_VOLUMES;
 use super::report::Report;
 use super::{Mount, ViewContainer, VolumeSource};
@@ -30,7 +30,7 @@ pub(super) fn check(
 ) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = Vec::new();
     let existing = container.existing_volumes.iter().map(|(name, volume)| (name, existing(volume), "existingVolumes"));
-    let own = container.volumes.iter().map(|(name, volume)| (name, volume.clone(), "volumes"));
+    let own = container.volumes.iter().map(|(name, volume)| (name, given_fields(volume), "volumes"));
     for (name, volume, list) in own.chain(existing) {
         let field = format!("{field}.{list}[{name}]");
         check_name(&field, name, report);
@@ -70,6 +70,22 @@ pub(super) fn check_name(field: &str, name: &str, report: &mut Report) {
     if OWN_VOLUMES.contains(&name) {
         report.problem(field, "this name is reserved for the operator: choose another");
     }
+}
+
+/// The volume without its empty texts.
+fn given_fields(volume: &Volume) -> Volume {
+    let mut volume = volume.clone();
+    drop_empty(&mut [
+        &mut volume.path,
+        &mut volume.host_path,
+        &mut volume.empty_dir_medium,
+        &mut volume.claim_name,
+        &mut volume.config_map_name,
+        &mut volume.secret_name,
+        &mut volume.csi_driver,
+    ]);
+    volume.empty_dir_size_limit = volume.empty_dir_size_limit.filter(|limit| !limit.0.is_empty());
+    volume
 }
 
 fn existing(volume: &ExistingVolume) -> Volume {
@@ -196,6 +212,7 @@ fn mount_path(field: &str, volume: &Volume, source: &VolumeSource, report: &mut 
     match source {
         VolumeSource::EmptyDir { memory: true, .. } => {
             if !path.is_empty() && path != SHARED_MEMORY {
+                report.take(format!("{field}.path"), absolute(path))?;
                 report.notice(format!("{field}.path"), format!("is not used: memory is mounted at {SHARED_MEMORY}"));
             }
             Some(SHARED_MEMORY.to_owned())
