@@ -275,6 +275,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
         &[
             "session",
             "shell_state",
+            "last_errors",
             "shell",
             "start_record",
             "broker_end",
