@@ -54,6 +54,11 @@ pub const CONDITIONS: &[ConditionType] = &[
         "a handle is shared, or a storage class does not exist",
     ),
     condition("ArchiveSaved", "the archive was saved; absent without `archive`", "it was not saved and is unchanged"),
+    condition(
+        "PostSucceeded",
+        "`post` ended with exit code 0 in the lead's pod; absent without `post`, and before it is known",
+        "`post` failed in a pod: the message has its last error. The job's result stands",
+    ),
     condition("CleanedUp", "`cleanupPods` has deleted pods and volumes; otherwise absent", ""),
     condition("OperatorPanicked", "this MiniCluster triggers a bug in the operator; otherwise absent", ""),
 ];
@@ -126,6 +131,7 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Progress, "Suspended", "the Job is suspended: it has no pods"),
     reason(Of::Progress, "Completed", "the job ended with exit code 0"),
     reason(Of::Progress, "Saved", "the archive was saved"),
+    reason(Of::Progress, "PostCompleted", "`post` ended with exit code 0"),
     reason(Of::Progress, "None", "no specific reason"),
     reason(Of::Spec, "Valid", "every field can be used"),
     reason(Of::Spec, "ValidWithNotes", "every field can be used, but one may not have the effect that was meant"),
@@ -203,6 +209,7 @@ pub const REASONS: &[Reason] = &[
     reason(Of::End, "Signalled", "a signal ended the command"),
     reason(Of::End, "OOMKilled", "the container used more memory than its limit (set by Kubernetes)"),
     reason(Of::End, "SnippetFailed", "a snippet of `commands` has failed"),
+    reason(Of::End, "PostFailed", "`post` failed in a pod; the job's result stands"),
     reason(Of::End, "Stopped", "the pod was stopped before its program had ended"),
     reason(Of::End, "DeadlineExceeded", "`deadlineSeconds` exceeded"),
     reason(Of::End, "JobFailed", "the Job has failed, and no pod is left that shows why"),

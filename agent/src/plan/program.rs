@@ -183,7 +183,7 @@ fn flags(resolved: &Resolved) -> Vec<String> {
     flags
 }
 
-pub fn script_path(resolved: &Resolved) -> String {
+fn script_path(resolved: &Resolved) -> String {
     resolved.paths.script("job")
 }
 

@@ -8,7 +8,7 @@ use flux_shared::command_words::Word;
 
 use super::identity::account_by;
 use super::shell_quote::word;
-use super::{Launch, Resolved, options, program};
+use super::{Launch, Resolved, options};
 
 /// The working directory as `init` leaves it.
 pub const DIRECTORY: &str = "workdir";
@@ -77,7 +77,7 @@ fn join(words: impl Iterator<Item = String>) -> String {
 fn command_of(resolved: &Resolved) -> String {
     match &resolved.spec.runner.program {
         Program::Submit { words } | Program::Launcher { words } => join(words.iter().map(word)),
-        Program::Script { .. } => program::script_path(resolved),
+        Program::Script { .. } => resolved.paths.script("job"),
         Program::Batch { lines } => lines.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n"),
         Program::BatchRaw { text } => text.clone(),
         Program::Persistent | Program::Diagnostics => String::new(),

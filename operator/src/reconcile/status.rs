@@ -29,6 +29,7 @@ mod conditions;
 pub mod events;
 mod outcome;
 pub mod patch;
+mod post;
 
 use outcome::Outcome;
 
@@ -36,6 +37,8 @@ use outcome::Outcome;
 pub(crate) const VOLUMES_VALID: &str = "VolumesValid";
 /// The condition that the archive was saved, if one is asked for and the result is known.
 pub(crate) const ARCHIVE_SAVED: &str = "ArchiveSaved";
+/// The condition that no pod's `post` has failed.
+pub(crate) const POST_SUCCEEDED: &str = "PostSucceeded";
 /// The reason of condition Valid if the spec was changed after the Job was created from it.
 pub(crate) const CHANGED_TOO_LATE: &str = "ChangedTooLate";
 /// The condition that the operator panicked at this MiniCluster.
@@ -94,7 +97,7 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
     if is_finished(inputs.previous) {
         return after_the_end(inputs, &facts);
     }
-    let outcome = outcome::outcome(inputs, &facts);
+    let outcome = post::added(outcome::outcome(inputs, &facts), inputs);
     // A lead that was stopped for a suspension has not ended the job, nor has one that is created again.
     let is_suspended = inputs.job.is_some_and(|job| job.suspended && !job.is_finished());
     let lead_exit = lead_exit(inputs, &facts).filter(|_| !is_suspended);

@@ -234,7 +234,7 @@ block! {
         pub quiet: bool,
         /// A command that fails in a snippet before the program ends the pod with its exit code (errexit and pipefail).
         /// false: the failure is reported and ignored. true, written out: `post` is strict as well, and its failure on the
-        /// lead turns a job's 0 into its exit code. Default: true, unless the installation sets another (`strictSnippets`).
+        /// lead turns a job's 0 into its exit code. Default: true, unless the installation sets another (`snippets.strict`).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub strict: Option<bool>,
         /// Report the wall time of flux start and of the job (lines that begin with FLUXTIME).

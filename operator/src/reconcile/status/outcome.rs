@@ -248,11 +248,16 @@ fn ended_at(pod: &PodSeen) -> Option<k8s_openapi::jiff::Timestamp> {
     pod.exit.as_ref().and_then(|exit| exit.at).or(init)
 }
 
-fn of_pod(pod: &PodSeen) -> Outcome {
-    let place = match pod.index {
+/// A pod in messages.
+pub(super) fn place_of(pod: &PodSeen) -> String {
+    match pod.index {
         0 => "the lead (index 0)".to_owned(),
         index => format!("the pod of index {index}"),
-    };
+    }
+}
+
+fn of_pod(pod: &PodSeen) -> Outcome {
+    let place = place_of(pod);
     if pod.unseen_end().is_some() {
         let lost = pod_end::loss(pod);
         return Outcome::new(lost.reason.clone(), restart::describe_loss(&lost));
@@ -306,7 +311,6 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
 /// The outcome from the agent's termination message, unless the program alone ended.
 fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
     let words = if said.message.is_empty() { String::new() } else { format!(": {}", said.message) };
-    let before = said.program_code.filter(|code| *code != 0);
     match said.by {
         Ender::Agent => {
             let reason = said.category.map_or_else(|| "AgentFailed".to_owned(), |category| pascal(category.name()));
@@ -314,15 +318,13 @@ fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
         }
         Ender::Snippet => {
             let name = said.snippet.as_deref().unwrap_or("of the container");
-            let of_snippet = format!("snippet {name} ended with exit code {}{words}", said.code);
-            Some(match before {
-                // Both are reported, the program's first.
-                Some(code) => Outcome::new(
-                    "NonZeroExitCode",
-                    format!("the program of {place} ended with exit code {code}; after it, {of_snippet}"),
-                ),
-                None => Outcome::new("SnippetFailed", format!("{of_snippet} in {place}")),
-            })
+            let error = match said.snippet_error.as_str() {
+                "" => String::new(),
+                error => format!(": {error}"),
+            };
+            let remedy = if said.message.is_empty() { String::new() } else { format!(". {}", said.message) };
+            let told = format!("the snippet {name} of {place} ended with exit code {}{error}{remedy}", said.code);
+            Some(Outcome::new("SnippetFailed", told))
         }
         Ender::Stop => {
             Some(Outcome::new("Stopped", format!("{place} was stopped before its program had ended{words}")))

@@ -139,14 +139,32 @@ fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
             vec![said(
                 0,
                 Termination {
-                    program_code: Some(7),
-                    snippet: Some("post".into()),
+                    snippet: Some("pre".into()),
+                    snippet_code: Some(3),
+                    snippet_error: "cat: /x: No such file or directory".into(),
+                    message: "To continue after a command that fails, set logging.strict: false.".into(),
                     ..Termination::new(Ender::Snippet, 3)
                 },
             )],
             Some(0),
+            "SnippetFailed",
+            "the snippet pre of the lead (index 0) ended with exit code 3: cat: /x: No such file or directory. To \
+             continue after a command that fails, set logging.strict: false.",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![said(
+                0,
+                Termination {
+                    program_code: Some(7),
+                    snippet: Some("post".into()),
+                    snippet_code: Some(3),
+                    ..Termination::new(Ender::Program, 7)
+                },
+            )],
+            Some(0),
             "NonZeroExitCode",
-            "the program of the lead (index 0) ended with exit code 7; after it, snippet post ended with exit code 3",
+            "the lead (index 0) ended with exit code 7; post of the lead (index 0) ended with exit code 3",
         ),
     ]);
 }
@@ -281,4 +299,52 @@ fn exit_code_that_nobody_saw_is_not_told() {
     let status = observation.status();
     assert_eq!((status.exit_code, status.reason.as_deref()), (None, Some("LeadLost")), "{status:#?}");
     assert!(status.message.unwrap().contains("NodeRestarted"));
+}
+
+#[test]
+fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
+    let post = |mut pod: PodSeen, code: u8| {
+        let program_code = (pod.index == 0).then_some(0);
+        let exit = pod.exit.as_mut().unwrap();
+        exit.said = Some(Termination {
+            program_code,
+            snippet: (code != 0).then(|| "post".to_owned()),
+            snippet_code: (code != 0).then_some(code),
+            snippet_error: if code == 0 { String::new() } else { "cat: /tmp/out: No such file or directory".into() },
+            ..Termination::new(Ender::Program, 0)
+        });
+        pod
+    };
+    let container = "containers: [{image: app, command: 'true', commands: {post: cat /tmp/out}}]";
+    let told = |codes: [u8; 3], spec: &str| {
+        let mut observation = observation(&format!("size: 3\n{spec}"));
+        observation.job = Some(job(3));
+        observation.pods = vec![ready(0), ready(1), ready(2)];
+        let running = observation.status();
+        assert_eq!(condition(&running, POST_SUCCEEDED), None, "nobody knows yet");
+        let complete = failed("SuccessPolicy", "");
+        observation.job = Some(JobSeen { complete: complete.clone(), ..job(3) });
+        observation.pods = codes.iter().zip(0..).map(|(code, index)| post(ended(index, 0, 5), *code)).collect();
+        observation.previous = running.clone();
+        let after = observation.status();
+        assert_eq!((after.exit_code, is(&after, "Complete")), (Some(0), true));
+        let events = events::events(&running, &after);
+        let found = condition(&after, POST_SUCCEEDED).map(|it| (it.status.clone(), it.message.clone()));
+        let warned = events.iter().filter(|event| event.reason == "PostFailed").count();
+        assert_eq!(warned, usize::from(found.as_ref().is_some_and(|(status, _)| status == "False")));
+        observation.previous = after.clone();
+        observation.pods.clear();
+        let later = observation.status();
+        assert_eq!(condition(&later, POST_SUCCEEDED), condition(&after, POST_SUCCEEDED), "when the pods are gone");
+        assert_eq!(later.message, after.message);
+        (found, after.message.unwrap())
+    };
+    let text = |status: &str, message: &str| Some((status.to_owned(), message.to_owned()));
+    let succeeded = "the job ended with exit code 0";
+    assert_eq!(told([0, 0, 0], container), (text("True", "post ended with exit code 0"), succeeded.to_owned()));
+    assert_eq!(told([0, 0, 0], ""), (None, succeeded.to_owned()));
+    let one = "post of the pod of index 1 ended with exit code 2: cat: /tmp/out: No such file or directory";
+    assert_eq!(told([0, 2, 0], container), (text("False", one), format!("{succeeded}; {one}")));
+    let both = format!("{one} (and 1 more pod)");
+    assert_eq!(told([0, 2, 1], container), (text("False", &both), format!("{succeeded}; {both}")));
 }
