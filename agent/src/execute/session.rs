@@ -265,14 +265,6 @@ mod tests {
     }
 
     #[test]
-    fn values_keep_their_bytes_inside_of_a_word() {
-        let latin = OsString::from_vec(b"a\xffb".to_vec());
-        let session = Session::new([("P".into(), latin)].into(), "/".into());
-        let word = flux_shared::command_words::split("\"x$P/$NONE\"").unwrap().words.remove(0);
-        assert_eq!(session.resolve(&word).as_bytes(), b"xa\xffb/");
-    }
-
-    #[test]
     fn what_was_appended_is_withdrawn_and_the_users_own_stays() {
         let withdrawn = |path: &str| {
             let mut session = session(&[("PATH", path)]);
@@ -284,6 +276,14 @@ mod tests {
         assert_eq!(withdrawn("/view/bin:/bin:/view/bin").as_deref(), Some("/view/bin:/bin"), "put first by a snippet");
         assert_eq!(withdrawn("/bin:/view/bin2:/view").as_deref(), Some("/bin:/view/bin2:/view"));
         assert_eq!((withdrawn("/view/bin"), withdrawn("/view/bin:/x").as_deref()), (None, Some("/view/bin:/x")));
+    }
+
+    #[test]
+    fn values_keep_their_bytes_inside_of_a_word() {
+        let latin = OsString::from_vec(b"a\xffb".to_vec());
+        let session = Session::new([("P".into(), latin)].into(), "/".into());
+        let word = flux_shared::command_words::split("\"x$P/$NONE\"").unwrap().words.remove(0);
+        assert_eq!(session.resolve(&word).as_bytes(), b"xa\xffb/");
     }
 
     #[test]
