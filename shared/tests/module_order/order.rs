@@ -288,6 +288,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "session",
             "broker_options",
             "shell_state",
+            "last_errors",
             "shell",
             "start_record",
             "broker_end",
