@@ -189,11 +189,6 @@ enum Command {
         #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
-    /// Exit with 0 if the caller may write to a folder, else with 1
-    #[command(hide = true)]
-    MayWrite {
-        path: PathBuf,
-    },
     /// Tell the agent the state of the shell that runs this
     #[command(hide = true)]
     SnippetState {
@@ -263,7 +258,6 @@ impl Cli {
             }
             Command::Restful(args) => log_failure(restful::run(&args)),
             Command::AsFlux { place, command } => log_failure(commands::as_flux(&as_entrypoint(place), &command)),
-            Command::MayWrite { path } => crate::system::identity::may_write(&path),
             Command::SnippetState { output, status, as_flux, broker_options } => {
                 let failed = |error| Failure::internal(format!("failed to report the shell's state: {error}"));
                 let reported = execute::shell_state::report(&output, &status, &as_flux, &broker_options);

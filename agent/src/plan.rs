@@ -29,6 +29,7 @@ mod munge;
 mod node_network;
 mod notices;
 mod options;
+mod own_paths;
 mod program;
 mod python;
 mod resolved;
@@ -131,7 +132,10 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
         ContainerRole::Sidecar(name) => spec.sidecars.get(name).map(|sidecar| sidecar.command.as_deref().unwrap_or("")),
         ContainerRole::Runner => None,
     };
-    let steps = snippets::in_one_shell(&resolved, steps, command)?;
+    let mut steps = snippets::in_one_shell(&resolved, steps, command)?;
+    if matches!(container, ContainerRole::Runner) {
+        steps.extend(sidecar::note_end(&resolved));
+    }
     let logging = &spec.logging;
     Ok(Plan {
         version: VERSION,

@@ -168,6 +168,11 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Start, "BrokersNotReady", "too few brokers are ready; after 20 s the message says what they wait for"),
     reason(
         Of::Start,
+        "SizeBelowQuorum",
+        "`size` was lowered below the number of brokers that the command waits for before it starts",
+    ),
+    reason(
+        Of::Start,
         "Queued",
         "the MiniCluster waits in a queue, or for more pods: the message has the queue's name and Kueue's reason",
     ),
@@ -187,7 +192,11 @@ pub const REASONS: &[Reason] = &[
         "another gang is being placed: on Kubernetes 1.35 the operator creates gangs one after the other",
     ),
     reason(Of::Start, "WaitingForPrevious", "an object of an earlier MiniCluster of this name is still being deleted"),
-    reason(Of::Start, "WaitingForPods", "pods of a deleted Job still run"),
+    reason(
+        Of::Start,
+        "WaitingForPods",
+        "pods of a deleted Job, or of an earlier MiniCluster of this name, may still run",
+    ),
     reason(Of::Start, "SecretDeleted", "a Secret that new pods need was deleted"),
     reason(Of::Start, "Unschedulable", "no node has room for a pod or fits it (set by Kubernetes)"),
     reason(Of::Start, "SchedulingGated", "a pod has a scheduling gate, for example set by a queue (set by Kubernetes)"),
@@ -205,6 +214,11 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Start, "FailedMount", "a volume could not be mounted (set by Kubernetes)"),
     reason(Of::Start, "NotStarted", "the lead's pod ended before its program had started"),
     reason(Of::Start, "InitFailed", "one of the agent's init containers has failed"),
+    reason(
+        Of::End,
+        "SidecarStillRuns",
+        "the job ended with exit code 0, and a container that is not the MiniCluster's keeps a pod alive",
+    ),
     reason(Of::End, "NonZeroExitCode", "the command ended with an exit code other than 0"),
     reason(Of::End, "Signalled", "a signal ended the command"),
     reason(Of::End, "OOMKilled", "the container used more memory than its limit (set by Kubernetes)"),

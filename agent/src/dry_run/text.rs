@@ -206,7 +206,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         }
         Step::Daemon { argv } => first(&format!("start {}, which goes to the background", argv.join(" "))),
         Step::Give { path, owner } => {
-            first(&format!("change the owner of {} to {}, unless it is on a volume", quote(path), ids(owner)));
+            first(&format!("change the owner of {} to {}, unless they can write to it", quote(path), ids(owner)));
         }
         Step::Directory { path, mode, owner } => {
             first(&format!("directory {} {:04o} {}", quote(path), mode.0, ids(owner)))
@@ -270,6 +270,10 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         Step::LeadLost { .. } => {
             first("an earlier pod of this lead was lost: wait until the operator restarts the MiniCluster");
         }
+        Step::Linger { note, seconds } => {
+            first(&format!("a stop up to {seconds} s after {} was written waits for the command to end", quote(note)));
+        }
+        Step::NoteEnd { note } => first(&format!("file {}, unless it was told to stop", quote(note))),
         Step::Stay => first("stay until the pod ends"),
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::error::RenderError;
 use super::{Content, Mode, Owner, PlanError, Planned, Resolved, Step, discovery, hosts, scheduler};
-use crate::known_paths::SYSTEM_CONFIG;
+use crate::known_paths::{SYSTEM_CONFIG, SYSTEM_RUN};
 
 /// The directories that are the agent's own.
 pub fn own_directories(resolved: &Resolved) -> Vec<Planned> {
@@ -59,14 +59,15 @@ pub fn config(resolved: &Resolved) -> Result<Planned, PlanError> {
 /// Links from the files' paths in the first documents to where they are. With a view they were made when it was
 /// brought in; without one they may have been made by the agent's installer.
 pub fn documented_links(resolved: &Resolved) -> Vec<Planned> {
+    let mut links = socket_link(resolved);
     if resolved.spec.view.enabled {
-        return Vec::new();
+        return links;
     }
-    let links = VIEW_LINKS.into_iter().map(|link| {
+    links.extend(VIEW_LINKS.into_iter().map(|link| {
         let (path, target) = resolved.paths.link(link);
         Planned::with(&[], Step::Link { path, target })
-    });
-    links.collect()
+    }));
+    links
 }
 
 /// The link at Design 3.3's path of the broker's configuration, if it can be made: the folder, or the file in one that
@@ -82,6 +83,22 @@ pub fn system_link(resolved: &Resolved) -> Option<Planned> {
         false => (SYSTEM_CONFIG.to_owned(), config, "/etc"),
     };
     facts.is_writable(place).then(|| Planned::with(&["etc"], Step::Link { path, target }))
+}
+
+/// The link at v1alpha1's path of the broker's socket, if it can be made. (The folder is a real one: a link to the socket's
+/// own folder would make the second link one to itself.)
+fn socket_link(resolved: &Resolved) -> Vec<Planned> {
+    let facts = resolved.facts;
+    let is_there = facts.is_present(SYSTEM_RUN);
+    let can_be_made = facts.is_writable(if is_there { SYSTEM_RUN } else { "/run" });
+    if !resolved.is_system_like() || resolved.spec.flux.disable_socket || !can_be_made {
+        return Vec::new();
+    }
+    let owner = resolved.agent_owner();
+    let folder = Step::Directory { path: SYSTEM_RUN.to_owned(), mode: Mode(0o755), owner };
+    let link = Step::Link { path: format!("{SYSTEM_RUN}/local"), target: resolved.paths.socket() };
+    let folder = (!is_there).then(|| Planned::with(&["run", "uid"], folder));
+    folder.into_iter().chain([Planned::with(&["run"], link)]).collect()
 }
 
 #[derive(Serialize)]
@@ -163,8 +180,8 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
         access: Access { allow_guest_user: true, allow_root_owner: true },
         bootstrap: bootstrap(resolved),
         resource: resource(resolved),
-        // Unset: Flux's default of five minutes. A lead on a busy node may be silent for long, and the agent notices one
-        // that is gone.
+        // Unset: Flux's default of five minutes. A lead on a busy node may be silent for long; a shorter one failed
+        // healthy jobs.
         heartbeat: resolved.spec.flux.heartbeat_timeout.clone().map(|timeout| Heartbeat { timeout }),
         modules: scheduler::chosen(resolved)?
             .map(|kind| Modules { alternatives: Alternatives { sched: scheduler::module(kind) } }),

@@ -5,8 +5,8 @@ use flux_shared::command_words::Word;
 
 use super::resolved::hold_stop;
 use super::{
-    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, node_network, options, python,
-    runner, snippets, topology, user,
+    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, node_network, options, own_paths,
+    python, runner, snippets, topology, user,
 };
 
 /// How often a follower's broker is started again before the pod gives up.
@@ -77,6 +77,8 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
     let mut facts = vec![resolved.flux_fact(), "grace_period"];
     facts.extend(parent.iter().map(|_| "cluster_domain"));
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
+    let mut environment = own_paths::changes(resolved);
+    environment.extend([python::variable(resolved), node_network::variable(resolved)].into_iter().flatten());
     let launch = Launch {
         label: "fluxstart",
         part: Part::Follower,
@@ -84,7 +86,7 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         argv,
         program: Vec::new(),
         run_as,
-        environment: [python::variable(resolved), node_network::variable(resolved)].into_iter().flatten().collect(),
+        environment,
         stdout: Stdout::Inherit,
         signals: runner::signals(&runner.prefix),
         drain,

@@ -6,7 +6,7 @@ use flux_shared::command_words::Word;
 use super::program::{self, Initial};
 use super::{
     AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, node_network,
-    options, python, resources, runner, snippets, user,
+    options, own_paths, python, resources, runner, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
@@ -78,7 +78,9 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     };
     let run_as = user::run_as(resolved);
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
+    let mut environment = own_paths::changes(resolved);
     let told = [python::variable(resolved), discovery::broker_variable(resolved), node_network::variable(resolved)];
+    environment.extend(told.into_iter().flatten());
     let launch = Launch {
         label: "fluxstart",
         part: Part::Lead,
@@ -86,7 +88,7 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
         options: Some(own_options),
         program: initial.program,
         run_as,
-        environment: told.into_iter().flatten().collect(),
+        environment,
         stdout: initial.stdout,
         signals: runner::signals(prefix),
         socket: runner::socket(resolved),
@@ -134,6 +136,7 @@ fn wrapper(resolved: &Resolved) -> Vec<String> {
     words.extend(waits_for_jobs.then(|| "--jobs".into()));
     words.extend(python::kept_from_program(resolved));
     words.extend(node_network::kept_from_program(resolved));
+    words.extend(own_paths::given_to_program(resolved));
     words.push("--".into());
     words
 }

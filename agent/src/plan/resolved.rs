@@ -166,12 +166,17 @@ pub fn time_to_end(resolved: &Resolved) -> f64 {
 
 /// A follower's patience with a lead that is to end the instance, in seconds: longer than the lead gives its program.
 pub fn hold_stop(facts: &Facts) -> f64 {
-    share(facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD), 0.9)
+    grace_share(facts, 0.9)
 }
 
 /// Seconds after a stop when what has not ended is killed, shortly before the kubelet would kill the agent, too.
 pub fn kill_after(facts: &Facts) -> Option<f64> {
     facts.grace_period.map(|grace| share(grace, 0.95))
+}
+
+/// This share of the pod's grace period, in seconds.
+pub fn grace_share(facts: &Facts, of_it: f64) -> f64 {
+    share(facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD), of_it)
 }
 
 /// A share of the grace period, in seconds with whole milliseconds.

@@ -31,8 +31,8 @@ pub enum Step {
     User { name: String, uid: u32, gid: u32, home: String },
     /// Give the user the password that stands in the file, as its SHA-512 crypt in /etc/shadow.
     Password { user: String, source: String },
-    /// Make the owner able to write to a directory: one of the image's becomes theirs; a volume's stays as it is, with
-    /// a warning if they cannot write to it. A missing one is no error.
+    /// Make the owner able to write to a directory: one that they cannot write to becomes theirs, unless it is the
+    /// system's, or on a volume and somebody else's. Then it is a warning. A missing one is no error.
     Give { path: String, owner: Owner },
     /// Start a program that goes to the background by itself. A failure is logged and ignored.
     Daemon { argv: Vec<String> },
@@ -73,6 +73,10 @@ pub enum Step {
     PrepareArchive { dump: String, leftovers: String, owner: Owner },
     /// After the broker has ended: put the dump in the archive's place, if it is whole and the broker ended well.
     PublishArchive { from: String, to: String },
+    /// From here on, a stop that follows the end of Flux is held back: until `seconds` after the note was written.
+    Linger { note: String, seconds: f64 },
+    /// Write the note that this container has ended by itself; after a stop, none.
+    NoteEnd { note: String },
     /// Stay until told to stop, although the work is done: Kubernetes would start a sidecar again.
     Stay,
 }

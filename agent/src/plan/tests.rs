@@ -61,6 +61,8 @@ fn outline(plan: &Plan) -> Vec<String> {
             Step::Launch(_) => "launch".into(),
             Step::PrepareArchive { .. } => "prepare-archive".into(),
             Step::PublishArchive { .. } => "publish-archive".into(),
+            Step::Linger { seconds, .. } => format!("linger {seconds}"),
+            Step::NoteEnd { .. } => "note-end".into(),
             Step::Stay => "stay".into(),
         })
         .collect()

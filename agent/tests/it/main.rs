@@ -22,6 +22,7 @@ mod job;
 mod live;
 mod local;
 mod output;
+mod own_paths;
 mod pid1;
 mod public;
 mod python;

@@ -18,6 +18,7 @@
 )]
 
 mod archive;
+mod book;
 mod broker;
 mod configuration;
 mod jobs;

@@ -122,7 +122,7 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
         container_restarts: restarts.container_restarts,
         restarts: restarts.restarts,
         lost_pods: previous.lost_pods.clone(),
-        job_uid: job_uid(inputs),
+        job_uid: job_uid(inputs, &conditions),
         users_secret: secret(inputs, |cluster, uid| {
             (!cluster.users.is_empty()).then(|| names::users_secret(&cluster.name, uid))
         })
@@ -211,9 +211,11 @@ fn start_time(inputs: &Inputs) -> Option<String> {
 }
 
 /// Uid of the current or last Job, unless it was given up.
-fn job_uid(inputs: &Inputs) -> Option<String> {
+fn job_uid(inputs: &Inputs, now: &[Condition]) -> Option<String> {
+    // It is about to be replaced by one that copies the view.
+    let cannot_mount = now.iter().any(|it| it.type_ == VIEW_MOUNTED && it.status == "False");
     match inputs.job {
-        Some(job) if restart::is_given_up(inputs.previous, job) => None,
+        Some(job) if restart::is_given_up(inputs.previous, job) || (job.mounts_view && cannot_mount) => None,
         Some(job) => Some(job.uid.clone()),
         None => inputs.previous.job_uid.clone(),
     }

@@ -191,6 +191,11 @@ pub struct MiniClusterSpec {
 }
 
 impl MiniClusterSpec {
+    /// Whether `containers[i]` runs Flux: a single container always does.
+    pub fn runs_flux(&self, i: usize) -> bool {
+        self.containers.len() == 1 || self.containers.get(i).is_some_and(|container| container.run_flux == Some(true))
+    }
+
     /// Whether somebody else serves it: an operator of this name leaves it alone.
     pub fn is_managed_elsewhere(&self) -> bool {
         self.managed_by.as_deref().is_some_and(|name| !name.is_empty() && name != MANAGER)
@@ -203,6 +208,7 @@ block! {
         /// A file on a volume that outlives the pods. Restored at the start if it exists. Saved at the end and on a stop:
         /// written to a file beside it, which replaces it once complete. The suffix selects the format: .tar, .tgz, .tar.gz,
         /// .tar.bz2, .tar.xz or .zip.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
         pub path: String,
     }
 }

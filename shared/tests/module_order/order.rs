@@ -94,10 +94,13 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "cli",
         ],
     ),
-    ("operator/src/controller", &["own_task", "health"]),
+    ("operator/src/controller", &["own_task", "health", "background"]),
     (
         "operator/src/observe",
-        &["partial", "job", "node", "pod", "service", "storage", "cluster", "pod_end", "workload", "watch"],
+        &[
+            "partial", "job", "node", "pod", "service", "storage", "cluster", "deleted", "pod_end", "objects",
+            "workload", "watch",
+        ],
     ),
     (
         "operator/src/reconcile",
@@ -147,10 +150,10 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "job",
         ],
     ),
-    ("operator/src/reconcile/decide", &["gang_turn", "restart", "ending", "next_action", "silent_wait"]),
+    ("operator/src/reconcile/decide", &["gang_turn", "remaining", "restart", "ending", "next_action", "silent_wait"]),
     ("operator/src/reconcile/decide/restart", &["record"]),
     ("operator/src/reconcile/lookups", &["gangs", "warning"]),
-    ("operator/src/reconcile/apply", &["requests", "events", "gang", "headless", "lead_label", "storage"]),
+    ("operator/src/reconcile/apply", &["requests", "events", "gang", "headless", "lead_label", "deletion", "storage"]),
     ("operator/src/reconcile/status", &["patch", "outcome", "post", "conditions", "events"]),
     (
         "operator/src/health",
@@ -242,6 +245,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "scheduler",
             "restful",
             "python",
+            "own_paths",
             "discovery",
             "archive",
             "curve",
@@ -266,12 +270,15 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "from_environment",
         ],
     ),
-    ("agent/src/wait", &["backoff", "reporter", "resolve", "parent", "tcp_connections", "connection", "socket"]),
-    ("agent/src/flux_rpc", &["message", "connection", "lead_presence", "usage", "departure", "states", "jobs"]),
+    ("agent/src/wait", &["backoff", "reporter", "resolve", "parent", "presence", "socket"]),
+    (
+        "agent/src/flux_rpc",
+        &["message", "connection", "lead_presence", "usage", "departure", "returned_nodes", "states", "jobs"],
+    ),
     ("agent/src/system", &["owner", "elf", "glibc", "mount_table", "netlink", "identity", "raw", "signals", "runtime"]),
     ("agent/src/report", &["failure", "log", "activity", "ending"]),
     ("agent/src/facts", &["error", "host", "key", "process", "network", "cpu", "devices", "python", "view"]),
-    ("agent/src/supervise", &["terminal", "output", "program", "policy", "orphans"]),
+    ("agent/src/supervise", &["hold", "terminal", "output", "program", "policy", "orphans"]),
     (
         "agent/src/execute",
         &[
@@ -300,6 +307,8 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "launch",
         ],
     ),
+    ("agent/src/execute/archive", &["tail"]),
+    ("agent/src/files", &["ownership", "safe_path"]),
     ("agent/src/in_instance", &["command_runner", "program", "accounting", "time", "batch", "diagnostics", "restful"]),
     ("agent/src/view", &["progress", "tree", "copy", "fold", "find", "layout", "link"]),
     (
@@ -313,6 +322,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
         &[
             "repository",
             "waiting",
+            "history",
             "collector",
             "pattern",
             "committed",

@@ -190,7 +190,8 @@ impl Expected {
                 self.put(path, 0o644, self.us, What::File(crate::archive::packed(state)));
             }
             "shell" | "end-shell" | "snippet-resources" | "wait-parent" | "wait-socket" | "prepare-archive"
-            | "stay" => {}
+            | "linger" | "stay" => {}
+            "note-end" => self.put(text(step, "note"), 0o644, self.us, What::File(Vec::new())),
             "once" => {
                 let path = text(step, "record");
                 self.folders(parent(parent(path)));

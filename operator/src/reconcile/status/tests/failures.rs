@@ -3,6 +3,7 @@
 use super::*;
 use crate::reconcile::status::POST_SUCCEEDED;
 use crate::observe::pod_end::{End, end_of};
+use crate::reconcile::status::POST_SUCCEEDED;
 
 #[test]
 fn a_node_that_stops_answering_is_named_and_its_pods_are_not_ready() {
@@ -40,6 +41,8 @@ fn a_node_that_stops_answering_is_named_and_its_pods_are_not_ready() {
         assert_eq!(status.reason.as_deref(), Some("NodeLost"));
         let message = status.message.clone().unwrap();
         assert!(message.contains("mc-0-x") && message.contains("node node-7"), "{message}");
+        assert!(message.contains("only if the machine is off") && !message.contains("5 minutes"), "{message}");
+        assert_eq!(message.contains("has evicted it"), going, "{message}");
         assert_eq!(condition(&status, "JobRunning").unwrap().status, "Unknown");
         assert_eq!(status.phase.as_deref(), Some("Running"), "as far as anybody knows");
         assert!(events::events(&observation.previous, &status).iter().any(|event| event.reason == "NodeLost"));
@@ -300,6 +303,83 @@ fn exit_code_that_nobody_saw_is_not_told() {
     let status = observation.status();
     assert_eq!((status.exit_code, status.reason.as_deref()), (None, Some("LeadLost")), "{status:#?}");
     assert!(status.message.unwrap().contains("NodeRestarted"));
+}
+
+#[test]
+fn restart_that_waits_for_a_dead_node_names_pod_node_and_remedy() {
+    let mut observation = observation("size: 2");
+    let limit = restart::Limit::MaxRestarts;
+    let words = "a follower was lost while the job ran on it";
+    observation.previous =
+        restart::with_counted_restart(&Default::default(), "job", restart::POD_LOST, words, limit, at(NOW));
+    observation.job = Some(JobSeen { deleting: true, ..job(2) });
+    let going = PodSeen { deleting: true, node: Some("worker-2".into()), ..pod(1) };
+    observation.pods = vec![going.clone()];
+    let status = observation.status();
+    assert_eq!(status.reason.as_deref(), Some("PodLost"), "{status:#?}");
+    assert!(status.message.unwrap().contains("pod mc-1 on node worker-2 is being stopped"));
+    observation.pods = vec![PodSeen { lost: true, ..going }];
+    let status = observation.status();
+    assert_eq!(status.reason.as_deref(), Some("NodeLost"));
+    let message = status.message.unwrap();
+    for expected in [words, "mc-1", "worker-2", "only if the machine is off", "out-of-service"] {
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn lost_follower_is_named_by_its_dead_node_or_by_flux() {
+    let lead = || {
+        let word = Termination { node_failure: true, ..Termination::new(Ender::Program, 1) };
+        let mut lead = said(0, word);
+        lead.exit.as_mut().unwrap().message = "node failure on mc-1 (rank 1)".into();
+        lead
+    };
+    let message = |pods: Vec<PodSeen>| {
+        let mut observation = observation("size: 2");
+        observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", "x"), ..job(2) });
+        observation.pods = pods;
+        observation.status().message.unwrap()
+    };
+    assert!(message(vec![lead()]).contains("node failure on mc-1 (rank 1)"));
+    let lost = PodSeen { lost: true, node: Some("worker-3".into()), ..pod(1) };
+    let message = message(vec![lead(), lost]);
+    assert!(message.contains("mc-1") && message.contains("worker-3"), "{message}");
+}
+
+#[test]
+fn size_below_the_quorum_names_the_quorum() {
+    let told = |spec: &str, wanted: u32, pods: Vec<PodSeen>| {
+        let mut observation = observation(spec);
+        observation.job = Some(JobSeen { initial_size: Some(3), ..job(wanted) });
+        observation.pods = pods;
+        let status = observation.status();
+        (status.reason, status.message.unwrap_or_default())
+    };
+    let (reason, message) = told("size: 2\nmaxSize: 3", 2, vec![pod(0), pod(1)]);
+    assert_eq!(reason.as_deref(), Some("SizeBelowQuorum"), "{message}");
+    assert!(message.contains("3 brokers"), "{message}");
+    assert_eq!(told("size: 3", 3, vec![pod(0), pod(1)]).0, None);
+    assert_eq!(told("size: 2\nminSize: 2\nmaxSize: 3", 2, vec![pod(0), pod(1)]).0, None, "as it was told");
+    assert_eq!(told("size: 2\nmaxSize: 3", 2, vec![ready(0), ready(1)]).0, None, "it has begun");
+}
+
+#[test]
+fn container_that_keeps_a_pod_after_the_end_is_named() {
+    let kept = |code: i32| PodSeen { ended: false, kept_by: Some("daprd".into()), ..ended(0, code, 5) };
+    let mut observation = observation("size: 1");
+    observation.job = Some(JobSeen { complete: failed("Completed", ""), has_living_pods: true, ..job(1) });
+    observation.pods = vec![kept(0)];
+    let status = observation.status();
+    assert_eq!((status.reason.as_deref(), status.exit_code), (Some("SidecarStillRuns"), Some(0)), "{status:#?}");
+    assert!(is(&status, "Complete") && status.message.as_ref().unwrap().contains("container daprd"));
+    let none = MiniClusterStatus::default();
+    assert!(events::events(&none, &status).iter().any(|event| event.reason == "SidecarStillRuns"));
+    observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", ""), has_living_pods: true, ..job(1) });
+    observation.pods = vec![kept(7)];
+    let status = observation.status();
+    assert_eq!((status.reason.as_deref(), status.exit_code), (Some("NonZeroExitCode"), Some(7)), "{status:#?}");
+    assert!(status.message.unwrap().contains("container daprd"));
 }
 
 #[test]
