@@ -12,6 +12,7 @@
 mod archive;
 mod attempt;
 mod broker_end;
+mod broker_options;
 mod broker_policy;
 pub mod curve;
 mod executor;
@@ -20,6 +21,7 @@ mod helper_programs;
 mod launch;
 mod password;
 pub mod program_note;
+mod resources;
 pub mod retry;
 pub mod session;
 pub mod shell;
@@ -35,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
-use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, Step};
+use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, SnippetPhase, Step};
 use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
@@ -172,9 +174,7 @@ impl Executor<'_> {
                 self.timeline.record("user", begin);
             }
             Step::Give { path, owner } => {
-                if !self.files.give_to(path, *owner)? {
-                    self.warn_unless_writable(path, *owner).await?;
-                }
+                self.make_writable(path, *owner)?;
                 self.timeline.record("user", begin);
             }
             Step::Daemon { argv } => {
@@ -196,8 +196,14 @@ impl Executor<'_> {
             Step::Replan => {}
             Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
             Step::Shell(shell) => self.planned_shell = Some(shell.clone()),
-            Step::Snippet(snippet) => return self.snippet(snippet, begin).await,
+            Step::Snippet(snippet) => {
+                return match self.snippet(snippet, begin).await {
+                    Err(failure) if snippet.phase == SnippetPhase::After => Ok(self.pass_over(snippet, &failure)),
+                    result => result,
+                };
+            }
             Step::EndShell => self.end_shell().await?,
+            Step::SnippetResources(resources) => return self.take_resources(resources),
             Step::WaitParent(parent) => return self.wait_parent(parent).await,
             Step::WaitSocket { path } => return self.wait_socket(path, begin).await,
             Step::Launch(launch) => return self.launch(launch).await.map(Flow::Ended),

@@ -14,6 +14,7 @@ use crate::names;
 use crate::queueing::{Asked, Queueing};
 
 mod access;
+mod assigned_variables;
 mod containers;
 mod fields;
 mod flux;

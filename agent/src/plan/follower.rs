@@ -68,8 +68,9 @@ pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
 fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanError> {
     let runner = &resolved.spec.runner;
     let argv = runner.prefix.iter().cloned();
-    let argv = argv.chain(runner::flux_start(resolved)?.into_iter().map(Word::Literal));
-    let options = options::broker(resolved, runner.interactive).into_iter().map(Word::Literal);
+    let mut argv: Vec<Word> = argv.chain(runner::flux_start(resolved)?.into_iter().map(Word::Literal)).collect();
+    let before = argv.len();
+    argv.extend(options::broker(resolved, runner.interactive).into_iter().map(Word::Literal));
     let run_as = user::run_as(resolved);
     let drain = runner::socket(resolved).and(parent.as_ref()).map(|_| resolved.rank);
     let below = drain.map(|rank| topology::below(resolved.spec.flux.topology.as_deref(), rank, resolved.hosts.size()));
@@ -81,7 +82,8 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
     let launch = Launch {
         label: "fluxstart",
         part: Part::Follower,
-        argv: argv.chain(options).collect(),
+        options: Some(before..argv.len()),
+        argv,
         program: Vec::new(),
         run_as,
         environment,

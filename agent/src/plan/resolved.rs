@@ -66,6 +66,13 @@ impl<'a> Resolved<'a> {
         Owner { uid: self.facts.uid, gid: self.facts.gid }
     }
 
+    /// Whether a snippet runs before the lead's broker, which may write R.
+    pub fn may_write_resources(&self) -> bool {
+        let own = &self.spec.runner.snippets;
+        let before = [&own.init, &own.pre_command, &own.pre, &own.broker_pre];
+        before.into_iter().flatten().any(|source| !source.trim().is_empty())
+    }
+
     /// Whether it is Design 3.3's kind of cluster: Flux is the image's own, and a user is made for it.
     pub fn is_system_like(&self) -> bool {
         !self.spec.view.enabled && self.spec.runner.user.is_some()

@@ -12,7 +12,7 @@ use super::{
 
 pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<Planned>, PlanError> {
     let mut steps = user::steps(resolved);
-    steps.extend(snippets::step(resolved, "init", sidecar.init.as_ref()));
+    steps.extend(environment::around(resolved, snippets::step(resolved, "init", sidecar.init.as_ref())));
     steps.push(environment::sidecar_step(resolved));
     let script = script(resolved, name, sidecar)?;
     steps.extend(script.clone());
@@ -57,6 +57,7 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
         label: snippets::COMMAND,
         part: Part::Command,
         argv: script.clone(),
+        options: None,
         program: script,
         run_as: None,
         environment: Vec::new(),

@@ -24,6 +24,7 @@ mod local;
 mod output;
 mod own_paths;
 mod pid1;
+mod public;
 mod python;
 mod restful;
 mod scheduler;

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::fields::is_given;
 use super::report::Report;
-use super::{Manifest, ValidMiniCluster, flux};
+use super::{Manifest, ValidMiniCluster, assigned_variables, flux};
 use crate::agent_spec::Program;
 use crate::crd::v1alpha2::{Flux, FluxContainer, MiniClusterSpec};
 use crate::names;
@@ -31,6 +31,7 @@ pub(super) fn tell(manifest: &Manifest, cluster: &ValidMiniCluster, report: &mut
         Program::Script { launch, .. } => !launch && !is_idle,
         Program::Launcher { .. } | Program::Persistent | Program::Diagnostics => false,
     };
+    assigned_variables::tell(spec, cluster, report);
     options(spec, submits, matches!(program, Program::BatchRaw { .. }), report);
     let labels =
         spec.pod.iter().flat_map(|pod| pod.labels.keys()).map(|key| ("pod.labels", key, &names::OWN_POD_LABELS[..]));

@@ -25,6 +25,9 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
     for key in pod.annotations.keys().filter(|key| !names::is_label_key(key)) {
         report.problem(format!("spec.pod.annotations[{key}]"), "is not an annotation's key");
     }
+    for (key, why) in pod.annotations.keys().filter_map(|key| Some((key, names::reserved_annotation(key)?))) {
+        report.problem(format!("spec.pod.annotations[{key}]"), why);
+    }
     quantities("spec.pod.resources", &pod.resources, report);
     one_of("spec.pod.restartPolicy", &pod.restart_policy, &["Never", "OnFailure"], report);
     one_of("spec.pod.dnsPolicy", &pod.dns_policy, DNS_POLICIES, report);

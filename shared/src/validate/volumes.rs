@@ -8,6 +8,7 @@ use super::report::Report;
 use super::{Mount, ViewContainer, VolumeSource};
 use crate::crd::v1alpha2::{Container, ExistingVolume, MadeVolume, Volume};
 use crate::names;
+use crate::paths::{SOFTWARE_DIR, is_within, own_folders};
 
 /// Where memory-backed empty directories are mounted.
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -46,8 +47,12 @@ pub(super) fn check(
         };
         let Some(source) = source else { continue };
         let Some(path) = mount_path(&field, &volume, &source, report) else { continue };
-        if path == surroundings.view.mount_path {
-            report.problem(format!("{field}.path"), format!("{path} is where Flux is: choose another"));
+        let view = surroundings.view;
+        // Without a view only the folder itself is kept free.
+        let is_free = |folder: &&str| view.enabled || *folder != SOFTWARE_DIR || path == SOFTWARE_DIR;
+        if is_within(&path, own_folders(&view.mount_path).into_iter().filter(is_free)) {
+            let why = format!("{path} is a mount path of the operator, or within one: choose another");
+            report.problem(format!("{field}.path"), why);
         }
         if let Some(other) = mounts.iter().find(|mount| mount.path == path) {
             report.problem(format!("{field}.path"), format!("{path} is already the path of volume {}", other.name));
@@ -219,16 +224,6 @@ fn mount_path(field: &str, volume: &Volume, source: &VolumeSource, report: &mut 
         }
         _ => {
             let path = report.take(format!("{field}.path"), absolute(path))?;
-            let own = [
-                crate::paths::SOFTWARE_DIR,
-                crate::paths::SPEC_DIR,
-                crate::paths::CURVE_DIR,
-                crate::paths::USERS_DIR,
-                crate::paths::RESTFUL_DIR,
-            ];
-            if own.contains(&path.as_str()) {
-                report.problem(format!("{field}.path"), format!("{path} is reserved for the operator: choose another"));
-            }
             Some(path)
         }
     }

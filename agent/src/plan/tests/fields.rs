@@ -100,7 +100,7 @@ fn full(program: Program) -> AgentSpec {
         flux: flux(),
         logging: Logging {
             quiet: false,
-            strict: true,
+            strict: Some(true),
             timed: true,
             debug: false,
             zeromq: false,
