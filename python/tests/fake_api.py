@@ -48,9 +48,9 @@ class FakeApi:
         self.programs: dict[str, Program] = {}
         self.token = "secret"
         self.sockets: list[web.WebSocketResponse] = []
-        self.on_create: Callable[[Object], None] | None = None
-        self.on_delete: Callable[[Object], None] | None = None
-        self.on_patch: Callable[[Object, Object], None] | None = None
+        self.on_create: Callable[[Object], object] | None = None
+        self.on_delete: Callable[[Object], object] | None = None
+        self.on_patch: Callable[[Object, Object], object] | None = None
         self._version = 1
         self._changes: list[tuple[int, str, str, Object]] = []
         self._loop = asyncio.new_event_loop()

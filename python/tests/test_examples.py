@@ -45,7 +45,9 @@ def test_joblib_uses_the_executor(cluster: MiniCluster, monkeypatch: pytest.Monk
 
 def test_notebook_shows_progress_and_the_result(api: FakeApi) -> None:
     api.play("node-0", "node-1")
-    notebook = nbformat.read(FOLDER / "notebook.ipynb", as_version=4)
+    notebook = nbformat.read(  # type: ignore[no-untyped-call]
+        FOLDER / "notebook.ipynb", as_version=4
+    )
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     html = [it["data"]["text/html"] for it in shown if "text/html" in it.get("data", {})]

@@ -100,7 +100,7 @@ def test_functions_return_and_raise_as_here(executor: FluxExecutor) -> None:
     with pytest.raises(ZeroDivisionError):
         executor.submit(lambda: 1 / 0).result(30)
     with pytest.raises(TypeError, match="cannot send back"):
-        executor.submit(lambda: (it for it in ())).result(30)
+        executor.submit(lambda: (it for it in "ab")).result(30)
     with pytest.raises(TaskFailed, match="exit code 5"):
         executor.submit(lambda: os._exit(5)).result(30)
 

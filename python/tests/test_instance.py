@@ -160,7 +160,7 @@ def test_block_creates_waits_and_deletes(api: FakeApi) -> None:
 
 
 def test_block_that_fails_deletes_as_well(api: FakeApi) -> None:
-    api.on_create = lambda it: api.start_job(it["metadata"]["name"]) and None
+    api.on_create = lambda it: api.start_job(it["metadata"]["name"])
     with pytest.raises(ZeroDivisionError), MiniCluster("app:1"):
         print(1 / 0)
     assert not any(kind == "miniclusters" for kind, _ in api.objects)
@@ -180,7 +180,7 @@ def test_instance_that_fails_to_start_raises_and_is_deleted(api: FakeApi) -> Non
 
 
 def test_asynchronous_forms_do_the_same(api: FakeApi) -> None:
-    api.on_create = lambda it: api.start_job(it["metadata"]["name"]) and None
+    api.on_create = lambda it: api.start_job(it["metadata"]["name"])
 
     async def use() -> None:
         async with MiniCluster("app:1", name="mine") as cluster:

@@ -28,8 +28,13 @@ from flux_minicluster import (
     Stopped,
     TimedOut,
     Unschedulable,
-    follow,
+    bridge,
+    run,
 )
+from flux_minicluster.follow import Limits
+from flux_minicluster.manifest import Wanted
+from flux_minicluster.screen import Silent
+from flux_minicluster.target import Access
 
 
 def in_thread(work: Any) -> threading.Thread:
@@ -93,7 +98,7 @@ def test_output_continues_where_the_connection_broke(api: FakeApi) -> None:
                 api.mend()
         api.end_job(name, 6)
 
-    api.on_create = lambda cluster: in_thread(lambda: live(cluster)) and None
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
     result = MiniCluster.run("app:1", ["x"], stream=False, check=False)
     assert result.stdout == "".join(f"line {number}\n" for number in range(100))
     assert result.exit_code == 6
@@ -154,14 +159,10 @@ def test_cluster_without_the_crd_has_no_operator(api: FakeApi) -> None:
         MiniCluster.run("app:1", ["x"])
 
 
-def test_minicluster_that_nobody_processes_is_deleted(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        follow.Limits,
-        "__init__",
-        lambda self, start=None, end=None: vars(self).update(start=start, end=end, operator=0.3),
-    )
+def test_minicluster_that_nobody_processes_is_deleted(api: FakeApi) -> None:
+    one = run.Run(Access(), Wanted(image="app:1", command=["x"]), Limits(operator=0.3))
     with pytest.raises(OperatorMissing, match="nothing has processed it"):
-        MiniCluster.run("app:1", ["x"])
+        bridge.drive(one.go, Silent())
     assert names(api) == []
 
 
@@ -189,14 +190,14 @@ def test_job_that_begins_at_the_last_moment_is_not_deleted(api: FakeApi) -> None
         time.sleep(1.5)
         api.end_job(name)
 
-    api.on_create = lambda cluster: in_thread(lambda: live(cluster)) and None
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
     result = MiniCluster.run("app:1", ["x"], stream=False, start_timeout=0.3)
     assert result.stdout == "ran\n"
     assert names(api) == [result.name]
 
 
 def test_time_limit_leaves_the_job_alone(api: FakeApi) -> None:
-    api.on_create = lambda it: api.start_job(it["metadata"]["name"]) and None
+    api.on_create = lambda it: api.start_job(it["metadata"]["name"])
     with pytest.raises(TimedOut):
         MiniCluster.run("app:1", ["x"], timeout=0.5)
     (name,) = names(api)
@@ -210,7 +211,7 @@ def test_minicluster_that_others_delete_is_lost(api: FakeApi) -> None:
         time.sleep(0.3)
         api.remove("miniclusters", cluster["metadata"]["name"])
 
-    api.on_create = lambda cluster: in_thread(lambda: live(cluster)) and None
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
     with pytest.raises(Lost, match="not by this program"):
         MiniCluster.run("app:1", ["x"])
 
@@ -246,7 +247,7 @@ def test_ctrl_c_shuts_the_job_down_and_prints_its_last_words(api: FakeApi, capsy
         time.sleep(0.3)
         press_ctrl_c()
 
-    api.on_create = lambda cluster: in_thread(lambda: live(cluster)) and None
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
     with pytest.raises(Stopped) as caught:
         MiniCluster.run("app:1", ["x"])
     result = caught.value.result
@@ -267,7 +268,7 @@ def test_second_ctrl_c_deletes_without_waiting(api: FakeApi) -> None:
         time.sleep(0.3)
         press_ctrl_c(2)
 
-    api.on_create = lambda cluster: in_thread(lambda: live(cluster)) and None
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
     with pytest.raises(Stopped, match="deleted"):
         MiniCluster.run("app:1", ["x"])
     assert names(api) == []
@@ -291,7 +292,7 @@ def test_hundred_runs_at_once_have_true_codes(api: FakeApi) -> None:
         api.log(api.start_job(name), f"I am {number}")
         api.end_job(name, number)
 
-    api.on_create = lambda cluster: in_thread(lambda: live(cluster)) and None
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
 
     async def all_at_once() -> list[Result]:
         runs = (MiniCluster.run_async("app:1", ["x"], name=f"job-{n}", check=False) for n in range(100))
@@ -304,7 +305,7 @@ def test_hundred_runs_at_once_have_true_codes(api: FakeApi) -> None:
 
 def test_cancelled_run_shuts_its_job_down(api: FakeApi) -> None:
     api.programs["stop"] = stop_program()
-    api.on_create = lambda it: api.start_job(it["metadata"]["name"]) and None
+    api.on_create = lambda it: api.start_job(it["metadata"]["name"])
 
     async def cancel() -> None:
         task = asyncio.ensure_future(MiniCluster.run_async("app:1", ["x"], name="mine"))
@@ -361,5 +362,5 @@ def test_token_that_has_expired_is_renewed(api: FakeApi, tmp_path: Path) -> None
         api.log(lead, "x")
         api.end_job(name)
 
-    api.on_create = lambda cluster: in_thread(lambda: live(cluster)) and None
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
     assert MiniCluster.run("app:1", ["x"], stream=False).stdout == "x\n"
