@@ -196,6 +196,13 @@ def test_shutdown_waits_and_accepts_no_more(cluster: MiniCluster, api: FakeApi) 
         executor.submit(["true"])
 
 
+def test_shutdown_returns_where_all_was_cancelled_before_the_connection(cluster: MiniCluster) -> None:
+    executor = cluster.executor()
+    futures = [executor.submit(["sleep", "60"]) for _ in range(3)]
+    executor.shutdown(cancel_futures=True)
+    assert all(future.cancelled() for future in futures)
+
+
 def test_submit_of_a_minicluster_uses_one_connection(cluster: MiniCluster, api: FakeApi) -> None:
     assert [cluster.submit(["true"]).result(30).exit_code for _ in range(3)] == [0, 0, 0]
     assert execs(api) == 1

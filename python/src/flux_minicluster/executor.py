@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import concurrent.futures
+import contextlib
 import json
 import os
 import signal
@@ -187,7 +188,10 @@ class FluxExecutor(concurrent.futures.Executor):
             if task is not None and task.id is not None:
                 self._send({"op": "cancel", "id": task.id})
             elif task is not None and not task.is_sent:
-                del self._tasks[token]
+                with self._lock:
+                    del self._tasks[token]
+                if self._is_idle():
+                    self._send(None)
 
         bridge.loop().call_soon_threadsafe(cancel)
 
@@ -310,6 +314,8 @@ class FluxExecutor(concurrent.futures.Executor):
         for task in self._tasks.values():
             if task.future.cancelled() and task.id is not None:
                 self._send({"op": "cancel", "id": task.id})
+        if self._is_idle():
+            self._send(None)
 
     def _on_answer(self, answer: dict[str, Any]) -> None:
         task = self._tasks.get(answer["token"])
@@ -322,15 +328,19 @@ class FluxExecutor(concurrent.futures.Executor):
             return
         with self._lock:
             del self._tasks[answer["token"]]
-        _settle(task, answer["done"])
+        # It may be cancelled at the same time.
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            _settle(task, answer["done"])
         if self._is_idle():
             self._send(None)
 
     def _fail_all(self, error: BaseException) -> None:
         with self._lock:
             tasks, self._tasks = self._tasks, {}
+            # The next task opens another connection.
+            self._serving = None
         for task in tasks.values():
-            if not task.future.cancelled():
+            with contextlib.suppress(concurrent.futures.InvalidStateError):
                 task.future.set_exception(error)
 
 
