@@ -1,16 +1,18 @@
 # Each recipe is one line that a person could type; what takes more stands in .ci/.
 
-.PHONY: demo test test-flux e2e e2e-jobset e2e-gang e2e-autoscale e2e-kueue e2e-tracing lint bench bench-journey bench-quorum bench-instance images generate dist release reproduce
+.PHONY: demo test test-flux e2e e2e-jobset e2e-nodes e2e-gang e2e-autoscale e2e-kueue e2e-tracing lint bench bench-journey bench-quorum bench-instance images generate dist release reproduce
 
 demo: ; @.ci/demo
 
 test: ; @.ci/test
 
-test-flux: ; FLUX=$(FLUX) cargo test -p flux-agent --test it -- instance:: commands:: local:: cores:: python:: output:: scheduler:: job:: documents:: figures:: --test-threads=1
+test-flux: ; FLUX=$(FLUX) cargo test -p flux-agent --test it -- instance:: commands:: local:: cores:: own_paths:: python:: output:: scheduler:: job:: documents:: figures:: --test-threads=1
 
 e2e: ; @.ci/e2e
 
 e2e-jobset: ; @FLUX=$(FLUX) .ci/e2e-jobset
+
+e2e-nodes: ; @NODES=1 SHORT=$(SHORT) FLUX=$(FLUX) .ci/e2e
 
 e2e-gang: ; @GANG=$(or $(GANG),1) .ci/e2e
 

@@ -189,17 +189,15 @@ enum Command {
         #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
-    /// Exit with 0 if the caller may write to a folder, else with 1
-    #[command(hide = true)]
-    MayWrite {
-        path: PathBuf,
-    },
     /// Tell the agent the state of the shell that runs this
     #[command(hide = true)]
     SnippetState {
         output: PathBuf,
         status: String,
+        #[arg(allow_hyphen_values = true)]
         as_flux: OsString,
+        #[arg(allow_hyphen_values = true)]
+        broker_options: OsString,
     },
 }
 
@@ -260,10 +258,10 @@ impl Cli {
             }
             Command::Restful(args) => log_failure(restful::run(&args)),
             Command::AsFlux { place, command } => log_failure(commands::as_flux(&as_entrypoint(place), &command)),
-            Command::MayWrite { path } => crate::system::identity::may_write(&path),
-            Command::SnippetState { output, status, as_flux } => {
+            Command::SnippetState { output, status, as_flux, broker_options } => {
                 let failed = |error| Failure::internal(format!("failed to report the shell's state: {error}"));
-                log_failure(execute::shell_state::report(&output, &status, &as_flux).map(|()| 0).map_err(failed))
+                let reported = execute::shell_state::report(&output, &status, &as_flux, &broker_options);
+                log_failure(reported.map(|()| 0).map_err(failed))
             }
         })
     }

@@ -12,6 +12,7 @@
 mod archive;
 mod attempt;
 mod broker_end;
+mod broker_options;
 mod broker_policy;
 pub mod curve;
 mod executor;
@@ -20,6 +21,7 @@ mod helper_programs;
 mod launch;
 mod password;
 pub mod program_note;
+mod resources;
 pub mod retry;
 pub mod session;
 pub mod shell;
@@ -35,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
-use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, Step};
+use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, SnippetPhase, Step};
 use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
@@ -46,6 +48,11 @@ pub use executor::Options;
 use executor::{Executor, Flow, wait_failed};
 use retry::{AfterFailure, Attempts};
 use timing::Timeline;
+
+/// The user and group of this process.
+fn own() -> Owner {
+    Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() }
+}
 
 /// How a series of steps ended.
 enum Done {
@@ -167,9 +174,7 @@ impl Executor<'_> {
                 self.timeline.record("user", begin);
             }
             Step::Give { path, owner } => {
-                if !self.files.give_to(path, *owner)? {
-                    self.warn_unless_writable(path, *owner).await?;
-                }
+                self.make_writable(path, *owner)?;
                 self.timeline.record("user", begin);
             }
             Step::Daemon { argv } => {
@@ -191,8 +196,14 @@ impl Executor<'_> {
             Step::Replan => {}
             Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
             Step::Shell(shell) => self.planned_shell = Some(shell.clone()),
-            Step::Snippet(snippet) => return self.snippet(snippet, begin).await,
+            Step::Snippet(snippet) => {
+                return match self.snippet(snippet, begin).await {
+                    Err(failure) if snippet.phase == SnippetPhase::After => Ok(self.pass_over(snippet, &failure)),
+                    result => result,
+                };
+            }
             Step::EndShell => self.end_shell().await?,
+            Step::SnippetResources(resources) => return self.take_resources(resources),
             Step::WaitParent(parent) => return self.wait_parent(parent).await,
             Step::WaitSocket { path } => return self.wait_socket(path, begin).await,
             Step::Launch(launch) => return self.launch(launch).await.map(Flow::Ended),
@@ -206,6 +217,10 @@ impl Executor<'_> {
             }
             Step::Once { record, restarts } => return self.check_earlier_starts(record, *restarts),
             Step::LeadLost { restarts_left } => return self.lead_lost(*restarts_left).await,
+            Step::Linger { note, seconds } => {
+                self.supervisor.hold_stop_after(self.files.at(note), Duration::from_secs_f64(*seconds));
+            }
+            Step::NoteEnd { note } => self.note_end_of_flux(note)?,
             Step::Stay => return self.stay().await,
         }
         Ok(Flow::Next)
@@ -234,8 +249,21 @@ impl Executor<'_> {
     /// Waits until the container is told to stop; then all is done.
     async fn stay(&mut self) -> Result<Flow, Failure> {
         tracing::info!(stage = "stay", "finished; waiting for the pod to be deleted");
+        self.supervisor.hold_no_stop();
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
         stopped.map(|_| Flow::Exit(0)).map_err(wait_failed)
+    }
+
+    /// Writes the note anew: its time says when this container has ended.
+    fn note_end_of_flux(&mut self, note: &str) -> Result<(), Failure> {
+        if self.supervisor.stop().is_some() {
+            return Ok(());
+        }
+        self.files.ensure_file(note, Mode(0o644), own(), b"")?;
+        // The file may be that of an earlier start.
+        let touched = std::fs::File::options().write(true).open(self.files.at(note));
+        let touched = touched.and_then(|file| file.set_modified(std::time::SystemTime::now()));
+        touched.map_err(|error| Failure::internal(format!("failed to write {note}: {error}")))
     }
 
     /// In a pod that replaces a lost lead: runs nothing of the user's, but fails or waits for the operator.

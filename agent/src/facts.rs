@@ -27,7 +27,7 @@ use flux_shared::{names, paths};
 use serde::{Deserialize, Serialize};
 
 use crate::known_paths::{
-    DEFAULT_PATH, MUNGE, MUNGE_KEY, SYSTEM_CONFIG, TEMPORARY, accounting_of, flux_below, home_of,
+    DEFAULT_PATH, MUNGE, MUNGE_KEY, SYSTEM_CONFIG, SYSTEM_RUN, TEMPORARY, accounting_of, flux_below, home_of,
 };
 
 pub use error::FactsError;
@@ -141,7 +141,7 @@ impl Default for Facts {
             shell: Some("/bin/bash".into()),
             terminal: false,
             present: [paths::FALLBACK_HOME, paths::CURVE_FILE, "/root", "/tmp", "/var/tmp"].map(String::from).into(),
-            writable: ["/", "/etc", paths::FALLBACK_HOME, "/tmp", "/var/tmp"].map(String::from).into(),
+            writable: ["/", "/etc", "/run", paths::FALLBACK_HOME, "/tmp", "/var/tmp"].map(String::from).into(),
         }
     }
 }
@@ -280,7 +280,9 @@ fn questions(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str
     paths.extend(environment.get("SHELL").cloned());
     let users = spec.runner.user.iter().map(|user| &user.name).chain(&spec.users);
     paths.extend(users.map(|name| home_of(name)));
-    paths.extend([SYSTEM_CONFIG, "/etc", MUNGE, MUNGE_KEY].into_iter().chain(TEMPORARY).map(str::to_owned));
+    paths.extend(
+        [SYSTEM_CONFIG, "/etc", SYSTEM_RUN, "/run", MUNGE, MUNGE_KEY].into_iter().chain(TEMPORARY).map(str::to_owned),
+    );
     let own = [Some(spec.paths().view()), spec.view.install_root.clone()];
     paths.extend(own.into_iter().flatten().filter_map(|root| accounting_of(&flux_below(&root))));
     paths

@@ -6,24 +6,36 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use flux_shared::exit::Category;
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode as FileMode, OFlags, Uid, chownat, fchmod, fchown, fstat, mkdirat, openat, readlinkat,
-    renameat, symlinkat, unlinkat,
+    AtFlags, Dir, FileType, Mode as FileMode, OFlags, fchmod, fstat, mkdirat, openat, readlinkat, renameat, symlinkat,
+    unlinkat,
 };
 use rustix::io::Errno;
 
-use crate::report::failure::Failure;
-use crate::system::mount_table;
+use crate::report::failure::{Failure, plain};
+use crate::system::identity::{self, Capability, Identity};
 use crate::system::owner::{Mode, Owner};
+use crate::system::{mount_table, raw};
+use ownership::Subject;
 
+pub mod ownership;
 pub mod safe_path;
 
 /// Stands for the part of a dump's name that differs between starts.
 pub const ANY: char = '*';
+
+/// The end of temporary names.
+const TEMPORARY: &str = ".new";
+/// Nobody is at work for this long on what has a temporary name.
+const STALE_AFTER: Duration = Duration::from_secs(60);
 
 /// Writes below a root directory.
 #[derive(Debug, Clone)]
@@ -45,35 +57,44 @@ impl Files {
 
     pub fn ensure_directory(&self, path: &str, mode: Mode, owner: Owner) -> Result<(), Failure> {
         let real = self.at(path);
-        let failed = |error: io::Error| Failure::write("set up the directory", &real, &error);
+        let failed = |error: io::Error| failed("set up the directory", &real, &error);
+        if is_missing(&real) && self.as_owner(owner, || create_directory(&real, mode)).map_err(failed)? {
+            return Ok(());
+        }
         let (folder, name) = open_parent(&real)?;
         let existed = safe_path::stat(&folder, &name).map_err(failed)?.is_some();
         let result = match existed {
-            true => safe_path::open(&real, false).and_then(|real| set_directory(&real, mode, owner)),
+            true => adopt_directory(&real, mode, owner),
             false => self.new_directory(&folder, &name, mode, owner),
         };
         match result {
             // It is somebody else's, such as a volume's own folder: its mode stays as long as it is writable.
             Err(error) if existed && is_not_permitted(&error) && is_writable(&real) => Ok(()),
             // Another container of the pod was faster.
-            Err(_) if !existed && real.is_dir() => {
-                safe_path::open(&real, false).and_then(|real| set_directory(&real, mode, owner)).map_err(failed)
-            }
+            Err(_) if !existed && real.is_dir() => adopt_directory(&real, mode, owner).map_err(failed),
             result => result.map_err(failed),
+        }
+    }
+
+    /// Does `work`, system calls on a file system, as `owner`. False: they are no other user, or they lack the right; the
+    /// agent must do it.
+    pub fn as_owner(&self, owner: Owner, work: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
+        let identity = Identity::of(owner, &self.root).ok().flatten();
+        let Some(identity) = identity.filter(|_| is_root()) else { return Ok(false) };
+        match raw::with_identity(&identity, work) {
+            Err(error) if is_not_permitted(&error) => Ok(false),
+            done => done.map(|()| true),
         }
     }
 
     /// Creates a directory under a temporary name and renames it, so that it has the right owner from the beginning.
     fn new_directory(&self, folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner) -> io::Result<()> {
-        let beside = self.temporary_name(name);
-        match mkdirat(folder, &beside, FileMode::from_raw_mode(0o700)) {
-            Err(Errno::EXIST) => {}
-            made => made?,
-        }
+        let beside = self.temporary_name(folder, name);
+        mkdirat(folder, &beside, FileMode::from_raw_mode(0o700))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = openat(folder, &beside, flags, FileMode::empty())
             .map_err(io::Error::from)
-            .and_then(|made| set_directory(&made, mode, owner))
+            .and_then(|made| set_directory(&made, mode, Subject::Created, owner))
             .and_then(|()| Ok(renameat(folder, &beside, folder, name)?));
         if made.is_err() {
             let _ = unlinkat(folder, &beside, AtFlags::REMOVEDIR);
@@ -87,13 +108,19 @@ impl Files {
         if is_same(&folder, &name, mode, owner, content) {
             return Ok(());
         }
-        let beside = self.temporary_name(&name);
-        let written = write_new(&folder, &beside, mode, owner, content)
-            .and_then(|()| Ok(renameat(&folder, &beside, &folder, &name)?));
-        written.map_err(|error| {
-            let _ = safe_path::remove(&folder, &beside);
-            Failure::write("write", &real, &error)
-        })
+        let failed = |error: io::Error| failed("write", &real, &error);
+        let beside = self.temporary_name(&folder, &name);
+        let write = || {
+            let written = write_new(&folder, &beside, mode, owner, content)
+                .and_then(|()| Ok(renameat(&folder, &beside, &folder, &name)?));
+            written.inspect_err(|_| _ = safe_path::remove(&folder, &beside))
+        };
+        // In their own folder they write it themselves: root may need a capability to.
+        let is_theirs = fstat(&folder).is_ok_and(|data| data.st_uid == owner.uid);
+        if is_theirs && self.as_owner(owner, write).map_err(failed)? {
+            return Ok(());
+        }
+        write().map_err(failed)
     }
 
     /// The bytes of a file that is mounted.
@@ -102,35 +129,36 @@ impl Files {
         fs::read(&real).map_err(|error| Failure::write("read", &real, &error))
     }
 
-    /// Gives a directory of the image to `owner`; what is in it stays as it is. False: it is on a volume, whose owner and
-    /// group stay; or the agent is not root and cannot write to it.
-    pub fn give_to(&self, path: &str, owner: Owner) -> Result<bool, Failure> {
+    /// Makes `owner` able to write to a folder, which may become theirs; a missing one is left to others. Returns why
+    /// they cannot write to it.
+    pub fn make_writable(&self, path: &str, owner: Owner) -> Result<Option<String>, Failure> {
         let real = self.at(path);
-        let failed = |error: io::Error| Failure::write("give away", &real, &error);
-        let whole = match fs::canonicalize(&real) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-            whole => whole.map_err(failed)?,
+        let identity = Identity::of(owner, &self.root)?;
+        let can_write = || match &identity {
+            None => access(&real),
+            Some(identity) => raw::with_identity(identity, || access(&real)),
         };
-        let folder = safe_path::open(&whole, false).map_err(failed)?;
-        let data = fstat(&folder).map_err(|error| failed(error.into()))?;
-        if data.st_uid == owner.uid || data.st_mode & 0o002 != 0 {
-            return Ok(true);
+        let Err(error) = can_write() else { return Ok(None) };
+        match error.raw_os_error() {
+            Some(libc::ENOENT) => return Ok(None),
+            Some(libc::EACCES) if is_root() => {}
+            _ => return Ok(Some(plain(&error))),
         }
-        // Only root can change owners: any other agent leaves them.
-        if !nix::unistd::geteuid().is_root() {
-            return Ok(is_writable(&whole));
-        }
-        if is_on_volume(&fs::read_to_string(mount_table::FILE).unwrap_or_default(), &whole) {
-            return Ok(false);
-        }
-        chownat(&folder, "", Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)), AtFlags::EMPTY_PATH)
-            .map_err(|error| failed(error.into()))?;
-        Ok(true)
+        Ok(give_folder(&real, owner).and_then(|()| can_write()).err().map(|error| plain(&error)))
+    }
+
+    /// Creates the empty file `path` for `owner`, with what is missing above it: by the owner, or else by the agent.
+    pub fn create_file(&self, path: &Path, mode: Mode, owner: Owner) -> io::Result<()> {
+        let create = |owner| {
+            let folder = safe_path::open(path.parent().unwrap_or(Path::new("/")), true)?;
+            write_new(&folder, path.file_name().unwrap_or_default(), mode, owner, &[])
+        };
+        if self.as_owner(owner, || create(owner))? { Ok(()) } else { create(owner) }
     }
 
     pub fn ensure_link(&self, path: &str, target: &str) -> Result<(), Failure> {
         let real = self.at(path);
-        let failed = |error: io::Error| Failure::write("link", &real, &error);
+        let failed = |error: io::Error| failed("link", &real, &error);
         let (folder, name) = open_parent(&real)?;
         if let Some(data) = safe_path::stat(&folder, &name).map_err(failed)? {
             let is_link = FileType::from_raw_mode(data.st_mode) == FileType::Symlink;
@@ -140,9 +168,9 @@ impl Files {
                 return Ok(());
             }
         }
-        let beside = self.temporary_name(&name);
-        let made = safe_path::remove(&folder, &beside)
-            .and_then(|()| Ok(symlinkat(target, &folder, &beside)?))
+        let beside = self.temporary_name(&folder, &name);
+        let made = symlinkat(target, &folder, &beside)
+            .map_err(io::Error::from)
             .and_then(|()| Ok(renameat(&folder, &beside, &folder, &name)?));
         made.map_err(|error| {
             let _ = safe_path::remove(&folder, &beside);
@@ -150,8 +178,30 @@ impl Files {
         })
     }
 
-    fn temporary_name(&self, name: &OsStr) -> OsString {
-        format!(".{}.{}.new", name.to_string_lossy(), self.tag).into()
+    /// A name that nobody can guess, for what is made beside `name` and renamed; what an earlier start left goes.
+    fn temporary_name(&self, folder: &OwnedFd, name: &OsStr) -> OsString {
+        let begin = format!(".{}.{}-", name.to_string_lossy(), self.tag);
+        remove_stale(folder, &begin);
+        let random = RandomState::new().build_hasher().finish();
+        format!("{begin}{random:016x}{TEMPORARY}").into()
+    }
+}
+
+/// Removes what the agent began to make in `folder` and was killed at: another container may be at work on the younger.
+fn remove_stale(folder: &OwnedFd, begin: &str) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(entries) = openat(folder, ".", flags, FileMode::empty()).and_then(Dir::new) else { return };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    for entry in entries.flatten() {
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        let is_temporary = name.to_str().is_some_and(|name| name.starts_with(begin) && name.ends_with(TEMPORARY));
+        if is_temporary
+            && let Ok(Some(data)) = safe_path::stat(folder, name)
+            && now.saturating_sub(data.st_mtime.cast_unsigned()) > STALE_AFTER.as_secs()
+        {
+            let is_folder = FileType::from_raw_mode(data.st_mode) == FileType::Directory;
+            let _ = unlinkat(folder, name, if is_folder { AtFlags::REMOVEDIR } else { AtFlags::empty() });
+        }
     }
 }
 
@@ -169,17 +219,72 @@ pub fn make_parents(path: &Path) -> Result<(), Failure> {
     safe_path::open(path, true).map(drop).map_err(|error| Failure::write("create the directory", path, &error))
 }
 
-fn set_directory(folder: &OwnedFd, mode: Mode, owner: Owner) -> io::Result<()> {
+/// Creates a directory as this process, which is its owner to be.
+fn create_directory(path: &Path, mode: Mode) -> io::Result<()> {
+    let folder = safe_path::open(path.parent().unwrap_or(Path::new("/")), true)?;
+    let name = path.file_name().unwrap_or_default();
+    match mkdirat(&folder, name, FileMode::from_raw_mode(mode.0)) {
+        // Root may not look there, or another container was faster.
+        Err(Errno::EXIST) => {}
+        made => made?,
+    }
+    // Whatever the umask.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(fchmod(openat(&folder, name, flags, FileMode::empty())?, FileMode::from_raw_mode(mode.0))?)
+}
+
+/// Sets mode and owner of a directory that was there already.
+fn adopt_directory(path: &Path, mode: Mode, owner: Owner) -> io::Result<()> {
+    let walked = safe_path::walk(path, false)?;
+    set_directory(&walked.folder, mode, Subject::Found(&walked.path), owner)
+}
+
+fn set_directory(folder: &OwnedFd, mode: Mode, subject: Subject, owner: Owner) -> io::Result<()> {
     let data = fstat(folder)?;
     if data.st_mode & 0o7777 != mode.0 {
         // fchmod does not work on a descriptor that was opened with O_PATH.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         fchmod(openat(folder, ".", flags, FileMode::empty())?, FileMode::from_raw_mode(mode.0))?;
     }
-    if (data.st_uid, data.st_gid) != (owner.uid, owner.gid) {
-        chownat(folder, "", Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)), AtFlags::EMPTY_PATH)?;
+    ownership::give(folder, subject, owner)
+}
+
+/// Gives a folder to `owner`, who cannot write to it. The folder stays whose it is where it is on a volume and somebody
+/// has set it up, and where another user could have put it in the place of the one that is meant: it may be no secret of
+/// root's then.
+fn give_folder(path: &Path, owner: Owner) -> io::Result<()> {
+    let walked = safe_path::walk(path, false)?;
+    let data = fstat(&walked.folder)?;
+    let is_plain = (data.st_uid, data.st_gid) == (0, 0);
+    let mounts = fs::read_to_string(mount_table::FILE).unwrap_or_default();
+    if !is_plain && is_on_volume(&mounts, &walked.path) {
+        return Err(io::Error::other(format!(
+            "it is on a volume and belongs to uid {}, gid {}",
+            data.st_uid, data.st_gid
+        )));
     }
-    Ok(())
+    if !walked.is_fixed && !(is_plain && data.st_mode & 0o005 == 0o005) {
+        return Err(io::Error::other("it is not open to all, and others may write to a folder on the way"));
+    }
+    ownership::give(&walked.folder, Subject::Found(&walked.path), owner)
+}
+
+/// The failure of `what`, which names the capability that root lacks for it.
+pub fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
+    let lacks = match error.raw_os_error() {
+        _ if !is_root() => None,
+        Some(libc::EPERM) => Some(Capability::Chown),
+        Some(libc::EACCES) => Some(Capability::DacOverride),
+        _ => None,
+    };
+    match lacks.filter(|capability| !identity::has(*capability)) {
+        None => Failure::write(what, path, error),
+        Some(capability) => {
+            let name = capability.name();
+            let cause = format!("failed to {what} {}: the container lacks the capability {name}", path.display());
+            Failure::new(Category::UserFailed, cause, identity::REMEDY)
+        }
+    }
 }
 
 /// Whether `path` is below a mount point that is not the root, by the table of mounts.
@@ -188,12 +293,25 @@ fn is_on_volume(mounts: &str, path: &Path) -> bool {
     points.any(|point| point != Path::new("/") && path.starts_with(point))
 }
 
+fn is_missing(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err()
+}
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
 fn is_not_permitted(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }
 
 fn is_writable(path: &Path) -> bool {
-    nix::unistd::access(path, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK).is_ok()
+    access(path).is_ok()
+}
+
+/// Whether this process may write to a folder.
+fn access(path: &Path) -> io::Result<()> {
+    Ok(nix::unistd::access(path, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK)?)
 }
 
 fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[u8]) -> bool {
@@ -216,11 +334,9 @@ fn write_new(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: 
     safe_path::remove(folder, name)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(folder, name, flags, FileMode::from_raw_mode(0o600))?;
-    let data = fstat(&file)?;
-    if (data.st_uid, data.st_gid) != (owner.uid, owner.gid) {
-        fchown(&file, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
-    }
+    // The mode first: it is the owner who may change it.
     fchmod(&file, FileMode::from_raw_mode(mode.0))?;
+    ownership::give(&file, Subject::Created, owner)?;
     File::from(file).write_all(content)
 }
 
@@ -253,13 +369,29 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_temporary_file_is_not_in_the_way() {
+    fn temporary_file_of_a_killed_start_goes_and_one_at_work_stays() {
         let root = tempfile::tempdir().unwrap();
         let files = Files::new(root.path(), "lead");
-        fs::write(root.path().join(".x.lead.new"), "half").unwrap();
+        let names = [".x.lead-0123456789abcdef.new", ".x.lead-fedcba9876543210.new", ".x.other-0123456789abcdef.new"];
+        for name in names {
+            fs::write(root.path().join(name), "half").unwrap();
+        }
+        let long_ago = SystemTime::now() - 2 * STALE_AFTER;
+        for name in [names[0], names[2]] {
+            File::options().write(true).open(root.path().join(name)).unwrap().set_modified(long_ago).unwrap();
+        }
         files.ensure_file("/x", Mode(0o644), us(), b"whole").unwrap();
         assert_eq!(fs::read(root.path().join("x")).unwrap(), b"whole");
-        assert!(!root.path().join(".x.lead.new").exists());
+        let stays: Vec<bool> = names.iter().map(|name| root.path().join(name).exists()).collect();
+        assert_eq!(stays, [false, true, true]);
+    }
+
+    #[test]
+    fn temporary_names_cannot_be_foreseen() {
+        let root = tempfile::tempdir().unwrap();
+        let (folder, name) = open_parent(&root.path().join("x")).unwrap();
+        let files = Files::new(root.path(), "lead");
+        assert_ne!(files.temporary_name(&folder, &name), files.temporary_name(&folder, &name));
     }
 
     #[test]

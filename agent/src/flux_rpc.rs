@@ -10,5 +10,6 @@ pub mod departure;
 pub mod jobs;
 pub mod lead_presence;
 pub mod message;
+mod returned_nodes;
 pub mod states;
 pub mod usage;

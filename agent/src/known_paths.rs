@@ -6,6 +6,12 @@ pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 pub const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 /// Where Design 3.3 has the broker's configuration.
 pub const SYSTEM_CONFIG: &str = "/etc/flux/config";
+/// The name under which a broker carries a variable that is kept from it.
+pub fn own_name(name: &str) -> String {
+    format!("FLUX_AGENT_OWN_{name}")
+}
+/// Folder of the broker's socket by the documents of v1alpha1.
+pub const SYSTEM_RUN: &str = "/run/flux";
 /// Munge's daemon.
 pub const MUNGE: &str = "/usr/sbin/munged";
 /// Munge's key, from the image or from `flux.mungeSecret`: the same in every pod.

@@ -29,6 +29,7 @@ mod munge;
 mod node_network;
 mod notices;
 mod options;
+mod own_paths;
 mod program;
 mod python;
 mod resolved;
@@ -39,6 +40,7 @@ mod scheduler;
 mod shell_defaults;
 pub mod shell_quote;
 mod sidecar;
+mod snippet_variables;
 mod snippets;
 mod sourced_files;
 mod step;
@@ -61,7 +63,7 @@ pub use from_environment::FromEnvironment;
 pub use instance::Instance;
 pub use launch::{AtEnd, Launch, Metrics, Parent, Part, Reach, RunAs, Stdout};
 use resolved::Resolved;
-pub use step::{Content, Planned, Snippet, SnippetPhase, SnippetShell, Step};
+pub use step::{Content, Planned, Snippet, SnippetPhase, SnippetResources, SnippetShell, Step};
 
 /// Version of the JSON form.
 pub const VERSION: u32 = 2;
@@ -126,7 +128,14 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
         ContainerRole::Runner if resolved.is_lead() => (Role::Lead, lead::steps(&resolved)?),
         ContainerRole::Runner => (Role::Follower, follower::steps(&resolved)?),
     };
-    let steps = snippets::in_one_shell(&resolved, steps)?;
+    let command = match container {
+        ContainerRole::Sidecar(name) => spec.sidecars.get(name).map(|sidecar| sidecar.command.as_deref().unwrap_or("")),
+        ContainerRole::Runner => None,
+    };
+    let mut steps = snippets::in_one_shell(&resolved, steps, command)?;
+    if matches!(container, ContainerRole::Runner) {
+        steps.extend(sidecar::note_end(&resolved));
+    }
     let logging = &spec.logging;
     Ok(Plan {
         version: VERSION,

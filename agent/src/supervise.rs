@@ -11,6 +11,7 @@
 //! A child leads a process group of its own and has the terminal, where there is one, as long as it runs.
 #![expect(clippy::disallowed_methods, reason = "act: starts and ends processes; with all below it")]
 
+mod hold;
 pub mod orphans;
 pub mod output;
 pub mod policy;
@@ -19,10 +20,12 @@ pub mod terminal;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::system::raw::{self, Status};
 use crate::system::signals::{Received, Signals};
+use hold::Hold;
 use policy::{AtStop, Order, Policy, Request, SecondStop, Target, Terms};
 use program::{Child, Program, StartError};
 
@@ -90,6 +93,8 @@ pub struct Ended {
 pub struct Supervisor {
     signals: Signals,
     stop: Option<Stop>,
+    /// When a stop is held back; none: it never is.
+    hold: Option<Hold>,
     /// Time from the stop to SIGKILL for what has not ended.
     kill_after: Option<Duration>,
     /// The children that were started here, until somebody has asked for their end.
@@ -115,7 +120,7 @@ impl Supervisor {
             nix::sys::prctl::set_child_subreaper(true)?;
         }
         let (signals, terminal) = (Signals::new()?, terminal::is_ours());
-        Ok(Supervisor { signals, stop: None, kill_after: None, children: BTreeMap::new(), terminal })
+        Ok(Supervisor { signals, stop: None, hold: None, kill_after: None, children: BTreeMap::new(), terminal })
     }
 
     /// Sets the time from the stop to SIGKILL for whatever runs then; none: there is no time limit.
@@ -123,9 +128,35 @@ impl Supervisor {
         self.kill_after = kill_after;
     }
 
+    /// From now on, a stop that comes within `most` after the file `note` was written is held back until then. A second
+    /// signal ends that.
+    pub fn hold_stop_after(&mut self, note: PathBuf, most: Duration) {
+        self.hold = Some(Hold::new(note, most));
+    }
+
+    /// Ends that: a stop that is held back counts.
+    pub fn hold_no_stop(&mut self) {
+        self.release();
+        self.hold = None;
+    }
+
+    fn release(&mut self) {
+        if let Some(stop) = self.hold.as_mut().and_then(Hold::take) {
+            self.stop = Some(stop);
+        }
+    }
+
+    /// When a stop that is held back counts.
+    fn held_until(&self) -> Option<Instant> {
+        self.hold.as_ref()?.until()
+    }
+
     /// The first stop signal, if it has come. Never waits, and gives the same answer ever after.
     pub fn stop(&mut self) -> Option<Stop> {
         self.read_signals();
+        if self.held_until().is_some_and(|until| until <= Instant::now()) {
+            self.release();
+        }
         self.stop
     }
 
@@ -171,7 +202,15 @@ impl Supervisor {
     /// The next event. Safe to drop and call again.
     pub async fn event(&mut self) -> io::Result<Event> {
         loop {
-            let received = self.signals.next().await?;
+            let held_until = self.held_until();
+            let received = tokio::select! {
+                biased;
+                received = self.signals.next() => received?,
+                () = until(held_until) => {
+                    self.release();
+                    return Ok(Event::Stop);
+                }
+            };
             if let Some(event) = self.classify(received) {
                 return Ok(event);
             }
@@ -198,12 +237,18 @@ impl Supervisor {
             // enough.
             libc::SIGPIPE if received.by_self => None,
             libc::SIGTTIN | libc::SIGTTOU if received.by_kernel => None,
-            signal if is_stop(signal) && self.stop.is_none() => {
-                self.stop = Some(Stop { signal, at: Instant::now() });
-                Some(Event::Stop)
-            }
+            signal if is_stop(signal) && self.stop.is_none() => self.note_stop(Stop { signal, at: Instant::now() }),
             _ => Some(Event::Signal(received)),
         }
+    }
+
+    /// Notes a stop, unless it is held back.
+    fn note_stop(&mut self, stop: Stop) -> Option<Event> {
+        self.stop = Some(match &mut self.hold {
+            Some(hold) => hold.receive(stop)?,
+            None => stop,
+        });
+        Some(Event::Stop)
     }
 
     /// Notes what became of a child. An adopted orphan is not known, and forgotten.

@@ -6,13 +6,13 @@
 #![expect(clippy::disallowed_methods, reason = "act: asks the network, the clock; with all below it")]
 
 mod backoff;
-pub mod connection;
 mod parent;
+mod presence;
 mod reporter;
 pub mod resolve;
 pub mod socket;
-mod tcp_connections;
 
 pub use backoff::{Backoff, LONGEST_PAUSE};
 pub use parent::{Missing, Parent};
+pub use presence::Presence;
 pub use reporter::Reporter;

@@ -18,22 +18,20 @@ use std::time::{Duration, Instant};
 
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt, future};
+use kube::Client;
 use kube::runtime::controller::{self, Action, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Client, ResourceExt};
 use tokio::sync::{Semaphore, mpsc, watch as signal};
 use tracing::Instrument;
 
 use crate::api::lease::Candidate;
-use crate::api::retry;
 use crate::api::version;
 use crate::health::metrics::{Metrics, Outcome};
 use crate::health::panics;
 use crate::health::server;
+use crate::observe::Key;
 use crate::observe::cluster::{self, Cluster};
-use crate::observe::storage::Orphan;
 use crate::observe::watch::{self, KINDS, Outlets, Wake};
-use crate::observe::{Key, Unlabelled};
 use crate::reconcile::apply::Writer;
 use crate::reconcile::context::Context;
 use crate::reconcile::error::ReconcileError;
@@ -41,9 +39,11 @@ use crate::reconcile::lookups::warning::Reader;
 use crate::reconcile::render::Options;
 use crate::reconcile::{has_priority, reconcile, report_panic};
 
+mod background;
 mod health;
 mod own_task;
 
+use background::{end_deleted, label_leads, sweep};
 use health::Health;
 use own_task::in_own_task;
 
@@ -54,8 +54,6 @@ const BURST: Duration = Duration::from_millis(100);
 const CONCURRENCY: usize = 48;
 /// How long a reconcile may take one of these slots: what is slow (an admission webhook, say) must not delay others.
 const SLOT_TIME: Duration = Duration::from_secs(2);
-/// Labels written at the same time, and volumes deleted: less urgent than anything else.
-const BACKGROUND_WRITES: usize = 4;
 
 /// What the controller watches and how it is reached.
 #[derive(Debug, Clone)]
@@ -168,7 +166,9 @@ async fn control(
     let (unlabelled_in, unlabelled) = mpsc::unbounded_channel();
     let (synced, is_synced) = signal::channel(0);
     let (orphans_in, orphans) = mpsc::unbounded_channel();
-    let outlets = Outlets { wake, unlabelled: unlabelled_in, orphans: orphans_in, synced: Arc::new(synced) };
+    let (deleted_in, deleted) = mpsc::unbounded_channel();
+    let synced = Arc::new(synced);
+    let outlets = Outlets { wake, unlabelled: unlabelled_in, orphans: orphans_in, deleted: deleted_in, synced };
 
     let index = context.index.clone();
     let forget = {
@@ -200,7 +200,12 @@ async fn control(
     let background = {
         let context = context.clone();
         async move {
-            tokio::join!(watches, dispatch(&context, woken, is_synced, queue_in), label_leads(&context, unlabelled))
+            tokio::join!(
+                watches,
+                dispatch(&context, woken, is_synced, queue_in),
+                label_leads(&context, unlabelled),
+                end_deleted(&context, deleted)
+            )
         }
     };
     // Sweeps and reconciles are one task: the store tells only the last task that asked when it is ready.
@@ -401,31 +406,6 @@ async fn dispatch(
             }
         }
     }
-}
-
-/// Deletes PersistentVolumes whose MiniClusters are gone. Kubernetes' garbage collector does not: a cluster-scoped object
-/// cannot be owned by a namespaced one.
-async fn sweep(context: &Context, store: &Store<Cluster>, orphans: mpsc::UnboundedReceiver<Orphan>) {
-    if store.wait_until_ready().await.is_err() {
-        return;
-    }
-    let delete = |orphan: Orphan| async move {
-        let key = ObjectRef::new(&orphan.cluster.name).within(&orphan.cluster.namespace);
-        match store.get(&key).is_some_and(|cluster| cluster.uid().as_deref() == Some(&orphan.owner)) {
-            true => Ok(()),
-            false => context.writer.sweep(&orphan).await,
-        }
-    };
-    retry::run_queue(orphans, BACKGROUND_WRITES, "failed to delete a PersistentVolume; retrying", delete).await;
-}
-
-/// Writes the documented label on leads' pods, one call each.
-async fn label_leads(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled>) {
-    let write = |pod: Unlabelled| async move {
-        context.job_first.wait_for_jobs().await;
-        context.writer.label_lead(&pod).await
-    };
-    retry::run_queue(unlabelled, BACKGROUND_WRITES, "failed to label a pod; retrying", write).await;
 }
 
 #[cfg(test)]

@@ -67,6 +67,9 @@ pub struct Settings {
     /// How the view gets into the pods: auto, imageVolume or copy (as `run --view-source`) [default: auto]
     #[arg(long, value_parser = str::parse::<ViewSource>)]
     pub view_source: Option<ViewSource>,
+    /// Whether a failing snippet ends its pod by default (as `run --strict-snippets`) [default: true]
+    #[arg(long, value_name = "true|false")]
+    pub strict_snippets: Option<bool>,
     /// Namespace of the operator
     #[arg(long, default_value = NAME)]
     pub namespace: String,
@@ -429,6 +432,7 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
                             { "name": "FLUX_VIEW_IMAGE", "value": settings.view_image },
                             { "name": "FLUX_RESTFUL_REPOSITORY", "value": settings.restful_repository },
                             { "name": "FLUX_VIEW_SOURCE", "value": settings.view_source },
+                            { "name": "FLUX_STRICT_SNIPPETS", "value": settings.strict_snippets },
                         ],
                         "resources": settings.resources,
                         "securityContext": container_security_context(),

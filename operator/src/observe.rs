@@ -15,12 +15,14 @@ use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::labels;
-use pod_end::{End, LOST_KEPT, end_of, has_failed_by_itself, loss};
+use pod_end::loss;
 use storage::Orphan;
 
 pub mod cluster;
+pub mod deleted;
 pub mod job;
 pub mod node;
+mod objects;
 pub mod partial;
 pub mod pod;
 pub mod pod_end;
@@ -33,9 +35,6 @@ use job::JobSeen;
 use pod::PodSeen;
 use service::ServiceSeen;
 use storage::{Disk, DiskSeen, Storage};
-
-/// How many lead pods that are gone are remembered: a status cannot tell more of them apart.
-const LEADS_KEPT: usize = 4;
 
 /// Namespace and name of a MiniCluster, or of a Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,6 +138,8 @@ struct State {
     members: HashMap<Key, BTreeMap<String, bool>>,
     /// Nodes that pods may be put on, by name: whether they mount images.
     nodes: HashMap<String, bool>,
+    /// Nodes that have stopped responding.
+    silent_nodes: HashSet<String>,
     storage: Storage,
 }
 
@@ -230,6 +231,27 @@ impl Index {
         }
     }
 
+    /// Whether a node has stopped responding. The MiniClusters to wake: those with pods there, if this is news.
+    pub fn update_silence(&self, name: &str, is_silent: bool) -> Vec<Key> {
+        let mut state = self.state();
+        let is_news = match is_silent {
+            true => state.silent_nodes.insert(name.to_owned()),
+            false => state.silent_nodes.remove(name),
+        };
+        if !is_news {
+            return Vec::new();
+        }
+        let mut woken = Vec::new();
+        let is_there = |pod: &PodSeen| pod.node.as_deref() == Some(name) && !pod.ended;
+        for (key, observed) in state.clusters.iter_mut().filter(|(_, it)| it.pods.values().any(is_there)) {
+            for pod in Arc::make_mut(observed).pods.values_mut().filter(|pod| is_there(pod)) {
+                pod.lost = is_silent;
+            }
+            woken.push(key.clone());
+        }
+        woken
+    }
+
     /// Forgets all nodes: a new list begins.
     pub fn forget_nodes(&self) {
         self.state().nodes.clear();
@@ -290,6 +312,7 @@ impl Index {
         }
         let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) else { return (None, None) };
         let mut state = self.state();
+        seen.lost |= !seen.ended && seen.node.as_ref().is_some_and(|node| state.silent_nodes.contains(node));
         let observed = state.observed_mut(&key);
         let before = observed.pods.get(&uid(metadata));
         seen.remember(before);
@@ -423,103 +446,6 @@ impl State {
 /// Whether the MiniCluster exists and this process serves it.
 fn is_member(members: &HashMap<Key, BTreeMap<String, bool>>, cluster: &Key) -> bool {
     members.iter().any(|(service, names)| service.namespace == cluster.namespace && names.contains_key(&cluster.name))
-}
-
-impl Observed {
-    fn is_empty(&self) -> bool {
-        let Observed { job, pods, services_pod, services, gone_leads, losses, last_job, job_version: _ } = self;
-        job.is_none()
-            && last_job.is_none()
-            && pods.is_empty()
-            && services_pod.is_none()
-            && services.is_empty()
-            && gone_leads.is_empty()
-            && losses.is_empty()
-    }
-
-    /// Forgets the objects of `kind` whose uid `is_gone`; whether there were any. While its MiniCluster lives, the Job
-    /// and its leads are remembered as they were seen last.
-    fn forget(&mut self, kind: Kind, lives: bool, is_gone: impl Fn(&str) -> bool) -> bool {
-        match kind {
-            Kind::Job => {
-                let gone = self.job.take_if(|job| is_gone(&job.uid));
-                let was_there = gone.is_some();
-                self.last_job = gone.filter(|_| lives).map(Box::new).or(self.last_job.take());
-                was_there
-            }
-            Kind::Pod => {
-                let before = self.pods.len();
-                // A restarted operator may not have seen the Job yet; the owner is checked later.
-                let job = self.job.as_ref().or(self.last_job.as_deref()).map(|job| job.uid.as_str());
-                let is_of_job = |pod: &PodSeen| job.is_none_or(|job| pod.job_uid.as_deref() == Some(job));
-                let leads = self.pods.iter().filter(|(uid, pod)| lives && is_gone(uid) && pod.index == 0);
-                let of_job: Vec<PodSeen> =
-                    leads.filter(|(_, pod)| is_of_job(pod)).map(|(_, pod)| pod.clone()).collect();
-                self.gone_leads.extend(of_job);
-                let surplus = self.gone_leads.len().saturating_sub(LEADS_KEPT);
-                self.gone_leads.drain(..surplus);
-                self.pods.retain(|uid, _| !is_gone(uid));
-                self.services_pod.take_if(|(uid, _)| is_gone(uid)).is_some() || self.pods.len() != before
-            }
-            Kind::Service => {
-                let before = self.services.len();
-                self.services.retain(|_, service| !is_gone(&service.uid));
-                self.services.len() != before
-            }
-        }
-    }
-
-    /// Forgets pods that the Job's suspension is deleting: the watch of pods may have reported them before that of Jobs,
-    /// and they are no losses.
-    fn forget_losses_of_suspension(&mut self) {
-        let Observed { losses, pods, .. } = self;
-        losses.retain(|lost| !pods.values().any(|pod| pod.name == lost.name && pod.deleting && !pod.ended));
-    }
-
-    fn forget_the_past(&mut self) {
-        self.gone_leads.clear();
-        self.losses.clear();
-        self.last_job = None;
-    }
-
-    /// Whether a pod was taken away from a running Job, and not by the Job itself, which removes pods when it ends, is
-    /// suspended or shrinks. (The pod that ended the Job was seen before: events of pods come in order.)
-    fn is_loss(&self, pod: &PodSeen) -> bool {
-        let Some(job) = self.job.as_ref().filter(|job| pod.job_uid.as_deref() == Some(job.uid.as_str())) else {
-            return false;
-        };
-        let runs = !job.is_finished() && job.failing.is_none() && !job.deleting && !job.suspended;
-        let others = || self.pods_of(job).filter(|it| it.name != pod.name);
-        let ended_by_itself = !matches!(end_of(pod, false), None | Some(End::Taken));
-        pod.was_taken()
-            && !ended_by_itself
-            && runs
-            && pod.index < job.completions
-            && !others().any(|it| (it.index == 0 && pod.index > 0 && it.ended) || has_failed_by_itself(it))
-    }
-
-    fn remember_loss(&mut self, lost: LostPod) {
-        self.losses.push(lost);
-        if self.losses.len() > LOST_KEPT {
-            let first_follower = self.losses.iter().position(|it| it.index > 0).unwrap_or(0);
-            self.losses.remove(first_follower);
-        }
-    }
-
-    /// The Job, if it is this MiniCluster's and not that of an earlier one of the same name.
-    pub fn job_of(&self, uid: &str) -> Option<&JobSeen> {
-        self.job.as_ref().filter(|job| job.is_of(uid))
-    }
-
-    /// Whether a container of the Job's was ever started.
-    pub fn has_begun(&self, job: &JobSeen) -> bool {
-        job.has_ended_pods || self.pods_of(job).any(|pod| pod.begun)
-    }
-
-    /// The pods of the Job.
-    pub fn pods_of<'a>(&'a self, job: &'a JobSeen) -> impl Iterator<Item = &'a PodSeen> {
-        self.pods.values().filter(|pod| pod.job_uid.as_deref() == Some(job.uid.as_str()))
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use flux_shared::agent_spec;
 use flux_shared::curve::Certificate;
 use flux_shared::manifest::{self, Manifest};
@@ -52,6 +52,10 @@ pub struct Choices {
     /// else copies it. auto needs the permission to list nodes
     #[arg(long, env = "FLUX_VIEW_SOURCE", default_value = "auto", value_parser = str::parse::<ViewSource>)]
     view_source: ViewSource,
+    /// Whether a failing snippet ends its pod in MiniClusters that do not set spec.logging.strict. The Go operator's
+    /// default was false
+    #[arg(long, env = "FLUX_STRICT_SNIPPETS", default_value = "true", action = ArgAction::Set, value_name = "true|false")]
+    strict_snippets: bool,
 }
 
 impl From<Choices> for Options {
@@ -61,6 +65,7 @@ impl From<Choices> for Options {
             view_image: choices.view_image,
             restful_repository: choices.restful_repository,
             view_source: choices.view_source,
+            strict_snippets: choices.strict_snippets,
             network_policy: choices.minicluster_network_policy,
             gang: choices.gang,
             traces: choices.otlp_endpoint,

@@ -28,8 +28,8 @@ use crate::observe::{Key, Observed};
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 use crate::reconcile::create::{Done, create_or_update, join_index};
-use crate::reconcile::decide::ending;
 use crate::reconcile::decide::restart::{self, Decision, Observation};
+use crate::reconcile::decide::{ending, remaining};
 use crate::reconcile::diagnose::diagnose_and_mend;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::finish::{clean_up, delete_or_requeue, make_anew_with_copy};
@@ -78,15 +78,11 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     }
     let known = with_losses(&target, &context);
     let decision = decide(&target, checked.as_ref().ok(), &known, &context.index.observed(&target.key));
-    if let Decision::Restart { job_uid, is_there, .. } = &decision {
-        let before = context.index.job(&target.key);
-        let now = context.writer.read_job(&context.index, &target.key).await?;
-        if now.as_ref().map(|job| &job.uid) != is_there.then_some(job_uid)
-            || decide(&target, checked.as_ref().ok(), &known, &context.index.observed(&target.key)) != decision
-        {
-            tracing::info!(was = ?before.map(|job| job.uid), "the cached Job is out of date: reconciling again");
-            return Ok(Action::requeue(STATUS_DELAY));
-        }
+    if !is_confirmed(&decision, &target, checked.as_ref().ok(), &known, &context).await? {
+        tracing::info!("what was seen last is out of date: reconciling again");
+        return Ok(Action::requeue(STATUS_DELAY));
+    }
+    if matches!(decision, Decision::Restart { .. }) {
         return start_anew(&object, &target, &known, &decision, &context).await;
     }
     let done = carry_out(&decision, &target, checked.as_ref().ok(), &context).await;
@@ -117,6 +113,32 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     Ok(sooner.map_or(action, Action::requeue))
 }
 
+/// Whether a decision about the whole is the same with what the API server says now: it may rest on something that the
+/// watches have not brought yet.
+async fn is_confirmed(
+    decision: &Decision,
+    target: &Target,
+    cluster: Option<&ValidMiniCluster>,
+    known: &MiniClusterStatus,
+    context: &Context,
+) -> Result<bool, ReconcileError> {
+    let expected = match decision {
+        Decision::Continue | Decision::Delete { .. } => return Ok(true),
+        Decision::Restart { job_uid, is_there, .. } => is_there.then_some(job_uid),
+        Decision::Fail { job_uid, .. } => Some(job_uid),
+        Decision::Ended { .. } | Decision::Wait => None,
+    };
+    let job = context.writer.read_job(&context.index, &target.key).await?;
+    if job.as_ref().map(|job| &job.uid) != expected {
+        return Ok(false);
+    }
+    let observed = context.index.observed(&target.key);
+    let last = observed.job.as_ref().or(observed.last_job.as_deref()).map(|job| &job.uid).or(known.job_uid.as_ref());
+    let Some(uid) = last.cloned() else { return Ok(decide(target, cluster, known, &observed) == *decision) };
+    let now = observed.with_leads(&uid, context.writer.read_leads(&target.key, &uid).await?);
+    Ok(decide(target, cluster, known, &now) == *decision)
+}
+
 /// Carries out a decision about the Job as a whole, or creates and changes what is missing or differs.
 async fn carry_out(
     decision: &Decision,
@@ -127,8 +149,10 @@ async fn carry_out(
     match decision {
         Decision::Restart { .. } | Decision::Ended { .. } => Ok(Done::All),
         Decision::Wait => {
-            let message = "the Job was deleted, but its pods still run: the MiniCluster restarts when they are gone";
-            Err(ApplyError::from(Obstacle { reason: "WaitingForPods", message: message.to_owned() }).into())
+            let observed = context.index.observed(&target.key);
+            let pods = remaining::describe(&observed.living()).unwrap_or_else(|| "its pods still run".to_owned());
+            let message = format!("the Job was deleted, and the MiniCluster restarts when its pods have ended: {pods}");
+            Err(ApplyError::from(Obstacle { reason: "WaitingForPods", message }).into())
         }
         Decision::Delete { job_uid } => {
             context.writer.delete_job(&target.key, job_uid).await.map(|()| Done::All).map_err(Into::into)

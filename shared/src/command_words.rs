@@ -62,6 +62,9 @@ pub struct Words {
     pub words: Vec<Word>,
     /// Unquoted operators and substitutions that reach the program as text, in order, once each.
     pub shell_syntax: Vec<String>,
+    /// The word that each line after the first begins with, unless it continues the line before: after a backslash, or with
+    /// an option.
+    pub line_starts: Vec<usize>,
 }
 
 /// The words of `text`, or what is wrong with its quoting.
@@ -110,6 +113,10 @@ impl Splitter<'_> {
     fn run(&mut self) -> Result<(), String> {
         while let Some(c) = self.chars.next() {
             match c {
+                '\n' => {
+                    self.end_word();
+                    self.out.line_starts.push(self.out.words.len());
+                }
                 c if c.is_whitespace() => self.end_word(),
                 '\'' => self.single_quoted()?,
                 '"' => self.double_quoted()?,
@@ -127,7 +134,15 @@ impl Splitter<'_> {
             }
         }
         self.end_word();
+        self.keep_line_starts();
         Ok(())
+    }
+
+    fn keep_line_starts(&mut self) {
+        let Words { words, line_starts, .. } = &mut self.out;
+        line_starts.dedup();
+        line_starts
+            .retain(|start| *start > 0 && words.get(*start).is_some_and(|word| !word.display().starts_with('-')));
     }
 
     fn note(&mut self, c: char) {
@@ -242,6 +257,15 @@ mod tests {
         let split = split("a | b && c > $(d) ; 'x|y' | z").unwrap();
         assert_eq!(split.shell_syntax, ["|", "&&", ">", "$(", ";"]);
         assert_eq!(split.words.len(), 11);
+    }
+
+    #[test]
+    fn lines_are_counted_unless_they_continue() {
+        let starts = |text: &str| split(text).unwrap().line_starts;
+        assert_eq!(starts("\nflux submit hostname\n\nflux queue drain\n"), [3]);
+        assert_eq!(starts("lmp -v x 8 \\\n  in.reaxc\n"), [0_usize; 0]);
+        assert_eq!(starts("lmp -v x 8\n  -in in.reaxc\n"), [0_usize; 0]);
+        assert_eq!(starts("sh -c 'a\nb'"), [0_usize; 0]);
     }
 
     #[test]

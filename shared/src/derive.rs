@@ -1,6 +1,8 @@
 //! A valid MiniCluster becomes the AgentSpec of its pods. Pure and total: the operator writes the result, `dry-run`
 //! explains it.
 
+use serde_json::Value;
+
 use crate::agent_spec::{AgentSpec, Flux, Network, RestartPolicy, Restful, Runner, VERSION, View};
 use crate::crd::v1alpha2::Resources;
 use crate::overlay::Overlay;
@@ -99,6 +101,7 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
             Some(user) if !user.run_flux_as_root => runner.container.working_dir.clone(),
             _ => None,
         },
+        per_pod: per_pod(cluster.pod_template.as_ref(), &runner.container.name),
         snippets: runner.snippets.clone(),
         program: runner.program.clone(),
         restful: cluster.restful.as_ref().map(|restful| Restful {
@@ -107,6 +110,17 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
             ..Restful::default()
         }),
     }
+}
+
+/// The variables of this container that the pod template takes from the downward API.
+fn per_pod(overlay: Option<&Overlay>, container: &str) -> Vec<String> {
+    let containers = overlay.and_then(|it| it.value().pointer("/spec/containers")?.as_array()).into_iter().flatten();
+    let own = containers.filter(|it| it["name"] == container).filter_map(|it| it["env"].as_array()).flatten();
+    let is_of_the_pod = |variable: &&Value| {
+        let source = &variable["valueFrom"];
+        source["fieldRef"].is_object() || source["resourceFieldRef"].is_object()
+    };
+    own.filter(is_of_the_pod).filter_map(|variable| variable["name"].as_str().map(str::to_owned)).collect()
 }
 
 /// Whether a limit or request asks for GPUs, or parts of one (MIG).
@@ -138,6 +152,14 @@ mod tests {
         for other in ["podTemplate: {spec: {hostNetwork: false}}", "servicesPodTemplate: {spec: {hostNetwork: true}}"] {
             assert!(!is_said(other), "{other}");
         }
+    }
+
+    #[test]
+    fn variables_of_the_downward_api_are_named_for_the_runner_alone() {
+        let text = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: mc}\nspec:\n  containers: [{image: app, runFlux: true}, {image: b, name: other, command: c}]\n  \
+             podTemplate: {spec: {containers: [{name: mc, env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}, {name: A, value: b}]}], initContainers: [{name: other, env: [{name: C, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}]}}\n";
+        let cluster = validate::validate(&manifest::parse(text).unwrap()).unwrap();
+        assert_eq!(agent_spec(&cluster).runner.per_pod, ["NODE"]);
     }
 
     #[test]

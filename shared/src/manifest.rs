@@ -52,8 +52,8 @@ pub fn parse(text: &str) -> Result<Manifest, Vec<Problem>> {
 
 /// Every MiniCluster of `text`, at least one, as it stands there; other documents are passed over.
 pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
-    // Of duplicate keys the last one counts, as with kubectl.
-    let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
+    // As with kubectl, the last of duplicate keys counts, and 010 is 8.
+    let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins, legacy_octal_numbers: true };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let first_line = error.to_string().lines().next().unwrap_or_default().to_owned();
         vec![Problem::new("", format!("this is not YAML: {first_line}"))]
@@ -110,13 +110,16 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     let namespace = document.metadata.namespace.unwrap_or_else(|| "default".into());
     let (labels, annotations) = (texts(&document.metadata.labels), texts(&document.metadata.annotations));
     let queueing = Queueing::of(Some(&labels), Some(&annotations));
+    let says_cleanup = document.spec.get("cleanup").is_some_and(|value| !value.is_null());
+    let cleans_by_default = version == Some(Version::V1alpha1) && !says_cleanup;
     let (spec, misfits) = spec(document.spec, version.unwrap_or(Version::V1alpha2));
     problems.extend(misfits);
     match spec {
-        Some(spec) if problems.is_empty() => Ok(Manifest { name, namespace, queueing, spec }),
+        Some(spec) if problems.is_empty() => Ok(Manifest { name, namespace, queueing, cleans_by_default, spec }),
         // The rest is checked too, so that a misfit does not hide other problems.
         Some(spec) => {
-            let others = validate(&Manifest { name, namespace, queueing, spec }).err().unwrap_or_default();
+            let others =
+                validate(&Manifest { name, namespace, queueing, cleans_by_default, spec }).err().unwrap_or_default();
             let is_own = |other: &Problem| !follows(other, &problems);
             let others: Vec<Problem> = others.into_iter().filter(is_own).collect();
             problems.extend(others);
@@ -171,6 +174,7 @@ const OVERLAYS: [&str; 2] = ["podTemplate", "servicesPodTemplate"];
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::validate::validate_and_note;
 
     /// Null removes the rendered value there.
     #[test]
@@ -254,6 +258,26 @@ mod tests {
         assert!(found[0].starts_with("spec.cleanupPods: no such field"), "{found:?}");
         let found = problems(&HEAD.replace("v1alpha2", "v1"));
         assert!(found[0].starts_with("apiVersion: is `flux-framework.org/v1`"), "{found:?}");
+    }
+
+    #[test]
+    fn v1alpha1_without_cleanup_tells_that_the_output_goes() {
+        let notes = |spec: &str| -> Vec<String> {
+            let manifest = parse(&format!("{}{spec}", HEAD.replace("v1alpha2", "v1alpha1"))).unwrap();
+            validate_and_note(&manifest).unwrap().notices.iter().map(ToString::to_string).collect()
+        };
+        let told = notes("spec:\n  containers: [{image: a, command: b}]\n");
+        assert!(told.len() == 1 && told[0].starts_with("spec.cleanup: is not set"), "{told:?}");
+        assert_eq!(notes("spec:\n  cleanup: true\n  containers: [{image: a, command: b}]\n"), [""; 0]);
+        assert_eq!(notes("spec:\n  interactive: true\n  containers: [{image: a}]\n"), [""; 0]);
+    }
+
+    #[test]
+    fn numbers_are_read_as_kubectl_reads_them() {
+        for (written, size) in [("010", 8), ("0x10", 16), ("0o10", 8)] {
+            let text = format!("{HEAD}spec:\n  size: {written}\n  containers: [{{image: a}}]\n");
+            assert_eq!(parse(&text).unwrap().spec.size, size, "{written}");
+        }
     }
 
     proptest::proptest! {

@@ -26,6 +26,14 @@ pub const OWN_POD_LABELS: [&str; 8] = [
 pub const INDEX_FAILURES: (&str, &str) = ("FLUX_AGENT_INDEX_FAILURES", "batch.kubernetes.io/job-index-failure-count");
 pub const INDEX_DISRUPTIONS: (&str, &str) =
     ("FLUX_AGENT_INDEX_DISRUPTIONS", "batch.kubernetes.io/job-index-ignored-failure-count");
+/// Why a user may not set an annotation of the pods, if that is so.
+pub fn reserved_annotation(key: &str) -> Option<&'static str> {
+    if key.starts_with("batch.kubernetes.io/") {
+        return Some("is set by Kubernetes: it ensures that a program starts once");
+    }
+    key.starts_with("flux-framework.org/").then_some("is set by the operator: the status relies on it")
+}
+
 /// Environment variable with the pod's address, for host networking, where it is one of the node's; and the pod's field
 /// with it.
 pub const POD_ADDRESS: (&str, &str) = ("FLUX_AGENT_POD_ADDRESS", "status.podIP");

@@ -2,6 +2,8 @@
 
 /// Default of `flux.container.mountPath`.
 pub const DEFAULT_MOUNT_PATH: &str = "/mnt/flux";
+/// The folder of the agent's own mounts.
+pub const AGENT_FOLDER: &str = "/etc/flux-agent";
 /// Where the operator mounts the ConfigMap with the spec.
 pub const SPEC_DIR: &str = "/etc/flux-agent/spec";
 /// Where the output of a batch's jobs goes if the spec names no place.
@@ -72,6 +74,19 @@ pub const HELPER_LINKS: [(&str, &str); 3] = [
     ("flux-connect.sh", "config/flux-connect.sh"),
     ("load-fluxion.sh", "config/load-fluxion.sh"),
 ];
+
+/// Folders that the operator mounts into containers, with Flux at `mount_path`. Nothing of a user's may be mounted there or
+/// within: it would hide what the agent needs, or be taken for the agent's record of an earlier start.
+pub fn own_folders(mount_path: &str) -> [&str; 6] {
+    [mount_path, AGENT_FOLDER, SOFTWARE_DIR, SOFTWARE_STAGING, MOUNT_STAGING, VIEW_IMAGE_MOUNT]
+}
+
+/// Whether an absolute path is one of these folders or within one.
+pub fn is_within<'a>(path: &str, folders: impl IntoIterator<Item = &'a str>) -> bool {
+    let parts = |path: &'a str| path.split('/').filter(|part| !part.is_empty() && *part != ".");
+    let path: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    folders.into_iter().any(|folder| path.starts_with(&parts(folder).collect::<Vec<_>>()))
+}
 
 /// Path in `folder` of the file with the times of an init container's stage.
 pub fn timeline_note_in(folder: &str, name: &str) -> String {
@@ -218,6 +233,11 @@ impl PodPaths {
     /// Folder of the Flux RESTful API and its configuration.
     pub fn restful_dir(&self) -> String {
         self.at("config/restful")
+    }
+
+    /// The note that the container which runs Flux has ended by itself.
+    pub fn ended_note(&self) -> String {
+        self.at("config/ended")
     }
 
     pub fn run_dir(&self) -> String {

@@ -10,6 +10,8 @@ use crate::exit::Category;
 
 /// Version of the line; lines of other versions are not read.
 pub const VERSION: u32 = 1;
+/// The snippet that runs after the program.
+pub const POST: &str = "post";
 /// Longest line, in bytes. The kubelet keeps 4,096 of a container, and 12,288 of a pod.
 pub const MAX: usize = 3072;
 /// Longest text in the line, in characters: two of them fit, escaped as JSON.
@@ -46,6 +48,12 @@ pub struct Termination {
     /// The snippet that failed or ended the entrypoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snippet: Option<String>,
+    /// The exit code of that snippet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snippet_code: Option<u8>,
+    /// The last line of its standard error. Empty: it wrote nothing, or to a terminal.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub snippet_error: String,
     /// Flux ended the job because one of its nodes was lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub node_failure: bool,
@@ -66,6 +74,8 @@ impl Termination {
             program_code: None,
             category: None,
             snippet: None,
+            snippet_code: None,
+            snippet_error: String::new(),
             node_failure: false,
             archive_not_saved: None,
             message: String::new(),
@@ -78,6 +88,7 @@ impl Termination {
         loop {
             let mut short = self.clone();
             cut(&mut short.message, length);
+            cut(&mut short.snippet_error, length / 2);
             short.archive_not_saved.iter_mut().for_each(|text| cut(text, length));
             short.snippet.iter_mut().for_each(|text| cut(text, length));
             let line = serde_json::to_string(&short).unwrap_or_default();
@@ -86,6 +97,11 @@ impl Termination {
             }
             length /= 2;
         }
+    }
+
+    /// The exit code of a `post` that has failed: it never decides about the program's result unless it ended the container.
+    pub fn failed_post(&self) -> Option<u8> {
+        self.snippet_code.filter(|code| *code != 0 && self.snippet.as_deref() == Some(POST))
     }
 
     /// Parses a termination message; None if it is not a line of ours.
@@ -112,6 +128,8 @@ mod tests {
             program_code: Some(7),
             category: Some(Category::WriteFailed),
             snippet: Some("post".into()),
+            snippet_code: Some(3),
+            snippet_error: "cat: /tmp/out: No such file or directory".into(),
             node_failure: true,
             archive_not_saved: Some("the volume is full".into()),
             message: "failed to write /mnt/flux/R: no space left on device.".into(),
@@ -130,6 +148,7 @@ mod tests {
             let text = letter.repeat(100_000);
             let long = Termination {
                 archive_not_saved: Some(text.clone()),
+                snippet_error: text.clone(),
                 message: text,
                 ..Termination::new(Ender::Agent, 249)
             };

@@ -14,6 +14,7 @@ use crate::names;
 use crate::queueing::{Asked, Queueing};
 
 mod access;
+mod assigned_variables;
 mod containers;
 mod fields;
 mod flux;
@@ -52,15 +53,16 @@ pub struct Manifest {
     pub namespace: String,
     /// Labels and annotations for a queue.
     pub queueing: Queueing,
+    /// Whether it is a v1alpha1 manifest without `cleanup`: its pods go when the job has completed.
+    pub cleans_by_default: bool,
     pub spec: MiniClusterSpec,
 }
 
-/// Like [`validate`], with notices of fields without effect. For the operator; the agent's dry-run shows what is done
-/// instead.
+/// Like [`validate`], with notices of fields without effect.
 pub fn validate_and_note(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let mut cluster = validate(manifest)?;
     let mut report = Report::default();
-    notes::tell(&manifest.spec, &cluster, &mut report);
+    notes::tell(manifest, &cluster, &mut report);
     cluster.notices.extend(report.notices);
     Ok(cluster)
 }

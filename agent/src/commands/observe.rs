@@ -130,10 +130,28 @@ const RECENT_JOBS: &str =
 
 async fn link(host: &str, port: u16, pod: &Pod) -> Result<Link, Missing> {
     Parent::new(host, port, &pod.root).probed_by_name(pod.spec.logging.zeromq).probe().await?;
-    let before = crate::wait::connection::established(port);
+    let before = established(port);
     tokio::time::sleep(SHORT_WHILE).await;
-    let after = crate::wait::connection::established(port);
+    let after = established(port);
     Ok(if before.iter().any(|connection| after.contains(connection)) { Link::Steady } else { Link::Broken })
+}
+
+/// The own ends of established connections to remote port `port`, by the kernel's tables.
+fn established(port: u16) -> Vec<String> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
+    tables.iter().flat_map(|table| established_in(table, port)).collect()
+}
+
+fn established_in(table: &str, port: u16) -> Vec<String> {
+    /// TCP_ESTABLISHED.
+    const ESTABLISHED: &str = "01";
+    let port = format!(":{port:04X}");
+    let own_end = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let (own, remote, state) = (words.next()?, words.next()?, words.next()?);
+        (remote.ends_with(&port) && state == ESTABLISHED).then(|| own.to_owned())
+    };
+    table.lines().skip(1).filter_map(own_end).collect()
 }
 
 /// Whether a broker of this pod is up, or has left its socket behind.
@@ -180,6 +198,17 @@ fn ranks(set: &Value) -> Option<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_an_established_connection_to_the_port_counts() {
+        let head = "  sl  local_address rem_address   st tx_queue\n";
+        let line = |local: &str, remote: &str, state: &str| format!("{head}   0: {local} {remote} {state} 0:0\n");
+        assert_eq!(established_in(&line("0100007F:D431", "0100007F:1F72", "01"), 8050), ["0100007F:D431"]);
+        assert!(established_in(&line("0100007F:D431", "0100007F:1F72", "02"), 8050).is_empty());
+        let childs = line("0100007F:1F72", "0100007F:D431", "01");
+        assert!(established_in(&childs, 8050).is_empty(), "a child's, not the parent's");
+        assert!(established_in(head, 8050).is_empty());
+    }
 
     #[test]
     fn sets_of_ranks_are_read() {

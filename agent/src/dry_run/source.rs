@@ -116,7 +116,7 @@ pub fn pretend_user(facts: &mut Facts, uid: u32, gid: u32) {
 }
 
 fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
-    let cluster = validate::validate(&manifest::parse(text)?)?;
+    let cluster = validate::validate_and_note(&manifest::parse(text)?)?;
     let unwrapped = cluster.sidecars.iter().filter(|sidecar| sidecar.wrapped.is_none());
     let mut others: Vec<String> = unwrapped
         .map(|sidecar| format!("{} (in every pod): the image's own entrypoint", sidecar.container.name))
@@ -130,7 +130,7 @@ fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
         kind: Kind::MiniCluster,
         is_here: false,
         spec: derive::agent_spec(&cluster),
-        notices: cluster.notices.iter().map(Problem::to_string).collect(),
+        notices: cluster.notices.iter().chain(&cluster.hints()).map(Problem::to_string).collect(),
         others,
         view: Some(view(&cluster.view)),
         cluster: Some(Box::new(cluster)),

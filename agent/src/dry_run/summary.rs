@@ -31,10 +31,8 @@ pub fn render(source: &Source, facts: &Facts, pods: &[Pod]) -> String {
     line("lead", &lead(source, pods));
     line("followers", &followers(source));
     line("output", &output(source));
-    let mut notes = source.notices.clone();
-    notes.extend(source.cluster().into_iter().flat_map(|cluster| cluster.hints()).map(|hint| hint.to_string()));
-    let first = notes.first().map_or("none", String::as_str).to_owned();
-    line("notes", &first);
+    let notes = &source.notices;
+    line("notes", notes.first().map_or("none", String::as_str));
     notes.iter().skip(1).for_each(|note| line("", note));
     out.push_str(MORE);
     out.push('\n');

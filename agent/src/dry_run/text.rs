@@ -7,8 +7,8 @@ use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::shell_quote::{quote, word};
 use crate::plan::{
-    AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, SnippetPhase, SnippetShell,
-    Stdout, Step, Waits,
+    AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, SnippetPhase, SnippetResources,
+    SnippetShell, Stdout, Step, Waits,
 };
 
 const ASSUMED: &str =
@@ -206,7 +206,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         }
         Step::Daemon { argv } => first(&format!("start {}, which goes to the background", argv.join(" "))),
         Step::Give { path, owner } => {
-            first(&format!("change the owner of {} to {}, unless it is on a volume", quote(path), ids(owner)));
+            first(&format!("change the owner of {} to {}, unless they can write to it", quote(path), ids(owner)));
         }
         Step::Directory { path, mode, owner } => {
             first(&format!("directory {} {:04o} {}", quote(path), mode.0, ids(owner)))
@@ -220,13 +220,33 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first("environment");
             changes.iter().for_each(|change| line_of(out, 2, &variable(change)));
         }
-        Step::Shell(shell) => first(&format!("one shell for the snippets: {}", shell_notes(shell))),
+        Step::Shell(shell) => {
+            first(&format!("one shell for the snippets: {}", shell_notes(shell)));
+            if !shell.variables.is_empty() {
+                line_of(out, 2, "(with variables that are not exported)");
+                shell.variables.iter().for_each(|(name, value)| block(out, &format!("{name}={}", quote(value))));
+            }
+        }
         Step::Snippet(snippet) => {
             first(&format!("snippet {}", snippet_notes(snippet)));
             block(out, &snippet.source);
         }
         Step::EndShell => first("end the shell of the snippets"),
         Step::Replan => first("look up the user again: a snippet may have added it"),
+        Step::SnippetResources(SnippetResources { path, hosts, own, config, strict, .. }) => {
+            first(&format!("if a snippet has written R to {}, Flux uses it", quote(path)));
+            let otherwise = if own.is_some() { "the agent's R" } else { "what each broker discovers" };
+            let wrong = if *strict { "the container fails" } else { otherwise };
+            line_of(
+                out,
+                2,
+                &format!("(it must be JSON and name the hosts {hosts}, or: {wrong}; without it: {otherwise})"),
+            );
+            if let Some((path, text)) = config {
+                line_of(out, 2, &format!("(with it, the file {})", quote(path)));
+                block(out, text);
+            }
+        }
         Step::WaitParent(Parent { host, by_name: true, .. }) => first(&format!("wait until {host} has an address")),
         Step::WaitParent(Parent { host, port, .. }) => first(&format!("wait until {host} answers on port {port}")),
         Step::WaitSocket { path } => first(&format!("wait until the broker answers on {}", quote(path))),
@@ -250,6 +270,10 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         Step::LeadLost { .. } => {
             first("an earlier pod of this lead was lost: wait until the operator restarts the MiniCluster");
         }
+        Step::Linger { note, seconds } => {
+            first(&format!("a stop up to {seconds} s after {} was written waits for the command to end", quote(note)));
+        }
+        Step::NoteEnd { note } => first(&format!("file {}, unless it was told to stop", quote(note))),
         Step::Stay => first("stay until the pod ends"),
     }
 }
@@ -292,22 +316,25 @@ fn variable(change: &EnvChange) -> String {
     match change {
         EnvChange::Set { name, value } => format!("{name}={}", word(value)),
         EnvChange::Append { name, separator, value } => format!("{name} += {separator}{}", quote(value)),
+        EnvChange::Withdraw { name, separator, value } => format!("{name} -= {separator}{}", quote(value)),
         EnvChange::Default { name, value } => format!("{name}={}  (if it is not set)", quote(value)),
         EnvChange::Remove { name } => format!("{name} is removed"),
     }
 }
 
 /// Its words, and what `$asFlux` is in it.
-fn shell_notes(SnippetShell { argv, as_flux }: &SnippetShell) -> String {
+fn shell_notes(SnippetShell { argv, as_flux, .. }: &SnippetShell) -> String {
     let argv: Vec<String> = argv.iter().map(|word| quote(word)).collect();
     format!("{}, with asFlux={}, which is not exported", argv.join(" "), quote(as_flux))
 }
 
 /// What its exit code means, whether its output is shown.
 fn snippet_notes(snippet: &Snippet) -> String {
-    let Snippet { name, phase, strict, silent, .. } = snippet;
+    let Snippet { name, phase, strict, decides, silent, .. } = snippet;
     let end = match (phase, strict) {
         (SnippetPhase::Program, _) => "its exit code is the container's",
+        (SnippetPhase::After, _) if *decides => "its exit code is the container's if the job's is 0",
+        (SnippetPhase::After, _) => "a failure is reported and does not change the result",
         (_, true) => "a failure ends the container with its code",
         (_, false) => "a failure is reported and ignored",
     };

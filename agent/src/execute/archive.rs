@@ -2,22 +2,27 @@
 //!
 //! ```text
 //! before the broker: leftovers go ─► an empty file of this start's own, which Flux may write to
-//! after it: broker ended well? ─► synced ─► whole? ─► renamed ─► folder synced       else: removed, the archive stays
+//! after it: broker ended well? ─► not empty? ─► synced ─► renamed ─► folder synced   else: removed, the archive stays
 //! ```
+//!
+//! All of it is done as Flux's user, or by root where that user may not. A dump of a broker that ended with 0 is whole. If
+//! it ended with the job's code, only its last bytes tell (`tail`).
 //!
 //! An archive that is not saved is no failure of the job: the termination message says why.
 
-mod whole;
+mod tail;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
+
 use super::executor::Executor;
-use crate::files::{Files, make_parents};
-use crate::plan::{ANY, Owner};
+use crate::files::{self, Files, safe_path};
+use crate::plan::{self, ANY, Owner};
 use crate::report::failure::{Failure, plain};
+use crate::supervise::End;
 
 /// Number of hexadecimal digits in a dump's name that identify its start.
 const OWN: usize = 16;
@@ -30,11 +35,8 @@ impl Executor<'_> {
         if removed > 0 {
             tracing::info!(stage = "archive", "removed {removed} unfinished dumps of earlier starts");
         }
-        let made = path
-            .parent()
-            .map_or(Ok(()), make_parents)
-            .and_then(|()| make(&path, owner).map_err(|error| Failure::write("create the dump's file", &path, &error)));
-        match made {
+        self.archive_owner = Some(owner);
+        match self.files.create_file(&path, plan::Mode(0o644), owner) {
             // A volume mounted read-only: that the state is loaded from it may be all that is wanted.
             Err(_) if is_read_only(&path) => {
                 let why = "its volume is mounted read-only";
@@ -42,7 +44,7 @@ impl Executor<'_> {
                 self.ending.archive_not_saved = Some(why.into());
                 Ok(())
             }
-            made => made,
+            made => made.map_err(|error| files::failed("create the dump's file", &path, &error)),
         }
     }
 
@@ -56,38 +58,68 @@ impl Executor<'_> {
             Some(end) => end.trouble(),
             None => Some("the broker did not start".into()),
         };
-        let saved = trouble.map_or(Ok(()), Err).and_then(|()| save(&dump, &self.files.at(to)));
+        let is_vouched_for = self.broker_end.is_some_and(|end| end.end == End::Exited(0));
+        let archive = self.files.at(to);
+        let saved = trouble.map_or(Ok(()), Err).and_then(|()| {
+            self.as_archive_owner(|| save(&dump, &archive, is_vouched_for)).map_err(|error| reason(&error))
+        });
         match saved {
             Ok(()) => {
                 self.ending.archive_not_saved = None;
                 tracing::info!(stage = "archive", "archive saved to {to}");
             }
             Err(why) => {
-                let _ = fs::remove_file(&dump);
+                let _ = self.as_archive_owner(|| remove(&dump));
                 tracing::error!(stage = "archive", "the archive {to} was not saved and is unchanged: {why}");
                 self.ending.archive_not_saved = Some(why);
             }
         }
     }
+
+    /// Does `work` as Flux's user, or as the agent where that user may not.
+    fn as_archive_owner(&self, work: impl Fn() -> io::Result<()>) -> io::Result<()> {
+        match self.archive_owner {
+            Some(owner) if self.files.as_owner(owner, &work)? => Ok(()),
+            _ => work(),
+        }
+    }
 }
 
-/// Syncs, verifies and renames the dump, in this order, so that the archive is whole at every moment.
-fn save(dump: &Path, archive: &Path) -> Result<(), String> {
-    let failed = |what: &str, error: &io::Error| format!("failed to {what} the dump: {}", plain(error));
-    let file = File::open(dump).map_err(|error| failed("read", &error))?;
-    file.sync_all().map_err(|error| failed("write", &error))?;
-    whole::check(&file, dump).map_err(|error| format!("the dump is not whole: {}", plain(&error)))?;
-    fs::rename(dump, archive).map_err(|error| failed("rename", &error))?;
-    let folder = archive.parent().unwrap_or(Path::new("/"));
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| failed("sync the folder of", &error))
+/// Syncs the dump and puts it in the archive's place, so that the archive is whole at every moment. No link or pipe that
+/// stands at the dump's name is opened. `is_vouched_for`: Flux has said that the dump is whole.
+fn save(dump: &Path, archive: &Path, is_vouched_for: bool) -> io::Result<()> {
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_owned();
+    let folder = safe_path::open(dump.parent().unwrap_or(Path::new("/")), false)?;
+    let to_sync = openat(&folder, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(openat(&folder, name(dump), flags, Mode::empty())?);
+    let data = file.metadata()?;
+    if !data.is_file() {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    if data.len() == 0 {
+        return Err(io::Error::from_raw_os_error(libc::ENODATA));
+    }
+    if !is_vouched_for && !tail::is_whole(&file, dump)? {
+        return Err(io::Error::from_raw_os_error(libc::EBADMSG));
+    }
+    file.sync_all()?;
+    renameat(&folder, name(dump), &folder, name(archive))?;
+    Ok(fsync(to_sync)?)
 }
 
-/// Creates the dump's file for Flux's user, who may not be able to create files in that folder.
-fn make(path: &Path, owner: Owner) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path)?;
-    match nix::unistd::geteuid().as_raw() == owner.uid {
-        true => Ok(()),
-        false => fchown(&file, Some(owner.uid), Some(owner.gid)),
+fn remove(dump: &Path) -> io::Result<()> {
+    let folder = safe_path::open(dump.parent().unwrap_or(Path::new("/")), false)?;
+    safe_path::remove(&folder, dump.file_name().unwrap_or_default())
+}
+
+/// Why a dump was not saved.
+fn reason(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => "the dump is no regular file".into(),
+        Some(libc::ENODATA) => "the dump is empty".into(),
+        Some(libc::EBADMSG) => "the dump is not whole: its end is missing".into(),
+        _ => format!("failed to put the dump in its place: {}", plain(error)),
     }
 }
 
@@ -100,10 +132,12 @@ fn remove_leftovers(files: &Files, pattern: &str, dump: &Path) -> usize {
         let digits = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after)).unwrap_or_default();
         digits.len() == OWN && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     };
+    let Ok(open) = safe_path::open(folder, false) else { return 0 };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_name().to_str().is_some_and(is_left) && entry.path() != dump)
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()) && fs::remove_file(entry.path()).is_ok())
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+        .filter(|entry| safe_path::remove(&open, &entry.file_name()).is_ok())
         .count()
 }
 
@@ -119,6 +153,33 @@ mod tests {
     use super::*;
 
     const SUFFIX: &str = ".tgz";
+
+    #[test]
+    fn what_stands_in_place_of_the_dump_is_not_opened_and_the_archive_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        let put: [(&str, fn(&Path)); 4] = [
+            ("no regular file", |dump| {
+                nix::unistd::mkfifo(dump, nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
+            }),
+            ("failed to put the dump", |dump| std::os::unix::fs::symlink("/etc/passwd", dump).unwrap()),
+            ("no regular file", |dump| fs::create_dir(dump).unwrap()),
+            ("the dump is empty", |dump| fs::write(dump, "").unwrap()),
+        ];
+        for (told, put) in put {
+            fs::write(at("archive.tgz"), "old").unwrap();
+            put(&at("dump.tgz"));
+            let why = reason(&save(&at("dump.tgz"), &at("archive.tgz"), true).unwrap_err());
+            assert!(why.contains(told), "{why}");
+            assert_eq!(fs::read(at("archive.tgz")).unwrap(), b"old");
+            let _ = fs::remove_file(at("dump.tgz")).or_else(|_| fs::remove_dir(at("dump.tgz")));
+        }
+        fs::write(at("dump.tgz"), "half").unwrap();
+        let why = reason(&save(&at("dump.tgz"), &at("archive.tgz"), false).unwrap_err());
+        assert!(why.contains("its end is missing"), "nobody has said that it is whole: {why}");
+        save(&at("dump.tgz"), &at("archive.tgz"), true).unwrap();
+        assert_eq!(fs::read(at("archive.tgz")).unwrap(), b"half");
+    }
 
     #[test]
     fn only_unfinished_dumps_of_this_mini_cluster_are_removed() {

@@ -1,10 +1,11 @@
 //! One start of a launched program: started, supervised to its end, recorded in the timeline.
 
 use std::ffi::OsString;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
+use super::broker_options;
 use super::broker_policy::{BrokerPolicy, Ended, terms};
 use super::executor::Executor;
 use super::session::{LIMITS, Session};
@@ -24,6 +25,8 @@ use crate::wait::Parent;
 
 /// States of a broker that has joined.
 const JOINED: [&str; 4] = ["config-sync", "init", "quorum", "run"];
+/// A broker whose states are unknown has joined if it lived for this long.
+const JOINED_AFTER: Duration = Duration::from_secs(60);
 
 impl Executor<'_> {
     /// Starts the program once and supervises it to its end. The inner error is an exit code: the program failed to
@@ -38,7 +41,7 @@ impl Executor<'_> {
         }
         let mut session = self.session.of_flux(launch.run_as.as_ref());
         launch.environment.iter().for_each(|change| session.apply(change));
-        let argv: Vec<OsString> = launch.argv.iter().map(|word| session.resolve(word)).collect();
+        let argv = broker_options::with_those_of_snippets(launch, &session);
         if let Some(record) = &launch.record {
             self.record_start(record)?;
         }
@@ -51,14 +54,14 @@ impl Executor<'_> {
         let owner = launch.run_as.as_ref().map(|user| user.owner.uid);
         let broker = launch.socket.as_ref().map(|path| Broker { socket: self.files.at(path), owner });
         let staying = (launch.part == Part::Lead).then(LeadPresence::default);
-        let actions =
-            StateActions { presence: staying.clone(), undrain: launch.drain, asks_lead: launch.lead.is_some() };
+        let actions = StateActions { presence: staying.clone(), asks_lead: launch.part == Part::Follower };
         let states = broker.clone().map(|broker| States::watch(broker, actions));
         let served = match (&launch.metrics, &broker) {
             (Some(metrics), Some(broker)) => Server::start(metrics.port, &metrics.cluster, broker.clone()),
             _ => None,
         };
-        let mut policy = BrokerPolicy::new(launch, parent, broker.as_ref(), staying.as_ref());
+        let silent = self.waits.lead_silent.map(Duration::from_secs);
+        let mut policy = BrokerPolicy::new(launch, parent, broker.as_ref(), staying.as_ref(), silent);
         let ended = self.supervisor.run(child, terms(launch), &mut policy).await;
         let ended =
             ended.map_err(|error| Failure::internal(format!("failed to supervise {}: {error}", called(launch))))?;
@@ -66,9 +69,11 @@ impl Executor<'_> {
         drop(served);
         let StateLog { states, lead_goes_on } = states.map(States::end).unwrap_or_default();
         ended.lead_goes_on = lead_goes_on;
-        if !states.is_empty() {
-            ended.joined = states.iter().any(|(name, _)| JOINED.contains(&name.as_str()));
-        }
+        ended.joined = match states.is_empty() {
+            // Its states are unknown: one that its lead refuses ends at once.
+            true => ended.at.duration_since(begin) >= JOINED_AFTER,
+            false => states.iter().any(|(name, _)| JOINED.contains(&name.as_str())),
+        };
         if !launch.program.is_empty() {
             self.ending.program = Some((ended.end.code(), shutdown_began(&states).unwrap_or(ended.at)));
         }
@@ -168,8 +173,6 @@ fn called(launch: &Launch) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::supervise::Stop;
 

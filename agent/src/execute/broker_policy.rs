@@ -1,11 +1,14 @@
-//! When a broker is stopped: on a stop of the pod, if its parent is lost, or if only this pod is removed while the lead
-//! stays.
+//! When a broker is stopped: on a stop of the pod, if its parent is silent for longer than the user allows, or if only
+//! this pod is removed while the lead stays.
 //!
 //! ```text
 //! told to stop ─► held back ─┬─ the parent has gone ────────────────────► SIGTERM, and a few seconds
-//!                            ├─ the lead stays ─ its jobs have ended ───► SIGTERM (SIGKILL: a job still has this node)
-//!                            └─ for as long as it may be ───────────────► the same
+//!                            ├─ the lead stays ─ no job has this node ──► SIGTERM
+//!                            └─ for as long as it may be ───────────────► SIGTERM; SIGKILL if the lead stays and a job
+//!                                                                         still has this node
 //! ```
+//!
+//! Until it is known that the lead stays, the jobs on this node are left alone: its own stop may be on its way.
 
 use std::time::{Duration, Instant};
 
@@ -17,15 +20,16 @@ use crate::flux_rpc::lead_presence::{LeadPresence, lead_stays};
 use crate::plan::{Launch, Reach};
 use crate::supervise::policy::{AtStop, Order, Policy, Reason, SecondStop, Target, Terms};
 use crate::supervise::{self, End, Stop, orphans};
-use crate::wait::connection::Watch;
-use crate::wait::{Missing, Parent};
+use crate::wait::{Missing, Parent, Presence};
 
 /// How long a broker that lost its parent has to end by itself.
 const LOST_GRACE: Duration = Duration::from_secs(5);
 /// Time between two looks at the parent while a stop is held back.
 const HOLD_LOOK: Duration = Duration::from_millis(500);
-/// Pods that are stopped together get their signals within this time.
-const ALONE_AFTER: Duration = Duration::from_secs(5);
+/// The lead of pods that are stopped together is asked no sooner: most have ended the instance by then.
+const ASK_LEAD_AFTER: Duration = Duration::from_secs(5);
+/// Time between two looks after that, each of which asks rank 0.
+const ASK_LEAD_EVERY: Duration = Duration::from_secs(2);
 
 /// The policy of one launched program: a broker, or a command, which has none of these fields.
 #[derive(Debug)]
@@ -33,7 +37,6 @@ pub(super) struct BrokerPolicy<'a> {
     hold: Option<Hold<'a>>,
     /// The lead's membership in the group that tells followers that it stays, until it is stopped.
     staying: Option<&'a LeadPresence>,
-    watch: Watch,
     lost: Option<Missing>,
 }
 
@@ -61,7 +64,10 @@ pub(super) struct Ended {
 #[derive(Debug)]
 struct Hold<'a> {
     parent: &'a mut Parent,
+    presence: Presence,
     bound: Duration,
+    /// How long the parent may be silent.
+    silent: Option<Duration>,
     /// The name of a process below the broker that means a job on this node.
     job_shell: Option<&'static str>,
     /// How this node leaves if the lead stays; none: there is no socket to ask the broker at.
@@ -72,8 +78,10 @@ struct Hold<'a> {
 #[derive(Debug)]
 struct Leaving<'a> {
     broker: &'a Broker,
-    /// The drain before the node leaves; none: it leaves at once.
+    /// The drain before the node leaves; none: it leaves as soon as no job is on it.
     departure: Option<Departure>,
+    /// Whether the lead is known to stay.
+    lead_stays: bool,
 }
 
 /// The plan's terms for signals and time.
@@ -92,23 +100,23 @@ impl<'a> BrokerPolicy<'a> {
         parent: Option<&'a mut Parent>,
         broker: Option<&'a Broker>,
         staying: Option<&'a LeadPresence>,
+        silent: Option<Duration>,
     ) -> Self {
         let below = || hostlist::idset(&launch.below).unwrap_or_default().into_iter().collect();
         let departure = launch.drain.map(|rank| Departure::of(rank, below()));
-        let leaving = broker.map(|broker| Leaving { broker, departure });
+        let leaving = broker.map(|broker| Leaving { broker, departure, lead_stays: false });
         let hold = parent.zip(launch.hold_stop).map(|(parent, bound)| {
             let bound = Duration::from_secs_f64(bound);
-            Hold { parent, bound, job_shell: launch.job_shell, leaving }
+            Hold { parent, presence: Presence::new(), bound, silent, job_shell: launch.job_shell, leaving }
         });
-        BrokerPolicy { hold, staying, watch: Watch::new(), lost: None }
+        BrokerPolicy { hold, staying, lost: None }
     }
 
     /// The supervised end, with what is known of the parent.
     pub(super) fn ended(self, ended: supervise::Ended) -> Ended {
         let supervise::Ended { end, at, stopped, passed_on, first_output } = ended;
-        let BrokerPolicy { watch, lost, .. } = self;
-        let joined = watch.was_connected();
-        Ended { end, at, stopped, passed_on, lost, joined, came_up: false, lead_goes_on: None, first_output }
+        let lost = self.lost;
+        Ended { end, at, stopped, passed_on, lost, joined: false, came_up: false, lead_goes_on: None, first_output }
     }
 }
 
@@ -122,13 +130,12 @@ impl Policy for BrokerPolicy<'_> {
         AtStop::Hold(*bound)
     }
 
-    /// Looks at the parent rarely while all is well, often while a stop is held back.
     fn reason(&mut self, child: i32, held: Option<Instant>) -> Reason<'_> {
         Box::pin(async move {
-            let BrokerPolicy { hold: Some(hold), watch, lost, .. } = self else { return std::future::pending().await };
+            let BrokerPolicy { hold: Some(hold), lost, .. } = self else { return std::future::pending().await };
             let missing = match held {
-                None => watch.until_lost(hold.parent).await,
-                Some(told) => match hold.until_end(watch, told).await {
+                None => hold.until_silent().await,
+                Some(since) => match hold.until_end(child, since).await {
                     HoldEnd::Lost(missing) => missing,
                     HoldEnd::Alone => {
                         return hold.order_to_leave("the lead stays, only this pod is being removed", child);
@@ -161,29 +168,42 @@ enum HoldEnd {
 }
 
 impl Hold<'_> {
-    async fn until_end(&mut self, watch: &mut Watch, told: Instant) -> HoldEnd {
+    /// Waits until the parent has been silent for longer than the user allows, if there is such a bound.
+    async fn until_silent(&mut self) -> Missing {
+        self.parent.note_addresses().await;
+        match self.silent {
+            Some(bound) => self.presence.until_silent(self.parent, bound).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn until_end(&mut self, child: i32, since: Instant) -> HoldEnd {
         loop {
-            // A delete removes the DNS name early: while the brokers are connected, a missing name says nothing.
-            if let Some(missing) = watch.check_gone(self.parent, HOLD_LOOK).await {
+            if let Some(missing) = self.presence.check_gone(self.parent).await {
                 return HoldEnd::Lost(missing);
             }
-            if told.elapsed() >= ALONE_AFTER
+            let asks = since.elapsed() >= ASK_LEAD_AFTER;
+            if asks
                 && let Some(leaving) = &mut self.leaving
-                && leaving.advance(told, self.bound).await
+                && leaving.advance(since, self.bound).await
+                && !self.has_job(child)
             {
                 return HoldEnd::Alone;
             }
-            tokio::time::sleep(HOLD_LOOK).await;
+            tokio::time::sleep(if asks { ASK_LEAD_EVERY } else { HOLD_LOOK }).await;
         }
+    }
+
+    /// Whether a job runs on this node.
+    fn has_job(&self, child: i32) -> bool {
+        self.job_shell.is_some_and(|name| orphans::has_descendant(child, name))
     }
 
     /// How this broker ends: by SIGKILL if a job runs on it or below it. A broker that shuts down in order delays that
     /// job's end by half a minute; one that is killed is a node failure, which Flux reports at once.
     fn order_to_leave(&self, why: &str, child: i32) -> Order {
         let (signal, how) = match () {
-            () if self.job_shell.is_some_and(|name| orphans::has_descendant(child, name)) => {
-                (libc::SIGKILL, "killing this broker: a job runs on it")
-            }
+            () if self.has_job(child) => (libc::SIGKILL, "killing this broker: a job runs on it"),
             () if self.leaving.as_ref().is_some_and(Leaving::takes_jobs_along) => {
                 (libc::SIGKILL, "killing this broker: a job runs on a broker below it in the tree")
             }
@@ -195,8 +215,9 @@ impl Hold<'_> {
 }
 
 impl Leaving<'_> {
+    /// Whether this node leaves an instance that goes on.
     fn has_begun(&self) -> bool {
-        self.departure.as_ref().is_some_and(Departure::has_begun)
+        self.lead_stays && self.departure.as_ref().is_some_and(Departure::has_begun)
     }
 
     /// Whether jobs on brokers below would lose their nodes with this one.
@@ -204,11 +225,19 @@ impl Leaving<'_> {
         self.departure.as_ref().is_some_and(Departure::takes_jobs_along)
     }
 
-    /// Takes the next step of leaving. True once the broker may go: the lead stays, and no job is on this node or on
-    /// one below it.
+    /// Takes the next step of leaving. True once the broker may go: the lead stays, and Flux knows of no job on this node
+    /// or on one below it. A lead that is told to stop meanwhile ends the instance, and then nothing leaves alone.
     async fn advance(&mut self, begin: Instant, bound: Duration) -> bool {
         let had_begun = self.has_begun();
-        if !had_begun && !lead_stays(self.broker).await {
+        match lead_stays(self.broker).await {
+            Some(stays) => self.lead_stays = stays,
+            None if !self.lead_stays => return false,
+            None => {}
+        }
+        if had_begun && !self.lead_stays {
+            tracing::info!(stage = "stop", "the lead is being stopped as well: waiting for it to end the instance");
+        }
+        if !self.lead_stays {
             return false;
         }
         let Some(departure) = &mut self.departure else { return true };
@@ -244,7 +273,7 @@ mod tests {
         let order = |job_shell| {
             let mut parent = Parent::new("127.0.0.1", 1, folder.path());
             let leaving = Launch { job_shell, hold_stop: Some(1.0), ..launch(&["/bin/true"]) };
-            let policy = BrokerPolicy::new(&leaving, Some(&mut parent), None, None);
+            let policy = BrokerPolicy::new(&leaving, Some(&mut parent), None, None, None);
             policy.hold.unwrap().order_to_leave(told, pid).signal
         };
         assert_eq!(order(Some("flux-shell")), libc::SIGKILL);

@@ -12,7 +12,7 @@ use super::shell::Shell;
 use super::start_record::Record;
 use super::timing::Timeline;
 use crate::files::Files;
-use crate::plan::{self, Plan, Role, SnippetShell, Waits};
+use crate::plan::{self, Owner, Plan, Role, SnippetShell, Waits};
 use crate::report::activity::ActivityFile;
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
@@ -52,6 +52,8 @@ pub struct Executor<'a> {
     pub(super) ending: &'a mut Ending,
     /// How the lead's broker ended, once it has.
     pub(super) broker_end: Option<BrokerEnd>,
+    /// Who dumps the archive, once its file is there.
+    pub(super) archive_owner: Option<Owner>,
 }
 
 /// What follows a step.
@@ -89,6 +91,7 @@ impl<'a> Executor<'a> {
             timeline,
             ending,
             broker_end: None,
+            archive_owner: None,
         }
     }
 

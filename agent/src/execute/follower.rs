@@ -1,12 +1,13 @@
 //! A follower's broker: started again until the instance has ended, or the lead is known to be gone.
 //!
 //! ```text
-//! it ends ─ judge ─► with 0: dismissed ─ its parent is the lead, or the lead does not go on ─► the instance has ended
-//!              │                      └─ another parent has left, and the lead goes on ─┐
-//!              └─► it failed, or its parent was lost ───────────────────────────────────┴─► parent returns ─► again
+//! it ends ─ judge ─► with 0 ─ the lead does not go on ─► the instance has ended
+//!              │          └─ the lead goes on ─────────────────┐
+//!              └─► it failed, or its parent was lost ──────────┴─► parent returns ─► again
 //! ```
 //!
-//! In a tree a broker dismisses those below it whenever it goes; that is the instance's end only if the lead says so.
+//! A broker ends with 0 when it is dismissed, and when somebody sends it SIGTERM. In a tree a broker dismisses those below
+//! it whenever it goes. Either is the instance's end only if the lead says so.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -108,28 +109,37 @@ impl Executor<'_> {
     /// is down.
     async fn verdict(&mut self, ended: &Ended, above: &mut Above) -> Result<Verdict, Failure> {
         let verdict = judge(ended);
-        let Some(lead) = above.lead.as_mut().filter(|_| verdict == Verdict::Done(0)) else { return Ok(verdict) };
-        if !self.lead_goes_on(lead, ended).await? {
+        if verdict != Verdict::Done(0) {
             return Ok(verdict);
         }
-        if let Some(parent) = above.parent.as_mut().filter(|_| ended.stopped.is_none()) {
+        let Above { parent, lead } = above;
+        // In a flat tree the parent is the lead: it dismisses nobody while it goes on.
+        let is_parent_the_lead = lead.is_none();
+        let Some(lead) = lead.as_mut().or(parent.as_mut()) else { return Ok(verdict) };
+        // It waits until those below it have left.
+        let patience = if ended.stopped.is_some() && !is_parent_the_lead { Duration::ZERO } else { WAY_DOWN };
+        if !self.lead_goes_on(lead, ended, patience).await? {
+            return Ok(verdict);
+        }
+        if let Some(parent) = parent.as_mut().filter(|_| ended.stopped.is_none() && !is_parent_the_lead) {
             // A stop in the meantime is found before the broker is restarted.
             self.supervisor.unless_stopped(until_down(parent)).await.map_err(wait_failed)?;
         }
-        Ok(left_behind(ended))
+        Ok(left_behind(ended, is_parent_the_lead))
     }
 
     /// Whether the lead goes on: as the broker learned while it shut down, else by probing the lead. A lead that ends
-    /// is still there for a while; a pod that is told to stop has no time to wait for that.
-    async fn lead_goes_on(&mut self, lead: &mut Parent, ended: &Ended) -> Result<bool, Failure> {
+    /// is still there for a while; in a tree, a pod that is told to stop has no time to wait for that.
+    async fn lead_goes_on(&mut self, lead: &mut Parent, ended: &Ended, patience: Duration) -> Result<bool, Failure> {
         if let Some(goes_on) = ended.lead_goes_on {
             return Ok(goes_on);
         }
         if ended.stopped.is_some() {
-            let gone = self.supervisor.even_if_stopped(is_gone_within(lead, Duration::ZERO)).await;
-            return gone.map(|gone| !gone).map_err(wait_failed);
+            let gone = tokio::time::timeout(WAY_DOWN, is_gone_within(lead, patience));
+            let gone = self.supervisor.even_if_stopped(gone).await;
+            return gone.map(|gone| gone != Ok(true)).map_err(wait_failed);
         }
-        let gone = self.supervisor.unless_stopped(is_gone_within(lead, WAY_DOWN)).await.map_err(wait_failed)?;
+        let gone = self.supervisor.unless_stopped(is_gone_within(lead, patience)).await.map_err(wait_failed)?;
         Ok(gone != Interrupted::Done(true))
     }
 
@@ -200,10 +210,11 @@ fn judge(ended: &Ended) -> Verdict {
 }
 
 /// The verdict on a broker that ended as at the instance's end, while the lead is still up.
-fn left_behind(ended: &Ended) -> Verdict {
-    match ended.stopped {
-        Some(_) => Verdict::Done(REPLACE),
-        None => Verdict::Restart("the parent broker has left, and the lead is still up".into()),
+fn left_behind(ended: &Ended, is_parent_the_lead: bool) -> Verdict {
+    match (ended.stopped, is_parent_the_lead) {
+        (Some(_), _) => Verdict::Done(REPLACE),
+        (None, false) => Verdict::Restart("the parent broker has left, and the lead is still up".into()),
+        (None, true) => Verdict::Restart("the broker was stopped by somebody else, and the lead is still up".into()),
     }
 }
 
@@ -219,8 +230,9 @@ async fn until_down(parent: &mut Parent) {
 async fn is_gone_within(lead: &mut Parent, patience: Duration) -> bool {
     let begin = Instant::now();
     loop {
-        match lead.probe_port().await {
-            Err(missing) if missing.is_name_gone() || matches!(missing, Missing::Port(_)) => return true,
+        match lead.probe_known().await {
+            Err(Missing::Port(_)) => return true,
+            Err(missing) if missing.is_name_gone() || lead.is_name_gone().await => return true,
             _ if begin.elapsed() >= patience => return false,
             _ => tokio::time::sleep(LOOK_WHETHER_DOWN).await,
         }
@@ -235,9 +247,10 @@ async fn until_parent_answers(
     gone: Option<Duration>,
     silent: Option<Duration>,
 ) -> Result<(), Missing> {
+    let begin = Instant::now();
     let mut backoff = Backoff::default();
-    let mut next_look = Instant::now();
-    let mut report = Reporter::new(next_look);
+    let mut next_look = begin;
+    let mut report = Reporter::new(begin);
     let mut absence = Absence::default();
     loop {
         let missing = match parent.probe_port().await {
@@ -254,7 +267,7 @@ async fn until_parent_answers(
         }
         absence.within(gone, silent)?;
         report.tick(&parent.host, &missing.to_string());
-        backoff.pause(wait::LONGEST_PAUSE).await;
+        backoff.pause(missing.longest_pause(begin.elapsed()).max(wait::LONGEST_PAUSE)).await;
     }
 }
 
@@ -342,9 +355,10 @@ mod tests {
     #[test]
     fn who_is_left_behind_by_its_parent_comes_again_or_is_replaced() {
         let end = End::Exited(0);
-        assert!(matches!(left_behind(&ended(end, false, false, false)), Verdict::Restart(_)));
-        assert_eq!(left_behind(&ended(end, true, false, false)), Verdict::Done(REPLACE));
-        assert_eq!(left_behind(&ended(end, true, true, true)), Verdict::Done(REPLACE), "all go, but the lead");
+        assert!(matches!(left_behind(&ended(end, false, false, false), false), Verdict::Restart(_)));
+        assert!(matches!(left_behind(&ended(end, false, false, false), true), Verdict::Restart(_)));
+        assert_eq!(left_behind(&ended(end, true, false, false), true), Verdict::Done(REPLACE));
+        assert_eq!(left_behind(&ended(end, true, true, true), false), Verdict::Done(REPLACE), "all go, but the lead");
     }
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {

@@ -22,9 +22,9 @@ pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
         Failure::new(Category::UserFailed, cause, "run the container as root, or leave out users")
     };
     let shadow = files.at(SHADOW);
-    let (text, mode, owner) = match fs::read_to_string(&shadow) {
+    let (text, mode, owner) = match fs::read(&shadow) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => (
-            String::new(),
+            Vec::new(),
             Mode(0o600),
             Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() },
         ),
@@ -44,30 +44,33 @@ pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
     let hash = hash(&password, &salt)
         .map_err(|error| Failure::internal(format!("failed to hash the password of {user}: {error}")))?;
     let text = with_password(&text, user, hash.as_str());
-    files.ensure_file(SHADOW, mode, owner, text.as_bytes())
+    files.ensure_file(SHADOW, mode, owner, &text)
 }
 
 /// Whether the user has this password already, from an earlier run.
-fn has_password(shadow: &str, user: &str, password: &[u8]) -> bool {
-    let hash = shadow.lines().find_map(|line| line.strip_prefix(user)?.strip_prefix(':')?.split(':').next());
+fn has_password(shadow: &[u8], user: &str, password: &[u8]) -> bool {
+    let mut lines = shadow.split(|byte| *byte == b'\n');
+    let rest = lines.find_map(|line| line.strip_prefix(user.as_bytes())?.strip_prefix(b":"));
+    let hash = rest.and_then(|rest| str::from_utf8(rest.split(|byte| *byte == b':').next()?).ok());
     hash.is_some_and(|hash| ShaCrypt::SHA512.verify_password(password, hash).is_ok())
 }
 
-/// The text with the user's hash: in their line, or in a new one.
-fn with_password(shadow: &str, user: &str, hash: &str) -> String {
+/// The file with the user's hash: in their line, or in a new one.
+fn with_password(shadow: &[u8], user: &str, hash: &str) -> Vec<u8> {
     let mut found = false;
-    let mut text = String::new();
-    for line in shadow.lines() {
-        let mut fields: Vec<&str> = line.split(':').collect();
-        if fields.first() == Some(&user) && fields.len() > 1 {
-            fields[1] = hash;
+    let mut text = Vec::new();
+    for line in shadow.split_inclusive(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let mut fields: Vec<&[u8]> = line.split(|byte| *byte == b':').collect();
+        if fields.first() == Some(&user.as_bytes()) && fields.len() > 1 {
+            fields[1] = hash.as_bytes();
             found = true;
         }
-        text += &fields.join(":");
-        text.push('\n');
+        text.extend(fields.join(&b':'));
+        text.push(b'\n');
     }
     if !found {
-        text += &format!("{user}:{hash}::0:99999:7:::\n");
+        text.extend(format!("{user}:{hash}::0:99999:7:::\n").into_bytes());
     }
     text
 }
@@ -113,7 +116,7 @@ mod tests {
         assert_eq!(hash("root"), "*");
         for user in ["ada", "bob", "eve"] {
             let hash = hash(user);
-            assert!(has_password(&format!("x:{hash}:"), "x", b"butter"), "{hash}");
+            assert!(has_password(format!("x:{hash}:").as_bytes(), "x", b"butter"), "{hash}");
         }
         assert_ne!(hash("ada"), hash("bob"));
         assert!(!text.contains("butter"));
@@ -123,9 +126,21 @@ mod tests {
     #[test]
     fn a_password_that_another_program_has_set_stays() {
         let hash = "$6$0123456789abcdef$Mw54KrNiWx/eWJYYyVUlXr0V6JJlU4AaYXO4YlGVeg4wq182KRR9x7bHdVsMnnyKMHGRwvXyOO3eXhtDOG1mg1";
-        assert!(has_password(&format!("ada:{hash}:1::::::"), "ada", b"butter"));
-        assert!(!has_password(&format!("ada:{hash}:1::::::"), "ada", b"margarine"));
-        assert!(!has_password("ada:!:1::::::", "ada", b"butter"));
+        assert!(has_password(format!("ada:{hash}:1::::::").as_bytes(), "ada", b"butter"));
+        assert!(!has_password(format!("ada:{hash}:1::::::").as_bytes(), "ada", b"margarine"));
+        assert!(!has_password(b"ada:!:1::::::", "ada", b"butter"));
+    }
+
+    #[test]
+    fn shadow_file_in_another_encoding_gets_a_password_and_keeps_its_bytes() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("etc")).unwrap();
+        let old = b"jos\xe9:*:19000::::::\n";
+        fs::write(root.path().join("etc/shadow"), old).unwrap();
+        fs::write(root.path().join("secret"), "butter").unwrap();
+        ensure(&Files::new(root.path(), "lead"), "ada", "/secret").unwrap();
+        let text = fs::read(root.path().join("etc/shadow")).unwrap();
+        assert!(text.starts_with(old) && has_password(&text, "ada", b"butter"));
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct Session {
     pub limits: BTreeMap<&'static str, (u64, u64)>,
     /// Variables that a snippet's `asFlux` sets for Flux only.
     pub as_flux: Environment,
+    /// `$brokerOptions`, as the last snippet left it.
+    pub broker_options: Option<String>,
     /// HOME, USER and LOGNAME as the container's environment had them.
     own_user: BTreeMap<&'static str, Option<OsString>>,
 }
@@ -56,7 +58,15 @@ impl Session {
 
     pub fn new(environment: Environment, directory: PathBuf) -> Session {
         let own_user = OF_A_USER.map(|name| (name, environment.get(OsStr::new(name)).cloned())).into();
-        Session { environment, directory, umask: 0o022, limits: BTreeMap::new(), as_flux: Environment::new(), own_user }
+        Session {
+            environment,
+            directory,
+            umask: 0o022,
+            limits: BTreeMap::new(),
+            as_flux: Environment::new(),
+            broker_options: None,
+            own_user,
+        }
     }
 
     /// The state for a program of Flux, which runs as `user`, or as the agent's own user.
@@ -102,12 +112,24 @@ impl Session {
                 self.environment.insert(name.into(), value);
             }
             EnvChange::Append { name, separator, value } => self.append(name, *separator, value),
+            EnvChange::Withdraw { name, separator, value } => self.withdraw(name, *separator, value),
             EnvChange::Default { name, value } => {
                 self.environment.entry(name.into()).or_insert_with(|| value.into());
             }
             EnvChange::Remove { name } => {
                 self.environment.remove(OsStr::new(name));
             }
+        }
+    }
+
+    /// Undoes an append, wherever other parts have been put since.
+    fn withdraw(&mut self, name: &str, separator: char, part: &str) {
+        let Some(value) = self.environment.get_mut(OsStr::new(name)) else { return };
+        let Some(left) = without_last_part(value.as_bytes(), separator, part) else { return };
+        if left.is_empty() {
+            self.environment.remove(OsStr::new(name));
+        } else {
+            *value = OsString::from_vec(left);
         }
     }
 
@@ -124,6 +146,19 @@ impl Session {
         }
         *entry = OsString::from_vec(bytes);
     }
+}
+
+/// `bytes` without the last of its parts that is `part`; none if there is no such part.
+fn without_last_part(bytes: &[u8], separator: char, part: &str) -> Option<Vec<u8>> {
+    let mut separator_bytes = [0; 4];
+    let separator = separator.encode_utf8(&mut separator_bytes).as_bytes();
+    let before = [separator, part.as_bytes()].concat();
+    if bytes == part.as_bytes() {
+        return Some(Vec::new());
+    }
+    let ends = |at: usize| bytes[at..].is_empty() || bytes[at..].starts_with(separator);
+    let at = (0..bytes.len()).rev().find(|at| bytes[*at..].starts_with(&before) && ends(at + before.len()))?;
+    Some([&bytes[..at], &bytes[at + before.len()..]].concat())
 }
 
 fn contains_part(bytes: &[u8], separator: &[u8], part: &[u8]) -> bool {
@@ -168,9 +203,18 @@ pub fn shell_changes(before: &Environment, after: &Environment) -> Vec<u8> {
 
 /// Shell lines `export NAME='value'`.
 pub fn exports<'a>(variables: impl Iterator<Item = (&'a OsStr, &'a OsStr)>) -> Vec<u8> {
+    lines(b"export ", variables)
+}
+
+/// Shell lines `NAME='value'`: variables that programs do not see.
+pub fn assignments<'a>(variables: impl Iterator<Item = (&'a OsStr, &'a OsStr)>) -> Vec<u8> {
+    lines(b"", variables)
+}
+
+fn lines<'a>(command: &[u8], variables: impl Iterator<Item = (&'a OsStr, &'a OsStr)>) -> Vec<u8> {
     let mut text = Vec::new();
     for (name, value) in variables.filter(|(name, _)| is_shell_name(name)) {
-        text.extend_from_slice(b"export ");
+        text.extend_from_slice(command);
         text.extend_from_slice(name.as_bytes());
         text.extend_from_slice(b"='");
         for byte in value.as_bytes() {
@@ -212,6 +256,20 @@ mod tests {
         assert_eq!(append("PATH", "/usr"), "/bin:/usr/bin:/mnt/flux/view/bin:/usr");
         assert_eq!(append("EMPTY", "x"), "x");
         assert_eq!(append("NEW", "x"), "x");
+    }
+
+    #[test]
+    fn what_was_appended_is_withdrawn_and_the_users_own_stays() {
+        let withdrawn = |path: &str| {
+            let mut session = session(&[("PATH", path)]);
+            session.apply(&EnvChange::Withdraw { name: "PATH".into(), separator: ':', value: "/view/bin".into() });
+            session.lookup("PATH")
+        };
+        assert_eq!(withdrawn("/bin:/view/bin").as_deref(), Some("/bin"));
+        assert_eq!(withdrawn("/own:/bin:/view/bin:/late").as_deref(), Some("/own:/bin:/late"));
+        assert_eq!(withdrawn("/view/bin:/bin:/view/bin").as_deref(), Some("/view/bin:/bin"), "put first by a snippet");
+        assert_eq!(withdrawn("/bin:/view/bin2:/view").as_deref(), Some("/bin:/view/bin2:/view"));
+        assert_eq!((withdrawn("/view/bin"), withdrawn("/view/bin:/x").as_deref()), (None, Some("/view/bin:/x")));
     }
 
     #[test]

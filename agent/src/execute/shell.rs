@@ -9,7 +9,7 @@
 //! on a disk. All descriptors are opened by their path below /proc/self/fd, which every shell understands.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -22,9 +22,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio::io::unix::AsyncFd;
 
-use super::session::{Session, current_limits, shell_changes};
+use super::session::{Session, assignments, current_limits, shell_changes};
 use super::shell_state::{self, State};
-use crate::plan::SnippetShell;
+use crate::plan::{Snippet, SnippetShell};
 use crate::report::failure::Failure;
 use crate::supervise::program::{Child, Environment, Output, Program};
 use crate::supervise::{End, Event, Supervisor, is_stop, terminal, until};
@@ -33,13 +33,14 @@ use crate::system::raw::ChildSetup;
 
 /// The only shell text of ours that runs: it sources what it is told to and reports. It is a constant, the user's text
 /// is never pasted into it; a loop, because one shell must see all snippets. Two variables that documented snippets
-/// build upon are empty, not unset, which strict mode would take for an error, and `$asFlux` runs what follows it as
-/// Flux's user; they are not exported. A shell that can start no program any more says so by itself; one that cannot
+/// build upon are empty, not unset, for those who set -u themselves, and `$asFlux` runs what follows it as Flux's user;
+/// they are not exported. Standard error goes through the agent, which keeps its end. A shell that can start no program any more says so by itself; one that cannot
 /// even open its pipe kills itself, which no snippet's `exit` looks like.
 const DRIVER: &str = r#"
-: "${PYTHONPATH=}" "${LD_LIBRARY_PATH=}" "${asFlux=$7}"
+: "${PYTHONPATH=}" "${LD_LIBRARY_PATH=}" "${asFlux=$8}"
 flux_agent_self=$1 flux_agent_ask=$2 flux_agent_changes=$3 flux_agent_snippet=$4 flux_agent_reply=$5 flux_agent_errors=$6
-shift 7
+case $7 in ?*) exec 2>"$7" ;; esac
+shift 8
 while IFS= read -r flux_agent_word <"$flux_agent_ask"; do
     . "$flux_agent_changes"
     case $flux_agent_word in
@@ -47,12 +48,13 @@ while IFS= read -r flux_agent_word <"$flux_agent_ask"; do
         silent) . "$flux_agent_snippet" >/dev/null 2>"$flux_agent_errors" ;;
         *) . "$flux_agent_snippet" ;;
     esac
-    "$flux_agent_self" snippet-state "$flux_agent_reply" "$?" "${asFlux-}" || printf 'lost=%s\n' "$?" >"$flux_agent_reply"
+    "$flux_agent_self" snippet-state "$flux_agent_reply" "$?" "${asFlux-}" "${brokerOptions-}" ||
+        printf 'lost=%s\n' "$?" >"$flux_agent_reply"
 done
 case $flux_agent_word in end) ;; *) kill -9 "$$" ;; esac
 "#;
 
-/// Bytes of a silent snippet's standard error that are kept in case it fails.
+/// Bytes of a snippet's standard error that are kept in case it fails.
 const KEPT_ERRORS: usize = 2048;
 
 /// How a snippet ended.
@@ -84,7 +86,12 @@ pub struct Shell {
     changes: File,
     snippet: File,
     reply: AsyncFd<OwnedFd>,
-    errors: LastErrors,
+    /// Standard error of silent snippets, which nobody sees.
+    hidden: LastErrors,
+    /// Standard error of the others; none with a terminal, which it goes to directly.
+    shown: Option<LastErrors>,
+    /// The variables that are not exported, until the shell has them.
+    variables: Vec<u8>,
     /// The environment that the shell has.
     known: Environment,
     limits: Vec<(&'static str, u64, u64)>,
@@ -101,32 +108,37 @@ impl Shell {
         let plumbing = || -> io::Result<_> {
             let (ask_there, ask) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
             let (reply, reply_there) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-            let (errors, errors_there) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+            let (hidden, hidden_there) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+            let (shown, shown_there) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
             nix::fcntl::fcntl(&reply, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
             let memory = |name: &str| memfd_create(name, MFdFlags::MFD_CLOEXEC).map(File::from);
             let (changes, snippet) = (memory("changes")?, memory("snippet")?);
             // Opened now: by its path, the shell might run what has taken its place by then.
             let program = File::open(agent)?;
             Ok((
-                [ask_there, reply_there, errors_there, program.into()],
+                [ask_there, reply_there, hidden_there, shown_there, program.into()],
                 File::from(ask),
                 reply,
-                errors,
+                [hidden, shown],
                 changes,
                 snippet,
             ))
         };
         let failed = |error: io::Error| Failure::internal(format!("failed to talk to the shell: {error}"));
-        let (theirs, ask, reply, errors_from, changes, snippet) = plumbing().map_err(failed)?;
-        let errors = LastErrors::keep(errors_from).map_err(failed)?;
-        let numbers = [
-            theirs[3].as_raw_fd(),
-            theirs[0].as_raw_fd(),
+        let (theirs, ask, reply, [hidden, shown], changes, snippet) = plumbing().map_err(failed)?;
+        let hidden = LastErrors::keep(hidden, false).map_err(failed)?;
+        // A person at a terminal sees it as it comes, and programs ask whether it is one.
+        let shown = if supervisor.has_terminal() { None } else { Some(LastErrors::keep(shown, true).map_err(failed)?) };
+        let [ask_there, reply_there, hidden_there, shown_there, program] = &theirs;
+        let mut numbers = vec![
+            program.as_raw_fd(),
+            ask_there.as_raw_fd(),
             changes.as_raw_fd(),
             snippet.as_raw_fd(),
-            theirs[1].as_raw_fd(),
-            theirs[2].as_raw_fd(),
+            reply_there.as_raw_fd(),
+            hidden_there.as_raw_fd(),
         ];
+        numbers.extend(shown.iter().map(|_| shown_there.as_raw_fd()));
         let argv = command_line(planned, &numbers);
         let program = Program {
             argv: &argv,
@@ -137,7 +149,7 @@ impl Shell {
                 tied: true,
                 foreground: supervisor.has_terminal(),
                 umask: Some(session.umask),
-                inherit: numbers.to_vec(),
+                inherit: numbers,
                 ..ChildSetup::default()
             },
         };
@@ -150,7 +162,10 @@ impl Shell {
         })?;
         let reply = raw::watch(reply).map_err(failed)?;
         let known = session.environment.clone();
-        Ok(Shell { child, ask, changes, snippet, reply, errors, known, limits: current_limits().collect() })
+        let variables = planned.variables.iter().map(|(name, value)| (OsStr::new(name), OsStr::new(value)));
+        let variables = assignments(variables.filter(|(name, _)| !known.contains_key(*name)));
+        let limits = current_limits().collect();
+        Ok(Shell { child, ask, changes, snippet, reply, hidden, shown, variables, known, limits })
     }
 
     /// Runs one snippet and carries its state over into `session`.
@@ -158,17 +173,20 @@ impl Shell {
         &mut self,
         supervisor: &mut Supervisor,
         session: &mut Session,
-        source: &str,
-        silent: bool,
+        snippet: &Snippet,
     ) -> Result<Outcome, Failure> {
         let failed = |error: io::Error| Failure::internal(format!("failed to talk to the shell: {error}"));
         if supervisor.has_terminal() {
             terminal::give_to(self.child.pid);
         }
-        fill(&mut self.changes, &shell_changes(&self.known, &session.environment)).map_err(failed)?;
-        fill(&mut self.snippet, source.as_bytes()).map_err(failed)?;
-        self.tell(if silent { "silent" } else { "go" }).map_err(failed)?;
+        let changes = self.changes_before(session, snippet);
+        fill(&mut self.changes, &changes).map_err(failed)?;
+        fill(&mut self.snippet, snippet.source.as_bytes()).map_err(failed)?;
+        self.forget_errors();
+        self.tell(if snippet.silent { "silent" } else { "go" }).map_err(failed)?;
         let outcome = self.answer(supervisor).await.map_err(failed)?;
+        // What it wrote comes before what the agent, or the program, writes next.
+        self.shown.iter().for_each(LastErrors::drain);
         if supervisor.has_terminal() {
             terminal::take_back();
         }
@@ -181,6 +199,19 @@ impl Shell {
             Err(NoState::Ended(code)) => Outcome::ShellEnded(code),
             Err(NoState::Unusable(code)) => Outcome::ShellUnusable(code),
         })
+    }
+
+    /// Shell lines that come before the snippet: the variables that it is promised, what has changed in the environment, and
+    /// the options that it runs with.
+    fn changes_before(&mut self, session: &Session, snippet: &Snippet) -> Vec<u8> {
+        let mut lines = std::mem::take(&mut self.variables);
+        lines.extend(shell_changes(&self.known, &session.environment));
+        let directory = snippet.directory_variable.map(|name| (OsStr::new(name), session.directory.as_os_str()));
+        lines.extend(assignments(directory.into_iter().filter(|(name, _)| !self.known.contains_key(*name))));
+        if !snippet.options.is_empty() {
+            lines.extend_from_slice(format!("set {}\n", snippet.options.join(" ")).as_bytes());
+        }
+        lines
     }
 
     fn tell(&mut self, word: &str) -> io::Result<()> {
@@ -243,9 +274,13 @@ impl Shell {
         let _ = raw::send(-self.child.pid, signal);
     }
 
-    /// The end of a silent snippet's standard error, for the line about its failure.
-    pub fn last_errors(&self) -> String {
-        self.errors.text()
+    /// The end of the snippet's standard error, for the line about its failure.
+    pub fn last_errors(&self, snippet: &Snippet) -> String {
+        if snippet.silent { self.hidden.text() } else { self.shown.as_ref().map(LastErrors::text).unwrap_or_default() }
+    }
+
+    fn forget_errors(&self) {
+        [Some(&self.hidden), self.shown.as_ref()].into_iter().flatten().for_each(LastErrors::forget);
     }
 
     /// Ends the shell in order, so that its EXIT trap runs; its code no longer matters.
@@ -267,10 +302,15 @@ fn unusable_code(bytes: &[u8]) -> Option<u8> {
     std::str::from_utf8(&line[at + LOST.len()..]).ok()?.parse().ok()
 }
 
+/// How many paths of descriptors the driver takes.
+const DESCRIPTORS: usize = 7;
+
 fn command_line(planned: &SnippetShell, numbers: &[RawFd]) -> Vec<OsString> {
     let mut argv = planned.argv.clone();
     argv.extend(["-c", DRIVER, "flux-agent"].map(str::to_owned));
-    argv.extend(numbers.iter().map(|number| format!("/proc/self/fd/{number}")));
+    let paths = numbers.iter().map(|number| format!("/proc/self/fd/{number}"));
+    // Without a seventh, standard error stays what it is.
+    argv.extend(paths.chain(std::iter::repeat(String::new())).take(DESCRIPTORS));
     argv.push(planned.as_flux.clone());
     argv.into_iter().map(OsString::from).collect()
 }
@@ -282,32 +322,61 @@ fn fill(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     file.write_all_at(bytes, 0)
 }
 
-/// Keeps the end of what comes through a pipe. A thread reads it, so that its writers never wait.
-#[derive(Debug)]
+/// Keeps the end of what comes through a pipe, and may copy it to the agent's own standard error. A thread reads it, so
+/// that its writers never wait.
+#[derive(Debug, Clone)]
 struct LastErrors {
     pipe: Arc<Mutex<File>>,
     kept: Arc<Mutex<VecDeque<u8>>>,
+    copied: bool,
 }
 
 impl LastErrors {
-    fn keep(pipe: OwnedFd) -> io::Result<LastErrors> {
+    fn keep(pipe: OwnedFd, copied: bool) -> io::Result<LastErrors> {
         let waited_for = pipe.try_clone()?;
-        let pipe = Arc::new(Mutex::new(File::from(pipe)));
-        let last = LastErrors { pipe, kept: Arc::default() };
-        let (pipe, kept) = (Arc::clone(&last.pipe), Arc::clone(&last.kept));
+        let last = LastErrors { pipe: Arc::new(Mutex::new(File::from(pipe))), kept: Arc::default(), copied };
+        let reader = last.clone();
         std::thread::Builder::new()
             .stack_size(64 * 1024)
-            .spawn(move || while is_readable(&waited_for, PollTimeout::NONE) && take(&pipe, &kept) {})?;
+            .spawn(move || while is_readable(&waited_for, PollTimeout::NONE) && reader.take() {})?;
         Ok(last)
+    }
+
+    /// Takes all that was written before this call.
+    fn drain(&self) {
+        while self.pipe.lock().is_ok_and(|pipe| is_readable(&*pipe, PollTimeout::ZERO)) && self.take() {}
+    }
+
+    fn forget(&self) {
+        self.drain();
+        if let Ok(mut kept) = self.kept.lock() {
+            kept.clear();
+        }
     }
 
     /// What is kept, with all that was written before this call.
     fn text(&self) -> String {
-        while self.pipe.lock().is_ok_and(|pipe| is_readable(&*pipe, PollTimeout::ZERO)) && take(&self.pipe, &self.kept)
-        {
-        }
+        self.drain();
         let kept = self.kept.lock().map(|kept| kept.iter().copied().collect::<Vec<u8>>()).unwrap_or_default();
         String::from_utf8_lossy(&kept).trim().to_owned()
+    }
+
+    /// Reads from a pipe that is ready; false at its end. The lock keeps the two readers apart.
+    fn take(&self) -> bool {
+        let Ok(mut pipe) = self.pipe.lock() else { return false };
+        if !is_readable(&*pipe, PollTimeout::ZERO) {
+            return true; // the other reader was faster
+        }
+        let mut chunk = [0; 4096];
+        let (Ok(count @ 1..), Ok(mut kept)) = (pipe.read(&mut chunk), self.kept.lock()) else { return false };
+        if self.copied {
+            // Nobody to tell if the log takes no more.
+            let _ = io::stderr().write_all(&chunk[..count]);
+        }
+        kept.extend(&chunk[..count]);
+        let surplus = kept.len().saturating_sub(KEPT_ERRORS);
+        kept.drain(..surplus);
+        true
     }
 }
 
@@ -320,18 +389,4 @@ fn is_readable(pipe: impl AsFd, patience: PollTimeout) -> bool {
             ready => return ready.is_ok_and(|count| count > 0),
         }
     }
-}
-
-/// Reads from a pipe that is ready; false at its end. The lock keeps the two readers apart.
-fn take(pipe: &Mutex<File>, kept: &Mutex<VecDeque<u8>>) -> bool {
-    let Ok(mut pipe) = pipe.lock() else { return false };
-    if !is_readable(&*pipe, PollTimeout::ZERO) {
-        return true; // the other reader was faster
-    }
-    let mut chunk = [0; 1024];
-    let (Ok(count @ 1..), Ok(mut kept)) = (pipe.read(&mut chunk), kept.lock()) else { return false };
-    kept.extend(&chunk[..count]);
-    let surplus = kept.len().saturating_sub(KEPT_ERRORS);
-    kept.drain(..surplus);
-    true
 }

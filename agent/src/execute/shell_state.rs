@@ -1,6 +1,6 @@
 //! The state of the user's shell, as it reports it: `flux-agent snippet-state`, run by the shell itself, is the writer.
 //!
-//! Records end in NUL: `status=0`, `umask=0022`, `directory=/x`, `as-flux=…`, `limit=nofile:1024:4096` each, then
+//! Records end in NUL: `status=0`, `umask=0022`, `directory=/x`, `as-flux=…`, `broker-options=…`, `limit=nofile:1024:4096` each, then
 //! `environment`, then every exported variable as it is, then `end`.
 
 use std::ffi::{OsStr, OsString};
@@ -24,16 +24,19 @@ pub struct State {
     pub umask: u32,
     pub directory: PathBuf,
     pub as_flux: String,
+    pub broker_options: Option<String>,
     pub limits: Vec<(&'static str, u64, u64)>,
     pub environment: Environment,
 }
 
 /// Writes the state of this process, which it has from the shell that runs it.
-pub fn report(output: &Path, status: &str, as_flux: &OsStr) -> io::Result<()> {
+pub fn report(output: &Path, status: &str, as_flux: &OsStr, broker_options: &OsStr) -> io::Result<()> {
     let mut text = format!("status={status}\0umask={:04o}\0directory=", current_umask()).into_bytes();
     text.extend_from_slice(std::env::current_dir().unwrap_or_default().as_os_str().as_bytes());
     text.extend_from_slice(b"\0as-flux=");
     text.extend_from_slice(as_flux.as_bytes());
+    text.extend_from_slice(b"\0broker-options=");
+    text.extend_from_slice(broker_options.as_bytes());
     for (name, soft, hard) in current_limits() {
         text.extend_from_slice(format!("\0limit={name}:{soft}:{hard}").as_bytes());
     }
@@ -57,6 +60,7 @@ pub fn parse(bytes: &[u8]) -> Option<State> {
         umask: 0o022,
         directory: PathBuf::new(),
         as_flux: String::new(),
+        broker_options: None,
         limits: Vec::new(),
         environment: Environment::new(),
     };
@@ -68,6 +72,7 @@ pub fn parse(bytes: &[u8]) -> Option<State> {
             b"umask" => state.umask = u32::from_str_radix(&text, 8).ok()?,
             b"directory" => state.directory = OsString::from_vec(value.to_vec()).into(),
             b"as-flux" => state.as_flux = text.into_owned(),
+            b"broker-options" => state.broker_options = Some(text.into_owned()),
             b"limit" => state.limits.extend(parse_limit(&text)),
             _ => {}
         }
@@ -106,6 +111,7 @@ impl State {
             }
         }
         session.as_flux = as_flux_variables(&self.as_flux);
+        session.broker_options.clone_from(&self.broker_options);
         session.environment = new;
         if self.directory.is_dir() {
             session.directory.clone_from(&self.directory);
@@ -164,6 +170,7 @@ mod tests {
             status: 0,
             umask: 0o077,
             directory: "/tmp".into(),
+            broker_options: None,
             as_flux: "sudo -u flux -E HOME=/home/x -E \"P=a b\"".into(),
             limits: vec![("nofile", 5, 6), ("core", 1, 1)],
             environment: environment(&reported),

@@ -8,7 +8,9 @@ use super::executor::{Executor, Flow};
 use super::shell::{Outcome, Shell};
 use crate::plan::{Snippet, SnippetPhase};
 use crate::report::activity::Activity;
+use crate::report::ending::EndedSnippet;
 use crate::report::failure::Failure;
+use crate::report::log;
 use crate::supervise::End;
 
 /// A snippet that takes longer is named in the log, for those who wonder why nothing happens.
@@ -17,45 +19,49 @@ const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
 impl Executor<'_> {
     pub(super) async fn snippet(&mut self, snippet: &Snippet, begin: Instant) -> Result<Flow, Failure> {
         let mut shell = self.running_shell(snippet.name)?;
-        let Snippet { name, silent, phase, .. } = *snippet;
+        let Snippet { name, phase, .. } = *snippet;
         let is_program = phase == SnippetPhase::Program;
-        let work = shell.run(self.supervisor, &mut self.session, &snippet.source, silent);
+        let work = shell.run(self.supervisor, &mut self.session, snippet);
         self.options.activity_file.write(Some(&Activity::Snippet(name.to_owned())));
         let outcome = if is_program { work.await } else { log_while_slow(name, work).await };
         self.options.activity_file.write(None);
         let outcome = outcome?;
         self.timeline.record(name, begin);
-        let said = || match shell.last_errors() {
-            text if silent && !text.is_empty() => format!(": {}", text.lines().last().unwrap_or_default()),
-            _ => String::new(),
-        };
+        let ended = |code| EndedSnippet { name: name.to_owned(), code, error: last_line(&shell.last_errors(snippet)) };
         if phase == SnippetPhase::Before
             && let Some(stop) = self.supervisor.stop()
         {
+            let code = self.stop_code(stop);
+            self.ending.snippet = Some(EndedSnippet { error: String::new(), ..ended(code) });
+            self.ending.note(format!("the pod was stopped while the snippet {name} was running"));
             self.shell = matches!(outcome, Outcome::Finished(_)).then_some(shell);
-            self.note_end(name, format!("the pod was stopped while the snippet {name} was running"));
-            return Ok(Flow::Exit(self.stop_code(stop)));
+            return Ok(Flow::Exit(code));
         }
         match outcome {
             Outcome::ShellUnusable(code) => {
-                let line = format!(
-                    "after the snippet {name} its shell could not start a program (code {code}): a variable that it \
-                     exports is too large, or a limit that it sets (ulimit) too low"
-                );
-                tracing::error!(stage = name, "{line}");
-                self.note_end(name, line);
-                Ok(Flow::Exit(code.max(1)))
+                let error = "its shell could not start a program after it: a variable that it exports is too large, or a \
+                             limit that it sets (ulimit) too low";
+                let ended = EndedSnippet { error: error.to_owned(), ..ended(code.max(1)) };
+                Ok(if is_program { Flow::Exit(ended.code) } else { self.end_entrypoint(snippet, ended) })
             }
             Outcome::ShellEnded(code) if is_program => Ok(Flow::Ended(code)),
-            Outcome::ShellEnded(code) => Ok(self.end_entrypoint(snippet, code, &said())),
+            Outcome::ShellEnded(code) => Ok(self.end_entrypoint(snippet, ended(code))),
             Outcome::Finished(code) => {
                 if !is_program {
-                    log_status(snippet, code, &said());
+                    self.note_status(snippet, ended(code));
                 }
                 self.shell = Some(shell);
                 Ok(if is_program { Flow::Ended(code) } else { Flow::Next })
             }
         }
+    }
+
+    /// A snippet that runs after the program, which the agent could not run: no reason to change the program's result.
+    pub(super) fn pass_over(&mut self, snippet: &Snippet, failure: &Failure) -> Flow {
+        log::failure(failure);
+        let (name, code) = (snippet.name.to_owned(), failure.category.code());
+        self.ending.snippet = Some(EndedSnippet { name, code, error: failure.sentences() });
+        Flow::Next
     }
 
     /// The shell of the snippets. One that has ended while no snippet ran (`TMOUT`, a `killall bash`, the OOM killer) is
@@ -85,42 +91,57 @@ impl Executor<'_> {
         ended.map_err(|error| Failure::internal(format!("failed to end the shell: {error}")))
     }
 
-    /// Reports a snippet that ended its shell, and with it the entrypoint.
-    fn end_entrypoint(&mut self, snippet: &Snippet, code: u8, said: &str) -> Flow {
-        let name = snippet.name;
+    /// Reports a snippet that ended its shell: with it the entrypoint, unless the program has run already.
+    fn end_entrypoint(&mut self, snippet: &Snippet, ended: EndedSnippet) -> Flow {
+        let (name, code) = (snippet.name, ended.code);
+        let is_after = snippet.phase == SnippetPhase::After;
+        let flow = if is_after && !(snippet.decides && code != 0) { Flow::Next } else { Flow::Exit(code) };
         // The job has ended already: a stop that comes now does not change its result.
-        let is_stopped = snippet.phase == SnippetPhase::After && self.supervisor.stop().is_some();
-        let (line, flow) = match code {
-            0 => (format!("the snippet {name} ended the entrypoint with code 0"), Flow::Exit(0)),
-            _ if is_stopped => (format!("the pod was stopped while the snippet {name} was still running"), Flow::Next),
-            code => (format!("the snippet {name} ended the entrypoint with code {code}{said}"), Flow::Exit(code)),
-        };
-        match code {
-            0 => tracing::info!(stage = name, "{line}"),
-            _ => tracing::error!(stage = name, "{line}"),
+        if is_after && code != 0 && self.supervisor.stop().is_some() {
+            let line = format!("the pod was stopped while the snippet {name} was still running");
+            tracing::error!(stage = name, "{line}");
+            self.ending.note(line);
+            self.ending.snippet = Some(EndedSnippet { error: String::new(), ..ended });
+            return Flow::Next;
         }
-        self.note_end(name, line);
+        match (code, is_after) {
+            (0, true) => return flow,
+            (0, false) => tracing::info!(stage = name, "{ended}, and the entrypoint with it"),
+            (_, true) => tracing::error!(stage = name, "{ended}"),
+            (_, false) => {
+                let remedy = if snippet.strict { format!(". {GO_ON}") } else { String::new() };
+                tracing::error!(stage = name, "{ended}{remedy}");
+                if snippet.strict {
+                    self.ending.note(GO_ON);
+                }
+            }
+        }
+        self.ending.snippet = Some(ended);
         flow
     }
 
-    /// Notes for the termination message that this snippet ended the entrypoint.
-    fn note_end(&mut self, name: &str, line: String) {
-        self.ending.snippet = Some(name.to_owned());
-        self.ending.note(line);
+    /// Reports the status of a snippet that ran to its end, unless it is 0.
+    fn note_status(&mut self, snippet: &Snippet, ended: EndedSnippet) {
+        let name = snippet.name;
+        match ended.code {
+            0 => {}
+            // A strict snippet that goes on after a failure has switched -e off itself.
+            _ if snippet.strict => tracing::info!(stage = name, "{ended}"),
+            _ => {
+                tracing::warn!(stage = name, "{ended}; continuing");
+                if snippet.phase == SnippetPhase::After {
+                    self.ending.snippet = Some(ended);
+                }
+            }
+        }
     }
 }
 
-/// Logs the status of a snippet that ran to its end, unless it is 0.
-fn log_status(snippet: &Snippet, code: u8, said: &str) {
-    let name = snippet.name;
-    match code {
-        0 => {}
-        code if !snippet.strict => {
-            tracing::warn!(stage = name, "the snippet {name} failed with exit code {code}; continuing{said}");
-        }
-        // A strict snippet that goes on after a failure has switched -e off itself.
-        code => tracing::info!(stage = name, "the snippet {name} ended with code {code}"),
-    }
+/// How to go on after a failure under strict.
+const GO_ON: &str = "To continue after a command that fails, set logging.strict: false";
+
+fn last_line(errors: &str) -> String {
+    errors.lines().last().unwrap_or_default().trim().to_owned()
 }
 
 /// Awaits `work`, and logs ever more rarely that it still runs.

@@ -69,7 +69,8 @@ impl Executor<'_> {
         if let (Some(record), Some((0, _))) = (&self.record, self.ending.program)
             && !matches!(result, Ok(0))
         {
-            let _ = record.add(&self.ending.termination(result).message);
+            let snippet = self.ending.snippet.as_ref().map(|snippet| format!("{snippet}. ")).unwrap_or_default();
+            let _ = record.add(&(snippet + &self.ending.termination(result).message));
         }
     }
 }

@@ -85,6 +85,7 @@ pub(super) fn launch(argv: &[&str]) -> Launch {
         label: "fluxstart",
         part: Part::Lead,
         argv: words(argv),
+        options: None,
         program: words(argv),
         run_as: None,
         environment: Vec::new(),

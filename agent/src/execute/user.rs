@@ -27,9 +27,10 @@ fn ensure_line(path: &Path, name: &str, line: &str) -> Result<(), Failure> {
 }
 
 fn append_missing(path: &Path, name: &str, line: &str) -> io::Result<()> {
-    let text = match fs::read_to_string(path) {
+    // Real names in it may be in any encoding.
+    let text = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        text => text?,
+        bytes => String::from_utf8_lossy(&bytes?).into_owned(),
     };
     if text.lines().any(|known| known.split(':').next() == Some(name)) {
         return Ok(());
@@ -61,5 +62,19 @@ mod tests {
         assert_eq!(passwd, "root:x:0:0::/root:/bin/sh\nflux:x:1000:1000::/home/flux:/bin/sh\n");
         let group = fs::read_to_string(root.path().join("etc/group")).unwrap();
         assert_eq!(group, "flux:x:1000:\nroot:x:7:\n");
+    }
+
+    #[test]
+    fn password_file_in_another_encoding_gets_its_user_and_keeps_its_bytes() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("etc")).unwrap();
+        let old = b"root:x:0:0::/root:/bin/sh\njose:x:7:7:Jos\xe9:/:/bin/sh\n";
+        fs::write(root.path().join("etc/passwd"), old).unwrap();
+        fs::write(root.path().join("etc/group"), b"gr\xfcn:x:8:\n").unwrap();
+        let files = Files::new(root.path(), "lead");
+        ensure(&files, "flux", 1000, 1000, "/home/flux").unwrap();
+        ensure(&files, "jose", 9, 9, "/").unwrap();
+        let want = [old.as_slice(), b"flux:x:1000:1000::/home/flux:/bin/sh\n"].concat();
+        assert_eq!(fs::read(root.path().join("etc/passwd")).unwrap(), want);
     }
 }

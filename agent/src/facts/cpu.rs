@@ -2,7 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "reads the affinity mask")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flux_shared::hostlist;
 
@@ -10,7 +10,7 @@ use super::host::Host;
 
 /// Cores in the affinity mask, each with its CPUs: SMT siblings are one, as hwloc and Flux have it.
 pub fn cores(host: &Host) -> Vec<Vec<u32>> {
-    let mask = mask();
+    let mask = mask(host);
     let topology = |cpu: usize, file: &str| {
         let text = host.text(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/{file}"))?;
         text.trim().parse::<i64>().ok()
@@ -22,7 +22,7 @@ pub fn cores(host: &Host) -> Vec<Vec<u32>> {
 pub fn cpuset(host: &Host) -> Option<u32> {
     // The kernel's lists are idsets.
     let online = hostlist::idset(host.text("/sys/devices/system/cpu/online")?.trim())?;
-    let own = mask().len();
+    let own = mask(host).len();
     u32::try_from(own).ok().filter(|_| own < online.len())
 }
 
@@ -31,9 +31,24 @@ pub fn oom_score(host: &Host) -> i32 {
     host.text("/proc/self/oom_score_adj").and_then(|text| text.trim().parse().ok()).unwrap_or_default()
 }
 
-fn mask() -> Vec<usize> {
-    let Ok(set) = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)) else { return vec![0] };
-    (0..nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect()
+/// The CPUs of the affinity mask. The call takes 1024 at most and fails on a larger machine: then by the kernel's text.
+fn mask(host: &Host) -> Vec<usize> {
+    if let Ok(set) = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)) {
+        return (0..nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect();
+    }
+    let status = host.text("/proc/self/status").unwrap_or_default();
+    let online = host.text("/sys/devices/system/cpu/online").unwrap_or_default();
+    in_text(&status, &online).unwrap_or_else(|| vec![0])
+}
+
+/// The CPUs that /proc/self/status allows, of those that are online.
+fn in_text(status: &str, online: &str) -> Option<Vec<usize>> {
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let (allowed, online) = (hostlist::idset(allowed.trim())?, hostlist::idset(online.trim())?);
+    let online: BTreeSet<u32> = online.into_iter().collect();
+    let both: Vec<usize> =
+        allowed.into_iter().filter(|cpu| online.contains(cpu)).filter_map(|cpu| usize::try_from(cpu).ok()).collect();
+    (!both.is_empty()).then_some(both)
 }
 
 /// The CPUs of each (package, core) pair; a CPU whose place is unknown counts as a core.
@@ -108,6 +123,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn machine_with_more_than_1024_cpus_has_all_that_are_allowed_and_online() {
+        let status = "Name:\tx\nCpus_allowed:\tffff\nCpus_allowed_list:\t0-2047\nMems_allowed_list:\t0\n";
+        assert_eq!(in_text(status, "0-1535\n").unwrap(), (0..1536).collect::<Vec<_>>());
+        assert_eq!(in_text("Cpus_allowed_list:\t2,1100-1101\n", "0-1535\n").unwrap(), [2, 1100, 1101]);
+        assert_eq!((in_text("", "0-3"), in_text(status, "")), (None, None));
+    }
+
+    #[test]
     fn siblings_count_once_and_cpus_of_unknown_place_count_each() {
         assert_eq!(group(&[0, 1, 2, 3], |cpu| Some((0, cpu as i64 % 2))), [[0, 2], [1, 3]]);
         assert_eq!(group(&[0, 1, 2, 3], |cpu| Some((cpu as i64 / 2, cpu as i64 % 2))).len(), 4);
@@ -117,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_mask_that_has_all_cpus_of_the_machine_is_no_cpuset() {
-        let own = mask().len() as u32;
+        let own = mask(&Host::new("/".as_ref())).len() as u32;
         let of = |online: &str| {
             let root = tempfile::tempdir().unwrap();
             let folder = root.path().join("sys/devices/system/cpu");

@@ -1,8 +1,8 @@
-//! Opens a folder step by step and follows a symbolic link only if root or the agent owns it: root must not be led
-//! elsewhere by a link of another user.
+//! Opens a folder step by step. Root follows a symbolic link only if the link and its folder belong to root and nobody
+//! else may write to that folder: another user must not be able to lead root elsewhere.
 //!
 //! Root writes below folders that others may write to (a directory of Flux's user, a volume). By such a link it would write
-//! to, or give away, what is somebody else's.
+//! to, or give away, what is somebody else's. An agent that is not root follows its own links and root's.
 //!
 //! Not cap-std: it asks where a link leads, not whose it is, and follows no absolute one, though images have such of
 //! root's.
@@ -11,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 
@@ -23,15 +23,31 @@ const FOLDER: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXE
 pub fn open(path: &Path, make: bool) -> io::Result<OwnedFd> {
     // Without links one call is enough. (It fails at a link, and in a kernel or sandbox that does not know openat2.)
     let whole = fs::openat2(fs::CWD, path, FOLDER | OFlags::DIRECTORY, Mode::empty(), ResolveFlags::NO_SYMLINKS);
-    if let Ok(folder) = whole {
-        return Ok(folder);
+    match whole {
+        Ok(folder) => Ok(folder),
+        Err(_) => walk(path, make).map(|walked| walked.folder),
     }
+}
+
+/// A folder that was reached step by step.
+#[derive(Debug)]
+pub struct Walked {
+    pub folder: OwnedFd,
+    /// Its path without links.
+    pub path: PathBuf,
+    /// Whether nobody but root (and the agent) can put another folder in its place.
+    pub is_fixed: bool,
+}
+
+/// Opens the folder `path` step by step. `make`: as for [`open`].
+pub fn walk(path: &Path, make: bool) -> io::Result<Walked> {
     let mut left = components(path);
-    let mut here = fs::open(if path.is_absolute() { "/" } else { "." }, FOLDER, Mode::empty())?;
+    let start = if path.is_absolute() { "/" } else { "." };
+    let mut here = Walked { folder: fs::open(start, FOLDER, Mode::empty())?, path: start.into(), is_fixed: true };
     let mut links = 0;
     while let Some(name) = left.pop() {
-        let next = match fs::openat(&here, &name, FOLDER, Mode::empty()) {
-            Err(rustix::io::Errno::NOENT) if make => make_folder(&here, &name)?,
+        let next = match fs::openat(&here.folder, &name, FOLDER, Mode::empty()) {
+            Err(rustix::io::Errno::NOENT) if make => make_folder(&here.folder, &name)?,
             next => next?,
         };
         let data = fs::fstat(&next)?;
@@ -41,24 +57,51 @@ pub fn open(path: &Path, make: bool) -> io::Result<OwnedFd> {
                 if links > MAX_LINKS {
                     return Err(io::Error::from_raw_os_error(libc::ELOOP));
                 }
-                if data.st_uid != 0 && data.st_uid != rustix_uid() {
-                    let name = name.to_string_lossy();
-                    return Err(io::Error::other(format!("the link {name} on the way belongs to uid {}", data.st_uid)));
-                }
-                let target = OsString::from_vec(fs::readlinkat(&here, &name, Vec::new())?.into_bytes());
+                check_link(&here.folder, &name, &data)?;
+                let target = OsString::from_vec(fs::readlinkat(&here.folder, &name, Vec::new())?.into_bytes());
                 if Path::new(&target).is_absolute() {
-                    here = fs::open("/", FOLDER, Mode::empty())?;
+                    here.folder = fs::open("/", FOLDER, Mode::empty())?;
+                    here.path = "/".into();
                 }
                 left.extend(components(Path::new(&target)));
             }
-            FileType::Directory => here = next,
+            FileType::Directory => {
+                let above = fs::fstat(&here.folder)?;
+                let is_sticky = above.st_mode & 0o1000 != 0 && above.st_uid == 0 && data.st_uid == 0;
+                here.is_fixed &= is_ours(&above) || is_sticky;
+                here.folder = next;
+                if name == ".." {
+                    here.path.pop();
+                } else {
+                    here.path.push(&name);
+                }
+            }
             _ => return Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
         }
     }
     Ok(here)
 }
 
-fn rustix_uid() -> u32 {
+/// Fails unless the link `name` in `folder` may be followed.
+fn check_link(folder: &OwnedFd, name: &OsStr, link: &fs::Stat) -> io::Result<()> {
+    let name = name.to_string_lossy();
+    if link.st_uid != 0 && link.st_uid != effective_uid() {
+        return Err(io::Error::other(format!("the link {name} on the way belongs to uid {}", link.st_uid)));
+    }
+    if effective_uid() == 0 && !is_ours(&fs::fstat(folder)?) {
+        return Err(io::Error::other(format!(
+            "others than root may write to the folder of the link {name} on the way"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether the folder belongs to root or the agent, and nobody else may write to it.
+fn is_ours(folder: &fs::Stat) -> bool {
+    (folder.st_uid == 0 || folder.st_uid == effective_uid()) && folder.st_mode & 0o022 == 0
+}
+
+fn effective_uid() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 

@@ -3,17 +3,15 @@
 #![expect(clippy::disallowed_methods, reason = "looks: asks the broker")]
 
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::net;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, socket};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use crate::flux_rpc::message::{AskError, HEAD, PATIENCE, answer, errno_text, length, request};
 use crate::system::identity;
+use crate::wait::socket::connect_at_once;
 
 /// A broker that can be asked.
 #[derive(Debug, Clone)]
@@ -40,13 +38,6 @@ impl Broker {
         let stream = identity::as_user(owner, || connect_at_once(&self.socket))??;
         UnixStream::from_std(stream)
     }
-}
-
-fn connect_at_once(path: &Path) -> io::Result<net::UnixStream> {
-    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    nix::sys::socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
-    Ok(stream.into())
 }
 
 fn ask_error(error: io::Error) -> AskError {

@@ -4,35 +4,27 @@
 //! ```text
 //! told to stop, and the lead stays ─ `resource.drain` ─► no new job ─ no job has resources of it, twice ─► it may go
 //!                                        └─ also of nodes below it that take jobs, at each look ─┘
-//! a broker that has joined ─ `resource.status` ─► drained, for our reason ─ `resource.undrain` ─► it takes jobs again
 //! ```
 //!
-//! A node that somebody else has drained, for another reason, is not undrained: that is left to them.
-#![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
+//! When it is back, the lead undrains it (`returned_nodes`).
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::message::AskError;
 use crate::flux_rpc::usage::{self, Nodes};
-use crate::wait::Backoff;
 use flux_shared::hostlist;
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// Drain reason that marks a drain as the agent's.
-const REASON: &str = "flux-agent: its pod is being removed";
+pub(super) const REASON: &str = "flux-agent: its pod is being removed";
 /// The same for a node below one that leaves; its own pod may stay.
-const REASON_BELOW: &str = "flux-agent: the pod of a broker above it is being removed";
+pub(super) const REASON_BELOW: &str = "flux-agent: the pod of a broker above it is being removed";
 /// Looks without a job before the node may leave: a job that was on its way when the node was drained shows at the second.
 const IDLE_LOOKS: u32 = 2;
 /// The same for a node with others below it. Children must leave first: a broker whose parent exits during its shutdown
 /// is cut off.
 const IDLE_LOOKS_ABOVE: u32 = 5;
-/// Longest pause between two attempts to undrain a node: a lead that does not answer has much to do.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A check that fails for this long is logged: it explains why the node may get no jobs.
-const LONG: Duration = Duration::from_secs(10);
 
 /// Progress of draining one node.
 #[derive(Debug)]
@@ -113,48 +105,16 @@ fn is_drained(why: &str) -> bool {
     why.contains("drained")
 }
 
-/// Undrains a node that has come back, if an agent drained it. Retries until the lead has answered; to be dropped when the
-/// broker goes.
-///
-/// Every broker asks once it has joined, since no pod can rule out such a drain: any cluster may become smaller and
-/// grow again, and new pods know nothing of those before (a Job counts only failed ones); an archive brings drains
-/// along; and a broker above may have drained this node.
-pub async fn undrain_until_done(broker: &Broker, rank: u32) {
-    let (begin, mut backoff, mut told) = (Instant::now(), Backoff::default(), false);
-    while let Err(why) = undrain(broker, rank).await {
-        if !told && begin.elapsed() >= LONG {
-            told = true;
-            tracing::warn!(stage = "broker", "failed to check whether this node is drained: {why}; retrying");
-        }
-        backoff.pause(LONGEST_PAUSE).await;
-    }
-}
-
-async fn undrain(broker: &Broker, rank: u32) -> Result<(), AskError> {
-    let status = broker.ask(0, "resource.status", "{}").await?;
-    if is_ours(&status["drain"], rank) {
-        let undrain = json!({ "targets": rank.to_string() });
-        broker.ask(0, "resource.undrain", &undrain.to_string()).await?;
-        tracing::info!(stage = "broker", "undrained this node");
-    }
-    Ok(())
-}
-
-fn is_ours(drained: &Value, rank: u32) -> bool {
-    let nodes = drained.as_object().into_iter().flatten();
-    let is_it = |ranks: &str| hostlist::idset(ranks).is_some_and(|ranks| ranks.contains(&rank));
-    let is_our_reason = |why: &Value| why.as_str().is_some_and(|why| [REASON, REASON_BELOW].contains(&why));
-    nodes.into_iter().any(|(ranks, why)| is_it(ranks) && is_our_reason(&why["reason"]))
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixListener;
     use std::sync::{Arc, Mutex};
 
+    use serde_json::Value;
+
     use super::*;
-    use crate::flux_rpc::connection::peer::{answer_of, answer_with, asked};
+    use crate::flux_rpc::connection::peer::{answer_of, asked};
 
     /// What `work` does beside a broker that answers each question with what `says` makes of it; and the questions.
     /// None: the connection ends without an answer.
@@ -236,41 +196,5 @@ mod tests {
             departure.note_look(&look(allocated), true);
             assert_eq!(departure.takes_jobs_along(), along, "{allocated:?}");
         }
-    }
-
-    #[test]
-    fn a_node_is_undrained_as_soon_as_the_lead_answers_and_that_is_asked_until_then() {
-        let ours = json!({ "drain": { "1": { "timestamp": 1.0, "reason": REASON } } }).to_string();
-        let mut asked = 0;
-        let says = move |question: &str| {
-            asked += 1;
-            match asked {
-                // It ends the connection, it refuses, and it cannot do it at once.
-                1 => None,
-                2 | 4 => Some(answer_with(113, "No route to host")),
-                _ if question.contains("resource.status") => Some(answer_of(&ours)),
-                _ => Some(answer_of("{}")),
-            }
-        };
-        let questions = beside(says, async |broker| undrain_until_done(&broker, 1).await);
-        let topics: Vec<bool> = questions.iter().map(|question| question.contains("resource.undrain")).collect();
-        assert_eq!(topics, [false, false, false, true, false, true], "{questions:?}");
-    }
-
-    #[test]
-    fn who_is_not_drained_asks_once() {
-        let says = |_: &str| Some(answer_of(r#"{"drain":{"1":{"timestamp":1.0,"reason":"a disk is broken"}}}"#));
-        assert_eq!(beside(says, async |broker| undrain_until_done(&broker, 1).await).len(), 1);
-    }
-
-    #[test]
-    fn a_drain_of_somebody_elses_is_not_undone() {
-        let drained = json!({
-            "1-2": { "timestamp": 1.0, "reason": REASON }, "3": { "timestamp": 1.0, "reason": "a disk is broken" },
-            "4": { "timestamp": 1.0, "reason": REASON_BELOW }, "5": { "timestamp": 1.0 },
-        });
-        let ours: Vec<u32> = (0..6).filter(|rank| is_ours(&drained, *rank)).collect();
-        assert_eq!(ours, [1, 2, 4]);
-        assert!(!is_ours(&Value::Null, 1));
     }
 }

@@ -5,7 +5,7 @@
 //! a follower's agent that is told to stop ─ `groups.get` ─► the lead's broker: is it still a member?
 //! ```
 //!
-//! Flux takes a client out of its groups when its connection ends. If unknown, the whole instance counts as ending.
+//! Flux takes a client out of its groups when its connection ends. If unknown, nothing is decided yet.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -59,11 +59,11 @@ impl LeadPresence {
     }
 }
 
-/// Whether the lead is known to stay, asked through this pod's broker.
-pub async fn lead_stays(broker: &Broker) -> bool {
-    let members = broker.ask(0, "groups.get", GROUP).await.unwrap_or_default();
+/// Whether the lead stays, asked through this pod's broker; none: there is no answer.
+pub async fn lead_stays(broker: &Broker) -> Option<bool> {
+    let answer = broker.ask(0, "groups.get", GROUP).await.ok()?;
     // An idset: the lead, rank 0, stands first.
-    members["members"].as_str().is_some_and(|members| members.split([',', '-']).next() == Some("0"))
+    Some(answer["members"].as_str()?.split([',', '-']).next() == Some("0"))
 }
 
 #[cfg(test)]
@@ -97,11 +97,12 @@ mod tests {
         };
         for (members, expected) in [("0", true), ("0-3", true), ("0,7", true), ("", false), ("1", false), ("10", false)]
         {
-            assert_eq!(stays(answer_of(&format!("{{\"members\":\"{members}\"}}"))), expected, "{members}");
+            assert_eq!(stays(answer_of(&format!("{{\"members\":\"{members}\"}}"))), Some(expected), "{members}");
         }
-        assert!(!stays(answer_with(113, "the lead cannot be reached")));
-        assert!(!stays(b"no answer at all".to_vec()));
-        assert!(!with(|mut peer| peer.write_all(&[1]).unwrap(), async |broker| lead_stays(&broker).await), "refused");
+        assert_eq!(stays(answer_with(113, "the lead cannot be reached")), None);
+        assert_eq!(stays(b"no answer at all".to_vec()), None);
+        let refused = with(|mut peer| peer.write_all(&[1]).unwrap(), async |broker| lead_stays(&broker).await);
+        assert_eq!(refused, None);
     }
 
     #[test]

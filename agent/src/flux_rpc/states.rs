@@ -15,23 +15,20 @@ use std::time::Instant;
 use tokio::task::JoinSet;
 
 use super::connection::{Broker, Conversation};
-use super::departure;
 use super::lead_presence::LeadPresence;
+use super::returned_nodes;
 use crate::flux_rpc::message::{ANY, request, stream_request};
 use crate::wait::{Backoff, LONGEST_PAUSE, socket};
 
 /// States in which the broker waits for its clients to disconnect.
 const LAST: [&str; 5] = ["shutdown", "finalize", "goodbye", "unload-builtins", "exit"];
 const CLEANUP: &str = "cleanup";
-const RUN: &str = "run";
 
 /// What to do as a broker goes through its states.
 #[derive(Debug, Default)]
 pub struct StateActions {
     /// For the lead: tells the others that it stays, until the broker shuts down.
     pub presence: Option<LeadPresence>,
-    /// The rank whose node is undrained once the broker runs.
-    pub undrain: Option<u32>,
     /// Whether to ask the lead, when the broker shuts down, if that is the instance's end.
     pub asks_lead: bool,
 }
@@ -59,22 +56,18 @@ impl States {
         let shared = Arc::clone(&log);
         let task = tokio::spawn(async move {
             socket::wait(&broker.socket).await;
+            // The lead looks after nodes that come back; dropped when its broker shuts down.
+            let mut returns = JoinSet::new();
             if let Some(staying) = &actions.presence {
                 staying.begin(&broker).await;
+                let broker = broker.clone();
+                returns.spawn(async move { returned_nodes::undrain(&broker).await });
             }
-            // Dropped when the broker shuts down: its node must not be undrained then.
-            let mut undrain = JoinSet::new();
-            let joined = || {
-                if let Some(rank) = actions.undrain {
-                    let broker = broker.clone();
-                    undrain.spawn(async move { departure::undrain_until_done(&broker, rank).await });
-                }
-            };
             // If the broker ends, refuses, or speaks another protocol, no more states are known.
             if let Ok(conversation) = Conversation::open(&broker).await
-                && follow(conversation, &shared, joined).await.is_ok()
+                && follow(conversation, &shared).await.is_ok()
             {
-                drop(undrain);
+                drop(returns);
                 if let Some(staying) = &actions.presence {
                     staying.end();
                 }
@@ -105,8 +98,8 @@ async fn lead_goes_on(broker: &Broker) -> Option<bool> {
     answer["state"].as_str().map(|state| state != CLEANUP && !LAST.contains(&state))
 }
 
-/// Notes the broker's states until it shuts down; calls `joined` when it runs.
-async fn follow(mut conversation: Conversation, log: &Mutex<StateLog>, mut joined: impl FnMut()) -> io::Result<()> {
+/// Notes the broker's states until it shuts down.
+async fn follow(mut conversation: Conversation, log: &Mutex<StateLog>) -> io::Result<()> {
     let monitor = stream_request(ANY, "state-machine.monitor", "{}");
     let mut refused = Backoff::default();
     conversation.send(&monitor).await?;
@@ -124,9 +117,6 @@ async fn follow(mut conversation: Conversation, log: &Mutex<StateLog>, mut joine
                 let states = &mut lock(log).states;
                 if states.last().is_none_or(|(last, _)| last != name) {
                     states.push((name.to_owned(), Instant::now()));
-                    if name == RUN {
-                        joined();
-                    }
                 }
                 if LAST.contains(&name) {
                     return Ok(());

@@ -1,7 +1,7 @@
 //! `flux-agent program`: runs the lead's program and notes in a file how it ended, which the broker's exit code does
 //! not tell. On a stop it gives the program or its jobs time.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,9 +9,10 @@ use super::command_runner::CommandRunner;
 use crate::execute::program_note::{note_end, note_start};
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::jobs;
+use crate::known_paths::own_name;
 use crate::report::failure::Failure;
 use crate::supervise::policy::{AtStop, Order, Policy, Request, SecondStop, Target, Terms};
-use crate::supervise::program::Output;
+use crate::supervise::program::{Environment, Output};
 
 /// How the lead's program is run.
 #[derive(Debug, Clone, clap::Args)]
@@ -28,6 +29,9 @@ pub struct Args {
     /// Remove this variable from the program's environment
     #[arg(long, value_name = "NAME")]
     without: Vec<OsString>,
+    /// Give this variable, which the broker carries under another name, back to the program
+    #[arg(long, value_name = "NAME")]
+    own: Vec<String>,
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -42,6 +46,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         for name in &args.without {
             runner.session.environment.remove(name);
         }
+        args.own.iter().for_each(|name| give_back(&mut runner.session.environment, name));
         // Without a note, the entrypoint knows that it has not started.
         if let Some(code) = runner.stop_code() {
             return Ok(code);
@@ -59,6 +64,15 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         note_end(&args.result, code, node_failure);
         Ok(code)
     }))
+}
+
+/// Sets the variable to the value that was kept from the broker.
+fn give_back(environment: &mut Environment, name: &str) {
+    let own = environment.remove(OsStr::new(&own_name(name))).filter(|value| !value.is_empty());
+    match own {
+        Some(value) => environment.insert(name.into(), value),
+        None => environment.remove(OsStr::new(name)),
+    };
 }
 
 /// Stops the program by SIGTERM, with time to tidy up.

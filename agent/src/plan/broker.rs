@@ -6,33 +6,36 @@ use flux_shared::paths::VIEW_LINKS;
 use serde::Serialize;
 
 use super::error::RenderError;
-use super::{Content, Mode, PlanError, Planned, Resolved, Step, discovery, hosts, scheduler};
-use crate::known_paths::SYSTEM_CONFIG;
+use super::{Content, Mode, Owner, PlanError, Planned, Resolved, Step, discovery, hosts, scheduler};
+use crate::known_paths::{SYSTEM_CONFIG, SYSTEM_RUN};
 
-/// The directories of Flux. Flux's user owns those that it writes to, and no folder above them.
+/// The directories that are the agent's own.
+pub fn own_directories(resolved: &Resolved) -> Vec<Planned> {
+    let (paths, owner) = (&resolved.paths, resolved.agent_owner());
+    let all = [paths.config_root(), paths.broker_config_dir(), paths.system_dir(), paths.cron_dir()];
+    all.into_iter().map(|path| directory(path, 0o755, owner)).collect()
+}
+
+/// The directories that Flux's user writes to: it owns them, and no folder above them.
 pub fn directories(resolved: &Resolved) -> Vec<Planned> {
-    let paths = &resolved.paths;
-    let (own, owner) = (resolved.agent_owner(), resolved.identity.owner);
-    let mut directories = vec![
-        (paths.config_root(), 0o755, own),
-        (paths.broker_config_dir(), 0o755, own),
-        (paths.system_dir(), 0o755, own),
-        (paths.cron_dir(), 0o755, own),
-        (paths.run_dir(), 0o755, owner),
-        (paths.state_dir(), 0o700, owner),
-    ];
+    let (paths, owner) = (&resolved.paths, resolved.identity.owner);
+    let mut directories = vec![(paths.run_dir(), 0o755), (paths.state_dir(), 0o700)];
     if resolved.needs_curve() {
-        directories.push((paths.curve_dir(), 0o700, owner));
+        directories.push((paths.curve_dir(), 0o700));
     }
     let is_there = resolved.facts.is_present(&resolved.logs);
     if !is_there {
-        directories.push((resolved.logs.clone(), 0o755, owner));
+        directories.push((resolved.logs.clone(), 0o755));
     }
-    let make = |(path, mode, owner)| Planned::with(&["uid"], Step::Directory { path, mode: Mode(mode), owner });
+    let make = |(path, mode)| directory(path, mode, owner);
     // A folder that is there already may be a volume of the user's, as their working directory may be.
     let give = || Planned::with(&["uid", "passwd"], Step::Give { path: resolved.logs.clone(), owner });
     let is_batch = matches!(resolved.spec.runner.program, Program::Batch { .. } | Program::BatchRaw { .. });
     directories.into_iter().map(make).chain((is_there && is_batch).then(give)).collect()
+}
+
+fn directory(path: String, mode: u32, owner: Owner) -> Planned {
+    Planned::with(&["uid"], Step::Directory { path, mode: Mode(mode), owner })
 }
 
 /// The hostlist, one line.
@@ -56,7 +59,7 @@ pub fn config(resolved: &Resolved) -> Result<Planned, PlanError> {
 /// Links from the files' paths in the first documents to where they are. With a view they were made when it was
 /// brought in; without one they may have been made by the agent's installer.
 pub fn documented_links(resolved: &Resolved) -> Vec<Planned> {
-    let mut links: Vec<Planned> = system_link(resolved).into_iter().collect();
+    let mut links = socket_link(resolved);
     if resolved.spec.view.enabled {
         return links;
     }
@@ -69,7 +72,7 @@ pub fn documented_links(resolved: &Resolved) -> Vec<Planned> {
 
 /// The link at Design 3.3's path of the broker's configuration, if it can be made: the folder, or the file in one that
 /// exists.
-fn system_link(resolved: &Resolved) -> Option<Planned> {
+pub fn system_link(resolved: &Resolved) -> Option<Planned> {
     let facts = resolved.facts;
     if !resolved.is_system_like() {
         return None;
@@ -80,6 +83,22 @@ fn system_link(resolved: &Resolved) -> Option<Planned> {
         false => (SYSTEM_CONFIG.to_owned(), config, "/etc"),
     };
     facts.is_writable(place).then(|| Planned::with(&["etc"], Step::Link { path, target }))
+}
+
+/// The link at v1alpha1's path of the broker's socket, if it can be made. (The folder is a real one: a link to the socket's
+/// own folder would make the second link one to itself.)
+fn socket_link(resolved: &Resolved) -> Vec<Planned> {
+    let facts = resolved.facts;
+    let is_there = facts.is_present(SYSTEM_RUN);
+    let can_be_made = facts.is_writable(if is_there { SYSTEM_RUN } else { "/run" });
+    if !resolved.is_system_like() || resolved.spec.flux.disable_socket || !can_be_made {
+        return Vec::new();
+    }
+    let owner = resolved.agent_owner();
+    let folder = Step::Directory { path: SYSTEM_RUN.to_owned(), mode: Mode(0o755), owner };
+    let link = Step::Link { path: format!("{SYSTEM_RUN}/local"), target: resolved.paths.socket() };
+    let folder = (!is_there).then(|| Planned::with(&["run", "uid"], folder));
+    folder.into_iter().chain([Planned::with(&["run"], link)]).collect()
 }
 
 #[derive(Serialize)]
@@ -161,8 +180,8 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
         access: Access { allow_guest_user: true, allow_root_owner: true },
         bootstrap: bootstrap(resolved),
         resource: resource(resolved),
-        // Unset: Flux's default of five minutes. A lead on a busy node may be silent for long, and the agent notices one
-        // that is gone.
+        // Unset: Flux's default of five minutes. A lead on a busy node may be silent for long; a shorter one failed
+        // healthy jobs.
         heartbeat: resolved.spec.flux.heartbeat_timeout.clone().map(|timeout| Heartbeat { timeout }),
         modules: scheduler::chosen(resolved)?
             .map(|kind| Modules { alternatives: Alternatives { sched: scheduler::module(kind) } }),
@@ -191,8 +210,8 @@ fn resource(resolved: &Resolved) -> Option<Resource> {
     let declared = resolved.spec.runner.cores;
     if discovery::is_discovered(resolved) {
         // What is discovered cannot be missing. But R may be that of an earlier instance, with another node, where Flux
-        // is too old to forget it.
-        let noverify = discovery::may_be_old(resolved);
+        // is too old to forget it; or one that a snippet writes.
+        let noverify = discovery::may_be_old(resolved) || resolved.may_write_resources();
         let norestrict = declared.is_some_and(|cores| cores > resolved.facts.cores);
         return (noverify || norestrict).then_some(Resource { path: None, noverify, norestrict });
     }
@@ -200,9 +219,21 @@ fn resource(resolved: &Resolved) -> Option<Resource> {
         Some(cores) => cores > resolved.facts.cores,
         None => resolved.hosts.size() > 1,
     };
-    let noverify = noverify || resolved.spec.network.host_network;
+    let noverify = noverify || resolved.spec.network.host_network || resolved.may_write_resources();
     let path = resolved.is_lead().then(|| resolved.paths.resources());
     (path.is_some() || noverify).then_some(Resource { path, noverify, norestrict: false })
+}
+
+/// The file beside broker.toml that makes the lead's broker use R where it would discover its own: its path and text.
+pub fn resources_file(resolved: &Resolved) -> Result<(String, String), PlanError> {
+    let failed = |why: String| PlanError::Render { file: "resources.toml", source: RenderError(why) };
+    let table: toml::Table = generate(resolved)?.parse().map_err(|error: toml::de::Error| failed(error.to_string()))?;
+    // Whole: this table takes the place of that in broker.toml.
+    let mut own = table.get("resource").and_then(toml::Value::as_table).cloned().unwrap_or_default();
+    own.insert("path".into(), resolved.paths.resources().into());
+    let file = toml::Table::from_iter([("resource".to_owned(), toml::Value::Table(own))]);
+    let text = toml::to_string(&file).map_err(|error| failed(error.to_string()))?;
+    Ok((format!("{}/resources.toml", resolved.paths.broker_config_dir()), text))
 }
 
 fn bootstrap(resolved: &Resolved) -> Bootstrap {

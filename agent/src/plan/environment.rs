@@ -47,6 +47,32 @@ fn temporary(resolved: &Resolved, steps: &mut Vec<Planned>) -> Option<EnvChange>
     Some(EnvChange::Default { name: "TMPDIR".into(), value })
 }
 
+/// `init`, with the view's programs on the PATH while it runs. They are appended anew after it, since they come last.
+pub fn around(resolved: &Resolved, init: Option<Planned>) -> Vec<Planned> {
+    let Some(init) = init else { return Vec::new() };
+    let is_there = |name: &str, part: &str| {
+        let value = resolved.facts.environment.get(name);
+        value.is_some_and(|value| value.split(':').any(|own| own == part))
+    };
+    let mut appended: Vec<EnvChange> = view_paths(resolved);
+    appended.retain(|change| match change {
+        EnvChange::Append { name, value, .. } => !is_there(name, value),
+        _ => true,
+    });
+    let withdrawn = appended.iter().filter_map(|change| match change {
+        EnvChange::Append { name, separator, value } => {
+            Some(EnvChange::Withdraw { name: name.clone(), separator: *separator, value: value.clone() })
+        }
+        _ => None,
+    });
+    let step = |changes: Vec<EnvChange>| {
+        (!changes.is_empty())
+            .then(|| Planned::with(&["env.PATH", "env.PYTHONPATH", "view"], Step::Environment { changes }))
+    };
+    let after = step(withdrawn.collect());
+    step(appended).into_iter().chain([init]).chain(after).collect()
+}
+
 /// The step for a sidecar: the same programs, and where the socket is.
 pub fn sidecar_step(resolved: &Resolved) -> Planned {
     let mut changes = view_paths(resolved);

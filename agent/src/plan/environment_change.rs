@@ -17,6 +17,12 @@ pub enum EnvChange {
         separator: char,
         value: String,
     },
+    /// Undoes an append: removes the last part that is the value; removes the variable if nothing is left.
+    Withdraw {
+        name: String,
+        separator: char,
+        value: String,
+    },
     /// Sets it only if it is not set.
     Default {
         name: String,

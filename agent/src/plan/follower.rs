@@ -5,8 +5,8 @@ use flux_shared::command_words::Word;
 
 use super::resolved::hold_stop;
 use super::{
-    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, node_network, options, python,
-    runner, snippets, topology, user,
+    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, node_network, options, own_paths,
+    python, runner, snippets, topology, user,
 };
 
 /// How often a follower's broker is started again before the pod gives up.
@@ -68,21 +68,25 @@ pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
 fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanError> {
     let runner = &resolved.spec.runner;
     let argv = runner.prefix.iter().cloned();
-    let argv = argv.chain(runner::flux_start(resolved)?.into_iter().map(Word::Literal));
-    let options = options::broker(resolved, runner.interactive).into_iter().map(Word::Literal);
+    let mut argv: Vec<Word> = argv.chain(runner::flux_start(resolved)?.into_iter().map(Word::Literal)).collect();
+    let before = argv.len();
+    argv.extend(options::broker(resolved, runner.interactive).into_iter().map(Word::Literal));
     let run_as = user::run_as(resolved);
     let drain = runner::socket(resolved).and(parent.as_ref()).map(|_| resolved.rank);
     let below = drain.map(|rank| topology::below(resolved.spec.flux.topology.as_deref(), rank, resolved.hosts.size()));
     let mut facts = vec![resolved.flux_fact(), "grace_period"];
     facts.extend(parent.iter().map(|_| "cluster_domain"));
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
+    let mut environment = own_paths::changes(resolved);
+    environment.extend([python::variable(resolved), node_network::variable(resolved)].into_iter().flatten());
     let launch = Launch {
         label: "fluxstart",
         part: Part::Follower,
-        argv: argv.chain(options).collect(),
+        options: Some(before..argv.len()),
+        argv,
         program: Vec::new(),
         run_as,
-        environment: [python::variable(resolved), node_network::variable(resolved)].into_iter().flatten().collect(),
+        environment,
         stdout: Stdout::Inherit,
         signals: runner::signals(&runner.prefix),
         drain,

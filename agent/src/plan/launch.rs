@@ -1,5 +1,7 @@
 //! A program to start, and all that the executor must know to supervise it: it infers nothing from the words.
 
+use std::ops::Range;
+
 use flux_shared::command_words::Word;
 use serde::Serialize;
 
@@ -13,6 +15,9 @@ pub struct Launch {
     /// Its role in the instance.
     pub part: Part,
     pub argv: Vec<Word>,
+    /// Which of the words are the broker's options: snippets may change them, as `$brokerOptions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub options: Option<Range<usize>>,
     /// The user's program, as one would type it: without what the agent and Flux put around it. The container ends with
     /// it. Empty: there is only a broker, which others work in.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -6,7 +6,7 @@ use flux_shared::command_words::Word;
 use super::program::{self, Initial};
 use super::{
     AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, node_network,
-    options, python, runner, snippets, user,
+    options, own_paths, python, resources, runner, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
@@ -18,6 +18,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let mut steps: Vec<Planned> = once(resolved, &initial).into_iter().collect();
     steps.extend(runner::prepare(resolved)?);
     steps.extend(snippets::step(resolved, "brokerPre", resolved.spec.runner.snippets.broker_pre.as_ref()));
+    steps.extend(resources::of_a_snippet(resolved)?);
     steps.extend(archive::prepare(resolved));
     steps.extend(initial.has_program().then(|| result_file(resolved)));
     steps.push(launch(resolved, initial)?);
@@ -49,7 +50,7 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     let has_program = initial.has_program();
     // The prefix of a program stands inside the instance; without a program it stands before the broker.
     let prefix = if has_program { &[] } else { resolved.spec.runner.prefix.as_slice() };
-    match has_program {
+    let own_options = match has_program {
         true => {
             facts.extend(match resolved.spec.runner.program {
                 Program::Batch { .. } | Program::BatchRaw { .. } => Some("working_directory"),
@@ -57,9 +58,12 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
                 _ => None,
             });
             argv.extend(runner::flux_start(resolved)?.into_iter().map(Word::Literal));
+            let before = argv.len();
             argv.extend(options(resolved, false, &mut facts));
+            let own_options = before..argv.len();
             argv.extend(wrapper(resolved).into_iter().map(Word::Literal));
             argv.extend(initial.words);
+            own_options
         }
         false => {
             facts.push("terminal");
@@ -67,19 +71,24 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
             let config = resolved.paths.broker_config_dir();
             argv.extend_from_slice(prefix);
             argv.extend([resolved.flux()?, "broker".into(), "--config-path".into(), config].map(Word::Literal));
+            let before = argv.len();
             argv.extend(options(resolved, headless, &mut facts));
+            before..argv.len()
         }
-    }
+    };
     let run_as = user::run_as(resolved);
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
+    let mut environment = own_paths::changes(resolved);
     let told = [python::variable(resolved), discovery::broker_variable(resolved), node_network::variable(resolved)];
+    environment.extend(told.into_iter().flatten());
     let launch = Launch {
         label: "fluxstart",
         part: Part::Lead,
         argv,
+        options: Some(own_options),
         program: initial.program,
         run_as,
-        environment: told.into_iter().flatten().collect(),
+        environment,
         stdout: initial.stdout,
         signals: runner::signals(prefix),
         socket: runner::socket(resolved),
@@ -127,6 +136,7 @@ fn wrapper(resolved: &Resolved) -> Vec<String> {
     words.extend(waits_for_jobs.then(|| "--jobs".into()));
     words.extend(python::kept_from_program(resolved));
     words.extend(node_network::kept_from_program(resolved));
+    words.extend(own_paths::given_to_program(resolved));
     words.push("--".into());
     words
 }

@@ -58,7 +58,9 @@ mod tests {
             _ => None,
         });
         let launch = launch.unwrap();
-        (launch.argv.iter().map(shell_quote::word).collect::<Vec<_>>().join(" "), launch.environment.clone())
+        let is_name = |change: &&EnvChange| matches!(change, EnvChange::Set { name, .. } if name == VARIABLE);
+        let told = launch.environment.iter().filter(is_name).cloned().collect();
+        (launch.argv.iter().map(shell_quote::word).collect::<Vec<_>>().join(" "), told)
     }
 
     #[test]

@@ -66,6 +66,13 @@ impl<'a> Resolved<'a> {
         Owner { uid: self.facts.uid, gid: self.facts.gid }
     }
 
+    /// Whether a snippet runs before the lead's broker, which may write R.
+    pub fn may_write_resources(&self) -> bool {
+        let own = &self.spec.runner.snippets;
+        let before = [&own.init, &own.pre_command, &own.pre, &own.broker_pre];
+        before.into_iter().flatten().any(|source| !source.trim().is_empty())
+    }
+
     /// Whether it is Design 3.3's kind of cluster: Flux is the image's own, and a user is made for it.
     pub fn is_system_like(&self) -> bool {
         !self.spec.view.enabled && self.spec.runner.user.is_some()
@@ -159,12 +166,17 @@ pub fn time_to_end(resolved: &Resolved) -> f64 {
 
 /// A follower's patience with a lead that is to end the instance, in seconds: longer than the lead gives its program.
 pub fn hold_stop(facts: &Facts) -> f64 {
-    share(facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD), 0.9)
+    grace_share(facts, 0.9)
 }
 
 /// Seconds after a stop when what has not ended is killed, shortly before the kubelet would kill the agent, too.
 pub fn kill_after(facts: &Facts) -> Option<f64> {
     facts.grace_period.map(|grace| share(grace, 0.95))
+}
+
+/// This share of the pod's grace period, in seconds.
+pub fn grace_share(facts: &Facts, of_it: f64) -> f64 {
+    share(facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD), of_it)
 }
 
 /// A share of the grace period, in seconds with whole milliseconds.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::error::RenderError;
 use super::hosts::encode;
-use super::{Content, Mode, PlanError, Planned, Resolved, Step};
+use super::{Content, Mode, PlanError, Planned, Resolved, SnippetResources, Step, broker, discovery};
 
 #[derive(Serialize)]
 struct Resources {
@@ -39,6 +39,33 @@ struct Children {
 
 /// The step that writes R.
 pub fn step(resolved: &Resolved) -> Result<Planned, PlanError> {
+    let step = Step::File {
+        path: resolved.paths.resources(),
+        mode: Mode(0o644),
+        owner: resolved.agent_owner(),
+        content: Content::Text(text(resolved)?),
+    };
+    Ok(Planned::with(&["uid", "cores", "gpus"], step))
+}
+
+/// The step that takes a snippet's R; none without a snippet that could write one.
+pub fn of_a_snippet(resolved: &Resolved) -> Result<Option<Planned>, PlanError> {
+    if !resolved.may_write_resources() {
+        return Ok(None);
+    }
+    let is_discovered = discovery::is_discovered(resolved);
+    let step = SnippetResources {
+        path: resolved.paths.resources(),
+        hosts: encode(&resolved.hosts.names),
+        own: if is_discovered { None } else { Some(text(resolved)?) },
+        config: is_discovered.then(|| broker::resources_file(resolved)).transpose()?,
+        owner: resolved.agent_owner(),
+        strict: resolved.spec.logging.is_strict(),
+    };
+    Ok(Some(Planned::with(&["uid", "cores", "gpus"], Step::SnippetResources(step))))
+}
+
+fn text(resolved: &Resolved) -> Result<String, PlanError> {
     let cores = resolved.spec.runner.cores.filter(|cores| *cores > 0).unwrap_or_else(|| resolved.facts.usable_cores());
     let gpus = resolved.facts.gpus;
     let resources = Resources {
@@ -53,15 +80,9 @@ pub fn step(resolved: &Resolved) -> Result<Planned, PlanError> {
             nodelist: [encode(&resolved.hosts.names)],
         },
     };
-    let text = serde_json::to_string(&resources)
-        .map_err(|error| PlanError::Render { file: "R", source: RenderError(error.to_string()) })?;
-    let step = Step::File {
-        path: resolved.paths.resources(),
-        mode: Mode(0o644),
-        owner: resolved.agent_owner(),
-        content: Content::Text(text + "\n"),
-    };
-    Ok(Planned::with(&["uid", "cores", "gpus"], step))
+    let text = serde_json::to_string(&resources);
+    let text = text.map_err(|error| PlanError::Render { file: "R", source: RenderError(error.to_string()) })?;
+    Ok(text + "\n")
 }
 
 /// The set of the first `count` ids.

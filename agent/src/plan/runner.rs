@@ -16,6 +16,7 @@ pub fn prepare(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let pre = snippets::step(resolved, "pre", own.pre.as_ref());
     let mut steps = Vec::new();
     if resolved.is_system_like() {
+        steps.extend(own_files(resolved)?);
         steps.extend(init);
         steps.extend(environment::steps(resolved)?);
         let snippets: Vec<Planned> = pre_command.into_iter().chain(pre).collect();
@@ -25,7 +26,8 @@ pub fn prepare(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
         steps.extend(files(resolved)?);
     } else {
         steps.extend(users(resolved));
-        steps.extend(init);
+        steps.extend(own_files(resolved)?);
+        steps.extend(environment::around(resolved, init));
         steps.extend(environment::steps(resolved)?);
         steps.extend(files(resolved)?);
         steps.extend(pre_command);
@@ -42,21 +44,27 @@ fn users(resolved: &Resolved) -> Vec<Planned> {
     steps
 }
 
+/// What snippets find from the first on, and what one of them may write over: the folders that are the agent's own, R.
+fn own_files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
+    let mut steps = broker::own_directories(resolved);
+    steps.extend(broker::documented_links(resolved));
+    steps.push(broker::hostlist(resolved));
+    // A broker.toml of the user's own is the same on all pods, and a broker whose file of resources is missing fails.
+    let is_asked_for = resolved.is_lead() || resolved.spec.flux.broker_config.is_some();
+    if is_asked_for && !discovery::is_discovered(resolved) {
+        steps.push(resources::step(resolved)?);
+    }
+    Ok(steps)
+}
+
 fn files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let mut steps = broker::directories(resolved);
-    steps.push(broker::hostlist(resolved));
     steps.push(broker::config(resolved)?);
     steps.extend(shell_defaults::steps(resolved));
     steps.extend(python::steps(resolved));
     steps.extend(curve::step(resolved));
-    // A broker.toml of the user's own is the same on all pods, and a broker whose file of resources is missing fails.
-    let is_asked_for = resolved.is_lead() || resolved.spec.flux.broker_config.is_some();
-    match discovery::steps(resolved) {
-        Some(discovered) => steps.extend(discovered),
-        None if is_asked_for => steps.push(resources::step(resolved)?),
-        None => {}
-    }
-    steps.extend(broker::documented_links(resolved));
+    steps.extend(discovery::steps(resolved).into_iter().flatten());
+    steps.extend(broker::system_link(resolved));
     steps.extend(sourced_files::steps(resolved));
     steps.extend(program::files(resolved)?);
     steps.extend(restful::files(resolved));

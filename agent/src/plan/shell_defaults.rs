@@ -4,18 +4,25 @@
 //! Each pod has a file of defaults for the job shell, which finds it by way of `FLUX_SHELL_RC_PATH`; what a job asks
 //! for itself (`-o cpu-affinity=…`) counts, and so does a file of the user's, since the path of ours comes last.
 
-use super::{Binding, Content, EnvChange, Mode, Planned, Resolved, Step, python};
+use flux_shared::names;
+
+use super::{Binding, Content, EnvChange, Mode, Planned, Resolved, Step, own_paths, python};
 
 /// The variable that names the folders of such files.
 pub const PATH: &str = "FLUX_SHELL_RC_PATH";
 /// The facts that decide whether tasks are bound.
-const FACTS: [&str; 5] = ["cores", "cpu_quota", "cpuset", "oom_score", "uid"];
+const FACTS: [&str; 6] = ["cores", "cpu_quota", "cpuset", "env.HOSTNAME", "oom_score", "uid"];
+/// Variables that Kubernetes sets to another value in each pod.
+const PER_POD: [&str; 2] = [names::COMPLETION_INDEX, "HOSTNAME"];
 
 /// The defaults of the job shell on this pod: every pod has its own.
 pub fn steps(resolved: &Resolved) -> [Planned; 2] {
     let (paths, owner) = (&resolved.paths, resolved.agent_owner());
     let folder = Step::Directory { path: paths.shell_rc_dir(), mode: Mode(0o755), owner };
-    let content = Content::Text(defaults(&resolved.binding) + &python::kept_from_tasks(resolved).unwrap_or_default());
+    let kept = python::kept_from_tasks(resolved).unwrap_or_default();
+    let content = Content::Text(
+        defaults(&resolved.binding) + &kept + &own_paths::given_to_tasks(resolved) + &own_values(resolved),
+    );
     let file = Step::File { path: paths.shell_rc(), mode: Mode(0o644), owner, content };
     [Planned::with(&["uid"], folder), Planned::with(&FACTS, file)]
 }
@@ -33,6 +40,28 @@ fn defaults(binding: &Binding) -> String {
     }
 }
 
+/// Lua that gives tasks this pod's values: a job comes with the environment of the pod that submitted it. Variables that the
+/// job lacks stay unset.
+fn own_values(resolved: &Resolved) -> String {
+    let names = PER_POD.into_iter().chain(resolved.spec.runner.per_pod.iter().map(String::as_str));
+    let value = |name: &str| Some((lua_text(name), lua_text(resolved.facts.environment.get(name)?)));
+    let lines: String = names
+        .filter_map(value)
+        .map(|(name, value)| format!("if shell.getenv ({name}) ~= nil then shell.setenv ({name}, {value}) end\n"))
+        .collect();
+    if lines.is_empty() { lines } else { format!("-- Values of this pod.\n{lines}") }
+}
+
+/// The text as a literal of Lua.
+fn lua_text(text: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'"' | b'\\' => format!("\\{}", char::from(byte)),
+        b' '..=b'~' => char::from(byte).to_string(),
+        _ => format!("\\{byte:03}"),
+    };
+    format!("\"{}\"", text.bytes().map(escape).collect::<String>())
+}
+
 /// Appended to what the user has set: a file of theirs comes first, and what it decides stays.
 pub fn variable(resolved: &Resolved) -> EnvChange {
     EnvChange::Append { name: PATH.into(), separator: ':', value: resolved.paths.shell_rc_dir() }
@@ -42,6 +71,8 @@ pub fn variable(resolved: &Resolved) -> EnvChange {
 mod tests {
     use super::*;
     use crate::facts::Facts;
+    use crate::plan::{ContainerRole, plan};
+    use flux_shared::agent_spec::AgentSpec;
 
     #[test]
     fn the_file_only_sets_what_a_job_has_not() {
@@ -49,5 +80,24 @@ mod tests {
         assert!(off.contains("== nil then\n    shell.options[\"cpu-affinity\"] = \"off\"\nend\n"), "{off}");
         let on = defaults(&Binding::of(None, &Facts { cpuset: Some(1), ..Facts::default() }));
         assert!(on.lines().all(|line| line.starts_with("--")), "{on}");
+    }
+
+    #[test]
+    fn tasks_have_the_values_of_their_own_pod() {
+        let spec = "name='mc'\nsize=2\n[runner]\nper_pod=['NODE']\n[runner.program]\nmode='submit'\nwords=['a']\n";
+        let mut facts = Facts { index: Some(1), ..Facts::default() };
+        let values = [("HOSTNAME", "mc-1"), ("JOB_COMPLETION_INDEX", "1"), ("NODE", "a \"b\\\n"), ("OTHER", "x")];
+        facts.environment.extend(values.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let plan = plan(&AgentSpec::from_toml(spec).unwrap(), &facts, &ContainerRole::Runner).unwrap();
+        let text = plan.steps.iter().find_map(|planned| match &planned.step {
+            Step::File { path, content: Content::Text(text), .. } if path.ends_with(".lua") => Some(text.clone()),
+            _ => None,
+        });
+        let text = text.unwrap();
+        for (name, value) in [("HOSTNAME", "mc-1"), ("JOB_COMPLETION_INDEX", "1"), ("NODE", r#"a \"b\\\010"#)] {
+            let line = format!("if shell.getenv (\"{name}\") ~= nil then shell.setenv (\"{name}\", \"{value}\") end\n");
+            assert!(text.contains(&line), "{line}: {text}");
+        }
+        assert!(!text.contains("OTHER"), "{text}");
     }
 }

@@ -4,6 +4,7 @@ use flux_shared::agent_spec::Sidecar;
 use flux_shared::command_words::Word;
 use flux_shared::paths::FALLBACK_HOME;
 
+use super::resolved::grace_share;
 use super::{
     AtEnd, Content, Launch, Mode, Owner, Part, PlanError, Planned, Reach, Resolved, Stdout, Step, environment,
     snippets, user,
@@ -11,7 +12,7 @@ use super::{
 
 pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<Planned>, PlanError> {
     let mut steps = user::steps(resolved);
-    steps.extend(snippets::step(resolved, "init", sidecar.init.as_ref()));
+    steps.extend(environment::around(resolved, snippets::step(resolved, "init", sidecar.init.as_ref())));
     steps.push(environment::sidecar_step(resolved));
     let script = script(resolved, name, sidecar)?;
     steps.extend(script.clone());
@@ -21,10 +22,28 @@ pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<P
     if sidecar.wait_socket {
         steps.push(Planned::with(&[], Step::WaitSocket { path: resolved.socket() }));
     }
-    steps.extend(command(resolved, name, sidecar, script.is_some()));
+    let command = command(resolved, name, sidecar, script.is_some());
+    steps.extend(command.as_ref().and(linger(resolved, sidecar)));
+    steps.extend(command);
     steps.extend(snippets::post(resolved, sidecar.post.as_ref()));
     steps.push(Planned::with(&[], Step::Stay));
     Ok(steps)
+}
+
+/// How long the command may take to end by itself once Flux has ended, in seconds.
+const LINGER: f64 = 10.0;
+
+/// A server is waited for by nobody.
+fn linger(resolved: &Resolved, sidecar: &Sidecar) -> Option<Planned> {
+    let seconds = LINGER.min(grace_share(resolved.facts, 2.0 / 3.0));
+    let step = Step::Linger { note: resolved.paths.ended_note(), seconds };
+    (!sidecar.serves).then(|| Planned::with(&["grace_period"], step))
+}
+
+/// The note for sidecars that wait for the end of Flux.
+pub fn note_end(resolved: &Resolved) -> Option<Planned> {
+    let is_awaited = resolved.spec.sidecars.values().any(|sidecar| !sidecar.serves);
+    is_awaited.then(|| Planned::with(&[], Step::NoteEnd { note: resolved.paths.ended_note() }))
 }
 
 /// The command: the script as a program, or shell source that sees what the snippets before it have set. Its exit code
@@ -38,6 +57,7 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
         label: snippets::COMMAND,
         part: Part::Command,
         argv: script.clone(),
+        options: None,
         program: script,
         run_as: None,
         environment: Vec::new(),

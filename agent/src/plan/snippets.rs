@@ -1,14 +1,20 @@
 //! The user's shell source as steps. Blank source is no step; all others share one shell.
 
-use super::{PlanError, Planned, Resolved, Snippet, SnippetPhase, SnippetShell, Step};
+use std::collections::BTreeMap;
+
+use super::{PlanError, Planned, Resolved, Snippet, SnippetPhase, SnippetShell, Step, snippet_variables};
 
 /// The name of a sidecar's program, as a snippet or a launch.
 pub const COMMAND: &str = "command";
 
-/// Options of the shell if a failing snippet ends the container.
-const STRICT: &[&str] = &["-e", "-u"];
+/// Options of the shell if a failing snippet ends the container. Never -u: scripts of others that people source (Spack,
+/// conda, Lmod) read variables that are not set.
+const STRICT: &[&str] = &["-e"];
 /// The same for bash: functions inherit the ERR trap, and a pipe fails as a whole.
-const STRICT_BASH: &[&str] = &["-e", "-E", "-u", "-o", "pipefail"];
+const STRICT_BASH: &[&str] = &["-e", "-E", "-o", "pipefail"];
+/// What takes these options back.
+const LENIENT: &[&str] = &["+e"];
+const LENIENT_BASH: &[&str] = &["+e", "+E", "+o", "pipefail"];
 
 /// The step of the snippet `name`, before the program.
 pub fn step(resolved: &Resolved, name: &'static str, source: Option<&String>) -> Option<Planned> {
@@ -29,12 +35,30 @@ fn at(phase: SnippetPhase, resolved: &Resolved, name: &'static str, source: Opti
     let source = source.filter(|source| !source.trim().is_empty())?.clone();
     let logging = &resolved.spec.logging;
     let silent = logging.quiet && phase == SnippetPhase::Before;
-    let snippet = Snippet { name, source, strict: logging.strict, phase, silent };
-    Some(Planned::with(&[], Step::Snippet(snippet)))
+    let is_after = phase == SnippetPhase::After;
+    // What tidies up is strict only for those who say so.
+    let strict = if is_after { logging.strict == Some(true) } else { logging.is_strict() };
+    let options = match (logging.is_strict() && !strict, is_bash(resolved)) {
+        (false, _) => Vec::new(),
+        (true, true) => LENIENT_BASH.to_vec(),
+        (true, false) => LENIENT.to_vec(),
+    };
+    let decides = is_after && strict && resolved.is_lead();
+    let facts: &[&'static str] = if options.is_empty() { &[] } else { &["shell"] };
+    let snippet = Snippet { name, source, strict, phase, decides, options, directory_variable: None, silent };
+    Some(Planned::with(facts, Step::Snippet(snippet)))
 }
 
-/// The steps, with the shell before the first snippet and its end after the last.
-pub fn in_one_shell(resolved: &Resolved, mut steps: Vec<Planned>) -> Result<Vec<Planned>, PlanError> {
+fn is_bash(resolved: &Resolved) -> bool {
+    resolved.facts.shell.as_deref().is_some_and(|shell| shell.ends_with("/bash"))
+}
+
+/// The steps, with the shell before the first snippet and its end after the last. `command` is a sidecar's own.
+pub fn in_one_shell(
+    resolved: &Resolved,
+    mut steps: Vec<Planned>,
+    command: Option<&str>,
+) -> Result<Vec<Planned>, PlanError> {
     let name = |planned: &Planned| match &planned.step {
         Step::Snippet(snippet) => Some(snippet.name),
         _ => None,
@@ -42,22 +66,47 @@ pub fn in_one_shell(resolved: &Resolved, mut steps: Vec<Planned>) -> Result<Vec<
     let first = steps.iter().enumerate().find_map(|(at, planned)| Some((at, name(planned)?)));
     let last = steps.iter().rposition(|planned| name(planned).is_some());
     if let (Some((first, name)), Some(last)) = (first, last) {
-        let shell = shell(resolved, &format!("the snippet `{name}`"))?;
+        let launch = steps.iter().find_map(|planned| match &planned.step {
+            Step::Launch(launch) => Some(launch.as_ref()),
+            _ => None,
+        });
+        let variables = snippet_variables::all(resolved, launch, command);
+        let shell = shell(resolved, &format!("the snippet `{name}`"), variables)?;
+        name_directory_after_init(&mut steps);
+        let facts: Vec<&'static str> =
+            ["shell", "agent", "spec_file"].into_iter().chain(snippet_variables::FACTS).collect();
         steps.insert(last + 1, Planned::with(&[], Step::EndShell));
-        steps.insert(first, Planned::with(&["shell", "agent", "spec_file"], Step::Shell(shell)));
+        steps.insert(first, Planned::with(&facts, Step::Shell(shell)));
     }
     Ok(steps)
 }
 
-fn shell(resolved: &Resolved, what: &str) -> Result<SnippetShell, PlanError> {
+/// The first snippet after `init` finds the working directory that it has left.
+fn name_directory_after_init(steps: &mut [Planned]) {
+    let mut snippets = steps.iter_mut().filter_map(|planned| match &mut planned.step {
+        Step::Snippet(snippet) => Some(snippet),
+        _ => None,
+    });
+    if snippets.next().is_some_and(|first| first.name == "init")
+        && let Some(second) = snippets.next()
+    {
+        second.directory_variable = Some(snippet_variables::DIRECTORY);
+    }
+}
+
+fn shell(
+    resolved: &Resolved,
+    what: &str,
+    variables: BTreeMap<&'static str, String>,
+) -> Result<SnippetShell, PlanError> {
     let shell = resolved.shell(what)?;
-    let options = match (resolved.spec.logging.strict, shell.ends_with("/bash")) {
+    let options = match (resolved.spec.logging.is_strict(), is_bash(resolved)) {
         (true, true) => STRICT_BASH,
         (true, false) => STRICT,
         (false, _) => &[],
     };
     let argv = std::iter::once(shell).chain(options.iter().copied()).map(str::to_owned).collect();
-    Ok(SnippetShell { argv, as_flux: as_flux(resolved) })
+    Ok(SnippetShell { argv, as_flux: as_flux(resolved), variables })
 }
 
 /// The value of `$asFlux`: this agent, with the same spec file.

@@ -31,8 +31,8 @@ pub enum Step {
     User { name: String, uid: u32, gid: u32, home: String },
     /// Give the user the password that stands in the file, as its SHA-512 crypt in /etc/shadow.
     Password { user: String, source: String },
-    /// Make the owner able to write to a directory: one of the image's becomes theirs; a volume's stays as it is, with
-    /// a warning if they cannot write to it. A missing one is no error.
+    /// Make the owner able to write to a directory: one that they cannot write to becomes theirs, unless it is the
+    /// system's, or on a volume and somebody else's. Then it is a warning. A missing one is no error.
     Give { path: String, owner: Owner },
     /// Start a program that goes to the background by itself. A failure is logged and ignored.
     Daemon { argv: Vec<String> },
@@ -54,6 +54,8 @@ pub enum Step {
     /// Plan the rest of the steps anew, with what the container says now: a snippet before may have made the user that
     /// Flux is to run as.
     Replan,
+    /// Before the lead's broker: if a snippet has written R, it is checked, and Flux uses it.
+    SnippetResources(SnippetResources),
     /// Wait until the parent broker's port answers, or its name has an address.
     WaitParent(Parent),
     /// Wait until a Unix socket exists and answers.
@@ -71,6 +73,10 @@ pub enum Step {
     PrepareArchive { dump: String, leftovers: String, owner: Owner },
     /// After the broker has ended: put the dump in the archive's place, if it is whole and the broker ended well.
     PublishArchive { from: String, to: String },
+    /// From here on, a stop that follows the end of Flux is held back: until `seconds` after the note was written.
+    Linger { note: String, seconds: f64 },
+    /// Write the note that this container has ended by itself; after a stop, none.
+    NoteEnd { note: String },
     /// Stay until told to stop, although the work is done: Kubernetes would start a sidecar again.
     Stay,
 }
@@ -107,6 +113,27 @@ pub struct SnippetShell {
     pub argv: Vec<String>,
     /// The value of `$asFlux`: words that run what follows them as Flux's user. Not exported.
     pub as_flux: String,
+    /// More variables that snippets find, by name. Not exported, and left out where the environment has the name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<&'static str, String>,
+}
+
+/// What becomes of an R that a snippet has written.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SnippetResources {
+    /// The file that snippets may write.
+    pub path: String,
+    /// The hosts that R must name, each once: a hostlist.
+    pub hosts: String,
+    /// The agent's R, if it was written before the snippets; none: each broker discovers what it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own: Option<String>,
+    /// A file that makes the broker use R, where broker.toml does not name it: its path and text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<(String, String)>,
+    pub owner: Owner,
+    /// Whether an R that cannot be used ends the container; otherwise the agent's own takes its place.
+    pub strict: bool,
 }
 
 /// Shell source of the user's.
@@ -115,9 +142,19 @@ pub struct Snippet {
     /// The name of its field in the MiniCluster.
     pub name: &'static str,
     pub source: String,
-    /// Whether a failure ends the container with its code; otherwise it is logged and ignored.
+    /// Whether a failing command ends it, and with [`SnippetPhase::Before`] the container with its code; otherwise it is
+    /// logged and ignored.
     pub strict: bool,
     pub phase: SnippetPhase,
+    /// With [`SnippetPhase::After`]: whether its failure gives the container its code if the program's is 0.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub decides: bool,
+    /// Options that the shell sets before it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<&'static str>,
+    /// The variable that is set to the working directory before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory_variable: Option<&'static str>,
     /// Whether its output is hidden; the last of its errors is shown if it fails.
     pub silent: bool,
 }
@@ -130,6 +167,6 @@ pub enum SnippetPhase {
     Before,
     /// It is the program: its code is the container's.
     Program,
-    /// After the program, whose result a stop that comes meanwhile does not change.
+    /// After the program, whose result neither a stop that comes meanwhile nor its own end changes.
     After,
 }

@@ -6,9 +6,6 @@ use super::identity::{Account, account_by};
 use super::{EnvChange, Mode, Planned, Resolved, RunAs, Step, set};
 use crate::facts::Facts;
 
-/// The name given where the password file has none for the uid.
-const FALLBACK_NAME: &str = "flux-operator";
-
 /// Whom the programs of Flux run as, where that is another user than the agent's.
 pub fn run_as(resolved: &Resolved) -> Option<RunAs> {
     let Account { name, home, owner } = resolved.identity.account.clone()?;
@@ -53,7 +50,8 @@ fn home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Plann
         return &["shell"];
     }
     let own = account_by(&facts.passwd, |_, uid| uid == resolved.identity.owner.uid);
-    let name = own.map(|account| account.name).unwrap_or_else(|| FALLBACK_NAME.to_owned());
+    // Where the password file has no name for the uid: the number, which Flux takes in place of a name.
+    let name = own.map_or_else(|| resolved.identity.owner.uid.to_string(), |account| account.name);
     if facts.environment.get("HOME").is_some_and(|home| is_usable(home)) {
         changes.push(EnvChange::Default { name: "USER".into(), value: name });
         return &["uid", "passwd", "env.HOME"];

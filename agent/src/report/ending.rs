@@ -15,7 +15,7 @@ pub struct Ending {
     /// The first stop signal that came.
     pub stopped: Option<Instant>,
     /// The snippet that failed, or ended the entrypoint.
-    pub snippet: Option<String>,
+    pub snippet: Option<EndedSnippet>,
     /// Flux ended the job because a node of it was lost.
     pub node_failure: bool,
     /// The broker could not be started, or the lead's ended before the program began.
@@ -23,6 +23,22 @@ pub struct Ending {
     /// Why the archive was not saved, if it was to be.
     pub archive_not_saved: Option<String>,
     notes: Vec<String>,
+}
+
+/// How a snippet ended that did not just run to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedSnippet {
+    pub name: String,
+    pub code: u8,
+    /// The last line of its standard error, if there is one.
+    pub error: String,
+}
+
+impl std::fmt::Display for EndedSnippet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the snippet {} ended with exit code {}", self.name, self.code)?;
+        if self.error.is_empty() { Ok(()) } else { write!(f, ": {}", self.error) }
+    }
 }
 
 impl Ending {
@@ -46,7 +62,10 @@ impl Ending {
             (termination.by, termination.category) = (Ender::Agent, Some(Category::BrokerFailed));
         }
         termination.program_code = self.program.map(|(code, _)| code);
-        termination.snippet = self.snippet.clone();
+        if let Some(EndedSnippet { name, code, error }) = self.snippet.clone() {
+            (termination.snippet, termination.snippet_code, termination.snippet_error) =
+                (Some(name), Some(code), error);
+        }
         termination.node_failure = self.node_failure;
         termination.archive_not_saved = self.archive_not_saved.clone();
         termination.message = notes.iter().map(|note| as_sentence(note)).collect::<Vec<_>>().join(" ");
@@ -62,7 +81,7 @@ impl Ending {
         match self.program {
             _ if stopped_first => Ender::Stop,
             Some((program, _)) if program == code => Ender::Program,
-            _ if self.snippet.is_some() => Ender::Snippet,
+            _ if self.snippet.as_ref().is_some_and(|snippet| snippet.code == code) => Ender::Snippet,
             _ => Ender::Program,
         }
     }
@@ -85,7 +104,7 @@ mod tests {
         Ending {
             program: program.map(|code| (code, now + Duration::from_secs(1))),
             stopped: stopped.then_some(now),
-            snippet: snippet.map(str::to_owned),
+            snippet: snippet.map(|name| EndedSnippet { name: name.to_owned(), code: 3, error: String::new() }),
             ..Ending::default()
         }
     }
@@ -98,8 +117,10 @@ mod tests {
             assert_eq!(ender(&ending(Some(code), true, None), code), Ender::Stop);
         }
         assert_eq!(ender(&ending(Some(7), false, Some("post")), 7), Ender::Program, "the job's failure comes first");
-        assert_eq!(ender(&ending(Some(0), false, Some("post")), 5), Ender::Snippet);
-        assert_eq!(ender(&ending(None, false, Some("pre")), 0), Ender::Snippet);
+        assert_eq!(ender(&ending(Some(0), false, Some("post")), 3), Ender::Snippet);
+        assert_eq!(ender(&ending(Some(0), false, Some("post")), 0), Ender::Program, "its result stands");
+        assert_eq!(ender(&ending(None, false, Some("post")), 0), Ender::Program, "on a follower");
+        assert_eq!(ender(&ending(None, false, Some("pre")), 3), Ender::Snippet);
         assert_eq!(ender(&ending(None, true, Some("pre")), 143), Ender::Stop);
         assert_eq!(ender(&ending(None, false, None), 0), Ender::Program, "a follower that was dismissed");
         let mut late = ending(Some(245), false, None);
@@ -110,13 +131,13 @@ mod tests {
     #[test]
     fn a_failure_of_the_agents_is_told_with_its_remedy_and_what_else_there_is() {
         let mut ending = ending(Some(0), false, None);
-        ending.note("the snippet post failed with code 3");
+        ending.note("the pod was stopped");
         let failure =
             Failure::new(Category::WriteFailed, "failed to write /x: no space left on device", "give it room");
         let told = ending.termination(&Err(failure));
         assert_eq!((told.by, told.code, told.program_code), (Ender::Agent, 245, Some(0)));
         assert_eq!(told.category, Some(Category::WriteFailed));
-        let want = "failed to write /x: no space left on device. Give it room. the snippet post failed with code 3.";
+        let want = "failed to write /x: no space left on device. Give it room. the pod was stopped.";
         assert_eq!(told.message, want);
     }
 }

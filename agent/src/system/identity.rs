@@ -16,6 +16,9 @@ use nix::unistd::{Gid, Uid};
 use crate::report::failure::Failure;
 use crate::system::owner::Owner;
 
+/// What a container needs for a user of Flux's own.
+pub const REMEDY: &str = "let the container run as root with the capabilities SETUID, SETGID, CHOWN, DAC_OVERRIDE and KILL, or leave out fluxUser";
+
 /// Ids to take on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -33,13 +36,9 @@ impl Identity {
         }
         let cannot = |why: &str| {
             let cause = format!("failed to run as uid {}: {why}", owner.uid);
-            Failure::new(
-                Category::UserFailed,
-                cause,
-                "let the container run as root with the capabilities SETUID and SETGID, or leave out fluxUser",
-            )
+            Failure::new(Category::UserFailed, cause, REMEDY)
         };
-        if may_change_ids() == Some(false) {
+        if !has(Capability::SetUid) || !has(Capability::SetGid) {
             return Err(cannot("the container lacks the capability SETUID or SETGID"));
         }
         let own = nix::unistd::getgroups().map_err(|error| cannot(&error.to_string()))?;
@@ -104,20 +103,33 @@ fn groups_of(owner: Owner, us: u32, own: &[u32], passwd: &str, group: &str) -> V
     groups
 }
 
-/// Whether the process has the capabilities for it; none if that is not known.
-fn may_change_ids() -> Option<bool> {
-    const SETGID: u64 = 1 << 6;
-    const SETUID: u64 = 1 << 7;
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    let effective = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-    let effective = u64::from_str_radix(effective.trim(), 16).ok()?;
-    Some(effective & (SETGID | SETUID) == SETGID | SETUID)
+/// Rights of root that a container may lack, by their bit.
+#[derive(Debug, Clone, Copy)]
+pub enum Capability {
+    Chown = 0,
+    DacOverride = 1,
+    SetGid = 6,
+    SetUid = 7,
 }
 
-/// Exit code 0 if this process may write to the folder `path`, else 1. Run as another user, it says whether that one may.
-pub fn may_write(path: &Path) -> u8 {
-    use nix::unistd::{AccessFlags, access};
-    u8::from(access(path, AccessFlags::W_OK | AccessFlags::X_OK).is_err())
+impl Capability {
+    /// As in a container's security context.
+    pub fn name(self) -> &'static str {
+        match self {
+            Capability::Chown => "CHOWN",
+            Capability::DacOverride => "DAC_OVERRIDE",
+            Capability::SetGid => "SETGID",
+            Capability::SetUid => "SETUID",
+        }
+    }
+}
+
+/// Whether the process has the capability, as far as is known.
+pub fn has(capability: Capability) -> bool {
+    let Ok(text) = std::fs::read_to_string("/proc/self/status") else { return true };
+    let effective = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    effective.is_none_or(|bits| bits & (1 << capability as u64) != 0)
 }
 
 #[cfg(test)]

@@ -55,6 +55,36 @@ pub fn reap() -> Option<(i32, Status)> {
     Some((pid, status))
 }
 
+/// Does `work` in a child process with the rights of `identity`, and waits for it; of an error, its number is kept.
+///
+/// A thread with another effective uid would do as well, but the kernel then takes the whole process for one whose memory
+/// must not be read, and root without CAP_SYS_PTRACE could no longer look at it in /proc.
+pub fn with_identity(identity: &Identity, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    // SAFETY: the C library makes its allocator usable in the child, which has this thread alone, runs `work` and ends
+    // without destructors or handlers of ours.
+    let child = match unsafe { libc::fork() } {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => {
+            let done = identity.take_on().and_then(|()| work());
+            let number = done.map_or_else(|error| error.raw_os_error().unwrap_or(libc::EACCES), |()| 0);
+            // SAFETY: `_exit` ends the process and touches no memory.
+            unsafe { libc::_exit(number) }
+        }
+        child => child,
+    };
+    loop {
+        let mut raw = 0;
+        // SAFETY: `raw` outlives the call, which writes one integer to it.
+        match unsafe { libc::waitpid(child, &raw mut raw, 0) } {
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            -1 => return Err(io::Error::last_os_error()),
+            _ if libc::WIFEXITED(raw) && libc::WEXITSTATUS(raw) == 0 => return Ok(()),
+            _ if libc::WIFEXITED(raw) => return Err(io::Error::from_raw_os_error(libc::WEXITSTATUS(raw))),
+            _ => return Err(io::Error::other("the process that acts as Flux's user was killed")),
+        }
+    }
+}
+
 /// A descriptor whose readiness the event loop watches.
 pub fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd is one and the same descriptor as long as it lives, and the AsyncFd owns it.

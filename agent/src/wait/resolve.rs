@@ -8,16 +8,20 @@
 //! Both files are read for every attempt: Kubernetes may change them, and they are small.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::task::Poll;
 use std::time::Duration;
 
 use simple_dns::rdata::RData;
 use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, RCODE, TYPE};
+use tokio::io::ReadBuf;
 use tokio::net::UdpSocket;
 
-/// How long one server has to answer.
-const PATIENCE: Duration = Duration::from_millis(800);
+/// How long an answer is waited for after each time that a question is sent. The first is short, so that a lost packet
+/// costs little; an answer to an earlier one counts at any time, so a slow server has all of it, as with the C library.
+const PATIENCE: [Duration; 3] = [Duration::from_millis(800), Duration::from_millis(1600), Duration::from_millis(2600)];
 const DNS_PORT: u16 = 53;
 
 /// Why a name has no address (yet).
@@ -74,6 +78,7 @@ impl Resolver {
         for full_name in settings.candidates(name) {
             match self.ask_servers(&settings.servers, &full_name).await {
                 Ok(addresses) => return Ok(addresses),
+                Err(error @ NameError::Silent(_)) => return Err(error),
                 Err(error) => worst = error,
             }
         }
@@ -84,57 +89,102 @@ impl Resolver {
         std::fs::read_to_string(self.root.join(path)).unwrap_or_default()
     }
 
-    /// The first server that answers decides.
+    /// Asks for the addresses of a name. With IPv6, for those of both kinds: in a dual-stack cluster a broker listens on
+    /// one of its own. Otherwise for those of the second kind only if there is none of the first: half the queries, in a
+    /// rush of thousands.
     async fn ask_servers(&self, servers: &[IpAddr], name: &str) -> Result<Vec<IpAddr>, NameError> {
+        let one = |kind| self.query(servers, name, kind);
+        let (first, second) = match self.dual {
+            true => tokio::join!(one(TYPE::A), one(TYPE::AAAA)),
+            false => match one(TYPE::A).await? {
+                none if none.addresses.is_empty() => (Ok(none), one(TYPE::AAAA).await),
+                some => return Ok(some.addresses),
+            },
+        };
+        let found: Vec<IpAddr> =
+            [&first, &second].into_iter().flatten().flat_map(|answer| &answer.addresses).copied().collect();
+        match found.is_empty() {
+            // An error tells more than an empty answer.
+            true => first.and(second).and_then(|answer| Err(NameError::NoAddress(answer.server))),
+            false => Ok(found),
+        }
+    }
+
+    /// One question, sent to each server in turn and then again. The first answer decides, whichever server and time it
+    /// is of, unless that server has failed.
+    async fn query(&self, servers: &[IpAddr], name: &str, kind: TYPE) -> Result<Answer, NameError> {
+        let id = RandomState::new().build_hasher().finish().to_le_bytes();
+        let id = u16::from_le_bytes([id[0], id[1]]);
+        let question = question(id, name, kind)?;
+        let mut asked = Vec::new();
         let mut last = NameError::NoServer;
-        for server in servers {
-            match self.ask(*server, name).await {
-                Err(error @ (NameError::Silent(_) | NameError::Failing { .. })) => last = error,
-                answer => return answer,
+        let mut left = servers.to_vec();
+        for patience in PATIENCE {
+            for server in left.clone() {
+                if let Err(why) = self.send(&mut asked, server, &question).await {
+                    last = NameError::Failing { server, why: crate::report::failure::plain(&why) };
+                    continue;
+                }
+                match tokio::time::timeout(patience, first_answer(&asked, id)).await {
+                    Err(_) => last = NameError::Silent(server),
+                    Ok((server, Err(error @ NameError::Failing { .. }))) => {
+                        last = error;
+                        asked.retain(|(other, _)| *other != server);
+                        left.retain(|other| *other != server);
+                    }
+                    Ok((server, answer)) => return answer.map(|addresses| Answer { server, addresses }),
+                }
             }
         }
         Err(last)
     }
 
-    /// Asks one server. With IPv6, for addresses of both kinds: in a dual-stack cluster a broker listens on one of its own.
-    /// Otherwise for those of the second kind only if there is none of the first: half the queries, in a rush of thousands.
-    async fn ask(&self, server: IpAddr, name: &str) -> Result<Vec<IpAddr>, NameError> {
-        let one = async |kind| {
-            let answer = tokio::time::timeout(PATIENCE, self.query(server, name, kind)).await;
-            answer.unwrap_or(Err(NameError::Silent(server)))
-        };
-        let (first, second) = match self.dual {
-            true => tokio::join!(one(TYPE::A), one(TYPE::AAAA)),
-            false => match one(TYPE::A).await? {
-                none if none.is_empty() => (Ok(none), one(TYPE::AAAA).await),
-                some => (Ok(some), Ok(Vec::new())),
-            },
-        };
-        let found: Vec<IpAddr> = [&first, &second].into_iter().flatten().flatten().copied().collect();
-        match found.is_empty() {
-            // An error tells more than an empty answer.
-            true => first.and(second).and(Err(NameError::NoAddress(server))),
-            false => Ok(found),
+    /// Sends the question by the socket of an earlier one to that server, so that an answer to either is read.
+    async fn send(&self, asked: &mut Vec<(IpAddr, UdpSocket)>, server: IpAddr, question: &[u8]) -> io::Result<()> {
+        if !asked.iter().any(|(other, _)| *other == server) {
+            let any: IpAddr =
+                if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+            let socket = UdpSocket::bind((any, 0)).await?;
+            socket.connect(SocketAddr::new(server, self.port)).await?;
+            asked.push((server, socket));
         }
+        for (_, socket) in asked.iter().filter(|(other, _)| *other == server) {
+            socket.send(question).await?;
+        }
+        Ok(())
     }
+}
 
-    async fn query(&self, server: IpAddr, name: &str, kind: TYPE) -> Result<Vec<IpAddr>, NameError> {
-        let failing = |why: std::io::Error| NameError::Failing { server, why: crate::report::failure::plain(&why) };
-        let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let id = RandomState::new().build_hasher().finish().to_le_bytes();
-        let id = u16::from_le_bytes([id[0], id[1]]);
-        let question = question(id, name, kind)?;
-        let socket = UdpSocket::bind((any, 0)).await.map_err(failing)?;
-        socket.connect(SocketAddr::new(server, self.port)).await.map_err(failing)?;
-        socket.send(&question).await.map_err(failing)?;
-        let mut buffer = [0_u8; 1500];
-        loop {
-            let length = socket.recv(&mut buffer).await.map_err(failing)?;
-            if let Some(answer) = read_answer(&buffer[..length], id, server) {
-                return answer;
+/// What a server says of a name.
+#[derive(Debug)]
+struct Answer {
+    server: IpAddr,
+    addresses: Vec<IpAddr>,
+}
+
+/// The first answer to question `id` at any of the sockets.
+async fn first_answer(asked: &[(IpAddr, UdpSocket)], id: u16) -> (IpAddr, Result<Vec<IpAddr>, NameError>) {
+    std::future::poll_fn(|context| {
+        for (server, socket) in asked {
+            let mut bytes = [0_u8; 1500];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            while let Poll::Ready(received) = socket.poll_recv(context, &mut buffer) {
+                let answer = match received {
+                    Ok(()) => read_answer(buffer.filled(), id, *server),
+                    Err(why) => {
+                        let why = crate::report::failure::plain(&why);
+                        Some(Err(NameError::Failing { server: *server, why }))
+                    }
+                };
+                if let Some(answer) = answer {
+                    return Poll::Ready((*server, answer));
+                }
+                buffer.clear();
             }
         }
-    }
+        Poll::Pending
+    })
+    .await
 }
 
 fn question(id: u16, name: &str, kind: TYPE) -> Result<Vec<u8>, NameError> {
@@ -312,5 +362,50 @@ mod tests {
         let root = root("", "nameserver 127.0.0.1\n");
         let resolver = Resolver { port: silent.local_addr().unwrap().port(), ..Resolver::new(root.path()) };
         assert_eq!(block_on(resolver.lookup("mc-0.")), Err(NameError::Silent(Ipv4Addr::LOCALHOST.into())));
+    }
+
+    /// A server that waits before each answer, and how often it was asked.
+    fn slow_server(delay: Duration) -> (u16, std::sync::Arc<std::sync::atomic::AtomicU32>) {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let count = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let counted = std::sync::Arc::clone(&count);
+        std::thread::spawn(move || {
+            let mut buffer = [0_u8; 512];
+            while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let (query, socket) = (buffer[..length].to_vec(), socket.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    std::thread::sleep(delay);
+                    let mut reply = Packet::new_reply(Packet::parse(&query).unwrap().id());
+                    reply.set_flags(PacketFlag::RESPONSE);
+                    let record = RData::A(A { address: Ipv4Addr::new(10, 1, 2, 3).into() });
+                    reply.answers.push(ResourceRecord::new(Name::new_unchecked("mc-0"), CLASS::IN, 5, record));
+                    let _ = socket.send_to(&reply.build_bytes_vec().unwrap(), from);
+                });
+            }
+        });
+        (port, count)
+    }
+
+    #[test]
+    fn slow_answers_are_accepted_and_asked_for_rarely() {
+        for (seconds, questions) in [(1, 2), (4, 3)] {
+            let (port, count) = slow_server(Duration::from_secs(seconds));
+            let root = root("", "nameserver 127.0.0.1\n");
+            let resolver = Resolver { port, dual: false, ..Resolver::new(root.path()) };
+            assert_eq!(block_on(resolver.lookup("mc-0.")), Ok(vec!["10.1.2.3".parse().unwrap()]), "{seconds} s");
+            assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), questions, "{seconds} s");
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_down_does_not_hide_the_next_one() {
+        let (port, _) = slow_server(Duration::ZERO);
+        let refusing = root("", "nameserver 127.0.0.2\nnameserver 127.0.0.1\n");
+        let resolver = Resolver { port, dual: false, ..Resolver::new(refusing.path()) };
+        let begin = std::time::Instant::now();
+        assert_eq!(block_on(resolver.lookup("mc-0.")), Ok(vec!["10.1.2.3".parse().unwrap()]));
+        assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
     }
 }

@@ -1,15 +1,21 @@
 //! Waits until a Unix socket exists and answers: by inotify, with a slow poll as a fallback.
+//!
+//! Root connects as the socket's owner: what stands in another user's folder may lead anywhere.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, socket};
 use tokio::io::unix::AsyncFd;
-use tokio::net::UnixStream;
 
 use super::backoff::Backoff;
 use super::reporter::Reporter;
+use crate::system::identity;
 
 /// Longest pause while something refuses connections at the path.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -32,8 +38,8 @@ async fn until_answered(path: &Path, mut tell: impl FnMut(&str)) {
     loop {
         // The watch begins before the attempt, so that no change between the two is missed.
         let watch = watch_nearest(path);
-        let missing = match UnixStream::connect(path).await {
-            Ok(_) => return,
+        let missing = match connect(path) {
+            Ok(()) => return,
             Err(error) => error,
         };
         tell(&crate::report::failure::plain(&missing));
@@ -44,6 +50,26 @@ async fn until_answered(path: &Path, mut tell: impl FnMut(&str)) {
             changed_or_late(watch).await;
         }
     }
+}
+
+/// Connects and closes again.
+fn connect(path: &Path) -> io::Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return connect_at_once(path).map(drop);
+    }
+    let data = std::fs::symlink_metadata(path)?;
+    if !data.file_type().is_socket() {
+        return Err(io::Error::other("it is no socket"));
+    }
+    identity::as_user(data.uid(), || connect_at_once(path))?.map(drop)
+}
+
+/// A connection, without waiting: a full queue is an error.
+pub fn connect_at_once(path: &Path) -> io::Result<net::UnixStream> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    nix::sys::socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(stream.into())
 }
 
 /// Watches the nearest folder above `path` that exists.
@@ -84,5 +110,21 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(wait(&path));
         assert!(maker.join().unwrap().elapsed() < Duration::from_millis(1000));
+    }
+
+    #[test]
+    fn root_connects_as_the_sockets_owner_and_follows_no_link() {
+        let root = tempfile::tempdir_in("/tmp").unwrap();
+        std::fs::set_permissions(root.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let path = root.path().join("local");
+        let listener = net::UnixListener::bind(&path).unwrap();
+        std::os::unix::fs::chown(&path, Some(1002), Some(1002)).expect("this test runs as root");
+        connect(&path).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        let peer = nix::sys::socket::getsockopt(&peer, nix::sys::socket::sockopt::PeerCredentials).unwrap();
+        assert_eq!(peer.uid(), 1002);
+        let link = root.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(connect(&link).unwrap_err().to_string().contains("no socket"));
     }
 }

@@ -97,7 +97,8 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
     let read = |path: &str| std::fs::read_to_string(image.at(path)).unwrap_or_default();
     let user_home = spec.runner.user.as_ref().map_or_else(String::new, |user| format!("/home/{}", user.name));
     let archive = spec.archive.clone().unwrap_or_default();
-    let usual = ["/home/flux-operator", CURVE_FILE, "/", "/etc", "/etc/flux/config", "/tmp", "/var/tmp"];
+    let usual =
+        ["/home/flux-operator", CURVE_FILE, "/", "/etc", "/etc/flux/config", "/run", "/run/flux", "/tmp", "/var/tmp"];
     let asked: Vec<&str> = usual
         .into_iter()
         .chain([user_home.as_str(), &archive])
@@ -272,6 +273,11 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
     let mut want_environment = wanted.environment.clone();
     let kept = initial[..from].iter().filter_map(|word| word.strip_prefix("--without="));
     kept.for_each(|name| drop(want_environment.remove(name).unwrap()));
+    for name in initial[..from].iter().filter_map(|word| word.strip_prefix("--own=")) {
+        want_environment.remove(name);
+        let own = want_environment.remove(&format!("FLUX_AGENT_OWN_{name}")).unwrap();
+        want_environment.extend((!own.is_empty()).then(|| (name.to_owned(), own)));
+    }
     want_environment.extend(added);
     let uri = wanted.argv.iter().find_map(|word| word.strip_prefix("-Slocal-uri="));
     want_environment.extend(uri.map(|uri| ("FLUX_URI".to_owned(), uri.to_owned())));

@@ -72,7 +72,11 @@ fn a_certificate_that_cannot_be_read_or_is_none() {
     }
     gives_up(&image, "mc-0", &[], (1000, 1000), Category::CurveUnreadable, &["permission denied", "fsGroup"]);
     let image = pod_image("", 2);
-    image.file("/etc/flux-agent/curve/curve.cert", 0o400, "curve\n    public-key = \"hello\"\n");
+    image.file(
+        "/etc/flux-agent/curve/curve.cert",
+        0o400,
+        "metadata\n    name = \"mc\"\ncurve\n    public-key = \"hello\"\n",
+    );
     gives_up(&image, "mc-0", &[], ROOT, Category::CurveUnreadable, &["public-key"]);
 }
 

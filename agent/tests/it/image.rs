@@ -251,6 +251,8 @@ impl Image {
         for (link, target) in [("run", "../config/run"), ("curve", "../config/curve"), ("var", "../config/var")] {
             symlink(target, self.at("/mnt/flux/view").join(link)).unwrap();
         }
+        fs::create_dir_all(self.at("/mnt/flux/view/etc/flux")).unwrap();
+        symlink("../../../config/etc/flux/system", self.at("/mnt/flux/view/etc/flux/system")).unwrap();
     }
 
     /// The certificate as the Secret's volume has it.
@@ -289,6 +291,15 @@ impl Image {
         fs::create_dir_all(self.at(path).parent().unwrap()).unwrap();
         fs::write(self.at(path), text).unwrap();
         self.mode(path, mode);
+    }
+
+    /// Programs of this host's in /usr/bin.
+    pub fn with_programs(&self, names: &[&str]) {
+        for name in names {
+            let real = ["/usr/bin", "/bin", "/usr/sbin"].map(|folder| Path::new(folder).join(name));
+            let real = real.iter().find(|path| path.exists()).unwrap_or_else(|| panic!("{name} is needed here"));
+            self.program(&fs::canonicalize(real).unwrap(), &format!("/usr/bin/{name}"));
+        }
     }
 
     /// A program and the libraries that it is linked with.

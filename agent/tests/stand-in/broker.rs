@@ -1,8 +1,8 @@
 //! Brokers: the lead listens, followers connect to it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
@@ -15,6 +15,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
+use super::book::{Book, join, members};
 use super::configuration::{Broker, read};
 use super::{archive, message, remote, resources};
 
@@ -27,6 +28,10 @@ const STAYING: &str = "flux-agent.staying";
 enum Event {
     Signal(Signal),
     Joined(u32, TcpStream),
+    /// The connection that it joined by has ended.
+    Left(u32, Option<SocketAddr>),
+    /// The lead is another one than the one that was joined.
+    Rejected,
     /// Of a follower's client: topic and payload.
     Question(String, String, TcpStream),
     /// The task with this number has.
@@ -36,23 +41,6 @@ enum Event {
     Ask(String, UnixStream),
     /// Of the task with this number.
     Result(u64, TcpStream),
-}
-
-/// What the lead knows of the others.
-#[derive(Default)]
-struct Book {
-    online: BTreeSet<u32>,
-    /// With the reasons.
-    drained: BTreeMap<u32, String>,
-    /// Of tasks that run, by their numbers.
-    tasks: BTreeMap<u64, u32>,
-    staying: Option<UnixStream>,
-}
-
-impl Book {
-    fn takes_jobs(&self, rank: u32) -> bool {
-        (rank == 0 || self.online.contains(&rank)) && !self.drained.contains_key(&rank)
-    }
 }
 
 pub fn run(words: &[&str]) -> u8 {
@@ -148,7 +136,19 @@ impl Broker {
             match events.recv().expect("the signal thread lives") {
                 Event::Joined(rank, stream) => {
                     followers.insert(rank, stream);
-                    book.online = followers.keys().copied().collect();
+                    book.set_online(&followers);
+                }
+                Event::Left(rank, peer) => {
+                    if followers.get(&rank).is_some_and(|stream| stream.peer_addr().ok() == peer) {
+                        followers.remove(&rank);
+                        book.set_online(&followers);
+                    }
+                }
+                Event::Ask(what, stream)
+                    if what.starts_with("message groups.get\n") && what.contains("broker.online") =>
+                {
+                    book.watchers.push(stream);
+                    book.set_online(&followers);
                 }
                 Event::Signal(Signal::SIGCHLD) => {
                     let ended = program.as_mut().and_then(|child| child.try_wait().ok().flatten());
@@ -185,7 +185,7 @@ impl Broker {
                     }
                 }
                 Event::Ask(what, stream) => self.answer(&what, stream, &mut book),
-                Event::Dismissed => {}
+                Event::Dismissed | Event::Rejected => {}
             }
         };
         for mut stream in followers.into_values() {
@@ -227,8 +227,14 @@ impl Broker {
             .replace("%p", &self.port.to_string());
         let (lead, uri) = (target.clone(), self.uri());
         std::thread::spawn(move || {
+            let mut had_joined = false;
             loop {
                 if let Some(mut stream) = connect(&target, ipv6) {
+                    // As a real lead tells a broker that it does not know, once that sends something.
+                    if std::mem::replace(&mut had_joined, true) {
+                        let _ = to.send(Event::Rejected);
+                        return;
+                    }
                     let _ = stream.write_all(format!("rank {rank}\n").as_bytes());
                     has_joined.store(true, Relaxed);
                     for line in BufReader::new(stream).lines().map_while(Result::ok) {
@@ -248,6 +254,7 @@ impl Broker {
         loop {
             match events.recv().expect("the signal thread lives") {
                 Event::Dismissed | Event::Signal(Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP) => return 0,
+                Event::Rejected => return 1,
                 // Unlike a real one, it runs as soon as it has joined, whatever the quorum.
                 Event::Ask(what, mut stream) if what.starts_with(message::MESSAGE) => {
                     let state = if joined.load(Relaxed) { "run" } else { "join" };
@@ -349,6 +356,7 @@ impl Broker {
             }
             "ranks" => join([0].iter().chain(&book.online).filter(|rank| book.takes_jobs(**rank))),
             "queues" => self.queues.iter().map(|queue| format!("{queue} enabled")).collect::<Vec<_>>().join("\n"),
+            "resources" => self.resources.clone().unwrap_or_default(),
             "getattr size" => size.to_string(),
             "getattr rank" => self.rank.to_string(),
             "getattr hostlist" => self.hosts.join(","),
@@ -361,16 +369,8 @@ impl Broker {
     }
 }
 
-fn join<'a>(ranks: impl Iterator<Item = &'a u32>) -> String {
-    ranks.map(u32::to_string).collect::<Vec<_>>().join(",")
-}
-
 fn state_of(state: &str) -> String {
     format!("{{\"state\":\"{state}\",\"duration\":1.0}}")
-}
-
-fn members(ranks: String) -> String {
-    format!("{{\"members\":\"{ranks}\"}}")
 }
 
 /// As the lead says it; none: it does not answer, or knows no such service.
@@ -410,7 +410,10 @@ fn welcome(listener: &TcpListener, to: &Sender<Event>) {
             {
                 let _ = to.send(Event::Result(number, stream));
             } else if let Some(rank) = line.strip_prefix("rank ").and_then(|rank| rank.trim().parse().ok()) {
+                let (peer, copy) = (stream.peer_addr().ok(), stream.try_clone());
                 let _ = to.send(Event::Joined(rank, stream));
+                let _ = copy.and_then(|mut copy| std::io::copy(&mut copy, &mut std::io::sink()));
+                let _ = to.send(Event::Left(rank, peer));
             }
         });
     }

@@ -17,6 +17,8 @@ pub struct Broker {
     pub attributes: BTreeMap<String, String>,
     /// The default one with a star.
     pub queues: Vec<String>,
+    /// The text of R, where the configuration names its file.
+    pub resources: Option<String>,
     pub program: Vec<String>,
 }
 
@@ -35,14 +37,12 @@ pub fn read(words: &[&str]) -> Result<Broker, String> {
         at += 1;
     }
     let program = words[at.min(words.len())..].iter().map(|word| (*word).to_owned()).collect();
-    let path = format!("{}/broker.toml", config.ok_or("no configuration")?);
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    let table: toml::Table = toml::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
+    let table = tables(config.ok_or("no configuration")?)?;
     let bootstrap = table.get("bootstrap").ok_or("no [bootstrap]")?;
     let text_of = |name: &str| bootstrap.get(name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
     let (hosts, connect) = hosts(bootstrap)?;
     let resources = table.get("resource").and_then(|table| table.get("path")).and_then(toml::Value::as_str);
-    resources.map_or(Ok(Vec::new()), std::fs::read).map_err(|error| format!("resource: {error}"))?;
+    let resources = resources.map(std::fs::read_to_string).transpose().map_err(|error| format!("resource: {error}"))?;
     let of_the_host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     let own = attributes.get("hostname").cloned().or_else(of_the_host).unwrap_or_default();
     let rank = hosts.iter().position(|host| *host == own).ok_or(format!("{own} is not in the hostlist"))?;
@@ -70,8 +70,24 @@ pub fn read(words: &[&str]) -> Result<Broker, String> {
         quorum,
         attributes,
         queues: queues(&table),
+        resources,
         program,
     })
+}
+
+/// All files of the folder, in the order of their names; a later one's tables take the place of an earlier one's.
+fn tables(folder: &str) -> Result<toml::Table, String> {
+    let failed = |path: &std::path::Path, why: String| format!("{}: {why}", path.display());
+    let entries = std::fs::read_dir(folder).map_err(|error| format!("{folder}: {error}"))?;
+    let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    paths.sort();
+    let mut all = toml::Table::new();
+    for path in paths {
+        let text = std::fs::read_to_string(&path).map_err(|error| failed(&path, error.to_string()))?;
+        all.extend(toml::from_str::<toml::Table>(&text).map_err(|error| failed(&path, error.to_string()))?);
+    }
+    Ok(all)
 }
 
 /// All hosts once, and how the lead is reached where an entry says it.

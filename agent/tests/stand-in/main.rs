@@ -18,6 +18,7 @@
 )]
 
 mod archive;
+mod book;
 mod broker;
 mod configuration;
 mod jobs;
@@ -51,6 +52,8 @@ fn main() -> ExitCode {
         ["keygen", .., path] => keygen(path),
         ["version" | "--version", ..] => say("commands:\t\tstand-in"),
         ["job", "wait", ..] | ["queue", "idle"] | ["jobs", ..] | ["module", ..] => 0,
+        ["R", "encode", rest @ ..] => resources::encode(rest).map_or(1, |r| say(&r)),
+        ["resource", "list", "-no", form] => resources::list(form).map_or(1, |line| say(&line)),
         ["queue", "list", ..] => broker::ask("queues").map_or(1, |answer| say(&answer)),
         ["lsattr" | "dmesg" | "resource" | "queue", ..] => say(&format!("stand-in: {}", words.join(" "))),
         other => {

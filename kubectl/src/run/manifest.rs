@@ -65,7 +65,7 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
             "spec": { "tasks": 0, "logging": { "quiet": is_quiet }, "containers": [{}] },
         }),
     };
-    let Manifest { name, mut spec, queueing, .. } = manifest::from_value(&document)?;
+    let Manifest { name, mut spec, queueing, cleans_by_default, .. } = manifest::from_value(&document)?;
     let name = match (&wanted.name, name.is_empty() || name.ends_with("xxxxx"), file) {
         (Some(name), ..) => name.clone(),
         (None, true, _) | (None, _, None) => {
@@ -82,7 +82,8 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
         runner.command = Some(command_words::join(&wanted.command));
     }
     let namespace = document["metadata"]["namespace"].as_str().map(str::to_owned);
-    let manifest = Manifest { name, namespace: namespace.clone().unwrap_or_else(|| "default".into()), queueing, spec };
+    let valid_in = namespace.clone().unwrap_or_else(|| "default".into());
+    let manifest = Manifest { name, namespace: valid_in, queueing, cleans_by_default, spec };
     let valid = validate_and_note(&manifest)?;
     let mut cluster = MiniCluster::new(&manifest.name, manifest.spec);
     cluster.metadata.labels = texts(&document["metadata"]["labels"]);

@@ -1,4 +1,4 @@
-//! All objects of a kind, page by page, reduced to their metadata.
+//! All objects of a kind, page by page.
 #![expect(clippy::disallowed_types, reason = "a client")]
 
 use std::fmt::Debug;
@@ -10,6 +10,23 @@ use serde::de::DeserializeOwned;
 
 /// Objects per page.
 const PAGE: u32 = 500;
+
+/// All objects whose labels match `selector`.
+pub async fn all<K>(api: &Api<K>, selector: &str) -> Result<Vec<K>, kube::Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut page = ListParams::default().labels(selector).limit(PAGE);
+    let mut all = Vec::new();
+    loop {
+        let list = api.list(&page).await?;
+        all.extend(list.items);
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}
 
 /// The metadata of all objects whose labels match `selector` (of every object, if it is empty).
 pub async fn all_metadata<K>(api: &Api<K>, selector: &str) -> Result<Vec<ObjectMeta>, kube::Error>

@@ -52,6 +52,8 @@ pub struct Installation {
     pub agent_image: String,
     pub view_image: String,
     pub view_source: String,
+    /// `true` or `false`.
+    pub strict_snippets: String,
     pub restful_repository: String,
     pub namespaced: bool,
     /// Whether the CustomResourceDefinition and the namespace are included.
@@ -121,6 +123,7 @@ struct Values {
     image: OperatorImage,
     agent: Agent,
     view: View,
+    snippets: Snippets,
     restful: Restful,
     #[serde(default)]
     image_pull_secrets: Value,
@@ -163,6 +166,11 @@ struct Agent {
 struct View {
     image: Image,
     source: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Snippets {
+    strict: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -212,6 +220,7 @@ pub(super) fn installation(settings: &Settings, file: Option<&str>) -> Result<In
         agent_image: chosen(&settings.agent_image, values.agent.image.name(version)),
         view_image: chosen(&settings.view_image, values.view.image.name("")),
         view_source: settings.view_source.map_or(values.view.source, |source| source.name().to_owned()),
+        strict_snippets: settings.strict_snippets.unwrap_or(values.snippets.strict).to_string(),
         restful_repository: chosen(&settings.restful_repository, values.restful.repository),
         namespaced: settings.namespaced || values.namespaced,
         crd: !settings.without_crd && values.crds.enabled,

@@ -71,8 +71,8 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Index of the pod that a rule of the failure policy names: the Job controller names each pod by its namespace and name,
-    /// and an Indexed Job's pods are called `NAME-INDEX-RANDOM`.
+    /// Index of the pod that a rule of the failure policy names: the Job controller names each pod by its namespace and
+    /// name, and an Indexed Job's pods are called `NAME-INDEX-RANDOM`.
     pub fn index_of_pod(&self) -> Option<u32> {
         let mut words = self.message.split_whitespace();
         words.find(|word| word.eq_ignore_ascii_case("pod"))?;

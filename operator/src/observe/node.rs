@@ -1,4 +1,4 @@
-//! What the operator keeps of a node: whether it can mount an image as a volume.
+//! What the operator keeps of a node: whether it can mount an image as a volume, and whether it answers.
 
 use k8s_openapi::api::core::v1::Node;
 use serde::Deserialize;
@@ -25,6 +25,23 @@ pub struct NodePlan {
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeState {
     pub node_info: NodeInfo,
+    pub conditions: Vec<NodeCondition>,
+}
+
+/// A condition of a node.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct NodeCondition {
+    #[serde(rename = "type")]
+    pub type_: String,
+    pub status: String,
+}
+
+impl NodeState {
+    /// Whether its kubelet has stopped reporting: then the node's controller sets Ready to Unknown.
+    pub fn is_silent(&self) -> bool {
+        self.conditions.iter().any(|it| it.type_ == "Ready" && it.status == "Unknown")
+    }
 }
 
 /// Versions of the kubelet and the container runtime.

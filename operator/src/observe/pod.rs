@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use flux_shared::exit::UNSEEN;
 use flux_shared::names;
+use flux_shared::paths::AGENT_FILE;
 use flux_shared::queueing::ELASTIC_JOB;
 use flux_shared::termination::{Ender, Termination};
 
@@ -20,7 +21,7 @@ use crate::observe::partial::Partial;
 /// A pod's status, and of its specification (most of a pod's bytes) only [`PodPlace`].
 pub type PodStatusObject = Partial<Pod, PodPlace, PodStatus>;
 
-/// The part of a pod's spec that is read: its node, or what it waits for.
+/// The part of a pod's spec that is read: its node, or what it waits for, and which container is ours.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodPlace {
@@ -28,6 +29,26 @@ pub struct PodPlace {
     pub scheduler_name: Option<String>,
     #[serde(default)]
     pub scheduling_gates: Vec<PodSchedulingGate>,
+    #[serde(default)]
+    pub restart_policy: String,
+    #[serde(default)]
+    pub containers: Vec<ContainerCommand>,
+}
+
+/// A container with what it runs.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct ContainerCommand {
+    pub name: String,
+    #[serde(default)]
+    pub command: Vec<String>,
+}
+
+impl PodPlace {
+    /// The container that runs Flux: its entrypoint is the agent. Others may have been put beside it, by a webhook.
+    fn runner(&self) -> Option<&str> {
+        let is_ours = |it: &&ContainerCommand| it.command.first().is_some_and(|word| word == AGENT_FILE);
+        self.containers.iter().find(is_ours).map(|container| container.name.as_str())
+    }
 }
 
 /// The scheduler of pods that name none.
@@ -76,6 +97,8 @@ pub struct PodSeen {
     pub succeeded: bool,
     /// It had ended before it was deleted, evicted or disrupted.
     pub ended_first: bool,
+    /// A container that is not ours, and that still runs although the one that runs Flux has ended.
+    pub kept_by: Option<Box<str>>,
     /// How the container that runs Flux ended.
     pub exit: Option<Box<Exit>>,
     /// Why the pod failed, if it did, or why it does not start.
@@ -195,8 +218,20 @@ impl PodSeen {
         }
     }
 
-    /// From a pod whose only container runs Flux: sidecars are restartable init containers.
+    pub fn of_object(pod: &PodStatusObject) -> PodSeen {
+        let runner = pod.spec.runner();
+        let seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), runner).on(&pod.spec);
+        // The kubelet starts a runner again that has failed.
+        let may_return = pod.spec.restart_policy == "OnFailure" && !seen.has_agents_success();
+        PodSeen { kept_by: seen.kept_by.clone().filter(|_| !may_return), ..seen }
+    }
+
     pub fn of(metadata: &ObjectMeta, status: Option<&PodStatus>) -> PodSeen {
+        PodSeen::read(metadata, status, None)
+    }
+
+    /// From a pod whose container `runner` runs Flux. Sidecars of ours are restartable init containers.
+    fn read(metadata: &ObjectMeta, status: Option<&PodStatus>, runner: Option<&str>) -> PodSeen {
         let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key)?.parse().ok());
         let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
         let index_label = label(labels::COMPLETION_INDEX);
@@ -204,15 +239,18 @@ impl PodSeen {
         let status = status.unwrap_or(&none);
         let phase = status.phase.as_deref().unwrap_or_default();
         let ended = matches!(phase, "Succeeded" | "Failed");
-        let runner = status.container_statuses.as_deref().and_then(<[_]>::first);
+        let regular = status.container_statuses.as_deref().unwrap_or_default();
+        let runner = regular.iter().find(|it| runner.is_none_or(|name| it.name == name));
         let state = runner.and_then(|runner| runner.state.as_ref());
         let deleting = metadata.deletion_timestamp.is_some();
         let is_ready = condition(status, "Ready").is_some_and(|(status, _, _)| status == "True");
         let joined = !ended && runner.is_some_and(|runner| runner.ready);
         let exit = state.and_then(|state| state.terminated.as_ref()).map(Exit::of_runner);
+        let still_runs = |it: &&ContainerStatus| it.state.as_ref().is_some_and(|state| state.running.is_some());
+        let kept_by = regular.iter().find(still_runs).filter(|_| exit.is_some() && !ended);
         PodSeen {
             name: metadata.name.clone().unwrap_or_default(),
-            job_uid: controller_uid(metadata).map(str::to_owned),
+            job_uid: job_uid(metadata),
             index: index_label.and_then(|text| text.parse().ok()).unwrap_or(0),
             index_failures: annotation(names::INDEX_FAILURES.1).unwrap_or(0),
             index_disruptions: annotation(names::INDEX_DISRUPTIONS.1).unwrap_or(0),
@@ -233,13 +271,23 @@ impl PodSeen {
             joined,
             ready: joined && is_ready && !deleting,
             ended,
-            succeeded: phase == "Succeeded" || (ended && exit.as_ref().is_some_and(Exit::is_success)),
+            succeeded: phase == "Succeeded"
+                || ((ended || kept_by.is_some()) && exit.as_ref().is_some_and(Exit::is_success)),
             ended_first: false,
+            kept_by: kept_by.map(|container| container.name.as_str().into()),
             exit: exit.map(Box::new),
             trouble: trouble(status, phase, ended, user_init(metadata)).map(Box::new),
             not_made: not_made(status).filter(|_| !ended),
         }
     }
+}
+
+/// The uid of the Job that the pod belongs to. One that was orphaned (`--cascade=orphan`) still is that Job's, as its label
+/// says, and may run.
+fn job_uid(metadata: &ObjectMeta) -> Option<String> {
+    let label = || metadata.labels.as_ref()?.get(labels::JOB_UID).map(String::as_str);
+    let is_orphan = metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
+    controller_uid(metadata).or_else(|| label().filter(|_| is_orphan)).map(str::to_owned)
 }
 
 /// All container statuses, those of init containers first.

@@ -32,7 +32,8 @@ pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<End> {
     if pod.succeeded {
         return Some(End::Succeeded);
     }
-    if !pod.ended {
+    // What runs beside the program is not waited for.
+    if !pod.ended && pod.kept_by.is_none() {
         return is_gone.then_some(End::Taken);
     }
     let said = pod.exit.as_ref().and_then(|exit| exit.said.as_ref());

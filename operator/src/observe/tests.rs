@@ -1,6 +1,7 @@
 use super::*;
 
 mod ends;
+mod neighbours;
 
 /// A queue suspends a Job by itself: the watch of pods may tell of it before that of Jobs.
 #[test]
@@ -23,4 +24,39 @@ fn pods_that_a_suspension_takes_are_no_losses_whichever_watch_tells_first() {
     assert_eq!(losses(), 1, "as far as is known");
     index.update_job(&metadata("mc", "4"), JobSeen { suspended: true, ..job });
     assert_eq!(losses(), 0);
+}
+
+/// The node's controller tells of a pod only where that was ready.
+#[test]
+fn pods_of_a_node_that_stops_answering_are_lost_whether_or_not_they_were_ready() {
+    let metadata = |name: &str| ObjectMeta {
+        name: Some(name.into()),
+        namespace: Some("ns".into()),
+        uid: Some(name.into()),
+        labels: Some([(labels::CLUSTER.to_owned(), "mc".to_owned())].into()),
+        ..ObjectMeta::default()
+    };
+    let index = Index::default();
+    let key = Key::new("ns", "mc");
+    let pod = |name: &str| PodSeen { name: name.into(), node: Some("worker-3".into()), ..PodSeen::default() };
+    let is_lost = |name: &str| index.observed(&key).pods[name].lost;
+    index.update_pod(&metadata("mc-0"), pod("mc-0"));
+    assert_eq!(index.update_silence("worker-3", true), [key.clone()]);
+    assert!(index.update_silence("worker-3", true).is_empty(), "it is no news");
+    index.update_pod(&metadata("mc-1"), pod("mc-1"));
+    index.update_pod(&metadata("mc-2"), PodSeen { ended: true, ..pod("mc-2") });
+    assert!(is_lost("mc-0") && is_lost("mc-1") && !is_lost("mc-2"));
+    assert_eq!(index.update_silence("worker-3", false), [key.clone()]);
+    assert!(!is_lost("mc-0") && !is_lost("mc-1"));
+}
+
+/// The watch of pods may lag behind: what a list has brought counts.
+#[test]
+fn leads_are_as_the_api_server_has_just_listed_them() {
+    let lead = |name: &str| PodSeen { name: name.into(), job_uid: Some("job".into()), ..PodSeen::default() };
+    let pods = [("a".to_owned(), lead("a")), ("b".to_owned(), PodSeen { index: 1, ..lead("b") })];
+    let observed = Observed { pods: pods.into(), ..Observed::default() };
+    let now = observed.with_leads("job", vec![("c".into(), PodSeen { ended: true, ..lead("c") })]);
+    assert_eq!(now.gone_leads, [lead("a")]);
+    assert!(now.pods["c"].ended && now.pods["c"].ended_first && now.pods.contains_key("b") && now.pods.len() == 2);
 }

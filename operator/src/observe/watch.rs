@@ -22,8 +22,9 @@ use crate::health::log;
 use crate::health::panics;
 use crate::labels;
 use crate::observe::cluster::{self, Cluster};
+use crate::observe::deleted::{Deleted, Deletions, Propagation};
 use crate::observe::job::{JobObject, JobSeen};
-use crate::observe::node::{NodeInfo, NodeObject};
+use crate::observe::node::{NodeInfo, NodeObject, NodeState};
 use crate::observe::partial::Partial;
 use crate::observe::pod::{PodSeen, PodStatusObject};
 use crate::observe::service::{ServiceObject, ServiceSeen};
@@ -45,6 +46,8 @@ pub struct Outlets {
     pub unlabelled: mpsc::UnboundedSender<Unlabelled>,
     /// Volumes whose MiniClusters may be gone.
     pub orphans: mpsc::UnboundedSender<Orphan>,
+    /// Jobs whose MiniClusters are deleted.
+    pub deleted: mpsc::UnboundedSender<Deleted>,
     /// Number of kinds whose first list is complete.
     pub synced: Arc<watch::Sender<usize>>,
 }
@@ -118,10 +121,21 @@ pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
     // Generation of the spec, and hash of what is for a queue, as last seen: our own status patches are no news. A
     // deletion raises the generation, too; labels and annotations do not.
     let mut last_seen: HashMap<String, (Option<i64>, u64)> = HashMap::new();
+    let mut deletions = Deletions::default();
+    let tell = |index: &Index, outlets: &Outlets, cluster: &Cluster, propagation: Option<Propagation>| {
+        let (key, uid) = (Key::of(cluster.meta()), cluster.uid().unwrap_or_default());
+        if let Some(propagation) = propagation
+            && !cluster::is_managed_elsewhere(cluster)
+            && let Some(job) = index.job(&key).filter(|job| job.is_of(&uid))
+        {
+            let _ = outlets.deleted.send(Deleted { cluster: key, job: job.uid, propagation });
+        }
+    };
     let drive = events.for_each(move |event| {
         match event {
             Ok(Event::Apply(cluster) | Event::InitApply(cluster)) => {
                 let metadata = cluster.meta();
+                tell(&index, &outlets, &cluster, deletions.seen(metadata));
                 let now = (metadata.generation, cluster::queueing_hash(&cluster));
                 if last_seen.insert(cluster.uid().unwrap_or_default(), now) != Some(now) {
                     outlets.wake([Key::of(metadata)], true);
@@ -130,6 +144,7 @@ pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
             Ok(Event::Delete(cluster)) => {
                 let uid = cluster.uid().unwrap_or_default();
                 last_seen.remove(&uid);
+                tell(&index, &outlets, &cluster, deletions.gone(cluster.meta()));
                 for orphan in index.orphans(&uid) {
                     let _ = outlets.orphans.send(orphan);
                 }
@@ -204,8 +219,7 @@ pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, 
     let seen_in = index.clone();
     let send = outlets.unlabelled.clone();
     follow(Kind::Pod, events, index, outlets, move |pod: &PodStatusObject| {
-        let (key, unlabelled) =
-            seen_in.update_pod(&pod.metadata, PodSeen::of(&pod.metadata, pod.status.as_ref()).on(&pod.spec));
+        let (key, unlabelled) = seen_in.update_pod(&pod.metadata, PodSeen::of_object(pod));
         if let Some(unlabelled) = unlabelled {
             let _ = send.send(unlabelled);
         }
@@ -224,15 +238,16 @@ pub async fn services(client: Client, namespace: Option<String>, index: Arc<Inde
     .await;
 }
 
-/// Watches nodes, for whether they can mount images. Ends if the operator may not list them, as in an installation for one
-/// namespace. Wakes no MiniCluster: it matters when a Job is created.
+/// Watches nodes, for whether they can mount images, which matters when a Job is created, and whether they answer. Ends if
+/// the operator may not list them, as in an installation for one namespace.
 pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let events = watched(Api::<NodeObject>::all(client), watcher::Config::default());
     let mut events = std::pin::pin!(events);
     let mut is_first = true;
+    let synced = outlets.synced.clone();
     let mut listed = move || {
         if std::mem::take(&mut is_first) {
-            outlets.synced.send_modify(|synced| *synced += 1);
+            synced.send_modify(|synced| *synced += 1);
         }
     };
     while let Some(event) = events.next().await {
@@ -242,8 +257,13 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
                 let info = node.status.as_ref().map(|status| &status.node_info);
                 let mounts = info.is_some_and(NodeInfo::mounts_images);
                 index.update_node(&node.name_any(), (!node.spec.unschedulable).then_some(mounts));
+                let is_silent = node.status.as_ref().is_some_and(NodeState::is_silent);
+                outlets.wake(index.update_silence(&node.name_any(), is_silent), false);
             }
-            Ok(Event::Delete(node)) => index.update_node(&node.name_any(), None),
+            Ok(Event::Delete(node)) => {
+                index.update_node(&node.name_any(), None);
+                outlets.wake(index.update_silence(&node.name_any(), false), false);
+            }
             Ok(Event::InitDone) => listed(),
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
                 tracing::info!("no permission to watch nodes: the view is copied unless --view-source=imageVolume");

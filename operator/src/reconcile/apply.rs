@@ -32,10 +32,12 @@ use crate::reconcile::render::hidden_secret::HiddenSecret;
 use crate::reconcile::render::overlaid::{Cover, Overlaid};
 use crate::reconcile::render::services::Member;
 
+mod deletion;
 mod events;
 pub mod gang;
 pub mod headless;
 mod lead_label;
+mod past_the_cache;
 mod requests;
 pub mod storage;
 
@@ -329,17 +331,6 @@ impl Writer {
         let is_as_seen = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": seen.to_string() });
         let operations = [is_as_seen].into_iter().chain(change.as_array().into_iter().flatten().cloned());
         self.patch_status(cluster, &Value::Array(operations.collect())).await
-    }
-
-    /// Reads the Job from the API server, past the cache, and updates the index.
-    pub async fn read_job(&self, index: &Index, cluster: &Key) -> Result<Option<JobSeen>, ApplyError> {
-        let api: Api<JobObject> = Api::namespaced(self.client.clone(), &cluster.namespace);
-        let job = api.get_opt(&cluster.name).await.map_err(|error| api_error::<Job>("get", &cluster.name, error))?;
-        Ok(job.map(|job| {
-            let seen = JobSeen::of(&job);
-            index.update_job(&job.metadata, seen.clone());
-            seen
-        }))
     }
 
     /// Sets a Job's FailureTarget condition: the Job controller then ends its pods and fails it.

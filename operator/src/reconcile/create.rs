@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::error::ReconcileError;
-use crate::observe::Key;
+use crate::observe::{Key, Observed};
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 use crate::reconcile::decide::next_action::{self, Differences, NextAction, ServicesPod};
@@ -47,6 +47,11 @@ pub(super) async fn create_or_update(
             let message = format!("Job {} of an earlier MiniCluster is still being deleted", target.key.name);
             Err(ApplyError::from(Obstacle { reason: "WaitingForPrevious", message }).into())
         }
+        NextAction::WaitForPods { message, is_passing } => {
+            let reason = if is_passing { "WaitingForPrevious" } else { "WaitingForPods" };
+            let message = format!("waits for earlier pods of this name: {message}");
+            Err(ApplyError::from(Obstacle { reason, message }).into())
+        }
         NextAction::NameTaken => {
             let name = &target.key.name;
             let message =
@@ -76,12 +81,7 @@ pub(super) async fn create_or_update(
             made?;
             Ok(Done::MadeJob)
         }
-        NextAction::MakeAnew { job_uid } => {
-            gang::delete(target, &observed, context).await?;
-            context.writer.delete_job(&target.key, &job_uid).await?;
-            tracing::info!("deleted the Job to recreate it: the spec was edited before anything had started");
-            Ok(Done::MadeJob)
-        }
+        NextAction::MakeAnew { job_uid } => make_anew(target, &job_uid, &observed, context).await,
         NextAction::Keep(differences) => {
             drop(observed);
             join_index(target, cluster, context);
@@ -89,6 +89,25 @@ pub(super) async fn create_or_update(
             Ok(Done::All)
         }
     }
+}
+
+/// Deletes the Job of an earlier spec, in which nothing has started.
+async fn make_anew(
+    target: &Target,
+    job_uid: &str,
+    observed: &Observed,
+    context: &Context,
+) -> Result<Done, ReconcileError> {
+    // The watch of pods may lag behind.
+    let job = context.writer.read_job(&context.index, &target.key).await?;
+    let is_untouched = job.is_some_and(|job| job.uid == job_uid && !job.has_ended_pods);
+    if !is_untouched || context.writer.has_begun(&target.key, job_uid).await? {
+        return Ok(Done::All);
+    }
+    gang::delete(target, observed, context).await?;
+    context.writer.delete_job(&target.key, job_uid).await?;
+    tracing::info!("deleted the Job to recreate it: the spec was edited before anything had started");
+    Ok(Done::MadeJob)
 }
 
 /// For a MiniCluster that has its Job: changes what may change, and creates what is missing besides.

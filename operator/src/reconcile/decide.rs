@@ -5,10 +5,12 @@
 //!     ─► silent_wait (does it wait without a status that says why?)
 //! ```
 //!
-//! `gang_turn`: whether a gang may be created now, where that is done one after the other.
+//! `remaining`: which pods have to be gone first. `gang_turn`: whether a gang may be created now, where that is done one
+//! after the other.
 
 pub mod ending;
 pub mod gang_turn;
 pub mod next_action;
+pub mod remaining;
 pub mod restart;
 pub mod silent_wait;

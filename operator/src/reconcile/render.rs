@@ -60,6 +60,8 @@ pub struct Options {
     pub restful_repository: String,
     /// How the view gets into the pods of MiniClusters that do not say.
     pub view_source: ViewSource,
+    /// Default of `logging.strict`.
+    pub strict_snippets: bool,
     /// Each MiniCluster gets a NetworkPolicy.
     pub network_policy: bool,
     /// Pods may be gangs.
@@ -75,6 +77,7 @@ impl Default for Options {
             view_image: DEFAULT_VIEW_IMAGE.into(),
             restful_repository: RESTFUL_REPOSITORY.into(),
             view_source: ViewSource::Auto,
+            strict_snippets: true,
             network_policy: false,
             gang: false,
             traces: None,

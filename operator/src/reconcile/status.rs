@@ -29,6 +29,7 @@ mod conditions;
 pub mod events;
 mod outcome;
 pub mod patch;
+mod post;
 
 use outcome::Outcome;
 
@@ -36,6 +37,8 @@ use outcome::Outcome;
 pub(crate) const VOLUMES_VALID: &str = "VolumesValid";
 /// The condition that the archive was saved, if one is asked for and the result is known.
 pub(crate) const ARCHIVE_SAVED: &str = "ArchiveSaved";
+/// The condition that no pod's `post` has failed.
+pub(crate) const POST_SUCCEEDED: &str = "PostSucceeded";
 /// The reason of condition Valid if the spec was changed after the Job was created from it.
 pub(crate) const CHANGED_TOO_LATE: &str = "ChangedTooLate";
 /// The condition that the operator panicked at this MiniCluster.
@@ -94,7 +97,7 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
     if is_finished(inputs.previous) {
         return after_the_end(inputs, &facts);
     }
-    let outcome = outcome::outcome(inputs, &facts);
+    let outcome = post::added(outcome::outcome(inputs, &facts), inputs);
     // A lead that was stopped for a suspension has not ended the job, nor has one that is created again.
     let is_suspended = inputs.job.is_some_and(|job| job.suspended && !job.is_finished());
     let lead_exit = lead_exit(inputs, &facts).filter(|_| !is_suspended);
@@ -119,7 +122,7 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
         container_restarts: restarts.container_restarts,
         restarts: restarts.restarts,
         lost_pods: previous.lost_pods.clone(),
-        job_uid: job_uid(inputs),
+        job_uid: job_uid(inputs, &conditions),
         users_secret: secret(inputs, |cluster, uid| {
             (!cluster.users.is_empty()).then(|| names::users_secret(&cluster.name, uid))
         })
@@ -208,9 +211,11 @@ fn start_time(inputs: &Inputs) -> Option<String> {
 }
 
 /// Uid of the current or last Job, unless it was given up.
-fn job_uid(inputs: &Inputs) -> Option<String> {
+fn job_uid(inputs: &Inputs, now: &[Condition]) -> Option<String> {
+    // It is about to be replaced by one that copies the view.
+    let cannot_mount = now.iter().any(|it| it.type_ == VIEW_MOUNTED && it.status == "False");
     match inputs.job {
-        Some(job) if restart::is_given_up(inputs.previous, job) => None,
+        Some(job) if restart::is_given_up(inputs.previous, job) || (job.mounts_view && cannot_mount) => None,
         Some(job) => Some(job.uid.clone()),
         None => inputs.previous.job_uid.clone(),
     }

@@ -72,7 +72,9 @@ impl Target {
     pub fn validate(&self) -> Result<ValidMiniCluster, Vec<Problem>> {
         let spec = self.spec.clone()?;
         let (name, namespace) = (self.key.name.clone(), self.key.namespace.clone());
-        let mut cluster = validate_and_note(&Manifest { name, namespace, queueing: self.queueing.clone(), spec })?;
+        let queueing = self.queueing.clone();
+        let manifest = Manifest { name, namespace, queueing, cleans_by_default: false, spec };
+        let mut cluster = validate_and_note(&manifest)?;
         if self.queueing_changed {
             let message = "those for a queue have changed since the Job was made, and count for its next Job only: while it waits, change the labels of the Job itself";
             cluster.notices.push(Problem::new("metadata.labels and metadata.annotations", message));

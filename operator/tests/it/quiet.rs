@@ -268,16 +268,13 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
             fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
         })
         .await;
-        // It is gone before the operator, which alone deletes it, has its answer.
-        until("the delete is answered", async || {
-            operator
-                .calls
-                .all()
-                .iter()
-                .any(|call| call.resource == "miniclusters" && call.verb == "delete")
-                .then_some(())
-        })
-        .await;
+        // It is gone before the operator, which alone deletes it, has its answer, and has ended its pods.
+        for (verb, resource) in [("delete", "miniclusters"), ("deletecollection", "pods")] {
+            until("the delete is answered", async || {
+                operator.calls.all().iter().any(|call| call.resource == resource && call.verb == verb).then_some(())
+            })
+            .await;
+        }
         // What is there already has to be looked at: an operator that forgets between two calls.
         let mut seen = operator.calls.all();
         operator.stop().await;

@@ -25,7 +25,6 @@ fn the_api_server_refuses_what_a_rule_can_say() {
             (json!({ "size": 0 }), "spec.size"),
             (json!({ "size": 4, "maxSize": 2 }), "spec.maxSize"),
             (json!({ "size": 4, "minSize": 5 }), "spec.minSize"),
-            (one(json!({ "runFlux": false })), "spec.containers"),
             (one(json!({ "batch": true, "launcher": true, "command": "a" })), "spec.containers[0].batch"),
             (one(json!({ "command": "a", "commands": { "script": "b" } })), "spec.containers[0].commands"),
             (one(json!({ "volumes": { "data": { "path": "/d" } } })), "every volume of a container has a source"),

@@ -10,21 +10,21 @@ use serde_json::{Value, json};
 use test_support::api_server::{Fixture, condition, index, test, until};
 
 /// What the agent leaves as its termination message.
-fn said(by: &str, code: i32, more: Value) -> String {
+pub(crate) fn said(by: &str, code: i32, more: Value) -> String {
     let mut line = json!({ "version": 1, "by": by, "code": code });
     line.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
     line.to_string()
 }
 
 /// A MiniCluster of two pods that run.
-async fn running(fixture: &Fixture, name: &str, spec: Value) -> (Pod, Pod) {
+pub(crate) async fn running(fixture: &Fixture, name: &str, spec: Value) -> (Pod, Pod) {
     let mut spec = spec;
     spec["size"] = json!(2);
     fixture.create(name, spec).await.unwrap();
     run(fixture, name).await
 }
 
-async fn run(fixture: &Fixture, name: &str) -> (Pod, Pod) {
+pub(crate) async fn run(fixture: &Fixture, name: &str) -> (Pod, Pod) {
     let mut pods = fixture.pods(name, 2).await;
     for pod in pods.values() {
         fixture.run_pod(pod).await;
@@ -49,7 +49,7 @@ async fn take_lead(fixture: &Fixture, lead: &Pod, follower: &Pod) {
     fixture.end_pod(lead, 143, "Error", &said("stop", 143, json!({}))).await;
 }
 
-async fn another_job(fixture: &Fixture, name: &str, than: &Option<String>) -> Job {
+pub(crate) async fn another_job(fixture: &Fixture, name: &str, than: &Option<String>) -> Job {
     until("there is another Job", async || {
         fixture.reap(name).await;
         let job = fixture.api::<Job>().get_opt(name).await.unwrap();
@@ -58,7 +58,7 @@ async fn another_job(fixture: &Fixture, name: &str, than: &Option<String>) -> Jo
     .await
 }
 
-async fn finished(fixture: &Fixture, name: &str, type_: &str) -> Value {
+pub(crate) async fn finished(fixture: &Fixture, name: &str, type_: &str) -> Value {
     until(&format!("{name} is {type_}"), async || {
         fixture.reap(name).await;
         let status = serde_json::to_value(fixture.get(name).await).unwrap()["status"].clone();

@@ -205,16 +205,17 @@ impl Default for Flux {
 }
 
 /// What the pods log.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Logging {
     /// Only the job's output, warnings and errors.
     #[serde(default, skip_serializing_if = "is_false")]
     pub quiet: bool,
-    /// A failing snippet ends the entrypoint.
-    #[serde(default = "yes")]
-    pub strict: bool,
+    /// A command that fails in a snippet before the program ends the entrypoint. Unset: true. Written out, it also says what
+    /// a failing `post` of the lead means: with true, the container ends with its code where the job's was 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
     /// Log wall times: FLUXTIME lines and, at the end, the stages with their times as a table and as one line of JSON.
     #[serde(default, skip_serializing_if = "is_false")]
     pub timed: bool,
@@ -262,8 +263,9 @@ impl std::str::FromStr for LogFormat {
     }
 }
 
-impl Default for Logging {
-    fn default() -> Self {
-        Logging { quiet: false, strict: true, timed: false, debug: false, zeromq: false, format: LogFormat::Text }
+impl Logging {
+    /// Whether a failing snippet ends the entrypoint.
+    pub fn is_strict(&self) -> bool {
+        self.strict.unwrap_or(true)
     }
 }

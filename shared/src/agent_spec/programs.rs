@@ -71,6 +71,10 @@ pub struct Runner {
     /// The requested working directory; the user that runs Flux must be able to write to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
+    /// Variables that differ between pods (the downward API's): a task has those of its own pod. `HOSTNAME` and
+    /// `JOB_COMPLETION_INDEX` always are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub per_pod: Vec<String>,
     /// The user's snippets.
     #[serde(default)]
     pub snippets: Snippets,
@@ -131,6 +135,7 @@ impl Default for Runner {
             logs: logs(),
             user: None,
             working_dir: None,
+            per_pod: Vec::new(),
             snippets: Snippets::default(),
             program: Program::Persistent,
             restful: None,
@@ -182,6 +187,9 @@ pub struct Snippets {
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Sidecar {
+    /// It declares ports: a server, which ends as soon as Flux has ended. Others have up to 10 s to end by themselves.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub serves: bool,
     /// Wait for the broker's socket before the command.
     #[serde(default = "yes")]
     pub wait_socket: bool,
@@ -211,6 +219,7 @@ pub struct Sidecar {
 impl Default for Sidecar {
     fn default() -> Self {
         Sidecar {
+            serves: false,
             wait_socket: true,
             init: None,
             pre_command: None,

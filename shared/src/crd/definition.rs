@@ -13,6 +13,8 @@ use super::{v1alpha1, v1alpha2};
 /// A quantity as Kubernetes' own schema has it.
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
+const JOBID: &str = "Unused; accepted because clients of the Go operator send it.";
+
 /// Why the definition could not be generated: a bug, which tests would find.
 #[derive(Debug, thiserror::Error)]
 pub enum DefinitionError {
@@ -56,6 +58,10 @@ pub fn definition(conversion: &Conversion) -> Result<CustomResourceDefinition, D
     constrain(root)?;
     for rule in V1ALPHA2_RULES {
         add_rule(at(root, rule.at)?, rule);
+    }
+    // Clients with the Go operator's types send it with every object.
+    if let Some(Value::Object(status)) = at(root, "status")?.get_mut("properties") {
+        status.insert("jobid".into(), json!({ "type": "string", "maxLength": 256, "description": JOBID }));
     }
     if let Conversion::Webhook { client, ca_bundle } = conversion {
         let mut older = serde_json::to_value(v1alpha1::MiniCluster::crd())?;
@@ -132,7 +138,8 @@ fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
 fn lifetime_rules(root: &mut Map<String, Value>) {
     let all =
         |each: fn(&str) -> String, between: &str| FIXED.iter().map(|it| each(it)).collect::<Vec<_>>().join(between);
-    let is_made = "has(oldSelf.status) && has(oldSelf.status.maximumSize)";
+    // The Go operator stores 0 before it has created the Job.
+    let is_made = "has(oldSelf.status) && has(oldSelf.status.maximumSize) && oldSelf.status.maximumSize > 0";
     let rules = json!([
         {
             "rule": "self.metadata.name.matches('^[a-z]([-a-z0-9]{0,52}[a-z0-9])?$')",
@@ -197,7 +204,10 @@ fn at<'a>(root: &'a mut Value, path: &str) -> Result<&'a mut Map<String, Value>,
 fn bound(schema: &mut Value, name: &str) {
     let Some(map) = schema.as_object_mut() else { return };
     if map.get("x-kubernetes-int-or-string") == Some(&json!(true)) {
-        map.insert("pattern".into(), json!(QUANTITY));
+        // An empty text counts as left out, but in a map of resources.
+        let may_be_empty = matches!(name, "emptyDirSizeLimit" | "capacity");
+        let pattern = if may_be_empty { format!("^$|{QUANTITY}") } else { QUANTITY.to_owned() };
+        map.insert("pattern".into(), json!(pattern));
         map.insert("maxLength".into(), json!(64));
         return;
     }
@@ -305,11 +315,7 @@ mod tests {
         let only = |these: &[String], others: &[String]| -> Vec<String> {
             these.iter().filter(|path| !others.contains(path)).cloned().collect()
         };
-        assert_eq!(
-            only(&older, &newer),
-            [".spec.cleanupMiniCluster: \"boolean\"", ".status.jobid: \"string\""],
-            "in v1alpha1 alone"
-        );
+        assert_eq!(only(&older, &newer), [".spec.cleanupMiniCluster: \"boolean\""], "in v1alpha1 alone");
         assert_eq!(only(&newer, &older), [".spec.cleanupPods: \"boolean\""], "in v1alpha2 alone");
     }
 

@@ -23,6 +23,13 @@ const fn rule(at: &'static str, field: &'static str, rule: &'static str, message
     Rule { at, rule, message, field, says: "" }
 }
 
+/// CEL: whether one of these texts of `commands` is given, followed by `||`.
+macro_rules! commands {
+    ($($field:literal)*) => {
+        concat!($("(has(self.commands.", $field, ") && self.commands.", $field, " != '') || ",)*)
+    };
+}
+
 const TOO_LARGE: &str = "has more than 1400000 bytes with its quoting (quotes, backslashes and ends of line count double), more than the API server can store: put larger files on a volume";
 
 /// Every rule that compares fields, or measures one.
@@ -50,7 +57,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(
         "spec.containers",
         "",
-        "self.size() == 1 ? (!has(self[0].runFlux) || self[0].runFlux) : self.filter(c, has(c.runFlux) && c.runFlux).size() == 1",
+        "self.size() == 1 || self.filter(c, has(c.runFlux) && c.runFlux).size() == 1",
         "exactly one container runs Flux: set runFlux: true on one of several; a single container needs none",
     ),
     rule(
@@ -63,7 +70,11 @@ pub(super) const RULES: &[Rule] = &[
     rule(
         "spec.services.[]",
         "",
-        "!has(self.commands) && (!has(self.runFlux) || !self.runFlux)",
+        concat!(
+            "(!has(self.commands) || !(",
+            commands!("prefix" "script" "init" "pre" "brokerPre" "preBroker" "workerPre" "preWorker" "post" "servicePre"),
+            "(has(self.commands.runFluxAsRoot) && self.commands.runFluxAsRoot))) && (!has(self.runFlux) || !self.runFlux)"
+        ),
         "services run their image's entrypoint (or command): commands and runFlux belong to containers",
     ),
     rule(
@@ -107,25 +118,25 @@ pub(super) const RULES: &[Rule] = &[
     rule(
         "spec",
         ".containers",
-        "self.containers.all(c, !has(c.volumes) || c.volumes.all(k, (has(self.volumes) && k in self.volumes) != (has(c.volumes[k].hostPath) || (has(c.volumes[k].emptyDir) && c.volumes[k].emptyDir) || has(c.volumes[k].claimName) || has(c.volumes[k].configMapName) || has(c.volumes[k].secretName) || has(c.volumes[k].csiDriver))))",
+        "self.containers.all(c, !has(c.volumes) || c.volumes.all(k, (has(self.volumes) && k in self.volumes) != ((has(c.volumes[k].hostPath) && c.volumes[k].hostPath != '') || (has(c.volumes[k].emptyDir) && c.volumes[k].emptyDir) || (has(c.volumes[k].claimName) && c.volumes[k].claimName != '') || (has(c.volumes[k].configMapName) && c.volumes[k].configMapName != '') || (has(c.volumes[k].secretName) && c.volumes[k].secretName != '') || (has(c.volumes[k].csiDriver) && c.volumes[k].csiDriver != ''))))",
         "every volume of a container has a source (hostPath, emptyDir, claimName, configMapName, secretName, csiDriver), or has none and is the volume of that name in spec.volumes",
     ),
     rule(
         "spec",
         ".services",
-        "!has(self.services) || self.services.all(c, !has(c.volumes) || c.volumes.all(k, (has(self.volumes) && k in self.volumes) != (has(c.volumes[k].hostPath) || (has(c.volumes[k].emptyDir) && c.volumes[k].emptyDir) || has(c.volumes[k].claimName) || has(c.volumes[k].configMapName) || has(c.volumes[k].secretName) || has(c.volumes[k].csiDriver))))",
+        "!has(self.services) || self.services.all(c, !has(c.volumes) || c.volumes.all(k, (has(self.volumes) && k in self.volumes) != ((has(c.volumes[k].hostPath) && c.volumes[k].hostPath != '') || (has(c.volumes[k].emptyDir) && c.volumes[k].emptyDir) || (has(c.volumes[k].claimName) && c.volumes[k].claimName != '') || (has(c.volumes[k].configMapName) && c.volumes[k].configMapName != '') || (has(c.volumes[k].secretName) && c.volumes[k].secretName != '') || (has(c.volumes[k].csiDriver) && c.volumes[k].csiDriver != ''))))",
         "every volume of a service has a source (hostPath, emptyDir, claimName, configMapName, secretName, csiDriver), or has none and is the volume of that name in spec.volumes",
     ),
     rule(
         "spec.volumes.{}",
         ".path",
-        "self.storageClass != 'hostpath' || (has(self.path) && self.path.startsWith('/'))",
+        "!(self.storageClass in ['hostpath', '']) || (has(self.path) && self.path.startsWith('/'))",
         "must be an absolute path: the directory of the node (storageClass hostpath)",
     ),
     rule(
         "spec.volumes.{}",
         ".driver",
-        "self.storageClass == 'hostpath' || (has(self.driver) && self.driver != '')",
+        "self.storageClass in ['hostpath', ''] || (has(self.driver) && self.driver != '')",
         "is needed unless storageClass is hostpath: the CSI driver that provides the volume",
     ),
     rule(
@@ -161,13 +172,13 @@ pub(super) const VOLUME_RULES: &[Rule] = &[
     rule(
         "",
         "",
-        "(has(self.hostPath) ? 1 : 0) + (has(self.emptyDir) && self.emptyDir ? 1 : 0) + (has(self.claimName) ? 1 : 0) + (has(self.configMapName) ? 1 : 0) + (has(self.secretName) ? 1 : 0) + (has(self.csiDriver) ? 1 : 0) <= 1",
+        "(has(self.hostPath) && self.hostPath != '' ? 1 : 0) + (has(self.emptyDir) && self.emptyDir ? 1 : 0) + (has(self.claimName) && self.claimName != '' ? 1 : 0) + (has(self.configMapName) && self.configMapName != '' ? 1 : 0) + (has(self.secretName) && self.secretName != '' ? 1 : 0) + (has(self.csiDriver) && self.csiDriver != '' ? 1 : 0) <= 1",
         "a volume has only one of hostPath, emptyDir, claimName, configMapName, secretName, csiDriver",
     ),
     rule(
         "",
         ".path",
-        "(has(self.path) && self.path.startsWith('/')) || (has(self.emptyDir) && self.emptyDir && !has(self.path))",
+        "(has(self.path) && self.path.startsWith('/')) || (has(self.emptyDir) && self.emptyDir && (!has(self.path) || self.path == ''))",
         "must be an absolute path: where the volume is mounted in the container",
     ),
 ];
@@ -177,7 +188,7 @@ pub(super) const EXISTING_VOLUME_RULES: &[Rule] = &[
     rule(
         "",
         "",
-        "(has(self.claimName) ? 1 : 0) + (has(self.configMapName) ? 1 : 0) + (has(self.secretName) ? 1 : 0) == 1",
+        "(has(self.claimName) && self.claimName != '' ? 1 : 0) + (has(self.configMapName) && self.configMapName != '' ? 1 : 0) + (has(self.secretName) && self.secretName != '' ? 1 : 0) == 1",
         "an existing volume has exactly one of claimName, configMapName, secretName",
     ),
     rule(
@@ -258,15 +269,27 @@ pub(super) const ENUMS: &[(&str, &[&str])] = &[
     ("spec.services.[].imagePullPolicy", &["Always", "IfNotPresent", "Never"]),
 ];
 
+/// An absolute path, not `/`, without `.`, `..` and `:`; or nothing.
+const ABSOLUTE: &str = "^$|^(/+([^:/.][^:/]*|[.][^:/.][^:/]*|[.][.][^:/]+))+/*$";
+/// An absolute path without `..`; or nothing.
+const HOST_PATH: &str =
+    "^$|^/+((([^/.][^/]*|[.]|[.][^/.][^/]*|[.][.][^/]+)/+)*([^/.][^/]*|[.]|[.][^/.][^/]*|[.][.][^/]+)?)$";
+
 /// Patterns of strings.
 pub(super) const PATTERNS: &[(&str, &str)] = &[
+    ("spec.containers.[].volumes.{}.path", ABSOLUTE),
+    ("spec.containers.[].volumes.{}.hostPath", HOST_PATH),
+    ("spec.containers.[].existingVolumes.{}.path", ABSOLUTE),
+    ("spec.services.[].volumes.{}.path", ABSOLUTE),
+    ("spec.services.[].volumes.{}.hostPath", HOST_PATH),
+    ("spec.services.[].existingVolumes.{}.path", ABSOLUTE),
     ("spec.managedBy", "^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.:/]*[A-Za-z0-9])?)?$"),
     ("spec.network.headlessName", "^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$"),
     ("spec.flux.topology", "^(kary:[0-9]{1,5}|mincrit(:[0-9]{1,5})?|binomial|custom)?$"),
     ("spec.flux.connectTimeout", "^([0-9]+([.][0-9]+)?(ms|s|m|h|d)?)?$"),
     ("spec.flux.heartbeatTimeout", "^([0-9]+([.][0-9]+)?(ms|s|m|h|d)?)?$"),
-    ("spec.flux.container.mountPath", "^(/[^:]+)?$"),
-    ("spec.flux.installRoot", "^(/[^:]*)?$"),
+    ("spec.flux.container.mountPath", ABSOLUTE),
+    ("spec.flux.installRoot", ABSOLUTE),
     ("spec.fluxRestful.branch", "^([A-Za-z0-9_.+][-A-Za-z0-9_.+/]*)?$"),
     ("spec.users.[].name", "^[a-z_][-a-z0-9_.]{0,31}$"),
     ("spec.archive.path", "^(/(.*/)?[^/]+[.](tar|tgz|tar[.]gz|tar[.]bz2|tar[.]xz|zip))?$"),

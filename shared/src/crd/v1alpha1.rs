@@ -253,7 +253,7 @@ block! {
         #[serde(default = "connect_timeout")]
         pub connect_timeout: String,
         /// How long a follower's broker keeps running without a heartbeat from the lead, such as 60s; 0: no limit. Default:
-        /// Flux's own, 5m. A lost pod is noticed sooner, by its closed connections.
+        /// Flux's own, 5m. The operator ends the pods of a lost lead sooner.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub heartbeat_timeout: Option<String>,
         /// Seconds a follower waits for its parent broker at the start before it exits. Default: never.

@@ -191,6 +191,11 @@ pub struct MiniClusterSpec {
 }
 
 impl MiniClusterSpec {
+    /// Whether `containers[i]` runs Flux: a single container always does.
+    pub fn runs_flux(&self, i: usize) -> bool {
+        self.containers.len() == 1 || self.containers.get(i).is_some_and(|container| container.run_flux == Some(true))
+    }
+
     /// Whether somebody else serves it: an operator of this name leaves it alone.
     pub fn is_managed_elsewhere(&self) -> bool {
         self.managed_by.as_deref().is_some_and(|name| !name.is_empty() && name != MANAGER)
@@ -203,6 +208,7 @@ block! {
         /// A file on a volume that outlives the pods. Restored at the start if it exists. Saved at the end and on a stop:
         /// written to a file beside it, which replaces it once complete. The suffix selects the format: .tar, .tgz, .tar.gz,
         /// .tar.bz2, .tar.xz or .zip.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
         pub path: String,
     }
 }
@@ -227,13 +233,16 @@ impl Default for Network {
 
 block! {
     /// What the pods log.
+    #[derive(Default)]
     pub struct Logging {
         /// Only the job's own output (errors and warnings still show).
         #[serde(default, skip_serializing_if = "is_false")]
         pub quiet: bool,
-        /// A snippet that fails ends the pod with its exit code. false: the failure is reported and ignored.
-        #[serde(default = "yes")]
-        pub strict: bool,
+        /// A command that fails in a snippet before the program ends the pod with its exit code (errexit and pipefail).
+        /// false: the failure is reported and ignored. true, written out: `post` is strict as well, and its failure on the
+        /// lead turns a job's 0 into its exit code. Default: true, unless the installation sets another (`snippets.strict`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub strict: Option<bool>,
         /// Report the wall time of flux start and of the job (lines that begin with FLUXTIME).
         #[serde(default, skip_serializing_if = "is_false")]
         pub timed: bool,
@@ -246,12 +255,6 @@ block! {
         /// Format of the agent's own log lines: text (default), or json, one object per line.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub format: Option<String>,
-    }
-}
-
-impl Default for Logging {
-    fn default() -> Self {
-        Logging { quiet: false, strict: true, timed: false, debug: false, zeromq: false, format: None }
     }
 }
 

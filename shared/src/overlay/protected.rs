@@ -6,7 +6,9 @@ use serde_json::{Map, Value};
 use super::strategic_merge::{PATCH, RETAIN_KEYS, directive};
 use crate::names::{
     COMPLETION_INDEX, COMPLETION_INDEX_IS_SET, INDEX_DISRUPTIONS, INDEX_FAILURES, OWN_POD_LABELS, POD_ADDRESS,
+    reserved_annotation,
 };
+use crate::paths::{AGENT_FOLDER, is_within};
 use crate::problem::Problem;
 
 /// A container of the rendered pod.
@@ -30,7 +32,7 @@ pub struct Pod {
     /// Containers by name.
     pub containers: Vec<(String, Part)>,
     pub own_volumes: Vec<String>,
-    /// Paths of the operator's mounts.
+    /// Paths of the operator's mounts: nothing may be mounted there or within.
     pub own_mounts: Vec<String>,
 }
 
@@ -72,8 +74,6 @@ const RUNNER: [(&str, &str); 7] = [
 const RESTART: (&str, &str) = ("restartPolicy", "with it the pod would not end with the container that runs Flux");
 /// Most init containers that a user may add: a Job's failure policy has room for 20 rules.
 const INIT_CONTAINERS: usize = 12;
-/// The folder of the agent's own mounts.
-const AGENT_FOLDER: &str = "/etc/flux-agent";
 
 impl Pod {
     fn is_services(&self) -> bool {
@@ -107,13 +107,8 @@ impl Pod {
                 "annotations" => {
                     found.not_whole(&path, value);
                     for (key, _) in members(value) {
-                        if key.starts_with("batch.kubernetes.io/") {
-                            found.add(
-                                format!("{path}[{key}]"),
-                                "is set by Kubernetes: it ensures that a program starts once",
-                            );
-                        } else if key.starts_with("flux-framework.org/") {
-                            found.add(format!("{path}[{key}]"), "is set by the operator: the status relies on it");
+                        if let Some(why) = reserved_annotation(key) {
+                            found.add(format!("{path}[{key}]"), why);
                         }
                     }
                 }
@@ -273,8 +268,7 @@ impl Pod {
             let Some(place) = text(item, "mountPath") else { continue };
             let parts: Vec<&str> = place.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
             let plain = format!("/{}", parts.join("/"));
-            let is_within = plain == AGENT_FOLDER || plain.starts_with(&format!("{AGENT_FOLDER}/"));
-            if is_within || self.own_mounts.contains(&plain) {
+            if is_within(&plain, self.own_mounts.iter().map(String::as_str).chain([AGENT_FOLDER])) {
                 found.add(
                     format!("{path}.mountPath"),
                     format!("{plain} is a mount path of the operator: choose another"),

@@ -58,7 +58,9 @@ pub(super) fn restful(
             (_, true) => "the lead broker is in another cluster",
             _ => "the cluster has a command",
         };
-        report.notice("spec.fluxRestful", format!("has no effect: {why}"));
+        if says_something(given) {
+            report.notice("spec.fluxRestful", format!("has no effect: {why}"));
+        }
         return None;
     }
     let restful = restful?;
@@ -75,6 +77,14 @@ pub(super) fn restful(
         runner.container.ports.push(restful.port);
     }
     Some(restful)
+}
+
+/// Whether the block has more than defaults: typed clients of v1alpha1 write it always.
+fn says_something(given: &FluxRestful) -> bool {
+    let is_text = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
+    let is_usual_branch = given.branch.as_deref().is_none_or(|branch| matches!(branch, "" | "main"));
+    let is_usual_port = given.port.is_none_or(|port| port == 5000);
+    !is_usual_branch || !is_usual_port || [&given.secret_key, &given.username, &given.token].into_iter().any(is_text)
 }
 
 fn check(given: &FluxRestful, report: &mut Report) -> Option<Restful> {

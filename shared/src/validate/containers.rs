@@ -30,15 +30,13 @@ pub(super) fn check(
 ) -> Parts {
     let around = Surroundings { cluster, view, volumes: &spec.volumes };
     let mut parts = Parts { runner: None, sidecars: Vec::new(), services: Vec::new() };
-    let only = spec.containers.len() == 1;
-    let runs_flux = |container: &Container| container.run_flux.unwrap_or(only);
-    let runners = spec.containers.iter().filter(|container| runs_flux(container)).count();
+    let runners = (0..spec.containers.len()).filter(|i| spec.runs_flux(*i)).count();
     if runners != 1 {
         report.problem("spec.containers", format!("{runners} of them run Flux: set runFlux: true on exactly one"));
     }
     for (i, container) in spec.containers.iter().enumerate() {
         let field = format!("spec.containers[{i}]");
-        if runs_flux(container) {
+        if spec.runs_flux(i) {
             parts.runner = Some(runner(&field, container, spec, &around, report));
         } else {
             parts.sidecars.push(sidecar(&field, container, &around, wait_socket, report));
@@ -87,7 +85,7 @@ fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, rep
     for (list, containers) in [("containers", &spec.containers), ("services", &spec.services)] {
         let mut seen = taken.clone();
         for (i, container) in containers.iter().enumerate() {
-            let runs_flux = list == "containers" && container.run_flux.unwrap_or(containers.len() == 1);
+            let runs_flux = list == "containers" && spec.runs_flux(i);
             let name = if runs_flux { Some(runner_name(container, cluster)) } else { container.name.as_deref() };
             let Some(name) = name else { continue };
             if let Some((_, whose)) = seen.iter().find(|(other, _)| other == name) {
@@ -192,7 +190,7 @@ fn user(field: &str, container: &Container, commands: &Commands, report: &mut Re
     }
     let spelling = if container.flux_user.is_some() { "fluxUser" } else { "fluxuser" };
     let given = container.flux_user.clone().or_else(|| container.fluxuser.clone());
-    let Some(user) = given.filter(|user| !user.disable) else {
+    let Some(mut user) = given.filter(|user| !user.disable) else {
         if commands.run_flux_as_root {
             report.notice(
                 format!("{field}.commands.runFluxAsRoot"),
@@ -205,6 +203,9 @@ fn user(field: &str, container: &Container, commands: &Commands, report: &mut Re
             run_flux_as_root: true,
         });
     };
+    if user.name.as_deref() == Some("") && user.uid == Some(0) {
+        user.uid = None;
+    }
     let name = user.name.filter(|name| !name.is_empty()).unwrap_or_else(|| "flux".into());
     if !names::is_user_name(&name) {
         report.problem(
@@ -221,8 +222,11 @@ fn user(field: &str, container: &Container, commands: &Commands, report: &mut Re
 
 /// Whether the container names a user for Flux other than the default.
 fn names_a_user(user: &Option<FluxUser>) -> bool {
-    let default = FluxUser { name: Some("flux".into()), uid: Some(1000), disable: false };
-    user.as_ref().is_some_and(|user| !user.disable && *user != default)
+    let is_usual = |user: &FluxUser| {
+        let (name, uid) = (user.name.as_deref().unwrap_or_default(), user.uid.unwrap_or_default());
+        matches!((name, uid), ("" | "flux", 0 | 1000))
+    };
+    user.as_ref().is_some_and(|user| !user.disable && !is_usual(user))
 }
 
 fn sidecar(
@@ -255,7 +259,8 @@ fn sidecar(
             report.problem(format!("{field}.{name}"), "is for the container that runs Flux, not for a sidecar");
         }
     }
-    let spec = agent_spec::Sidecar {
+    let mut spec = agent_spec::Sidecar {
+        serves: false,
         wait_socket,
         init: snippet(&commands.init),
         pre_command: snippet(&container.pre_command),
@@ -277,6 +282,7 @@ fn sidecar(
         );
     }
     let valid = common(field, container, around, report);
+    spec.serves = !valid.ports.is_empty();
     named(field, container, report);
     Sidecar { container: valid, wrapped: (has_work && !container.no_wrap_entrypoint).then_some(spec) }
 }
@@ -296,6 +302,22 @@ fn named(field: &str, container: &Container, report: &mut Report) {
     }
 }
 
+fn says_something(commands: &Commands) -> bool {
+    let texts = [
+        &commands.prefix,
+        &commands.script,
+        &commands.init,
+        &commands.pre,
+        &commands.broker_pre,
+        &commands.pre_broker,
+        &commands.worker_pre,
+        &commands.pre_worker,
+        &commands.post,
+        &commands.service_pre,
+    ];
+    commands.run_flux_as_root || texts.into_iter().any(is_given)
+}
+
 fn service(field: &str, container: &Container, around: &Surroundings<'_>, report: &mut Report) -> ValidContainer {
     let commands = container.commands.clone().unwrap_or_default();
     for (name, is_set) in [
@@ -311,7 +333,7 @@ fn service(field: &str, container: &Container, around: &Surroundings<'_>, report
         ("fluxOptionFlags", container.flux_option_flags.as_deref().is_some_and(|flags| !flags.trim().is_empty())),
         ("fluxLogLevel", container.flux_log_level.is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL))),
         ("preCommand", is_given(&container.pre_command)),
-        ("commands", commands != Commands::default()),
+        ("commands", says_something(&commands)),
         ("noWrapEntrypoint", container.no_wrap_entrypoint && is_given(&container.command)),
     ] {
         if is_set {

@@ -77,6 +77,7 @@ pub fn object_name(name: &str) -> Result<(), String> {
 pub fn security_context(field: &str, value: &Option<Value>, report: &mut Report) -> Option<Value> {
     let mut map = match value {
         None | Some(Value::Null) => return None,
+        Some(Value::Object(map)) if map.is_empty() => return None,
         Some(Value::Object(map)) => map.clone(),
         Some(_) => {
             report.problem(field, "must be an object, as Kubernetes' securityContext");

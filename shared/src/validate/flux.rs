@@ -154,8 +154,7 @@ fn check_heartbeat(text: &str) -> Result<(), String> {
 
 /// The field of the container that runs Flux, and the container.
 pub(super) fn runner(spec: &MiniClusterSpec) -> Option<(String, &Container)> {
-    let only = spec.containers.len() == 1;
-    let (i, runner) = spec.containers.iter().enumerate().find(|(_, c)| c.run_flux.unwrap_or(only))?;
+    let (i, runner) = spec.containers.iter().enumerate().find(|(i, _)| spec.runs_flux(*i))?;
     Some((format!("spec.containers[{i}]"), runner))
 }
 
@@ -215,6 +214,7 @@ fn check_topology(text: &str) -> Result<(), String> {
     }
 }
 
+/// A typed client writes `simple: false` and an empty queuePolicy where nothing was chosen.
 fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option<String>) {
     let scheduler = flux.scheduler.clone().unwrap_or_default();
     let policy = given(&scheduler.queue_policy);
@@ -232,18 +232,22 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
             );
         }
     }
-    let kind = scheduler.simple.map(|simple| if simple { SchedulerKind::Simple } else { SchedulerKind::Fluxion });
+    let is_zero = scheduler.simple == Some(false) && scheduler.queue_policy.as_deref() == Some("");
+    let simple = if is_zero { None } else { scheduler.simple };
+    let kind = simple.map(|simple| if simple { SchedulerKind::Simple } else { SchedulerKind::Fluxion });
     (kind, policy)
 }
 
 /// The instance's hosts, if they are not only this cluster's, and the lead, if it is in another cluster.
 fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<String>, Option<RemoteLead>) {
     let bursting = flux.bursting.clone().unwrap_or_default();
-    if bursting.lead_broker.is_some() && flux.lead_broker.is_some() {
+    let own = bursting.lead_broker.as_ref().filter(|lead| lead.is_given());
+    let alias = flux.lead_broker.as_ref().filter(|lead| lead.is_given());
+    if own.is_some() && alias.is_some() {
         report.problem("spec.flux.leadBroker", "is also set at spec.flux.bursting.leadBroker: set only one");
     }
-    let field = if bursting.lead_broker.is_some() { "spec.flux.bursting.leadBroker" } else { "spec.flux.leadBroker" };
-    let lead = bursting.lead_broker.clone().or_else(|| flux.lead_broker.clone());
+    let field = if own.is_some() { "spec.flux.bursting.leadBroker" } else { "spec.flux.leadBroker" };
+    let lead = own.or(alias).cloned();
     let given = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
     let list = given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
     // All clusters may have the same block: the one that it names as lead is the lead itself.

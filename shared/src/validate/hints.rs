@@ -5,15 +5,13 @@ use std::path::Path;
 
 use super::{Notice, Problem, ValidMiniCluster, VolumeSource};
 use crate::agent_spec::Program;
-use crate::choices::Gang;
+use crate::choices::{Gang, ViewSource};
 
 impl ValidMiniCluster {
     /// Hints on effects that may surprise.
     pub fn hints(&self) -> Vec<Notice> {
-        [self.few_tasks(), self.all_or_none(), self.scattered_files(), self.rotated_log()]
-            .into_iter()
-            .flatten()
-            .collect()
+        let hints = [self.few_tasks(), self.all_or_none(), self.scattered_files()];
+        hints.into_iter().flatten().chain(self.installs_into_the_view()).collect()
     }
 
     /// Whether something is submitted or launched on this cluster's lead.
@@ -46,6 +44,31 @@ impl ValidMiniCluster {
         (self.gang == Gang::On).then(|| Problem::new("spec.gang", message))
     }
 
+    /// Hints that a mounted view cannot be written to.
+    fn installs_into_the_view(&self) -> Vec<Notice> {
+        if !self.view.enabled || self.view.source == Some(ViewSource::Copy) {
+            return Vec::new();
+        }
+        let snippets = &self.runner.snippets;
+        let script = match &self.runner.program {
+            Program::Script { text, .. } => Some(text),
+            _ => None,
+        };
+        let texts = [
+            ("commands.init", snippets.init.as_ref()),
+            ("preCommand", snippets.pre_command.as_ref()),
+            ("commands.pre", snippets.pre.as_ref()),
+            ("commands.brokerPre", snippets.broker_pre.as_ref()),
+            ("commands.workerPre", snippets.worker_pre.as_ref()),
+            ("commands.script", script),
+        ];
+        let installs = |text: &String| text.lines().any(|line| installs_into_the_view(line, &self.view.mount_path));
+        let message =
+            "installs into the view, which is read-only where nodes mount its image: set flux.container.source: copy";
+        let found = texts.into_iter().filter(|(_, text)| text.is_some_and(installs));
+        found.map(|(name, _)| Problem::new(format!("spec.containers[].{name}"), message)).collect()
+    }
+
     /// Hints that a batch's output files are in the pods where its jobs ran.
     fn scattered_files(&self) -> Option<Notice> {
         let Program::Batch { .. } = self.runner.program else { return None };
@@ -60,15 +83,14 @@ impl ValidMiniCluster {
             Problem::new("spec.containers[].logs", message)
         })
     }
+}
 
-    /// Hints that the container's log is the only place of the output, and that the kubelet rotates it.
-    fn rotated_log(&self) -> Option<Notice> {
-        let mounts = &self.runner.container.mounts;
-        let keeps = mounts.iter().any(|mount| !mount.read_only && lasts(&mount.source));
-        let is_batch = matches!(self.runner.program, Program::Batch { .. } | Program::BatchRaw { .. });
-        let message = "output is in the lead's log only, which the kubelet rotates (at 10 MiB by default) and which is lost with the pod: write results to a volume";
-        (self.runs() && !is_batch && !keeps).then(|| Problem::new("spec.containers[].volumes", message))
-    }
+/// Whether a line installs Python packages into the view's own Python.
+fn installs_into_the_view(line: &str, mount_path: &str) -> bool {
+    let installs = ["ensurepip", "pip install", "pip3 install"].iter().any(|words| line.contains(words));
+    let view = format!("{mount_path}/view/");
+    let names_view = [view.as_str(), "viewroot", "viewbin"].iter().any(|place| line.contains(place));
+    installs && names_view && !line.trim_start().starts_with('#')
 }
 
 /// Whether what is written to the volume survives the pod.
@@ -77,5 +99,28 @@ fn lasts(source: &VolumeSource) -> bool {
         VolumeSource::Claim(_) | VolumeSource::HostPath(_) => true,
         VolumeSource::Csi { read_only, .. } => !read_only,
         VolumeSource::EmptyDir { .. } | VolumeSource::ConfigMap { .. } | VolumeSource::Secret { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::manifest;
+    use crate::validate::validate;
+
+    #[test]
+    fn snippet_that_installs_into_a_mounted_view_is_noted() {
+        let installs = |view: &str, line: &str| -> Vec<String> {
+            let text = format!(
+                "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: a}}\nspec:\n  \
+                 flux: {{container: {{{view}}}}}\n  containers: [{{image: a, command: b, commands: {{pre: '{line}'}}}}]\n"
+            );
+            let hints = validate(&manifest::parse(&text).unwrap()).unwrap().hints();
+            hints.into_iter().map(|hint| hint.field).collect()
+        };
+        let pip = "/mnt/flux/view/bin/python3.11 -m pip install numpy";
+        assert_eq!(installs("", pip), ["spec.containers[].commands.pre"]);
+        assert_eq!(installs("", "${viewroot}/bin/python3 -m ensurepip"), ["spec.containers[].commands.pre"]);
+        assert_eq!(installs("source: copy", pip), [""; 0]);
+        assert_eq!(installs("", "pip install numpy"), [""; 0], "into the image");
     }
 }

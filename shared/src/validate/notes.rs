@@ -1,13 +1,16 @@
 //! Notes on valid fields that have no effect.
 
+use serde_json::Value;
+
 use super::fields::is_given;
 use super::report::Report;
-use super::{ValidMiniCluster, flux};
+use super::{Manifest, ValidMiniCluster, assigned_variables, flux};
 use crate::agent_spec::Program;
 use crate::crd::v1alpha2::{Flux, FluxContainer, MiniClusterSpec};
 use crate::names;
 
-pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &mut Report) {
+pub(super) fn tell(manifest: &Manifest, cluster: &ValidMiniCluster, report: &mut Report) {
+    let spec = &manifest.spec;
     let (program, lead_is_elsewhere) = (&cluster.runner.program, cluster.flux.lead.is_some());
     let is_idle = lead_is_elsewhere || spec.interactive;
     let has_program = !matches!(program, Program::Persistent | Program::Diagnostics);
@@ -17,11 +20,18 @@ pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &
             if lead_is_elsewhere { "the lead broker is in another cluster" } else { "the cluster is interactive" };
         report.notice(format!("{field}.{name}"), format!("is not run: {why}"));
     }
+    if manifest.cleans_by_default && cluster.cleanup_pods && has_program && !is_idle {
+        report.notice(
+            "spec.cleanup",
+            "is not set, so v1alpha1 deletes the pods, and the output with them, when the job has completed: set cleanup: false to keep them",
+        );
+    }
     let submits = match program {
         Program::Submit { .. } | Program::Batch { .. } | Program::BatchRaw { .. } => !is_idle,
         Program::Script { launch, .. } => !launch && !is_idle,
         Program::Launcher { .. } | Program::Persistent | Program::Diagnostics => false,
     };
+    assigned_variables::tell(spec, cluster, report);
     options(spec, submits, matches!(program, Program::BatchRaw { .. }), report);
     let labels =
         spec.pod.iter().flat_map(|pod| pod.labels.keys()).map(|key| ("pod.labels", key, &names::OWN_POD_LABELS[..]));
@@ -33,6 +43,11 @@ pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &
     }
 }
 
+/// Whether the block has a field.
+fn says_something(block: &Value) -> bool {
+    block.as_object().is_some_and(|fields| !fields.is_empty())
+}
+
 /// Notes options without effect: of submissions if nothing is submitted, of the view without one, and beside the user's own
 /// broker.toml.
 fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Report) {
@@ -42,7 +57,7 @@ fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Rep
     let (usual, usual_view) = (Flux::default(), FluxContainer::default());
     let flux = spec.flux.as_ref().unwrap_or(&usual);
     let view = flux.container.as_ref().unwrap_or(&usual_view);
-    let own_words = flux.submit_command != usual.submit_command;
+    let own_words = !flux.submit_command.is_empty() && flux.submit_command != usual.submit_command;
     // The RESTful API takes them as its defaults.
     let own_flags = !flux.option_flags.is_empty() && spec.flux_restful.is_none();
     let has_config = flux.broker_config.iter().any(|config| !config.trim().is_empty());
@@ -58,7 +73,11 @@ fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Rep
         (view.disable && is_given(&view.working_dir), "spec.flux.container.workingDir", DISABLED),
         (view.disable && view.pull_always, "spec.flux.container.pullAlways", DISABLED),
         (view.disable && is_given(&view.image_pull_secret), "spec.flux.container.imagePullSecret", DISABLED),
-        (view.disable && view.security_context.is_some(), "spec.flux.container.securityContext", DISABLED),
+        (
+            view.disable && view.security_context.as_ref().is_some_and(says_something),
+            "spec.flux.container.securityContext",
+            DISABLED,
+        ),
         (has_config && has_policy, "spec.flux.scheduler.queuePolicy", NOT_WRITTEN),
         (has_config && is_given(&flux.heartbeat_timeout), "spec.flux.heartbeatTimeout", NOT_WRITTEN),
     ] {

@@ -8,7 +8,7 @@ use super::flux::OWN_VOLUMES;
 use super::report::Report;
 use crate::crd::v1alpha2::MiniClusterSpec;
 use crate::overlay::{Overlay, Part, Pod};
-use crate::paths::{self, PodPaths};
+use crate::paths;
 
 /// Name of the init container that installs the agent.
 const AGENT: &str = "flux-agent";
@@ -51,20 +51,11 @@ fn pod(view: &ViewContainer, parts: &Parts) -> Pod {
         (sidecar.container.name.clone(), part)
     });
     let own = [AGENT.to_owned(), view.name.clone()].map(|name| (name, Part::Own));
-    let config = PodPaths::new(&view.mount_path).config_root();
-    let own_mounts = [
-        view.mount_path.as_str(),
-        &config,
-        paths::SOFTWARE_DIR,
-        paths::SOFTWARE_STAGING,
-        paths::FALLBACK_HOME,
-        paths::MOUNT_STAGING,
-        paths::VIEW_IMAGE_MOUNT,
-        paths::MUNGE_DIR,
-    ];
+    let others = [paths::FALLBACK_HOME, paths::MUNGE_DIR];
+    let own_mounts = paths::own_folders(&view.mount_path).into_iter().chain(others);
     Pod {
         containers: runner.chain(sidecars).chain(own).collect(),
         own_volumes: OWN_VOLUMES.iter().map(|name| (*name).to_owned()).chain([view.name.clone()]).collect(),
-        own_mounts: own_mounts.map(str::to_owned).into(),
+        own_mounts: own_mounts.map(str::to_owned).collect(),
     }
 }

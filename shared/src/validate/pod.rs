@@ -25,6 +25,9 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
     for key in pod.annotations.keys().filter(|key| !names::is_label_key(key)) {
         report.problem(format!("spec.pod.annotations[{key}]"), "is not an annotation's key");
     }
+    for (key, why) in pod.annotations.keys().filter_map(|key| Some((key, names::reserved_annotation(key)?))) {
+        report.problem(format!("spec.pod.annotations[{key}]"), why);
+    }
     quantities("spec.pod.resources", &pod.resources, report);
     one_of("spec.pod.restartPolicy", &pod.restart_policy, &["Never", "OnFailure"], report);
     one_of("spec.pod.dnsPolicy", &pod.dns_policy, DNS_POLICIES, report);
@@ -84,7 +87,7 @@ fn tolerations(tolerations: &[Toleration], report: &mut Report) {
 
 /// A pod's securityContext in Kubernetes' shape; None if it is empty.
 fn security_context(context: Option<Value>, report: &mut Report) -> Option<Value> {
-    let context = context.filter(|context| !context.is_null())?;
+    let context = context.filter(|it| !it.is_null() && it.as_object().is_none_or(|fields| !fields.is_empty()))?;
     if !context.is_object() {
         report.problem("spec.pod.securityContext", "must be an object, as Kubernetes' securityContext of a pod");
         return Some(context);

@@ -2,7 +2,7 @@
 
 use super::report::Report;
 use crate::agent_spec::{BatchLine, Program};
-use crate::command_words;
+use crate::command_words::{self, Word, Words};
 use crate::crd::v1alpha2::{Commands, Container};
 
 pub(super) fn check(
@@ -59,14 +59,26 @@ fn words_of(field: &str, command: &str, launcher: bool, report: &mut Report) -> 
     if !split.shell_syntax.is_empty() {
         let syntax = split.shell_syntax.join(" ");
         report.notice(
-            field,
+            &field,
             format!("`{syntax}` reaches the program as text: commands are not run by a shell; use commands.script for shell source"),
         );
     }
+    one_command(&field, &split, report);
     match launcher {
         true => Program::Launcher { words: split.words },
         false => Program::Submit { words: split.words },
     }
+}
+
+/// Notes that several lines are one command.
+pub(super) fn one_command(field: &str, split: &Words, report: &mut Report) {
+    let Some(start) = split.line_starts.first() else { return };
+    let word = split.words.get(*start).map(Word::display).unwrap_or_default();
+    let lines = split.line_starts.len() + 1;
+    report.notice(
+        field,
+        format!("{lines} lines are one command: `{word}`, which begins a line, is an argument of the first. Set batch: true to submit each line as a job, or use commands.script"),
+    );
 }
 
 /// Replaces the documented escape for `$`, which dates from when the text passed through a shell.

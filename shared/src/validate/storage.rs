@@ -18,6 +18,7 @@ pub(super) fn check(
     let mounted: Vec<&String> = all.flat_map(|container: &Container| container.volumes.keys()).collect();
     let mut made = Vec::new();
     for (key, volume) in &spec.volumes {
+        let volume = &with_defaults(volume);
         let field = format!("spec.volumes[{key}]");
         volumes::check_name(&field, key, report);
         if !mounted.contains(&key) {
@@ -44,6 +45,21 @@ pub(super) fn check(
     }
     own_disks(&made, report);
     made
+}
+
+/// The volume with its defaults in place of empty texts.
+fn with_defaults(volume: &MadeVolume) -> MadeVolume {
+    let (mut volume, usual) = (volume.clone(), MadeVolume::default());
+    if volume.storage_class.is_empty() {
+        volume.storage_class = usual.storage_class;
+    }
+    if volume.capacity.0.is_empty() {
+        volume.capacity = usual.capacity;
+    }
+    if volume.secret_namespace.is_empty() {
+        volume.secret_namespace = usual.secret_namespace;
+    }
+    volume
 }
 
 /// Two volumes of one handle would be mounted once, with the attributes of one of them, or never (kubelet 1.31).

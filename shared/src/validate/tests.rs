@@ -154,6 +154,11 @@ fn a_command_is_words_and_a_notice_tells_of_shell_syntax() {
         "{notice}"
     );
     assert!(runner("command: 'ls *.txt $HOME'").notices.is_empty());
+    let lines = runner(r#"command: "flux submit hostname\nflux queue drain\n""#);
+    let notice = lines.notices[0].to_string();
+    assert!(notice.starts_with("spec.containers[0].command: 2 lines are one command: `flux`"), "{notice}");
+    assert!(notice.contains("batch: true") && notice.contains("commands.script"), "{notice}");
+    assert!(runner(r#"batch: true, command: "flux a\nflux b\n""#).notices.is_empty());
 }
 
 #[test]
@@ -284,7 +289,8 @@ fn a_sidecar_is_wrapped_if_it_has_work_for_the_agent() {
 fn one_of_several_containers_runs_flux() {
     assert_eq!(cluster("containers: [{name: a}, {name: b, runFlux: true}]").sidecars[0].container.name, "a");
     assert!(problems("containers: [{name: a}, {name: b}]")[0].starts_with("spec.containers: 0 of them"));
-    assert!(problems("containers: [{runFlux: false}]")[0].starts_with("spec.containers: 0 of them"));
+    assert_eq!(problems("containers: [{runFlux: false}]"), [""; 0], "a typed client's zero value");
+    assert!(problems("containers: [{runFlux: false}, {name: b}]")[0].starts_with("spec.containers: 0 of them"));
     assert!(problems("containers: []")[0].starts_with("spec.containers: 0 of them"));
 }
 
@@ -414,9 +420,9 @@ fn what_surprises_is_told_to_who_asks_and_by_no_notice() {
         assert!(cluster.notices.is_empty(), "{:?}", cluster.notices);
         cluster.hints().into_iter().map(|hint| hint.field).collect()
     };
-    let (tasks, log, files) = ("spec.tasks", "spec.containers[].volumes", "spec.containers[].logs");
-    assert_eq!(hints("  size: 4\n  containers: [{image: a, command: b}]\n"), [tasks, log]);
-    assert_eq!(hints("  size: 4\n  tasks: 0\n  containers: [{image: a, command: b}]\n"), [log]);
+    let (tasks, files) = ("spec.tasks", "spec.containers[].logs");
+    assert_eq!(hints("  size: 4\n  containers: [{image: a, command: b}]\n"), [tasks]);
+    assert_eq!(hints("  size: 4\n  tasks: 0\n  containers: [{image: a, command: b}]\n"), [""; 0]);
     assert_eq!(hints("  size: 4\n  interactive: true\n  containers: [{image: a}]\n"), [""; 0]);
     assert_eq!(hints("  size: 2\n  containers: [{image: a, command: b, batch: true}]\n"), [files]);
     let kept = "volumes: {v: {path: /out, claimName: c}}";

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::fields::{absolute, object_name};
+use super::fields::{absolute, drop_empty, object_name};
 use super::flux::OWN_VOLUMES;
 use super::report::Report;
 use super::{Mount, ViewContainer, VolumeSource};
 use crate::crd::v1alpha2::{Container, ExistingVolume, MadeVolume, Volume};
 use crate::names;
+use crate::paths::{SOFTWARE_DIR, is_within, own_folders};
 
 /// Where memory-backed empty directories are mounted.
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -29,7 +30,7 @@ pub(super) fn check(
 ) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = Vec::new();
     let existing = container.existing_volumes.iter().map(|(name, volume)| (name, existing(volume), "existingVolumes"));
-    let own = container.volumes.iter().map(|(name, volume)| (name, volume.clone(), "volumes"));
+    let own = container.volumes.iter().map(|(name, volume)| (name, given_fields(volume), "volumes"));
     for (name, volume, list) in own.chain(existing) {
         let field = format!("{field}.{list}[{name}]");
         check_name(&field, name, report);
@@ -46,8 +47,12 @@ pub(super) fn check(
         };
         let Some(source) = source else { continue };
         let Some(path) = mount_path(&field, &volume, &source, report) else { continue };
-        if path == surroundings.view.mount_path {
-            report.problem(format!("{field}.path"), format!("{path} is where Flux is: choose another"));
+        let view = surroundings.view;
+        // Without a view only the folder itself is kept free.
+        let is_free = |folder: &&str| view.enabled || *folder != SOFTWARE_DIR || path == SOFTWARE_DIR;
+        if is_within(&path, own_folders(&view.mount_path).into_iter().filter(is_free)) {
+            let why = format!("{path} is a mount path of the operator, or within one: choose another");
+            report.problem(format!("{field}.path"), why);
         }
         if let Some(other) = mounts.iter().find(|mount| mount.path == path) {
             report.problem(format!("{field}.path"), format!("{path} is already the path of volume {}", other.name));
@@ -65,6 +70,22 @@ pub(super) fn check_name(field: &str, name: &str, report: &mut Report) {
     if OWN_VOLUMES.contains(&name) {
         report.problem(field, "this name is reserved for the operator: choose another");
     }
+}
+
+/// The volume without its empty texts.
+fn given_fields(volume: &Volume) -> Volume {
+    let mut volume = volume.clone();
+    drop_empty(&mut [
+        &mut volume.path,
+        &mut volume.host_path,
+        &mut volume.empty_dir_medium,
+        &mut volume.claim_name,
+        &mut volume.config_map_name,
+        &mut volume.secret_name,
+        &mut volume.csi_driver,
+    ]);
+    volume.empty_dir_size_limit = volume.empty_dir_size_limit.filter(|limit| !limit.0.is_empty());
+    volume
 }
 
 fn existing(volume: &ExistingVolume) -> Volume {
@@ -191,6 +212,7 @@ fn mount_path(field: &str, volume: &Volume, source: &VolumeSource, report: &mut 
     match source {
         VolumeSource::EmptyDir { memory: true, .. } => {
             if !path.is_empty() && path != SHARED_MEMORY {
+                report.take(format!("{field}.path"), absolute(path))?;
                 report.notice(format!("{field}.path"), format!("is not used: memory is mounted at {SHARED_MEMORY}"));
             }
             Some(SHARED_MEMORY.to_owned())
@@ -202,16 +224,6 @@ fn mount_path(field: &str, volume: &Volume, source: &VolumeSource, report: &mut 
         }
         _ => {
             let path = report.take(format!("{field}.path"), absolute(path))?;
-            let own = [
-                crate::paths::SOFTWARE_DIR,
-                crate::paths::SPEC_DIR,
-                crate::paths::CURVE_DIR,
-                crate::paths::USERS_DIR,
-                crate::paths::RESTFUL_DIR,
-            ];
-            if own.contains(&path.as_str()) {
-                report.problem(format!("{field}.path"), format!("{path} is reserved for the operator: choose another"));
-            }
             Some(path)
         }
     }

@@ -247,6 +247,7 @@ impl Fixture {
                 name: "exists".into(),
                 namespace: self.namespace.clone(),
                 queueing: Default::default(),
+                cleans_by_default: false,
                 spec: serde_json::from_value(spec.clone()).unwrap(),
             };
             let facts = Facts { uid: Some(uid.clone()), ..Facts::default() };

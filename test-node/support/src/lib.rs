@@ -4,6 +4,7 @@
 //! pages, pattern, committed, repository     documentation and generated files, compared
 //! mutate, upstream_manifests, field_values  inputs
 //! waiting                                   polls until a condition holds
+//! history                                   how often a program started, and whether two starts ran at once
 //! collector                                 keeps the traces that it is sent
 //! report                                    the figures of benches
 //! helm                                      programs that the test node builds
@@ -19,6 +20,7 @@
 pub mod collector;
 pub mod committed;
 pub mod helm;
+pub mod history;
 #[cfg(feature = "cluster")]
 mod installation;
 pub mod mutate;

@@ -4,12 +4,21 @@ use super::*;
 use crate::plan::{Snippet, SnippetPhase, SnippetShell};
 
 fn snippet(name: &'static str, source: &str) -> Snippet {
-    Snippet { name, source: source.into(), strict: false, phase: SnippetPhase::Before, silent: false }
+    Snippet {
+        name,
+        source: source.into(),
+        strict: false,
+        phase: SnippetPhase::Before,
+        decides: false,
+        options: Vec::new(),
+        directory_variable: None,
+        silent: false,
+    }
 }
 
 fn shell(argv: &[&str]) -> Step {
     let argv = argv.iter().map(|word| (*word).to_owned()).collect();
-    Step::Shell(SnippetShell { argv, as_flux: "/elsewhere/agent as-flux".into() })
+    Step::Shell(SnippetShell { argv, as_flux: "/elsewhere/agent as-flux".into(), variables: Default::default() })
 }
 
 #[test]
@@ -66,7 +75,11 @@ fn what_runs_as_fluxs_user_is_the_plans_words_whatever_the_agent_is_called() {
             at("told"),
             at("there")
         );
-        let shell = Step::Shell(SnippetShell { argv: vec!["/bin/sh".into()], as_flux: agent.clone() });
+        let shell = Step::Shell(SnippetShell {
+            argv: vec!["/bin/sh".into()],
+            as_flux: agent.clone(),
+            variables: Default::default(),
+        });
         let steps = vec![shell, Step::Snippet(snippet("pre", &source))];
         assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 0);
         assert_eq!(fs::read_to_string(at("told")).unwrap(), agent);

@@ -15,6 +15,7 @@ fn text(name: &str) -> Option<String> {
 
 fn sidecar(command: Option<String>, script: Option<String>) -> Sidecar {
     Sidecar {
+        serves: false,
         wait_socket: true,
         init: text("init"),
         pre_command: text("pre-command"),
@@ -58,6 +59,8 @@ fn runner(program: Program) -> Runner {
         logs: "/results".into(),
         user: Some(User { name: "fluence".into(), uid: 1002, run_flux_as_root: false }),
         working_dir: Some("/work".into()),
+        // One that the assumed pod has.
+        per_pod: vec!["HOME".into()],
         snippets: Snippets {
             init: text("init"),
             pre_command: text("pre-command"),
@@ -97,7 +100,7 @@ fn full(program: Program) -> AgentSpec {
         flux: flux(),
         logging: Logging {
             quiet: false,
-            strict: true,
+            strict: Some(true),
             timed: true,
             debug: false,
             zeromq: false,

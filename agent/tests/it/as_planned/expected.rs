@@ -74,6 +74,18 @@ impl Expected {
                 };
                 self.environment.insert(name, new);
             }
+            "withdraw" => {
+                let (value, separator) = (text(change, "value"), text(change, "separator"));
+                let Some(old) = self.environment.get(&name).cloned() else { return };
+                let mut parts: Vec<&str> = old.split(separator).collect();
+                if let Some(last) = parts.iter().rposition(|part| *part == value) {
+                    parts.remove(last);
+                }
+                match parts.is_empty() {
+                    true => self.environment.remove(&name),
+                    false => self.environment.insert(name, parts.join(separator)),
+                };
+            }
             "remove" => {
                 self.environment.remove(&name);
             }
@@ -177,7 +189,9 @@ impl Expected {
                 let state = if self.tree.contains_key(path) { "start\nstart\n" } else { "start\n" };
                 self.put(path, 0o644, self.us, What::File(crate::archive::packed(state)));
             }
-            "shell" | "end-shell" | "wait-parent" | "wait-socket" | "prepare-archive" | "stay" => {}
+            "shell" | "end-shell" | "snippet-resources" | "wait-parent" | "wait-socket" | "prepare-archive"
+            | "linger" | "stay" => {}
+            "note-end" => self.put(text(step, "note"), 0o644, self.us, What::File(Vec::new())),
             "once" => {
                 let path = text(step, "record");
                 self.folders(parent(parent(path)));

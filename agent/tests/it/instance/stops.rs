@@ -169,8 +169,9 @@ fn a_follower_that_is_held_back_ends_within_the_grace_period() {
 /// later, R is the lead's: one that Flux has found out by itself loses a node for good when that goes (flux-core 0.88).
 fn on_both() -> String {
     let job = "echo up; until [ -e /tmp/go ]; do sleep 0.05; done";
+    let stays = "until [ -e /tmp/end ]; do sleep 0.05; done";
     let script =
-        format!("flux run -N 2 -n 2 sh -c '{job}'; echo ended with $?; until [ -e /tmp/end ]; do sleep 0.05; done");
+        format!("trap \"{stays}; exit 3\" TERM; flux run -N 2 -n 2 sh -c '{job}'; echo ended with $?; {stays}");
     format!("quorum = 1\n{}", submit(&script).replace("'submit'", "'launcher'"))
 }
 
@@ -208,10 +209,46 @@ fn a_node_that_goes_alone_takes_no_more_jobs_and_those_on_it_end_and_when_it_is_
 
     forget_starts(&images[1]);
     let back = Running::pod(&Container::new(&images[1], "mc-1", &run_words(&[])), &network);
-    back.says("undrained this node");
+    pods[0].says("undrained rank 1, which is back");
     eventually("its node is up again", || (node_state(&pods[0], 1) == "up").then_some(()));
     fs::write(gate(&images[0], "end"), "").unwrap();
     assert_eq!((pods.remove(0).end().code, back.end().code), (0, 0));
+}
+
+/// As where pods are deleted one after the other: the lead is told seconds after the follower has taken it for one that
+/// stays.
+#[test]
+fn follower_whose_lead_is_told_to_stop_later_leaves_the_job_alone_and_ends_with_it() {
+    let images = images(&on_both(), 2);
+    let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
+    eventually("both tasks", || (pods[0].stdout().matches("up\n").count() == 2).then_some(()));
+    pods[1].signal(15);
+    pods[1].says("only this pod is being removed: node drained");
+    pods[0].signal(15);
+    pods[1].says("the lead is being stopped as well");
+    for name in ["go", "end"] {
+        images.iter().for_each(|image| fs::write(gate(image, name), "").unwrap());
+    }
+    let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
+    assert_eq!(ended[1].code, 0, "{}", ended[1].stderr);
+    assert!(!ended[1].stderr.contains("this broker:"), "{}", ended[1].stderr);
+    assert!(!ended[1].stderr.contains("stopping this broker"), "{}", ended[1].stderr);
+}
+
+#[test]
+fn follower_whose_broker_somebody_else_stops_is_restarted() {
+    let gate_open = "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo done";
+    let images = images(&submit(gate_open), 2);
+    let pods = start(&images, &Network::new(), &[]);
+    pods[0].says("up\n");
+    let broker = eventually("the follower's broker", || pods[1].children().first().copied());
+    std::thread::sleep(SEEN_BY);
+    send(broker, 15);
+    pods[1].says("the broker was stopped by somebody else, and the lead is still up; restarting it");
+    eventually("it is up again", || (status(&pods[1])["state"] == "run").then_some(()));
+    images.iter().for_each(|image| fs::write(gate(image, "go"), "").unwrap());
+    let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
+    assert_eq!(codes, [0, 0]);
 }
 
 #[test]

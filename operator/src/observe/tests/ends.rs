@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::PodStatus;
 
 use super::*;
+use crate::observe::pod_end::{End, end_of, has_failed_by_itself};
 
 fn ended(code: i32, reason: &str, message: &str) -> PodSeen {
     let state = serde_json::json!({ "terminated": { "exitCode": code, "reason": reason, "message": message } });

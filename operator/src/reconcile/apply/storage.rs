@@ -10,8 +10,8 @@
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::api::{Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -203,10 +203,7 @@ impl Writer {
         volumes: &[MadeVolume],
         owner: &str,
     ) -> Result<(), ApplyError> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &cluster.namespace);
-        let of_job = ListParams::default().labels(&format!("{}={job}", labels::JOB_UID));
-        let deleted = pods.delete_collection(&DeleteParams::background(), &of_job).await.map(drop);
-        deleted.map_err(|error| api_error::<Pod>("delete", &cluster.name, error))?;
+        self.delete_pods(cluster, job).await?;
         if let Some(uid) = services_pod {
             self.delete_services_pod(cluster, uid).await?;
         }

@@ -20,8 +20,8 @@ pub fn as_decided<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, Jo
         let complete = Verdict { reason: "Completed".into(), message: String::new(), since };
         return Cow::Owned(JobSeen { complete: Some(complete), failed: None, has_living_pods, ..job.clone() });
     }
-    let failed =
-        job.failed.as_ref().or(job.failing.as_ref()).filter(|_| has_failed_for_good(observation, job)).cloned();
+    let failing = job.failed.as_ref().or(job.failing.as_ref()).filter(|_| has_failed_for_good(observation, job));
+    let failed = failing.cloned().or_else(|| failed_beside_another(observation, job));
     if failed == job.failed {
         return Cow::Borrowed(job);
     }
@@ -37,14 +37,27 @@ fn succeeded_since(observation: &Observation, job: &JobSeen) -> Option<Option<Ti
     let is_own_failure = failing.is_some_and(|failing| failing.reason != BY_POLICY)
         || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
     let lead = leads(observation).find(|(_, end)| *end == Some(End::Succeeded)).map(|(lead, _)| lead)?;
-    if is_own_failure || !(failing.is_some() || lead.is_disrupted()) || !lead.has_agents_success() {
+    let is_missed = failing.is_some() || lead.is_disrupted() || lead.kept_by.is_some();
+    if is_own_failure || !is_missed || !lead.has_agents_success() {
         return None;
     }
     Some(lead.exit.as_ref().and_then(|exit| exit.at))
 }
 
-/// Whether a Job that fails is the MiniCluster's end: no restart is due, and what is still unknown of its pods cannot make one
-/// due.
+/// The failure of a lead whose pod a container that is not ours keeps alive: the Job does not see it. The pods stay, for
+/// their logs.
+fn failed_beside_another(observation: &Observation, job: &JobSeen) -> Option<Verdict> {
+    let is_own = |end: &Option<End>| matches!(end, Some(End::Own | End::NodeFailure));
+    let (lead, _) = leads(observation).find(|(lead, end)| lead.kept_by.is_some() && is_own(end))?;
+    if job.failing.is_some() || restart::decide(observation) != Decision::Continue {
+        return None;
+    }
+    let since = lead.exit.as_ref().and_then(|exit| exit.at);
+    Some(Verdict { reason: BY_POLICY.into(), message: String::new(), since })
+}
+
+/// Whether a Job that fails is the MiniCluster's end: no restart is due, and what is still unknown of its pods cannot make
+/// one due.
 fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
     let Some(failing) = job.failed.as_ref().or(job.failing.as_ref()) else { return false };
     if restart::decide(observation) != Decision::Continue {

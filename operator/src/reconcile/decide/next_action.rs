@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::observe::job::JobSeen;
 use crate::observe::service::ServiceSeen;
 use crate::observe::{Key, Observed};
-use crate::reconcile::decide::restart;
+use crate::reconcile::decide::{remaining, restart};
 use crate::reconcile::previous_status;
 use crate::reconcile::render::elastic::Elastic;
 use crate::reconcile::render::{Facts, spec_hash};
@@ -20,6 +20,12 @@ pub enum NextAction {
     Nothing,
     /// An earlier MiniCluster's Job of this name still exists: wait until it is gone.
     WaitForPrevious,
+    /// Pods of an earlier MiniCluster, or of an earlier Job, of this name may still run: wait until they have ended.
+    WaitForPods {
+        message: String,
+        /// They are being stopped, and their nodes answer.
+        is_passing: bool,
+    },
     /// A Job of this name was left behind on purpose (`--cascade=orphan`): it is left alone.
     NameTaken,
     /// There is no Job: create everything.
@@ -61,19 +67,7 @@ pub fn next_action(
     let Target { uid, status, .. } = target;
     let Some(cluster) = valid.filter(|_| !target.deleting) else { return NextAction::Nothing };
     let Some(seen) = &observed.job else {
-        if previous_status::is_finished(status) {
-            return NextAction::Nothing;
-        }
-        let facts = Facts {
-            uid: Some(uid.to_owned()),
-            maximum_size: status.maximum_size.and_then(|size| u32::try_from(size).ok()),
-            image_volume_failed: previous_status::image_volume_failed(status),
-            backoff_limit_used: u32::try_from(status.backoff_limit_used).unwrap_or(0),
-            spec_hash: target.spec_hash(),
-            attempt: u32::try_from(status.restart_count).unwrap_or(0),
-            ..Facts::default()
-        };
-        return NextAction::Create { facts };
+        return without_job(target, observed);
     };
     let Some(job) = observed.job_of(uid) else {
         return if seen.owner_uid.is_some() || seen.deleting {
@@ -115,6 +109,29 @@ pub fn next_action(
         services: names.filter(|name| !is_ours(name)).cloned().collect(),
         services_pod: services_pod(cluster, observed, uid, job),
     })
+}
+
+/// What to do if there is no Job.
+fn without_job(target: &Target, observed: &Observed) -> NextAction {
+    let Target { uid, status, .. } = target;
+    if previous_status::is_finished(status) {
+        return NextAction::Nothing;
+    }
+    let living = observed.living();
+    if let Some(message) = remaining::describe(&living) {
+        let is_passing = living.iter().all(|pod| pod.deleting && !pod.lost);
+        return NextAction::WaitForPods { message, is_passing };
+    }
+    let facts = Facts {
+        uid: Some(uid.to_owned()),
+        maximum_size: status.maximum_size.and_then(|size| u32::try_from(size).ok()),
+        image_volume_failed: previous_status::image_volume_failed(status),
+        backoff_limit_used: u32::try_from(status.backoff_limit_used).unwrap_or(0),
+        spec_hash: target.spec_hash(),
+        attempt: u32::try_from(status.restart_count).unwrap_or(0),
+        ..Facts::default()
+    };
+    NextAction::Create { facts }
 }
 
 /// The services pod runs while the Job may have pods: not before the queue admits the Job, nor after the queue has
@@ -166,7 +183,10 @@ pub fn is_to_be_made_anew(status: &MiniClusterStatus, job: &JobSeen) -> bool {
 pub fn is_to_be_cleaned_up(spec: &MiniClusterSpec, status: &MiniClusterStatus, observed: &Observed, job: &str) -> bool {
     let completed = previous_status::condition(status, "Complete").is_some_and(|condition| condition.status == "True");
     let mut pods = observed.pods.values().filter(|pod| pod.job_uid.as_deref() == Some(job));
-    spec.cleanup_pods && completed && !previous_status::is_cleaned_up(status) && pods.all(|pod| pod.ended)
+    spec.cleanup_pods
+        && completed
+        && !previous_status::is_cleaned_up(status)
+        && pods.all(|pod| pod.ended || pod.kept_by.is_some())
 }
 
 /// Seconds until a finished MiniCluster has to be deleted, 0 if now; None if never.
@@ -279,6 +299,31 @@ mod tests {
         let NextAction::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
         assert!(facts.image_volume_failed);
         assert!(!is_to_be_made_anew(&told, &job(2)), "a copy stays");
+    }
+
+    /// They would answer to the same names, and the program would run twice at the same time.
+    #[test]
+    fn job_is_not_created_beside_pods_of_its_name() {
+        let pod = |pod: PodSeen| PodSeen { name: "mc-0-abcde".into(), node: Some("n1".into()), ..pod };
+        let decide = |pod: PodSeen| {
+            let observed = Observed { pods: [("uid".to_owned(), pod)].into(), ..Observed::default() };
+            let target = crate::testing::target("new", &MiniClusterStatus::default());
+            next_action(&target, Some(&crate::testing::cluster("size: 1")), &observed, None)
+        };
+        let waits = |seen: PodSeen| match decide(pod(seen)) {
+            NextAction::WaitForPods { message, is_passing } => (message, is_passing),
+            other => panic!("{other:?}"),
+        };
+        let earlier = || PodSeen { job_uid: Some("earlier".into()), ..PodSeen::default() };
+        let (message, is_passing) = waits(PodSeen { deleting: true, ..earlier() });
+        assert!(is_passing && message.contains("mc-0-abcde") && message.contains("node n1"), "{message}");
+        let (message, is_passing) = waits(PodSeen { deleting: true, lost: true, ..earlier() });
+        assert!(!is_passing && message.contains("only if the machine is off"), "{message}");
+        assert!(message.find("out-of-service") < message.find("kubectl delete node"), "{message}");
+        let (_, is_passing) = waits(PodSeen::default());
+        assert!(!is_passing, "an orphan is deleted by nobody");
+        let ended = decide(PodSeen { ended: true, ..earlier() });
+        assert!(matches!(ended, NextAction::Create { .. }), "{ended:?}");
     }
 
     /// Its own Job is not an earlier MiniCluster's.

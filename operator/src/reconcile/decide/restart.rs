@@ -140,12 +140,21 @@ pub fn describe_loss(lost: &LostPod) -> String {
     format!("{whose}, {}{node}, was lost ({}{words})", lost.name, lost.reason)
 }
 
-/// Describes the cause of a job that failed because a follower was lost.
-pub fn describe_lost_follower(lost: Option<&LostPod>) -> String {
-    match lost {
-        Some(lost) => format!("{} while the job ran on it", describe_loss(lost)),
-        None => "a follower was lost while the job ran on it".to_owned(),
+/// Describes the cause of a job that failed because a follower was lost, by what is known of its pod, or by the lead's word.
+pub fn describe_lost_follower(lost: Option<&LostPod>, pods: &[&PodSeen]) -> String {
+    if let Some(lost) = lost {
+        return format!("{} while the job ran on it", describe_loss(lost));
     }
+    let mut followers = pods.iter().filter(|pod| pod.index > 0 && pod.lost);
+    if let Some((pod, node)) = followers.find_map(|pod| Some((pod, pod.node.as_deref()?))) {
+        let (index, name) = (pod.index, &pod.name);
+        return format!(
+            "the pod of index {index}, {name}, is on node {node}, which has stopped responding while the job ran on it"
+        );
+    }
+    let lead = pods.iter().filter(|pod| pod.index == 0).find_map(|pod| pod.exit.as_ref());
+    let words = lead.filter(|exit| !exit.message.is_empty()).map(|exit| format!(": {}", exit.message));
+    format!("a follower was lost while the job ran on it{}", words.unwrap_or_default())
 }
 
 /// Decides what to do with the Job as a whole.
@@ -180,6 +189,10 @@ fn decide_without_job(observation: &Observation) -> Decision {
     }
     let last = last.filter(|last| last.uid == uid);
     let leads = leads(observation);
+    let was_seen = observation.last_job.is_some_and(|last| last.uid == uid);
+    if !was_seen && leads.is_empty() {
+        return Decision::Ended { reason: JOB_DELETED.into(), message: DELETED_UNSEEN.into() };
+    }
     if last.is_some_and(JobSeen::has_succeeded) || leads.iter().any(|(_, end)| *end == Some(End::Succeeded)) {
         let message = "the job ended with exit code 0; the Job was deleted later".to_owned();
         return Decision::Ended { reason: "Completed".into(), message };
@@ -206,6 +219,8 @@ fn decide_without_job(observation: &Observation) -> Decision {
     )
 }
 
+/// A success is not run again.
+const DELETED_UNSEEN: &str = "the Job and its pods were deleted while no operator ran, so whether the program had ended is unknown, and it is not restarted: delete the MiniCluster and apply it again to run it";
 const MAY_HAVE_ENDED: &str =
     "an earlier pod of the lead has failed and is gone: its program may have ended by itself, so it is not restarted";
 
@@ -268,7 +283,8 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         return restart_or_end(observation, to_replace(), reason, message, Limit::Backoff);
     }
     // The Job deletes the lead when a follower has failed it.
-    let by_follower = failing.and_then(Verdict::index_of_pod).is_some_and(|index| index > 0);
+    let culprit = failing.and_then(Verdict::index_of_pod);
+    let by_follower = culprit.is_some_and(|index| index > 0);
     let may_be_lost = (is_failing && !by_follower) || replacing.is_some();
     let taken = first(|end| end == End::Taken);
     if let Some(lead) = taken
@@ -286,19 +302,22 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     // A follower was taken away and killed before it could leave in order. A lead that still seems to run may have
     // succeeded: the failing Job ends it, and then this is known.
     let killed = || observation.pods.iter().any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
-    let is_for_follower = || by_follower || killed() || lost_follower(observation, false).is_some();
+    let is_for_follower = || match culprit {
+        Some(index) => index > 0,
+        None => killed() || lost_follower(observation, false).is_some(),
+    };
     if is_failing && !has_living_lead(&leads) && is_for_follower() {
-        let message = describe_lost_follower(follower_lost(observation).as_ref());
+        let message = describe_lost_follower(follower_lost(observation).as_ref(), &observation.pods);
         return restart_or_end(observation, to_replace(), POD_LOST, message, Limit::MaxRestarts);
     }
     Decision::Continue
 }
 
 /// The decision when a follower's snippet or broker has failed. The Job fails with it, but for a code that may be the
-/// runtime's.
+/// runtime's, or if another container keeps the pod alive.
 fn when_follower_failed(observation: &Observation, to_replace: JobToReplace, follower: &PodSeen) -> Decision {
     let is_retried = !observation.on_failure && follower.exit.as_ref().is_some_and(|exit| is_retried(exit.code));
-    if to_replace.is_failing || !is_retried {
+    if to_replace.is_failing || !(is_retried || follower.kept_by.is_some()) {
         return Decision::Continue;
     }
     let code = follower.exit.as_ref().map(|exit| format!(" with exit code {}", exit.code)).unwrap_or_default();
@@ -347,7 +366,8 @@ fn when_lead_ended(
     if let Some(lost) = lost_to(observation, lead, end)
         && observation.status.max_restarts_used < observation.max_restarts
     {
-        return restart_or_end(observation, to_replace, POD_LOST, describe_lost_follower(lost), Limit::MaxRestarts);
+        let message = describe_lost_follower(lost, &observation.pods);
+        return restart_or_end(observation, to_replace, POD_LOST, message, Limit::MaxRestarts);
     }
     // Mostly the Job fails by itself. But it ignores a pod that was also disrupted, and it retries one exit code of a lead
     // that is not labelled yet.

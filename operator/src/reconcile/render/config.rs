@@ -21,6 +21,10 @@ pub(super) fn config_map(
     if let Some(maximum) = facts.maximum_size {
         spec.max_size = (maximum != spec.size).then_some(maximum);
     }
+    // Only a user's own true is written out: it says more than the default (`post` is strict as well).
+    if spec.logging.strict.is_none() && !options.strict_snippets {
+        spec.logging.strict = Some(false);
+    }
     if let Some(restful) = &mut spec.runner.restful {
         restful.repository.clone_from(&options.restful_repository);
     }

@@ -7,7 +7,10 @@ use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::jiff::Timestamp;
 
 use super::outcome::Outcome;
-use super::{ARCHIVE_SAVED, CHANGED_TOO_LATE, Facts, Inputs, VIEW_MOUNTED, VOLUMES_VALID, Verdict, rfc3339, short};
+use super::{
+    ARCHIVE_SAVED, CHANGED_TOO_LATE, Facts, Inputs, POST_SUCCEEDED, VIEW_MOUNTED, VOLUMES_VALID, Verdict, post,
+    rfc3339, short,
+};
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
@@ -115,6 +118,7 @@ pub(super) fn conditions(inputs: &Inputs, facts: &Facts, outcome: &Outcome) -> V
         .into_iter()
         .chain(volumes(inputs))
         .chain(archive(inputs, facts))
+        .chain(post(inputs, facts))
         .chain(reconciling)
         .chain(stalled);
     statements.into_iter().chain(optional).map(|statement| stamped(inputs, statement)).collect()
@@ -289,6 +293,22 @@ fn archive(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
         Some(_) => say(true, "Saved", format!("the state of Flux was saved to {path}")),
         None => not_saved(&format!("the lead exited with {} without reporting whether it saved", exit.code)),
     }
+}
+
+/// Whether `post` has succeeded, once a pod has reported it. It is no part of the job's result.
+fn post(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
+    let Verdict::Valid(cluster) = inputs.verdict else { return None };
+    cluster.runner.snippets.post.as_ref()?;
+    if let Some(failure) = post::failure(inputs) {
+        return Some(Statement::new(POST_SUCCEEDED, false, "PostFailed", failure));
+    }
+    let before = super::condition(inputs.previous, POST_SUCCEEDED);
+    if let Some(before) = before.filter(|_| facts.lead.is_none_or(|lead| lead.exit.is_none())) {
+        return Some(Statement::new(POST_SUCCEEDED, before.status == "True", &before.reason, before.message.clone()));
+    }
+    let lead = facts.lead?.exit.as_ref()?.said.as_ref()?;
+    let has_run = lead.by == Ender::Program && lead.program_code.is_some();
+    has_run.then(|| Statement::new(POST_SUCCEEDED, true, "PostCompleted", "post ended with exit code 0"))
 }
 
 fn shared(disk: &DiskSeen) -> Option<String> {

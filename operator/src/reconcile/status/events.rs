@@ -3,7 +3,10 @@
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use kube::runtime::events::{Event, EventType};
 
-use crate::reconcile::status::{ARCHIVE_SAVED, OPERATOR_PANICKED, VIEW_MOUNTED, VOLUMES_VALID, condition};
+use crate::reconcile::status::outcome::SIDECAR_STILL_RUNS;
+use crate::reconcile::status::{
+    ARCHIVE_SAVED, OPERATOR_PANICKED, POST_SUCCEEDED, VIEW_MOUNTED, VOLUMES_VALID, condition,
+};
 
 /// Longest note of an event; the API server's limit is 1 KiB.
 const NOTE_MAX: usize = 1000;
@@ -54,6 +57,12 @@ pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Even
     }
     if let Some(archive) = turned(ARCHIVE_SAVED, "False") {
         say(EventType::Warning, "ArchiveNotSaved", &archive.message, "Save");
+    }
+    if let Some(finished) = turned("JobFinished", "True").filter(|finished| finished.reason == SIDECAR_STILL_RUNS) {
+        say(EventType::Warning, SIDECAR_STILL_RUNS, &finished.message, "Run");
+    }
+    if let Some(post) = turned(POST_SUCCEEDED, "False") {
+        say(EventType::Warning, "PostFailed", &post.message, "Run");
     }
     if let Some(failed) = turned("Failed", "True") {
         // The event may have been written while the other pods were ending.

@@ -8,7 +8,13 @@ use super::{Facts, Inputs, Verdict};
 use crate::observe::pod::{Exit, FailedInit, PodSeen, Pull, Trouble};
 use crate::observe::pod_end::{self, End, end_of};
 use crate::observe::workload::QUEUED;
+use crate::reconcile::decide::remaining;
 use crate::reconcile::decide::restart::{self, Observation};
+
+/// The reason if a container that is not ours keeps a pod alive.
+pub(super) const SIDECAR_STILL_RUNS: &str = "SidecarStillRuns";
+/// The reason if a node has stopped responding.
+const NODE_LOST: &str = "NodeLost";
 
 /// Reason and message of the status; empty if nothing is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,19 +33,21 @@ impl Outcome {
 
 pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
     if let Some(restart) = starting_anew(inputs) {
-        let message = format!(
-            "restarting once the pods of the earlier Job are gone ({} restarts so far): {}",
-            inputs.previous.restart_count, restart.message
-        );
-        return Outcome::new(restart.reason.clone(), message);
+        return restarting(inputs, restart);
     }
     if let Some(job) = inputs.job {
         if job.complete.is_some() {
-            return Outcome::new("Completed", "the job ended with exit code 0");
+            let message = "the job ended with exit code 0";
+            return match kept_alive(inputs) {
+                Some(words) => Outcome::new(SIDECAR_STILL_RUNS, format!("{message}; {words}")),
+                None => Outcome::new("Completed", message),
+            };
         }
         // The cause of a failure is reported at once, while the other pods end.
         if let Some(failed) = job.failed.as_ref().or(job.failing.as_ref()) {
-            return failure(inputs, &failed.reason, &failed.message);
+            let failure = failure(inputs, &failed.reason, &failed.message);
+            let words = kept_alive(inputs).map(|words| format!("; {words}")).unwrap_or_default();
+            return Outcome { message: failure.message.clone() + &words, ..failure };
         }
     }
     if let Verdict::Invalid(problems) = inputs.verdict {
@@ -63,7 +71,17 @@ pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
     }
     let warning = || inputs.warning.filter(|warning| !facts.is_ready() && warning.reason != QUEUED);
     let warned = || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
-    trouble(inputs, facts).or_else(|| fallen(inputs, facts)).or_else(warned).unwrap_or_default()
+    let trouble = below_quorum(inputs, facts).or_else(|| trouble(inputs, facts));
+    trouble.or_else(|| fallen(inputs, facts)).or_else(warned).unwrap_or_default()
+}
+
+/// Which container that is not ours keeps a pod alive after its program has ended, and what helps.
+fn kept_alive(inputs: &Inputs) -> Option<String> {
+    let (pod, container) = inputs.pods.iter().find_map(|pod| Some((pod, pod.kept_by.as_deref()?)))?;
+    Some(format!(
+        "container {container}, which is not the MiniCluster's, still runs in pod {} and keeps it: delete the MiniCluster to stop it, and switch its injection off or let it be injected as a native sidecar",
+        pod.name
+    ))
 }
 
 /// The outcome of a Job that waits in a queue, with Kueue's reason once it was read.
@@ -92,11 +110,13 @@ fn lost(inputs: &Inputs) -> Option<Outcome> {
         count => format!(" ({count} more pods are lost)"),
     };
     let node = first.node.as_deref().unwrap_or("unknown");
+    let evicted = if first.deleting { "; Kubernetes has evicted it" } else { "" };
     Some(Outcome::new(
-        "NodeLost",
+        NODE_LOST,
         format!(
-            "pod {} is on node {node}, which has stopped responding: whether it runs is unknown{others}; Kubernetes evicts it after 5 minutes, and it is replaced once the node is back or deleted (kubectl delete node {node})",
-            first.name
+            "pod {} is on node {node}, which has stopped responding{others}{evicted}. {}",
+            first.name,
+            remaining::lost_node_remedy(node)
         ),
     ))
 }
@@ -105,6 +125,39 @@ fn lost(inputs: &Inputs) -> Option<Outcome> {
 fn starting_anew<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
     let job = inputs.job?;
     inputs.previous.restarts.iter().rev().find(|restart| restart.job_uid.as_deref() == Some(&job.uid))
+}
+
+/// The outcome while the pods of the Job that was given up have to go.
+fn restarting(inputs: &Inputs, restart: &Restart) -> Outcome {
+    let mut living: Vec<&PodSeen> = inputs.pods.iter().copied().filter(|pod| !pod.ended).collect();
+    living.sort_by_key(|pod| (!pod.lost, pod.index));
+    let pods = remaining::describe(&living).map(|pods| format!("; {pods}")).unwrap_or_default();
+    let message = format!(
+        "restarting once the pods of the earlier Job are gone ({} restarts so far): {}{pods}",
+        inputs.previous.restart_count, restart.message
+    );
+    // It waits for a person.
+    let waits_for_node = living.first().is_some_and(|pod| pod.lost);
+    Outcome::new(if waits_for_node { NODE_LOST } else { restart.reason.as_str() }, message)
+}
+
+/// The outcome if fewer pods are wanted than the brokers wait for before the command starts. That number is fixed in the
+/// pods: the size at the Job's creation, or `minSize`.
+fn below_quorum(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
+    let Verdict::Valid(cluster) = inputs.verdict else { return None };
+    let (field, quorum) = match cluster.min_size {
+        Some(size) => ("minSize", size),
+        None => ("the size when it was created", inputs.job?.initial_size?),
+    };
+    let has_begun = super::has_been_ready(inputs.previous) || facts.is_ready();
+    if has_begun || facts.wanted >= quorum {
+        return None;
+    }
+    let message = format!(
+        "spec.size: is {}, but the command starts only when {quorum} brokers are online ({field}): scale to {quorum}, or recreate the MiniCluster with this size or with a minSize",
+        facts.wanted
+    );
+    Some(Outcome::new("SizeBelowQuorum", message))
 }
 
 /// The outcome if a pod keeps the cluster from starting.
@@ -213,7 +266,8 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
         let lost = restart::lost_to(&observation, lead, *end)?;
         let code = lead.exit.as_ref().map(|exit| format!("; the lead ended with exit code {}", exit.code));
         let limit = format!("no restart left: maxRestarts is {max_restarts}");
-        let message = format!("{}{}; {limit}", restart::describe_lost_follower(lost), code.unwrap_or_default());
+        let message =
+            format!("{}{}; {limit}", restart::describe_lost_follower(lost, &inputs.pods), code.unwrap_or_default());
         let index = Some(lost.map_or(0, |lost| lost.index));
         return Some(Outcome { index, ..Outcome::new(restart::POD_LOST, message) });
     }
@@ -227,7 +281,7 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
         && let Some(lost) = restart::follower_lost(&observation)
     {
         let limit = format!("no restart left: maxRestarts is {max_restarts}");
-        let message = format!("{}; {limit}", restart::describe_lost_follower(Some(&lost)));
+        let message = format!("{}; {limit}", restart::describe_lost_follower(Some(&lost), &inputs.pods));
         return Some(Outcome { index: Some(lost.index), ..Outcome::new(restart::POD_LOST, message) });
     }
     let what = match taken.or(remembered) {
@@ -240,7 +294,8 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
 }
 
 fn has_failed(pod: &PodSeen) -> bool {
-    pod.ended && (pod.trouble.is_some() || pod.exit.as_ref().is_some_and(|exit| exit.code != 0))
+    let has_ended = pod.ended || pod.kept_by.is_some();
+    has_ended && (pod.trouble.is_some() || pod.exit.as_ref().is_some_and(|exit| exit.code != 0))
 }
 
 fn ended_at(pod: &PodSeen) -> Option<k8s_openapi::jiff::Timestamp> {
@@ -248,11 +303,16 @@ fn ended_at(pod: &PodSeen) -> Option<k8s_openapi::jiff::Timestamp> {
     pod.exit.as_ref().and_then(|exit| exit.at).or(init)
 }
 
-fn of_pod(pod: &PodSeen) -> Outcome {
-    let place = match pod.index {
+/// A pod in messages.
+pub(super) fn place_of(pod: &PodSeen) -> String {
+    match pod.index {
         0 => "the lead (index 0)".to_owned(),
         index => format!("the pod of index {index}"),
-    };
+    }
+}
+
+fn of_pod(pod: &PodSeen) -> Outcome {
+    let place = place_of(pod);
     if pod.unseen_end().is_some() {
         let lost = pod_end::loss(pod);
         return Outcome::new(lost.reason.clone(), restart::describe_loss(&lost));
@@ -306,7 +366,6 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
 /// The outcome from the agent's termination message, unless the program alone ended.
 fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
     let words = if said.message.is_empty() { String::new() } else { format!(": {}", said.message) };
-    let before = said.program_code.filter(|code| *code != 0);
     match said.by {
         Ender::Agent => {
             let reason = said.category.map_or_else(|| "AgentFailed".to_owned(), |category| pascal(category.name()));
@@ -314,15 +373,13 @@ fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
         }
         Ender::Snippet => {
             let name = said.snippet.as_deref().unwrap_or("of the container");
-            let of_snippet = format!("snippet {name} ended with exit code {}{words}", said.code);
-            Some(match before {
-                // Both are reported, the program's first.
-                Some(code) => Outcome::new(
-                    "NonZeroExitCode",
-                    format!("the program of {place} ended with exit code {code}; after it, {of_snippet}"),
-                ),
-                None => Outcome::new("SnippetFailed", format!("{of_snippet} in {place}")),
-            })
+            let error = match said.snippet_error.as_str() {
+                "" => String::new(),
+                error => format!(": {error}"),
+            };
+            let remedy = if said.message.is_empty() { String::new() } else { format!(". {}", said.message) };
+            let told = format!("the snippet {name} of {place} ended with exit code {}{error}{remedy}", said.code);
+            Some(Outcome::new("SnippetFailed", told))
         }
         Ender::Stop => {
             Some(Outcome::new("Stopped", format!("{place} was stopped before its program had ended{words}")))

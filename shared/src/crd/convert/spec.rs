@@ -113,7 +113,8 @@ fn restful_to_v1alpha1(spec: &mut Block) {
 /// Whether the cluster's own lead has no command, script, or other task: v1alpha1 then serves the Flux RESTful API.
 pub(super) fn has_nothing_else_to_run(spec: &Block) -> bool {
     let flux = object(spec, "flux");
-    let lead_of = |block: Option<&Block>| block.is_some_and(|block| !is_missing(block, "leadBroker"));
+    let names_a_lead = |lead: &Block| ["address", "name", "hostlist"].iter().any(|field| has_text(lead, field));
+    let lead_of = |block: Option<&Block>| block.and_then(|block| object(block, "leadBroker")).is_some_and(names_a_lead);
     let lead_is_elsewhere = lead_of(flux) || lead_of(flux.and_then(|flux| object(flux, "bursting")));
     let idle = |runner: &Block| {
         let script = object(runner, "commands").is_some_and(|commands| has_text(commands, "script"));
@@ -175,12 +176,12 @@ fn runner(spec: &mut Block) -> Option<&mut Block> {
     spec.get_mut("containers")?.get_mut(index)?.as_object_mut()
 }
 
-/// The container that runs Flux: the only one, unless it says no; of several the one that says so.
+/// The container that runs Flux: the only one, or of several the one that says so.
 pub(super) fn runner_index(spec: &Block) -> Option<usize> {
     let containers = spec.get("containers")?.as_array()?;
     let says = |container: &Value| container.get("runFlux").and_then(Value::as_bool);
     match containers.as_slice() {
-        [only] => (says(only) != Some(false)).then_some(0),
+        [_] => Some(0),
         several => several.iter().position(|container| says(container) == Some(true)),
     }
 }

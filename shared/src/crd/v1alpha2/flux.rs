@@ -77,7 +77,7 @@ block! {
         #[serde(default = "connect_timeout")]
         pub connect_timeout: String,
         /// How long a follower's broker keeps running without a heartbeat from the lead, such as 60s; 0: no limit. Default:
-        /// Flux's own, 5m. A lost pod is noticed sooner, by its closed connections.
+        /// Flux's own, 5m. The operator ends the pods of a lost lead sooner.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub heartbeat_timeout: Option<String>,
         /// Seconds a follower waits for its parent broker at the start before it exits. Default: never.
@@ -262,6 +262,15 @@ block! {
         /// Alias of bursting.hostlist, for existing manifests.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub hostlist: Option<String>,
+    }
+}
+
+impl LeadBroker {
+    /// Whether it names a broker or hosts: a typed client writes the block with empty fields.
+    pub(crate) fn is_given(&self) -> bool {
+        let is_text = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.trim().is_empty());
+        let is_default = self.size.is_none_or(|size| size == 0) && [0, broker_port()].contains(&self.port);
+        is_text(&self.name) || is_text(&self.address) || is_text(&self.hostlist) || !is_default
     }
 }
 

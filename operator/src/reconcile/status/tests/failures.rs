@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::observe::pod_end::{End, end_of};
+use crate::reconcile::status::POST_SUCCEEDED;
 
 #[test]
 fn a_node_that_stops_answering_is_named_and_its_pods_are_not_ready() {
@@ -39,6 +40,8 @@ fn a_node_that_stops_answering_is_named_and_its_pods_are_not_ready() {
         assert_eq!(status.reason.as_deref(), Some("NodeLost"));
         let message = status.message.clone().unwrap();
         assert!(message.contains("mc-0-x") && message.contains("node node-7"), "{message}");
+        assert!(message.contains("only if the machine is off") && !message.contains("5 minutes"), "{message}");
+        assert_eq!(message.contains("has evicted it"), going, "{message}");
         assert_eq!(condition(&status, "JobRunning").unwrap().status, "Unknown");
         assert_eq!(status.phase.as_deref(), Some("Running"), "as far as anybody knows");
         assert!(events::events(&observation.previous, &status).iter().any(|event| event.reason == "NodeLost"));
@@ -139,14 +142,32 @@ fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
             vec![said(
                 0,
                 Termination {
-                    program_code: Some(7),
-                    snippet: Some("post".into()),
+                    snippet: Some("pre".into()),
+                    snippet_code: Some(3),
+                    snippet_error: "cat: /x: No such file or directory".into(),
+                    message: "To continue after a command that fails, set logging.strict: false.".into(),
                     ..Termination::new(Ender::Snippet, 3)
                 },
             )],
             Some(0),
+            "SnippetFailed",
+            "the snippet pre of the lead (index 0) ended with exit code 3: cat: /x: No such file or directory. To \
+             continue after a command that fails, set logging.strict: false.",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![said(
+                0,
+                Termination {
+                    program_code: Some(7),
+                    snippet: Some("post".into()),
+                    snippet_code: Some(3),
+                    ..Termination::new(Ender::Program, 7)
+                },
+            )],
+            Some(0),
             "NonZeroExitCode",
-            "the program of the lead (index 0) ended with exit code 7; after it, snippet post ended with exit code 3",
+            "the lead (index 0) ended with exit code 7; post of the lead (index 0) ended with exit code 3",
         ),
     ]);
 }
@@ -281,4 +302,129 @@ fn exit_code_that_nobody_saw_is_not_told() {
     let status = observation.status();
     assert_eq!((status.exit_code, status.reason.as_deref()), (None, Some("LeadLost")), "{status:#?}");
     assert!(status.message.unwrap().contains("NodeRestarted"));
+}
+
+#[test]
+fn restart_that_waits_for_a_dead_node_names_pod_node_and_remedy() {
+    let mut observation = observation("size: 2");
+    let limit = restart::Limit::MaxRestarts;
+    let words = "a follower was lost while the job ran on it";
+    observation.previous =
+        restart::with_counted_restart(&Default::default(), "job", restart::POD_LOST, words, limit, at(NOW));
+    observation.job = Some(JobSeen { deleting: true, ..job(2) });
+    let going = PodSeen { deleting: true, node: Some("worker-2".into()), ..pod(1) };
+    observation.pods = vec![going.clone()];
+    let status = observation.status();
+    assert_eq!(status.reason.as_deref(), Some("PodLost"), "{status:#?}");
+    assert!(status.message.unwrap().contains("pod mc-1 on node worker-2 is being stopped"));
+    observation.pods = vec![PodSeen { lost: true, ..going }];
+    let status = observation.status();
+    assert_eq!(status.reason.as_deref(), Some("NodeLost"));
+    let message = status.message.unwrap();
+    for expected in [words, "mc-1", "worker-2", "only if the machine is off", "out-of-service"] {
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn lost_follower_is_named_by_its_dead_node_or_by_flux() {
+    let lead = || {
+        let word = Termination { node_failure: true, ..Termination::new(Ender::Program, 1) };
+        let mut lead = said(0, word);
+        lead.exit.as_mut().unwrap().message = "node failure on mc-1 (rank 1)".into();
+        lead
+    };
+    let message = |pods: Vec<PodSeen>| {
+        let mut observation = observation("size: 2");
+        observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", "x"), ..job(2) });
+        observation.pods = pods;
+        observation.status().message.unwrap()
+    };
+    assert!(message(vec![lead()]).contains("node failure on mc-1 (rank 1)"));
+    let lost = PodSeen { lost: true, node: Some("worker-3".into()), ..pod(1) };
+    let message = message(vec![lead(), lost]);
+    assert!(message.contains("mc-1") && message.contains("worker-3"), "{message}");
+}
+
+#[test]
+fn size_below_the_quorum_names_the_quorum() {
+    let told = |spec: &str, wanted: u32, pods: Vec<PodSeen>| {
+        let mut observation = observation(spec);
+        observation.job = Some(JobSeen { initial_size: Some(3), ..job(wanted) });
+        observation.pods = pods;
+        let status = observation.status();
+        (status.reason, status.message.unwrap_or_default())
+    };
+    let (reason, message) = told("size: 2\nmaxSize: 3", 2, vec![pod(0), pod(1)]);
+    assert_eq!(reason.as_deref(), Some("SizeBelowQuorum"), "{message}");
+    assert!(message.contains("3 brokers"), "{message}");
+    assert_eq!(told("size: 3", 3, vec![pod(0), pod(1)]).0, None);
+    assert_eq!(told("size: 2\nminSize: 2\nmaxSize: 3", 2, vec![pod(0), pod(1)]).0, None, "as it was told");
+    assert_eq!(told("size: 2\nmaxSize: 3", 2, vec![ready(0), ready(1)]).0, None, "it has begun");
+}
+
+#[test]
+fn container_that_keeps_a_pod_after_the_end_is_named() {
+    let kept = |code: i32| PodSeen { ended: false, kept_by: Some("daprd".into()), ..ended(0, code, 5) };
+    let mut observation = observation("size: 1");
+    observation.job = Some(JobSeen { complete: failed("Completed", ""), has_living_pods: true, ..job(1) });
+    observation.pods = vec![kept(0)];
+    let status = observation.status();
+    assert_eq!((status.reason.as_deref(), status.exit_code), (Some("SidecarStillRuns"), Some(0)), "{status:#?}");
+    assert!(is(&status, "Complete") && status.message.as_ref().unwrap().contains("container daprd"));
+    let none = MiniClusterStatus::default();
+    assert!(events::events(&none, &status).iter().any(|event| event.reason == "SidecarStillRuns"));
+    observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", ""), has_living_pods: true, ..job(1) });
+    observation.pods = vec![kept(7)];
+    let status = observation.status();
+    assert_eq!((status.reason.as_deref(), status.exit_code), (Some("NonZeroExitCode"), Some(7)), "{status:#?}");
+    assert!(status.message.unwrap().contains("container daprd"));
+}
+
+#[test]
+fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
+    let post = |mut pod: PodSeen, code: u8| {
+        let program_code = (pod.index == 0).then_some(0);
+        let exit = pod.exit.as_mut().unwrap();
+        exit.said = Some(Termination {
+            program_code,
+            snippet: (code != 0).then(|| "post".to_owned()),
+            snippet_code: (code != 0).then_some(code),
+            snippet_error: if code == 0 { String::new() } else { "cat: /tmp/out: No such file or directory".into() },
+            ..Termination::new(Ender::Program, 0)
+        });
+        pod
+    };
+    let container = "containers: [{image: app, command: 'true', commands: {post: cat /tmp/out}}]";
+    let told = |codes: [u8; 3], spec: &str| {
+        let mut observation = observation(&format!("size: 3\n{spec}"));
+        observation.job = Some(job(3));
+        observation.pods = vec![ready(0), ready(1), ready(2)];
+        let running = observation.status();
+        assert_eq!(condition(&running, POST_SUCCEEDED), None, "nobody knows yet");
+        let complete = failed("SuccessPolicy", "");
+        observation.job = Some(JobSeen { complete: complete.clone(), ..job(3) });
+        observation.pods = codes.iter().zip(0..).map(|(code, index)| post(ended(index, 0, 5), *code)).collect();
+        observation.previous = running.clone();
+        let after = observation.status();
+        assert_eq!((after.exit_code, is(&after, "Complete")), (Some(0), true));
+        let events = events::events(&running, &after);
+        let found = condition(&after, POST_SUCCEEDED).map(|it| (it.status.clone(), it.message.clone()));
+        let warned = events.iter().filter(|event| event.reason == "PostFailed").count();
+        assert_eq!(warned, usize::from(found.as_ref().is_some_and(|(status, _)| status == "False")));
+        observation.previous = after.clone();
+        observation.pods.clear();
+        let later = observation.status();
+        assert_eq!(condition(&later, POST_SUCCEEDED), condition(&after, POST_SUCCEEDED), "when the pods are gone");
+        assert_eq!(later.message, after.message);
+        (found, after.message.unwrap())
+    };
+    let text = |status: &str, message: &str| Some((status.to_owned(), message.to_owned()));
+    let succeeded = "the job ended with exit code 0";
+    assert_eq!(told([0, 0, 0], container), (text("True", "post ended with exit code 0"), succeeded.to_owned()));
+    assert_eq!(told([0, 0, 0], ""), (None, succeeded.to_owned()));
+    let one = "post of the pod of index 1 ended with exit code 2: cat: /tmp/out: No such file or directory";
+    assert_eq!(told([0, 2, 0], container), (text("False", one), format!("{succeeded}; {one}")));
+    let both = format!("{one} (and 1 more pod)");
+    assert_eq!(told([0, 2, 1], container), (text("False", &both), format!("{succeeded}; {both}")));
 }

@@ -162,3 +162,39 @@ fn success_that_the_runtime_did_not_see_completes() {
     let follower = Seen::of(failing("mc-1-abcde"), vec![lead(), ended(1, by(Ender::Snippet, 3))]);
     assert!(follower.ending().failed.is_some(), "a follower's own failure stays one");
 }
+
+#[test]
+fn end_of_a_lead_that_another_container_keeps_is_the_end() {
+    let kept = |code: u8| PodSeen { ended: false, kept_by: Some("aaa".into()), ..ended(0, by(Ender::Program, code)) };
+    let succeeded = Seen::of(job(), vec![PodSeen { succeeded: true, ..kept(0) }, pod(1)]);
+    assert!(succeeded.ending().complete.is_some() && succeeded.decision() == Decision::Continue);
+    let failed = Seen::of(job(), vec![kept(7), pod(1)]);
+    assert!(failed.ending().failed.is_some() && failed.decision() == Decision::Continue, "its pod stays for its log");
+    let follower = PodSeen { index: 1, ..kept(3) };
+    let seen = Seen::of(job(), vec![pod(0), follower]);
+    assert!(matches!(seen.decision(), Decision::Fail { .. }), "the Job would not notice");
+}
+
+/// Whether it was a success is not known to anybody.
+#[test]
+fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
+    let status = MiniClusterStatus { job_uid: Some("job".into()), ..MiniClusterStatus::default() };
+    let decided = |last: Option<&JobSeen>, gone: Vec<&PodSeen>| {
+        decide(&Observation {
+            status: &status,
+            backoff_limit: 3,
+            max_restarts: 0,
+            on_failure: false,
+            job: None,
+            last_job: last,
+            pods: Vec::new(),
+            gone,
+            now: "2026-01-01T00:00:00Z".parse().unwrap(),
+        })
+    };
+    let unseen = decided(None, Vec::new());
+    assert!(matches!(&unseen, Decision::Ended { reason, .. } if reason == JOB_DELETED), "{unseen:?}");
+    let lead = pod(0);
+    assert!(matches!(decided(None, vec![&lead]), Decision::Restart { .. }), "its lead was seen running");
+    assert!(matches!(decided(Some(&job()), vec![&lead]), Decision::Restart { .. }));
+}

@@ -75,3 +75,22 @@ fn a_success_that_is_not_known_yet_is_final_though_the_job_fails_for_a_follower(
     let events = [&begin[..], &ends, &news].concat();
     assert_eq!(played(0, 1, &events).wrong, None);
 }
+
+/// The runtime was down, and nobody saw the pod before it was gone: the Job names it, and stops its followers.
+#[test]
+fn lead_that_nobody_saw_end_is_not_restarted_for_followers_that_the_job_stops() {
+    let events = [
+        Event::Operator(9),
+        Event::Controller,
+        Event::Kubelets,
+        Event::Delete(0),
+        Event::ProgramEndsUnseen(0),
+        Event::NewsOfPods,
+        Event::Controller,
+        Event::Restart(0),
+        Event::Kubelets,
+        Event::NewsOfPods,
+        Event::Operator(1),
+    ];
+    assert_eq!(played(0, 1, &events).wrong, None);
+}

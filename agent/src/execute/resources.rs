@@ -1,0 +1,145 @@
+//! R of a snippet: checked, and made Flux's.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use flux_shared::exit::Category;
+use flux_shared::hostlist;
+use serde_json::Value;
+
+use super::executor::{Executor, Flow};
+use crate::plan::{Mode, SnippetResources};
+use crate::report::failure::Failure;
+
+/// Most bytes of an R that are read: a line for each of ten thousand different nodes.
+const MOST: u64 = 16 << 20;
+const MODE: Mode = Mode(0o644);
+
+impl Executor<'_> {
+    /// Takes the R that a snippet has written, if one has.
+    pub(super) fn take_resources(&mut self, planned: &SnippetResources) -> Result<Flow, Failure> {
+        let SnippetResources { path, hosts, own, config, owner, strict } = planned;
+        let real = self.files.at(path);
+        let bytes = match read(&real) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return self.use_own(planned, own.is_some().then_some("a snippet has removed it"));
+            }
+            Err(error) => return Err(Failure::write("read", &real, &error)),
+        };
+        if own.as_ref().is_some_and(|own| own.as_bytes() == bytes) {
+            return Ok(Flow::Next);
+        }
+        match described(&bytes, hosts) {
+            Ok(what) => {
+                // For Flux's user, whatever umask or owner it was written with.
+                self.files.ensure_file(path, MODE, *owner, &bytes)?;
+                if let Some((path, text)) = config {
+                    self.files.ensure_file(path, MODE, *owner, text.as_bytes())?;
+                }
+                tracing::info!(stage = "config", "Flux uses the resources (R) that a snippet wrote to {path}: {what}");
+                Ok(Flow::Next)
+            }
+            Err(why) if *strict => {
+                let cause = format!("cannot use the R that a snippet wrote to {path}: {why}");
+                let remedy = "write it with `flux R encode --hosts=${hosts}`, or not at all";
+                Err(Failure::new(Category::SpecInvalid, cause, remedy))
+            }
+            Err(why) => self.use_own(planned, Some(&why)),
+        }
+    }
+
+    /// Flux uses the agent's R, or discovers its own.
+    fn use_own(&mut self, planned: &SnippetResources, why: Option<&str>) -> Result<Flow, Failure> {
+        let SnippetResources { path, own, config, owner, .. } = planned;
+        if let Some(own) = own {
+            self.files.ensure_file(path, MODE, *owner, own.as_bytes())?;
+        }
+        if let Some((path, _)) = config {
+            // Of an earlier start of this container.
+            let _ = std::fs::remove_file(self.files.at(path));
+        }
+        if let Some(why) = why {
+            tracing::warn!(stage = "config", "Flux uses the agent's resources (R), not those of {path}: {why}");
+        }
+        Ok(Flow::Next)
+    }
+}
+
+/// The bytes of a regular file.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MOST).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What an R says, for people; or why Flux could not use it for the instance of `hosts`, a hostlist.
+fn described(bytes: &[u8], hosts: &str) -> Result<String, String> {
+    let r: Value = match serde_json::from_slice(bytes) {
+        _ if bytes.trim_ascii().is_empty() => return Err("it is empty".into()),
+        Ok(value) => value,
+        Err(error) => return Err(format!("it is not JSON: {error}")),
+    };
+    if r["version"] != 1 {
+        return Err(format!("its version is {}, not 1", r["version"]));
+    }
+    let list = |name: &str| r["execution"][name].as_array().filter(|list| !list.is_empty());
+    let nodes = list("nodelist").ok_or("it has no execution.nodelist")?;
+    let kinds = list("R_lite").ok_or("it has no execution.R_lite")?;
+    let mut named = Vec::new();
+    for part in nodes {
+        let part = part.as_str().ok_or("a name in execution.nodelist is not a string")?;
+        named.extend(hostlist::expand(part).map_err(|why| format!("execution.nodelist: {why}"))?);
+    }
+    let mut wanted = hostlist::expand(hosts)?;
+    let count = named.len();
+    named.sort_unstable();
+    wanted.sort_unstable();
+    if named != wanted {
+        let nodes: Vec<&str> = nodes.iter().filter_map(Value::as_str).collect();
+        return Err(format!("it is for the hosts {}, and this instance has {hosts}", nodes.join(",")));
+    }
+    let children = |kind: &Value| {
+        let of = |name: &str| Some(format!("{name} {}", kind["children"][name].as_str()?));
+        ["core", "gpu"].into_iter().filter_map(of).collect::<Vec<_>>().join(" and ")
+    };
+    let kinds: Vec<String> = kinds.iter().take(3).map(children).collect();
+    Ok(format!("{count} hosts with {}", kinds.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r_of_a_snippet_is_checked_for_its_form_and_its_hosts() {
+        let r = |nodes: &str| {
+            format!(
+                r#"{{"version":1,"execution":{{"R_lite":[{{"rank":"0-1","children":{{"core":"0","gpu":"0-7"}}}}],"nodelist":[{nodes}]}}}}"#
+            )
+        };
+        let told = |text: &str| described(text.as_bytes(), "mc-[0-1]");
+        for nodes in [r#""mc-[0-1]""#, r#""mc-1","mc-0""#, r#""mc-[0,1]""#] {
+            assert_eq!(told(&r(nodes)).unwrap(), "2 hosts with core 0 and gpu 0-7", "{nodes}");
+        }
+        for (text, why) in [
+            (r(r#""mc-[0-2]""#), "it is for the hosts mc-[0-2], and this instance has mc-[0-1]"),
+            (r(r#""mc-0""#), "it is for the hosts mc-0, and this instance has mc-[0-1]"),
+            (r(r#""mc-0","mc-0","mc-1""#), "it is for the hosts mc-0,mc-0,mc-1"),
+            (r("7"), "a name in execution.nodelist is not a string"),
+            (r(""), "it has no execution.nodelist"),
+            (r#"{"version":2}"#.into(), "its version is 2, not 1"),
+            ("  \n".into(), "it is empty"),
+            ("flux: error".into(), "it is not JSON: "),
+            ("[]".into(), "its version is null, not 1"),
+        ] {
+            assert!(told(&text).unwrap_err().starts_with(why), "{text}: {:?}", told(&text));
+        }
+    }
+}

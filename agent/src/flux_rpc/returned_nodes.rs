@@ -1,0 +1,213 @@
+//! Nodes that come back after an agent has drained them (`departure`) take jobs again. The lead sees to that: whoever joins
+//! asks nobody.
+//!
+//! ```text
+//! the lead's broker runs ─ `groups.get broker.online`, a stream ─► ranks that were not there before
+//!                                └─ a moment later, for all of them ─ `resource.status` ─► drained, for our reason ─► undrained
+//! ```
+//!
+//! A node that somebody else has drained, for another reason, is left to them. So is one that is drained while it is there:
+//! it is about to leave. Drains of an earlier instance, from an archive, are undone at the start.
+#![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::{Duration, Instant};
+
+use flux_shared::hostlist;
+use serde_json::{Value, json};
+
+use super::connection::{Broker, Conversation};
+use super::departure::{REASON, REASON_BELOW};
+use crate::flux_rpc::message::{ANY, AskError, stream_request};
+use crate::wait::Backoff;
+
+/// Payload that names the group of all brokers that have joined.
+const ONLINE: &str = r#"{"name":"broker.online"}"#;
+/// Brokers that join within this time are looked at together.
+const TOGETHER: Duration = Duration::from_secs(2);
+/// Attempts to follow the group: a broker that has just started knows no groups yet.
+const TRIES: u32 = 10;
+/// Longest pause between two attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A look that fails for this long is logged: it explains why nodes may get no jobs.
+const LONG: Duration = Duration::from_secs(10);
+
+/// Undrains nodes that come back, until the broker ends; to be dropped when it shuts down.
+pub async fn undrain(broker: &Broker) {
+    let (mut returned, mut refused) = (Returned::default(), Backoff::default());
+    for _ in 0..TRIES {
+        let Ok(conversation) = Conversation::open(broker).await else { return };
+        match follow(broker, conversation, &mut returned).await {
+            Ok(AskError::Answer(_)) => refused.pause(LONGEST_PAUSE).await,
+            _ => return,
+        }
+    }
+}
+
+/// Follows the group until the broker refuses to (the answer), or has ended.
+async fn follow(broker: &Broker, mut conversation: Conversation, returned: &mut Returned) -> io::Result<AskError> {
+    conversation.send(&stream_request(ANY, "groups.get", ONLINE)).await?;
+    loop {
+        // One and the same future until it is done: an answer must not be read in part.
+        let mut answer = std::pin::pin!(conversation.receive());
+        let members = loop {
+            tokio::select! {
+                answer = &mut answer => match answer? {
+                    Ok(value) => break value,
+                    Err(refusal) => return Ok(refusal),
+                },
+                () = due(returned.look_at) => returned.look(broker).await,
+            }
+        };
+        let ranks = members["members"].as_str().and_then(hostlist::idset).unwrap_or_default();
+        returned.note(ranks.into_iter().collect(), Instant::now());
+    }
+}
+
+/// Never resolves without a time.
+async fn due(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Brokers that have joined and were not looked at yet.
+#[derive(Debug, Default)]
+struct Returned {
+    online: BTreeSet<u32>,
+    unseen: BTreeSet<u32>,
+    look_at: Option<Instant>,
+    failing_since: Option<Instant>,
+    was_logged: bool,
+}
+
+impl Returned {
+    fn note(&mut self, online: BTreeSet<u32>, now: Instant) {
+        self.unseen.extend(&online - &self.online);
+        self.online = online;
+        if !self.unseen.is_empty() {
+            self.look_at.get_or_insert(now + TOGETHER);
+        }
+    }
+
+    async fn look(&mut self, broker: &Broker) {
+        match undrain_of(broker, &self.unseen).await {
+            Ok(()) => *self = Returned { online: std::mem::take(&mut self.online), ..Returned::default() },
+            Err(why) => {
+                let since = *self.failing_since.get_or_insert_with(Instant::now);
+                if !self.was_logged && since.elapsed() >= LONG {
+                    self.was_logged = true;
+                    tracing::warn!(stage = "broker", "failed to check which nodes are drained: {why}; retrying");
+                }
+                self.look_at = Some(Instant::now() + (TOGETHER + since.elapsed()).min(LONGEST_PAUSE));
+            }
+        }
+    }
+}
+
+/// Undrains those of `ranks` that an agent has drained.
+async fn undrain_of(broker: &Broker, ranks: &BTreeSet<u32>) -> Result<(), AskError> {
+    let status = broker.ask(ANY, "resource.status", "{}").await?;
+    let ours = &drained_by_agents(&status["drain"]) & ranks;
+    if !ours.is_empty() {
+        let targets = hostlist::to_idset(&ours);
+        broker.ask(ANY, "resource.undrain", &json!({ "targets": targets }).to_string()).await?;
+        tracing::info!(stage = "broker", "undrained rank {targets}, which is back");
+    }
+    Ok(())
+}
+
+fn drained_by_agents(drained: &Value) -> BTreeSet<u32> {
+    let is_ours = |why: &Value| why["reason"].as_str().is_some_and(|why| [REASON, REASON_BELOW].contains(&why));
+    let nodes = drained.as_object().into_iter().flatten().filter(|(_, why)| is_ours(why));
+    nodes.filter_map(|(ranks, _)| hostlist::idset(ranks)).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::super::connection::peer::{Peer, answer_of, answer_with, asked};
+    use super::*;
+
+    /// The lead's broker: the stream goes to `members`, the other questions are answered by `says` and sent to `told`.
+    fn serve(
+        listener: UnixListener,
+        members: Sender<Peer>,
+        told: Sender<String>,
+        says: fn(usize, &str) -> Option<Vec<u8>>,
+    ) {
+        std::thread::spawn(move || {
+            let mut count = 0;
+            for mut peer in listener.incoming().map_while(Result::ok) {
+                peer.write_all(&[0]).unwrap();
+                let question = asked(&mut peer);
+                if question.contains("groups.get") {
+                    members.send(peer).unwrap();
+                    continue;
+                }
+                if let Some(answer) = says(count, &question) {
+                    peer.write_all(&answer).unwrap();
+                }
+                count += 1;
+                let _ = told.send(question);
+            }
+        });
+    }
+
+    fn members(ranks: &str) -> Vec<u8> {
+        answer_of(&json!({ "members": ranks }).to_string())
+    }
+
+    fn targets(question: &str) -> Option<&str> {
+        question.contains("resource.undrain").then(|| question.split('"').nth(3).unwrap())
+    }
+
+    #[test]
+    fn lead_looks_once_for_all_that_join_and_undrains_who_is_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("local");
+        let ((to_members, streams), (to_told, told)) = (channel(), channel());
+        serve(UnixListener::bind(&socket).unwrap(), to_members, to_told, |count, question| match count {
+            // The first look fails, and is repeated.
+            0 => Some(answer_with(113, "No route to host")),
+            _ if question.contains("resource.status") => Some(answer_of(
+                &json!({ "drain": { "1-2": { "reason": REASON }, "3": { "reason": "a disk is broken" } } }).to_string(),
+            )),
+            _ => Some(answer_of("{}")),
+        });
+        let lead = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(undrain(&Broker { socket, owner: None }));
+        });
+        let mut stream: Peer = streams.recv().unwrap();
+        for ranks in ["0", "0,2", "0,2-500"] {
+            stream.write_all(&members(ranks)).unwrap();
+        }
+        let questions: Vec<String> = (0..3).map(|_| told.recv().unwrap()).collect();
+        assert_eq!(questions.iter().map(|it| targets(it)).collect::<Vec<_>>(), [None, None, Some("2")]);
+        // One that leaves is drained while it is there, and undrained only once it is back.
+        for ranks in ["0-500", "0,2-500", "0-500"] {
+            stream.write_all(&members(ranks)).unwrap();
+        }
+        let questions: Vec<String> = (0..2).map(|_| told.recv().unwrap()).collect();
+        assert_eq!(questions.iter().map(|it| targets(it)).collect::<Vec<_>>(), [None, Some("1")]);
+        assert!(told.recv_timeout(2 * TOGETHER).is_err(), "nothing has changed since");
+        drop(stream);
+        lead.join().unwrap();
+    }
+
+    #[test]
+    fn drain_of_somebody_elses_is_not_undone() {
+        let drained = json!({
+            "1-2": { "timestamp": 1.0, "reason": REASON }, "3": { "timestamp": 1.0, "reason": "a disk is broken" },
+            "4": { "timestamp": 1.0, "reason": REASON_BELOW }, "5": { "timestamp": 1.0 },
+        });
+        assert_eq!(drained_by_agents(&drained), [1, 2, 4].into());
+        assert_eq!(drained_by_agents(&Value::Null), [].into());
+    }
+}

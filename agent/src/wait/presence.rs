@@ -1,0 +1,105 @@
+//! Is the parent broker still there? Asked only while an answer is of use: while a stop is held back for its sake, and
+//! where the user has bounded its silence. Otherwise Flux's own `heartbeat.timeout` ends a broker whose parent is gone.
+
+use std::time::{Duration, Instant};
+
+use super::parent::{Missing, Parent};
+
+/// One look alone proves nothing: a broker that its parent dismissed disconnects a moment before it ends.
+const SURE_AFTER: Duration = Duration::from_millis(500);
+/// The same for a host that does not answer but still has its name: packets are lost on a busy node.
+const SURE_WITHOUT_ANSWER: Duration = Duration::from_secs(10);
+/// Longest time between two looks at a parent whose silence is bounded.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// What looks at one parent have shown.
+#[derive(Debug)]
+pub struct Presence {
+    missing_since: Option<Instant>,
+    next_look: Instant,
+}
+
+impl Presence {
+    pub fn new() -> Presence {
+        Presence { missing_since: None, next_look: Instant::now() }
+    }
+
+    /// Looks once; returns what is missing as soon as that is sure.
+    pub async fn check_gone(&mut self, parent: &mut Parent) -> Option<Missing> {
+        let missing = parent.probe_known().await.err();
+        self.note(missing.is_some());
+        let sure_after = match &missing {
+            Some(Missing::Route { .. }) if !parent.is_name_gone().await => SURE_WITHOUT_ANSWER,
+            _ => SURE_AFTER,
+        };
+        missing.filter(|_| self.has_lasted(sure_after))
+    }
+
+    /// Waits until the parent has been silent for `bound`; returns what is missing. Safe to drop and call again.
+    pub async fn until_silent(&mut self, parent: &mut Parent, bound: Duration) -> Missing {
+        loop {
+            tokio::time::sleep_until(self.next_look.into()).await;
+            let missing = parent.probe_port().await.err();
+            self.note(missing.is_some());
+            self.next_look = Instant::now() + LOOK.min(bound / 2).max(SURE_AFTER);
+            if let Some(missing) = missing.filter(|_| self.has_lasted(bound)) {
+                return missing;
+            }
+        }
+    }
+
+    fn note(&mut self, is_missing: bool) {
+        self.missing_since = is_missing.then(|| self.missing_since.unwrap_or_else(Instant::now));
+    }
+
+    fn has_lasted(&self, time: Duration) -> bool {
+        self.missing_since.is_some_and(|since| since.elapsed() >= time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::path::Path;
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    /// A parent at an address that nobody else takes ports of.
+    fn parent() -> (TcpListener, Parent) {
+        let listener = TcpListener::bind("127.0.77.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        (listener, Parent::new("127.0.77.1", port, Path::new("/nonexistent")))
+    }
+
+    #[test]
+    fn parent_that_refuses_is_gone_at_the_second_look_and_one_that_answers_is_not() {
+        block_on(async {
+            let (listener, mut parent) = parent();
+            let mut presence = Presence::new();
+            assert_eq!(presence.check_gone(&mut parent).await, None);
+            drop(listener);
+            assert_eq!(presence.check_gone(&mut parent).await, None);
+            std::thread::sleep(SURE_AFTER);
+            assert!(matches!(presence.check_gone(&mut parent).await, Some(Missing::Port(_))));
+            let _back = TcpListener::bind(("127.0.77.1", parent.port)).unwrap();
+            assert_eq!(presence.check_gone(&mut parent).await, None);
+        });
+    }
+
+    #[test]
+    fn silence_is_told_after_its_bound() {
+        block_on(async {
+            let (listener, mut parent) = parent();
+            let mut presence = Presence::new();
+            let bound = Duration::from_secs(1);
+            let soon = Duration::from_secs(3);
+            assert!(tokio::time::timeout(soon, presence.until_silent(&mut parent, bound)).await.is_err());
+            drop(listener);
+            let told = tokio::time::timeout(Duration::from_secs(10), presence.until_silent(&mut parent, bound)).await;
+            assert!(matches!(told, Ok(Missing::Port(_))), "{told:?}");
+        });
+    }
+}

@@ -1,0 +1,199 @@
+//! What stands where root may change an owner: at every path of the spec, and where a job can write.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown, lchown, symlink};
+use std::path::Path;
+
+use super::{USER, container, pod};
+use crate::image::{self, AGENT, Container, Ended, Image};
+
+/// A batch, whose `logs` the agent makes writable.
+const BATCH: &str = "[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'true'}]\n";
+const JOB: &str = "[runner.program]\nmode = 'submit'\nwords = ['id', '-u']\n";
+
+/// A pod whose folder /data belongs to Flux's user, as after a job of theirs.
+fn pod_with_data(spec: &str) -> Image {
+    let image = pod(spec);
+    fs::create_dir(image.at("/data")).unwrap();
+    chown(image.at("/data"), Some(USER), Some(USER)).unwrap();
+    image
+}
+
+fn run(image: &Image, before: &str) -> Ended {
+    crate::live::forget_starts(image);
+    let mut container = container(image, &[AGENT, "run"]);
+    container.before += before;
+    image::run(&[container]).remove(0)
+}
+
+/// Owner, group and mode of what stands at a path, or of where a link leads.
+fn owners(path: &Path) -> (u32, u32, u32) {
+    let data = fs::metadata(path).unwrap();
+    (data.uid(), data.gid(), data.mode() & 0o7777)
+}
+
+/// What a job, or the pod's author, may have put at a path. `mount`: shell lines for it in the container.
+struct Obstacle {
+    name: &'static str,
+    put: fn(&Image, &str),
+    mount: &'static str,
+}
+
+const OBSTACLES: [Obstacle; 7] = [
+    Obstacle { name: "the job's link", put: |image, path| link(image, path, USER), mount: "" },
+    Obstacle { name: "root's link in the job's folder", put: |image, path| link(image, path, 0), mount: "" },
+    Obstacle {
+        name: "a dangling link",
+        put: |image, path| {
+            symlink("/etc/new", image.at(path)).unwrap();
+            lchown(image.at(path), Some(USER), Some(USER)).unwrap();
+        },
+        mount: "",
+    },
+    Obstacle {
+        name: "a hard link",
+        put: |image, path| fs::hard_link(image.at("/etc/passwd"), image.at(path)).unwrap(),
+        mount: "",
+    },
+    Obstacle {
+        name: "a pipe",
+        put: |image, path| {
+            nix::unistd::mkfifo(&image.at(path), nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
+        },
+        mount: "",
+    },
+    Obstacle {
+        name: "a mount point that is somebody's",
+        put: |image, path| fs::create_dir(image.at(path)).unwrap(),
+        mount: "mount --bind \"$root/secret\" \"$root/data/it\"\n",
+    },
+    Obstacle {
+        name: "a folder of root's that the job has moved there",
+        put: |image, path| fs::rename(image.at("/secret"), image.at(path)).unwrap(),
+        mount: "",
+    },
+];
+
+fn link(image: &Image, path: &str, uid: u32) {
+    symlink("/etc", image.at(path)).unwrap();
+    lchown(image.at(path), Some(uid), Some(uid)).unwrap();
+}
+
+#[test]
+fn what_a_job_puts_at_a_path_of_the_spec_gives_it_nothing_of_roots() {
+    for spec in [
+        format!("[runner]\nworking_dir = '/data/it'\n{JOB}"),
+        format!("[runner]\nworking_dir = '/data/it/below'\n{JOB}"),
+        format!("[runner]\nlogs = '/data/it'\n{BATCH}"),
+        format!("[runner]\nlogs = '/data/it/below'\n{BATCH}"),
+        format!("archive = '/data/it/archive.tgz'\n{JOB}"),
+    ] {
+        for Obstacle { name, put, mount } in OBSTACLES {
+            let image = pod_with_data(&spec);
+            fs::create_dir(image.at("/secret")).unwrap();
+            image.mode("/secret", 0o700);
+            chown(image.at("/secret"), Some(0), Some(7)).unwrap();
+            let inode = fs::metadata(image.at("/secret")).unwrap().ino();
+            fs::create_dir_all(image.at("/etc/below")).unwrap();
+            put(&image, "/data/it");
+            let guarded = ["/etc", "/etc/below", "/etc/group", "/root", "/"];
+            let before = guarded.map(|path| owners(&image.at(path)));
+            let ended = run(&image, mount);
+            let when = format!("{name}, {spec}: {ended:?}");
+            assert_eq!(guarded.map(|path| owners(&image.at(path))), before, "{when}");
+            assert_eq!(fs::metadata(image.at("/etc/passwd")).unwrap().uid(), 0, "{when}");
+            assert!(!image.at("/etc/new").exists() && !image.at("/etc/archive.tgz").exists(), "{when}");
+            let at = |path: &str| fs::symlink_metadata(image.at(path)).ok().filter(|data| data.ino() == inode);
+            let secret = at("/secret").or_else(|| at("/data/it")).unwrap();
+            assert_eq!((secret.uid(), secret.mode() & 0o7777), (0, 0o700), "{when}");
+        }
+    }
+}
+
+#[test]
+fn system_directories_stay_roots_and_the_job_runs_with_a_warning() {
+    for path in ["/", "/etc", "/usr/bin", "/root", "/run", "/data/../etc"] {
+        for field in [format!("working_dir = '{path}'\n{JOB}"), format!("logs = '{path}'\n{BATCH}")] {
+            let image = pod_with_data(&format!("[runner]\n{field}"));
+            fs::create_dir_all(image.at("/run")).unwrap();
+            let before = owners(&image.at(path));
+            let ended = run(&image, "");
+            assert_eq!(owners(&image.at(path)), before, "{path}: {ended:?}");
+            let told = format!("cannot write to {path}, a folder or volume: ");
+            assert!(ended.stderr.contains(&told), "{path}: {ended:?}");
+            assert!(ended.stderr.contains("is one of the system's directories"), "{path}: {ended:?}");
+            assert!(ended.stderr.contains("runFluxAsRoot") && ended.stderr.contains("another workingDir"), "{ended:?}");
+            assert!(!field.contains(JOB) || ended.code == 0, "{path}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn working_dir_of_the_image_or_a_new_volume_becomes_theirs_and_its_contents_stay() {
+    let script = "[runner.program]\nmode = 'submit'\nwords = ['sh', '-c', 'echo x >/work/made']\n";
+    for mount in ["", "mount --bind \"$root/volume\" \"$root/work\"\n"] {
+        let image = pod(&format!("[runner]\nworking_dir = '/work'\n{script}"));
+        for folder in ["/work", "/volume"] {
+            image.file(&format!("{folder}/input"), 0o644, "x");
+        }
+        let ended = run(&image, mount);
+        assert_eq!(ended.code, 0, "{ended:?}");
+        let folder = if mount.is_empty() { "/work" } else { "/volume" };
+        assert_eq!(owners(&image.at(folder)), (USER, USER, 0o755));
+        assert_eq!(owners(&image.at(&format!("{folder}/input"))), (0, 0, 0o644));
+        assert_eq!(fs::metadata(image.at(&format!("{folder}/made"))).unwrap().uid(), USER);
+    }
+}
+
+/// A container with these capabilities alone.
+fn with_capabilities<'a>(image: &'a Image, names: &str) -> Container<'a> {
+    let mut container = container(image, &[AGENT, "run"]);
+    // One is for chroot, which stands between.
+    container.outside = ["setpriv", &format!("--bounding-set=-all,+sys_chroot,{names}")].map(str::to_owned).into();
+    container
+}
+
+#[test]
+fn user_of_flux_needs_five_capabilities_and_the_message_names_them() {
+    let spec = format!("archive = '/data/archive.tgz'\n[runner]\nlogs = '/data/out'\n{BATCH}");
+    let pod = || {
+        let image = pod_with_data(&spec);
+        image.mode("/data", 0o700);
+        image.hosts("mc", "flux-service", 1);
+        image.certificate((0, 0));
+        image
+    };
+    let image = pod();
+    let ended = image::run(&[with_capabilities(&image, "+setuid,+setgid,+chown,+dac_override,+kill")]).remove(0);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    for path in ["/data/out", "/data/archive.tgz", "/mnt/flux/config/curve/curve.cert"] {
+        assert_eq!(fs::metadata(image.at(path)).unwrap().uid(), USER, "{path}");
+    }
+    for (names, lacks) in
+        [("+setuid,+setgid,+dac_override,+kill", "CHOWN"), ("+setuid,+setgid,+chown,+kill", "DAC_OVERRIDE")]
+    {
+        let image = pod();
+        let ended = image::run(&[with_capabilities(&image, names)]).remove(0);
+        assert_eq!(ended.code, 244, "{ended:?}");
+        assert!(ended.stderr.contains(&format!("lacks the capability {lacks}")), "{ended:?}");
+        assert!(ended.stderr.contains("SETUID, SETGID, CHOWN, DAC_OVERRIDE and KILL"), "{ended:?}");
+    }
+}
+
+/// Where root may not write, as on an export that maps it to nobody.
+#[test]
+fn what_is_missing_where_root_may_not_write_is_created_by_its_owner() {
+    let spec = format!("archive = '/data/saved/archive.tgz'\n[runner]\nlogs = '/data/deep/out'\n{BATCH}");
+    let image = pod_with_data(&spec);
+    image.mode("/data", 0o700);
+    chown(image.at("/mnt/flux"), Some(0), Some(0)).unwrap();
+    let mut container = container(&image, &[AGENT, "run"]);
+    container.outside = ["setpriv", "--bounding-set=-dac_override,-fowner"].map(str::to_owned).into();
+    let ended = image::run(&[container]).remove(0);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    for path in ["/data/deep", "/data/deep/out", "/data/saved/archive.tgz"] {
+        let data = fs::metadata(image.at(path)).unwrap();
+        assert_eq!((data.uid(), data.gid()), (USER, USER), "{path}");
+    }
+    assert_eq!(owners(&image.at("/data/deep/out")).2, 0o755);
+}

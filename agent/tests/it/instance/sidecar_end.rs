@@ -1,0 +1,68 @@
+//! A sidecar after the end of Flux: it may finish, unless it is a server.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::image::{AGENT, Container, Image};
+use crate::instance::submit;
+use crate::live::{Network, Running, eventually, gate, pod_image, run_words};
+
+const UNTIL_GO: &str = "while [ ! -e /tmp/go ]; do sleep 0.02; done";
+
+/// The pod's image, its sidecar, and the lead.
+fn pod(sidecar: &str) -> (Image, Running, Running) {
+    let report = "until [ -e /tmp/report ]; do sleep 0.02; done; echo REPORT complete";
+    let side = format!("[sidecars.monitor]\n{sidecar}command = 'echo collecting; {report}'\npost = 'echo posted'\n");
+    let image = pod_image(&format!("{}{side}", submit(UNTIL_GO)), 1);
+    let network = Network::new();
+    let lead = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &network);
+    let beside = Running::pod(&Container::new(&image, "mc-0", &[AGENT, "sidecar", "monitor"]), &network);
+    beside.says("collecting\n");
+    (image, beside, lead)
+}
+
+#[test]
+fn sidecar_reports_after_flux_has_ended() {
+    let (image, beside, lead) = pod("");
+    fs::write(gate(&image, "go"), "").unwrap();
+    assert_eq!(lead.end().code, 0);
+    beside.signal(15);
+    eventually("the stop is held back", || beside.stderr().contains("s to end by itself").then_some(()));
+    fs::write(gate(&image, "report"), "").unwrap();
+    let ended = beside.end();
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "collecting\nREPORT complete\nposted\n"), "{}", ended.stderr);
+}
+
+#[test]
+fn sidecar_that_does_not_finish_is_stopped_in_time() {
+    let (image, beside, lead) = pod("");
+    fs::write(gate(&image, "go"), "").unwrap();
+    assert_eq!(lead.end().code, 0);
+    let begin = Instant::now();
+    beside.signal(15);
+    let ended = beside.end();
+    assert_eq!(ended.code, 143, "{}", ended.stderr);
+    assert!(
+        begin.elapsed() > Duration::from_secs(2) && begin.elapsed() < Duration::from_secs(25),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[test]
+fn server_and_sidecar_of_a_stopped_pod_end_at_once() {
+    let (image, server, lead) = pod("serves = true\n");
+    fs::write(gate(&image, "go"), "").unwrap();
+    assert_eq!(lead.end().code, 0);
+    server.signal(15);
+    let ended = server.end();
+    assert_eq!(ended.code, 143);
+    assert!(!ended.stderr.contains("to end by itself"), "{}", ended.stderr);
+
+    let (_image, beside, lead) = pod("");
+    lead.signal(15);
+    lead.end();
+    beside.signal(15);
+    let ended = beside.end();
+    assert!(ended.code == 143 && !ended.stderr.contains("to end by itself"), "{}", ended.stderr);
+}

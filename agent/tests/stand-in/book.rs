@@ -1,0 +1,41 @@
+//! What the lead's broker knows of the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use super::message;
+
+/// What the lead knows of the others.
+#[derive(Default)]
+pub struct Book {
+    pub online: BTreeSet<u32>,
+    /// With the reasons.
+    pub drained: BTreeMap<u32, String>,
+    /// Of tasks that run, by their numbers.
+    pub tasks: BTreeMap<u64, u32>,
+    pub staying: Option<UnixStream>,
+    /// Clients that follow who is online.
+    pub watchers: Vec<UnixStream>,
+}
+
+impl Book {
+    pub fn set_online(&mut self, followers: &BTreeMap<u32, TcpStream>) {
+        self.online = followers.keys().copied().collect();
+        let answer = message::answer("groups.get", Some(&members(join([0].iter().chain(&self.online)))));
+        self.watchers.retain_mut(|watcher| watcher.write_all(&answer).is_ok());
+    }
+
+    pub fn takes_jobs(&self, rank: u32) -> bool {
+        (rank == 0 || self.online.contains(&rank)) && !self.drained.contains_key(&rank)
+    }
+}
+
+pub fn join<'a>(ranks: impl Iterator<Item = &'a u32>) -> String {
+    ranks.map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+pub fn members(ranks: String) -> String {
+    format!("{{\"members\":\"{ranks}\"}}")
+}

@@ -1,0 +1,84 @@
+//! MiniClusters that are deleted, and what becomes of what they own.
+
+use std::collections::HashSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::Key;
+
+/// What Kubernetes puts into an object's finalizers while it waits for what the object owns, or lets go of it.
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
+
+/// Whether the deleted object waits for what it owned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Propagation {
+    Foreground,
+    Background,
+}
+
+/// A Job whose MiniCluster is deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deleted {
+    pub cluster: Key,
+    /// The Job's uid.
+    pub job: String,
+    pub propagation: Propagation,
+}
+
+/// Tells from what is seen of MiniClusters which of them lose what they own, each once.
+#[derive(Debug, Default)]
+pub struct Deletions {
+    /// Uids of those of which nothing more is to be said: it was said, or what they own stays.
+    settled: HashSet<String>,
+}
+
+impl Deletions {
+    /// A MiniCluster that is there.
+    pub fn seen(&mut self, metadata: &ObjectMeta) -> Option<Propagation> {
+        metadata.deletion_timestamp.as_ref()?;
+        let uid = metadata.uid.clone()?;
+        let has = |name: &str| metadata.finalizers.iter().flatten().any(|finalizer| finalizer == name);
+        if has(ORPHAN) {
+            self.settled.insert(uid);
+            return None;
+        }
+        // With a finalizer of somebody else's, Kubernetes deletes nothing yet.
+        (has(FOREGROUND) && self.settled.insert(uid)).then_some(Propagation::Foreground)
+    }
+
+    /// A MiniCluster that is gone.
+    pub fn gone(&mut self, metadata: &ObjectMeta) -> Option<Propagation> {
+        let is_settled = metadata.uid.as_ref().is_some_and(|uid| self.settled.remove(uid));
+        (!is_settled).then_some(Propagation::Background)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(finalizers: &[&str], is_going: bool) -> ObjectMeta {
+        let time = is_going.then(|| "2026-01-01T00:00:00Z");
+        serde_json::from_value(serde_json::json!({ "uid": "u", "finalizers": finalizers, "deletionTimestamp": time }))
+            .unwrap()
+    }
+
+    #[test]
+    fn deletion_is_told_once_and_not_of_what_is_let_go() {
+        let mut deletions = Deletions::default();
+        assert_eq!(deletions.seen(&metadata(&[], false)), None);
+        assert_eq!(deletions.gone(&metadata(&[], false)), Some(Propagation::Background));
+
+        assert_eq!(deletions.seen(&metadata(&["theirs"], true)), None, "somebody's finalizer holds it");
+        assert_eq!(deletions.gone(&metadata(&[], true)), Some(Propagation::Background));
+
+        assert_eq!(deletions.seen(&metadata(&[FOREGROUND], true)), Some(Propagation::Foreground));
+        assert_eq!(deletions.seen(&metadata(&[FOREGROUND], true)), None);
+        assert_eq!(deletions.gone(&metadata(&[], true)), None);
+
+        assert_eq!(deletions.seen(&metadata(&[ORPHAN], true)), None);
+        assert_eq!(deletions.gone(&metadata(&[], true)), None, "its Job goes on");
+        assert!(deletions.settled.is_empty());
+    }
+}

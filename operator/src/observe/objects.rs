@@ -1,0 +1,132 @@
+//! The objects of one MiniCluster: what is remembered of those that are gone, and what counts as a loss.
+
+use flux_shared::crd::v1alpha2::LostPod;
+
+use super::job::JobSeen;
+use super::pod::PodSeen;
+use super::pod_end::{End, LOST_KEPT, end_of, has_failed_by_itself};
+use super::{Kind, Observed};
+
+/// How many lead pods that are gone are remembered: a status cannot tell more of them apart.
+const LEADS_KEPT: usize = 4;
+
+impl Observed {
+    pub(super) fn is_empty(&self) -> bool {
+        let Observed { job, pods, services_pod, services, gone_leads, losses, last_job, job_version: _ } = self;
+        job.is_none()
+            && last_job.is_none()
+            && pods.is_empty()
+            && services_pod.is_none()
+            && services.is_empty()
+            && gone_leads.is_empty()
+            && losses.is_empty()
+    }
+
+    /// Forgets the objects of `kind` whose uid `is_gone`; whether there were any. While its MiniCluster lives, the Job
+    /// and its leads are remembered as they were seen last.
+    pub(super) fn forget(&mut self, kind: Kind, lives: bool, is_gone: impl Fn(&str) -> bool) -> bool {
+        match kind {
+            Kind::Job => {
+                let gone = self.job.take_if(|job| is_gone(&job.uid));
+                let was_there = gone.is_some();
+                self.last_job = gone.filter(|_| lives).map(Box::new).or(self.last_job.take());
+                was_there
+            }
+            Kind::Pod => {
+                let before = self.pods.len();
+                // A restarted operator may not have seen the Job yet; the owner is checked later.
+                let job = self.job.as_ref().or(self.last_job.as_deref()).map(|job| job.uid.as_str());
+                let is_of_job = |pod: &PodSeen| job.is_none_or(|job| pod.job_uid.as_deref() == Some(job));
+                let leads = self.pods.iter().filter(|(uid, pod)| lives && is_gone(uid) && pod.index == 0);
+                let of_job: Vec<PodSeen> =
+                    leads.filter(|(_, pod)| is_of_job(pod)).map(|(_, pod)| pod.clone()).collect();
+                self.gone_leads.extend(of_job);
+                let surplus = self.gone_leads.len().saturating_sub(LEADS_KEPT);
+                self.gone_leads.drain(..surplus);
+                self.pods.retain(|uid, _| !is_gone(uid));
+                self.services_pod.take_if(|(uid, _)| is_gone(uid)).is_some() || self.pods.len() != before
+            }
+            Kind::Service => {
+                let before = self.services.len();
+                self.services.retain(|_, service| !is_gone(&service.uid));
+                self.services.len() != before
+            }
+        }
+    }
+
+    /// Forgets pods that the Job's suspension is deleting: the watch of pods may have reported them before that of Jobs,
+    /// and they are no losses.
+    pub(super) fn forget_losses_of_suspension(&mut self) {
+        let Observed { losses, pods, .. } = self;
+        losses.retain(|lost| !pods.values().any(|pod| pod.name == lost.name && pod.deleting && !pod.ended));
+    }
+
+    pub(super) fn forget_the_past(&mut self) {
+        self.gone_leads.clear();
+        self.losses.clear();
+        self.last_job = None;
+    }
+
+    /// Whether a pod was taken away from a running Job, and not by the Job itself, which removes pods when it ends, is
+    /// suspended or shrinks. (The pod that ended the Job was seen before: events of pods come in order.)
+    pub(super) fn is_loss(&self, pod: &PodSeen) -> bool {
+        let Some(job) = self.job.as_ref().filter(|job| pod.job_uid.as_deref() == Some(job.uid.as_str())) else {
+            return false;
+        };
+        let runs = !job.is_finished() && job.failing.is_none() && !job.deleting && !job.suspended;
+        let others = || self.pods_of(job).filter(|it| it.name != pod.name);
+        let ended_by_itself = !matches!(end_of(pod, false), None | Some(End::Taken));
+        pod.was_taken()
+            && !ended_by_itself
+            && runs
+            && pod.index < job.completions
+            && !others().any(|it| (it.index == 0 && pod.index > 0 && it.ended) || has_failed_by_itself(it))
+    }
+
+    pub(super) fn remember_loss(&mut self, lost: LostPod) {
+        self.losses.push(lost);
+        if self.losses.len() > LOST_KEPT {
+            let first_follower = self.losses.iter().position(|it| it.index > 0).unwrap_or(0);
+            self.losses.remove(first_follower);
+        }
+    }
+
+    /// With a Job's lead pods as a list has just brought them: the watch may lag behind.
+    pub fn with_leads(&self, job: &str, leads: Vec<(String, PodSeen)>) -> Observed {
+        let mut now = self.clone();
+        let is_gone = |uid: &String, pod: &PodSeen| {
+            pod.index == 0 && pod.job_uid.as_deref() == Some(job) && !leads.iter().any(|(lead, _)| lead == uid)
+        };
+        let gone = now.pods.iter().filter(|(uid, pod)| is_gone(uid, pod)).map(|(uid, _)| uid.clone());
+        for uid in gone.collect::<Vec<_>>() {
+            now.gone_leads.extend(now.pods.remove(&uid));
+        }
+        for (uid, mut lead) in leads {
+            lead.remember(now.pods.get(&uid));
+            now.pods.insert(uid, lead);
+        }
+        now
+    }
+
+    /// Pods that may still run, of this Job or of any other of the name, those of the lowest index first.
+    pub fn living(&self) -> Vec<&PodSeen> {
+        let mut living: Vec<&PodSeen> = self.pods.values().filter(|pod| !pod.ended).collect();
+        living.sort_by_key(|pod| (!pod.lost, pod.index));
+        living
+    }
+
+    /// The Job, if it is this MiniCluster's and not that of an earlier one of the same name.
+    pub fn job_of(&self, uid: &str) -> Option<&JobSeen> {
+        self.job.as_ref().filter(|job| job.is_of(uid))
+    }
+
+    /// Whether a container of the Job's was ever started.
+    pub fn has_begun(&self, job: &JobSeen) -> bool {
+        job.has_ended_pods || self.pods_of(job).any(|pod| pod.begun)
+    }
+
+    /// The pods of the Job.
+    pub fn pods_of<'a>(&'a self, job: &'a JobSeen) -> impl Iterator<Item = &'a PodSeen> {
+        self.pods.values().filter(|pod| pod.job_uid.as_deref() == Some(job.uid.as_str()))
+    }
+}

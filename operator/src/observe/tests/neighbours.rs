@@ -1,0 +1,63 @@
+//! Containers that a webhook puts beside ours, and pods that have lost their Job.
+
+use super::*;
+use crate::observe::pod::PodStatusObject;
+use crate::observe::pod_end::{End, end_of};
+
+fn seen(phase: &str, policy: &str, states: &[(&str, serde_json::Value)]) -> PodSeen {
+    let statuses = states.iter().map(|(name, state)| {
+        serde_json::json!({
+            "name": name, "image": "i", "imageID": "i", "ready": false, "restartCount": 0, "state": state,
+        })
+    });
+    let agent = serde_json::json!({ "name": "mc", "command": ["/etc/flux-agent/bin/flux-agent", "run"] });
+    let pod = serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "mc-0-abcde" },
+        "spec": { "restartPolicy": policy, "containers": [{ "name": "aaa" }, agent] },
+        "status": { "phase": phase, "containerStatuses": statuses.collect::<Vec<_>>() },
+    });
+    PodSeen::of_object(&serde_json::from_value::<PodStatusObject>(pod).unwrap())
+}
+
+fn terminated(code: i32) -> serde_json::Value {
+    let message = serde_json::json!({ "version": 1, "by": "program", "code": code }).to_string();
+    serde_json::json!({ "terminated": { "exitCode": code, "reason": "Error", "message": message } })
+}
+
+fn running() -> serde_json::Value {
+    serde_json::json!({ "running": { "startedAt": "2026-01-01T00:00:00Z" } })
+}
+
+/// The kubelet sorts the statuses by name.
+#[test]
+fn result_is_that_of_the_container_that_runs_flux() {
+    let runs = seen("Running", "Never", &[("aaa", terminated(0)), ("mc", running())]);
+    assert_eq!((end_of(&runs, false), runs.running, runs.exit), (None, true, None));
+    let failed = seen("Failed", "Never", &[("aaa", terminated(0)), ("mc", terminated(7))]);
+    assert_eq!((end_of(&failed, false), failed.exit.unwrap().code), (Some(End::Own), 7));
+    let succeeded = seen("Failed", "Never", &[("aaa", terminated(1)), ("mc", terminated(0))]);
+    assert_eq!(end_of(&succeeded, false), Some(End::Succeeded), "what another container ends with is not the job's");
+}
+
+#[test]
+fn end_is_the_runners_while_another_container_keeps_the_pod() {
+    let kept = |policy: &str, code: i32| seen("Running", policy, &[("aaa", running()), ("mc", terminated(code))]);
+    let failed = kept("Never", 7);
+    assert_eq!((end_of(&failed, false), failed.kept_by.as_deref()), (Some(End::Own), Some("aaa")));
+    assert_eq!(end_of(&kept("Never", 0), false), Some(End::Succeeded));
+    assert_eq!(end_of(&kept("OnFailure", 0), false), Some(End::Succeeded));
+    assert_eq!(end_of(&kept("OnFailure", 7), false), None, "the kubelet starts it again");
+}
+
+#[test]
+fn orphaned_pod_still_belongs_to_its_job() {
+    let job_uid = |owners: serde_json::Value| {
+        let metadata = serde_json::json!({
+            "labels": { "batch.kubernetes.io/controller-uid": "job" }, "ownerReferences": owners,
+        });
+        PodSeen::of(&serde_json::from_value(metadata).unwrap(), None).job_uid
+    };
+    assert_eq!(job_uid(serde_json::json!([])).as_deref(), Some("job"));
+    let other = serde_json::json!([{ "apiVersion": "v1", "kind": "X", "name": "x", "uid": "x", "controller": true }]);
+    assert_eq!(job_uid(other).as_deref(), Some("x"), "a label alone makes it nobody's");
+}

@@ -1,0 +1,43 @@
+//! Reads past the cache, before something is done for good: what the watches lack may be there.
+#![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, ResourceExt};
+
+use super::{ApplyError, Writer, api_error};
+use crate::api::pages;
+use crate::labels;
+use crate::observe::job::{JobObject, JobSeen};
+use crate::observe::pod::{PodSeen, PodStatusObject};
+use crate::observe::{Index, Key};
+
+impl Writer {
+    /// The Job of a MiniCluster. The index takes it over.
+    pub async fn read_job(&self, index: &Index, cluster: &Key) -> Result<Option<JobSeen>, ApplyError> {
+        let api: Api<JobObject> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let job = api.get_opt(&cluster.name).await.map_err(|error| api_error::<Job>("get", &cluster.name, error))?;
+        Ok(job.map(|job| {
+            let seen = JobSeen::of(&job);
+            index.update_job(&job.metadata, seen.clone());
+            seen
+        }))
+    }
+
+    /// The lead's pods of a Job, by uid.
+    pub async fn read_leads(&self, cluster: &Key, job: &str) -> Result<Vec<(String, PodSeen)>, ApplyError> {
+        self.read_pods(cluster, &format!("{}={job},{}=0", labels::JOB_UID, labels::COMPLETION_INDEX)).await
+    }
+
+    /// Whether a container of a Job's was ever started.
+    pub async fn has_begun(&self, cluster: &Key, job: &str) -> Result<bool, ApplyError> {
+        let pods = self.read_pods(cluster, &format!("{}={job}", labels::JOB_UID)).await?;
+        Ok(pods.iter().any(|(_, pod)| pod.begun))
+    }
+
+    async fn read_pods(&self, cluster: &Key, selector: &str) -> Result<Vec<(String, PodSeen)>, ApplyError> {
+        let api: Api<PodStatusObject> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let pods = pages::all(&api, selector).await.map_err(|error| api_error::<Pod>("list", &cluster.name, error))?;
+        Ok(pods.iter().map(|pod| (pod.uid().unwrap_or_default(), PodSeen::of_object(pod))).collect())
+    }
+}

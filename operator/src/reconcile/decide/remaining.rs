@@ -1,0 +1,29 @@
+//! Pods that have to be gone before others may start: which, where, and what helps. Pure.
+
+use crate::observe::pod::PodSeen;
+
+/// Names the first of the pods that still run, and how many more do. None: there are none.
+pub fn describe(pods: &[&PodSeen]) -> Option<String> {
+    let first = pods.first()?;
+    let others = match pods.len() - 1 {
+        0 => String::new(),
+        count => format!(" ({count} more pods)"),
+    };
+    let node = first.node.as_deref();
+    let place = node.map(|node| format!(" on node {node}")).unwrap_or_default();
+    Some(match node.filter(|_| first.lost) {
+        Some(node) => {
+            let name = &first.name;
+            format!("pod {name} is on node {node}, which has stopped responding{others}. {}", lost_node_remedy(node))
+        }
+        None if first.deleting => format!("pod {}{place} is being stopped{others}", first.name),
+        None => format!("pod {}{place} still runs{others}: delete it to stop it", first.name),
+    })
+}
+
+/// What to do about a node that has stopped responding. Kubernetes cannot know whether its pods still run.
+pub fn lost_node_remedy(node: &str) -> String {
+    format!(
+        "Whether it still runs is unknown. It is replaced when the node is back; only if the machine is off: kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (remove the taint before the node starts again), or kubectl delete node {node} if it never comes back"
+    )
+}

@@ -1,0 +1,44 @@
+//! A `post` that has failed: a fact beside the job's result, which it does not change.
+
+use flux_shared::termination::Termination;
+
+use super::outcome::{Outcome, place_of};
+use super::{Inputs, POST_SUCCEEDED, condition};
+use crate::observe::pod::PodSeen;
+
+/// What failed, if a pod has reported that its `post` did, now or while it was there.
+pub(super) fn failure(inputs: &Inputs) -> Option<String> {
+    let mut failed: Vec<(&PodSeen, &Termination, u8)> = Vec::new();
+    for pod in &inputs.pods {
+        if let Some(said) = pod.exit.as_ref().and_then(|exit| exit.said.as_ref())
+            && let Some(code) = said.failed_post()
+        {
+            failed.push((pod, said, code));
+        }
+    }
+    failed.sort_by_key(|(pod, ..)| pod.index);
+    let Some((pod, said, code)) = failed.first() else {
+        let is_same = inputs.job.is_some_and(|job| inputs.previous.job_uid.as_deref() == Some(&job.uid));
+        let before = condition(inputs.previous, POST_SUCCEEDED).filter(|before| before.status == "False" && is_same);
+        return before.map(|before| before.message.clone());
+    };
+    let error = if said.snippet_error.is_empty() { String::new() } else { format!(": {}", said.snippet_error) };
+    let others = match failed.len() - 1 {
+        0 => String::new(),
+        1 => " (and 1 more pod)".to_owned(),
+        count => format!(" (and {count} more pods)"),
+    };
+    Some(format!("post of {} ended with exit code {code}{error}{others}", place_of(pod)))
+}
+
+/// The outcome with that fact, once the job has ended.
+pub(super) fn added(mut outcome: Outcome, inputs: &Inputs) -> Outcome {
+    let has_ended = inputs.job.is_some_and(|job| job.is_finished() || job.failing.is_some());
+    if !has_ended || outcome.message.is_empty() || outcome.message.starts_with("the snippet post") {
+        return outcome;
+    }
+    if let Some(failure) = failure(inputs) {
+        outcome.message = format!("{}; {failure}", outcome.message);
+    }
+    outcome
+}

@@ -1,0 +1,63 @@
+//! A MiniCluster that is deleted: its pods are told to stop at once, by as many calls as for a small one.
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams, PropagationPolicy};
+use serde_json::json;
+use test_support::api_server::{Fixture, test, until};
+
+/// As many as the garbage collector would need a quarter of a minute for.
+const PODS: usize = 300;
+
+/// Pods of a MiniCluster, and how many of them are not told to stop.
+async fn pods(fixture: &Fixture, name: &str) -> (usize, usize) {
+    let of_it = ListParams::default().labels(&format!("job-name={name}"));
+    let pods = fixture.api::<Pod>().list(&of_it).await.unwrap().items;
+    let staying = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).count();
+    (pods.len(), staying)
+}
+
+async fn delete(fixture: &Fixture, name: &str, propagation: PropagationPolicy) {
+    let how = DeleteParams { propagation_policy: Some(propagation), ..DeleteParams::default() };
+    fixture.api::<MiniCluster>().delete(name, &how).await.unwrap();
+}
+
+#[test]
+fn pods_of_a_deleted_minicluster_are_deleted_by_one_call() {
+    test("deletion", async |fixture| {
+        let operator = fixture.operator().await;
+        for (name, propagation) in
+            [("background", PropagationPolicy::Background), ("foreground", PropagationPolicy::Foreground)]
+        {
+            fixture.create(name, json!({ "size": PODS })).await.unwrap();
+            until("all pods are there", async || (pods(&fixture, name).await.0 == PODS).then_some(())).await;
+            operator.settled().await;
+            operator.calls.clear();
+            delete(&fixture, name, propagation).await;
+            until("all are told to stop", async || (pods(&fixture, name).await.1 == 0).then_some(())).await;
+            let calls = operator.calls.all();
+            let deletes = calls.iter().filter(|call| call.verb.starts_with("delete") && call.status < 300);
+            let deletes: Vec<(&str, &str)> = deletes.map(|call| (call.verb.as_str(), call.resource.as_str())).collect();
+            assert_eq!(deletes, [("delete", "jobs"), ("deletecollection", "pods")], "{name}: {calls:#?}");
+        }
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn job_that_outlives_its_minicluster_keeps_its_pods() {
+    test("deletion-orphan", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.pods("mc", 2).await;
+        operator.settled().await;
+        delete(&fixture, "mc", PropagationPolicy::Orphan).await;
+        until("it is gone", async || fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(()))
+            .await;
+        operator.settled().await;
+        assert_eq!(pods(&fixture, "mc").await, (2, 2));
+        assert!(fixture.api::<Job>().get("mc").await.unwrap().metadata.deletion_timestamp.is_none());
+        operator.stop().await;
+    });
+}

@@ -1,0 +1,231 @@
+//! Whose end it was, when it is certain, and what has to be gone before anything starts: on a real API server and Job
+//! controller, with feigned kubelets.
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, PropagationPolicy};
+use serde_json::{Value, json};
+
+use crate::restarts::{another_job, finished, run, running, said};
+use test_support::api_server::{Fixture, SETTLE, condition, has_ended, index, test, until};
+
+/// Plays a dead node: the pod does not go, whatever deletes it.
+async fn hold(fixture: &Fixture, pod: &Pod) {
+    let mut finalizers = pod.finalizers().to_vec();
+    finalizers.push("test.flux-framework.org/dead-node".into());
+    fixture.patch::<Pod>(&pod.name_any(), json!({ "metadata": { "finalizers": finalizers } })).await.unwrap();
+}
+
+async fn let_go(fixture: &Fixture, pod: &Pod) {
+    fixture.patch::<Pod>(&pod.name_any(), json!({ "metadata": { "finalizers": null } })).await.unwrap();
+}
+
+async fn status_of(fixture: &Fixture, name: &str) -> Value {
+    serde_json::to_value(fixture.get(name).await).unwrap()["status"].clone()
+}
+
+#[test]
+fn node_reboot_is_a_loss_and_success_that_the_runtime_missed_is_one() {
+    test("reboot", async |fixture| {
+        let operator = fixture.operator().await;
+        let (lead, follower) = running(&fixture, "mc", json!({ "backoffLimit": 5 })).await;
+        let job = fixture.job("mc").await.uid();
+        // The node of an idle follower reboots, and is orderly about it.
+        fixture.end_pod(&follower, 255, "Unknown", &said("stop", 0, json!({}))).await;
+        let again = until("the follower is replaced", async || {
+            let pods = fixture.all_pods("mc").await;
+            pods.into_iter().find(|pod| index(pod) == 1 && pod.uid() != follower.uid())
+        })
+        .await;
+        fixture.run_pod(&again).await;
+        let status = fixture.when("mc", "whole", |status| status["readySize"] == 2).await["status"].clone();
+        assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
+        assert_eq!(fixture.job("mc").await.uid(), job, "that follower alone");
+        // The lead's loses its power.
+        fixture.end_pod(&lead, 255, "Unknown", "").await;
+        another_job(&fixture, "mc", &job).await;
+        let status = fixture.when("mc", "counted", |status| status["restartCount"] == 1).await["status"].clone();
+        let restart = &status["restarts"][0];
+        assert_eq!(restart["reason"], "LeadLost", "{status:#}");
+        assert!(restart["message"].as_str().unwrap().contains("NodeRestarted"), "{restart}");
+        // The runtime is down while the program ends.
+        let (lead, _) = run(&fixture, "mc").await;
+        fixture.end_pod(&lead, 255, "Unknown", &said("program", 0, json!({}))).await;
+        let status = finished(&fixture, "mc", "Complete").await;
+        assert_eq!((&status["exitCode"], &status["restartCount"]), (&json!(0), &json!(1)), "{status:#}");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn program_that_ends_with_255_has_failed() {
+    test("own-255", async |fixture| {
+        let operator = fixture.operator().await;
+        let (lead, _) = running(&fixture, "lead", json!({})).await;
+        fixture.end_pod(&lead, 255, "Error", &said("program", 255, json!({}))).await;
+        let status = finished(&fixture, "lead", "Failed").await;
+        assert_eq!((&status["exitCode"], &status["restartCount"]), (&json!(255), &Value::Null), "{status:#}");
+        assert_eq!(status["reason"], "NonZeroExitCode");
+        let (_, follower) = running(&fixture, "follower", json!({})).await;
+        fixture.end_pod(&follower, 255, "Error", &said("snippet", 255, json!({}))).await;
+        let status = finished(&fixture, "follower", "Failed").await;
+        assert_eq!((&status["failedIndex"], &status["reason"]), (&json!(1), &json!("SnippetFailed")), "{status:#}");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn follower_that_is_killed_at_once_does_not_run_the_program_again() {
+    test("killed-follower", async |fixture| {
+        let operator = fixture.operator().await;
+        let (lead, follower) = running(&fixture, "mc", json!({ "maxRestarts": 0 })).await;
+        let job = fixture.job("mc").await.uid();
+        let at_once = DeleteParams::default().grace_period(0);
+        fixture.api::<Pod>().delete(&follower.name_any(), &at_once).await.unwrap();
+        fixture.end_pod(&follower, 137, "Error", "").await;
+        hold(&fixture, &lead).await;
+        until("the Job stops the lead", async || {
+            let lead = fixture.api::<Pod>().get(&lead.name_any()).await.unwrap();
+            lead.metadata.deletion_timestamp.map(|_| ())
+        })
+        .await;
+        fixture.end_pod(&lead, 143, "Error", &said("stop", 143, json!({ "nodeFailure": true }))).await;
+        let status = finished(&fixture, "mc", "Failed").await;
+        assert_eq!((&status["reason"], &status["restartCount"]), (&json!("PodLost"), &Value::Null), "{status:#}");
+        let_go(&fixture, &lead).await;
+        tokio::time::sleep(SETTLE).await;
+        assert_eq!(fixture.job("mc").await.uid(), job);
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn end_is_told_while_a_dead_node_keeps_a_pod_and_its_reason_stays() {
+    test("dead-node", async |fixture| {
+        let operator = fixture.operator().await;
+        let (lead, follower) = running(&fixture, "good", json!({})).await;
+        hold(&fixture, &follower).await;
+        fixture.end_pod(&lead, 0, "Completed", &said("program", 0, json!({}))).await;
+        let status = fixture.when_condition("good", "Complete", "True").await["status"].clone();
+        assert_eq!((&status["exitCode"], &status["phase"]), (&json!(0), &json!("Completed")), "{status:#}");
+        let job = serde_json::to_value(fixture.job("good").await).unwrap();
+        assert_ne!(condition(&job["status"], "Complete")["status"], "True", "the Job waits for its pod");
+        let_go(&fixture, &follower).await;
+
+        let (lead, follower) = running(&fixture, "bad", json!({})).await;
+        hold(&fixture, &follower).await;
+        fixture.end_pod(&lead, 3, "Error", &said("program", 3, json!({}))).await;
+        let status = fixture.when_condition("bad", "Failed", "True").await["status"].clone();
+        assert_eq!((&status["exitCode"], &status["reason"]), (&json!(3), &json!("NonZeroExitCode")), "{status:#}");
+        let_go(&fixture, &follower).await;
+        fixture.reap("bad").await;
+        until("the Job has failed", async || {
+            fixture.reap("bad").await;
+            let job = serde_json::to_value(fixture.job("bad").await).unwrap();
+            (condition(&job["status"], "Failed")["status"] == "True").then_some(())
+        })
+        .await;
+        fixture.api::<Pod>().delete(&lead.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
+        tokio::time::sleep(SETTLE).await;
+        let after = status_of(&fixture, "bad").await;
+        assert_eq!((&after["reason"], &after["message"]), (&status["reason"], &status["message"]), "{after:#}");
+        assert_eq!(after["phase"], "Failed");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn job_waits_for_pods_of_an_earlier_cluster_of_its_name() {
+    test("same-name", async |fixture| {
+        let operator = fixture.operator().await;
+        let (lead, _) = running(&fixture, "mc", json!({})).await;
+        hold(&fixture, &lead).await;
+        fixture.api::<MiniCluster>().delete("mc", &DeleteParams::default()).await.unwrap();
+        until("Job and MiniCluster are gone", async || {
+            fixture.reap("mc").await;
+            let job = fixture.api::<Job>().get_opt("mc").await.unwrap();
+            (job.is_none() && fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none()).then_some(())
+        })
+        .await;
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let waits = |status: &Value| status["message"].as_str().is_some_and(|it| it.contains(&lead.name_any()));
+        let status = fixture.when("mc", "waiting", waits).await["status"].clone();
+        assert_eq!(status["reason"], "WaitingForPrevious", "{status:#}");
+        tokio::time::sleep(SETTLE).await;
+        assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none(), "two leads would have one name");
+        let_go(&fixture, &lead).await;
+        fixture.job("mc").await;
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn orphaned_pods_of_a_deleted_job_are_waited_for() {
+    test("orphans", async |fixture| {
+        let operator = fixture.operator().await;
+        let (lead, _) = running(&fixture, "mc", json!({})).await;
+        let first = fixture.job("mc").await.uid();
+        let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+        fixture.api::<Job>().delete("mc", &orphan).await.unwrap();
+        let status =
+            fixture.when("mc", "waiting", |status| status["reason"] == "WaitingForPods").await["status"].clone();
+        assert!(status["message"].as_str().unwrap().contains(&lead.name_any()), "{status:#}");
+        tokio::time::sleep(SETTLE).await;
+        assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
+        for pod in fixture.all_pods("mc").await.iter().filter(|pod| !has_ended(pod)) {
+            fixture.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
+        }
+        another_job(&fixture, "mc", &first).await;
+        let status = fixture.when("mc", "counted", |status| status["restartCount"] == 1).await["status"].clone();
+        assert_eq!(status["restarts"][0]["reason"], "JobDeleted", "{status:#}");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn success_whose_job_was_deleted_while_no_operator_ran_is_not_run_again() {
+    test("deleted-unseen", async |fixture| {
+        let operator = fixture.operator().await;
+        let (lead, _) = running(&fixture, "mc", json!({})).await;
+        fixture.when("mc", "told of its Job", |status| status["jobUid"].is_string()).await;
+        operator.stop().await;
+        fixture.end_pod(&lead, 0, "Completed", &said("program", 0, json!({}))).await;
+        fixture.api::<Job>().delete("mc", &DeleteParams::background()).await.unwrap();
+        until("Job and pods are gone", async || {
+            fixture.reap("mc").await;
+            let is_gone = fixture.api::<Job>().get_opt("mc").await.unwrap().is_none();
+            (is_gone && fixture.all_pods("mc").await.is_empty()).then_some(())
+        })
+        .await;
+        let again = fixture.operator().await;
+        let status = finished(&fixture, "mc", "Failed").await;
+        assert_eq!((&status["reason"], &status["restartCount"]), (&json!("JobDeleted"), &Value::Null), "{status:#}");
+        assert!(status["message"].as_str().unwrap().contains("while no operator ran"), "{status:#}");
+        assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none(), "it may have been a success");
+        again.stop().await;
+    });
+}
+
+/// A webhook has put it into the pod, and the kubelet sorts statuses by name.
+#[test]
+fn container_beside_the_runner_decides_nothing_and_is_named() {
+    test("injected", async |fixture| {
+        let operator = fixture.operator().await;
+        let (lead, follower) = running(&fixture, "mc", json!({})).await;
+        let status = |name: &str, state: Value| json!({ "name": name, "image": "i", "imageID": "i", "ready": true, "restartCount": 0, "state": state });
+        let runner = lead.spec.as_ref().unwrap().containers[0].name.clone();
+        let runs = json!({ "running": { "startedAt": "2026-01-01T00:00:00Z" } });
+        let message = said("program", 0, json!({}));
+        let ended = json!({ "terminated": { "exitCode": 0, "reason": "Completed", "message": message } });
+        for pod in [&lead, &follower] {
+            let statuses = [status("aaa", runs.clone()), status(&runner, ended.clone())];
+            fixture.patch_pod_status(pod, json!({ "status": { "containerStatuses": statuses } })).await;
+        }
+        let status = fixture.when_condition("mc", "Complete", "True").await["status"].clone();
+        assert_eq!((&status["exitCode"], &status["reason"]), (&json!(0), &json!("SidecarStillRuns")), "{status:#}");
+        assert!(status["message"].as_str().unwrap().contains("container aaa"), "{status:#}");
+        operator.stop().await;
+    });
+}

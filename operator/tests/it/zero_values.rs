@@ -1,0 +1,285 @@
+//! Clients that are built with the Go operator's types write the zero values that `omitempty` cannot leave out: empty
+//! structs, empty texts, false, null. Each means "not set". The bodies are generated from the shape of our own schema:
+//! every struct with all its fields zero, one struct at a time and all together.
+
+use flux_shared::crd::convert::{Version, convert_spec};
+use flux_shared::crd::definition;
+use flux_shared::manifest;
+use flux_shared::validate::{Problem, validate_and_note};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, PostParams};
+use serde_json::{Map, Value, json};
+
+use test_support::api_server::{Fixture, test, until};
+use test_support::field_values::{merge, outcome, patch};
+
+const V1ALPHA1: &str = include_str!("../../../shared/src/crd/shape/v1alpha1.json");
+const V1ALPHA2: &str = include_str!("../../../shared/src/crd/shape/v1alpha2.json");
+
+/// What a typed client sent (`archive: {}`, an empty leadBroker, nulls, a status).
+const GO_CLIENT: &str = include_str!("zero_values/go_client.json");
+
+/// Numbers without `omitempty`.
+const NUMBERS: &[&str] = &["leadBroker.size", "clusters[].size", "clusters.0.size"];
+
+/// Fields whose zero value is an answer, and which Go leaves out when they are zero.
+const MEANINGFUL: &[&str] =
+    &["connectTimeout", "strict", "delete", "suspend", "podTemplate", "servicesPodTemplate", "cleanup"];
+
+/// Structs that stand for one of two spellings, or that no typed client of the Go operator has.
+fn is_known_to_go(version: Version, path: &str) -> bool {
+    let unknown: &[&str] = match version {
+        Version::V1alpha1 => &["flux.container", "automountServiceAccountToken"],
+        Version::V1alpha2 => &["containers.0.fluxUser"],
+    };
+    !path.contains("securityContext.")
+        && !path.ends_with("fluxuser")
+        && !unknown.iter().any(|field| path.contains(field))
+}
+
+/// The zero value of a field; none for a number that `omitempty` leaves out.
+fn zero(version: Version, path: &str, shape: &Value) -> Option<Value> {
+    let name = path.rsplit('.').next().unwrap_or_default();
+    if name == "securityContext" {
+        return Some(json!({}));
+    }
+    if MEANINGFUL.contains(&name) || !is_known_to_go(version, path) {
+        return None;
+    }
+    match shape {
+        Value::Object(fields) if fields.contains_key("*") => Some(Value::Null),
+        Value::Object(fields) => Some(zeros(version, path, fields)),
+        Value::Array(_) => Some(Value::Null),
+        Value::String(type_) => match type_.as_str() {
+            "string" | "quantity" => Some(json!("")),
+            "boolean" => Some(json!(false)),
+            _ => NUMBERS.iter().any(|number| path.ends_with(number)).then(|| json!(0)),
+        },
+        _ => None,
+    }
+}
+
+fn zeros(version: Version, path: &str, fields: &Map<String, Value>) -> Value {
+    let field = |(name, shape): (&String, &Value)| {
+        let name = name.trim_end_matches('!');
+        Some((name.to_owned(), zero(version, &format!("{path}.{name}"), shape)?))
+    };
+    Value::Object(fields.iter().filter_map(field).collect())
+}
+
+/// Every zero body below `shape` as a patch of `base`: whole structs and single fields, where `base` says nothing.
+fn bodies(version: Version, base: &Value, path: &str, shape: &Value, out: &mut Vec<(String, Value)>) {
+    let at = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    match (shape, base) {
+        (Value::Object(fields), _) if fields.contains_key("*") => {
+            for (key, value) in base.as_object().into_iter().flatten() {
+                bodies(version, value, &at(key), &fields["*"], out);
+            }
+        }
+        (Value::Object(fields), _) => {
+            for (name, shape) in fields {
+                let path = at(name.trim_end_matches('!'));
+                if !is_known_to_go(version, &path) {
+                    continue;
+                }
+                let there = base.get(name.trim_end_matches('!'));
+                if there.is_none() {
+                    out.extend(zero(version, &path, shape).map(|zero| (path.clone(), zero)));
+                    if shape.as_object().is_some_and(|fields| !fields.contains_key("*")) {
+                        out.push((path.clone(), json!({})));
+                    }
+                }
+                let is_list_without_items = shape.is_array() && there.is_none();
+                if !is_list_without_items {
+                    bodies(version, there.unwrap_or(&Value::Null), &path, shape, out);
+                }
+            }
+        }
+        (Value::Array(shapes), Value::Array(list)) => {
+            for (i, value) in list.iter().enumerate() {
+                bodies(version, value, &at(&i.to_string()), &shapes[0], out);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Specs that say little: one container, and several with all that may stand in maps and lists.
+fn bases() -> [Value; 2] {
+    let alone = json!({ "size": 2, "containers": [{ "image": "app:1", "command": "work" }] });
+    let volumes = json!({
+        "host": { "path": "/host", "hostPath": "/data" },
+        "memory": { "emptyDir": true, "emptyDirMedium": "memory" },
+        "claim": { "path": "/claim", "claimName": "data" },
+        "config": { "path": "/config", "configMapName": "settings" },
+        "secret": { "path": "/secret", "secretName": "key" },
+    });
+    let several = json!({
+        "size": 2,
+        "containers": [
+            { "image": "app:1", "command": "work", "runFlux": true, "volumes": volumes },
+            { "image": "side:1", "name": "side", "command": "serve" },
+        ],
+        "services": [{ "image": "db:1", "name": "db" }],
+        "flux": { "bursting": { "clusters": [{ "name": "burst-0", "size": 2 }] } },
+        "pod": { "tolerations": [{ "operator": "Exists" }] },
+    });
+    [alone, several]
+}
+
+/// Every base with each of its zero bodies, and with all of them together.
+fn cases(version: Version, shape: &str) -> Vec<(String, Value, Value)> {
+    let shape: Value = serde_json::from_str(shape).unwrap();
+    let mut cases = Vec::new();
+    for base in bases() {
+        let mut zeros = Vec::new();
+        bodies(version, &base, "", &shape, &mut zeros);
+        assert!(zeros.len() > 100, "the shape was walked: {}", zeros.len());
+        let mut all = base.clone();
+        // `simple: false` alone asks for Fluxion.
+        for (path, zero) in zeros.iter().filter(|(path, _)| path != "flux.scheduler.simple") {
+            let mut spec = base.clone();
+            merge(&mut spec, &patch(path, zero.clone()));
+            cases.push((format!("{path}: {zero}"), base.clone(), spec));
+            if *zero != json!({}) {
+                merge(&mut all, &patch(path, zero.clone()));
+            }
+        }
+        cases.push(("all together".into(), base, all));
+    }
+    cases
+}
+
+fn document(version: Version, name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": version.api_version(), "kind": "MiniCluster", "spec": spec,
+        "metadata": { "name": name, "creationTimestamp": null },
+        "status": { "size": 0, "selector": "", "jobid": "", "maximumSize": 0 },
+    })
+}
+
+#[test]
+fn every_zero_value_means_not_set() {
+    for (version, shape) in [(Version::V1alpha1, V1ALPHA1), (Version::V1alpha2, V1ALPHA2)] {
+        let mut wrong = Vec::new();
+        for (case, base, spec) in cases(version, shape) {
+            let objects = |mut spec: Value| -> Result<_, Vec<Problem>> {
+                let manifest = manifest::from_value(&document(version, "mc", &spec))?;
+                if version == Version::V1alpha1 {
+                    convert_spec(&mut spec, Version::V1alpha2);
+                }
+                let notes = validate_and_note(&manifest)?.notices;
+                Ok((outcome(&spec)?, notes))
+            };
+            match (objects(base), objects(spec)) {
+                (Ok(left_out), Ok(zero)) if left_out == zero => {}
+                (Ok(_), Ok(_)) => wrong.push(format!("{case}: makes a difference")),
+                (_, Err(problems)) => wrong.push(format!("{case}: {problems:?}")),
+                (Err(problems), _) => panic!("the base is refused: {problems:?}"),
+            }
+        }
+        assert!(wrong.is_empty(), "{}: {}:\n{}", version.name(), wrong.len(), wrong.join("\n"));
+    }
+}
+
+fn miniclusters(fixture: &Fixture, group: &str) -> Api<DynamicObject> {
+    let resource = ApiResource {
+        group: group.into(),
+        version: "v1alpha2".into(),
+        api_version: format!("{group}/v1alpha2"),
+        kind: "MiniCluster".into(),
+        plural: "miniclusters".into(),
+    };
+    Api::namespaced_with(fixture.client.clone(), &fixture.namespace, &resource)
+}
+
+#[test]
+fn the_api_server_takes_every_zero_value() {
+    test("zero-values", async |fixture| {
+        let api = miniclusters(&fixture, "flux-framework.org");
+        let (try_only, mut wrong) = (PostParams { dry_run: true, field_manager: None }, Vec::new());
+        for (case, _, spec) in cases(Version::V1alpha2, V1ALPHA2) {
+            let object = serde_json::from_value(document(Version::V1alpha2, "mc", &spec)).unwrap();
+            if let Err(error) = api.create(&try_only, &object).await {
+                wrong.push(format!("{case}: {error}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+    });
+}
+
+/// By kubectl, which validates strictly; then the operator serves it, and the client scales it.
+#[test]
+fn typed_client_creates_scales_and_writes_back_what_it_read() {
+    test("typed-client", async |fixture| {
+        let operator = fixture.operator().await;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("go_client.json");
+        std::fs::write(&file, GO_CLIENT).unwrap();
+        fixture.kubectl(&["create", "--validate=strict", "-f", file.to_str().unwrap()]).unwrap();
+        fixture.pods("go", 2).await;
+        let api = miniclusters(&fixture, "flux-framework.org");
+        fixture.when("go", "its size is noted", |status| status["maximumSize"] == 4).await;
+        // The operator may write the status in between.
+        let replaced = until("it is replaced", async || {
+            let mut read = api.get("go").await.unwrap();
+            read.data["spec"]["size"] = json!(3);
+            read.data["status"]["jobid"] = json!("");
+            match api.replace("go", &PostParams::default(), &read).await {
+                Err(kube::Error::Api(status)) if status.code == 409 => None,
+                result => Some(result),
+            }
+        });
+        replaced.await.unwrap();
+        fixture.pods("go", 3).await;
+        operator.stop().await;
+    });
+}
+
+/// An object that the Go operator has stored, under our definition: read, updated, and its status written.
+#[test]
+fn object_of_the_go_operator_stays_valid_when_the_definition_is_replaced() {
+    test("stored", async |fixture| {
+        let group = "stored.flux-framework.example";
+        let mut ours = serde_json::to_value(definition::crd().unwrap()).unwrap();
+        ours["metadata"]["name"] = json!(format!("miniclusters.{group}"));
+        ours["spec"]["group"] = json!(group);
+        for name in ["shortNames", "categories"] {
+            ours["spec"]["names"].as_object_mut().unwrap().shift_remove(name);
+        }
+        let mut theirs = ours.clone();
+        theirs["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
+            json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+        let definitions: Api<CustomResourceDefinition> = Api::all(fixture.client.clone());
+        let typed = |value: Value| serde_json::from_value::<CustomResourceDefinition>(value).unwrap();
+        let made = definitions.create(&PostParams::default(), &typed(theirs)).await.unwrap();
+
+        let api = miniclusters(&fixture, group);
+        let mut object: DynamicObject = serde_json::from_str(GO_CLIENT).unwrap();
+        object.types.as_mut().unwrap().api_version = format!("{group}/v1alpha2");
+        let stored = until("it is stored", async || api.create(&PostParams::default(), &object).await.ok()).await;
+        let mut with_status = stored.clone();
+        with_status.data["status"] = json!({ "size": 0, "selector": "", "jobid": "", "maximumSize": 0 });
+        api.replace_status("go", &PostParams::default(), &with_status).await.unwrap();
+
+        ours["metadata"]["resourceVersion"] =
+            json!(definitions.get(made.metadata.name.as_deref().unwrap()).await.unwrap().metadata.resource_version);
+        let name = ours["metadata"]["name"].as_str().unwrap().to_owned();
+        definitions.replace(&name, &PostParams::default(), &typed(ours)).await.unwrap();
+        let mut invalid = object.clone();
+        invalid.metadata.name = Some("invalid".into());
+        invalid.data["spec"]["size"] = json!(0);
+        let try_only = PostParams { dry_run: true, field_manager: None };
+        until("our schema counts", async || api.create(&try_only, &invalid).await.err()).await;
+
+        let mut read = api.get("go").await.unwrap();
+        assert_eq!(read.data["spec"]["archive"], json!({}));
+        read.data["status"] = json!({ "phase": "Running", "size": 2, "readySize": 0, "maximumSize": 4 });
+        let read = api.replace_status("go", &PostParams::default(), &read).await.unwrap();
+        let mut read = api.replace("go", &PostParams::default(), &read).await.unwrap();
+        read.data["spec"]["size"] = json!(3);
+        api.replace("go", &PostParams::default(), &read).await.unwrap();
+        definitions.delete(&name, &Default::default()).await.unwrap();
+    });
+}

@@ -1,0 +1,53 @@
+//! A node that is back before its pods are evicted. The container runtime then finds containers that have ended, and nobody
+//! can say how.
+
+use serde_json::json;
+
+use crate::machines::{power_on, shut_down};
+use crate::stage::{End, Program, has_flux_itself, sleep, test};
+
+/// worker-2 goes and is back: under a lead, a follower without a task, and a follower with one.
+pub fn table(name: &str, reboot: impl AsyncFnOnce()) {
+    test(name, async |stage| {
+        let lead = Program { name: "lead", lead_on: 2, ..Program::default() };
+        let never = Program { name: "never", spec: json!({ "backoffLimit": 0 }), lead_on: 2, ..Program::default() };
+        let follower = Program { name: "follower", lead_on: 3, followers_on: &[2], first: 60, ..Program::default() };
+        stage.create_all(&[&lead, &never, &follower]).await;
+        let across = |name, restarts| Program {
+            name,
+            lead_on: 3,
+            followers_on: &[2],
+            tasks: 2,
+            spec: json!({ "maxRestarts": restarts }),
+            ..Program::default()
+        };
+        let (may, may_not) = (across("may", 1), across("may-not", 0));
+        let with_flux = has_flux_itself("a job that loses a follower's node");
+        if with_flux {
+            stage.create_all(&[&may, &may_not]).await;
+        }
+        reboot().await;
+
+        stage.ended("lead", &End::after_restart(&["LeadLost"])).await;
+        let lost = End { phase: "Failed", code: None, reason: Some("LeadLost"), starts: 1, restarts: &[] };
+        let status = stage.ended("never", &lost).await;
+        assert!(status["message"].as_str().unwrap().contains("backoffLimit is 0"), "{status:#}");
+        stage.ended("follower", &End::undisturbed()).await;
+        stage.assert_untouched("follower");
+        if with_flux {
+            stage.ended("may", &End::after_restart(&["PodLost"])).await;
+            let status = stage.fixture.when_finished("may-not").await;
+            assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("PodLost")), "{status:#}");
+            stage.history("may-not").assert_starts(1);
+        }
+    });
+}
+
+#[test]
+fn orderly_reboot_is_never_the_users_failure() {
+    table("reboot", async || {
+        shut_down(2).await;
+        sleep(5.0).await;
+        power_on(2).await;
+    });
+}

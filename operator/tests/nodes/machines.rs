@@ -1,0 +1,152 @@
+//! What happens to nodes, by the scripts of the test node.
+
+use std::process::{Child, Command};
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use test_support::repository::repository;
+
+pub const WORKERS: [u8; 3] = [1, 2, 3];
+/// The node with the control plane, which never goes.
+pub const FIRST: &str = "node";
+const OPERATOR: &str = "flux-operator";
+
+pub fn node(worker: u8) -> String {
+    format!("worker-{worker}")
+}
+
+fn script(name: &str, worker: Option<u8>, arguments: &[&str]) -> Command {
+    let mut command = Command::new(repository().join("test-node").join(name));
+    command.args(arguments);
+    if let Some(worker) = worker {
+        command.env("WORKER", worker.to_string());
+    }
+    command
+}
+
+/// Runs a command while the test's other tasks go on; what it said if it failed.
+async fn try_run(mut command: Command) -> Result<(), String> {
+    let shown = format!("{command:?}");
+    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+    let told = [output.stdout, output.stderr].concat();
+    if output.status.success() { Ok(()) } else { Err(format!("{shown}: {}", String::from_utf8_lossy(&told))) }
+}
+
+async fn run(command: Command) {
+    try_run(command).await.unwrap_or_else(|error| panic!("{error}"));
+}
+
+pub async fn try_kubectl(arguments: &[&str]) -> Result<(), String> {
+    let mut command = Command::new("kubectl");
+    command.args(arguments);
+    try_run(command).await
+}
+
+pub async fn kubectl(arguments: &[&str]) {
+    try_kubectl(arguments).await.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Power loss: nobody hears a goodbye.
+pub async fn power_off(worker: u8) {
+    run(script("node-down", Some(worker), &[])).await;
+}
+
+/// As `reboot` ends a machine: each process gets SIGTERM and 10 s.
+pub async fn shut_down(worker: u8) {
+    run(script("node-down", Some(worker), &["--orderly"])).await;
+}
+
+/// The machine starts, with its disk; its node is ready.
+pub async fn power_on(worker: u8) {
+    run(script("up", Some(worker), &["--worker"])).await;
+}
+
+/// Kills a program of a node, which is started again after so many seconds.
+pub async fn restart(worker: u8, program: &str, seconds: u32) {
+    run(script("restart", Some(worker), &[program, &seconds.to_string()])).await;
+}
+
+pub async fn make_image(worker: u8, name: &str, folder: &str) {
+    run(script("mkimage", Some(worker), &[name, folder])).await;
+}
+
+/// A worker that is cut off, from another or from the `api`, and joined again after so many seconds, or when this is dropped.
+pub struct Cut(Child);
+
+pub fn cut(worker: u8, from: &str, seconds: u32) -> Cut {
+    Cut(script("partition", None, &[&worker.to_string(), from, &seconds.to_string()]).spawn().unwrap())
+}
+
+impl Cut {
+    pub async fn end(mut self) {
+        while self.0.try_wait().unwrap().is_none() {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        assert!(self.0.try_wait().unwrap().unwrap().success());
+    }
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        if self.0.try_wait().unwrap().is_none() {
+            // Not SIGKILL: it has something to undo.
+            Command::new("kill").arg(self.0.id().to_string()).status().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+}
+
+/// Which pods may be placed on a worker from now on.
+pub async fn cordon(client: &Client, worker: u8, is_cordoned: bool) {
+    let patch = Patch::Merge(json!({ "spec": { "unschedulable": is_cordoned } }));
+    Api::<Node>::all(client.clone()).patch(&node(worker), &PatchParams::default(), &patch).await.unwrap();
+}
+
+/// What an administrator says of a machine that is off for certain.
+pub async fn taint_out_of_service(worker: u8, is_tainted: bool) {
+    let taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute";
+    let end = if is_tainted { "" } else { "-" };
+    kubectl(&["taint", "node", &node(worker), &format!("{taint}{end}"), "--overwrite"]).await;
+}
+
+/// All nodes as at the beginning, whatever a test before has left: on, joined, without taints, and the operator on the first.
+pub async fn restore(client: &Client) {
+    let nodes = Api::<Node>::all(client.clone());
+    for worker in WORKERS {
+        let taints = nodes.get_opt(&node(worker)).await.unwrap().and_then(|node| node.spec?.taints).unwrap_or_default();
+        if taints.iter().any(|taint| taint.key == "node.kubernetes.io/out-of-service") {
+            taint_out_of_service(worker, false).await;
+        }
+        power_on(worker).await;
+        cordon(client, worker, false).await;
+    }
+    if operator_pods(client).await.iter().any(|pod| node_of(pod) != FIRST) {
+        place_operator_on(client, &[FIRST.to_owned()]).await;
+    }
+}
+
+/// Moves the operator's pods, and waits until they are ready there.
+pub async fn place_operator_on(client: &Client, wanted: &[String]) {
+    let all = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.unwrap().items;
+    let others: Vec<String> = all.iter().map(ResourceExt::name_any).filter(|name| !wanted.contains(name)).collect();
+    for other in &others {
+        kubectl(&["cordon", other]).await;
+    }
+    kubectl(&["--namespace", OPERATOR, "rollout", "restart", "deployment"]).await;
+    kubectl(&["--namespace", OPERATOR, "rollout", "status", "deployment", "--timeout", "180s"]).await;
+    for other in &others {
+        kubectl(&["uncordon", other]).await;
+    }
+}
+
+/// The pods of the operator and of its webhook that are not being deleted.
+pub async fn operator_pods(client: &Client) -> Vec<Pod> {
+    let pods = Api::<Pod>::namespaced(client.clone(), OPERATOR).list(&ListParams::default()).await.unwrap().items;
+    pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
+}
+
+pub fn node_of(pod: &Pod) -> String {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default()
+}

@@ -1,0 +1,22 @@
+//! MiniClusters on several nodes, of which some lose their power, their network or a program: on the test node with three
+//! workers (`make e2e-nodes`).
+//!
+//! ```text
+//! machines   what happens to nodes
+//! timeline   what the status said, and when
+//! stage      a namespace, with programs that give an account of themselves
+//! short      four minutes
+//! long       the rest of half an hour
+//! ```
+//!
+//! Each test asserts how often the program started, that no two starts ran at once, and the final phase, exit code and
+//! reason. They run one after the other, since each takes nodes away from all.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::print_stderr, reason = "tests tell")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
+
+mod long;
+mod machines;
+mod short;
+mod stage;
+mod timeline;

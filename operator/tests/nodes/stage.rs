@@ -1,0 +1,306 @@
+//! A namespace on the nodes, for one test: MiniClusters whose programs give an account of themselves, in a folder that all
+//! nodes share, since they are one machine.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use kube::api::PostParams;
+use serde_json::{Value, json};
+use test_support::history::{History, TICK, What};
+use test_support::node::{Fixture, app_image};
+
+use crate::machines::{cordon, node, node_of, restore};
+use crate::timeline::{Timeline, now};
+
+const PROGRAM: &str = include_str!("program.sh");
+const EXCHANGE: &str = include_str!("exchange.sh");
+/// No task is silent for longer, even while a node starts beside it.
+const SILENCE: f64 = 4.0 * TICK;
+const POLL: Duration = Duration::from_millis(200);
+
+pub struct Stage {
+    pub fixture: Arc<Fixture>,
+    pub timeline: Timeline,
+    folder: PathBuf,
+}
+
+/// A MiniCluster with a program. The pods of its followers are placed after the lead's.
+#[derive(Clone)]
+pub struct Program {
+    pub name: &'static str,
+    pub lead_on: u8,
+    pub followers_on: &'static [u8],
+    /// Where pods may be placed besides, once one is lost.
+    pub may_use: &'static [u8],
+    pub tasks: u32,
+    /// How long it runs at its first start.
+    pub first: u32,
+    /// And at every later one.
+    pub later: u32,
+    pub code: i32,
+    /// Seconds until its pods are evicted from a node that does not answer.
+    pub evicted_after: u32,
+    pub spec: Value,
+}
+
+impl Program {
+    fn workers(&self) -> Vec<u8> {
+        let mut workers = [&[self.lead_on], self.followers_on, self.may_use].concat();
+        workers.sort_unstable();
+        workers.dedup();
+        workers
+    }
+}
+
+impl Default for Program {
+    fn default() -> Program {
+        Program {
+            name: "mc",
+            lead_on: 1,
+            followers_on: &[],
+            may_use: &[],
+            tasks: 1,
+            first: 3600,
+            later: 3,
+            code: 0,
+            evicted_after: 300,
+            spec: json!({}),
+        }
+    }
+}
+
+/// How a MiniCluster must end.
+pub struct End {
+    pub phase: &'static str,
+    pub code: Option<i32>,
+    /// Of a failure.
+    pub reason: Option<&'static str>,
+    pub starts: usize,
+    /// The reasons of `status.restarts`.
+    pub restarts: &'static [&'static str],
+}
+
+impl End {
+    /// With 0, in the only start.
+    pub fn undisturbed() -> End {
+        End { phase: "Completed", code: Some(0), reason: None, starts: 1, restarts: &[] }
+    }
+
+    /// With 0, after a restart for each of these reasons.
+    pub fn after_restart(reasons: &'static [&'static str]) -> End {
+        End { phase: "Completed", code: Some(0), reason: None, starts: 1 + reasons.len(), restarts: reasons }
+    }
+}
+
+/// Runs a test in a namespace of its own, on nodes that are all there.
+pub fn test(name: &str, body: impl AsyncFnOnce(&Stage)) {
+    test_support::node::test(name, async |fixture| {
+        restore(&fixture.client).await;
+        let stage = Stage::new(fixture);
+        body(&stage).await;
+    });
+}
+
+impl Stage {
+    fn new(fixture: Arc<Fixture>) -> Stage {
+        let folder = PathBuf::from("/var/tmp").join(&fixture.namespace);
+        std::fs::create_dir(&folder).unwrap();
+        for (name, text) in [("program.sh", PROGRAM), ("exchange.sh", EXCHANGE)] {
+            std::fs::write(folder.join(name), text).unwrap();
+        }
+        let timeline = Timeline::of(fixture.api());
+        Stage { fixture, timeline, folder }
+    }
+
+    /// Creates it, and places the lead where it is wanted.
+    pub async fn create(&self, program: &Program) {
+        // The Job controller creates the lead's pod first: only its node takes pods until that has one.
+        let others: Vec<u8> = program.workers().into_iter().filter(|worker| *worker != program.lead_on).collect();
+        for other in &others {
+            cordon(&self.fixture.client, *other, true).await;
+        }
+        self.submit(program).await;
+        if !others.is_empty() {
+            let placed = async || self.fixture.pod(program.name, "0").await.filter(|pod| !node_of(pod).is_empty());
+            self.fixture.until(&format!("{}'s lead is placed", program.name), placed).await;
+        }
+        for other in &others {
+            cordon(&self.fixture.client, *other, false).await;
+        }
+    }
+
+    pub async fn submit(&self, program: &Program) {
+        let Program { name, tasks, first, later, code, .. } = program;
+        let nodes: Vec<String> = program.workers().into_iter().map(node).collect();
+        let mut spec = json!({
+            "size": 1 + program.followers_on.len(),
+            "tasks": tasks,
+            "pod": { "nodeAffinity": { "kubernetes.io/hostname": nodes } },
+            "podTemplate": { "spec": pod_template(program) },
+        });
+        for (field, value) in program.spec.as_object().unwrap() {
+            spec[field] = value.clone();
+        }
+        self.apply(name, &format!("bash /account/program.sh $POD {name} {first} {later} {code}"), spec).await;
+    }
+
+    /// With the folder of accounts at /account. `image` is the container's, if it is not the usual one.
+    pub async fn apply(&self, name: &str, command: &str, spec: Value) {
+        let mut spec = spec;
+        let image = spec["image"].take();
+        spec.as_object_mut().unwrap().remove("image");
+        spec["containers"] = json!([{
+            "image": image.as_str().map_or_else(app_image, str::to_owned),
+            "command": command,
+            "volumes": { "account": { "hostPath": self.folder, "path": "/account" } },
+        }]);
+        let object = json!({
+            "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": name }, "spec": spec,
+        });
+        let object: MiniCluster = serde_json::from_value(object).unwrap();
+        self.fixture.api().create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    pub fn history(&self, name: &str) -> History {
+        History::parse(&std::fs::read_to_string(self.folder.join(name)).unwrap_or_default())
+    }
+
+    /// Waits until all pods are ready, and all tasks of this start have begun.
+    pub async fn runs(&self, program: &Program, start: usize) {
+        let name = program.name;
+        self.fixture
+            .until(&format!("start {start} of {name} runs"), async || {
+                let begun = self.history(name).lines.iter().filter(|line| line.what == What::Start).count();
+                let status = self.fixture.status(name).await;
+                let all = 1 + program.followers_on.len();
+                (begun == start * program.tasks as usize && status["readySize"] == json!(all)).then_some(())
+            })
+            .await;
+        self.history(name).assert_starts(start);
+    }
+
+    pub async fn create_all(&self, programs: &[&Program]) {
+        for program in programs {
+            self.create(program).await;
+        }
+        for program in programs {
+            self.runs(program, 1).await;
+        }
+    }
+
+    /// Waits until the status says so, and returns how many seconds after `from` that was.
+    pub async fn said(&self, name: &str, from: f64, what: &str, is_so: impl Fn(&Value) -> bool) -> f64 {
+        let first = async || self.timeline.first(name, from, &is_so);
+        match tokio::time::timeout(Duration::from_secs(150), async {
+            loop {
+                if let Some(at) = first().await {
+                    return at - from;
+                }
+                tokio::time::sleep(POLL).await;
+            }
+        })
+        .await
+        {
+            Ok(seconds) => {
+                eprintln!("{name}: {what} {seconds:.1} s after");
+                seconds
+            }
+            Err(_) => panic!("{name} never said: {what}\n{}", self.account(name)),
+        }
+    }
+
+    /// The same, for a reason.
+    pub async fn said_reason(&self, name: &str, from: f64, reason: &str) -> f64 {
+        self.said(name, from, reason, |status| status["reason"] == reason).await
+    }
+
+    /// Waits for the end, and checks it.
+    pub async fn ended(&self, name: &str, end: &End) -> Value {
+        let status = self.fixture.when_finished(name).await;
+        self.check(name, &status, end);
+        status
+    }
+
+    fn check(&self, name: &str, status: &Value, end: &End) {
+        let account = self.account(name);
+        let restarts: Vec<&str> =
+            status["restarts"].as_array().into_iter().flatten().filter_map(|it| it["reason"].as_str()).collect();
+        assert_eq!(status["phase"], end.phase, "{account}{status:#}");
+        assert_eq!(status["exitCode"], json!(end.code), "{account}{status:#}");
+        if let Some(reason) = end.reason {
+            assert_eq!(status["reason"], reason, "{account}{status:#}");
+        }
+        assert_eq!(restarts, end.restarts, "{account}{status:#}");
+        self.history(name).assert_starts(end.starts);
+    }
+
+    /// The program has run since its start without a pause, and without being told to stop.
+    pub fn assert_untouched(&self, name: &str) {
+        let history = self.history(name);
+        history.assert_starts(1);
+        let run = &history.runs()[0];
+        assert_eq!(run.told_to_stop, 0, "{}", self.account(name));
+        assert!(run.longest_gap < SILENCE, "{}", self.account(name));
+        assert!(run.ended > 0 || now() - run.to < SILENCE, "it has stopped\n{}", self.account(name));
+    }
+
+    /// What the program did and what the status said, for messages.
+    pub fn account(&self, name: &str) -> String {
+        format!("{}{}", self.history(name), self.timeline.story(name))
+    }
+
+    /// When the lead's container ended, in whole seconds.
+    pub async fn container_ended_at(&self, name: &str) -> f64 {
+        let lead = self.fixture.pod(name, "0").await.expect("the lead's pod is there");
+        let state = lead.status.unwrap().container_statuses.unwrap()[0].state.clone().unwrap();
+        state.terminated.unwrap().finished_at.unwrap().0.as_second() as f64
+    }
+
+    pub async fn node_of(&self, name: &str, index: &str) -> String {
+        self.fixture.pod(name, index).await.map_or(String::new(), |pod| node_of(&pod))
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// One pod on each node, evicted after so many seconds; the lead's name is in its environment.
+fn pod_template(program: &Program) -> Value {
+    let toleration = |key: &str| {
+        json!({ "key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute",
+                "tolerationSeconds": program.evicted_after })
+    };
+    let of_this_job = json!({ "matchLabels": { "batch.kubernetes.io/job-name": program.name } });
+    json!({
+        "tolerations": [toleration("unreachable"), toleration("not-ready")],
+        "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
+            { "labelSelector": of_this_job, "topologyKey": "kubernetes.io/hostname" },
+        ]}},
+        "containers": [{
+            "name": program.name,
+            "env": [{ "name": "POD", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
+        }],
+    })
+}
+
+pub fn has_flux_itself(what: &str) -> bool {
+    let is_stand_in = std::env::var_os("E2E_STAND_IN").is_some();
+    if is_stand_in {
+        eprintln!("NOT TESTED with the stand-in (FLUX=/prefix make e2e-nodes does): {what}");
+    }
+    !is_stand_in
+}
+
+pub async fn sleep(seconds: f64) {
+    tokio::time::sleep(Duration::from_secs_f64(seconds.max(0.0))).await;
+}
+
+/// Waits until so many seconds after that time.
+pub async fn until(from: f64, seconds: f64) {
+    sleep(from + seconds - now()).await;
+}
