@@ -34,7 +34,7 @@ bench-instance: ; @FLUX=$(FLUX) .ci/bench instance
 
 images: ; @.ci/dist images && .ci/images
 
-generate: ; @.ci/python generate && UPDATE=1 cargo test --workspace
+generate: ; @UPDATE=1 cargo test --workspace
 
 dist: ; @.ci/dist
 

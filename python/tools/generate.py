@@ -1,6 +1,6 @@
 """Makes the files of the package that come from elsewhere in the repository.
 
-    python tools/generate.py           write them (`make generate`)
+    python tools/generate.py           write them (`.ci/python generate`)
     python tools/generate.py --check   fail if one is stale
 
 `models.py` comes from the CRD's schema, `remedies.json` from the troubleshooting page.
@@ -43,7 +43,7 @@ CONSTRAINTS = {
 
 HEADER = '''"""Models of the MiniCluster, flux-framework.org/v1alpha2.
 
-Made from the CRD's schema by `make generate`: do not edit. Fields have Python's spelling (`max_size`); the API's
+Made from the CRD's schema by `.ci/python generate`: do not edit. Fields have Python's spelling (`max_size`); the API's
 spelling (`maxSize`) is accepted as well. A field that this version does not know is kept as it is.
 """
 '''
@@ -194,7 +194,7 @@ def main() -> None:
     if "--check" in sys.argv[1:]:
         if stale:
             names = ", ".join(str(path.relative_to(REPOSITORY)) for path in stale)
-            raise SystemExit(f"generate: stale: {names}. Run `make generate`")
+            raise SystemExit(f"generate: stale: {names}. Run `.ci/python generate`")
         return
     for path in stale:
         path.write_text(wanted[path])

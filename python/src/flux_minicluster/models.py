@@ -1,6 +1,6 @@
 """Models of the MiniCluster, flux-framework.org/v1alpha2.
 
-Made from the CRD's schema by `make generate`: do not edit. Fields have Python's spelling (`max_size`); the API's
+Made from the CRD's schema by `.ci/python generate`: do not edit. Fields have Python's spelling (`max_size`); the API's
 spelling (`maxSize`) is accepted as well. A field that this version does not know is kept as it is.
 """
 
