@@ -98,8 +98,21 @@ pub const ORDER: &[(&str, &[&str])] = &[
     (
         "operator/src/observe",
         &[
-            "partial", "job", "node", "pod", "service", "storage", "cluster", "members", "known_clusters", "list_watch", "deleted", "pod_end", "objects",
-            "workload", "watch",
+            "partial",
+            "job",
+            "node",
+            "pod",
+            "service",
+            "storage",
+            "cluster",
+            "members",
+            "known_clusters",
+            "list_watch",
+            "deleted",
+            "pod_end",
+            "objects",
+            "workload",
+            "watch",
         ],
     ),
     (

@@ -14,8 +14,25 @@ use crate::image::{AGENT, Container, Ended, Image, RECORD, real_flux, run, stand
 
 /// Programs of an image that do nothing here but record their call: the network, and what these images bring.
 const STUBS: [&str; 19] = [
-    "apt-get", "yum", "dnf", "curl", "git", "oras", "pip", "pip3", "python3", "make", "hwloc-ls", "lscpu", "hwinfo",
-    "compspec", "sshd", "sudo", "spack", "singularity", "sleep",
+    "apt-get",
+    "yum",
+    "dnf",
+    "curl",
+    "git",
+    "oras",
+    "pip",
+    "pip3",
+    "python3",
+    "make",
+    "hwloc-ls",
+    "lscpu",
+    "hwinfo",
+    "compspec",
+    "sshd",
+    "sudo",
+    "spack",
+    "singularity",
+    "sleep",
 ];
 const STUB: &str = "#!/bin/sh\necho \"${0##*/} $*\" >>/record/calls\n";
 /// It leaves the file that it is to write.
@@ -25,7 +42,8 @@ const PROGRAM: &str = "#!/bin/sh\npwd >/record/directory\nexec env >/record/envi
 /// As scripts of third parties do, it reads variables that are not set.
 const PROFILE: &str = "[ -z \"$SPACK_ROOT\" ] && SPACK_ROOT=/opt/spack\nexport SPACK_ENV=/opt/env \"MANPATH=/opt/env/man:$MANPATH\"\n\
     export PATH=\"/opt/env/bin:$PATH\"\n";
-const SETUP: &str = "spack() { [ -n \"$SPACK_SHELL\" ] || export SPACK_SHELL=bash; command spack \"$@\"; }\n: \"$PS1\"\n";
+const SETUP: &str =
+    "spack() { [ -n \"$SPACK_SHELL\" ] || export SPACK_SHELL=bash; command spack \"$@\"; }\n: \"$PS1\"\n";
 const SCRIPTS: [(&str, &str); 4] = [
     ("/etc/profile.d/z10_spack_environment.sh", PROFILE),
     ("/opt/spack-environment/activate.sh", PROFILE),

@@ -1,7 +1,6 @@
 //! What is said of a failure, and of whom.
 
 use super::*;
-use crate::reconcile::status::POST_SUCCEEDED;
 use crate::observe::pod_end::{End, end_of};
 use crate::reconcile::status::POST_SUCCEEDED;
 
