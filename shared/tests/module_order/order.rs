@@ -153,7 +153,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
     ("operator/src/reconcile/decide", &["gang_turn", "remaining", "restart", "ending", "next_action", "silent_wait"]),
     ("operator/src/reconcile/decide/restart", &["record"]),
     ("operator/src/reconcile/lookups", &["gangs", "warning"]),
-    ("operator/src/reconcile/apply", &["requests", "events", "gang", "headless", "lead_label", "deletion", "storage"]),
+    ("operator/src/reconcile/apply", &["requests", "events", "gang", "headless", "lead_label", "deletion", "past_the_cache", "storage"]),
     ("operator/src/reconcile/status", &["patch", "outcome", "post", "conditions", "events"]),
     (
         "operator/src/health",
