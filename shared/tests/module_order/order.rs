@@ -168,7 +168,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
     ("operator/src/reconcile/lookups", &["gangs", "warning"]),
     (
         "operator/src/reconcile/apply",
-        &["requests", "events", "gang", "headless", "lead_label", "past_the_cache", "deletion", "storage"],
+        &["requests", "events", "gang", "headless", "lead_label", "deletion", "past_the_cache", "storage"],
     ),
     ("operator/src/reconcile/status", &["patch", "outcome", "post", "conditions", "events"]),
     (
