@@ -191,14 +191,7 @@ enum Command {
     },
     /// Tell the agent the state of the shell that runs this
     #[command(hide = true)]
-    SnippetState {
-        output: PathBuf,
-        status: String,
-        #[arg(allow_hyphen_values = true)]
-        as_flux: OsString,
-        #[arg(allow_hyphen_values = true)]
-        broker_options: OsString,
-    },
+    SnippetState(execute::shell_state::Report),
 }
 
 #[derive(Debug, Args)]
@@ -258,10 +251,9 @@ impl Cli {
             }
             Command::Restful(args) => log_failure(restful::run(&args)),
             Command::AsFlux { place, command } => log_failure(commands::as_flux(&as_entrypoint(place), &command)),
-            Command::SnippetState { output, status, as_flux, broker_options } => {
+            Command::SnippetState(report) => {
                 let failed = |error| Failure::internal(format!("failed to report the shell's state: {error}"));
-                let reported = execute::shell_state::report(&output, &status, &as_flux, &broker_options);
-                log_failure(reported.map(|()| 0).map_err(failed))
+                log_failure(execute::shell_state::report(&report).map(|()| 0).map_err(failed))
             }
         })
     }

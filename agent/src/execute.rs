@@ -18,6 +18,7 @@ pub mod curve;
 mod executor;
 mod follower;
 mod helper_programs;
+mod last_errors;
 mod launch;
 mod password;
 pub mod program_note;

@@ -8,7 +8,7 @@ use flux_shared::exit::{Category, REPLACE, of_signal};
 use super::broker_options;
 use super::broker_policy::{BrokerPolicy, Ended, terms};
 use super::executor::Executor;
-use super::session::{LIMITS, Session};
+use super::session::Session;
 use crate::execute::timing::flux_time;
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::lead_presence::LeadPresence;
@@ -86,9 +86,6 @@ impl Executor<'_> {
     }
 
     fn program<'a>(&self, launch: &Launch, argv: &'a [OsString], session: &'a Session) -> Result<Program<'a>, Failure> {
-        let limits = session.limits.iter().filter_map(|(name, (soft, hard))| {
-            LIMITS.into_iter().find(|(known, _)| known == name).map(|(_, resource)| (resource, *soft, *hard))
-        });
         let identity = launch.run_as.as_ref().map(|user| Identity::of(user.owner, &self.options.root)).transpose()?;
         Ok(Program {
             argv,
@@ -102,7 +99,7 @@ impl Executor<'_> {
             setup: ChildSetup {
                 foreground: self.supervisor.has_terminal(),
                 umask: Some(session.umask),
-                limits: limits.collect(),
+                limits: session.limits(),
                 identity: identity.flatten(),
                 ..ChildSetup::default()
             },

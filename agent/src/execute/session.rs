@@ -84,6 +84,12 @@ impl Session {
         session
     }
 
+    /// The limits that a snippet has changed, for a program.
+    pub fn limits(&self) -> Vec<(Resource, u64, u64)> {
+        let known = |name: &str| LIMITS.into_iter().find(|(known, _)| *known == name);
+        self.limits.iter().filter_map(|(name, (soft, hard))| Some((known(name)?.1, *soft, *hard))).collect()
+    }
+
     /// A variable's value, for words.
     pub fn lookup(&self, name: &str) -> Option<String> {
         self.environment.get(OsStr::new(name)).map(|value| value.to_string_lossy().into_owned())

@@ -6,27 +6,26 @@
 //! ```
 //!
 //! Snippets and changes are handed over in memory (memfd), so that a read-only image is no obstacle and nothing stays
-//! on a disk. All descriptors are opened by their path below /proc/self/fd, which every shell understands.
+//! on a disk. The shell opens all of this by its path below /proc/PID/fd of the agent, each time that it needs it. So
+//! nothing that a snippet starts inherits it, and nothing that a snippet closes or redirects is in the way.
 
-use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 
 use flux_shared::exit::Category;
 use nix::fcntl::OFlag;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio::io::unix::AsyncFd;
 
+use super::last_errors::LastErrors;
 use super::session::{Session, assignments, current_limits, shell_changes};
 use super::shell_state::{self, State};
 use crate::plan::{Snippet, SnippetShell};
-use crate::report::failure::Failure;
-use crate::supervise::program::{Child, Environment, Output, Program};
+use crate::report::failure::{Failure, is_passing, plain};
+use crate::supervise::program::{Child, Environment, Output, Program, StartError};
 use crate::supervise::{End, Event, Supervisor, is_stop, terminal, until};
 use crate::system::raw;
 use crate::system::raw::ChildSetup;
@@ -34,28 +33,39 @@ use crate::system::raw::ChildSetup;
 /// The only shell text of ours that runs: it sources what it is told to and reports. It is a constant, the user's text
 /// is never pasted into it; a loop, because one shell must see all snippets. Two variables that documented snippets
 /// build upon are empty, not unset, for those who set -u themselves, and `$asFlux` runs what follows it as Flux's user;
-/// they are not exported. Standard error goes through the agent, which keeps its end. A shell that can start no program any more says so by itself; one that cannot
-/// even open its pipe kills itself, which no snippet's `exit` looks like.
+/// they are not exported. Standard error goes through the agent, which keeps its end.
+///
+/// What the user's environment holds is not in the way: builtins are called by `command`, since a function may have
+/// their name; a word is told by its first letter, whatever IFS is; and `read` is called again where TMOUT or a trap has
+/// ended it. A shell that can start no program any more says so by itself; one that cannot even open its pipe kills
+/// itself, which no snippet's `exit` looks like.
 const DRIVER: &str = r#"
 : "${PYTHONPATH=}" "${LD_LIBRARY_PATH=}" "${asFlux=$8}"
 flux_agent_self=$1 flux_agent_ask=$2 flux_agent_changes=$3 flux_agent_snippet=$4 flux_agent_reply=$5 flux_agent_errors=$6
+command printf 'ready\n' >"$flux_agent_reply" || command kill -9 "$$"
 case $7 in ?*) exec 2>"$7" ;; esac
 shift 8
-while IFS= read -r flux_agent_word <"$flux_agent_ask"; do
+while :; do
+    flux_agent_word='' flux_agent_status=0
+    command read -r flux_agent_word <"$flux_agent_ask" || flux_agent_status=$?
+    case $flux_agent_status in
+        0) ;;
+        1?? | 2??) continue ;;
+        *) command kill -9 "$$" ;;
+    esac
     . "$flux_agent_changes"
     case $flux_agent_word in
-        end) break ;;
-        silent) . "$flux_agent_snippet" >/dev/null 2>"$flux_agent_errors" ;;
+        e*) break ;;
+        s*) . "$flux_agent_snippet" >/dev/null 2>"$flux_agent_errors" ;;
         *) . "$flux_agent_snippet" ;;
     esac
-    "$flux_agent_self" snippet-state "$flux_agent_reply" "$?" "${asFlux-}" "${brokerOptions-}" ||
-        printf 'lost=%s\n' "$?" >"$flux_agent_reply"
+    "$flux_agent_self" snippet-state "$flux_agent_reply" "$?" "${asFlux-}" "${brokerOptions-}" "${BASH_VERSION-}" ||
+        command printf 'lost=%s\n' "$?" >"$flux_agent_reply"
 done
-case $flux_agent_word in end) ;; *) kill -9 "$$" ;; esac
 "#;
 
-/// Bytes of a snippet's standard error that are kept in case it fails.
-const KEPT_ERRORS: usize = 2048;
+/// What the driver says first.
+const READY: &[u8] = b"ready\n";
 
 /// How a snippet ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -69,10 +79,32 @@ pub enum Outcome {
     ShellUnusable(u8),
 }
 
-/// Why the shell did not report its state.
-enum NoState {
-    Ended(u8),
+/// What the shell reports after a snippet.
+enum Reply {
+    State(Box<State>),
+    /// It can start no program any more, by this code.
     Unusable(u8),
+}
+
+/// A shell that was started.
+pub enum Started {
+    Ready(Box<Shell>),
+    /// It ended before any snippet ran.
+    Ended(End),
+}
+
+/// Where the descriptors begin that the shell inherits where it has to: scripts use low ones, and 200 for locks.
+const INHERITED: RawFd = 230;
+/// Number of descriptors whose paths the driver takes.
+const DESCRIPTORS: usize = 7;
+
+/// How the shell reaches the agent's descriptors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// By the agent's own number in /proc.
+    OfAgent,
+    /// As its own, where a security module or a capability keeps it from the other way.
+    Inherited,
 }
 
 /// What a shell that can start no program reports, before the code.
@@ -83,9 +115,12 @@ const LOST: &[u8] = b"lost=";
 pub struct Shell {
     child: Child,
     ask: File,
-    changes: File,
-    snippet: File,
+    /// The shell's ends, in the order of the driver's words. They stay open here for as long as the shell may open them.
+    theirs: [File; DESCRIPTORS],
     reply: AsyncFd<OwnedFd>,
+    /// What came on it and is not read yet.
+    bytes: Vec<u8>,
+    end: Option<End>,
     /// Standard error of silent snippets, which nobody sees.
     hidden: LastErrors,
     /// Standard error of the others; none with a terminal, which it goes to directly.
@@ -98,48 +133,58 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Starts the planned shell.
-    pub fn start(
+    /// Starts the planned shell and waits until it is ready.
+    pub async fn start(
         supervisor: &mut Supervisor,
         session: &Session,
         planned: &SnippetShell,
         agent: &Path,
+    ) -> Result<Started, Failure> {
+        let mut shell = Shell::spawn(supervisor, session, planned, agent, Access::OfAgent)?;
+        let mut end = shell.until_ready(supervisor).await?;
+        if end == Some(End::Signaled(libc::SIGKILL)) && supervisor.stop().is_none() {
+            shell = Shell::spawn(supervisor, session, planned, agent, Access::Inherited)?;
+            end = shell.until_ready(supervisor).await?;
+        }
+        Ok(end.map_or_else(|| Started::Ready(Box::new(shell)), Started::Ended))
+    }
+
+    async fn until_ready(&mut self, supervisor: &mut Supervisor) -> Result<Option<End>, Failure> {
+        let is_ready = |bytes: &[u8]| bytes.starts_with(READY).then_some(());
+        match self.await_reply(supervisor, is_ready).await.map_err(failed)? {
+            Ok(()) => {
+                self.bytes.drain(..READY.len());
+                Ok(None)
+            }
+            Err(end) => Ok(Some(end)),
+        }
+    }
+
+    fn spawn(
+        supervisor: &mut Supervisor,
+        session: &Session,
+        planned: &SnippetShell,
+        agent: &Path,
+        access: Access,
     ) -> Result<Shell, Failure> {
-        let plumbing = || -> io::Result<_> {
-            let (ask_there, ask) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-            let (reply, reply_there) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-            let (hidden, hidden_there) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-            let (shown, shown_there) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-            nix::fcntl::fcntl(&reply, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-            let memory = |name: &str| memfd_create(name, MFdFlags::MFD_CLOEXEC).map(File::from);
-            let (changes, snippet) = (memory("changes")?, memory("snippet")?);
-            // Opened now: by its path, the shell might run what has taken its place by then.
-            let program = File::open(agent)?;
-            Ok((
-                [ask_there, reply_there, hidden_there, shown_there, program.into()],
-                File::from(ask),
-                reply,
-                [hidden, shown],
-                changes,
-                snippet,
-            ))
-        };
-        let failed = |error: io::Error| Failure::internal(format!("failed to talk to the shell: {error}"));
-        let (theirs, ask, reply, [hidden, shown], changes, snippet) = plumbing().map_err(failed)?;
+        let pipe = || nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from).map_err(failed);
+        let ((ask_there, ask), (reply, reply_there)) = (pipe()?, pipe()?);
+        let ((hidden, hidden_there), (shown, shown_there)) = (pipe()?, pipe()?);
+        nix::fcntl::fcntl(&reply, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+            .map_err(io::Error::from)
+            .map_err(failed)?;
+        let memory = |name: &str| memfd_create(name, MFdFlags::MFD_CLOEXEC).map_err(io::Error::from).map_err(failed);
+        // Opened now: by its path, the shell might run what has taken its place by then.
+        let program = path_to(agent).map_err(failed)?;
+        let theirs =
+            [program.into(), ask_there, memory("changes")?, memory("snippet")?, reply_there, hidden_there, shown_there];
+        let theirs = theirs.map(|fd| File::from(raised(fd)));
         let hidden = LastErrors::keep(hidden, false).map_err(failed)?;
         // A person at a terminal sees it as it comes, and programs ask whether it is one.
         let shown = if supervisor.has_terminal() { None } else { Some(LastErrors::keep(shown, true).map_err(failed)?) };
-        let [ask_there, reply_there, hidden_there, shown_there, program] = &theirs;
-        let mut numbers = vec![
-            program.as_raw_fd(),
-            ask_there.as_raw_fd(),
-            changes.as_raw_fd(),
-            snippet.as_raw_fd(),
-            reply_there.as_raw_fd(),
-            hidden_there.as_raw_fd(),
-        ];
-        numbers.extend(shown.iter().map(|_| shown_there.as_raw_fd()));
-        let argv = command_line(planned, &numbers);
+        let mut numbers: Vec<RawFd> = theirs.iter().map(AsRawFd::as_raw_fd).collect();
+        numbers.truncate(if shown.is_some() { DESCRIPTORS } else { DESCRIPTORS - 1 });
+        let argv = command_line(planned, &numbers, access);
         let program = Program {
             argv: &argv,
             environment: &session.environment,
@@ -149,23 +194,18 @@ impl Shell {
                 tied: true,
                 foreground: supervisor.has_terminal(),
                 umask: Some(session.umask),
-                inherit: numbers,
+                limits: session.limits(),
+                inherit: if access == Access::Inherited { numbers } else { Vec::new() },
                 ..ChildSetup::default()
             },
         };
-        let child = supervisor.start(program).map_err(|error| {
-            Failure::new(
-                Category::ShellMissing,
-                error.to_string(),
-                "the image's shell does not run; leave out the snippets or change the image",
-            )
-        })?;
+        let child = supervisor.start(program).map_err(not_started)?;
         let reply = raw::watch(reply).map_err(failed)?;
         let known = session.environment.clone();
         let variables = planned.variables.iter().map(|(name, value)| (OsStr::new(name), OsStr::new(value)));
         let variables = assignments(variables.filter(|(name, _)| !known.contains_key(*name)));
-        let limits = current_limits().collect();
-        Ok(Shell { child, ask, changes, snippet, reply, hidden, shown, variables, known, limits })
+        let (limits, bytes, ask) = (current_limits().collect(), Vec::new(), File::from(ask));
+        Ok(Shell { child, ask, theirs, reply, bytes, end: None, hidden, shown, variables, known, limits })
     }
 
     /// Runs one snippet and carries its state over into `session`.
@@ -175,13 +215,13 @@ impl Shell {
         session: &mut Session,
         snippet: &Snippet,
     ) -> Result<Outcome, Failure> {
-        let failed = |error: io::Error| Failure::internal(format!("failed to talk to the shell: {error}"));
         if supervisor.has_terminal() {
             terminal::give_to(self.child.pid);
         }
         let changes = self.changes_before(session, snippet);
-        fill(&mut self.changes, &changes).map_err(failed)?;
-        fill(&mut self.snippet, snippet.source.as_bytes()).map_err(failed)?;
+        fill(self.changes(), &changes).map_err(failed)?;
+        let [_, _, _, source, ..] = &mut self.theirs;
+        fill(source, snippet.source.as_bytes()).map_err(failed)?;
         self.forget_errors();
         self.tell(if snippet.silent { "silent" } else { "go" }).map_err(failed)?;
         let outcome = self.answer(supervisor).await.map_err(failed)?;
@@ -191,13 +231,13 @@ impl Shell {
             terminal::take_back();
         }
         Ok(match outcome {
-            Ok(state) => {
+            Ok(Reply::State(state)) => {
                 state.carry_over(session, &self.limits);
                 self.known = state.environment;
                 Outcome::Finished(state.status)
             }
-            Err(NoState::Ended(code)) => Outcome::ShellEnded(code),
-            Err(NoState::Unusable(code)) => Outcome::ShellUnusable(code),
+            Ok(Reply::Unusable(code)) => Outcome::ShellUnusable(code),
+            Err(end) => Outcome::ShellEnded(end.code()),
         })
     }
 
@@ -218,19 +258,44 @@ impl Shell {
         self.ask.write_all(format!("{word}\n").as_bytes())
     }
 
-    /// How the shell ended while no snippet ran; none: it is there.
-    pub fn ended_meanwhile(&self, supervisor: &mut Supervisor) -> Option<End> {
-        supervisor.take_end(self.child.pid)
+    /// How the shell ended; none: it is there.
+    pub fn ended(&mut self, supervisor: &mut Supervisor) -> Option<End> {
+        self.end = self.end.or_else(|| supervisor.take_end(self.child.pid));
+        self.end
     }
 
-    /// Waits for the shell's state, or for the reason why there is none.
-    async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Result<State, NoState>> {
-        let mut bytes = Vec::new();
-        let mut closed = false;
+    fn changes(&mut self) -> &mut File {
+        let [_, _, changes, ..] = &mut self.theirs;
+        changes
+    }
+
+    /// Waits for the shell's state, or its end.
+    async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Result<Reply, End>> {
+        let parse = |bytes: &[u8]| {
+            let state = shell_state::parse(bytes).map(|state| Reply::State(Box::new(state)));
+            state.or_else(|| unusable_code(bytes).map(Reply::Unusable))
+        };
+        self.bytes.clear();
+        self.await_reply(supervisor, parse).await
+    }
+
+    /// Waits until `parse` finds something in what the shell says, or the shell ends. What it started may outlive it,
+    /// and holds up nobody.
+    async fn await_reply<T>(
+        &mut self,
+        supervisor: &mut Supervisor,
+        parse: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<Result<T, End>> {
         let mut is_killed = false;
         loop {
-            if let Some(end) = supervisor.take_end(self.child.pid) {
-                return Ok(Err(NoState::Ended(end.code())));
+            let end = self.ended(supervisor);
+            // What it has said comes before its end.
+            self.read_reply()?;
+            if let Some(found) = parse(&self.bytes) {
+                return Ok(Ok(found));
+            }
+            if let Some(end) = end {
+                return Ok(Err(end));
             }
             let kill_at = supervisor.kill_deadline().filter(|_| !is_killed);
             tokio::select! {
@@ -240,24 +305,20 @@ impl Shell {
                     is_killed = true;
                     let _ = raw::send(-self.child.pid, libc::SIGKILL);
                 }
-                ready = self.reply.readable(), if !closed => {
-                    let mut ready = ready?;
-                    let mut chunk = [0; 4096];
-                    match nix::unistd::read(ready.get_inner(), &mut chunk) {
-                        // The shell is about to end. The pipe is always ready from now on, which would starve the event
-                        // of that end.
-                        Ok(0) => closed = true,
-                        Ok(count) => bytes.extend_from_slice(&chunk[..count]),
-                        Err(nix::errno::Errno::EAGAIN) => ready.clear_ready(),
-                        Err(error) => return Err(error.into()),
-                    }
-                    if let Some(state) = shell_state::parse(&bytes) {
-                        return Ok(Ok(state));
-                    }
-                    if let Some(code) = unusable_code(&bytes) {
-                        return Ok(Err(NoState::Unusable(code)));
-                    }
-                }
+                ready = self.reply.readable() => ready?.clear_ready(),
+            }
+        }
+    }
+
+    /// Reads what has come, without waiting.
+    fn read_reply(&mut self) -> io::Result<()> {
+        let mut chunk = [0; 4096];
+        loop {
+            match nix::unistd::read(self.reply.get_ref(), &mut chunk) {
+                Ok(0) => return Ok(()),
+                Ok(count) => self.bytes.extend_from_slice(&chunk[..count]),
+                Err(nix::errno::Errno::EAGAIN) => return Ok(()),
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -285,13 +346,9 @@ impl Shell {
 
     /// Ends the shell in order, so that its EXIT trap runs; its code no longer matters.
     pub async fn end(mut self, supervisor: &mut Supervisor) -> io::Result<()> {
-        if fill(&mut self.changes, b"").and_then(|()| self.tell("end")).is_err() {
-            return Ok(());
-        }
-        match self.answer(supervisor).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(error),
-        }
+        fill(self.changes(), b"")?;
+        self.tell("end")?;
+        self.answer(supervisor).await.map(drop)
     }
 }
 
@@ -302,13 +359,35 @@ fn unusable_code(bytes: &[u8]) -> Option<u8> {
     std::str::from_utf8(&line[at + LOST.len()..]).ok()?.parse().ok()
 }
 
-/// How many paths of descriptors the driver takes.
-const DESCRIPTORS: usize = 7;
+fn failed(error: io::Error) -> Failure {
+    let cause = format!("failed to talk to the snippets' shell: {}", plain(&error));
+    Failure { passing: is_passing(&error), ..Failure::internal(cause) }
+}
 
-fn command_line(planned: &SnippetShell, numbers: &[RawFd]) -> Vec<OsString> {
+/// A descriptor to run the program by, which need not be readable.
+fn path_to(program: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    File::options().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(program)
+}
+
+fn not_started(error: StartError) -> Failure {
+    let remedy = "the image's shell does not run; leave out the snippets or change the image";
+    Failure { passing: error.is_passing, ..Failure::new(Category::ShellMissing, error.to_string(), remedy) }
+}
+
+/// The same descriptor under a number that scripts do not use, if one is left.
+fn raised(fd: OwnedFd) -> OwnedFd {
+    rustix::io::fcntl_dupfd_cloexec(&fd, INHERITED).unwrap_or(fd)
+}
+
+fn command_line(planned: &SnippetShell, numbers: &[RawFd], access: Access) -> Vec<OsString> {
     let mut argv = planned.argv.clone();
     argv.extend(["-c", DRIVER, "flux-agent"].map(str::to_owned));
-    let paths = numbers.iter().map(|number| format!("/proc/self/fd/{number}"));
+    let process = match access {
+        Access::OfAgent => std::process::id().to_string(),
+        Access::Inherited => "self".to_owned(),
+    };
+    let paths = numbers.iter().map(|number| format!("/proc/{process}/fd/{number}"));
     // Without a seventh, standard error stays what it is.
     argv.extend(paths.chain(std::iter::repeat(String::new())).take(DESCRIPTORS));
     argv.push(planned.as_flux.clone());
@@ -320,73 +399,4 @@ fn fill(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     file.set_len(0)?;
     file.write_all_at(bytes, 0)
-}
-
-/// Keeps the end of what comes through a pipe, and may copy it to the agent's own standard error. A thread reads it, so
-/// that its writers never wait.
-#[derive(Debug, Clone)]
-struct LastErrors {
-    pipe: Arc<Mutex<File>>,
-    kept: Arc<Mutex<VecDeque<u8>>>,
-    copied: bool,
-}
-
-impl LastErrors {
-    fn keep(pipe: OwnedFd, copied: bool) -> io::Result<LastErrors> {
-        let waited_for = pipe.try_clone()?;
-        let last = LastErrors { pipe: Arc::new(Mutex::new(File::from(pipe))), kept: Arc::default(), copied };
-        let reader = last.clone();
-        std::thread::Builder::new()
-            .stack_size(64 * 1024)
-            .spawn(move || while is_readable(&waited_for, PollTimeout::NONE) && reader.take() {})?;
-        Ok(last)
-    }
-
-    /// Takes all that was written before this call.
-    fn drain(&self) {
-        while self.pipe.lock().is_ok_and(|pipe| is_readable(&*pipe, PollTimeout::ZERO)) && self.take() {}
-    }
-
-    fn forget(&self) {
-        self.drain();
-        if let Ok(mut kept) = self.kept.lock() {
-            kept.clear();
-        }
-    }
-
-    /// What is kept, with all that was written before this call.
-    fn text(&self) -> String {
-        self.drain();
-        let kept = self.kept.lock().map(|kept| kept.iter().copied().collect::<Vec<u8>>()).unwrap_or_default();
-        String::from_utf8_lossy(&kept).trim().to_owned()
-    }
-
-    /// Reads from a pipe that is ready; false at its end. The lock keeps the two readers apart.
-    fn take(&self) -> bool {
-        let Ok(mut pipe) = self.pipe.lock() else { return false };
-        if !is_readable(&*pipe, PollTimeout::ZERO) {
-            return true; // the other reader was faster
-        }
-        let mut chunk = [0; 4096];
-        let (Ok(count @ 1..), Ok(mut kept)) = (pipe.read(&mut chunk), self.kept.lock()) else { return false };
-        if self.copied {
-            // Nobody to tell if the log takes no more.
-            let _ = io::stderr().write_all(&chunk[..count]);
-        }
-        kept.extend(&chunk[..count]);
-        let surplus = kept.len().saturating_sub(KEPT_ERRORS);
-        kept.drain(..surplus);
-        true
-    }
-}
-
-/// Whether there is something to read, or the pipe is closed.
-fn is_readable(pipe: impl AsFd, patience: PollTimeout) -> bool {
-    let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
-    loop {
-        match poll(&mut fds, patience) {
-            Err(nix::errno::Errno::EINTR) => {}
-            ready => return ready.is_ok_and(|count| count > 0),
-        }
-    }
 }

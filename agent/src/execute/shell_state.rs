@@ -1,12 +1,12 @@
 //! The state of the user's shell, as it reports it: `flux-agent snippet-state`, run by the shell itself, is the writer.
 //!
-//! Records end in NUL: `status=0`, `umask=0022`, `directory=/x`, `as-flux=…`, `broker-options=…`, `limit=nofile:1024:4096` each, then
-//! `environment`, then every exported variable as it is, then `end`.
+//! Records end in NUL: `status=0`, `umask=0022`, `directory=/x`, `as-flux=…`, `bash=…`, `broker-options=…`,
+//! `limit=nofile:1024:4096` each, then `environment`, then every exported variable as it is, then `end`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::session::{Session, current_limits, current_umask, is_shell_name};
 use crate::supervise::program::Environment;
@@ -25,16 +25,34 @@ pub struct State {
     pub directory: PathBuf,
     pub as_flux: String,
     pub broker_options: Option<String>,
+    /// Whether the environment has its functions: it is bash.
+    pub exports_functions: bool,
     pub limits: Vec<(&'static str, u64, u64)>,
     pub environment: Environment,
 }
 
+/// What the shell tells of its state: the rest is in the process that it starts for it.
+#[derive(Debug, clap::Args)]
+pub struct Report {
+    output: PathBuf,
+    status: String,
+    #[arg(allow_hyphen_values = true)]
+    as_flux: OsString,
+    #[arg(allow_hyphen_values = true)]
+    broker_options: OsString,
+    /// Empty: it is another shell, which knows no exported functions.
+    bash_version: OsString,
+}
+
 /// Writes the state of this process, which it has from the shell that runs it.
-pub fn report(output: &Path, status: &str, as_flux: &OsStr, broker_options: &OsStr) -> io::Result<()> {
+pub fn report(report: &Report) -> io::Result<()> {
+    let Report { output, status, as_flux, broker_options, bash_version } = report;
     let mut text = format!("status={status}\0umask={:04o}\0directory=", current_umask()).into_bytes();
     text.extend_from_slice(std::env::current_dir().unwrap_or_default().as_os_str().as_bytes());
     text.extend_from_slice(b"\0as-flux=");
     text.extend_from_slice(as_flux.as_bytes());
+    text.extend_from_slice(b"\0bash=");
+    text.extend_from_slice(bash_version.as_bytes());
     text.extend_from_slice(b"\0broker-options=");
     text.extend_from_slice(broker_options.as_bytes());
     for (name, soft, hard) in current_limits() {
@@ -61,6 +79,7 @@ pub fn parse(bytes: &[u8]) -> Option<State> {
         directory: PathBuf::new(),
         as_flux: String::new(),
         broker_options: None,
+        exports_functions: false,
         limits: Vec::new(),
         environment: Environment::new(),
     };
@@ -72,6 +91,7 @@ pub fn parse(bytes: &[u8]) -> Option<State> {
             b"umask" => state.umask = u32::from_str_radix(&text, 8).ok()?,
             b"directory" => state.directory = OsString::from_vec(value.to_vec()).into(),
             b"as-flux" => state.as_flux = text.into_owned(),
+            b"bash" => state.exports_functions = !text.is_empty(),
             b"broker-options" => state.broker_options = Some(text.into_owned()),
             b"limit" => state.limits.extend(parse_limit(&text)),
             _ => {}
@@ -105,9 +125,12 @@ impl State {
         new.retain(|name, _| !name.as_bytes().starts_with(OURS.as_bytes()));
         new.retain(|name, _| !is_shells_own(name) || old.contains_key(name));
         for (name, value) in old {
-            // A shell drops names that it cannot have; what it sets for itself is not the user's doing.
-            if !is_shell_name(&name) || OF_THE_SHELL.iter().any(|own| name == *own) {
+            // What a shell sets for itself is not the user's doing.
+            if OF_THE_SHELL.iter().any(|own| name == *own) {
                 new.insert(name, value);
+            } else if !(is_shell_name(&name) || (self.exports_functions && is_function(&name))) {
+                // A shell drops names that it cannot have. A function that is not there any more was unset.
+                new.entry(name).or_insert(value);
             }
         }
         session.as_flux = as_flux_variables(&self.as_flux);
@@ -127,6 +150,11 @@ impl State {
     }
 }
 
+/// Whether a variable holds a function that bash has exported.
+fn is_function(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b"BASH_FUNC_")
+}
+
 /// The `NAME=VALUE` words after the first `-E` of `$asFlux`, such as `sudo -u flux -E PATH=/x -E HOME=/y`.
 fn as_flux_variables(text: &str) -> Environment {
     let words = flux_shared::command_words::split_literal(text)
@@ -141,6 +169,8 @@ fn as_flux_variables(text: &str) -> Environment {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -170,6 +200,7 @@ mod tests {
             status: 0,
             umask: 0o077,
             directory: "/tmp".into(),
+            exports_functions: false,
             broker_options: None,
             as_flux: "sudo -u flux -E HOME=/home/x -E \"P=a b\"".into(),
             limits: vec![("nofile", 5, 6), ("core", 1, 1)],

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use flux_shared::backoff;
 
 use super::executor::{Executor, Flow};
-use super::shell::{Outcome, Shell};
+use super::shell::{Outcome, Shell, Started};
 use crate::plan::{Snippet, SnippetPhase};
 use crate::report::activity::Activity;
 use crate::report::ending::EndedSnippet;
@@ -18,9 +18,12 @@ const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
 
 impl Executor<'_> {
     pub(super) async fn snippet(&mut self, snippet: &Snippet, begin: Instant) -> Result<Flow, Failure> {
-        let mut shell = self.running_shell(snippet.name)?;
         let Snippet { name, phase, .. } = *snippet;
         let is_program = phase == SnippetPhase::Program;
+        let mut shell = match self.running_shell(name).await? {
+            Started::Ready(shell) => *shell,
+            Started::Ended(end) => return Ok(self.end_before(snippet, end)),
+        };
         let work = shell.run(self.supervisor, &mut self.session, snippet);
         self.options.activity_file.write(Some(&Activity::Snippet(name.to_owned())));
         let outcome = if is_program { work.await } else { log_while_slow(name, work).await };
@@ -66,9 +69,9 @@ impl Executor<'_> {
 
     /// The shell of the snippets. One that has ended while no snippet ran (`TMOUT`, a `killall bash`, the OOM killer) is
     /// replaced.
-    fn running_shell(&mut self, name: &str) -> Result<Shell, Failure> {
-        if let Some(shell) = self.shell.take() {
-            let Some(end) = shell.ended_meanwhile(self.supervisor) else { return Ok(shell) };
+    async fn running_shell(&mut self, name: &str) -> Result<Started, Failure> {
+        if let Some(mut shell) = self.shell.take() {
+            let Some(end) = shell.ended(self.supervisor) else { return Ok(Started::Ready(Box::new(shell))) };
             let how = match end {
                 End::Exited(code) => format!("ended with code {code}"),
                 End::Signaled(signal) => format!("was ended by signal {signal}"),
@@ -82,7 +85,16 @@ impl Executor<'_> {
         let Some(planned) = &self.planned_shell else {
             return Err(Failure::internal("no shell is planned for the snippets"));
         };
-        Shell::start(self.supervisor, &self.session, planned, &self.options.agent)
+        Shell::start(self.supervisor, &self.session, planned, &self.options.agent).await
+    }
+
+    /// Reports a shell that ended before it ran this snippet.
+    fn end_before(&mut self, snippet: &Snippet, end: End) -> Flow {
+        if let (SnippetPhase::Before, Some(stop)) = (snippet.phase, self.supervisor.stop()) {
+            return Flow::Exit(self.stop_code(stop));
+        }
+        let error = "its shell ended before it began; does the file that BASH_ENV names end it?".to_owned();
+        self.end_entrypoint(snippet, EndedSnippet { name: snippet.name.to_owned(), code: end.code(), error })
     }
 
     pub(super) async fn end_shell(&mut self) -> Result<(), Failure> {

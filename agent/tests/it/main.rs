@@ -28,5 +28,6 @@ mod public;
 mod python;
 mod restful;
 mod scheduler;
+mod snippet_shell;
 mod snippets;
 mod stop_stages;

@@ -177,7 +177,7 @@ fn after_the_end(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
 }
 
 /// Conditions that may become known, or change, after the end.
-const AFTER_THE_END: [&str; 3] = ["Valid", ARCHIVE_SAVED, VOLUMES_VALID];
+const AFTER_THE_END: [&str; 4] = ["Valid", ARCHIVE_SAVED, POST_SUCCEEDED, VOLUMES_VALID];
 
 /// How the lead's program ended, if somebody saw it.
 fn lead_exit<'a>(inputs: &Inputs<'a>, facts: &Facts<'a>) -> Option<&'a Exit> {

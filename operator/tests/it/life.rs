@@ -174,8 +174,13 @@ fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
         assert_eq!(status["failedIndex"], 0);
         assert_eq!(status["reason"], "NonZeroExitCode");
         assert_eq!(status["message"], "the lead (index 0) ended with exit code 7: the job's own words");
-        let job = fixture.job("mc").await;
-        let failed = job.status.unwrap().conditions.unwrap().into_iter().find(|it| it.type_ == "Failed").unwrap();
+        // The Job has to wait for its other pods.
+        let failed = until("the Job has failed, too", async || {
+            fixture.reap("mc").await;
+            let conditions = fixture.job("mc").await.status.unwrap().conditions.unwrap();
+            conditions.into_iter().find(|it| it.type_ == "Failed")
+        })
+        .await;
         assert_eq!(failed.reason.as_deref(), Some("PodFailurePolicy"));
     });
 }
@@ -194,7 +199,8 @@ fn no_code_of_the_lead_is_retried_and_each_is_passed_on() {
                 fixture.all_pods(&name).await.iter().any(|pod| pod.labels().contains_key("job-index")).then_some(())
             })
             .await;
-            fixture.end_pod(&pod, code, "Error", "").await;
+            let word = json!({ "version": 1, "by": "program", "code": code }).to_string();
+            fixture.end_pod(&pod, code, "Error", &word).await;
             let status = fixture.when_condition(&name, "Failed", "True").await["status"].clone();
             assert_eq!(status["exitCode"], code, "{status:#}");
             assert_eq!(fixture.all_pods(&name).await.len(), 1, "{code} is no reason to start again");

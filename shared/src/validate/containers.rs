@@ -226,7 +226,7 @@ fn names_a_user(user: &Option<FluxUser>) -> bool {
         let (name, uid) = (user.name.as_deref().unwrap_or_default(), user.uid.unwrap_or_default());
         matches!((name, uid), ("" | "flux", 0 | 1000))
     };
-    user.as_ref().is_some_and(|user| !user.disable && !is_usual(user))
+    user.as_ref().is_some_and(|user| user.disable || !is_usual(user))
 }
 
 fn sidecar(

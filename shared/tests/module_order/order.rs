@@ -98,8 +98,21 @@ pub const ORDER: &[(&str, &[&str])] = &[
     (
         "operator/src/observe",
         &[
-            "partial", "job", "node", "pod", "service", "storage", "cluster", "members", "known_clusters", "list_watch", "deleted", "pod_end", "objects",
-            "workload", "watch",
+            "partial",
+            "job",
+            "node",
+            "pod",
+            "service",
+            "storage",
+            "cluster",
+            "members",
+            "known_clusters",
+            "list_watch",
+            "deleted",
+            "pod_end",
+            "objects",
+            "workload",
+            "watch",
         ],
     ),
     (
@@ -153,7 +166,10 @@ pub const ORDER: &[(&str, &[&str])] = &[
     ("operator/src/reconcile/decide", &["gang_turn", "remaining", "restart", "ending", "next_action", "silent_wait"]),
     ("operator/src/reconcile/decide/restart", &["record"]),
     ("operator/src/reconcile/lookups", &["gangs", "warning"]),
-    ("operator/src/reconcile/apply", &["requests", "events", "gang", "headless", "lead_label", "deletion", "storage"]),
+    (
+        "operator/src/reconcile/apply",
+        &["requests", "events", "gang", "headless", "lead_label", "deletion", "past_the_cache", "storage"],
+    ),
     ("operator/src/reconcile/status", &["patch", "outcome", "post", "conditions", "events"]),
     (
         "operator/src/health",
@@ -285,6 +301,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "session",
             "broker_options",
             "shell_state",
+            "last_errors",
             "shell",
             "start_record",
             "broker_end",

@@ -1,0 +1,103 @@
+"""Calls from code without an event loop, or with a busy one, as notebooks have: another thread's loop runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+from .progress import Stage
+from .screen import Screen
+
+T = TypeVar("T")
+
+
+@cache
+def _loop_of(thread: str) -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name=thread, daemon=True).start()
+    return loop
+
+
+def loop() -> asyncio.AbstractEventLoop:
+    """The loop of this package's thread."""
+    return _loop_of("flux-minicluster")
+
+
+def block(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs the coroutine to its end. Ctrl-C cancels it."""
+    future = asyncio.run_coroutine_threadsafe(coroutine, loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+class _Relay:
+    """A screen for another thread, the caller's: a notebook shows below a cell what the cell's own thread prints."""
+
+    def __init__(self, calls: queue.SimpleQueue[Callable[[Screen], None] | None]) -> None:
+        self._calls = calls
+
+    def show(self, stages: Sequence[Stage]) -> None:
+        self._calls.put(lambda screen: screen.show(stages))
+
+    def say(self, text: str) -> None:
+        self._calls.put(lambda screen: screen.say(text))
+
+    def put(self, data: bytes) -> None:
+        self._calls.put(lambda screen: screen.put(data))
+
+    def end(self) -> None:
+        self._calls.put(lambda screen: screen.end())
+
+
+def drive(
+    run: Callable[[Screen], Coroutine[Any, Any, T]], screen: Screen, interrupt: Callable[[], None] | None = None
+) -> T:
+    """Runs to the end; this thread uses `screen`. Ctrl-C calls `interrupt` in the loop; without it, it cancels."""
+    calls: queue.SimpleQueue[Callable[[Screen], None] | None] = queue.SimpleQueue()
+    future = asyncio.run_coroutine_threadsafe(run(_Relay(calls)), loop())
+    future.add_done_callback(lambda _: calls.put(None))
+    while True:
+        try:
+            call = calls.get()
+            if call is None:
+                return future.result()
+            call(screen)
+        except KeyboardInterrupt:
+            if interrupt is None or future.done():
+                future.cancel()
+                raise
+            loop().call_soon_threadsafe(interrupt)
+
+
+def iterate(items: AsyncIterator[T]) -> Iterator[T]:
+    """The items of an asynchronous iterator, which ends when this one is closed."""
+    received: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+
+    async def pump() -> None:
+        try:
+            async for item in items:
+                received.put((True, item))
+            received.put((False, None))
+        except BaseException as error:
+            received.put((False, error))
+            raise
+
+    future = asyncio.run_coroutine_threadsafe(pump(), loop())
+    try:
+        while True:
+            is_item, item = received.get()
+            if is_item:
+                yield item
+            elif item is None:
+                return
+            else:
+                raise item
+    finally:
+        future.cancel()

@@ -1,0 +1,432 @@
+"""The MiniCluster: from a notebook or a script to a result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+from . import bridge, logs, manifest, models, observed, report, run, stop
+from .errors import CallFailed, JobFailed, NotAllowed, NotFound, TimedOut
+from .executor import FluxExecutor, TaskFuture
+from .follow import Ending, Follower, Limits
+from .manifest import Spec, Wanted
+from .observed import QUEUE_LABEL
+from .report import Report, Usage
+from .result import Result
+from .screen import Screen, Silent, choose
+from .stop import Way
+from .target import Access, Disconnected, Listed, Target
+
+State = Literal["finished", "ready", "deleted"]
+T = TypeVar("T")
+
+
+class MiniCluster:
+    """A Flux instance in Kubernetes.
+
+    Nothing is created until `create()`, `run()` or a `with` block. Every method has an asynchronous form, whose
+    name ends in `_async`; the methods without it work in scripts and in notebooks.
+
+    Args:
+        image: Image of the program.
+        command: The program and its arguments; passed as they are, without a shell. None: the instance stays up, and
+            `submit()` and `executor()` run jobs in it.
+        size: Number of pods, each a broker. None: 1, or the file's.
+        tasks: Total number of tasks. None: one per pod, or the file's.
+        name: Name of the MiniCluster. None: `run-` and five random letters, or the file's.
+        environment: Environment variables of the program.
+        queue: Queue of Kueue to wait in.
+        labels: Labels of the MiniCluster.
+        verbose: Also print the agent's and Flux's own lines.
+        spec: All other settings (resources, volumes, ...): a `models.MiniClusterSpec`, or a dictionary with the API's
+            spelling. The other arguments override it.
+        namespace: Namespace. None: the context's.
+        context: Context of the kubeconfig. None: the current one.
+        kubeconfig: The kubeconfig. None: `$KUBECONFIG`, else `~/.kube/config`, else the pod's own account.
+    """
+
+    def __init__(
+        self,
+        image: str | None = None,
+        command: Sequence[str] | None = None,
+        *,
+        size: int | None = None,
+        tasks: int | None = None,
+        name: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        queue: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        verbose: bool = False,
+        spec: Spec | None = None,
+        namespace: str | None = None,
+        context: str | None = None,
+        kubeconfig: str | os.PathLike[str] | None = None,
+    ) -> None:
+        all_labels = {**(labels or {}), **({QUEUE_LABEL: queue} if queue else {})}
+        self._wanted = Wanted(
+            image=image,
+            command=command or (),
+            size=size,
+            tasks=tasks,
+            name=name,
+            environment=environment or {},
+            labels=all_labels,
+            verbose=verbose,
+            document=manifest.from_spec(spec) if spec is not None else None,
+        )
+        self._access = Access(namespace, context, kubeconfig)
+        self._name = name
+        self._uid: str | None = None
+        self._executor: FluxExecutor | None = None
+
+    @classmethod
+    def from_spec(cls, spec: Spec, **arguments: Any) -> MiniCluster:
+        """A MiniCluster with this spec, or of this whole object; `arguments` are those of `MiniCluster`."""
+        return cls(spec=spec, **arguments)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], **arguments: Any) -> MiniCluster:
+        """The first MiniCluster of a YAML file; `arguments` are those of `MiniCluster`, and override the file."""
+        return cls(spec=manifest.from_text(Path(path).read_text(encoding="utf-8"), os.fspath(path)), **arguments)
+
+    @classmethod
+    def attach(cls, name: str, **access: Any) -> MiniCluster:
+        """The MiniCluster of this name, which exists; `access` is `namespace`, `context` and `kubeconfig`."""
+        return bridge.block(cls.attach_async(name, **access))
+
+    @classmethod
+    async def attach_async(cls, name: str, **access: Any) -> MiniCluster:
+        cluster = cls(name=name, **access)
+        async with cluster._open() as target:
+            cluster._uid = (await target.cluster(name))["metadata"]["uid"]
+        return cluster
+
+    # ---- run
+
+    @classmethod
+    def run(
+        cls,
+        image: str | None = None,
+        command: Sequence[str] | None = None,
+        *,
+        check: bool = True,
+        keep: bool = False,
+        stream: bool = True,
+        progress: bool | None = None,
+        start_timeout: float | None = None,
+        timeout: float | None = None,
+        **arguments: Any,
+    ) -> Result:
+        """Creates a MiniCluster, follows it to its end and deletes it; returns the job's result.
+
+        A lost connection neither ends nor repeats the job. Ctrl-C shuts the job down and raises `Stopped` once it has
+        ended; a second Ctrl-C deletes it without waiting.
+
+        Args:
+            image, command: As of `MiniCluster`, as are all `arguments`.
+            check: Raise `JobFailed` if the exit code is not 0.
+            keep: Keep the MiniCluster, its pods and logs when the job has ended.
+            stream: Print the job's output as it comes.
+            progress: Show what the start waits for. None: yes.
+            start_timeout: Seconds for the job to begin. Then the MiniCluster is deleted, and `Queued`, `Unschedulable`
+                or `NotStarted` is raised.
+            timeout: Seconds for the job to end. Then `TimedOut` is raised, and the job goes on.
+        """
+        cluster = cls(image, command, **arguments)
+        limits = Limits(start_timeout, timeout)
+        one = run.Run(cluster._access, cluster._program(), limits, keep)
+        ending = bridge.drive(one.go, choose(has_progress=progress, has_output=stream), one.interrupt)
+        return run.finish(ending, ending.result.name if ending.result else "the MiniCluster", check=check)
+
+    @classmethod
+    async def run_async(
+        cls,
+        image: str | None = None,
+        command: Sequence[str] | None = None,
+        *,
+        check: bool = True,
+        keep: bool = False,
+        stream: bool = False,
+        progress: bool = False,
+        start_timeout: float | None = None,
+        timeout: float | None = None,
+        **arguments: Any,
+    ) -> Result:
+        """As `run`, for many at once: it prints nothing by default. If the task is cancelled, the job is shut down."""
+        cluster = cls(image, command, **arguments)
+        one = run.Run(cluster._access, cluster._program(), Limits(start_timeout, timeout), keep)
+        ending = await one.go(choose(has_progress=progress, has_output=stream))
+        return run.finish(ending, ending.result.name if ending.result else "the MiniCluster", check=check)
+
+    # ---- create, wait
+
+    @property
+    def name(self) -> str:
+        """Name of the MiniCluster; empty before it is created, unless the caller has chosen one."""
+        return self._name or ""
+
+    @property
+    def namespace(self) -> str | None:
+        """Its namespace. None: the context's, and it was not created yet."""
+        return self._access.namespace
+
+    def __repr__(self) -> str:
+        return f"MiniCluster({self.name or 'not created'!r}, namespace={self.namespace!r})"
+
+    def create(self) -> MiniCluster:
+        """Creates it and returns; the job runs by itself. `attach` finds it from another program."""
+        return bridge.block(self.create_async())
+
+    async def create_async(self) -> MiniCluster:
+        if self._uid is not None:
+            raise ValueError(f"{self.name} was created before")
+        document = manifest.build(self._wanted, run.letters())
+        self._access = run.located(self._access, document)
+        async with self._open() as target:
+            created = await run.create(target, document, Silent())
+            self._access = replace(self._access, namespace=target.namespace)
+        self._name, self._uid = created["metadata"]["name"], created["metadata"]["uid"]
+        return self
+
+    def result(
+        self,
+        *,
+        check: bool = True,
+        stream: bool = False,
+        progress: bool = False,
+        timeout: float | None = None,
+    ) -> Result:
+        """Follows the job to its end; returns its result. Ctrl-C ends the waiting, not the job."""
+
+        async def follow(screen: Screen) -> Ending:
+            return await self._follow(screen, Limits(end=timeout))
+
+        return run.finish(
+            bridge.drive(follow, choose(has_progress=progress, has_output=stream)), self.name, check=check
+        )
+
+    async def result_async(self, *, check: bool = True, timeout: float | None = None) -> Result:
+        return run.finish(await self._follow(Silent(), Limits(end=timeout)), self.name, check=check)
+
+    async def _follow(self, screen: Screen, limits: Limits, *, until_ready: bool = False) -> Ending:
+        async with self._open() as target:
+            uid = await self._known_uid(target)
+            is_owned = until_ready
+            follower = Follower(target, self.name, uid, screen, limits, is_owned, until_ready)
+            return await follower.follow()
+
+    def wait(self, until: State = "finished", *, timeout: float | None = None) -> None:
+        """Waits for a state: `finished` (however the job ended), `ready`, or `deleted`."""
+        bridge.block(self.wait_async(until, timeout=timeout))
+
+    async def wait_async(self, until: State = "finished", *, timeout: float | None = None) -> None:
+        if until == "deleted":
+            await _within(timeout, self._until_deleted(), self.name)
+            return
+        ending = await self._follow_or_time_out(until == "ready", timeout)
+        if until == "ready" and ending.result is not None:
+            raise JobFailed(ending.result)
+
+    async def _follow_or_time_out(self, until_ready: bool, timeout: float | None) -> Ending:
+        async with self._open() as target:
+            uid = await self._known_uid(target)
+            follower = Follower(
+                target, self.name, uid, Silent(), Limits(end=timeout), is_owned=False, until_ready=until_ready
+            )
+            return await follower.follow()
+
+    async def _until_deleted(self) -> None:
+        async with self._open() as target, contextlib.aclosing(_generator(target.watch(self.name))) as changes:
+            async for change in changes:
+                match change:
+                    case Disconnected():
+                        continue
+                    case Listed(objects):
+                        found = objects
+                    case _:
+                        found = [] if change.is_deleted else [change.object]
+                if not any(self._uid in (None, it["metadata"]["uid"]) for it in found):
+                    return
+
+    # ---- look, change
+
+    def logs(self, *, follow: bool = False, index: int = 0, previous: bool = False) -> Iterator[str]:
+        """The lines of a pod's log; `index` 0 is the lead, whose log has the job's output.
+
+        With `follow`, the lines come until the pod ends, and a connection that breaks is resumed.
+        """
+        return bridge.iterate(self.logs_async(follow=follow, index=index, previous=previous))
+
+    async def logs_async(self, *, follow: bool = False, index: int = 0, previous: bool = False) -> AsyncIterator[str]:
+        async with self._open() as target:
+            pod = observed.latest_of(index, await target.pods_of(self.name))
+            if pod is None:
+                await target.cluster(self.name)
+                raise CallFailed(f"there is no pod with index {index}", name=self.name, remedy="`why()` says more.")
+            start = observed.started(pod)
+            if not follow or start is None:
+                lines = (await logs.read(target, pod, previous=previous)).split(b"\n")
+                for line in lines if lines[-1] else lines[:-1]:
+                    yield line.decode(errors="replace")
+                return
+            rest = b""
+            async with contextlib.aclosing(_generator(logs.follow(target, pod, start))) as parts:
+                async for part in parts:
+                    *lines, rest = (rest + part).split(b"\n")
+                    for line in lines:
+                        yield line.decode(errors="replace")
+            if rest:
+                yield rest.decode(errors="replace")
+
+    def why(self) -> Report:
+        """What it does, or why it does not start: `print(mc.why())`."""
+        return bridge.block(self.why_async())
+
+    async def why_async(self) -> Report:
+        async with self._open() as target:
+            return await report.report(target, self.name)
+
+    def usage(self) -> Usage:
+        """Nodes, cores, GPUs and jobs of the running instance."""
+        return bridge.block(self.usage_async())
+
+    async def usage_async(self) -> Usage:
+        async with self._open() as target:
+            return await report.usage(target, self.name)
+
+    def status(self) -> models.MiniClusterStatus:
+        """Its status as the operator has written it."""
+        return bridge.block(self.status_async())
+
+    async def status_async(self) -> models.MiniClusterStatus:
+        async with self._open() as target:
+            status = (await target.cluster(self.name)).get("status") or {}
+        return models.MiniClusterStatus.model_validate(status)
+
+    def scale(self, size: int) -> None:
+        """Changes the number of pods, as far as `maxSize` allows."""
+        bridge.block(self.scale_async(size))
+
+    async def scale_async(self, size: int) -> None:
+        async with self._open() as target:
+            await target.patch(self.name, {"spec": {"size": size}}, "scale")
+
+    def stop(self) -> Way:
+        """Shuts the instance down, as `flux shutdown` does; status and logs stay. If none runs, it is deleted."""
+        return bridge.block(self.stop_async())
+
+    async def stop_async(self) -> Way:
+        async with self._open() as target:
+            return await stop.in_order(target, self.name)
+
+    def delete(self) -> None:
+        """Deletes it and its pods. Programs get SIGTERM and the grace period."""
+        self._close_executor()
+        bridge.block(self.delete_async())
+
+    async def delete_async(self) -> None:
+        async with self._open() as target:
+            with contextlib.suppress(NotFound):
+                try:
+                    await target.delete(self.name, uid=self._uid)
+                except NotAllowed:
+                    # The operator deletes it, which needs no permission to delete.
+                    await target.patch(self.name, {"spec": {"cleanup": True}}, "clean up")
+                    await stop.in_order(target, self.name)
+
+    # ---- jobs in the instance
+
+    def executor(self, **options: Any) -> FluxExecutor:
+        """An executor whose tasks are Flux jobs of the instance; `options` are those of `FluxExecutor`."""
+        return FluxExecutor(self._access, self.name, **options)
+
+    def submit(self, command: Sequence[str], **resources: Any) -> TaskFuture:
+        """Submits a command as a Flux job; `resources` are those of `FluxExecutor.submit`.
+
+        `submit([...]).result()` waits for it, and has its exit code and output.
+        """
+        if self._executor is None:
+            self._executor = self.executor()
+        return self._executor.submit(command, **resources)
+
+    # ---- as a context
+
+    def __enter__(self) -> MiniCluster:
+        """Creates it and waits until the instance is up. The end of the block deletes it."""
+        if self._uid is None:
+            self.create()
+        try:
+
+            async def follow(screen: Screen) -> Ending:
+                return await self._follow(screen, Limits(), until_ready=True)
+
+            ending = bridge.drive(follow, choose(has_progress=None, has_output=False))
+            if ending.result is not None:
+                raise JobFailed(ending.result)
+        except BaseException:
+            self.delete()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.delete()
+
+    async def __aenter__(self) -> MiniCluster:
+        if self._uid is None:
+            await self.create_async()
+        try:
+            ending = await self._follow(Silent(), Limits(), until_ready=True)
+            if ending.result is not None:
+                raise JobFailed(ending.result)
+        except BaseException:
+            await self.delete_async()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close_executor()
+        await self.delete_async()
+
+    # ---- inside
+
+    def _open(self) -> Any:
+        return Target.open(self._access)
+
+    def _program(self) -> Wanted:
+        """What `run` runs: it needs a program, or nothing would ever end."""
+        if not self._wanted.command and self._wanted.document is None:
+            raise ValueError("command: run needs one. Without a command the instance stays up: use a `with` block")
+        return self._wanted
+
+    async def _known_uid(self, target: Target) -> str:
+        if self._uid is None:
+            if not self.name:
+                raise ValueError("it was not created: call create(), or use a `with` block")
+            self._uid = (await target.cluster(self.name))["metadata"]["uid"]
+        return self._uid
+
+    def _close_executor(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+            self._executor = None
+
+
+def _generator(items: AsyncIterator[T]) -> Any:
+    return items
+
+
+async def _within(seconds: float | None, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+    try:
+        await asyncio.wait_for(coroutine, seconds)
+    except asyncio.TimeoutError as error:
+        raise TimedOut(f"the state was not reached within {seconds:g} s", name=name, remedy="") from error

@@ -1,0 +1,146 @@
+"""What can go wrong, each with the operator's reason and a remedy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .result import Result
+
+
+@cache
+def _remedies() -> dict[str, str]:
+    text = resources.files(__package__).joinpath("remedies.json").read_text(encoding="utf-8")
+    remedies: dict[str, str] = json.loads(text)
+    return remedies
+
+
+def remedy_for(reason: str | None) -> str | None:
+    """What a reason means and what to do: its section of the troubleshooting page."""
+    return _remedies().get(reason or "")
+
+
+class MiniClusterError(Exception):
+    """Any failure that this package reports.
+
+    `reason` is one word, `message` says what failed and why, `remedy` what to do.
+    """
+
+    default_reason = "Failed"
+
+    def __init__(self, message: str, *, name: str = "", reason: str | None = None, remedy: str | None = None) -> None:
+        self.name = name
+        self.reason = reason or self.default_reason
+        self.message = message
+        self.remedy = remedy if remedy is not None else remedy_for(self.reason)
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        text = f"{self.name}: {self.message}" if self.name else self.message
+        return f"{text}\n{self.remedy}" if self.remedy else text
+
+
+class CallFailed(MiniClusterError):
+    """The API server did not answer, or refused a request."""
+
+    default_reason = "CallFailed"
+
+    def __init__(self, message: str, *, name: str = "", status: int | None = None, remedy: str | None = None) -> None:
+        self.status = status
+        super().__init__(message, name=name, remedy=remedy)
+
+
+class NotAllowed(CallFailed):
+    """You lack a permission that the call needs."""
+
+    default_reason = "Forbidden"
+
+
+class NotFound(CallFailed):
+    """There is no such object."""
+
+    default_reason = "NotFound"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem of a spec: the field's path, and what is wrong with its value."""
+
+    field: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}" if self.field else self.problem
+
+
+class Invalid(MiniClusterError):
+    """A field cannot be used. `problems` names each field; `field` and `problem` are those of the first."""
+
+    default_reason = "Invalid"
+
+    def __init__(self, problems: list[Problem], *, name: str = "", message: str | None = None) -> None:
+        self.problems = problems
+        self.field = problems[0].field if problems else ""
+        self.problem = problems[0].problem if problems else message or ""
+        super().__init__(message or "\n".join(map(str, problems)), name=name, remedy="")
+
+
+class JobFailed(MiniClusterError):
+    """The job has ended with a failure. `exit_code` is the job's, `signal` the signal that ended it, if one did."""
+
+    default_reason = "JobFailed"
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self.exit_code = result.exit_code
+        self.signal = result.signal
+        message = f"failed with exit code {result.exit_code} ({result.reason}): {result.message}"
+        super().__init__(message, name=result.name, reason=result.reason)
+
+
+class NotStarted(MiniClusterError, TimeoutError):
+    """The job has not started within `start_timeout`. The MiniCluster was deleted; the job has not run."""
+
+    default_reason = "NotStarted"
+
+
+class Unschedulable(NotStarted):
+    """No node has room for a pod, or fits it."""
+
+    default_reason = "Unschedulable"
+
+
+class Queued(NotStarted):
+    """The MiniCluster waits in a queue."""
+
+    default_reason = "Queued"
+
+
+class OperatorMissing(MiniClusterError):
+    """The cluster does not know MiniClusters, or nothing processes them."""
+
+    default_reason = "OperatorMissing"
+
+
+class Lost(MiniClusterError):
+    """The MiniCluster, or the instance that ran the task, is gone before the end of its job."""
+
+    default_reason = "Lost"
+
+
+class TimedOut(MiniClusterError, TimeoutError):
+    """The state was not reached within `timeout`. The MiniCluster is unchanged."""
+
+    default_reason = "TimedOut"
+
+
+class Stopped(KeyboardInterrupt):
+    """You pressed Ctrl-C, and the job has ended. `result` is the job's, if it had begun."""
+
+    def __init__(self, message: str, result: Result | None = None) -> None:
+        super().__init__(message)
+        self.result = result

@@ -1,0 +1,416 @@
+"""An executor whose tasks are Flux jobs of a running instance, over one connection to its lead."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import concurrent.futures
+import contextlib
+import json
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import aiohttp
+
+from . import bridge, call, observed, program
+from .errors import CallFailed, Lost, MiniClusterError, NotAllowed, NotFound
+from .observed import Start
+from .program import STATUS, STDERR, STDIN, STDOUT
+from .target import FAILURES, Access, Target
+
+# Reads the helper's text, whose length comes first, and runs it. Proxies may limit the length of an argument.
+BOOTSTRAP = """\
+import os, sys
+def read(count):
+    data = b""
+    while len(data) < count:
+        part = os.read(0, count - len(data))
+        if not part:
+            sys.exit(0)
+        data += part
+    return data
+exec(compile(read(int(read(8))), "flux-minicluster", "exec"))
+"""
+CHUNK = 32 * 1024
+PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """How a command ended, and what it printed."""
+
+    exit_code: int
+    """128 + n for signal n."""
+    stdout: str
+    stderr: str
+    id: int | None
+    """The job's id in Flux."""
+
+    def check(self) -> TaskResult:
+        """Raises `TaskFailed` if the exit code is not 0."""
+        if self.exit_code != 0:
+            message = f"the command ended with exit code {self.exit_code}"
+            raise TaskFailed(message, exit_code=self.exit_code, stderr=self.stderr, id=self.id)
+        return self
+
+
+class TaskFailed(MiniClusterError):
+    """A task did not run to its end, or a checked command failed."""
+
+    default_reason = "TaskFailed"
+
+    def __init__(self, message: str, *, exit_code: int | None, stderr: str, id: int | None) -> None:
+        self.exit_code = exit_code
+        self.stderr = stderr
+        self.id = id
+        super().__init__(message if not stderr else f"{message}; its standard error ends with: {stderr[-1000:]}")
+
+
+class TaskFuture(concurrent.futures.Future[Any]):
+    """The future of a task. `cancel` cancels its Flux job, whether or not it runs."""
+
+    def __init__(self, executor: FluxExecutor, token: str) -> None:
+        super().__init__()
+        self._executor = executor
+        self._token = token
+
+    def cancel(self) -> bool:
+        if not super().cancel():
+            return False
+        self.set_running_or_notify_cancel()
+        self._executor._cancel(self._token)
+        return True
+
+
+@dataclass
+class _Task:
+    future: TaskFuture
+    request: dict[str, Any]
+    is_function: bool
+    id: int | None = None
+    is_sent: bool = False
+    """Whether it was written to a connection, so that it may have been submitted."""
+
+
+class FluxExecutor(concurrent.futures.Executor):
+    """Runs commands and Python functions as Flux jobs of a MiniCluster that is up.
+
+    A lost connection neither ends nor repeats a job: it is opened again, and the jobs are found by what marks them. If
+    the instance is gone or was restarted, what had not ended raises `Lost`.
+
+    Args:
+        name: Name of the MiniCluster.
+        python: Python of the pod's image that runs functions. None: `python3.N` as this one. It should be the same
+            version: a function is sent as this version's code.
+        cores_per_task, gpus_per_task, environment: Of functions. Commands have their own.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        name: str,
+        *,
+        python: str | None = None,
+        cores_per_task: int = 1,
+        gpus_per_task: int = 0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._access = access
+        self._name = name
+        self._python = python or call.python()
+        self._of_functions: dict[str, Any] = {
+            "cores_per_task": cores_per_task,
+            "gpus_per_task": gpus_per_task,
+            "environment": dict(environment or {}),
+        }
+        self._session = uuid.uuid4().hex
+        self._lock = threading.Lock()
+        self._tasks: dict[str, _Task] = {}
+        self._count = 0
+        self._is_shut_down = False
+        self._serving: concurrent.futures.Future[None] | None = None
+        # Only used in the loop's thread.
+        self._start: Start | None = None
+        self._outbox: asyncio.Queue[dict[str, Any] | None] | None = None
+
+    # ---- what callers use
+
+    def submit(self, fn: Callable[..., Any] | Sequence[str], /, *args: Any, **kwargs: Any) -> TaskFuture:
+        """Submits a command (a list of words), or a function with its arguments, as one Flux job.
+
+        The future of a command has a `TaskResult`, whatever its exit code; that of a function what it returns. A
+        command takes these arguments: `tasks`, `nodes`, `cores_per_task`, `gpus_per_task`, `exclusive`, `environment`,
+        `cwd`, `time_limit` (in seconds) and `name`.
+        """
+        if callable(fn):
+            job = _job([self._python, "-c", call.RUNNER], **self._of_functions)
+            job["name"] = getattr(fn, "__name__", "function")
+            job["files"] = {call.FILE: call.pack(fn, args, kwargs)}
+        elif isinstance(fn, str) or not fn or args:
+            raise TypeError("submit: a function, or a command as a list of words, is needed")
+        else:
+            job = _job(fn, **kwargs)
+        with self._lock:
+            if self._is_shut_down:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            self._count += 1
+            token = f"{self._session}-{self._count}"
+            future = TaskFuture(self, token)
+            request = {"op": "submit", "token": token, "job": job}
+            self._tasks[token] = _Task(future, request, is_function=callable(fn))
+            if self._serving is None or self._serving.done():
+                self._serving = asyncio.run_coroutine_threadsafe(self._serve(), bridge.loop())
+        bridge.loop().call_soon_threadsafe(self._send_task, token)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accepts no more tasks; what was submitted goes on. Closes the connection when all has ended."""
+        with self._lock:
+            self._is_shut_down = True
+            futures = [task.future for task in self._tasks.values()]
+        if cancel_futures:
+            for future in futures:
+                future.cancel()
+        bridge.loop().call_soon_threadsafe(self._send, None)
+        serving = self._serving
+        if wait and serving is not None:
+            serving.result()
+
+    def _cancel(self, token: str) -> None:
+        def cancel() -> None:
+            task = self._tasks.get(token)
+            if task is not None and task.id is not None:
+                self._send({"op": "cancel", "id": task.id})
+            elif task is not None and not task.is_sent:
+                with self._lock:
+                    del self._tasks[token]
+                if self._is_idle():
+                    self._send(None)
+
+        bridge.loop().call_soon_threadsafe(cancel)
+
+    # ---- in the loop's thread
+
+    def _send(self, request: dict[str, Any] | None) -> None:
+        if self._outbox is not None:
+            self._outbox.put_nowait(request)
+
+    def _send_task(self, token: str) -> None:
+        """Sends the task, if there is a connection; else the next one sends all that were not sent."""
+        task = self._tasks.get(token)
+        if task is not None and not task.is_sent and self._outbox is not None:
+            task.is_sent = True
+            self._send(task.request)
+
+    def _is_idle(self) -> bool:
+        with self._lock:
+            return self._is_shut_down and not self._tasks
+
+    async def _serve(self) -> None:
+        """Keeps a connection until there is nothing to do."""
+        try:
+            async with Target.open(self._access) as target:
+                while not self._is_idle():
+                    try:
+                        await self._connect(target)
+                    except (NotAllowed, NotFound, Lost, _HelperFailed):
+                        raise
+                    except FAILURES:
+                        # The jobs go on meanwhile.
+                        await self._check(target)
+                        await asyncio.sleep(PAUSE_SECONDS)
+        except BaseException as error:
+            self._fail_all(error)
+            if not isinstance(error, MiniClusterError):
+                raise
+
+    async def _check(self, target: Target) -> None:
+        """Raises `Lost` if the instance is gone for good."""
+        try:
+            status = (await target.cluster(self._name)).get("status") or {}
+        except NotFound as error:
+            raise Lost("it was deleted before its tasks had ended", name=self._name, remedy="") from error
+        except FAILURES:
+            return
+        if status.get("phase") in ("Completed", "Failed"):
+            raise Lost("its instance has ended before its tasks", name=self._name, reason=status.get("reason"))
+
+    async def _connect(self, target: Target) -> None:
+        lead = await program.running_lead(target, self._name)
+        start = observed.started(lead)
+        if self._start is not None and start != self._start and any(task.is_sent for task in self._tasks.values()):
+            raise Lost("the instance was restarted, which ended its jobs", name=self._name, remedy="")
+        self._start = start
+        command = [observed.agent_of(lead), "connect", "--", "flux", "python", "-c", BOOTSTRAP, self._session]
+        async with target.execute(lead, command, stdin=True) as connection:
+            outbox: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+            writer = asyncio.ensure_future(self._write(connection, outbox))
+            try:
+                await self._read(connection, outbox)
+            finally:
+                self._outbox = None
+                writer.cancel()
+                await asyncio.gather(writer, return_exceptions=True)
+
+    async def _write(
+        self, connection: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[dict[str, Any] | None]
+    ) -> None:
+        text = _helper_text()
+        data = f"{len(text):08}".encode() + text + _line(self._resume_request())
+        while True:
+            for place in range(0, len(data), CHUNK):
+                await connection.send_bytes(bytes([STDIN]) + data[place : place + CHUNK])
+            request = await outbox.get()
+            requests = [request]
+            while not outbox.empty():
+                requests.append(outbox.get_nowait())
+            data = b"".join(_line(it) for it in requests if it is not None)
+            if self._is_idle():
+                await connection.close()
+                return
+
+    def _resume_request(self) -> dict[str, Any]:
+        known = {token: task.id for token, task in self._tasks.items() if task.id is not None}
+        unknown = [token for token, task in self._tasks.items() if task.id is None and task.is_sent]
+        return {"op": "resume", "known": known, "unknown": unknown}
+
+    async def _read(
+        self, connection: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[dict[str, Any] | None]
+    ) -> None:
+        rest, errors, is_ready = b"", b"", False
+        async for channel, data in program.messages(connection):
+            if channel == STDERR:
+                errors = (errors + data)[-4000:]
+            elif channel == STATUS:
+                code = program.exit_code(data)
+                if not is_ready and code != 128 + signal.SIGKILL:
+                    text = errors.decode(errors="replace").strip()
+                    raise _HelperFailed(f"cannot run `flux python` in the lead (exit code {code}): {text}")
+            elif channel == STDOUT:
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    answer = json.loads(line)
+                    if answer.get("ready"):
+                        is_ready = True
+                        self._on_ready(answer["absent"], outbox)
+                    else:
+                        self._on_answer(answer)
+        if not self._is_idle():
+            raise CallFailed("the connection to the instance was lost")
+
+    def _on_ready(self, absent: list[str], outbox: asyncio.Queue[dict[str, Any] | None]) -> None:
+        for token in absent:
+            if token in self._tasks:
+                self._tasks[token].is_sent = False
+        self._outbox = outbox
+        for token in list(self._tasks):
+            self._send_task(token)
+        for task in self._tasks.values():
+            if task.future.cancelled() and task.id is not None:
+                self._send({"op": "cancel", "id": task.id})
+        if self._is_idle():
+            self._send(None)
+
+    def _on_answer(self, answer: dict[str, Any]) -> None:
+        task = self._tasks.get(answer["token"])
+        if task is None:
+            return
+        if "id" in answer:
+            task.id = answer["id"]
+            if task.future.cancelled():
+                self._send({"op": "cancel", "id": task.id})
+            return
+        with self._lock:
+            del self._tasks[answer["token"]]
+        # It may be cancelled at the same time.
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            _settle(task, answer["done"])
+        if self._is_idle():
+            self._send(None)
+
+    def _fail_all(self, error: BaseException) -> None:
+        with self._lock:
+            tasks, self._tasks = self._tasks, {}
+            # The next task opens another connection.
+            self._serving = None
+        for task in tasks.values():
+            with contextlib.suppress(concurrent.futures.InvalidStateError):
+                task.future.set_exception(error)
+
+
+class _HelperFailed(MiniClusterError):
+    default_reason = "HelperFailed"
+
+
+def _settle(task: _Task, done: dict[str, Any]) -> None:
+    """Gives the future its result or exception."""
+    if task.future.cancelled():
+        return
+    stdout, stderr = base64.b64decode(done["stdout"]), base64.b64decode(done["stderr"]).decode(errors="replace")
+    status = done["status"]
+    code = None if status is None else _exit_code(status)
+    if code is None:
+        message = f"the job did not run: {done['exception']}"
+        task.future.set_exception(TaskFailed(message, exit_code=None, stderr=stderr, id=task.id))
+    elif not task.is_function:
+        task.future.set_result(TaskResult(code, stdout.decode(errors="replace"), stderr, task.id))
+    elif code != 0 or not stdout:
+        message = f"the function's process ended with exit code {code}"
+        task.future.set_exception(TaskFailed(message, exit_code=code, stderr=stderr, id=task.id))
+    else:
+        try:
+            is_returned, value = call.unpack(stdout)
+        except Exception as error:
+            task.future.set_exception(error)
+            return
+        if is_returned:
+            task.future.set_result(value)
+        else:
+            task.future.set_exception(value)
+
+
+def _exit_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
+
+
+def _line(request: dict[str, Any]) -> bytes:
+    return json.dumps(request).encode() + b"\n"
+
+
+def _helper_text() -> bytes:
+    return resources.files(__package__).joinpath("helper.py").read_bytes()
+
+
+def _job(
+    command: Sequence[str],
+    *,
+    tasks: int = 1,
+    nodes: int | None = None,
+    cores_per_task: int = 1,
+    gpus_per_task: int = 0,
+    exclusive: bool = False,
+    environment: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    time_limit: float | None = None,
+    name: str | None = None,
+) -> dict[str, Any]:
+    return {
+        "command": [os.fspath(word) for word in command],
+        "tasks": tasks,
+        "nodes": nodes,
+        "cores_per_task": cores_per_task,
+        "gpus_per_task": gpus_per_task,
+        "exclusive": exclusive,
+        "environment": dict(environment or {}),
+        "cwd": cwd,
+        "time_limit": time_limit,
+        "name": name,
+        "files": {},
+    }

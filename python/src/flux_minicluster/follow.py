@@ -1,0 +1,352 @@
+"""Follows a MiniCluster to its end: shows what it waits for, then what its job prints. Survives lost connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import logs, progress, stop
+from .errors import (
+    CallFailed,
+    Invalid,
+    Lost,
+    MiniClusterError,
+    NotAllowed,
+    NotFound,
+    NotStarted,
+    OperatorMissing,
+    Problem,
+    Queued,
+    TimedOut,
+    Unschedulable,
+)
+from .observed import Observed, Start, name_of
+from .result import Result
+from .screen import Screen
+from .stop import Way
+from .target import INSTALL, Change, Changed, Disconnected, Listed, Target
+
+# Time after which a MiniCluster without a status has no operator. An operator that restarts takes less.
+OPERATOR_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long to wait, in seconds. None: without a limit."""
+
+    start: float | None = None
+    """For the job to begin; then the MiniCluster is deleted. It must be one that the caller has made."""
+    end: float | None = None
+    """For the job to end; the MiniCluster is left alone."""
+    operator: float = OPERATOR_SECONDS
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How following has ended: with a result, or stopped by the person, perhaps before there was one."""
+
+    result: Result | None
+    way: Way | None = None
+    is_interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    change: Change
+
+
+@dataclass(frozen=True)
+class _Pods:
+    change: Change
+
+
+class _LogEnded:
+    pass
+
+
+@dataclass(frozen=True)
+class _Failed:
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class _StopAsked:
+    way: Way
+
+
+class _Interrupted:
+    pass
+
+
+@dataclass(frozen=True)
+class _Elapsed:
+    what: str
+
+
+_Event = _Cluster | _Pods | _LogEnded | _Failed | _StopAsked | _Interrupted | _Elapsed
+
+
+@dataclass
+class Follower:
+    """Follows the MiniCluster of this name and uid."""
+
+    target: Target
+    name: str
+    uid: str
+    screen: Screen
+    limits: Limits = field(default_factory=Limits)
+    is_owned: bool = True
+    """Whether the caller has made it, so that it may be deleted before its job begins."""
+    until_ready: bool = False
+    """Follow until the instance is up, and leave the log alone."""
+
+    def __post_init__(self) -> None:
+        self._seen = Observed()
+        self._events: asyncio.Queue[_Event] = asyncio.Queue()
+        self._output = bytearray()
+        self._read: set[Start] = set()
+        self._log: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._restarts = 0
+        self._is_lost = False
+        self._is_gone = False
+        self._interrupts = 0
+        self._way: Way | None = None
+
+    def interrupt(self) -> None:
+        """Asks for the end: the first time in order, the second time at once. Call it in the event loop's thread."""
+        self._events.put_nowait(_Interrupted())
+
+    async def follow(self) -> Ending:
+        """Follows to the end."""
+        self._start(self._watch(self.target.watch(self.name), _Cluster))
+        self._start(self._watch(self.target.watch_pods_of(self.name), _Pods))
+        self._start(self._timer("operator", self.limits.operator))
+        for what, seconds in (("start", self.limits.start), ("end", self.limits.end)):
+            if seconds is not None:
+                self._start(self._timer(what, seconds))
+        try:
+            while True:
+                ending = await self._handle(await self._events.get())
+                if ending is not None:
+                    return ending
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self.screen.end()
+
+    # ---- what happens beside
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        async def run() -> None:
+            try:
+                await coroutine
+            except Exception as error:
+                self._events.put_nowait(_Failed(error))
+
+        task = asyncio.ensure_future(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _watch(self, changes: AsyncIterator[Change], event: Callable[[Change], _Event]) -> None:
+        async for change in changes:
+            self._events.put_nowait(event(change))
+
+    async def _timer(self, what: str, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._events.put_nowait(_Elapsed(what))
+
+    async def _print_log(self, pod: dict[str, Any], start: Start) -> None:
+        try:
+            async for data in logs.follow(self.target, pod, start):
+                self.screen.end()
+                self._output += data
+                self.screen.put(data)
+        except NotAllowed:
+            raise
+        except CallFailed as error:
+            # How the job ended is known nevertheless.
+            self.screen.say(str(error))
+        self._events.put_nowait(_LogEnded())
+
+    async def _stop_in_order(self) -> None:
+        self._events.put_nowait(_StopAsked(await stop.in_order(self.target, self.name)))
+
+    # ---- one event after the other
+
+    async def _handle(self, event: _Event) -> Ending | None:
+        match event:
+            case _Cluster(change):
+                self._on_cluster(change)
+            case _Pods(change):
+                self._on_pods(change)
+            case _LogEnded():
+                self._log = None
+            case _Failed(error):
+                raise error
+            case _StopAsked(way):
+                self._way = way
+                self.screen.say(f"{self.name}: {way.value}")
+            case _Interrupted():
+                ending = await self._on_interrupt()
+                if ending is not None:
+                    return ending
+            case _Elapsed(what):
+                await self._on_elapsed(what)
+        self._begin_log()
+        ending = self._ending()
+        if ending is not None and self._log is None:
+            if not self._read and ending.result is not None and await self._find_log():
+                return None
+            return ending
+        if self._seen.cluster is not None and not self._interrupts and not self._restarts:
+            self.screen.show(progress.stages(self._seen))
+        return None
+
+    def _on_cluster(self, change: Change) -> None:
+        match change:
+            case Disconnected(why):
+                self._note_disconnected(why)
+                return
+            case Listed(objects):
+                found = [it for it in objects if it["metadata"]["uid"] == self.uid]
+                self._is_gone = not found
+                self._seen.cluster = found[0] if found else self._seen.cluster
+            case Changed(cluster, is_deleted):
+                if is_deleted or cluster["metadata"]["uid"] != self.uid:
+                    self._is_gone = True
+                else:
+                    self._seen.cluster = cluster
+        if self._is_lost:
+            self._is_lost = False
+            self.screen.say("the API server answers again")
+        self._note_restart()
+
+    def _on_pods(self, change: Change) -> None:
+        match change:
+            case Disconnected(why):
+                self._note_disconnected(why)
+            case Listed(pods):
+                self._seen.pods = {name_of(pod): pod for pod in pods}
+            case Changed(pod, is_deleted):
+                if is_deleted:
+                    self._seen.pods.pop(name_of(pod), None)
+                else:
+                    self._seen.pods[name_of(pod)] = pod
+
+    async def _on_interrupt(self) -> Ending | None:
+        self._interrupts += 1
+        self.screen.end()
+        if self._interrupts == 1:
+            self.screen.say(f"shutting down {self.name}; press Ctrl-C again to delete it without waiting")
+            self._start(self._stop_in_order())
+            return None
+        try:
+            way = await stop.at_once(self.target, self.name)
+        except MiniClusterError as error:
+            self.screen.say(f"{self.name} may still run: {error}")
+            way = None
+        return Ending(None, way, is_interrupted=True)
+
+    async def _on_elapsed(self, what: str) -> None:
+        if what == "end":
+            message = f"the job has not ended within {self.limits.end:g} s"
+            raise TimedOut(message, name=self.name, remedy="It goes on. `MiniCluster.attach` follows it again.")
+        if what == "operator":
+            if self._is_lost or self._seen.cluster is None:
+                self._start(self._timer("operator", self.limits.operator))
+            elif not self._seen.status and await self._delete_unstarted(what):
+                message = f"nothing has processed it for {self.limits.operator:g} s"
+                remedy = f"The operator does not run, or watches another namespace. {INSTALL}"
+                raise OperatorMissing(message, name=self.name, remedy=remedy)
+        elif not self._has_begun() and await self._delete_unstarted(what):
+            raise self._not_started()
+
+    # ---- what it means
+
+    def _note_disconnected(self, why: str) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self.screen.say(f"no answer from the API server ({why}); {self.name} goes on, reconnecting")
+
+    def _note_restart(self) -> None:
+        count = self._seen.status.get("restartCount") or 0
+        if count > self._restarts:
+            self._restarts = count
+            last = (self._seen.status.get("restarts") or [{}])[-1]
+            self.screen.say(f"{self.name} restarts ({last.get('reason')}): {last.get('message')}")
+
+    def _begin_log(self) -> None:
+        """Prints the log of a start of the lead that was not printed yet."""
+        lead = self._seen.started_lead()
+        if not self.until_ready and self._log is None and lead is not None and lead[1] not in self._read:
+            self._read.add(lead[1])
+            self._log = self._start(self._print_log(*lead))
+
+    async def _find_log(self) -> bool:
+        """Lists the pods: a job may end before the watch has reported them."""
+        try:
+            pods = await self.target.pods_of(self.name)
+        except CallFailed:
+            return False
+        self._seen.pods = {name_of(pod): pod for pod in pods}
+        self._begin_log()
+        return self._log is not None
+
+    def _has_begun(self) -> bool:
+        return self._seen.started_lead() is not None or self._seen.has_been_up or self._restarts > 0
+
+    async def _delete_unstarted(self, what: str) -> bool:
+        """Deletes it if nothing has changed since it was seen without a start; else it is looked at again."""
+        if not self.is_owned or self._seen.cluster is None:
+            return not self.is_owned
+        version = self._seen.cluster["metadata"]["resourceVersion"]
+        try:
+            await self.target.delete(self.name, uid=self.uid, resource_version=version)
+        except NotFound:
+            return False
+        except CallFailed as error:
+            if error.status == 409:
+                # It has changed, perhaps begun: the watch will tell.
+                self._start(self._timer(what, 1.0))
+                return False
+            self.screen.say(f"not deleted: {error}")
+        return True
+
+    def _not_started(self) -> NotStarted:
+        reason, message = self._seen.reason, self._seen.message
+        kinds: dict[str, type[NotStarted]] = {"Unschedulable": Unschedulable, "Queued": Queued}
+        text = f"the job has not begun within {self.limits.start:g} s ({reason or 'no reason given'}): {message}"
+        return kinds.get(reason, NotStarted)(text, name=self.name, reason=reason or None)
+
+    def _ending(self) -> Ending | None:
+        is_interrupted = self._interrupts > 0
+        if self.until_ready and self._seen.is_true("Ready") and not is_interrupted:
+            return Ending(None)
+        if self._seen.is_true("JobFinished") and self._seen.cluster is not None:
+            result = Result.of(self._seen.cluster, self._output.decode(errors="replace"))
+            return Ending(result, self._way, is_interrupted)
+        if self._is_gone:
+            if self._way is Way.DELETED or self._way is Way.HAD_ENDED:
+                return Ending(None, self._way, is_interrupted=True)
+            message = "it was deleted before its job had ended, not by this program"
+            raise Lost(message, name=self.name, remedy="")
+        if self._way is Way.SUSPENDED and self._seen.is_true("Suspended"):
+            return Ending(None, self._way, is_interrupted=True)
+        if self._seen.is_invalid:
+            raise Invalid(_problems(self._seen.message), name=self.name, message=self._seen.message)
+        return None
+
+
+def _problems(message: str) -> list[Problem]:
+    """The fields that the operator's message names: `spec.size: must be at least 1; spec.tasks: ...`."""
+    problems = []
+    for part in message.split("; "):
+        path, colon, problem = part.partition(": ")
+        has_field = bool(colon) and path.startswith(("spec", "metadata"))
+        problems.append(Problem(path, problem) if has_field else Problem("", part))
+    return problems

@@ -1,0 +1,223 @@
+"""Submits jobs for an executor, inside the instance: the view's own Python runs this text (`flux python`), which reads
+requests from standard input and writes answers to standard output, one JSON object a line.
+
+It is sent to the pod as it is. So it uses nothing but Flux's module and Python 3.6, whatever Python the caller has.
+
+    -> {"op": "resume", "known": {TOKEN: ID}, "unknown": [TOKEN]}      once, first
+    <- {"ready": true, "absent": [TOKEN]}                              these were never submitted
+    -> {"op": "submit", "token": TOKEN, "job": {...}}
+    <- {"token": TOKEN, "id": ID}
+    <- {"token": TOKEN, "done": {"status": WAITSTATUS, "exception": TEXT, "stdout": BASE64, "stderr": BASE64}}
+    -> {"op": "cancel", "id": ID}
+
+A job carries its token in `attributes.user.flux-minicluster`, by which it is found again when a connection was lost
+before its id had arrived. At most one helper of a session submits: a new one ends the earlier one first.
+"""
+
+import base64
+import errno
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import flux
+import flux.job
+from _flux._core import lib
+
+ATTRIBUTE = "flux-minicluster"
+# A job that was sent just before the end of an earlier helper may not be listed yet.
+SETTLE_SECONDS = 1.0
+CHUNK = 1 << 16
+# What belongs to the job that a variable came from.
+OF_A_JOB = ("FLUX_JOB_", "FLUX_TASK_", "FLUX_KVS_NAMESPACE", "FLUX_PROXY_")
+
+
+class Helper:
+    def __init__(self, session: str) -> None:
+        self.handle = flux.Flux()
+        self.session = session
+        self.buffer = b""
+        self.environment = environment()
+
+    def run(self) -> None:
+        self.take_over()
+        watcher = self.handle.fd_watcher_create(0, self.on_input, lib.FLUX_POLLIN)
+        watcher.start()
+        self.handle.reactor_run()
+
+    def take_over(self) -> None:
+        """Ends an earlier helper of this session, whose connection was lost."""
+        path = os.path.join(self.handle.attr_get("rundir"), "flux-minicluster-" + self.session)
+        self.lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        while True:
+            try:
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                text = os.pread(self.lock, 32, 0)
+                if text.isdigit():
+                    end(int(text))
+                time.sleep(0.05)
+        os.ftruncate(self.lock, 0)
+        os.pwrite(self.lock, str(os.getpid()).encode(), 0)
+
+    def on_input(self, *_arguments: Any) -> None:
+        data = os.read(0, CHUNK)
+        if not data:
+            # The caller is gone. Its jobs go on.
+            sys.exit(0)
+        lines = (self.buffer + data).split(b"\n")
+        self.buffer = lines.pop()
+        for line in lines:
+            request = json.loads(line.decode("utf-8"))
+            getattr(self, "on_" + request["op"])(request)
+
+    def on_resume(self, request: Any) -> None:
+        found = {}  # type: Any
+        if request["unknown"]:
+            time.sleep(SETTLE_SECONDS)
+            found = self.find(set(request["unknown"]))
+        known = dict(request["known"])
+        known.update(found)
+        say({"ready": True, "absent": [token for token in request["unknown"] if token not in found]})
+        for token, jobid in known.items():
+            if token in found:
+                say({"token": token, "id": jobid})
+            self.wait(token, jobid)
+
+    def find(self, tokens: Any) -> Any:
+        """Ids of the jobs that carry these tokens."""
+        found = {}
+        payload = {"max_entries": 0, "attrs": ["t_submit"], "constraint": {"and": []}, "since": 0.0}
+        for job in self.handle.rpc("job-list.list", payload).get()["jobs"]:
+            lookup = {"id": job["id"], "keys": ["jobspec"], "flags": 0}
+            try:
+                jobspec = json.loads(self.handle.rpc("job-info.lookup", lookup).get()["jobspec"])
+            except OSError:
+                continue
+            token = (jobspec["attributes"].get("user") or {}).get(ATTRIBUTE)
+            if token in tokens:
+                found[token] = job["id"]
+        return found
+
+    def on_submit(self, request: Any) -> None:
+        token = request["token"]
+        try:
+            future = flux.job.submit_async(self.handle, self.jobspec(token, request["job"]).dumps())
+        except Exception as error:  # whatever Flux's module says of a job that cannot be
+            say({"token": token, "done": {"status": None, "exception": str(error), "stdout": "", "stderr": ""}})
+            return
+        future.then(self.on_submitted, token)
+
+    def jobspec(self, token: str, job: Any) -> Any:
+        env = dict(self.environment)
+        env.update(job["environment"])
+        jobspec = flux.job.JobspecV1.from_command(
+            job["command"],
+            num_tasks=job["tasks"],
+            num_nodes=job["nodes"],
+            cores_per_task=job["cores_per_task"],
+            gpus_per_task=job["gpus_per_task"] or None,
+            exclusive=job["exclusive"],
+        )
+        jobspec.environment = env
+        jobspec.cwd = job["cwd"] or os.getcwd()
+        if job["time_limit"] is not None:
+            jobspec.duration = job["time_limit"]
+        system = jobspec.jobspec["attributes"]["system"]
+        if job["name"]:
+            system["job"] = {"name": job["name"]}
+        if job["files"]:
+            system["files"] = {
+                name: {"mode": 0o100600, "encoding": "base64", "data": data, "size": len(base64.b64decode(data))}
+                for name, data in job["files"].items()
+            }
+        jobspec.jobspec["attributes"]["user"] = {ATTRIBUTE: token}
+        return jobspec
+
+    def on_submitted(self, future: Any, token: str) -> None:
+        try:
+            jobid = int(future.get_id())
+        except OSError as error:
+            say({"token": token, "done": {"status": None, "exception": text_of(error), "stdout": "", "stderr": ""}})
+            return
+        say({"token": token, "id": jobid})
+        self.wait(token, jobid)
+
+    def wait(self, token: str, jobid: int) -> None:
+        flux.job.result_async(self.handle, jobid).then(self.on_ended, token, jobid)
+
+    def on_ended(self, future: Any, token: str, jobid: int) -> None:
+        done = {"status": None, "exception": None, "stdout": "", "stderr": ""}  # type: Any
+        try:
+            result = future.get_dict()
+        except OSError as error:
+            done["exception"] = text_of(error)
+            say({"token": token, "done": done})
+            return
+        done["status"] = result.get("waitstatus")
+        if result.get("exception_occurred"):
+            done["exception"] = "{}: {}".format(result.get("exception_type"), result.get("exception_note"))
+        lookup = {"id": jobid, "keys": ["guest.output"], "flags": 0}
+        self.handle.rpc("job-info.lookup", lookup).then(self.on_output, token, done)
+
+    def on_output(self, future: Any, token: str, done: Any) -> None:
+        streams = {"stdout": b"", "stderr": b""}
+        try:
+            eventlog = future.get()["guest.output"]
+        except OSError:
+            # It never ran.
+            eventlog = ""
+        for line in filter(None, eventlog.split("\n")):
+            event = json.loads(line)
+            if event["name"] == "data" and "data" in event["context"]:
+                context = event["context"]
+                data = context["data"].encode("utf-8", "surrogateescape")
+                if context.get("encoding") == "base64":
+                    data = base64.b64decode(data)
+                streams[context["stream"]] += data * context.get("repeat", 1)
+        for name, data in streams.items():
+            done[name] = base64.b64encode(data).decode("ascii")
+        say({"token": token, "done": done})
+
+    def on_cancel(self, request: Any) -> None:
+        # A job that has ended meanwhile cannot be cancelled, and needs not be.
+        flux.job.cancel_async(self.handle, request["id"], "cancelled by its executor")
+
+
+def environment() -> Any:
+    """The environment of the caller's own programs in the instance."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
+    # `flux` puts its own modules before the caller's, for the programs that it runs itself.
+    own = os.path.dirname(os.path.dirname(flux.__file__))
+    path = env.pop("PYTHONPATH", "")
+    path = env.pop("FLUX_PYTHONPATH_ORIG", ":".join(it for it in path.split(":") if it != own))
+    if path:
+        env["PYTHONPATH"] = path
+    return env
+
+
+def text_of(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def end(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError as error:
+        if error.errno != errno.ESRCH:
+            raise
+
+
+def say(answer: Any) -> None:
+    data = (json.dumps(answer) + "\n").encode("ascii")
+    while data:
+        data = data[os.write(1, data) :]
+
+
+if __name__ == "__main__":
+    Helper(sys.argv[1]).run()

@@ -1,0 +1,102 @@
+"""Makes the MiniCluster that is created. Pure."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from .errors import Invalid, Problem
+from .models import MiniClusterSpec
+from .observed import GROUP, RUN_ANNOTATION, VERSION
+from .words import join
+
+Spec = MiniClusterSpec | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the caller asked for. None: as in the document, or the default."""
+
+    image: str | None = None
+    command: Sequence[str] = ()
+    size: int | None = None
+    tasks: int | None = None
+    name: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    verbose: bool = False
+    document: Mapping[str, Any] | None = None
+
+
+def build(wanted: Wanted, random: str) -> dict[str, Any]:
+    """The MiniCluster; `random` are a few lower-case letters."""
+    if isinstance(wanted.command, str):
+        raise TypeError("command: a list of words is needed, as for subprocess.run. No shell splits a text")
+    document = copy.deepcopy(dict(wanted.document)) if wanted.document is not None else _empty(wanted)
+    metadata = document.setdefault("metadata", {})
+    metadata["name"] = _name(wanted, metadata, random)
+    metadata.pop("generateName", None)
+    metadata["labels"] = {**(metadata.get("labels") or {}), **wanted.labels}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **wanted.annotations, RUN_ANNOTATION: random}
+    spec = document.setdefault("spec", {})
+    if wanted.size is not None:
+        spec["size"] = wanted.size
+    if wanted.tasks is not None:
+        spec["tasks"] = wanted.tasks
+    runner = _runner(spec)
+    if wanted.image is not None:
+        runner["image"] = wanted.image
+    if wanted.environment:
+        runner["environment"] = {**(runner.get("environment") or {}), **wanted.environment}
+    if wanted.command:
+        runner["command"] = join(wanted.command)
+    return document
+
+
+def _empty(wanted: Wanted) -> dict[str, Any]:
+    # Without a program, the agent's and Flux's lines are the only output.
+    is_quiet = bool(wanted.command) and not wanted.verbose
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "MiniCluster",
+        "spec": {"size": 1, "tasks": 0, "logging": {"quiet": is_quiet}, "containers": [{}]},
+    }
+
+
+def _name(wanted: Wanted, metadata: Mapping[str, Any], random: str) -> str:
+    return wanted.name or metadata.get("name") or f"{metadata.get('generateName') or 'run-'}{random}"
+
+
+def _runner(spec: dict[str, Any]) -> dict[str, Any]:
+    """The container whose program is the job."""
+    containers = spec.setdefault("containers", [])
+    runners = [it for it in containers if it.get("runFlux")] or (containers if len(containers) == 1 else [])
+    if len(runners) != 1:
+        raise Invalid([Problem("spec.containers", "exactly one needs runFlux: true")])
+    runner: dict[str, Any] = runners[0]
+    return runner
+
+
+def from_spec(spec: Spec) -> dict[str, Any]:
+    """A document with this spec. A whole MiniCluster is accepted, too."""
+    plain = spec.model_dump(by_alias=True, exclude_unset=True) if isinstance(spec, MiniClusterSpec) else dict(spec)
+    if "spec" in plain:
+        return plain
+    return {"apiVersion": f"{GROUP}/{VERSION}", "kind": "MiniCluster", "spec": plain}
+
+
+def from_text(text: str, source: str) -> dict[str, Any]:
+    """The first MiniCluster of a file."""
+    try:
+        documents = list(yaml.safe_load_all(text))
+    except yaml.YAMLError as error:
+        raise Invalid([Problem(source, f"is not YAML: {error}")]) from error
+    for document in documents:
+        if isinstance(document, dict) and document.get("kind") == "MiniCluster":
+            return document
+    raise Invalid([Problem(source, "has no object of kind MiniCluster")])

@@ -1,0 +1,174 @@
+"""What is known of a MiniCluster and its pods. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Object = Mapping[str, Any]
+
+GROUP = "flux-framework.org"
+VERSION = "v1alpha2"
+CLUSTER_LABEL = "flux-framework.org/minicluster"
+RUN_ANNOTATION = "flux-framework.org/run"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+_DEFAULT_AGENT = "/mnt/flux/flux-agent"
+
+
+@dataclass(frozen=True)
+class Start:
+    """One run of a container: the pod's uid, and how often it was restarted."""
+
+    uid: str
+    restarts: int
+
+
+@dataclass
+class Observed:
+    """A MiniCluster and its brokers' pods, as last seen."""
+
+    cluster: dict[str, Any] | None = None
+    pods: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return (self.cluster or {}).get("status") or {}
+
+    @property
+    def reason(self) -> str:
+        return self.status.get("reason") or ""
+
+    @property
+    def message(self) -> str:
+        return self.status.get("message") or ""
+
+    @property
+    def size(self) -> int:
+        return int((self.cluster or {}).get("spec", {}).get("size", 0))
+
+    @property
+    def quorum(self) -> int:
+        """How many brokers the job waits for."""
+        return int((self.cluster or {}).get("spec", {}).get("minSize") or self.size)
+
+    def is_true(self, condition: str) -> bool:
+        conditions = self.status.get("conditions") or []
+        return any(it["type"] == condition and it["status"] == "True" for it in conditions)
+
+    @property
+    def is_invalid(self) -> bool:
+        return self.status.get("phase") == "Invalid"
+
+    @property
+    def has_been_up(self) -> bool:
+        return self.is_true("JobMiniClusterReady") or bool((self.status.get("timeline") or {}).get("ready"))
+
+    @property
+    def lead(self) -> dict[str, Any] | None:
+        return latest_of(0, self.pods.values())
+
+    def started_lead(self) -> tuple[dict[str, Any], Start] | None:
+        """The lead and its runner's start, if it has started, so that there is a log to read."""
+        lead = self.lead
+        start = started(lead) if lead is not None else None
+        return (lead, start) if lead is not None and start is not None else None
+
+
+def latest_of(index: int, pods: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """The latest pod of a completion index."""
+    matching = [pod for pod in pods if index_of(pod) == index]
+    return max(matching, key=lambda pod: pod["metadata"].get("creationTimestamp") or "", default=None)
+
+
+def index_of(pod: Object) -> int | None:
+    text = (pod["metadata"].get("labels") or {}).get(_INDEX_LABEL, "")
+    return int(text) if text.isdigit() else None
+
+
+def name_of(pod: Object) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def runner_of(pod: Object) -> str:
+    """Name of the container that runs Flux, the only one that is no init container."""
+    return str(pod["spec"]["containers"][0]["name"])
+
+
+def agent_of(pod: Object) -> str:
+    """Path of the agent in the runner's container."""
+    command = pod["spec"]["containers"][0].get("command") or [_DEFAULT_AGENT]
+    return str(command[0])
+
+
+def _runner_status(pod: Object) -> Object:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    return next((it for it in statuses if it["name"] == runner_of(pod)), {})
+
+
+def _runner_state(pod: Object) -> Object:
+    state: Object = _runner_status(pod).get("state") or {}
+    return state
+
+
+def started(pod: Object) -> Start | None:
+    """The runner's current or last start."""
+    if not {"running", "terminated"} & set(_runner_state(pod)):
+        return None
+    return Start(pod["metadata"].get("uid", ""), _runner_status(pod).get("restartCount", 0))
+
+
+def is_running(pod: Object) -> bool:
+    return "running" in _runner_state(pod)
+
+
+def is_over(pod: Object, start: Start) -> bool:
+    """Whether this start of the runner is over."""
+    phase = (pod.get("status") or {}).get("phase")
+    return (
+        pod["metadata"].get("uid", "") != start.uid
+        or phase in ("Succeeded", "Failed")
+        or "terminated" in _runner_state(pod)
+        or _runner_status(pod).get("restartCount", 0) > start.restarts
+    )
+
+
+def is_scheduled(pod: Object) -> bool:
+    return bool(pod["spec"].get("nodeName"))
+
+
+def initializing(pod: Object) -> tuple[str, str] | None:
+    """The init container that runs or waits, and why it waits."""
+    for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
+        state = container.get("state") or {}
+        has_succeeded = "terminated" in state and state["terminated"].get("exitCode") == 0
+        if not has_succeeded and not container.get("started"):
+            return container["name"], (state.get("waiting") or {}).get("reason", "")
+    return None
+
+
+def state_of(pod: Object) -> str:
+    """The pod's state in a few words."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return "is being deleted"
+    status = pod.get("status") or {}
+    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        state = container.get("state") or {}
+        waits_for = (state.get("waiting") or {}).get("reason")
+        if waits_for and waits_for not in ("ContainerCreating", "PodInitializing"):
+            return f"{container['name']}: {waits_for}"
+        code = (state.get("terminated") or {}).get("exitCode", 0)
+        if code != 0:
+            return f"{container['name']} ended with {code}"
+    phase = status.get("phase")
+    if phase == "Succeeded":
+        return "ended with 0"
+    if phase == "Running" and is_running(pod):
+        return "running"
+    if phase == "Failed":
+        return status.get("reason") or "failed"
+    if not is_scheduled(pod):
+        return "not scheduled"
+    container_and_reason = initializing(pod)
+    return f"starting: {container_and_reason[0]}" if container_and_reason else "starting"

@@ -1,0 +1,75 @@
+"""Programs in a running pod, by exec: the agent there knows Flux, its user and its environment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from .errors import CallFailed
+from .observed import agent_of, is_running, latest_of
+from .target import FAILURES, Target, words
+
+STDIN, STDOUT, STDERR, STATUS = range(4)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a program printed, and its exit code."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+async def messages(connection: aiohttp.ClientWebSocketResponse) -> AsyncIterator[tuple[int, bytes]]:
+    """Channel and bytes of each message, to the end of the connection."""
+    async for message in connection:
+        if message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
+            data = message.data.encode() if isinstance(message.data, str) else message.data
+            if data:
+                yield data[0], data[1:]
+
+
+def exit_code(status: bytes | None) -> int:
+    """The exit code in the status of an exec; an end that nobody reported is no success."""
+    if status is None:
+        raise CallFailed("the connection was lost before the program had ended")
+    answer = json.loads(status)
+    if answer.get("status") == "Success":
+        return 0
+    for cause in (answer.get("details") or {}).get("causes") or []:
+        if cause.get("reason") == "ExitCode":
+            return int(cause["message"])
+    raise CallFailed(f"cannot run the program: {answer.get('message', '')}")
+
+
+async def answer(target: Target, pod: dict[str, Any], command: Sequence[str]) -> Answer:
+    """Runs the agent's command in the pod's runner."""
+    parts: dict[int, bytearray] = {STDOUT: bytearray(), STDERR: bytearray()}
+    status: bytes | None = None
+    try:
+        async with target.execute(pod, [agent_of(pod), *command], stdin=False) as connection:
+            async for channel, data in messages(connection):
+                if channel == STATUS:
+                    status = data
+                elif channel in parts:
+                    parts[channel] += data
+    except CallFailed:
+        raise
+    except FAILURES as error:
+        raise CallFailed(f"cannot run a program in the pod: {words(error)}") from error
+    return Answer(exit_code(status), bytes(parts[STDOUT]), bytes(parts[STDERR]))
+
+
+async def running_lead(target: Target, name: str) -> dict[str, Any]:
+    """The lead's pod; an error if its runner does not run."""
+    lead = latest_of(0, await target.pods_of(name))
+    if lead is not None and is_running(lead):
+        return lead
+    cluster = await target.cluster(name)
+    phase = (cluster.get("status") or {}).get("phase") or "not begun"
+    raise CallFailed(f"its lead does not run (the MiniCluster is {phase})", name=name, remedy="`why()` says more.")

@@ -1,0 +1,94 @@
+"""What a start waits for, in four lines: pods, view, brokers, quorum. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from . import observed
+from .observed import Observed
+
+
+class State(Enum):
+    """State of a stage. `LATER`: something else comes first. `STUCK`: it does not go on unless somebody helps."""
+
+    LATER = "·"
+    NOW = "…"
+    STUCK = "!"
+    DONE = "✓"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a start, one line on the screen."""
+
+    name: str
+    state: State
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.state.value} {self.name:<8} {self.text}"
+
+
+# Values of status.reason in an ordinary start.
+_NO_TROUBLE = {"", "BrokersNotReady", "PodsStarting", "JobCreated", "NotRequested", "LeadNotRunning"}
+
+
+def stages(seen: Observed) -> list[Stage]:
+    """The four stages of a start."""
+    return [_pods(seen), _view(seen), _brokers(seen), _quorum(seen)]
+
+
+def _pods(seen: Observed) -> Stage:
+    placed = sum(map(observed.is_scheduled, seen.pods.values()))
+    begun = sum(observed.started(pod) is not None for pod in seen.pods.values())
+    count = f"{begun} of {seen.size} running"
+    if seen.has_been_up or begun >= seen.size:
+        return Stage("pods", State.DONE, count)
+    if seen.is_true("Suspended"):
+        text = "suspended: spec.suspend is true, or its Job was suspended"
+        return Stage("pods", State.STUCK, (seen.reason == "Queued" and seen.message) or text)
+    if seen.reason not in _NO_TROUBLE:
+        return Stage("pods", State.STUCK, f"{count}; {seen.reason}: {seen.message or 'no details'}")
+    if not seen.pods:
+        return Stage("pods", State.NOW, f"0 of {seen.size}: the operator has not created any yet")
+    return Stage("pods", State.NOW, f"{count}, {placed} scheduled")
+
+
+def _view(seen: Observed) -> Stage:
+    lead = seen.lead
+    if seen.has_been_up:
+        return Stage("view", State.DONE, "Flux is in the pods")
+    if lead is None or not observed.is_scheduled(lead):
+        return Stage("view", State.LATER, "after the pods are scheduled")
+    if observed.started(lead) is not None:
+        return Stage("view", State.DONE, "Flux is in the pods")
+    container = observed.initializing(lead)
+    if container is None:
+        return Stage("view", State.NOW, "the lead's image is pulled and started")
+    name, reason = container
+    text = f"init container {name} prepares the lead's pod"
+    if name == "flux-agent":
+        text = "the agent is being installed in the lead's pod"
+    return Stage("view", State.NOW, text if reason in ("", "PodInitializing") else f"{text} ({reason})")
+
+
+def _brokers(seen: Observed) -> Stage:
+    ready = max(seen.status.get("readySize") or 0, 0)
+    count = f"{ready} of {seen.size} ready"
+    if seen.has_been_up or 0 < seen.size <= ready:
+        return Stage("brokers", State.DONE, count)
+    if seen.started_lead() is None:
+        return Stage("brokers", State.LATER, "after the lead has started")
+    if seen.reason == "BrokersNotReady" and seen.message:
+        return Stage("brokers", State.NOW, f"{count}; {seen.message}")
+    return Stage("brokers", State.NOW, count)
+
+
+def _quorum(seen: Observed) -> Stage:
+    if seen.has_been_up:
+        return Stage("quorum", State.DONE, f"{seen.quorum} brokers: the job starts")
+    if seen.started_lead() is None:
+        return Stage("quorum", State.LATER, f"{seen.quorum} brokers are needed")
+    ready = seen.status.get("readySize") or 0
+    return Stage("quorum", State.NOW, f"{ready} of the {seen.quorum} brokers that are needed")

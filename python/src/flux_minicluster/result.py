@@ -1,0 +1,58 @@
+"""How a job ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import models
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a job ended, and what it printed."""
+
+    name: str
+    namespace: str
+    exit_code: int
+    """The job's exit code, 128 + n for signal n."""
+    reason: str
+    """Why, in one word: `Completed`, `NonZeroExitCode`, `OOMKilled`, ..."""
+    message: str
+    stdout: str = field(repr=False)
+    """The log of the lead: standard output and standard error of the job, as they were printed."""
+    signal: int | None = None
+    restarts: int = 0
+    """How often the whole MiniCluster was restarted."""
+    timeline: models.Timeline | None = field(default=None, repr=False)
+    """When each step of the last start was reached."""
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    @staticmethod
+    def of(cluster: dict[str, Any], stdout: str) -> Result:
+        """The result in a MiniCluster whose job has finished."""
+        status = cluster.get("status") or {}
+        conditions = status.get("conditions") or []
+        is_complete = any(it["type"] == "Complete" and it["status"] == "True" for it in conditions)
+        timeline = status.get("timeline")
+        return Result(
+            name=cluster["metadata"]["name"],
+            namespace=cluster["metadata"].get("namespace", ""),
+            exit_code=code_of(status.get("exitCode"), is_complete),
+            reason=status.get("reason") or "",
+            message=status.get("message") or "",
+            stdout=stdout,
+            signal=status.get("signal"),
+            restarts=status.get("restartCount") or 0,
+            timeline=models.Timeline.model_validate(timeline) if timeline else None,
+        )
+
+
+def code_of(exit_code: int | None, is_complete: bool) -> int:
+    """The exit code of a job that has ended: a failure without a code is never a success."""
+    if exit_code is None:
+        return 0 if is_complete else 1
+    return exit_code if 0 <= exit_code <= 255 else 1

@@ -1,0 +1,136 @@
+"""Creates a MiniCluster, follows it to its end, and has it deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import string
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from . import manifest, stop
+from .errors import CallFailed, JobFailed, MiniClusterError, NotAllowed, NotFound, Stopped
+from .follow import Ending, Follower, Limits
+from .manifest import Wanted
+from .observed import RUN_ANNOTATION
+from .result import Result
+from .screen import Screen
+from .target import FAILURES, ROLE, TRIES, Access, Target, may_pass, words
+
+
+def letters() -> str:
+    """Five random lower-case letters."""
+    return "".join(random.SystemRandom().choices(string.ascii_lowercase, k=5))
+
+
+def located(access: Access, document: dict[str, Any]) -> Access:
+    """The namespace that the document names, if the caller names none."""
+    wanted = document["metadata"].get("namespace")
+    if wanted and access.namespace and wanted != access.namespace:
+        raise ValueError(f"namespace: the document's is {wanted}, and the caller's is {access.namespace}")
+    return replace(access, namespace=wanted or access.namespace)
+
+
+async def create(target: Target, document: dict[str, Any], screen: Screen) -> dict[str, Any]:
+    """Creates the MiniCluster. If an answer was lost, the one that exists has this run's annotation."""
+    name = document["metadata"]["name"]
+    # Who may not look at pods cannot follow a job: this is found out before there is one.
+    await target.pods_of(name)
+    for attempt in range(1, TRIES + 1):
+        try:
+            return await target.create(document)
+        except FAILURES as error:
+            if isinstance(error, CallFailed) and error.status == 409:
+                existing = await target.cluster(name)
+                if _mark(existing) == _mark(document):
+                    return existing
+                message = f"cannot create MiniCluster {name}: the name is taken"
+                raise CallFailed(message, status=409, remedy="Choose another with `name`.") from error
+            if isinstance(error, NotAllowed):
+                message = f"cannot create MiniCluster {name}: {error.message}"
+                raise NotAllowed(message, status=403, remedy=ROLE) from error
+            if attempt == TRIES or not may_pass(error):
+                raise CallFailed(f"cannot create MiniCluster {name}: {words(error)}") from error
+            screen.say(f"{words(error)}; retrying")
+            await asyncio.sleep(1)
+    raise AssertionError("unreachable")
+
+
+def _mark(cluster: dict[str, Any]) -> str | None:
+    mark: str | None = (cluster["metadata"].get("annotations") or {}).get(RUN_ANNOTATION)
+    return mark
+
+
+@dataclass
+class Run:
+    """One run: creates, follows, cleans up."""
+
+    access: Access
+    wanted: Wanted
+    limits: Limits = field(default_factory=Limits)
+    is_kept: bool = False
+
+    def __post_init__(self) -> None:
+        self._follower: Follower | None = None
+        self._interrupts = 0
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does. While the MiniCluster is being created, it is remembered."""
+        self._interrupts += 1
+        if self._follower is not None:
+            self._follower.interrupt()
+
+    async def go(self, screen: Screen) -> Ending:
+        document = manifest.build(self.wanted, letters())
+        access = located(self.access, document)
+        async with Target.open(access) as target:
+            try:
+                return await self._go(target, document, screen)
+            except asyncio.CancelledError:
+                await self._abandon(target, document)
+                raise
+
+    async def _go(self, target: Target, document: dict[str, Any], screen: Screen) -> Ending:
+        cluster = await create(target, document, screen)
+        name, uid = cluster["metadata"]["name"], cluster["metadata"]["uid"]
+        size = cluster["spec"]["size"]
+        screen.say(f"created MiniCluster {name} with {size} pod{'' if size == 1 else 's'}")
+        self._follower = Follower(target, name, uid, screen, self.limits)
+        for _ in range(self._interrupts):
+            self._follower.interrupt()
+        ending = await self._follower.follow()
+        if ending.result is not None and not self.is_kept:
+            await clean_up(target, name, screen)
+        return ending
+
+    async def _abandon(self, target: Target, document: dict[str, Any]) -> None:
+        """The task was cancelled: the job is shut down, as by Ctrl-C, and the operator deletes what is left."""
+        name = document["metadata"]["name"]
+        try:
+            if _mark(await target.cluster(name)) == _mark(document):
+                if not self.is_kept:
+                    await target.patch(name, {"spec": {"cleanup": True}}, "clean up")
+                await stop.in_order(target, name)
+        except MiniClusterError:
+            # The caller learns that it was cancelled, and nothing more can be done.
+            pass
+
+
+async def clean_up(target: Target, name: str, screen: Screen) -> None:
+    """Has the operator delete the MiniCluster (`spec.cleanup`), which needs no permission to delete."""
+    try:
+        await target.patch(name, {"spec": {"cleanup": True}}, "clean up")
+    except NotFound:
+        pass
+    except CallFailed as error:
+        screen.say(f"{error}; not deleted")
+
+
+def finish(ending: Ending, name: str, *, check: bool) -> Result:
+    """The result, or the exception for how it ended."""
+    if ending.is_interrupted or ending.result is None:
+        how = ending.way.value if ending.way is not None else "it may still run"
+        raise Stopped(f"{name}: {how}", ending.result)
+    if check and ending.result.exit_code != 0:
+        raise JobFailed(ending.result)
+    return ending.result

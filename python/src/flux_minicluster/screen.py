@@ -1,0 +1,194 @@
+"""Where progress and output go: a terminal, a notebook, a pipe, or nowhere."""
+
+from __future__ import annotations
+
+import codecs
+import html
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .progress import Stage, State
+
+# In a pipe, the shortest time between two lines of a stage that differ in numbers only.
+PAUSE_SECONDS = 2.0
+
+
+class Screen(Protocol):
+    """Shows the stages of a start, lines that stay, and the job's output."""
+
+    def show(self, stages: Sequence[Stage]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def put(self, data: bytes) -> None: ...
+
+    def end(self) -> None:
+        """Removes what changes in place; stages are not shown any more."""
+
+
+class Silent:
+    """Shows nothing."""
+
+    def show(self, stages: Sequence[Stage]) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+    def put(self, data: bytes) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+class Output:
+    """The job's output, on standard output as text."""
+
+    def __init__(self, is_shown: bool) -> None:
+        self._is_shown = is_shown
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def put(self, data: bytes) -> None:
+        if self._is_shown:
+            sys.stdout.write(self._decoder.decode(data))
+            sys.stdout.flush()
+
+
+class Lines:
+    """One line for each change of a stage, on standard error."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._said: dict[str, tuple[Stage, float]] = {}
+        self._is_over = False
+
+    def show(self, stages: Sequence[Stage]) -> None:
+        if self._is_over:
+            return
+        for stage in stages:
+            before, at = self._said.get(stage.name, (None, 0.0))
+            is_new = before is None or before.state != stage.state
+            is_changed = before != stage and time.monotonic() - at >= PAUSE_SECONDS
+            if stage.state is not State.LATER and (is_new or is_changed):
+                self._said[stage.name] = (stage, time.monotonic())
+                self.say(f"{stage.name}: {stage.text}")
+        if all(stage.state is State.DONE for stage in stages):
+            self.end()
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def put(self, data: bytes) -> None:
+        self._output.put(data)
+
+    def end(self) -> None:
+        self._is_over = True
+
+
+class Terminal:
+    """Four lines on standard error that change in place."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._height = 0
+        self._is_over = False
+
+    def show(self, stages: Sequence[Stage]) -> None:
+        if self._is_over:
+            return
+        self._clear()
+        for stage in stages:
+            # Longer lines would wrap, and a wrapped line cannot be removed.
+            print(str(stage)[: _width() - 1], file=sys.stderr)
+        sys.stderr.flush()
+        self._height = len(stages)
+        if all(stage.state is State.DONE for stage in stages):
+            self.end()
+
+    def say(self, text: str) -> None:
+        self._clear()
+        print(text, file=sys.stderr, flush=True)
+
+    def put(self, data: bytes) -> None:
+        self._output.put(data)
+
+    def end(self) -> None:
+        self._clear()
+        self._is_over = True
+
+    def _clear(self) -> None:
+        if self._height:
+            sys.stderr.write(f"\x1b[{self._height}F\x1b[J")
+            sys.stderr.flush()
+            self._height = 0
+
+
+class Notebook:
+    """A block below the cell that changes in place."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._handle: Any = None
+        self._lines: list[str] = []
+        self._is_over = False
+
+    def show(self, stages: Sequence[Stage]) -> None:
+        if self._is_over:
+            return
+        self._lines = [str(stage) for stage in stages]
+        self._draw()
+        if all(stage.state is State.DONE for stage in stages):
+            self._is_over = True
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def put(self, data: bytes) -> None:
+        self._output.put(data)
+
+    def end(self) -> None:
+        self._is_over = True
+
+    def _draw(self) -> None:
+        from IPython.display import HTML, display
+
+        shown = HTML(f"<pre>{html.escape(chr(10).join(self._lines))}</pre>")
+        if self._handle is None:
+            self._handle = display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+
+
+def choose(*, has_progress: bool | None, has_output: bool) -> Screen:
+    """The screen that suits this program. `has_progress` None: yes."""
+    output = Output(has_output)
+    if has_progress is False and not has_output:
+        return Silent()
+    if has_progress is False:
+        return _OutputOnly(output)
+    if _is_notebook():
+        return Notebook(output)
+    return Terminal(output) if sys.stderr.isatty() else Lines(output)
+
+
+class _OutputOnly(Silent):
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def put(self, data: bytes) -> None:
+        self._output.put(data)
+
+
+def _is_notebook() -> bool:
+    shell = sys.modules.get("IPython")
+    instance = shell.get_ipython() if shell is not None else None
+    return instance is not None and "IPKernelApp" in getattr(instance, "config", {})
+
+
+def _width() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns

@@ -1,0 +1,401 @@
+"""A namespace of a cluster, and a client for it.
+
+Authentication, TLS and URLs are the official client's (`kubernetes.aio`). Requests go through its `param_serialize` and
+`call_api`, as those of its generated methods do: these cannot ask for a log from a time on (`sinceTime`), check neither
+the status of a stream nor the time of a connection, and reject objects that are newer than they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+from kubernetes.aio import client, config
+from kubernetes.aio.config import kube_config
+from kubernetes.aio.stream import WsApiClient
+
+from .errors import CallFailed, Invalid, MiniClusterError, NotAllowed, NotFound, OperatorMissing, Problem
+from .observed import CLUSTER_LABEL, GROUP, VERSION, name_of, runner_of
+
+CONNECT_SECONDS = 15.0
+CALL_SECONDS = 60.0
+# A watch is opened again after this time, so that a dead connection is noticed.
+WATCH_SECONDS = 50
+# A connection to a pod that does not answer a ping for this long is dead.
+HEARTBEAT_SECONDS = 20.0
+PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 5.0
+# Most attempts of a change if the API server does not answer.
+TRIES = 5
+
+ROLE = (
+    "Ask your administrator for the Kubernetes role `edit` in this namespace, or for the role in the page "
+    "docs/tasks/kubectl.md, section Permissions."
+)
+INSTALL = "Ask your administrator to install the operator (docs/getting-started.md)."
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to find the cluster; the same choices as kubectl's. None: as the kubeconfig says."""
+
+    namespace: str | None = None
+    context: str | None = None
+    kubeconfig: str | os.PathLike[str] | None = None
+
+
+@dataclass(frozen=True)
+class Listed:
+    """All objects that there are now."""
+
+    objects: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Changed:
+    object: dict[str, Any]
+    is_deleted: bool
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    why: str
+
+
+Change = Listed | Changed | Disconnected
+
+
+class Target:
+    """A namespace, and a client for its cluster."""
+
+    def __init__(self, access: Access, configuration: client.Configuration, namespace: str) -> None:
+        self.access = access
+        self.namespace = namespace
+        self._configuration = configuration
+        self._api = client.ApiClient(configuration)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, access: Access) -> AsyncIterator[Target]:
+        """The target of these choices. Makes no call."""
+        configuration, namespace = await _configuration(access)
+        target = cls(access, configuration, access.namespace or namespace)
+        try:
+            yield target
+        finally:
+            await target._api.close()
+
+    # ---- requests
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Sequence[tuple[str, str]] = (),
+        body: object = None,
+        content_type: str = "application/json",
+        timeout: aiohttp.ClientTimeout | None = None,
+    ) -> aiohttp.ClientResponse:
+        """The answer, if it is a success; its body is not read yet."""
+        for is_last in (False, True):
+            parameters = await self._api.param_serialize(
+                method=method,
+                resource_path=path,
+                query_params=list(query),
+                header_params={"Content-Type": content_type, "Accept": "application/json, */*"},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            usual = aiohttp.ClientTimeout(total=CALL_SECONDS, sock_connect=CONNECT_SECONDS)
+            answer = await self._api.call_api(*parameters, _request_timeout=timeout or usual)
+            response: aiohttp.ClientResponse = answer.response
+            if response.status < 400:
+                return response
+            text = await response.text(errors="replace")
+            if response.status == 401 and not is_last:
+                # The token may have expired: credential plugins give a new one.
+                await self._log_in_again()
+                continue
+            raise _refusal(method, response.status, text)
+        raise AssertionError("unreachable")
+
+    async def _log_in_again(self) -> None:
+        configuration, _ = await _configuration(self.access)
+        old, self._api = self._api, client.ApiClient(configuration)
+        self._configuration = configuration
+        await old.close()
+
+    async def json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        response = await self.request(method, path, **options)
+        answer: dict[str, Any] = await response.json(content_type=None)
+        return answer
+
+    # ---- objects
+
+    def _clusters(self, name: str = "", version: str = VERSION) -> str:
+        path = f"/apis/{GROUP}/{version}/namespaces/{self.namespace}/miniclusters"
+        return f"{path}/{name}" if name else path
+
+    def _pods(self, name: str = "", part: str = "") -> str:
+        return "/".join(filter(None, [f"/api/v1/namespaces/{self.namespace}/pods", name, part]))
+
+    async def cluster(self, name: str) -> dict[str, Any]:
+        """The MiniCluster of this name."""
+        with_context = _Doing(f"get MiniCluster {name}")
+        return await with_context(self.json("GET", self._clusters(name)))
+
+    async def create(self, document: dict[str, Any]) -> dict[str, Any]:
+        version = str(document.get("apiVersion", "")).rpartition("/")[2] or VERSION
+        query = [("fieldValidation", "Strict")]
+        return await self.json("POST", self._clusters(version=version), body=document, query=query)
+
+    async def patch(self, name: str, change: dict[str, Any], verb: str) -> dict[str, Any]:
+        """Changes the MiniCluster by a merge patch; returns the new one."""
+        with_context = _Doing(f"{verb} MiniCluster {name}")
+        merge = "application/merge-patch+json"
+        return await with_context.retried(
+            lambda: self.json("PATCH", self._clusters(name), body=change, content_type=merge)
+        )
+
+    async def delete(self, name: str, *, uid: str | None = None, resource_version: str | None = None) -> None:
+        """Deletes the MiniCluster without waiting, if it is still the one of the preconditions."""
+        preconditions = {
+            key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value is not None
+        }
+        body = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "propagationPolicy": "Background",
+            "preconditions": preconditions,
+        }
+        with_context = _Doing(f"delete MiniCluster {name}")
+        await with_context.retried(lambda: self.json("DELETE", self._clusters(name), body=body))
+
+    async def pods_of(self, name: str) -> list[dict[str, Any]]:
+        """The pods of its brokers."""
+        with_context = _Doing(f"list the pods of {name}")
+        query = [("labelSelector", f"{CLUSTER_LABEL}={name}")]
+        listed = await with_context(self.json("GET", self._pods(), query=query))
+        pods: list[dict[str, Any]] = listed["items"]
+        return pods
+
+    async def pod(self, name: str) -> dict[str, Any] | None:
+        try:
+            return await self.json("GET", self._pods(name))
+        except NotFound:
+            return None
+
+    async def events_of(self, name: str) -> list[dict[str, Any]]:
+        """Events of the objects of this name; none without permission to read events."""
+        path = f"/api/v1/namespaces/{self.namespace}/events"
+        try:
+            listed = await self.json("GET", path, query=[("fieldSelector", f"involvedObject.name={name}")])
+        except CallFailed:
+            return []
+        events: list[dict[str, Any]] = listed["items"]
+        return events
+
+    async def log(self, pod: str, query: Sequence[tuple[str, str]]) -> aiohttp.ClientResponse:
+        """A pod's log as a stream."""
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS)
+        return await self.request("GET", self._pods(pod, "log"), query=query, timeout=timeout)
+
+    # ---- watches
+
+    def watch(self, name: str) -> AsyncIterator[Change]:
+        """The MiniCluster of this name and its changes; resumes after failures."""
+        return self._watch(self._clusters(), [("fieldSelector", f"metadata.name={name}")])
+
+    def watch_pods_of(self, name: str) -> AsyncIterator[Change]:
+        """The pods of its brokers and their changes; resumes after failures."""
+        return self._watch(self._pods(), [("labelSelector", f"{CLUSTER_LABEL}={name}")])
+
+    async def _watch(self, path: str, selector: list[tuple[str, str]]) -> AsyncIterator[Change]:
+        pause = PAUSE_SECONDS
+        while True:
+            try:
+                listed = await self.json("GET", path, query=selector)
+                yield Listed(listed["items"])
+                pause = PAUSE_SECONDS
+                version: str | None = listed["metadata"]["resourceVersion"]
+                while version is not None:
+                    # None: the API server has forgotten that version, so the objects are listed again.
+                    async with _closing(await self._watch_from(path, selector, version)) as response:
+                        async for line in response.content:
+                            event = json.loads(line)
+                            if event["type"] == "ERROR":
+                                version = None
+                                break
+                            version = event["object"]["metadata"]["resourceVersion"]
+                            if event["type"] != "BOOKMARK":
+                                yield Changed(event["object"], event["type"] == "DELETED")
+            except NotAllowed:
+                raise
+            except FAILURES as error:
+                if isinstance(error, CallFailed) and error.status == 410:
+                    continue
+                yield Disconnected(words(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    async def _watch_from(self, path: str, selector: list[tuple[str, str]], version: str) -> aiohttp.ClientResponse:
+        query = [
+            *selector,
+            ("watch", "1"),
+            ("allowWatchBookmarks", "1"),
+            ("resourceVersion", version),
+            ("timeoutSeconds", str(WATCH_SECONDS)),
+        ]
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=WATCH_SECONDS + CONNECT_SECONDS)
+        return await self.request("GET", path, query=query, timeout=timeout)
+
+    # ---- programs in pods
+
+    @asynccontextmanager
+    async def execute(
+        self, pod: dict[str, Any], command: Sequence[str], *, stdin: bool
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """Starts a command in the pod's runner; the connection has the channels of `v4.channel.k8s.io`."""
+        query = [("container", runner_of(pod)), ("stdout", "1"), ("stderr", "1"), ("stdin", "1" if stdin else "0")]
+        api = WsApiClient(self._configuration, heartbeat=HEARTBEAT_SECONDS)
+        try:
+            parameters = await api.param_serialize(
+                method="GET",
+                resource_path=self._pods(name_of(pod), "exec"),
+                query_params=[*query, *(("command", word) for word in command)],
+                header_params={"sec-websocket-protocol": "v4.channel.k8s.io"},
+                auth_settings=["BearerToken"],
+            )
+            answer = await api.call_api(*parameters, _preload_content=False)
+            try:
+                connection = await asyncio.wait_for(answer.response, CONNECT_SECONDS)
+            except aiohttp.WSServerHandshakeError as error:
+                raise _exec_refusal(name_of(pod), error) from error
+            async with connection:
+                yield connection
+        finally:
+            await api.close()
+
+
+FAILURES = (CallFailed, aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError)
+
+
+def words(error: BaseException) -> str:
+    """What the API server said, or why there was no answer."""
+    if isinstance(error, MiniClusterError):
+        return error.message
+    return str(error) or type(error).__name__
+
+
+class _Doing:
+    """Says what failed when a call has failed."""
+
+    def __init__(self, doing: str) -> None:
+        self.doing = doing
+
+    async def __call__(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except Invalid:
+            raise
+        except NotAllowed as error:
+            raise NotAllowed(f"cannot {self.doing}: {error.message}", status=403, remedy=ROLE) from error
+        except NotFound as error:
+            raise NotFound(f"cannot {self.doing}: {error.message}", status=404) from error
+        except FAILURES as error:
+            status = error.status if isinstance(error, CallFailed) else None
+            raise CallFailed(f"cannot {self.doing}: {words(error)}", status=status) from error
+
+    async def retried(self, call: Callable[[], Awaitable[T]]) -> T:
+        for attempt in range(1, TRIES + 1):
+            try:
+                return await self(call())
+            except CallFailed as error:
+                if attempt == TRIES or not may_pass(error):
+                    raise
+                await asyncio.sleep(1)
+        raise AssertionError("unreachable")
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether another try may help: there was no answer, or the API server asks for it."""
+    if isinstance(error, CallFailed):
+        return error.status is None or error.status == 429 or error.status >= 500
+    return isinstance(error, aiohttp.ClientError | asyncio.TimeoutError | OSError)
+
+
+def _refusal(method: str, status: int, text: str) -> MiniClusterError:
+    """The exception for an answer of the API server."""
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = {}
+    message = answer.get("message") or text.strip() or f"HTTP status {status}"
+    details = answer.get("details") or {}
+    if status == 403:
+        return NotAllowed(message, status=status, remedy=ROLE)
+    if status == 404:
+        if "could not find the requested resource" in message or not answer:
+            return OperatorMissing("this cluster has no MiniClusters (the custom resource is missing)", remedy=INSTALL)
+        return NotFound(message, status=status)
+    if status in (400, 422) and method != "GET":
+        causes = [Problem(it.get("field", ""), it.get("message", "")) for it in details.get("causes") or []]
+        return Invalid(causes or _unknown_fields(message) or [Problem("", message)], message=None)
+    return CallFailed(message, status=status)
+
+
+def _unknown_fields(message: str) -> list[Problem]:
+    """The fields that strict validation names: `unknown field "spec.sise"`."""
+    _, _, names = message.partition("strict decoding error: ")
+    parts = [part.partition('unknown field "')[2].rstrip('"') for part in names.split(", ") if "unknown field" in part]
+    return [Problem(part, "there is no such field") for part in parts]
+
+
+def _exec_refusal(pod: str, error: aiohttp.WSServerHandshakeError) -> MiniClusterError:
+    message = f"cannot run a program in pod {pod}: {error.message or 'the API server refused it'}"
+    if error.status == 403:
+        return NotAllowed(f"{message}. You need permission to create pods/exec", status=403, remedy=ROLE)
+    return CallFailed(message, status=error.status)
+
+
+@asynccontextmanager
+async def _closing(response: aiohttp.ClientResponse) -> AsyncIterator[aiohttp.ClientResponse]:
+    try:
+        yield response
+    finally:
+        response.close()
+
+
+async def _configuration(access: Access) -> tuple[client.Configuration, str]:
+    """The client's configuration, and the namespace of the context."""
+    configuration = client.Configuration()
+    # Streams of a hundred MiniClusters are open at the same time.
+    configuration.connection_pool_maxsize = 0
+    file = access.kubeconfig or os.environ.get("KUBECONFIG") or None
+    usual = Path(kube_config.KUBE_CONFIG_DEFAULT_LOCATION).expanduser()
+    if file is None and access.context is None and not usual.exists() and "KUBERNETES_SERVICE_HOST" in os.environ:
+        config.load_incluster_config(client_configuration=configuration)
+        namespace = Path(config.incluster_config.SERVICE_TOKEN_FILENAME).with_name("namespace")
+        return configuration, namespace.read_text().strip() if namespace.exists() else "default"
+    try:
+        loader = await config.load_kube_config(
+            config_file=str(file or usual),
+            context=access.context,
+            client_configuration=configuration,
+            persist_config=False,
+        )
+    except (config.ConfigException, OSError) as error:
+        raise CallFailed(
+            f"cannot find the API server: {error}", remedy="Check KUBECONFIG and the name of the context."
+        ) from error
+    return configuration, (loader.current_context["context"] or {}).get("namespace") or "default"

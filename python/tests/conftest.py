@@ -1,0 +1,54 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from fake_api import FakeApi, run_process
+from instances import FakeInstance, Instance, RealInstance
+
+from flux_minicluster import MiniCluster
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
+    """A fake API server, which the package finds by KUBECONFIG."""
+    server = FakeApi(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[Instance]:
+    """A Flux instance: with FLUX=/path/bin/flux a real one, else the fake."""
+    flux = os.environ.get("FLUX")
+    instance: Instance = RealInstance(flux) if flux else FakeInstance(tmp_path)
+    yield instance
+    instance.close()
+
+
+@pytest.fixture
+def cluster_name() -> str:
+    return "mc"
+
+
+@pytest.fixture
+def cluster(api: FakeApi, instance: Instance, cluster_name: str) -> MiniCluster:
+    """A MiniCluster whose instance is up."""
+    api.put(
+        "miniclusters",
+        {"metadata": {"name": cluster_name, "uid": "u", "namespace": "team"}, "spec": {"size": 1, "containers": [{}]}},
+    )
+    api.start_job(cluster_name)
+
+    async def connect(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+        assert words[:6] == ["/mnt/flux/flux-agent", "connect", "--", "flux", "python", "-c"]
+        return await run_process(api, [*instance.flux_python(), "-c", *words[6:]], socket)
+
+    api.programs["connect"] = connect
+    return MiniCluster.attach(cluster_name)

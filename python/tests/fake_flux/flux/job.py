@@ -1,0 +1,119 @@
+"""Jobs of the fake instance."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from flux import PLACE, Flux, Future, read
+
+
+class JobspecV1:
+    def __init__(self, jobspec: Any) -> None:
+        self.jobspec = jobspec
+
+    @classmethod
+    def from_command(
+        cls,
+        command: Any,
+        num_tasks: int,
+        num_nodes: Any,
+        cores_per_task: int,
+        gpus_per_task: Any,
+        exclusive: bool,
+    ) -> JobspecV1:
+        assert gpus_per_task is None or gpus_per_task > 0
+        if num_nodes is not None and num_nodes > num_tasks:
+            raise ValueError("node count must not be greater than task count")
+        resources = [num_tasks, num_nodes, cores_per_task, gpus_per_task, exclusive]
+        return cls({"tasks": [{"command": command}], "resources": resources, "attributes": {"system": {}}})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "jobspec":
+            super().__setattr__(name, value)
+        else:
+            assert name in ("environment", "cwd", "duration")
+            self.jobspec["attributes"]["system"][name] = value
+
+    def dumps(self) -> str:
+        return json.dumps(self.jobspec)
+
+
+def submit_async(handle: Flux, jobspec: str) -> Future:
+    folder = PLACE / "jobs"
+    folder.mkdir(exist_ok=True)
+    number = len(list(folder.iterdir())) + 1
+    folder = folder / str(number)
+    folder.mkdir()
+    (folder / "jobspec").write_text(jobspec)
+    if json.loads(jobspec)["resources"][0] > 1000:
+        error = {"exception_occurred": True, "exception_type": "alloc", "exception_note": "unsatisfiable request"}
+        (folder / "result").write_text(json.dumps(error))
+    else:
+        subprocess.Popen([sys.executable, __file__, str(folder)], start_new_session=True)
+    return Future(handle, lambda: number)
+
+
+def result_async(handle: Flux, jobid: int) -> Future:
+    return Future(handle, lambda: read(PLACE / "jobs" / str(jobid) / "result"))
+
+
+def cancel_async(handle: Flux, jobid: int, reason: str) -> None:
+    pid = read(PLACE / "jobs" / str(jobid) / "pid")
+    if pid is not None:
+        os.killpg(pid, signal.SIGTERM)
+
+
+def main(folder: Path) -> None:
+    """Runs a job to its end, apart from who submitted it."""
+    spec = json.loads((folder / "jobspec").read_text())
+    system = spec["attributes"]["system"]
+    import base64
+
+    for name, file in system.get("files", {}).items():
+        assert file["encoding"] == "base64" and file["mode"] == 0o100600
+        (folder / name).write_bytes(base64.b64decode(file["data"]))
+    environment = {**system["environment"], "FLUX_JOB_TMPDIR": str(folder)}
+    try:
+        process = subprocess.Popen(
+            spec["tasks"][0]["command"],
+            env=environment,
+            cwd=system["cwd"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError:
+        finish(folder, {"waitstatus": 127 << 8}, {})
+        return
+    (folder / "pid").write_text(str(process.pid))
+    stdout, stderr = process.communicate()
+    code = process.returncode
+    status = -code if code < 0 else code << 8
+    finish(folder, {"waitstatus": status, "exception_occurred": False}, {"stdout": stdout, "stderr": stderr})
+
+
+def finish(folder: Path, result: Any, streams: dict[str, bytes]) -> None:
+    import base64
+
+    events: list[Any] = [{"timestamp": 1.0, "name": "header", "context": {"version": 1}}]
+    for stream, data in streams.items():
+        context: dict[str, Any] = {"stream": stream, "rank": "0"}
+        try:
+            context["data"] = data.decode()
+        except UnicodeDecodeError:
+            context.update(data=base64.b64encode(data).decode(), encoding="base64")
+        events += [{"timestamp": 1.0, "name": "data", "context": context}] if data else []
+        events.append({"timestamp": 1.0, "name": "data", "context": {"stream": stream, "rank": "0", "eof": True}})
+    (folder / "output").write_text("".join(json.dumps(event, ensure_ascii=False) + "\n" for event in events))
+    (folder / "result.new").write_text(json.dumps(result))
+    (folder / "result.new").rename(folder / "result")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,79 @@
+"""Flux instances on this machine: a fake one, and with FLUX=/path/bin/flux a real one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Protocol
+
+FAKE_FLUX = Path(__file__).parent / "fake_flux"
+
+
+class Instance(Protocol):
+    """Where jobs run."""
+
+    def flux_python(self) -> list[str]:
+        """The words that run as `flux python` in the instance."""
+
+    def jobs(self) -> int:
+        """How many jobs were ever submitted."""
+
+    def running(self) -> int:
+        """How many jobs run now."""
+
+    def close(self) -> None: ...
+
+
+class FakeInstance:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "jobs").mkdir()
+
+    def flux_python(self) -> list[str]:
+        return ["env", f"PYTHONPATH={FAKE_FLUX}", f"FAKE_FLUX={self.folder}", sys.executable]
+
+    def jobs(self) -> int:
+        return len(list((self.folder / "jobs").iterdir()))
+
+    def running(self) -> int:
+        begun = [it for it in (self.folder / "jobs").iterdir() if (it / "pid").exists()]
+        return sum(not (it / "result").exists() for it in begun)
+
+    def close(self) -> None:
+        pass
+
+
+class RealInstance:
+    def __init__(self, flux: str) -> None:
+        self.program = flux
+        self._broker = subprocess.Popen(
+            [flux, "start", "--test-size=1", "sh", "-c", "echo $FLUX_URI; exec cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._broker.stdout is not None
+        self._uri = self._broker.stdout.readline().strip()
+        assert self._uri.startswith("local://"), "the instance did not start, see above"
+
+    def flux(self, *words: str) -> str:
+        environment = {**os.environ, "FLUX_URI": self._uri}
+        return subprocess.run(
+            [self.program, *words], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    def flux_python(self) -> list[str]:
+        return ["env", f"FLUX_URI={self._uri}", self.program, "python"]
+
+    def jobs(self) -> int:
+        return len(self.flux("jobs", "-a", "-n", "-o", "{id}", "-c", "0").splitlines())
+
+    def running(self) -> int:
+        return len(self.flux("jobs", "-n", "-o", "{id}", "-f", "running").splitlines())
+
+    def close(self) -> None:
+        assert self._broker.stdin is not None
+        self._broker.stdin.close()
+        self._broker.wait(60)

@@ -1,0 +1,56 @@
+"""The programs of examples/python-client, and its notebook, with a fake API server and a fake Flux."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from fake_api import FakeApi
+from nbclient import NotebookClient
+
+from flux_minicluster import MiniCluster
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples/python-client"
+
+
+@pytest.fixture
+def cluster_name() -> str:
+    return "python-client"
+
+
+def run(program: str, *words: str) -> str:
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1] / "src"), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, str(FOLDER / program), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_job_prints_its_output_and_its_end(api: FakeApi) -> None:
+    api.play("node-0", "node-1")
+    assert run("run.py") == "node-0\nnode-1\n0 Completed\n"
+
+
+def test_study_counts_the_codes(cluster: MiniCluster) -> None:
+    assert run("study.py", "20") == "10 of 20 ended with 1\n"
+
+
+def test_joblib_uses_the_executor(cluster: MiniCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("tools.py", "joblib") == f"{[n * n for n in range(8)]}\n"
+
+
+def test_notebook_shows_progress_and_the_result(api: FakeApi) -> None:
+    api.play("node-0", "node-1")
+    notebook = nbformat.read(  # type: ignore[no-untyped-call]
+        FOLDER / "notebook.ipynb", as_version=4
+    )
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    html = [it["data"]["text/html"] for it in shown if "text/html" in it.get("data", {})]
+    assert any("quorum" in text and text.startswith("<pre>") for text in html), shown
+    text = "".join(it["text"] for it in shown if it["output_type"] == "stream" and it["name"] == "stdout")
+    assert text == "node-0\nnode-1\n0 Completed\n"

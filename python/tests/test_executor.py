@@ -1,0 +1,214 @@
+"""The executor and its helper, with a fake API server and a fake Flux. The helper runs on this machine."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import joblib
+import pytest
+from aiohttp import web
+from fake_api import FakeApi
+from instances import Instance
+
+from flux_minicluster import FluxExecutor, Lost, MiniCluster, MiniClusterError, TaskFailed, TaskResult
+
+# The pod has no module of this name.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture
+def executor(cluster: MiniCluster) -> Iterator[FluxExecutor]:
+    with cluster.executor(python=sys.executable) as executor:
+        yield executor
+
+
+def execs(api: FakeApi) -> int:
+    return sum("/exec" in path for _, path in api.requests)
+
+
+def until(condition: Any, seconds: float = 20.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.01)
+    raise AssertionError("the condition was not met in time")
+
+
+def test_command_gives_code_output_and_id(executor: FluxExecutor) -> None:
+    result = executor.submit(["sh", "-c", "echo out; echo err >&2; exit 3"]).result(30)
+    assert result == TaskResult(3, "out\n", "err\n", result.id) and result.id is not None
+    with pytest.raises(TaskFailed, match="exit code 3"):
+        result.check()
+
+
+def test_words_reach_the_program_as_they_are(executor: FluxExecutor) -> None:
+    words = ["a b", "$HOME", "'", '"', "é\n", "{a}", ""]
+    assert executor.submit(["printf", "%s|", *words]).result(30).stdout == "".join(f"{it}|" for it in words)
+
+
+def test_signal_is_128_and_its_number(executor: FluxExecutor) -> None:
+    assert executor.submit(["sh", "-c", "kill -9 $$"]).result(30).exit_code == 137
+
+
+def test_bytes_that_are_no_text_are_kept_as_far_as_text_can(executor: FluxExecutor) -> None:
+    assert executor.submit(["printf", r"a\377b"]).result(30).stdout == "a\N{REPLACEMENT CHARACTER}b"
+
+
+def test_output_keeps_every_sign(executor: FluxExecutor) -> None:
+    text = "a\u2028b\x85c\rd\x0be\n"
+    assert executor.submit(["printf", "%s", text]).result(30).stdout == text
+
+
+def test_environment_and_folder_are_those_asked_for(executor: FluxExecutor, tmp_path: Path) -> None:
+    command = ["sh", "-c", "echo $A ${PYTHONPATH-none} $PWD"]
+    result = executor.submit(command, environment={"A": "1"}, cwd=str(tmp_path)).result(30)
+    assert result.stdout == f"1 none {tmp_path}\n"
+
+
+def test_job_that_fits_nowhere_says_why(executor: FluxExecutor) -> None:
+    with pytest.raises(TaskFailed, match="unsatisfiable"):
+        executor.submit(["true"], tasks=2000).result(30)
+
+
+def test_job_that_flux_refuses_says_why(executor: FluxExecutor) -> None:
+    with pytest.raises(TaskFailed, match="node count"):
+        executor.submit(["true"], nodes=4).result(30)
+
+
+def test_many_tasks_use_one_connection(executor: FluxExecutor, api: FakeApi) -> None:
+    futures = [executor.submit(["sh", "-c", f"exit {number}"]) for number in range(50)]
+    assert [future.result(60).exit_code for future in futures] == list(range(50))
+    assert execs(api) == 1
+
+
+def double(number: int, *, plus: int = 0) -> int:
+    print("said on the way")
+    return 2 * number + plus
+
+
+def test_functions_return_and_raise_as_here(executor: FluxExecutor) -> None:
+    assert executor.submit(double, 4, plus=1).result(30) == 9
+    assert list(executor.map(lambda number: number + 1, range(3))) == [1, 2, 3]
+    with pytest.raises(ZeroDivisionError):
+        executor.submit(lambda: 1 / 0).result(30)
+    with pytest.raises(TypeError, match="cannot send back"):
+        executor.submit(lambda: (it for it in "ab")).result(30)
+    with pytest.raises(TaskFailed, match="exit code 5"):
+        executor.submit(lambda: os._exit(5)).result(30)
+
+
+def test_futures_work_with_the_tools_of_concurrent_futures(executor: FluxExecutor) -> None:
+    futures = {executor.submit(["sleep", "0.1"]), executor.submit(["true"])}
+    assert {it.result().exit_code for it in concurrent.futures.as_completed(futures, 30)} == {0}
+    done, rest = concurrent.futures.wait(futures, 30)
+    assert (done, rest) == (futures, set())
+
+
+def test_cancel_ends_the_job(executor: FluxExecutor, instance: Instance) -> None:
+    future = executor.submit(["sleep", "60"])
+    until(lambda: instance.running() == 1)
+    assert future.cancel()
+    until(lambda: instance.running() == 0)
+    assert future.cancelled() and executor.submit(["true"]).result(30).exit_code == 0
+
+
+def test_lost_connection_neither_ends_nor_repeats_a_job(
+    executor: FluxExecutor, api: FakeApi, instance: Instance, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    futures = [
+        executor.submit(["sh", "-c", f"sleep 0.4; echo {number} >>{log}; exit {number}"]) for number in range(20)
+    ]
+    for _ in range(3):
+        time.sleep(0.4)
+        api.break_sockets()
+    assert [future.result(60).exit_code for future in futures] == list(range(20))
+    assert sorted(map(int, log.read_text().split())) == list(range(20)), "each has run once"
+    assert instance.jobs() == 20
+    assert execs(api) > 1
+
+
+def test_job_whose_id_was_lost_is_found_again(executor: FluxExecutor, api: FakeApi, instance: Instance) -> None:
+    """The connection breaks after the helper has read a request, before its answer arrives."""
+    executor.submit(["true"]).result(30)
+    original = web.WebSocketResponse.send_bytes
+    broken: list[bytes] = []
+
+    async def lose(self: web.WebSocketResponse, data: bytes, *rest: Any) -> None:
+        if data[:1] == b"\x01" and b'"id": ' in data and not broken:
+            broken.append(data)
+            assert self._req is not None and self._req.transport is not None
+            self._req.transport.abort()
+            return
+        await original(self, data, *rest)
+
+    web.WebSocketResponse.send_bytes = lose  # type: ignore[method-assign, assignment]
+    try:
+        assert executor.submit(["sh", "-c", "exit 4"]).result(60).exit_code == 4
+    finally:
+        web.WebSocketResponse.send_bytes = original  # type: ignore[method-assign]
+    assert broken and instance.jobs() == 2
+
+
+def test_restarted_instance_loses_its_tasks(executor: FluxExecutor, api: FakeApi, instance: Instance) -> None:
+    future = executor.submit(["sleep", "60"])
+    until(lambda: instance.running() == 1)
+    api.put_pod("mc", 0, {"running": {}}, uid="another")
+    api.break_sockets()
+    with pytest.raises(Lost, match="restarted"):
+        future.result(30)
+
+
+def test_deleted_minicluster_loses_its_tasks(executor: FluxExecutor, api: FakeApi, instance: Instance) -> None:
+    future = executor.submit(["sleep", "60"])
+    until(lambda: instance.running() == 1)
+    api.remove("miniclusters", "mc")
+    api.remove("pods", "mc-0-x")
+    api.break_sockets()
+    with pytest.raises(Lost, match="deleted"):
+        future.result(30)
+
+
+def test_pod_without_flux_python_says_so(executor: FluxExecutor, api: FakeApi) -> None:
+    async def connect(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+        await socket.send_bytes(b"\x02flux-agent: failed to start flux: not found on the PATH\n")
+        return 127
+
+    api.programs["connect"] = connect
+    with pytest.raises(MiniClusterError, match="not found on the PATH"):
+        executor.submit(["true"]).result(30)
+
+
+def test_shutdown_waits_and_accepts_no_more(cluster: MiniCluster, api: FakeApi) -> None:
+    executor = cluster.executor()
+    future = executor.submit(["sleep", "0.3"])
+    executor.shutdown()
+    assert future.done()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(["true"])
+
+
+def test_shutdown_returns_where_all_was_cancelled_before_the_connection(cluster: MiniCluster) -> None:
+    executor = cluster.executor()
+    futures = [executor.submit(["sleep", "60"]) for _ in range(3)]
+    executor.shutdown(cancel_futures=True)
+    assert all(future.cancelled() for future in futures)
+
+
+def test_submit_of_a_minicluster_uses_one_connection(cluster: MiniCluster, api: FakeApi) -> None:
+    assert [cluster.submit(["true"]).result(30).exit_code for _ in range(3)] == [0, 0, 0]
+    assert execs(api) == 1
+
+
+def test_joblib_runs_its_calls_in_threads_of_the_executor(executor: FluxExecutor) -> None:
+    """As the page shows it: joblib's threads wait, the instance works."""
+    calls = (joblib.delayed(lambda n: executor.submit(double, n).result(60))(n) for n in range(4))
+    assert joblib.Parallel(n_jobs=4, prefer="threads")(calls) == [0, 2, 4, 6]

@@ -1,0 +1,215 @@
+"""A MiniCluster that is up or has ended: logs, why, usage, scale, stop, wait, `with`; with a fake API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from fake_api import FakeApi, Object
+
+from flux_minicluster import CallFailed, JobFailed, MiniCluster, NotAllowed, NotFound, TimedOut
+
+
+@pytest.fixture
+def cluster(api: FakeApi) -> MiniCluster:
+    api.put(
+        "miniclusters",
+        {"metadata": {"name": "mc", "uid": "u", "namespace": "team"}, "spec": {"size": 2, "containers": [{}]}},
+    )
+    return MiniCluster.attach("mc")
+
+
+def test_attach_to_nothing_says_so(api: FakeApi) -> None:
+    with pytest.raises(NotFound, match="none"):
+        MiniCluster.attach("none")
+
+
+def test_log_is_read_and_followed(cluster: MiniCluster, api: FakeApi) -> None:
+    lead = api.start_job("mc")
+    api.log(lead, "one", "50 %\r100 %")
+    api.log("mc-1-x", "follower")
+    assert list(cluster.logs()) == ["one", "50 %\r100 %"]
+    assert list(cluster.logs(index=1)) == ["follower"]
+    lines: Iterator[str] = cluster.logs(follow=True)
+    assert [next(lines), next(lines)] == ["one", "50 %\r100 %"]
+    api.cut()
+    api.mend()
+    api.log(lead, "three")
+    assert next(lines) == "three"
+    api.end_job("mc")
+    assert list(lines) == []
+    with pytest.raises(CallFailed, match="no pod with index 7"):
+        list(cluster.logs(index=7))
+
+
+def test_log_that_nobody_reads_on_is_closed(cluster: MiniCluster, api: FakeApi) -> None:
+    api.log(api.start_job("mc"), "one")
+    lines = cluster.logs(follow=True)
+    assert next(lines) == "one"
+    lines.close()  # type: ignore[attr-defined]
+
+
+def test_why_has_the_operator_s_reason_and_the_agent_s_words(cluster: MiniCluster, api: FakeApi) -> None:
+    async def status(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+        assert words == ["/mnt/flux/flux-agent", "status", "--json"]
+        await socket.send_bytes(b"\x01" + json.dumps({"lines": [["state", "waits for rank 1"]]}).encode())
+        return 0
+
+    api.programs["status"] = status
+    assert "has not processed it yet" in str(cluster.why())
+    api.start_job("mc")
+    api.set_status("mc", reason="BrokersNotReady", message="rank 1 is missing", phase="Starting")
+    report = cluster.why()
+    assert (report.reason, report.size) == ("BrokersNotReady", 2)
+    assert "state      waits for rank 1" in str(report) and report.remedy
+
+
+def test_usage_is_the_agent_s(cluster: MiniCluster, api: FakeApi) -> None:
+    answer = {
+        "state": "run",
+        "seconds": 3,
+        "brokers": {"size": 2, "online": 2},
+        "resources": {
+            "nodes": {"total": 2},
+            "cores": {"total": 8, "used": 3},
+            "hosts": [{"rank": 0, "name": "mc-0", "state": "up", "coresUsed": 3}],
+        },
+        "jobs": {"running": 1},
+    }
+
+    async def usage(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+        text = json.dumps(answer).encode()
+        for place in range(0, len(text), 10):
+            await socket.send_bytes(b"\x01" + text[place : place + 10])
+        return 0
+
+    api.programs["usage"] = usage
+    with pytest.raises(CallFailed, match="does not run"):
+        cluster.usage()
+    api.start_job("mc")
+    found = cluster.usage()
+    assert found.state == "run" and found.resources is not None and found.resources.cores.used == 3
+    assert found.resources.hosts[0].cores_used == 3 and found.jobs == {"running": 1}
+
+
+def test_scale_changes_the_size(cluster: MiniCluster, api: FakeApi) -> None:
+    cluster.scale(8)
+    assert api.get("miniclusters", "mc")["spec"]["size"] == 8  # type: ignore[index]
+
+
+def test_stop_deletes_what_does_not_run_yet(cluster: MiniCluster, api: FakeApi) -> None:
+    assert cluster.stop().name == "DELETED"
+    assert api.get("miniclusters", "mc") is None
+
+
+def test_stop_without_permission_to_delete_suspends(cluster: MiniCluster, api: FakeApi) -> None:
+    api.refusals[("DELETE", "miniclusters")] = (403, {"message": "no"})
+    assert cluster.stop().name == "SUSPENDED"
+    assert api.get("miniclusters", "mc")["spec"]["suspend"] is True  # type: ignore[index]
+
+
+def test_stop_of_a_queued_one_without_permission_says_so(cluster: MiniCluster, api: FakeApi) -> None:
+    queued = api.get("miniclusters", "mc")
+    assert queued is not None
+    queued["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    api.put("miniclusters", queued)
+    api.refusals[("DELETE", "miniclusters")] = (403, {"message": "no"})
+    with pytest.raises(NotAllowed):
+        cluster.stop()
+    assert "suspend" not in api.get("miniclusters", "mc")["spec"]  # type: ignore[index]
+
+
+def test_delete_spares_another_one_of_the_same_name(cluster: MiniCluster, api: FakeApi) -> None:
+    api.remove("miniclusters", "mc")
+    api.put("miniclusters", {"metadata": {"name": "mc", "uid": "other"}, "spec": {"size": 1}})
+    with pytest.raises(CallFailed):
+        cluster.delete()
+    assert api.get("miniclusters", "mc") is not None
+
+
+def test_wait_knows_ready_finished_and_deleted(cluster: MiniCluster, api: FakeApi) -> None:
+    with pytest.raises(TimedOut):
+        cluster.wait("ready", timeout=0.3)
+    threading.Timer(0.3, lambda: api.start_job("mc")).start()
+    cluster.wait("ready", timeout=20)
+    threading.Timer(0.3, lambda: api.end_job("mc", 3)).start()
+    cluster.wait(timeout=20)
+    with pytest.raises(JobFailed):
+        cluster.wait("ready", timeout=20)
+    with pytest.raises(TimedOut):
+        cluster.wait("deleted", timeout=0.3)
+    threading.Timer(0.3, lambda: api.remove("miniclusters", "mc")).start()
+    cluster.wait("deleted", timeout=20)
+    assert api.get("miniclusters", "mc") is None
+
+
+def test_block_creates_waits_and_deletes(api: FakeApi) -> None:
+    api.on_create = lambda it: threading.Timer(0.3, lambda: api.start_job(it["metadata"]["name"])).start()
+    with MiniCluster("app:1", size=2) as cluster:
+        found = api.get("miniclusters", cluster.name)
+        assert found is not None and found["status"]["readySize"] == 2
+        assert "command" not in found["spec"]["containers"][0] and found["spec"]["logging"] == {"quiet": False}
+        assert cluster.namespace == "team"
+    assert api.get("miniclusters", cluster.name) is None
+
+
+def test_block_that_fails_deletes_as_well(api: FakeApi) -> None:
+    api.on_create = lambda it: api.start_job(it["metadata"]["name"])
+    with pytest.raises(ZeroDivisionError), MiniCluster("app:1"):
+        print(1 / 0)
+    assert not any(kind == "miniclusters" for kind, _ in api.objects)
+
+
+def test_instance_that_fails_to_start_raises_and_is_deleted(api: FakeApi) -> None:
+    def fail(cluster: Object) -> None:
+        name = cluster["metadata"]["name"]
+        api.put_pod(name, 0, None)
+        api.end_job(name, 242)
+
+    api.on_create = fail
+    with pytest.raises(JobFailed) as caught, MiniCluster("app:1"):
+        pass
+    assert caught.value.exit_code == 242
+    assert not any(kind == "miniclusters" for kind, _ in api.objects)
+
+
+def test_asynchronous_forms_do_the_same(api: FakeApi) -> None:
+    api.on_create = lambda it: api.start_job(it["metadata"]["name"])
+
+    async def use() -> None:
+        async with MiniCluster("app:1", name="mine") as cluster:
+            await cluster.scale_async(3)
+            assert [line async for line in cluster.logs_async()] == []
+            assert (await cluster.status_async()).phase == "Running"
+            assert (await cluster.why_async()).size == 3
+
+    asyncio.run(use())
+    assert api.get("miniclusters", "mine") is None
+
+
+def test_file_is_run_as_it_is(api: FakeApi, tmp_path: Path) -> None:
+    file = tmp_path / "minicluster.yaml"
+    file.write_text(
+        "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: mine}\n"
+        "spec: {size: 3, containers: [{image: a, command: b}]}\n"
+    )
+    cluster = MiniCluster.from_file(file, size=2).create()
+    api.start_job("mine")
+    api.end_job("mine", 4)
+    assert cluster.result(check=False).exit_code == 4
+    assert api.bodies[0]["spec"] == {"size": 2, "containers": [{"image": "a", "command": "b"}]}
+
+
+def test_api_server_that_stays_away_is_named(api: FakeApi) -> None:
+    api.cut()
+    begin = time.monotonic()
+    with pytest.raises(CallFailed, match="cannot get MiniCluster mc"):
+        MiniCluster.attach("mc")
+    assert time.monotonic() - begin < 20
+    api.mend()

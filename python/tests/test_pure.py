@@ -1,0 +1,258 @@
+"""What decides, without a server: words, resumed logs, progress, remedies, models."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from flux_minicluster import Invalid, manifest, models
+from flux_minicluster.errors import remedy_for
+from flux_minicluster.manifest import Wanted
+from flux_minicluster.observed import Observed
+from flux_minicluster.progress import State, stages
+from flux_minicluster.report import build
+from flux_minicluster.result import code_of
+from flux_minicluster.resume import Resume
+from flux_minicluster.words import join
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("word", ["a", "", "a b", "$HOME", "it's", "'", '"x"', "a\nb", "a;b", "é", "-", r"\$"])
+def test_quoted_word_is_that_word_again(word: str) -> None:
+    assert shlex.split(join(["x", word, "y"])) == ["x", word, "y"]
+    # The agent replaces `$NAME` outside of single quotes.
+    assert "$" not in re.sub(r"'[^']*'", "", join([word]))
+
+
+LOG = (
+    b"2026-01-01T00:00:00.100000000Z a\n2026-01-01T00:00:00.100000000Z b\n2026-01-01T00:00:00.100000000Z b\n"
+    b"2026-01-01T00:00:00.2Z \n2026-01-01T00:00:01.000000001Z c d  e\n2026-01-01T00:00:01.5Z 50 %\r100 %\n"
+    b"2026-01-01T00:00:03Z end"
+)
+TEXT = b"a\nb\nb\n\nc d  e\n50 %\r100 %\nend"
+
+
+def read(log: bytes, cuts: list[int], chunk: int) -> bytes:
+    """What is printed of `log` if the connection breaks after each of `cuts` bytes."""
+    resume = Resume()
+    printed = b""
+    for cut in [*cuts, len(log)]:
+        since = (resume.connect() or "").encode()
+        assert b"." not in since, "the API server rounds to whole seconds"
+        old = [line for line in re.findall(rb"[^\n]*\n", log) if line[:19] < since[:19]]
+        place = sum(map(len, old))
+        cut = max(cut, place)
+        for start in range(place, cut, chunk):
+            printed += resume.feed(log[start : min(start + chunk, cut)])
+    return printed
+
+
+def test_log_is_printed_without_its_times() -> None:
+    assert read(LOG, [], 1000) == TEXT
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 1000])
+def test_each_byte_comes_once_wherever_the_connection_breaks(chunk: int) -> None:
+    for first in range(len(LOG) + 1):
+        assert read(LOG, [first], chunk) == TEXT, f"broken after {first}"
+        for second in range(first, len(LOG) + 1, 7):
+            assert read(LOG, [first, second, second], chunk) == TEXT, f"broken after {first} and {second}"
+
+
+def test_line_without_a_time_is_printed_as_it_is() -> None:
+    assert read(b"failed to open the log\nx", [], 1000) == b"failed to open the log\n"
+
+
+def test_failure_without_a_code_is_no_success() -> None:
+    assert [code_of(code, code == 0) for code in range(256)] == list(range(256))
+    assert (code_of(None, True), code_of(None, False), code_of(-1, False)) == (0, 1, 1)
+
+
+def seen(status: dict[str, Any], *pods: dict[str, Any]) -> Observed:
+    cluster = {"metadata": {"name": "mc"}, "spec": {"size": 2, "containers": [{}]}, "status": status}
+    return Observed(cluster, {pod["metadata"]["name"]: pod for pod in pods})
+
+
+def pod(index: int, is_scheduled: bool, status: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": f"mc-{index}-x",
+            "uid": f"u{index}",
+            "labels": {"batch.kubernetes.io/job-completion-index": str(index)},
+        },
+        "spec": {"containers": [{"name": "main"}], **({"nodeName": "n1"} if is_scheduled else {})},
+        "status": status,
+    }
+
+
+RUNNING = {"containerStatuses": [{"name": "main", "restartCount": 0, "state": {"running": {}}}]}
+
+
+def test_each_step_of_a_start_has_its_line() -> None:
+    nothing = stages(seen({}))
+    assert (nothing[0].state, nothing[0].text) == (State.NOW, "0 of 2: the operator has not created any yet")
+    assert {it.state for it in nothing[1:]} == {State.LATER}
+
+    init = {"initContainerStatuses": [{"name": "flux-agent", "state": {"waiting": {"reason": "PodInitializing"}}}]}
+    placed = stages(seen({}, pod(0, True, init), pod(1, False, {})))
+    assert placed[0].text == "0 of 2 running, 1 scheduled"
+    assert placed[1].text == "the agent is being installed in the lead's pod"
+
+    waits = {"reason": "BrokersNotReady", "message": "rank 1 is missing", "readySize": 1}
+    running = stages(seen(waits, pod(0, True, RUNNING), pod(1, True, {})))
+    assert running[2].text == "1 of 2 ready; rank 1 is missing"
+    assert running[3].text == "1 of the 2 brokers that are needed"
+
+    up = {"readySize": 2, "conditions": [{"type": "JobMiniClusterReady", "status": "True"}]}
+    assert {it.state for it in stages(seen(up, pod(0, True, RUNNING), pod(1, True, RUNNING)))} == {State.DONE}
+
+
+def test_start_that_does_not_go_on_says_why() -> None:
+    suspended = [{"type": "Suspended", "status": "True"}]
+    queued = stages(seen({"reason": "Queued", "message": "waits in queue team: no cpu", "conditions": suspended}))[0]
+    assert (queued.state, queued.text) == (State.STUCK, "waits in queue team: no cpu")
+    stuck = stages(seen({"reason": "Unschedulable", "message": "0/1 nodes: insufficient cpu"}, pod(0, False, {})))[0]
+    assert stuck.text == "0 of 2 running; Unschedulable: 0/1 nodes: insufficient cpu"
+
+
+def test_every_reason_of_the_operator_has_a_remedy() -> None:
+    vocabulary = (REPOSITORY / "operator/src/vocabulary.rs").read_text()
+    reasons = re.findall(r'\breason\(\s*Of::\w+,\s*"(\w+)"', vocabulary)
+    assert len(reasons) > 80
+    for reason in reasons:
+        remedy = remedy_for(reason)
+        assert remedy and "`" not in remedy and "](" not in remedy, reason
+    assert remedy_for("NoSuchReason") is None
+    one, other = remedy_for("ImagePullBackOff"), remedy_for("ErrImagePull")
+    assert one and other and one.startswith("As ErrImagePull") and one.endswith(other)
+
+
+FILE = """
+apiVersion: flux-framework.org/v1alpha2
+kind: MiniCluster
+metadata: {name: mine, namespace: team, labels: {kueue.x-k8s.io/queue-name: q}}
+spec:
+  size: 3
+  tasks: 6
+  containers:
+  - {image: side, name: side, runFlux: false}
+  - {image: main, command: old, runFlux: true, environment: {A: '1'}}
+"""
+
+
+def test_arguments_change_what_a_file_says_and_nothing_else() -> None:
+    document = manifest.from_text("kind: ConfigMap\n---" + FILE, "f.yaml")
+    made = manifest.build(Wanted(command=["new", "a b"], size=5, environment={"B": "2"}, document=document), "abcde")
+    assert made["metadata"]["name"] == "mine" and made["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "q"}
+    assert (made["spec"]["size"], made["spec"]["tasks"]) == (5, 6)
+    side, main = made["spec"]["containers"]
+    assert side == {"image": "side", "name": "side", "runFlux": False}
+    assert (main["image"], main["command"], main["environment"]) == ("main", "new 'a b'", {"A": "1", "B": "2"})
+    assert document["spec"]["size"] == 3, "the caller's document is unchanged"
+
+
+def test_file_without_a_minicluster_is_invalid() -> None:
+    for text in ("kind: ConfigMap", "a: [", ""):
+        with pytest.raises(Invalid, match=r"f\.yaml"):
+            manifest.from_text(text, "f.yaml")
+
+
+def test_typed_spec_is_sent_in_the_api_s_spelling() -> None:
+    spec = models.MiniClusterSpec(size=2, max_size=4, containers=[models.Container(image="a", run_flux=True)])
+    assert manifest.from_spec(spec)["spec"] == {
+        "size": 2,
+        "maxSize": 4,
+        "containers": [{"image": "a", "runFlux": True}],
+    }
+
+
+def test_field_of_a_newer_operator_is_kept() -> None:
+    status = models.MiniClusterStatus.model_validate({"size": 1, "newField": {"a": 1}})
+    assert status.model_dump(by_alias=True, exclude_unset=True) == {"size": 1, "newField": {"a": 1}}
+
+
+def schema() -> Any:
+    crd = yaml.safe_load((REPOSITORY / "chart/crd/crd.yaml").read_text())
+    return next(it for it in crd["spec"]["versions"] if it["name"] == "v1alpha2")["schema"]["openAPIV3Schema"]
+
+
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model in `list[X] | None` and the like."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = (model_in(it) for it in getattr(annotation, "__args__", ()))
+    return next((it for it in inner if it is not None), None)
+
+
+def test_models_have_every_field_with_its_description() -> None:
+    seen_fields = []
+
+    def compare(model: type[BaseModel], node: Any, path: str) -> None:
+        fields = {field.alias or name: field for name, field in model.model_fields.items()}
+        for name, value in node["properties"].items():
+            field = fields[name]
+            description = " ".join(value.get("description", "").split())
+            assert " ".join((field.description or "").split()) == description, f"{path}.{name}"
+            assert field.is_required() == (name in node.get("required", ())), f"{path}.{name}"
+            seen_fields.append(name)
+            inner = value
+            while "properties" not in inner and (
+                "items" in inner or isinstance(inner.get("additionalProperties"), dict)
+            ):
+                inner = inner.get("items") or inner["additionalProperties"]
+            if "properties" in inner:
+                below = model_in(field.annotation)
+                assert below is not None, f"{path}.{name}"
+                compare(below, inner, f"{path}.{name}")
+
+    compare(models.MiniCluster, schema(), "")
+    assert len(seen_fields) > 250
+
+
+def test_generated_files_are_not_stale() -> None:
+    generate = REPOSITORY / "python/tools/generate.py"
+    run = subprocess.run([sys.executable, generate, "--check"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_report_is_one_page_with_the_remedy() -> None:
+    status = {"phase": "Pending", "reason": "Unschedulable", "message": "0/1 nodes", "readySize": 1}
+    cluster = {"metadata": {"name": "mc"}, "spec": {"size": 2}, "status": status}
+    event = {
+        "type": "Warning",
+        "reason": "FailedScheduling",
+        "message": "0/1 nodes\n",
+        "count": 3,
+        "involvedObject": {"kind": "Pod", "name": "mc-1-x"},
+        "metadata": {},
+    }
+    normal = {**event, "type": "Normal"}
+    text = str(
+        build(
+            "team", cluster, [pod(0, True, {**RUNNING, "phase": "Running"}), pod(1, False, {})], [event, normal], None
+        )
+    )
+    lines = text.splitlines()
+    assert lines[:2] == ["mc Pending: 1 of 2 brokers ready", "Unschedulable: 0/1 nodes"]
+    assert lines.index("  1     mc-1-x                                                not scheduled") < lines.index(
+        "  0     mc-0-x                           n1                   running"
+    )
+    assert "  Pod mc-1-x: FailedScheduling (3 times): 0/1 nodes" in lines
+    assert (remedy_for("Unschedulable") or "?").splitlines()[0] in text
+    assert "has not processed it yet" in str(build("team", {**cluster, "status": {}}, [], [], None))
+
+
+def test_package_imports_in_old_and_new_pythons_without_optional_parts() -> None:
+    """No module of the package needs IPython or cloudpickle."""
+    block = "import sys; sys.modules['IPython'] = sys.modules['cloudpickle'] = None; import flux_minicluster"
+    subprocess.run([sys.executable, "-c", block], check=True, env=dict(os.environ))

@@ -1,0 +1,32 @@
+"""With Flux itself (FLUX=/path/bin/flux, `make test-flux`): how fast an executor submits."""
+
+from __future__ import annotations
+
+import time
+
+from instances import RealInstance
+
+from flux_minicluster import MiniCluster
+
+TASKS = 1000
+
+
+def test_thousand_tasks_take_no_longer_than_flux_submit(cluster: MiniCluster, instance: RealInstance) -> None:
+    """No less than 0.8 of the rate of `flux submit --cc`, in the same instance; the better of two each."""
+
+    def by_flux() -> float:
+        begin = time.monotonic()
+        instance.flux("submit", f"--cc=1-{TASKS}", "--wait", "--quiet", "true")
+        return time.monotonic() - begin
+
+    def by_executor() -> float:
+        begin = time.monotonic()
+        with cluster.executor() as executor:
+            futures = [executor.submit(["true"]) for _ in range(TASKS)]
+            assert {future.result(300).exit_code for future in futures} == {0}
+        return time.monotonic() - begin
+
+    flux = min(by_flux(), by_flux())
+    executor = min(by_executor(), by_executor())
+    print(f"flux submit: {TASKS / flux:.0f}/s, executor: {TASKS / executor:.0f}/s, ratio {flux / executor:.2f}")
+    assert flux / executor >= 0.8

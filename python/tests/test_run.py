@@ -1,0 +1,366 @@
+"""`MiniCluster.run`, from the request to the result, with a fake API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from fake_api import FakeApi, Object
+
+from flux_minicluster import (
+    Invalid,
+    JobFailed,
+    Lost,
+    MiniCluster,
+    NotAllowed,
+    NotStarted,
+    OperatorMissing,
+    Queued,
+    Result,
+    Stopped,
+    TimedOut,
+    Unschedulable,
+    bridge,
+    run,
+)
+from flux_minicluster.follow import Limits
+from flux_minicluster.manifest import Wanted
+from flux_minicluster.screen import Silent
+from flux_minicluster.target import Access
+
+
+def in_thread(work: Any) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def until(condition: Any, seconds: float = 20.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.01)
+    raise AssertionError("the condition was not met in time")
+
+
+def names(api: FakeApi) -> list[str]:
+    return [name for kind, name in list(api.objects) if kind == "miniclusters"]
+
+
+def test_run_returns_code_reason_and_output(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.play("a 42", "b  c")
+    result = MiniCluster.run("app:1", ["sh", "-c", "echo $HOME; it's"], size=2, tasks=4)
+    assert (result.exit_code, result.reason, result.stdout) == (0, "Completed", "a 42\nb  c\n")
+    assert capsys.readouterr().out == "a 42\nb  c\n"
+    spec = api.bodies[0]["spec"]
+    assert (spec["size"], spec["tasks"], spec["logging"]) == (2, 4, {"quiet": True})
+    assert spec["containers"] == [{"image": "app:1", "command": r"sh -c 'echo $HOME; it'\''s'"}]
+    # The operator deletes it, which needs no permission of the caller.
+    assert api.get("miniclusters", result.name)["spec"]["cleanup"] is True  # type: ignore[index]
+    assert not any(method == "DELETE" for method, _ in api.requests)
+
+
+def test_failure_is_an_exception_with_the_job_s_code(api: FakeApi) -> None:
+    api.play("no", code=7)
+    with pytest.raises(JobFailed) as caught:
+        MiniCluster.run("app:1", ["false"], stream=False)
+    error = caught.value
+    assert (error.exit_code, error.signal, error.reason, error.result.stdout) == (7, None, "NonZeroExitCode", "no\n")
+    assert error.remedy is not None and "exit code" in str(error)
+    assert MiniCluster.run("app:1", ["false"], stream=False, check=False).exit_code == 7
+
+
+@pytest.mark.parametrize("code", [0, 1, 126, 127, 137, 143, 255])
+def test_every_exit_code_comes_through(api: FakeApi, code: int) -> None:
+    api.play(code=code)
+    assert MiniCluster.run("app:1", ["x"], stream=False, check=False).exit_code == code
+
+
+def test_output_continues_where_the_connection_broke(api: FakeApi) -> None:
+    def live(cluster: Object) -> None:
+        name = cluster["metadata"]["name"]
+        lead = api.start_job(name)
+        for number in range(100):
+            api.log(lead, f"line {number}")
+            if number in (10, 60):
+                time.sleep(0.2)
+                api.cut()
+                time.sleep(0.3)
+                api.mend()
+        api.end_job(name, 6)
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    result = MiniCluster.run("app:1", ["x"], stream=False, check=False)
+    assert result.stdout == "".join(f"line {number}\n" for number in range(100))
+    assert result.exit_code == 6
+    assert len(api.bodies) == 1, "the job was created once"
+
+
+def test_lost_answer_to_create_makes_no_second_job(api: FakeApi) -> None:
+    api.play("once")
+    api.lost_answers["POST"] = 1
+    result = MiniCluster.run("app:1", ["x"], stream=False)
+    assert (result.stdout, names(api)) == ("once\n", [result.name])
+
+
+def test_name_of_another_run_is_refused(api: FakeApi) -> None:
+    api.play()
+    MiniCluster.run("app:1", ["x"], name="mine", stream=False, keep=True)
+    with pytest.raises(Exception, match="the name is taken"):
+        MiniCluster.run("app:1", ["x"], name="mine", stream=False)
+
+
+def test_keep_leaves_the_minicluster(api: FakeApi) -> None:
+    api.play()
+    result = MiniCluster.run("app:1", ["x"], stream=False, keep=True)
+    assert "cleanup" not in api.get("miniclusters", result.name)["spec"]  # type: ignore[index]
+
+
+def refuse(api: FakeApi, method: str, part: str, status: int, **answer: Any) -> None:
+    api.refusals[(method, part)] = (status, answer)
+
+
+def test_refused_spec_names_each_field(api: FakeApi) -> None:
+    causes = [
+        {"field": "spec.size", "message": "must be at least 1"},
+        {"field": "spec.tasks", "message": "must not be negative"},
+    ]
+    refuse(api, "POST", "miniclusters", 422, message="is invalid", details={"causes": causes})
+    with pytest.raises(Invalid) as caught:
+        MiniCluster.run("app:1", ["x"], size=0, tasks=-1)
+    assert caught.value.field == "spec.size" and caught.value.problem == "must be at least 1"
+    assert [it.field for it in caught.value.problems] == ["spec.size", "spec.tasks"]
+
+
+def test_spec_that_the_operator_refuses_is_invalid(api: FakeApi) -> None:
+    api.on_create = lambda it: api.set_status(
+        it["metadata"]["name"],
+        phase="Invalid",
+        reason="Invalid",
+        message="spec.flux.scheduler.queuePolicy: no such policy",
+    )
+    with pytest.raises(Invalid) as caught:
+        MiniCluster.run("app:1", ["x"])
+    assert caught.value.field == "spec.flux.scheduler.queuePolicy"
+
+
+def test_cluster_without_the_crd_has_no_operator(api: FakeApi) -> None:
+    refuse(api, "POST", "miniclusters", 404, message="the server could not find the requested resource")
+    with pytest.raises(OperatorMissing, match="install the operator"):
+        MiniCluster.run("app:1", ["x"])
+
+
+def test_minicluster_that_nobody_processes_is_deleted(api: FakeApi) -> None:
+    one = run.Run(Access(), Wanted(image="app:1", command=["x"]), Limits(operator=0.3))
+    with pytest.raises(OperatorMissing, match="nothing has processed it"):
+        bridge.drive(one.go, Silent())
+    assert names(api) == []
+
+
+@pytest.mark.parametrize(
+    "reason, kind", [("Queued", Queued), ("Unschedulable", Unschedulable), ("ErrImagePull", NotStarted)]
+)
+def test_job_that_does_not_begin_is_deleted(api: FakeApi, reason: str, kind: type[NotStarted]) -> None:
+    api.on_create = lambda it: api.set_status(it["metadata"]["name"], phase="Pending", reason=reason, message="why not")
+    with pytest.raises(kind, match="why not") as caught:
+        MiniCluster.run("app:1", ["x"], start_timeout=0.3)
+    assert type(caught.value) is kind and caught.value.reason == reason and caught.value.remedy
+    assert names(api) == []
+
+
+def test_job_that_begins_at_the_last_moment_is_not_deleted(api: FakeApi) -> None:
+    """The deletion names the version that was seen, so a job that has begun since is left alone."""
+
+    def live(cluster: Object) -> None:
+        name = cluster["metadata"]["name"]
+        api.set_status(name, phase="Pending", reason="Unschedulable", message="")
+        api.refusals[("DELETE", "miniclusters")] = (409, {"message": "resourceVersion differs"})
+        until(lambda: any(method == "DELETE" for method, _ in api.requests))
+        api.log(api.start_job(name), "ran")
+        del api.refusals[("DELETE", "miniclusters")]
+        time.sleep(1.5)
+        api.end_job(name)
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    result = MiniCluster.run("app:1", ["x"], stream=False, start_timeout=0.3)
+    assert result.stdout == "ran\n"
+    assert names(api) == [result.name]
+
+
+def test_time_limit_leaves_the_job_alone(api: FakeApi) -> None:
+    api.on_create = lambda it: api.start_job(it["metadata"]["name"])
+    with pytest.raises(TimedOut):
+        MiniCluster.run("app:1", ["x"], timeout=0.5)
+    (name,) = names(api)
+    api.end_job(name, 3)
+    assert MiniCluster.attach(name).result(check=False).exit_code == 3
+
+
+def test_minicluster_that_others_delete_is_lost(api: FakeApi) -> None:
+    def live(cluster: Object) -> None:
+        api.start_job(cluster["metadata"]["name"])
+        time.sleep(0.3)
+        api.remove("miniclusters", cluster["metadata"]["name"])
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    with pytest.raises(Lost, match="not by this program"):
+        MiniCluster.run("app:1", ["x"])
+
+
+def test_person_without_rights_creates_nothing(api: FakeApi) -> None:
+    refuse(api, "GET", "pods", 403, message='pods is forbidden: User "me" cannot list')
+    with pytest.raises(NotAllowed, match=r"docs/tasks/kubectl\.md"):
+        MiniCluster.run("app:1", ["x"])
+    assert api.bodies == []
+
+
+def stop_program(code: int = 143) -> Any:
+    async def program(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+        lead = api.requests[-1][1].split("/pods/")[1].split("/")[0]
+        await asyncio.to_thread(api.log, lead, "last words")
+        await asyncio.to_thread(api.end_job, lead.rsplit("-", 2)[0], code)
+        return 0
+
+    return program
+
+
+def press_ctrl_c(times: int = 1) -> None:
+    for _ in range(times):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.3)
+
+
+def test_ctrl_c_shuts_the_job_down_and_prints_its_last_words(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.programs["stop"] = stop_program()
+
+    def live(cluster: Object) -> None:
+        api.log(api.start_job(cluster["metadata"]["name"]), "working")
+        time.sleep(0.3)
+        press_ctrl_c()
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    with pytest.raises(Stopped) as caught:
+        MiniCluster.run("app:1", ["x"])
+    result = caught.value.result
+    assert isinstance(result, Result) and (result.exit_code, result.stdout) == (143, "working\nlast words\n")
+    assert "press Ctrl-C again" in capsys.readouterr().err
+    assert not any(method == "DELETE" for method, _ in api.requests)
+
+
+def test_second_ctrl_c_deletes_without_waiting(api: FakeApi) -> None:
+    async def never(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+        await asyncio.sleep(60)
+        return 0
+
+    api.programs["stop"] = never
+
+    def live(cluster: Object) -> None:
+        api.start_job(cluster["metadata"]["name"])
+        time.sleep(0.3)
+        press_ctrl_c(2)
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    with pytest.raises(Stopped, match="deleted"):
+        MiniCluster.run("app:1", ["x"])
+    assert names(api) == []
+
+
+def test_ctrl_c_during_the_creation_leaves_nothing_behind(api: FakeApi) -> None:
+    def slow(cluster: Object) -> None:
+        press_ctrl_c()
+        time.sleep(0.3)
+
+    api.on_create = slow
+    with pytest.raises(Stopped):
+        MiniCluster.run("app:1", ["x"])
+    assert names(api) == []
+
+
+def test_hundred_runs_at_once_have_true_codes(api: FakeApi) -> None:
+    def live(cluster: Object) -> None:
+        name = cluster["metadata"]["name"]
+        number = int(name.split("-")[1])
+        api.log(api.start_job(name), f"I am {number}")
+        api.end_job(name, number)
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+
+    async def all_at_once() -> list[Result]:
+        runs = (MiniCluster.run_async("app:1", ["x"], name=f"job-{n}", check=False) for n in range(100))
+        return await asyncio.gather(*runs)
+
+    results = asyncio.run(all_at_once())
+    assert [it.exit_code for it in results] == list(range(100))
+    assert [it.stdout for it in results] == [f"I am {n}\n" for n in range(100)]
+
+
+def test_cancelled_run_shuts_its_job_down(api: FakeApi) -> None:
+    api.programs["stop"] = stop_program()
+    api.on_create = lambda it: api.start_job(it["metadata"]["name"])
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(MiniCluster.run_async("app:1", ["x"], name="mine"))
+        await asyncio.sleep(0.7)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    cluster = api.get("miniclusters", "mine")
+    assert cluster is not None and cluster["spec"]["cleanup"] is True
+    assert cluster["status"]["phase"] == "Failed"
+
+
+def test_run_works_where_a_loop_runs_already(api: FakeApi) -> None:
+    """As in a notebook."""
+    api.play("x")
+
+    async def cell() -> Result:
+        return MiniCluster.run("app:1", ["x"], stream=False)
+
+    assert asyncio.run(cell()).stdout == "x\n"
+
+
+def test_run_without_a_command_is_refused(api: FakeApi) -> None:
+    with pytest.raises(ValueError, match="`with` block"):
+        MiniCluster.run("app:1")
+    with pytest.raises(TypeError, match="list of words"):
+        MiniCluster.run("app:1", "echo hello")
+    assert api.bodies == []
+
+
+def test_token_that_has_expired_is_renewed(api: FakeApi, tmp_path: Path) -> None:
+    """A credential plugin gives another one when the API server does not accept the first any more."""
+    token = tmp_path / "token"
+    token.write_text("secret")
+    answer = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}'
+    plugin = tmp_path / "plugin"
+    plugin.write_text(f"#!/bin/sh\nprintf '{answer}' \"$(cat {token})\"\n")
+    plugin.chmod(0o755)
+    config = json.loads(api.kubeconfig.read_text())
+    config["users"][0]["user"] = {
+        "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "interactiveMode": "Never"}
+    }
+    api.kubeconfig.write_text(json.dumps(config))
+
+    def live(cluster: Object) -> None:
+        name = cluster["metadata"]["name"]
+        lead = api.start_job(name)
+        token.write_text("another")
+        api.token = "another"
+        api.cut()
+        api.mend()
+        api.log(lead, "x")
+        api.end_job(name)
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    assert MiniCluster.run("app:1", ["x"], stream=False).stdout == "x\n"
