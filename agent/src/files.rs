@@ -263,7 +263,8 @@ fn give_folder(path: &Path, owner: Owner) -> io::Result<()> {
             data.st_uid, data.st_gid
         )));
     }
-    if !walked.is_fixed && !(is_plain && data.st_mode & 0o005 == 0o005) {
+    let is_open_to_all = is_plain && data.st_mode & 0o005 == 0o005;
+    if !walked.is_fixed && !is_open_to_all {
         return Err(io::Error::other("it is not open to all, and others may write to a folder on the way"));
     }
     ownership::give(&walked.folder, Subject::Found(&walked.path), owner)

@@ -158,7 +158,8 @@ mod tests {
     fn what_stands_in_place_of_the_dump_is_not_opened_and_the_archive_stays() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
-        let put: [(&str, fn(&Path)); 4] = [
+        type Put = fn(&Path);
+        let put: [(&str, Put); 4] = [
             ("no regular file", |dump| {
                 nix::unistd::mkfifo(dump, nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
             }),

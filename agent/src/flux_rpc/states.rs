@@ -67,7 +67,7 @@ impl States {
             if let Ok(conversation) = Conversation::open(&broker).await
                 && follow(conversation, &shared).await.is_ok()
             {
-                drop(returns);
+                returns.abort_all();
                 if let Some(staying) = &actions.presence {
                     staying.end();
                 }
@@ -76,6 +76,8 @@ impl States {
                     lock(&shared).lead_goes_on = goes_on;
                 }
             }
+            // Where its states are unknown, until it ends.
+            while returns.join_next().await.is_some() {}
         });
         States { log, task }
     }

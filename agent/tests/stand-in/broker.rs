@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
@@ -27,9 +27,10 @@ const STAYING: &str = "flux-agent.staying";
 
 enum Event {
     Signal(Signal),
-    Joined(u32, TcpStream),
-    /// The connection that it joined by has ended.
-    Left(u32, Option<SocketAddr>),
+    /// By the connection with this number.
+    Joined(u32, u64, TcpStream),
+    /// That connection has ended.
+    Left(u32, u64),
     /// The lead is another one than the one that was joined.
     Rejected,
     /// Of a follower's client: topic and payload.
@@ -125,6 +126,7 @@ impl Broker {
             std::thread::spawn(move || welcome(&listener, &to));
         }
         let (mut followers, mut program): (BTreeMap<u32, TcpStream>, Option<Child>) = Default::default();
+        let mut connections = BTreeMap::new();
         let (mut book, mut tasks, mut number) = (Book::default(), BTreeMap::<u64, UnixStream>::new(), 0);
         let code = loop {
             if program.is_none() && followers.len() + 1 >= self.quorum && self.has_program() {
@@ -134,12 +136,13 @@ impl Broker {
                 }
             }
             match events.recv().expect("the signal thread lives") {
-                Event::Joined(rank, stream) => {
+                Event::Joined(rank, connection, stream) => {
+                    connections.insert(rank, connection);
                     followers.insert(rank, stream);
                     book.set_online(&followers);
                 }
-                Event::Left(rank, peer) => {
-                    if followers.get(&rank).is_some_and(|stream| stream.peer_addr().ok() == peer) {
+                Event::Left(rank, connection) => {
+                    if connections.get(&rank) == Some(&connection) {
                         followers.remove(&rank);
                         book.set_online(&followers);
                     }
@@ -394,7 +397,7 @@ fn has_ended(client: &mut UnixStream) -> bool {
 }
 
 fn welcome(listener: &TcpListener, to: &Sender<Event>) {
-    for stream in listener.incoming().flatten() {
+    for (number, stream) in (0..).zip(listener.incoming().flatten()) {
         let to = to.clone();
         std::thread::spawn(move || {
             // Not a byte beyond the line: what follows a result is not for us.
@@ -406,14 +409,13 @@ fn welcome(listener: &TcpListener, to: &Sender<Event>) {
             let question = line.strip_prefix(QUESTION).and_then(|question| question.trim_end().split_once(' '));
             if let Some((topic, payload)) = question {
                 let _ = to.send(Event::Question(topic.to_owned(), payload.to_owned(), stream));
-            } else if let Some(number) = line.strip_prefix(remote::RESULT).and_then(|number| number.trim().parse().ok())
-            {
+            } else if let Some(number) = line.strip_prefix(remote::RESULT).and_then(|task| task.trim().parse().ok()) {
                 let _ = to.send(Event::Result(number, stream));
             } else if let Some(rank) = line.strip_prefix("rank ").and_then(|rank| rank.trim().parse().ok()) {
-                let (peer, copy) = (stream.peer_addr().ok(), stream.try_clone());
-                let _ = to.send(Event::Joined(rank, stream));
+                let copy = stream.try_clone();
+                let _ = to.send(Event::Joined(rank, number, stream));
                 let _ = copy.and_then(|mut copy| std::io::copy(&mut copy, &mut std::io::sink()));
-                let _ = to.send(Event::Left(rank, peer));
+                let _ = to.send(Event::Left(rank, number));
             }
         });
     }

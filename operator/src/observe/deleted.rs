@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     fn metadata(finalizers: &[&str], is_going: bool) -> ObjectMeta {
-        let time = is_going.then(|| "2026-01-01T00:00:00Z");
+        let time = is_going.then_some("2026-01-01T00:00:00Z");
         serde_json::from_value(serde_json::json!({ "uid": "u", "finalizers": finalizers, "deletionTimestamp": time }))
             .unwrap()
     }
