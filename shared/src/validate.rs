@@ -62,7 +62,7 @@ pub struct Manifest {
 pub fn validate_and_note(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let mut cluster = validate(manifest)?;
     let mut report = Report::default();
-    notes::tell(manifest, &cluster, &mut report);
+    notes::tell(&manifest.spec, manifest.cleans_by_default, &cluster, &mut report);
     cluster.notices.extend(report.notices);
     Ok(cluster)
 }

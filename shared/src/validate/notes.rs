@@ -4,13 +4,12 @@ use serde_json::Value;
 
 use super::fields::is_given;
 use super::report::Report;
-use super::{Manifest, ValidMiniCluster, assigned_variables, flux};
+use super::{ValidMiniCluster, assigned_variables, flux};
 use crate::agent_spec::Program;
 use crate::crd::v1alpha2::{Flux, FluxContainer, MiniClusterSpec};
 use crate::names;
 
-pub(super) fn tell(manifest: &Manifest, cluster: &ValidMiniCluster, report: &mut Report) {
-    let spec = &manifest.spec;
+pub(super) fn tell(spec: &MiniClusterSpec, cleans_by_default: bool, cluster: &ValidMiniCluster, report: &mut Report) {
     let (program, lead_is_elsewhere) = (&cluster.runner.program, cluster.flux.lead.is_some());
     let is_idle = lead_is_elsewhere || spec.interactive;
     let has_program = !matches!(program, Program::Persistent | Program::Diagnostics);
@@ -20,7 +19,7 @@ pub(super) fn tell(manifest: &Manifest, cluster: &ValidMiniCluster, report: &mut
             if lead_is_elsewhere { "the lead broker is in another cluster" } else { "the cluster is interactive" };
         report.notice(format!("{field}.{name}"), format!("is not run: {why}"));
     }
-    if manifest.cleans_by_default && cluster.cleanup_pods && has_program && !is_idle {
+    if cleans_by_default && cluster.cleanup_pods && has_program && !is_idle {
         report.notice(
             "spec.cleanup",
             "is not set, so v1alpha1 deletes the pods, and the output with them, when the job has completed: set cleanup: false to keep them",
