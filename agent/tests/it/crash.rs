@@ -228,6 +228,7 @@ fn view_dies_at_any_write() {
             if marker.as_ref() == Some(&want["/flux/.flux-view.done"].what) {
                 assert_same(&want, &tree(pod.path()), &format!("{moment:?}: a view that is marked as whole"));
             }
+            age_temporary_files(pod.path(), &tree(pod.path()));
             run_and_die(&view(new.path(), pod.path()), None);
             assert_same(&want, &tree(pod.path()), &format!("view, killed at {moment:?}"));
         });
@@ -271,7 +272,9 @@ fn age_temporary_files(top: &Path, tree: &Tree) {
     use nix::sys::time::TimeSpec;
     let then = std::time::SystemTime::now() - std::time::Duration::from_secs(300);
     let then = TimeSpec::from_duration(then.duration_since(std::time::UNIX_EPOCH).unwrap());
-    for path in tree.keys().filter(|path| path.contains(".runner-") && path.ends_with(".new")) {
+    let is_temporary =
+        |path: &str| path.ends_with(".new") && [".runner-", ".view-", ".install-"].iter().any(|by| path.contains(by));
+    for path in tree.keys().filter(|path| is_temporary(path)) {
         let path = top.join(path.trim_start_matches('/'));
         utimensat(nix::fcntl::AT_FDCWD, &path, &then, &then, UtimensatFlags::NoFollowSymlink).unwrap();
     }
@@ -408,6 +411,8 @@ fn what_a_killed_broker_left_is_not_in_the_way() {
     for tree in [&mut want, &mut have] {
         tree.remove("/mnt/flux/config/agent/starts");
         tree.remove("/mnt/flux/config/program-result");
+        // The second run came to its end and tells the sidecar so.
+        tree.remove("/mnt/flux/config/ended");
     }
     assert_same(&want, &have, "the second run");
 }

@@ -57,7 +57,7 @@ fn a_batchs_logs_can_be_written_or_it_is_said_at_once_that_they_cannot() {
     let image = pod_image(spec, 1);
     fs::create_dir(image.at("/data")).unwrap();
     let mut volume = Container::new(&image, "mc-0", &run_words(&[]));
-    volume.before = "mount -t tmpfs -o mode=0755 tmpfs \"$root/data\"; mkdir -m 0755 \"$root/data/out\"\n".into();
+    volume.before = "mount -t tmpfs -o mode=0755 tmpfs \"$root/data\"; mkdir -m 0755 \"$root/data/out\"; chown 7:7 \"$root/data/out\"\n".into();
     let ended = run(&[volume]).remove(0);
     let line = ended.stderr.lines().find(|line| line.contains("cannot write")).unwrap_or_else(|| panic!("{ended:?}"));
     assert!(

@@ -91,10 +91,11 @@ fn writes(call: &Call) -> bool {
 
 /// A path of the plan, a folder above or below one, or what its file is before it has its name.
 fn is_planned(path: &str, planned_paths: &[&str]) -> bool {
-    let whole = path.replace("/.", "/").replace(".runner.new", "");
+    let unfinished = path.strip_suffix(".new").and_then(|path| path.rsplit_once(".runner-"));
+    let whole = unfinished.map_or(path, |(path, _)| path).replace("/.", "/");
     let is_above = |planned: &&str| planned.starts_with(&format!("{path}/"));
     planned_paths.contains(&path)
-        || (path.ends_with(".runner.new") && planned_paths.contains(&whole.as_str()))
+        || (unfinished.is_some() && planned_paths.contains(&whole.as_str()))
         || planned_paths.iter().any(is_above)
         || (whole.ends_with(".new") && planned_paths.contains(&whole.trim_end_matches(".new")))
         || planned_paths.iter().any(|planned| planned.starts_with(&format!("{whole}/")))
@@ -143,7 +144,7 @@ containers:
     let started = calls[begin..].iter().filter(|call| call.name == "execve");
     let programs: Vec<&str> = started.map(|call| quoted(&call.words)[0]).collect();
     let flux = "/mnt/flux/view/bin/flux";
-    let is_report = |path: &str| path.starts_with("/proc/self/fd/");
+    let is_report = |path: &str| path.starts_with("/proc/") && path.contains("/fd/");
     let programs: Vec<&str> = programs.into_iter().map(|path| if is_report(path) { "report" } else { path }).collect();
     let want = [AGENT, "/bin/bash", "report", flux, "/mnt/flux/flux-agent", flux, "/usr/bin/true", "report"];
     assert_eq!(programs, want, "the agent, one shell, its report after each snippet, Flux with what Flux runs");
