@@ -82,6 +82,7 @@ class Target:
         self.namespace = namespace
         self._configuration = configuration
         self._api = client.ApiClient(configuration)
+        self._clients = [self._api]
 
     @classmethod
     @asynccontextmanager
@@ -92,7 +93,8 @@ class Target:
         try:
             yield target
         finally:
-            await target._api.close()
+            for api in target._clients:
+                await api.close()
 
     # ---- requests
 
@@ -131,9 +133,9 @@ class Target:
 
     async def _log_in_again(self) -> None:
         configuration, _ = await _configuration(self.access)
-        old, self._api = self._api, client.ApiClient(configuration)
-        self._configuration = configuration
-        await old.close()
+        # Other calls may still use the earlier client.
+        self._clients.append(client.ApiClient(configuration))
+        self._api, self._configuration = self._clients[-1], configuration
 
     async def json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         response = await self.request(method, path, **options)
