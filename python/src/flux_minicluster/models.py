@@ -825,7 +825,7 @@ class Flux(BaseModel):
     heartbeat_timeout: Annotated[str | None, Field(alias="heartbeatTimeout")] = None
     """
     How long a follower's broker keeps running without a heartbeat from the lead, such as 60s; 0: no limit. Default:
-    Flux's own, 5m. A lost pod is noticed sooner, by its closed connections.
+    Flux's own, 5m. The operator ends the pods of a lost lead sooner.
     """
     install_root: Annotated[str | None, Field(alias="installRoot")] = None
     """
