@@ -302,10 +302,8 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     // A follower was taken away and killed before it could leave in order. A lead that still seems to run may have
     // succeeded: the failing Job ends it, and then this is known.
     let killed = || observation.pods.iter().any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
-    let is_for_follower = || match culprit {
-        Some(index) => index > 0,
-        None => killed() || lost_follower(observation, false).is_some(),
-    };
+    // What the Job says alone is no proof: that follower may have failed by itself, and the watch of pods may lag behind.
+    let is_for_follower = || culprit != Some(0) && (killed() || lost_follower(observation, false).is_some());
     if is_failing && !has_living_lead(&leads) && is_for_follower() {
         let message = describe_lost_follower(follower_lost(observation).as_ref(), &observation.pods);
         return restart_or_end(observation, to_replace(), POD_LOST, message, Limit::MaxRestarts);

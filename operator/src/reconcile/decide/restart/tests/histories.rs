@@ -94,3 +94,20 @@ fn lead_that_nobody_saw_end_is_not_restarted_for_followers_that_the_job_stops() 
     ];
     assert_eq!(played(0, 1, &events).wrong, None);
 }
+
+/// The Job tells of it before the pods do.
+#[test]
+fn follower_that_failed_by_itself_is_not_taken_for_lost_before_it_is_seen() {
+    let events = [
+        Event::Operator(1),
+        Event::Controller,
+        Event::FollowerFails(3),
+        Event::Kubelets,
+        Event::ProgramEnds(255),
+        Event::Controller,
+        Event::NewsOfJobs,
+        Event::NewsOfJobs,
+        Event::Operator(9),
+    ];
+    assert_eq!(played(0, 1, &events).wrong, None);
+}
