@@ -291,14 +291,13 @@ fn how_long_a_stop_is_held_back_and_when_what_is_left_is_killed_are_the_plans_wo
 }
 
 #[test]
-fn a_program_that_ends_as_if_all_had_is_started_again_while_the_plans_lead_is_there() {
-    alone("a_program_that_ends_as_if_all_had_is_started_again_while_the_plans_lead_is_there", |folder| {
+fn follower_that_ends_with_0_is_started_again_while_its_lead_is_there() {
+    alone("follower_that_ends_with_0_is_started_again_while_its_lead_is_there", |folder| {
         let at = |name: &str| folder.join(name);
         let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
         let named = |listener: &TcpListener| {
             Some(Parent { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port(), by_name: false })
         };
-        let (router, lead) = (listen(), listen());
         let argv = program(
             folder,
             "broker",
@@ -307,23 +306,29 @@ fn a_program_that_ends_as_if_all_had_is_started_again_while_the_plans_lead_is_th
                 folder.display()
             ),
         );
-        let below = Launch { parent: named(&router), lead: named(&lead), ..launch(&[&argv]) };
         let at_end = AtEnd::RestartFollower { limit: 3, again: false };
-        let (second, gone) = (at("second"), at("gone"));
-        let lead_goes = std::thread::spawn(move || {
-            eventually("it is started again", || second.exists().then_some(()));
-            drop(lead);
-            fs::write(gone, "").unwrap();
-        });
-        let step = start(Launch { part: Part::Follower, at_end, ..below });
-        assert_eq!(execute_all(Role::Follower, false, vec![step]).unwrap(), 0);
-        lead_goes.join().unwrap();
-        // None in the plan: its parent is the lead, and dismisses it for good.
-        fs::remove_file(at("first")).unwrap();
-        fs::remove_file(at("second")).unwrap();
-        let alone = Launch { parent: named(&router), part: Part::Follower, at_end, ..launch(&[&argv]) };
-        assert_eq!(execute_all(Role::Follower, false, vec![start(alone)]).unwrap(), 0);
-        assert!(!at("second").exists(), "it was started again");
+        let follower = |parent, lead| start(Launch { parent, lead, part: Part::Follower, at_end, ..launch(&[&argv]) });
+        let router = listen();
+        // In a flat tree the parent is the lead, and the plan names no other.
+        for is_flat in [false, true] {
+            let lead = listen();
+            let step = if is_flat { follower(named(&lead), None) } else { follower(named(&router), named(&lead)) };
+            let (second, gone) = (at("second"), at("gone"));
+            let lead_goes = std::thread::spawn(move || {
+                eventually("it is started again", || second.exists().then_some(()));
+                drop(lead);
+                fs::write(gone, "").unwrap();
+            });
+            assert_eq!(execute_all(Role::Follower, false, vec![step]).unwrap(), 0);
+            lead_goes.join().unwrap();
+            for name in ["first", "second", "gone"] {
+                fs::remove_file(at(name)).unwrap();
+            }
+        }
+        let dismissed = follower(named(&router), None);
+        drop(router);
+        assert_eq!(execute_all(Role::Follower, false, vec![dismissed]).unwrap(), 0);
+        assert!(!at("second").exists(), "it was started again although its lead has gone");
     });
 }
 

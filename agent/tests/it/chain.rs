@@ -163,7 +163,8 @@ fn with_on_failure_a_program_that_failed_runs_again_with_the_same_followers_and_
         assert_eq!((more.code, starts(&images)), (0, 4), "{}", more.stderr);
         let begin = Instant::now();
         pods.iter().for_each(|follower| follower.signal(15));
-        assert!(pods.into_iter().all(|follower| follower.end().code == 0));
+        let codes: Vec<i32> = pods.into_iter().map(|follower| follower.end().code).collect();
+        assert!(codes.iter().all(|code| *code == 0), "{codes:?}");
         assert!(begin.elapsed() < Duration::from_secs(20), "they have nobody to wait for");
     }
 }
