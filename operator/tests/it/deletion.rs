@@ -5,7 +5,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, PropagationPolicy};
 use serde_json::json;
-use test_support::api_server::{Fixture, test, until};
+use test_support::api_server::{Call, Fixture, test, until};
 
 /// As many as the garbage collector would need a quarter of a minute for.
 const PODS: usize = 300;
@@ -36,6 +36,9 @@ fn pods_of_a_deleted_minicluster_are_deleted_by_one_call() {
             operator.calls.clear();
             delete(&fixture, name, propagation).await;
             until("all are told to stop", async || (pods(&fixture, name).await.1 == 0).then_some(())).await;
+            // The pods go while the call is still being answered, and it counts when it has been.
+            let is_deleted = |call: &Call| call.verb == "deletecollection";
+            until("the call is answered", async || operator.calls.all().iter().any(is_deleted).then_some(())).await;
             let calls = operator.calls.all();
             let deletes = calls.iter().filter(|call| call.verb.starts_with("delete") && call.status < 300);
             let deletes: Vec<(&str, &str)> = deletes.map(|call| (call.verb.as_str(), call.resource.as_str())).collect();
