@@ -72,7 +72,7 @@ fn a_manifest_of_2023_runs_to_its_end_and_is_read_back_as_it_was_applied() {
         let secret: Secret = fixture.api().get(status["usersSecret"].as_str().unwrap()).await.unwrap();
         let passwords: Vec<String> =
             secret.data.unwrap().into_values().map(|bytes| String::from_utf8(bytes.0).unwrap()).collect();
-        assert_eq!((passwords.len(), passwords[0].as_str(), passwords[1].len()), (2, "butter", 8));
+        assert_eq!((passwords.len(), passwords[0].as_str(), passwords[1].len()), (2, "butter", 26));
         assert!(passwords.iter().all(|password| !log.contains(password)), "{log}");
 
         let found = older(&fixture).get("of-2023").await.unwrap().data;
