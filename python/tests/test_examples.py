@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nbformat
@@ -25,7 +26,10 @@ def cluster_name() -> str:
 def run(program: str, *words: str) -> str:
     path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1] / "src"), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, str(FOLDER / program), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path})
+    environment = {**os.environ, "PYTHONPATH": path}
+    # Parsl writes its logs into the working directory.
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -39,8 +43,9 @@ def test_study_counts_the_codes(cluster: MiniCluster) -> None:
     assert run("study.py", "20") == "10 of 20 ended with 1\n"
 
 
-def test_joblib_uses_the_executor(cluster: MiniCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run("tools.py", "joblib") == f"{[n * n for n in range(8)]}\n"
+@pytest.mark.parametrize("tool", ["joblib", "dask", "parsl"])
+def test_tool_uses_the_executor(cluster: MiniCluster, tool: str) -> None:
+    assert run("tools.py", tool) == f"{[n * n for n in range(8)]}\n"
 
 
 def test_notebook_shows_progress_and_the_result(api: FakeApi) -> None:
@@ -52,5 +57,6 @@ def test_notebook_shows_progress_and_the_result(api: FakeApi) -> None:
     shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     html = [it["data"]["text/html"] for it in shown if "text/html" in it.get("data", {})]
     assert any("quorum" in text and text.startswith("<pre>") for text in html), shown
+    assert "exit code 0, Completed" in html[-1], html
     text = "".join(it["text"] for it in shown if it["output_type"] == "stream" and it["name"] == "stdout")
     assert text == "node-0\nnode-1\n0 Completed\n"
