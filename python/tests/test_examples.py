@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -14,6 +15,7 @@ from fake_api import FakeApi
 from nbclient import NotebookClient
 
 from flux_minicluster import MiniCluster
+from flux_minicluster.observed import QUEUE_LABEL
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples/python-client"
 
@@ -23,14 +25,14 @@ def cluster_name() -> str:
     return "python-client"
 
 
-def run(program: str, *words: str) -> str:
+def run(program: str, *words: str, code: int = 0) -> str:
     path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1] / "src"), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, str(FOLDER / program), *words]
     environment = {**os.environ, "PYTHONPATH": path}
     # Parsl writes its logs into the working directory.
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done.stdout
 
 
@@ -41,6 +43,25 @@ def test_job_prints_its_output_and_its_end(api: FakeApi) -> None:
 
 def test_study_counts_the_codes(cluster: MiniCluster) -> None:
     assert run("study.py", "20") == "10 of 20 ended with 1\n"
+
+
+def test_job_waits_in_the_queue_that_is_named(api: FakeApi) -> None:
+    api.play("my turn", code=3)
+    play = api.on_create
+    created: list[Any] = []
+
+    def create(cluster: Any) -> None:
+        created.append(cluster)
+        assert play is not None
+        play(cluster)
+
+    api.on_create = create
+    words = ["--queue", "team-b", "--size", "2", "--cpu", "3", "--", "echo", "my turn"]
+    assert run("../queue/submit.py", *words, code=3) == "my turn\n"
+    assert created[0]["metadata"]["labels"][QUEUE_LABEL] == "team-b"
+    spec = created[0]["spec"]
+    assert (spec["size"], spec["tasks"], spec["containers"][0]["image"]) == (2, 2, "rockylinux:9")
+    assert spec["containers"][0]["resources"]["requests"] == {"cpu": "3", "memory": "256Mi"}
 
 
 @pytest.mark.parametrize("tool", ["joblib", "dask", "parsl"])
