@@ -7,6 +7,7 @@ use super::volumes::Surroundings;
 use super::{PullPolicy, Runner, Sidecar, ValidContainer, ViewContainer, program, volumes};
 use crate::agent_spec;
 use crate::crd::v1alpha2::{Commands, Container, FluxUser, MiniClusterSpec};
+use crate::names::SOFTWARE_CONTAINER;
 use crate::{command_words, names};
 
 /// The image of a container that names none, as upstream's schema has it.
@@ -81,7 +82,8 @@ fn text_bytes(container: &Container) -> usize {
 }
 
 fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, report: &mut Report) {
-    let taken = vec![("flux-agent".to_owned(), "the operator's own init container"), (view.name.clone(), "the view's")];
+    let own = ["flux-agent", SOFTWARE_CONTAINER].map(|name| (name.to_owned(), "the operator's own init container"));
+    let taken: Vec<_> = own.into_iter().chain([(view.name.clone(), "the view's")]).collect();
     for (list, containers) in [("containers", &spec.containers), ("services", &spec.services)] {
         let mut seen = taken.clone();
         for (i, container) in containers.iter().enumerate() {
