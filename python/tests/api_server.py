@@ -8,12 +8,11 @@ import os
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
+from waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPERATOR = REPOSITORY / os.environ.get("CARGO_TARGET_DIR", "target") / "debug/flux-operator"
@@ -26,17 +25,6 @@ RIGHTS = {
     "pods/exec": "get,create",
     "events": "list",
 }
-T = TypeVar("T")
-
-
-def until(condition: Callable[[], T | None], seconds: float = 90.0) -> T:
-    """What the condition returns once it is true."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.05)
-    raise AssertionError("the condition was not met in time")
 
 
 class Plane:
@@ -121,7 +109,8 @@ class Plane:
 
     def end_pod(self, namespace: str, pod: dict[str, Any], code: int) -> None:
         phase = "Succeeded" if code == 0 else "Failed"
-        terminated = {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}
+        report = json.dumps({"version": 1, "by": "program", "code": code})
+        terminated = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "message": report}
         self._set(namespace, pod, {"phase": phase}, {"terminated": terminated}, False)
 
     def set_unschedulable(self, namespace: str, pod: dict[str, Any], message: str) -> None:

@@ -62,23 +62,12 @@ pub(super) fn check(
 
 fn text_bytes(container: &Container) -> usize {
     let commands = container.commands.clone().unwrap_or_default();
-    [
-        &container.command,
-        &container.pre_command,
-        &commands.init,
-        &commands.pre,
-        &commands.script,
-        &commands.broker_pre,
-        &commands.pre_broker,
-        &commands.worker_pre,
-        &commands.pre_worker,
-        &commands.post,
-        &commands.service_pre,
-    ]
-    .into_iter()
-    .flatten()
-    .map(String::len)
-    .sum()
+    [&container.command, &container.pre_command, &commands.script]
+        .into_iter()
+        .chain(snippets(&commands))
+        .flatten()
+        .map(String::len)
+        .sum()
 }
 
 fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, report: &mut Report) {
@@ -305,9 +294,13 @@ fn named(field: &str, container: &Container, report: &mut Report) {
 }
 
 fn says_something(commands: &Commands) -> bool {
-    let texts = [
-        &commands.prefix,
-        &commands.script,
+    let texts = [&commands.prefix, &commands.script];
+    commands.run_flux_as_root || texts.into_iter().chain(snippets(commands)).any(is_given)
+}
+
+/// The shell text around the job, in both spellings.
+fn snippets(commands: &Commands) -> [&Option<String>; 8] {
+    [
         &commands.init,
         &commands.pre,
         &commands.broker_pre,
@@ -316,8 +309,7 @@ fn says_something(commands: &Commands) -> bool {
         &commands.pre_worker,
         &commands.post,
         &commands.service_pre,
-    ];
-    commands.run_flux_as_root || texts.into_iter().any(is_given)
+    ]
 }
 
 fn service(field: &str, container: &Container, around: &Surroundings<'_>, report: &mut Report) -> ValidContainer {
