@@ -248,7 +248,11 @@ pub fn snippet_r(resolved: &Resolved) -> Result<SnippetR, PlanError> {
     let path = resolved.paths.resources();
     if let Some(named) = own.get("path") {
         let ours = [path, format!("{}/etc/flux/system/R", resolved.paths.view())];
-        return Ok(if ours.iter().any(|path| named.as_str() == Some(path)) { SnippetR::IsNamed } else { SnippetR::IsUnused });
+        return Ok(if ours.iter().any(|path| named.as_str() == Some(path)) {
+            SnippetR::IsNamed
+        } else {
+            SnippetR::IsUnused
+        });
     }
     // Whole: releases of Flux may put this table in the place of that in broker.toml.
     own.insert("path".into(), path.into());

@@ -5,9 +5,9 @@
 
 use serde::Serialize;
 
+use super::broker::SnippetR;
 use super::error::RenderError;
 use super::hosts::encode;
-use super::broker::SnippetR;
 use super::{Content, Mode, PlanError, Planned, Resolved, SnippetResources, Step, broker, discovery};
 
 #[derive(Serialize)]
