@@ -1,12 +1,14 @@
 # Each recipe is one line that a person could type; what takes more stands in .ci/.
 
-.PHONY: demo test test-flux e2e e2e-jobset e2e-nodes e2e-gang e2e-autoscale e2e-kueue e2e-tracing lint bench bench-journey bench-quorum bench-instance images generate dist release reproduce
+.PHONY: demo test test-flux e2e e2e-jobset e2e-nodes e2e-gang e2e-autoscale e2e-kueue e2e-tracing lint bench test-python-flux bench-journey bench-quorum bench-instance images generate dist release reproduce
 
 demo: ; @.ci/demo
 
 test: ; @.ci/test
 
 test-flux: ; FLUX=$(FLUX) cargo test -p flux-agent --test it -- instance:: commands:: local:: cores:: own_paths:: python:: output:: scheduler:: job:: documents:: figures:: --test-threads=1
+
+test-python-flux: ; @FLUX=$(FLUX) .ci/python flux
 
 e2e: ; @.ci/e2e
 
@@ -34,7 +36,7 @@ bench-instance: ; @FLUX=$(FLUX) .ci/bench instance
 
 images: ; @.ci/dist images && .ci/images
 
-generate: ; @UPDATE=1 cargo test --workspace
+generate: ; @UPDATE=1 cargo test --workspace && .ci/python generate
 
 dist: ; @.ci/dist
 

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
-use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, SnippetPhase, Step};
+use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, Snippet, SnippetPhase, Step};
 use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
@@ -141,10 +141,14 @@ impl Executor<'_> {
     /// Whether this step after the program is left out because of the stop: a snippet, which says so.
     fn skip_after_stop(&mut self, step: &Step) -> bool {
         let Step::Snippet(snippet) = step else { return false };
+        self.note_skipped(snippet);
+        true
+    }
+
+    fn note_skipped(&mut self, snippet: &Snippet) {
         let line = format!("the pod was stopped: the snippet {} does not run", snippet.name);
         tracing::info!(stage = snippet.name, "{line}");
         self.ending.note(line);
-        true
     }
 
     /// Executes a step, again if its failure may be temporary: every step may run twice.
@@ -155,10 +159,19 @@ impl Executor<'_> {
                 Err(failure) => failure,
                 done => return done,
             };
-            match attempts.after(failure, Awaited::Volume, self.supervisor).await? {
-                AfterFailure::Retry => {}
-                AfterFailure::GiveUp(failure) => return Err(failure),
-                AfterFailure::Stop(stop) => return Ok(Flow::Exit(self.stop_code(stop))),
+            let after = match step {
+                Step::Snippet(snippet) if snippet.phase == SnippetPhase::After => Some(snippet),
+                _ => None,
+            };
+            match (attempts.after(failure, Awaited::Volume, self.supervisor).await?, after) {
+                (AfterFailure::Retry, _) => {}
+                (AfterFailure::GiveUp(failure), Some(snippet)) => return Ok(self.pass_over(snippet, &failure)),
+                (AfterFailure::GiveUp(failure), None) => return Err(failure),
+                (AfterFailure::Stop(_), Some(snippet)) => {
+                    self.note_skipped(snippet);
+                    return Ok(Flow::Next);
+                }
+                (AfterFailure::Stop(stop), None) => return Ok(Flow::Exit(self.stop_code(stop))),
             }
         }
     }
@@ -197,12 +210,7 @@ impl Executor<'_> {
             Step::Replan => {}
             Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
             Step::Shell(shell) => self.planned_shell = Some(shell.clone()),
-            Step::Snippet(snippet) => {
-                return match self.snippet(snippet, begin).await {
-                    Err(failure) if snippet.phase == SnippetPhase::After => Ok(self.pass_over(snippet, &failure)),
-                    result => result,
-                };
-            }
+            Step::Snippet(snippet) => return self.snippet(snippet, begin).await,
             Step::EndShell => self.end_shell().await?,
             Step::SnippetResources(resources) => return self.take_resources(resources),
             Step::WaitParent(parent) => return self.wait_parent(parent).await,

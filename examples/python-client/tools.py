@@ -20,11 +20,11 @@ def with_joblib(executor: FluxExecutor) -> list[int]:
 
 
 def with_dask(executor: FluxExecutor) -> list[int]:
-    """Dask's local scheduler takes any executor."""
+    """Dask's local scheduler takes any executor. The image needs dask as well."""
     import dask
 
     values = [dask.delayed(square)(number) for number in range(8)]
-    return list(dask.compute(*values, scheduler=executor, num_workers=8))
+    return list(dask.compute(*values, scheduler=executor))
 
 
 def with_parsl(executor: FluxExecutor) -> list[int]:

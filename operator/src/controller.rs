@@ -33,7 +33,7 @@ use crate::observe::Key;
 use crate::observe::cluster::{self, Cluster};
 use crate::observe::watch::{self, KINDS, Outlets, Wake};
 use crate::reconcile::apply::Writer;
-use crate::reconcile::context::Context;
+use crate::reconcile::context::{Context, Last};
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::lookups::warning::Reader;
 use crate::reconcile::render::Options;
@@ -285,8 +285,11 @@ async fn in_turn(
     let key = Key::of(kube::Resource::meta(&*cluster));
     note_waiting(&context, &key);
     let large = cluster::left_out(&cluster);
-    let first = (large.is_none() && has_priority(&cluster, &context)).then(|| context.job_first.begin());
-    if first.is_none() && large.is_none() {
+    // Those that have failed have had their pause: they neither hold others up nor wait for others that fail.
+    let last = context.last(&key);
+    let may_order = large.is_none() && last == Last::Well;
+    let first = (may_order && has_priority(&cluster, &context)).then(|| context.job_first.begin());
+    if first.is_none() && may_order {
         context.job_first.wait_for_jobs().await;
     }
     // A few large ones at the same time, and never a small one behind them.
@@ -294,7 +297,7 @@ async fn in_turn(
         Some(size) => context.room_for(size).await,
         None => None,
     };
-    let slot = slots.take(context.has_failed(&key)).await;
+    let slot = slots.take(last).await;
     let begin = Instant::now();
     let working = context.queue.start(&key, begin);
     context.metrics.dequeued_after(working.waited);
@@ -320,10 +323,15 @@ async fn reconcile_in_slot(
     slots: &Slots,
     slot: impl Sized,
 ) -> Result<Action, ReconcileError> {
+    let key = Key::of(kube::Resource::meta(&*cluster));
     let mut work = panics::catch(reconcile_whole(cluster.clone(), context.clone())).boxed();
     let result = match tokio::time::timeout(SLOT_TIME, &mut work).await {
-        Ok(result) => result,
+        Ok(result) => {
+            context.note_slowness(&key, false);
+            result
+        }
         Err(_) => {
+            context.note_slowness(&key, true);
             let Some(_slow) = slots.take_slow() else {
                 drop(work);
                 report_crowd(&cluster, &context).await;

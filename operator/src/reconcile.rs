@@ -29,13 +29,13 @@ use crate::observe::pod_end;
 use crate::observe::{Key, Observed};
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
-use crate::reconcile::create::{Done, create_or_update, join_index};
+use crate::reconcile::create::{Done, create_or_update, delete_gangs, join_index};
 use crate::reconcile::decide::restart::{self, Decision, Observation};
 use crate::reconcile::decide::{ending, remaining};
 use crate::reconcile::diagnose::diagnose_and_mend;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::finish::{clean_up, delete_or_requeue, make_anew_with_copy};
-use crate::reconcile::obstacle::JOB_UNLABELLED;
+use crate::reconcile::obstacle::{JOB_UNLABELLED, WAITING_FOR_PODS};
 use crate::reconcile::status::events;
 use crate::reconcile::status::{Inputs, Obstacle, Verdict, patch};
 use crate::reconcile::target::Target;
@@ -213,13 +213,16 @@ async fn carry_out(
         return Ok(Done::OutOfDate);
     }
     match decision {
-        Decision::Ended { .. } => Ok(Done::All),
+        Decision::Ended { .. } => {
+            delete_gangs(target, cluster, context).await;
+            Ok(Done::All)
+        }
         Decision::Restart { .. } => start_anew(object, target, known, decision, context).await,
         Decision::Wait => {
             let observed = context.index.observed(&target.key);
             let pods = remaining::describe(&observed.living()).unwrap_or_else(|| "its pods still run".to_owned());
             let message = format!("the Job was deleted, and the MiniCluster restarts when its pods have ended: {pods}");
-            Err(ApplyError::from(Obstacle { reason: "WaitingForPods", message }).into())
+            Err(ApplyError::from(Obstacle { reason: WAITING_FOR_PODS, message }).into())
         }
         Decision::Delete { job_uid } => {
             context.writer.delete_job(&target.key, job_uid).await.map(|()| Done::All).map_err(Into::into)

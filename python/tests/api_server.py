@@ -121,7 +121,8 @@ class Plane:
 
     def end_pod(self, namespace: str, pod: dict[str, Any], code: int) -> None:
         phase = "Succeeded" if code == 0 else "Failed"
-        terminated = {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}
+        report = json.dumps({"version": 1, "by": "program", "code": code})
+        terminated = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "message": report}
         self._set(namespace, pod, {"phase": phase}, {"terminated": terminated}, False)
 
     def set_unschedulable(self, namespace: str, pod: dict[str, Any], message: str) -> None:

@@ -20,7 +20,7 @@ from flux_minicluster.manifest import Wanted
 from flux_minicluster.observed import Observed
 from flux_minicluster.progress import State, stages
 from flux_minicluster.report import build
-from flux_minicluster.result import code_of
+from flux_minicluster.result import Result, code_of
 from flux_minicluster.resume import Resume
 from flux_minicluster.words import join
 
@@ -76,6 +76,27 @@ def test_line_without_a_time_is_printed_as_it_is() -> None:
 def test_failure_without_a_code_is_no_success() -> None:
     assert [code_of(code, code == 0) for code in range(256)] == list(range(256))
     assert (code_of(None, True), code_of(None, False), code_of(-1, False)) == (0, 1, 1)
+
+
+def test_each_step_is_a_bar_that_begins_where_the_one_before_ended() -> None:
+    cluster = {
+        "metadata": {"name": "mc", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "status": {
+            "startTime": "2026-01-01T00:00:01Z",
+            "completionTime": "2026-01-01T00:00:10Z",
+            "exitCode": 7,
+            "reason": "<NonZeroExitCode>",
+            # It was never ready.
+            "timeline": {"scheduled": "2026-01-01T00:00:02Z", "running": "2026-01-01T00:00:04Z"},
+        },
+    }
+    result = Result.of(cluster, "")
+    assert [(step.begin, step.seconds) for step in result.steps] == [(0, 1), (1, 1), (2, 2), (4, 6)]
+    shown = result._repr_html_()
+    assert "exit code 7, &lt;NonZeroExitCode&gt;" in shown and shown.count("<rect") == 4
+    assert "the job runs" in shown and "brokers connect" not in shown
+    bare = Result.of({"metadata": {"name": "mc"}}, "")
+    assert bare.steps == () and "<svg" not in bare._repr_html_()
 
 
 def seen(status: dict[str, Any], *pods: dict[str, Any]) -> Observed:

@@ -3,7 +3,8 @@
     python tools/generate.py           write them (`.ci/python generate`)
     python tools/generate.py --check   fail if one is stale
 
-`models.py` comes from the CRD's schema, `remedies.json` from the troubleshooting page.
+`models.py` comes from the CRD's schema, `remedies.json` from the troubleshooting page, and the picture of the page on
+Python from the code that notebooks use.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "python/src/flux_minicluster"
 CRD = REPOSITORY / "chart/crd/crd.yaml"
 PAGE = REPOSITORY / "docs/troubleshooting.md"
+PICTURE = REPOSITORY / "docs/images/python-timeline.svg"
 VERSION = "v1alpha2"
 
 # The API server checks these, and its answer names the field. The models would check them again, and differently.
@@ -188,8 +190,28 @@ def plain_text(line: str) -> str:
     return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line).replace("`", "").replace("**", "")
 
 
+def timeline() -> str:
+    """The picture of a job of four pods, whose images are on the nodes."""
+    sys.path.insert(0, str(PACKAGE.parent))
+    from flux_minicluster.steps import picture, steps_of
+
+    timeline = {"scheduled": "2026-01-01T00:00:01Z", "running": "2026-01-01T00:00:03Z", "ready": "2026-01-01T00:00:05Z"}
+    return picture(
+        steps_of(
+            {
+                "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+                "status": {
+                    "startTime": "2026-01-01T00:00:00Z",
+                    "completionTime": "2026-01-01T00:00:17Z",
+                    "timeline": timeline,
+                },
+            }
+        )
+    )
+
+
 def main() -> None:
-    wanted = {PACKAGE / "models.py": models(), PACKAGE / "remedies.json": remedies()}
+    wanted = {PACKAGE / "models.py": models(), PACKAGE / "remedies.json": remedies(), PICTURE: timeline()}
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if "--check" in sys.argv[1:]:
         if stale:

@@ -22,7 +22,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::last_errors::LastErrors;
 use super::session::{Session, assignments, current_limits, shell_changes};
-use super::shell_state::{self, State};
+use super::shell_state::{self, State, without_shells_own};
 use crate::plan::{Snippet, SnippetShell};
 use crate::report::failure::{Failure, is_passing, plain};
 use crate::supervise::program::{Child, Environment, Output, Program, StartError};
@@ -30,38 +30,60 @@ use crate::supervise::{End, Event, Supervisor, is_stop, terminal, until};
 use crate::system::raw;
 use crate::system::raw::ChildSetup;
 
-/// The only shell text of ours that runs: it sources what it is told to and reports. It is a constant, the user's text
-/// is never pasted into it; a loop, because one shell must see all snippets. Two variables that documented snippets
-/// build upon are empty, not unset, for those who set -u themselves, and `$asFlux` runs what follows it as Flux's user;
-/// they are not exported. Standard error goes through the agent, which keeps its end.
-///
-/// What the user's environment holds is not in the way: builtins are called by `command`, since a function may have
-/// their name; a word is told by its first letter, whatever IFS is; and `read` is called again where TMOUT or a trap has
-/// ended it. A shell that can start no program any more says so by itself; one that cannot even open its pipe kills
-/// itself, which no snippet's `exit` looks like.
+/// The only shell text of ours that runs: it reports the state of its shell after each snippet. Both parts are constants,
+/// the user's text is never pasted into them. Two variables that documented snippets build upon are empty, not unset, for
+/// those who set -u themselves, and `$asFlux` runs what follows it as Flux's user; they are not exported. Standard error
+/// goes through the agent, which keeps its end. A shell that cannot even open its pipe kills itself, which no snippet's
+/// `exit` looks like.
 const DRIVER: &str = r#"
-: "${PYTHONPATH=}" "${LD_LIBRARY_PATH=}" "${asFlux=$8}"
+: "${PYTHONPATH=}" "${LD_LIBRARY_PATH=}" "${asFlux=$9}"
 flux_agent_self=$1 flux_agent_ask=$2 flux_agent_changes=$3 flux_agent_snippet=$4 flux_agent_reply=$5 flux_agent_errors=$6
+flux_agent_step=$7 flux_agent_round=0 flux_agent_word=''
 command printf 'ready\n' >"$flux_agent_reply" || command kill -9 "$$"
-case $7 in ?*) exec 2>"$7" ;; esac
-shift 8
-while :; do
-    flux_agent_word='' flux_agent_status=0
-    command read -r flux_agent_word <"$flux_agent_ask" || flux_agent_status=$?
+case $8 in ?*) exec 2>"$8" ;; esac
+shift 9
+. "$flux_agent_step"
+case $flux_agent_word in
+    end) ;;
+    *) "$flux_agent_self" snippet-state "$flux_agent_reply" unheard '' '' '' ;;
+esac
+"#;
+
+/// One step of the driver: waits for a word, runs a snippet, and goes on with the next step. No loop of ours is around a
+/// snippet, since its `break` or `continue` would be about that.
+///
+/// What the user's environment holds is not in the way. Builtins are called by `command`, since a function may have their
+/// name. `read` is called again where TMOUT or a trap has ended it. Only keywords decide (`! case x in x) ;; esac` is a
+/// failure). If the user replaces even `command` or `.`, or disables them, the agent's changes do not name the word of this
+/// round: then the shell reports that it does not hear the agent, runs nothing, and ends.
+const STEP: &str = r#"
+flux_agent_round=$((flux_agent_round + 1)) flux_agent_word=''
+while
+    flux_agent_status=0
+    command read -r flux_agent_call <"$flux_agent_ask" || flux_agent_status=$?
     case $flux_agent_status in
-        0) ;;
-        1?? | 2??) continue ;;
-        *) command kill -9 "$$" ;;
+        126 | 127) ! case x in x) ;; esac ;;
+        1?? | 2??) ;;
+        *) ! case x in x) ;; esac ;;
     esac
-    . "$flux_agent_changes"
-    case $flux_agent_word in
-        e*) break ;;
-        s*) . "$flux_agent_snippet" >/dev/null 2>"$flux_agent_errors" ;;
-        *) . "$flux_agent_snippet" ;;
-    esac
-    "$flux_agent_self" snippet-state "$flux_agent_reply" "$?" "${asFlux-}" "${brokerOptions-}" "${BASH_VERSION-}" ||
-        command printf 'lost=%s\n' "$?" >"$flux_agent_reply"
+do
+    flux_agent_status=0
 done
+case $flux_agent_status in
+    0) . "$flux_agent_changes" ;;
+    1) command kill -9 "$$" ;;
+esac
+case $flux_agent_word in
+    go | silent)
+        case $flux_agent_word in
+            go) . "$flux_agent_snippet" ;;
+            *) . "$flux_agent_snippet" >/dev/null 2>"$flux_agent_errors" ;;
+        esac
+        "$flux_agent_self" snippet-state "$flux_agent_reply" "$?" "${asFlux-}" "${brokerOptions-}" "${BASH_VERSION-}" ||
+            command printf 'lost=%s\n' "$?" >"$flux_agent_reply"
+        . "$flux_agent_step"
+        ;;
+esac
 "#;
 
 /// What the driver says first.
@@ -77,11 +99,14 @@ pub enum Outcome {
     /// The shell can start no program any more, and gave this code for the attempt: what it exports is too large for a
     /// program, or a limit that it has set is used up.
     ShellUnusable(u8),
+    /// The snippet did not run: the user has replaced or disabled what the driver needs. The shell ends.
+    Unheard,
 }
 
 /// What the shell reports after a snippet.
 enum Reply {
     State(Box<State>),
+    Unheard,
     /// It can start no program any more, by this code.
     Unusable(u8),
 }
@@ -96,7 +121,7 @@ pub enum Started {
 /// Where the descriptors begin that the shell inherits where it has to: scripts use low ones, and 200 for locks.
 const INHERITED: RawFd = 230;
 /// Number of descriptors whose paths the driver takes.
-const DESCRIPTORS: usize = 7;
+const DESCRIPTORS: usize = 8;
 
 /// How the shell reaches the agent's descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +140,8 @@ const LOST: &[u8] = b"lost=";
 pub struct Shell {
     child: Child,
     ask: File,
+    /// Number of words that it was sent.
+    round: u32,
     /// The shell's ends, in the order of the driver's words. They stay open here for as long as the shell may open them.
     theirs: [File; DESCRIPTORS],
     reply: AsyncFd<OwnedFd>,
@@ -176,9 +203,11 @@ impl Shell {
         let memory = |name: &str| memfd_create(name, MFdFlags::MFD_CLOEXEC).map_err(io::Error::from).map_err(failed);
         // Opened now: by its path, the shell might run what has taken its place by then.
         let program = path_to(agent).map_err(failed)?;
-        let theirs =
-            [program.into(), ask_there, memory("changes")?, memory("snippet")?, reply_there, hidden_there, shown_there];
-        let theirs = theirs.map(|fd| File::from(raised(fd)));
+        let (changes, snippet, step) = (memory("changes")?, memory("snippet")?, memory("step")?);
+        let theirs = [program.into(), ask_there, changes, snippet, reply_there, hidden_there, step, shown_there];
+        let mut theirs = theirs.map(|fd| File::from(raised(fd)));
+        let [.., step, _] = &mut theirs;
+        fill(step, STEP.as_bytes()).map_err(failed)?;
         let hidden = LastErrors::keep(hidden, false).map_err(failed)?;
         // A person at a terminal sees it as it comes, and programs ask whether it is one.
         let shown = if supervisor.has_terminal() { None } else { Some(LastErrors::keep(shown, true).map_err(failed)?) };
@@ -205,7 +234,7 @@ impl Shell {
         let variables = planned.variables.iter().map(|(name, value)| (OsStr::new(name), OsStr::new(value)));
         let variables = assignments(variables.filter(|(name, _)| !known.contains_key(*name)));
         let (limits, bytes, ask) = (current_limits().collect(), Vec::new(), File::from(ask));
-        Ok(Shell { child, ask, theirs, reply, bytes, end: None, hidden, shown, variables, known, limits })
+        Ok(Shell { child, ask, round: 0, theirs, reply, bytes, end: None, hidden, shown, variables, known, limits })
     }
 
     /// Runs one snippet and carries its state over into `session`.
@@ -218,13 +247,13 @@ impl Shell {
         if supervisor.has_terminal() {
             terminal::give_to(self.child.pid);
         }
-        let changes = self.changes_before(session, snippet);
-        fill(self.changes(), &changes).map_err(failed)?;
         let [_, _, _, source, ..] = &mut self.theirs;
         fill(source, snippet.source.as_bytes()).map_err(failed)?;
         self.forget_errors();
-        self.tell(if snippet.silent { "silent" } else { "go" }).map_err(failed)?;
-        let outcome = self.answer(supervisor).await.map_err(failed)?;
+        let changes = self.changes_before(session, snippet);
+        self.tell(if snippet.silent { "silent" } else { "go" }, changes).map_err(failed)?;
+        // The snippet may have run: no reason for another attempt.
+        let outcome = self.answer(supervisor).await.map_err(|error| Failure { passing: false, ..failed(error) })?;
         // What it wrote comes before what the agent, or the program, writes next.
         self.shown.iter().for_each(LastErrors::drain);
         if supervisor.has_terminal() {
@@ -237,6 +266,7 @@ impl Shell {
                 Outcome::Finished(state.status)
             }
             Ok(Reply::Unusable(code)) => Outcome::ShellUnusable(code),
+            Ok(Reply::Unheard) => Outcome::Unheard,
             Err(end) => Outcome::ShellEnded(end.code()),
         })
     }
@@ -245,7 +275,7 @@ impl Shell {
     /// the options that it runs with.
     fn changes_before(&mut self, session: &Session, snippet: &Snippet) -> Vec<u8> {
         let mut lines = std::mem::take(&mut self.variables);
-        lines.extend(shell_changes(&self.known, &session.environment));
+        lines.extend(shell_changes(&without_shells_own(&self.known), &without_shells_own(&session.environment)));
         let directory = snippet.directory_variable.map(|name| (OsStr::new(name), session.directory.as_os_str()));
         lines.extend(assignments(directory.into_iter().filter(|(name, _)| !self.known.contains_key(*name))));
         if !snippet.options.is_empty() {
@@ -254,8 +284,16 @@ impl Shell {
         lines
     }
 
-    fn tell(&mut self, word: &str) -> io::Result<()> {
-        self.ask.write_all(format!("{word}\n").as_bytes())
+    /// Hands over shell lines, which say the word of this round and no other, and wakes the shell.
+    fn tell(&mut self, word: &str, mut changes: Vec<u8>) -> io::Result<()> {
+        self.round += 1;
+        let round = self.round;
+        changes.extend_from_slice(
+            format!("case $flux_agent_round in {round}) flux_agent_word={word} ;; esac\n").as_bytes(),
+        );
+        let [_, _, file, ..] = &mut self.theirs;
+        fill(file, &changes)?;
+        self.ask.write_all(b"\n")
     }
 
     /// How the shell ended; none: it is there.
@@ -264,14 +302,12 @@ impl Shell {
         self.end
     }
 
-    fn changes(&mut self) -> &mut File {
-        let [_, _, changes, ..] = &mut self.theirs;
-        changes
-    }
-
     /// Waits for the shell's state, or its end.
     async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Result<Reply, End>> {
         let parse = |bytes: &[u8]| {
+            if shell_state::is_unheard(bytes) {
+                return Some(Reply::Unheard);
+            }
             let state = shell_state::parse(bytes).map(|state| Reply::State(Box::new(state)));
             state.or_else(|| unusable_code(bytes).map(Reply::Unusable))
         };
@@ -346,8 +382,7 @@ impl Shell {
 
     /// Ends the shell in order, so that its EXIT trap runs; its code no longer matters.
     pub async fn end(mut self, supervisor: &mut Supervisor) -> io::Result<()> {
-        fill(self.changes(), b"")?;
-        self.tell("end")?;
+        self.tell("end", Vec::new())?;
         self.answer(supervisor).await.map(drop)
     }
 }
@@ -388,7 +423,7 @@ fn command_line(planned: &SnippetShell, numbers: &[RawFd], access: Access) -> Ve
         Access::Inherited => "self".to_owned(),
     };
     let paths = numbers.iter().map(|number| format!("/proc/{process}/fd/{number}"));
-    // Without a seventh, standard error stays what it is.
+    // Without the last, standard error stays what it is.
     argv.extend(paths.chain(std::iter::repeat(String::new())).take(DESCRIPTORS));
     argv.push(planned.as_flux.clone());
     argv.into_iter().map(OsString::from).collect()

@@ -15,6 +15,8 @@ use crate::supervise::program::Environment;
 pub const OURS: &str = "flux_agent_";
 /// Variables that shells set for themselves.
 const OF_THE_SHELL: [&str; 3] = ["_", "SHLVL", "OLDPWD"];
+/// The status of a snippet that did not run, since its shell does not hear the agent.
+const UNHEARD: &[u8] = b"status=unheard\0";
 const LAST: &[u8] = b"\0end\0";
 
 /// What a shell reported after a snippet.
@@ -69,6 +71,24 @@ pub fn report(report: &Report) -> io::Result<()> {
     std::fs::OpenOptions::new().write(true).open(output)?.write_all(&text)
 }
 
+/// Whether a shell has reported that it does not hear the agent.
+pub fn is_unheard(bytes: &[u8]) -> bool {
+    bytes.starts_with(UNHEARD) && bytes.ends_with(LAST)
+}
+
+/// The variables that a shell does not set for itself.
+pub fn without_shells_own(environment: &Environment) -> Environment {
+    environment
+        .iter()
+        .filter(|(name, _)| !is_shells_own(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+fn is_shells_own(name: &OsStr) -> bool {
+    OF_THE_SHELL.iter().any(|own| name == *own) || name == "PWD"
+}
+
 /// The state in `bytes`; none if it is not complete yet.
 pub fn parse(bytes: &[u8]) -> Option<State> {
     let body = bytes.strip_suffix(LAST)?;
@@ -120,7 +140,6 @@ impl State {
     /// Hands the state on to later steps. `before` are the agent's own limits.
     pub fn carry_over(&self, session: &mut Session, before: &[(&'static str, u64, u64)]) {
         let old = std::mem::take(&mut session.environment);
-        let is_shells_own = |name: &OsStr| OF_THE_SHELL.iter().any(|own| name == *own) || name == "PWD";
         let mut new = self.environment.clone();
         new.retain(|name, _| !name.as_bytes().starts_with(OURS.as_bytes()));
         new.retain(|name, _| !is_shells_own(name) || old.contains_key(name));

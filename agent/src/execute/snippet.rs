@@ -20,15 +20,20 @@ impl Executor<'_> {
     pub(super) async fn snippet(&mut self, snippet: &Snippet, begin: Instant) -> Result<Flow, Failure> {
         let Snippet { name, phase, .. } = *snippet;
         let is_program = phase == SnippetPhase::Program;
+        let was_there = self.shell.is_some();
         let mut shell = match self.running_shell(name).await? {
             Started::Ready(shell) => *shell,
             Started::Ended(end) => return Ok(self.end_before(snippet, end)),
         };
-        let work = shell.run(self.supervisor, &mut self.session, snippet);
-        self.options.activity_file.write(Some(&Activity::Snippet(name.to_owned())));
-        let outcome = if is_program { work.await } else { log_while_slow(name, work).await };
-        self.options.activity_file.write(None);
-        let outcome = outcome?;
+        let mut outcome = self.run_in(&mut shell, snippet).await?;
+        if outcome == Outcome::Unheard && was_there {
+            warn_of_new_shell(name, "does not hear the agent any more (is `command` or `.` a function, or disabled?)");
+            shell = match self.new_shell().await? {
+                Started::Ready(shell) => *shell,
+                Started::Ended(end) => return Ok(self.end_before(snippet, end)),
+            };
+            outcome = self.run_in(&mut shell, snippet).await?;
+        }
         self.timeline.record(name, begin);
         let ended = |code| EndedSnippet { name: name.to_owned(), code, error: last_line(&shell.last_errors(snippet)) };
         if phase == SnippetPhase::Before
@@ -47,6 +52,7 @@ impl Executor<'_> {
                 let ended = EndedSnippet { error: error.to_owned(), ..ended(code.max(1)) };
                 Ok(if is_program { Flow::Exit(ended.code) } else { self.end_entrypoint(snippet, ended) })
             }
+            Outcome::Unheard => Ok(self.end_before(snippet, End::Exited(0))),
             Outcome::ShellEnded(code) if is_program => Ok(Flow::Ended(code)),
             Outcome::ShellEnded(code) => Ok(self.end_entrypoint(snippet, ended(code))),
             Outcome::Finished(code) => {
@@ -59,6 +65,16 @@ impl Executor<'_> {
         }
     }
 
+    async fn run_in(&mut self, shell: &mut Shell, snippet: &Snippet) -> Result<Outcome, Failure> {
+        let work = shell.run(self.supervisor, &mut self.session, snippet);
+        self.options.activity_file.write(Some(&Activity::Snippet(snippet.name.to_owned())));
+        let is_program = snippet.phase == SnippetPhase::Program;
+        let what = format!("the snippet {}", snippet.name);
+        let outcome = if is_program { work.await } else { log_while_slow(snippet.name, &what, work).await };
+        self.options.activity_file.write(None);
+        outcome
+    }
+
     /// A snippet that runs after the program, which the agent could not run: no reason to change the program's result.
     pub(super) fn pass_over(&mut self, snippet: &Snippet, failure: &Failure) -> Flow {
         log::failure(failure);
@@ -69,19 +85,19 @@ impl Executor<'_> {
 
     /// The shell of the snippets. One that has ended while no snippet ran (`TMOUT`, a `killall bash`, the OOM killer) is
     /// replaced.
-    async fn running_shell(&mut self, name: &str) -> Result<Started, Failure> {
+    async fn running_shell(&mut self, name: &'static str) -> Result<Started, Failure> {
         if let Some(mut shell) = self.shell.take() {
             let Some(end) = shell.ended(self.supervisor) else { return Ok(Started::Ready(Box::new(shell))) };
             let how = match end {
                 End::Exited(code) => format!("ended with code {code}"),
                 End::Signaled(signal) => format!("was ended by signal {signal}"),
             };
-            tracing::warn!(
-                stage = name,
-                "the snippets' shell {how} while no snippet ran: {name} runs in a new one, which has the old one's \
-                 exported variables, but not its functions or other variables"
-            );
+            warn_of_new_shell(name, &format!("{how} while no snippet ran"));
         }
+        self.new_shell().await
+    }
+
+    async fn new_shell(&mut self) -> Result<Started, Failure> {
         let Some(planned) = &self.planned_shell else {
             return Err(Failure::internal("no shell is planned for the snippets"));
         };
@@ -93,13 +109,17 @@ impl Executor<'_> {
         if let (SnippetPhase::Before, Some(stop)) = (snippet.phase, self.supervisor.stop()) {
             return Flow::Exit(self.stop_code(stop));
         }
-        let error = "its shell ended before it began; does the file that BASH_ENV names end it?".to_owned();
-        self.end_entrypoint(snippet, EndedSnippet { name: snippet.name.to_owned(), code: end.code(), error })
+        let error = "its shell ended before it began; is a builtin such as `command` an exported function, or does the \
+                     file that BASH_ENV names end it?";
+        // A snippet that did not run is no success.
+        let (name, code) = (snippet.name.to_owned(), end.code().max(1));
+        self.end_entrypoint(snippet, EndedSnippet { name, code, error: error.to_owned() })
     }
 
     pub(super) async fn end_shell(&mut self) -> Result<(), Failure> {
         let Some(shell) = self.shell.take() else { return Ok(()) };
-        let ended = shell.end(self.supervisor).await;
+        let ended =
+            log_while_slow("snippets", "the EXIT trap of the snippets' shell", shell.end(self.supervisor)).await;
         ended.map_err(|error| Failure::internal(format!("failed to end the shell: {error}")))
     }
 
@@ -121,7 +141,8 @@ impl Executor<'_> {
             (0, false) => tracing::info!(stage = name, "{ended}, and the entrypoint with it"),
             (_, true) => tracing::error!(stage = name, "{ended}"),
             (_, false) => {
-                let remedy = if snippet.strict { format!(". {GO_ON}") } else { String::new() };
+                let stop = if ended.error.ends_with('?') { "" } else { "." };
+                let remedy = if snippet.strict { format!("{stop} {GO_ON}") } else { String::new() };
                 tracing::error!(stage = name, "{ended}{remedy}");
                 if snippet.strict {
                     self.ending.note(GO_ON);
@@ -156,8 +177,16 @@ fn last_line(errors: &str) -> String {
     errors.lines().last().unwrap_or_default().trim().to_owned()
 }
 
+fn warn_of_new_shell(name: &'static str, why: &str) {
+    tracing::warn!(
+        stage = name,
+        "the snippets' shell {why}: {name} runs in a new one, which has the old one's exported variables, but not its \
+         functions or other variables"
+    );
+}
+
 /// Awaits `work`, and logs ever more rarely that it still runs.
-async fn log_while_slow<T>(name: &'static str, work: impl Future<Output = T>) -> T {
+async fn log_while_slow<T>(stage: &'static str, what: &str, work: impl Future<Output = T>) -> T {
     let (begin, mut told) = (Instant::now(), 0);
     tokio::pin!(work);
     loop {
@@ -166,6 +195,6 @@ async fn log_while_slow<T>(name: &'static str, work: impl Future<Output = T>) ->
         if let Ok(done) = tokio::time::timeout(pause, &mut work).await {
             return done;
         }
-        tracing::info!(stage = name, "the snippet {name} is still running after {} s", begin.elapsed().as_secs());
+        tracing::info!(stage, "{what} is still running after {} s", begin.elapsed().as_secs());
     }
 }

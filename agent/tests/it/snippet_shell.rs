@@ -1,7 +1,9 @@
 //! The shell of the snippets, through all that a snippet, a job or the user's environment may do to it.
 
+use std::process::Command;
+
 use crate::image::{self, AGENT, Container, Image};
-use crate::live::{Ended, Solo, run_words};
+use crate::live::{Ended, Network, Running, Solo, eventually, gate, run_words, send, termination_of};
 
 const BASH: &[&str] = &["sh", "bash", "sleep", "cat", "ls", "touch"];
 const DASH: &[&str] = &["sh", "sleep", "cat", "ls", "touch"];
@@ -98,9 +100,26 @@ fn users_environment_does_not_break_the_driver() {
                 "PS4='$(echo trace) '; set -x",
                 "set -eu; set -o pipefail",
                 "set -f; set -C",
+                "shopt -s extdebug",
+                "trap : DEBUG; set -T",
+                "enable -n read printf kill",
+                ":() { false; }; true() { false; }",
+                "break() { :; }; continue() { :; }; shift() { :; }; exec() { :; }",
+                "shopt -s expand_aliases; alias read=false command=false .=false while=false",
             ],
         ),
-        (DASH, vec![functions, "IFS=geos", "set -u", "set -f; set -C", "trap 'echo usr' USR1"]),
+        (
+            DASH,
+            vec![
+                functions,
+                "IFS=geos",
+                "set -u",
+                "set -f; set -C",
+                "trap 'echo usr' USR1",
+                "true() { false; }",
+                "alias read=false command=false .=false while=false",
+            ],
+        ),
     ] {
         for line in lines {
             let snippets = format!("init = '''{line}'''\npre = 'echo pre ran'\npost = 'echo post ran'");
@@ -111,13 +130,71 @@ fn users_environment_does_not_break_the_driver() {
     }
 }
 
+/// A later snippet runs in a shell without them.
+#[test]
+fn shell_whose_builtins_are_replaced_runs_no_snippet_twice() {
+    for line in ["command() { :; }", ".() { :; }", "source() { :; }; .() { source; }", "enable -n command"] {
+        let snippets = format!("init = '''echo init ran; {line}'''\npre = 'echo pre ran'\npost = 'echo post ran'");
+        let ended = run(BASH, &snippets, "echo job done");
+        let want = "init ran\npre ran\njob done\npost ran\n";
+        assert_eq!((ended.code, ended.stdout.as_str()), (0, want), "{line}: {}", ended.stderr);
+        assert!(ended.stderr.contains(" runs in a new one"), "{line}: {}", ended.stderr);
+    }
+    let exported = "init = 'command() { :; }; export -f command'\npre = 'echo pre ran'";
+    let ended = run(BASH, exported, "echo job done");
+    assert_eq!((ended.code, ended.stdout.as_str()), (1, ""), "{}", ended.stderr);
+    assert!(ended.stderr.contains("is a builtin such as `command` an exported function"), "{}", ended.stderr);
+}
+
+#[test]
+fn break_and_continue_of_a_snippet_do_not_reach_the_driver() {
+    for programs in [BASH, DASH] {
+        for line in ["break", "continue", "break 9", "continue 2", "for i in 1 2; do break 2; done"] {
+            let snippets = format!("pre = '{line} || :; echo pre ran'\npost = '{line} || :; echo post ran'");
+            let ended = run(programs, &snippets, "echo job done");
+            let want = "pre ran\njob done\npost ran\n";
+            assert_eq!((ended.code, ended.stdout.as_str()), (0, want), "{line}: {}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn return_exec_and_exit_of_a_snippet_mean_what_they_mean_in_a_script() {
+    for programs in [BASH, DASH] {
+        for (line, code, stdout) in [
+            ("return; echo more", 0, "job done\npost ran\n"),
+            ("return 3", 3, ""),
+            ("exit 0", 0, ""),
+            ("exit 4", 4, ""),
+            ("exec sh -c \"echo replaced\"", 0, "replaced\n"),
+            ("exec sh -c \"exit 5\"", 5, ""),
+            ("exec /nonexistent", 127, ""),
+            ("read line && echo $line; cat; echo read", 0, "read\njob done\npost ran\n"),
+        ] {
+            let ended = run(programs, &format!("pre = '{line}'\npost = 'echo post ran'"), "echo job done");
+            assert_eq!((ended.code, ended.stdout.as_str()), (code, stdout), "{line}: {}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn variables_of_the_shell_itself_reach_the_next_snippet() {
+    for programs in [BASH, DASH] {
+        let snippets = "init = 'cd /usr; cd /'\npre = 'echo $PWD $OLDPWD; cd - >/dev/null'\npost = 'echo $PWD $OLDPWD'";
+        let ended = run(programs, snippets, "echo job in $(pwd)");
+        assert_eq!((ended.code, ended.stdout.as_str()), (0, "/ /usr\njob in /usr\n/usr /\n"), "{}", ended.stderr);
+    }
+}
+
 #[test]
 fn file_of_bash_env_is_sourced_and_one_that_ends_the_shell_is_named() {
     let image = Image::usual();
     let spec = "name = 'mc'\n[runner.program]\nmode = 'submit'\nwords = ['echo', 'job']\n\
                 [runner.snippets]\npre = 'from_bash_env'\n";
     image.file(flux_shared::paths::SPEC_FILE, 0o444, spec);
-    for (text, code, stdout) in [("from_bash_env() { echo known; }", 0, "known\njob\n"), ("exit 5", 5, "")] {
+    for (text, code, stdout) in
+        [("from_bash_env() { echo known; }", 0, "known\njob\n"), ("exit 5", 5, ""), ("exit 0", 1, "")]
+    {
         crate::live::forget_starts(&image);
         image.file("/etc/bash.env", 0o644, text);
         let mut container = Container::new(&image, "mc-0", &run_words(&[]));
@@ -159,4 +236,57 @@ fn start_of_the_shell_is_retried_when_no_process_more_is_allowed() {
     let ended = image::run(&[container]).remove(0);
     assert!(ended.code != 0 && ended.stdout.is_empty(), "{ended:?}");
     assert!(ended.stderr.contains("resource temporarily unavailable; retrying for up to"), "{}", ended.stderr);
+}
+
+/// A pod of a user of its own, whose shell was killed during the job, and who may start no process more.
+fn pod_without_processes(uid: u32, network: &Network) -> (Image, Running) {
+    let spec = "[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', 'until [ -e /tmp/go ]; do sleep 0.1; done']\n\
+                [runner.snippets]\npre = 'echo pre ran'\npost = 'echo post ran'\n";
+    let image = crate::live::pod_image(spec, 1);
+    ["/mnt/flux", "/mnt/flux/config"].iter().for_each(|folder| image.mode(folder, 0o777));
+    std::os::unix::fs::chown(image.at("/etc/flux-agent/curve/curve.cert"), Some(uid), Some(uid)).unwrap();
+    let mut container = Container::new(&image, "mc-0", &run_words(&[]));
+    container.ids = (uid, uid);
+    let pod = Running::pod(&container, network);
+    pod.says("pre ran\n");
+    let shell = eventually("the job runs", || {
+        let words = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let children = pod.children();
+        let shell = children.iter().find(|pid| words(pid).contains("snippet-state")).copied();
+        shell.filter(|_| children.len() == 2)
+    });
+    allow_processes(uid, &pod, 1);
+    send(shell, 9);
+    eventually("the shell has ended", || (pod.children().len() == 1).then_some(()));
+    std::fs::write(gate(&image, "go"), "").unwrap();
+    pod.says("resource temporarily unavailable; retrying for up to");
+    (image, pod)
+}
+
+/// As the user of the pod: root may not change the limits of others everywhere.
+fn allow_processes(uid: u32, pod: &Running, count: u32) {
+    let ids = [format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()];
+    let words = ["prlimit".into(), format!("--pid={}", pod.pid), format!("--nproc={count}:")];
+    assert!(Command::new("setpriv").args(ids).args(words).status().unwrap().success());
+}
+
+#[test]
+fn start_of_the_shell_of_post_is_retried_when_no_process_more_is_allowed() {
+    let network = Network::new();
+    let (_image, pod) = pod_without_processes(4323, &network);
+    allow_processes(4323, &pod, 1000);
+    let ended = pod.end();
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "pre ran\npost ran\n"), "{}", ended.stderr);
+}
+
+#[test]
+fn stop_while_the_shell_of_post_cannot_start_leaves_the_jobs_result() {
+    let network = Network::new();
+    let (image, pod) = pod_without_processes(4324, &network);
+    pod.signal(15);
+    let ended = pod.end();
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "pre ran\n"), "{}", ended.stderr);
+    let told = termination_of(&image);
+    assert_eq!(told.program_code, Some(0), "{told:?}");
+    assert!(told.message.contains("the pod was stopped: the snippet post does not run"), "{told:?}");
 }

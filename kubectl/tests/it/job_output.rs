@@ -111,7 +111,9 @@ fn the_job_s_output_and_code_are_those_of_run() {
             let pods = fixture.pods(&name, 1).await;
             fixture.run_pod(&pods[&0]).await;
             fixture.when_condition(&name, "Ready", "True").await;
-            fixture.end_pod(&pods[&0], code, "Error", "").await;
+            // A code of 255 without the agent's report is a node's restart, not the program's end.
+            let report = serde_json::json!({ "version": 1, "by": "program", "code": code }).to_string();
+            fixture.end_pod(&pods[&0], code, "Error", &report).await;
             let said = Said::when_over(run).await;
             assert_eq!(
                 (said.code, said.out.as_str()),

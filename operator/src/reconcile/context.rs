@@ -103,12 +103,22 @@ pub struct Context {
     terminating: Mutex<HashMap<String, Instant>>,
 }
 
+/// How the last reconcile of a MiniCluster ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Last {
+    Well,
+    Failed,
+    FailedSlowly,
+}
+
 /// The failures in a row of one MiniCluster.
 #[derive(Debug, Default)]
 struct Failures {
     count: u32,
     /// When the first of them was noted.
     since: Option<Instant>,
+    /// Whether the last of them was slow, or the reconcile that runs is.
+    is_slow: bool,
     /// Changes by the operator since the MiniCluster was last as it should be.
     changes: u32,
 }
@@ -308,9 +318,23 @@ impl Context {
             || error.asked_to_wait() >= LASTING_TIME
     }
 
-    /// Whether the last reconcile of this MiniCluster has failed.
-    pub fn has_failed(&self, key: &Key) -> bool {
-        self.failures().get(key).is_some_and(|failures| failures.count > 0)
+    /// How the last reconcile of this MiniCluster ended.
+    pub fn last(&self, key: &Key) -> Last {
+        match self.failures().get(key) {
+            Some(failures) if failures.count > 0 && failures.is_slow => Last::FailedSlowly,
+            Some(failures) if failures.count > 0 => Last::Failed,
+            _ => Last::Well,
+        }
+    }
+
+    /// Notes whether a reconcile of this MiniCluster is slow.
+    pub fn note_slowness(&self, key: &Key, is_slow: bool) {
+        let mut all = self.failures();
+        if is_slow {
+            all.entry(key.clone()).or_default().is_slow = true;
+        } else if let Some(failures) = all.get_mut(key) {
+            failures.is_slow = false;
+        }
     }
 
     /// Notes that a namespace is being deleted.

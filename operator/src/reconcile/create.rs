@@ -14,7 +14,7 @@ use crate::observe::{Key, Observed};
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 use crate::reconcile::decide::next_action::{self, Differences, NextAction, ServicesPod};
-use crate::reconcile::obstacle::{Obstacle, POD_TEMPLATE_REFUSED};
+use crate::reconcile::obstacle::{Obstacle, POD_TEMPLATE_REFUSED, WAITING_FOR_PODS};
 use crate::reconcile::random;
 use crate::reconcile::render::overlaid::Cover;
 use crate::reconcile::render::services::Member;
@@ -22,6 +22,8 @@ use crate::reconcile::render::{self, Facts, refusal};
 use crate::reconcile::target::Target;
 
 mod gang;
+
+pub(super) use gang::delete_all as delete_gangs;
 
 /// Result of [`create_or_update`].
 pub(super) enum Done {
@@ -53,7 +55,7 @@ pub(super) async fn create_or_update(
             Err(ApplyError::from(Obstacle { reason: "WaitingForPrevious", message }).into())
         }
         NextAction::WaitForPods { message, is_passing } => {
-            let reason = if is_passing { "WaitingForPrevious" } else { "WaitingForPods" };
+            let reason = if is_passing { "WaitingForPrevious" } else { WAITING_FOR_PODS };
             let message = format!("waits for earlier pods of this name: {message}");
             Err(ApplyError::from(Obstacle { reason, message }).into())
         }

@@ -3,6 +3,8 @@
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
 use k8s_openapi::jiff::{Timestamp, Unit};
 
+use crate::reconcile::obstacle::WAITING_FOR_PODS;
+
 /// The condition that pods and volumes have been deleted (`cleanupPods`).
 pub const CLEANED_UP: &str = "CleanedUp";
 /// The condition about mounting the view's image.
@@ -20,6 +22,11 @@ pub fn is_finished(status: &MiniClusterStatus) -> bool {
 /// Whether pods and volumes have been deleted after the end.
 pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
     has(status, CLEANED_UP, "True").is_some()
+}
+
+/// Whether the operator has noticed that the Job was deleted while its program had not ended.
+pub fn waits_for_pods(status: &MiniClusterStatus) -> bool {
+    status.reason.as_deref() == Some(WAITING_FOR_PODS)
 }
 
 /// Whether a pod could not mount the view's image: the Job is created again with a copy of the view, from then on.

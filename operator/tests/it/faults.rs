@@ -131,12 +131,12 @@ fn many_broken_and_slow_ones_delay_no_other_and_are_tried_ever_less() {
         fixture.create("good", json!({ "size": 2 })).await.unwrap();
         is_whole(&fixture, "good").await;
         assert!(begin.elapsed() < Duration::from_secs(15), "it took {:?}", begin.elapsed());
-        // 0.25 s, 0.5 s, 1 s, … and so at most 7 attempts in 20 s; fewer, since the slow ones hold the slots for retries.
+        // 0.25 s, 0.5 s, 1 s, … and so at most 7 attempts in 20 s.
         while begin.elapsed() < Duration::from_secs(12) {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         let fast = attempts.lock().unwrap()["bad-fast-agent"];
-        assert!((1..=7).contains(&fast), "{fast} attempts");
+        assert!((3..=7).contains(&fast), "{fast} attempts");
         operator.stop().await;
     });
 }

@@ -14,6 +14,7 @@ use flux_operator::reconcile::render::gang::GangApi;
 use flux_operator::yaml;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -179,7 +180,8 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
             follows_the_size_and_the_job(&fixture, api, name, [Some(1), Some(2)]).await;
         }
         leaves_a_gang_alone_that_the_job_only_names(&fixture, "auto").await;
-        operator.stop().await;
+        next_operator_deletes_the_gang_of_a_job_it_has_never_seen(&fixture, operator, &calls).await;
+        next_operator_fails_a_job_deleted_unseen_and_deletes_its_gang(&fixture, &calls).await;
         // Who installs it without gangs later takes the permissions away, and clusters go on.
         let plain = fixture.operator().await;
         fixture.patch::<MiniCluster>("plugins", json!({ "spec": { "size": 1 } })).await.unwrap();
@@ -196,6 +198,48 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         };
         assert_eq!(unused.iter().find(others), None, "permissions that nothing uses");
     });
+}
+
+async fn next_operator_deletes_the_gang_of_a_job_it_has_never_seen(fixture: &Fixture, first: Operator, calls: &Calls) {
+    let made = gang(fixture, GangApi::Volcano, "volcano").await.name_any();
+    let mut pods = fixture.pods("volcano", 2).await;
+    fixture.run_pod(&pods[&0]).await;
+    fixture.when("volcano", "told of its Job", |status| status["jobUid"].is_string()).await;
+    let pod = pods.remove(&1).unwrap();
+    let hold = async |finalizers: Value| {
+        fixture.patch::<Pod>(&pod.name_any(), json!({ "metadata": { "finalizers": finalizers } })).await.unwrap();
+    };
+    hold(json!(["example.com/held"])).await;
+    fixture.api::<Job>().delete("volcano", &DeleteParams::background()).await.unwrap();
+    fixture.when("volcano", "waits for its pods", |status| status["reason"] == "WaitingForPods").await;
+    first.stop().await;
+    hold(json!([])).await;
+    let next = operator(fixture, calls).await;
+    has_another_gang(fixture, GangApi::Volcano, "volcano", &made).await;
+    next.stop().await;
+}
+
+/// Nobody knows how its program ended, so it does not run again, and its gang has no pods any more.
+async fn next_operator_fails_a_job_deleted_unseen_and_deletes_its_gang(fixture: &Fixture, calls: &Calls) {
+    let first = operator(fixture, calls).await;
+    gang(fixture, GangApi::Volcano, "auto").await;
+    let pods = fixture.pods("auto", 1).await;
+    fixture.run_pod(&pods[&0]).await;
+    fixture.when("auto", "told of its Job", |status| status["jobUid"].is_string()).await;
+    first.stop().await;
+    fixture.api::<Job>().delete("auto", &DeleteParams::background()).await.unwrap();
+    until("its pods are gone", async || {
+        fixture.reap("auto").await;
+        let of = ListParams::default().labels("batch.kubernetes.io/job-name=auto");
+        fixture.api::<Pod>().list(&of).await.unwrap().items.is_empty().then_some(())
+    })
+    .await;
+    let next = operator(fixture, calls).await;
+    let status = fixture.when_condition("auto", "Failed", "True").await["status"].clone();
+    assert_eq!(status["reason"], "JobDeleted", "{status:#}");
+    until("its gang is deleted", async || gangs_of(fixture, GangApi::Volcano, "auto").await.is_empty().then_some(()))
+        .await;
+    next.stop().await;
 }
 
 /// Who may change a Job, and no gang, has the operator change nobody else's by what the Job says.
@@ -250,14 +294,18 @@ async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &st
     has_another_gang(fixture, api, name, &made).await;
 }
 
+/// The names of a MiniCluster's gangs that are not being deleted.
+async fn gangs_of(fixture: &Fixture, api: GangApi, name: &str) -> Vec<String> {
+    let of = ListParams::default().labels(&format!("flux-framework.org/minicluster={name}"));
+    let all = gangs(fixture, api).list(&of).await.unwrap().items;
+    all.iter().filter(|it| it.metadata.deletion_timestamp.is_none()).map(ResourceExt::name_any).collect()
+}
+
 /// Another Job has another gang, and the one before is gone.
 async fn has_another_gang(fixture: &Fixture, api: GangApi, name: &str, before: &str) {
-    let of = ListParams::default().labels(&format!("flux-framework.org/minicluster={name}"));
     until("another Job has another gang", async || {
         fixture.reap(name).await;
-        let all = gangs(fixture, api).list(&of).await.unwrap().items;
-        let names: Vec<String> =
-            all.iter().filter(|it| it.metadata.deletion_timestamp.is_none()).map(ResourceExt::name_any).collect();
+        let names = gangs_of(fixture, api, name).await;
         (names.len() == 1 && names[0] != before).then_some(())
     })
     .await;

@@ -19,7 +19,7 @@ class Archive(BaseModel):
         populate_by_name=True,
         use_attribute_docstrings=True,
     )
-    path: str
+    path: str | None = None
     """
     A file on a volume that outlives the pods. Restored at the start if it exists. Saved at the end and on a stop:
     written to a file beside it, which replaces it once complete. The suffix selects the format: .tar, .tgz, .tar.gz,
@@ -953,9 +953,11 @@ class Logging(BaseModel):
     """
     Only the job's own output (errors and warnings still show).
     """
-    strict: bool | None = True
+    strict: bool | None = None
     """
-    A snippet that fails ends the pod with its exit code. false: the failure is reported and ignored.
+    A command that fails in a snippet before the program ends the pod with its exit code (errexit and pipefail).
+    false: the failure is reported and ignored. true, written out: `post` is strict as well, and its failure on the
+    lead turns a job's 0 into its exit code. Default: true, unless the installation sets another (`snippets.strict`).
     """
     timed: bool | None = None
     """
@@ -1766,6 +1768,10 @@ class MiniClusterStatus(BaseModel):
     job_uid: Annotated[str | None, Field(alias="jobUid")] = None
     """
     Uid of the current Job.
+    """
+    jobid: str | None = None
+    """
+    Unused; accepted because clients of the Go operator send it.
     """
     lost_pods: Annotated[list[LostPod] | None, Field(alias="lostPods")] = None
     """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import models
+from .steps import Step, picture, steps_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,13 @@ class Result:
     """How often the whole MiniCluster was restarted."""
     timeline: models.Timeline | None = field(default=None, repr=False)
     """When each step of the last start was reached."""
+    steps: tuple[Step, ...] = field(default=(), repr=False)
+    """The steps from the creation to the job's end, with their durations. A notebook shows them as bars."""
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how the job ended, and where the time went."""
+        ending = f"{self.name}: exit code {self.exit_code}, {self.reason}"
+        return f"<p>{html.escape(ending)}</p>\n{picture(self.steps)}"
 
     @property
     def ok(self) -> bool:
@@ -48,6 +57,7 @@ class Result:
             signal=status.get("signal"),
             restarts=status.get("restartCount") or 0,
             timeline=models.Timeline.model_validate(timeline) if timeline else None,
+            steps=steps_of(cluster),
         )
 
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{ApplyError, Writer, api_error_of, check_owner_of, delete_params, post_params, unless_gone};
 use crate::api::pages::all_metadata;
 use crate::labels;
-use crate::observe::controller_uid;
+use crate::observe::{Key, controller_uid};
 use crate::reconcile::render::gang::{GangApi, GangObject, GangRef, Resize};
 
 impl Writer {
@@ -80,21 +80,21 @@ impl Writer {
         unless_gone(deleted).map_err(|error| api_error_of(at.api.kind(), "delete", &at.name, error))
     }
 
-    /// Deletes the gangs of the MiniCluster's earlier Jobs, found by a list: this operator may not have seen those Jobs.
-    pub async fn delete_other_gangs(
+    /// Deletes the MiniCluster's gangs but `kept`, found by a list: this operator may not have seen their Jobs.
+    pub async fn delete_gangs_but(
         &self,
-        namespace: &str,
-        kept: &GangRef,
-        cluster: &str,
+        cluster: &Key,
         owner: &str,
+        api: GangApi,
+        kept: Option<&str>,
     ) -> Result<(), ApplyError> {
-        let api = kept.api;
-        let found = all_metadata(&self.gangs(namespace, api), &format!("{}={cluster}", labels::CLUSTER)).await;
-        let found = found.map_err(|error| api_error_of(api.kind(), "list", &kept.name, error))?;
+        let Key { namespace, name } = cluster;
+        let found = all_metadata(&self.gangs(namespace, api), &format!("{}={name}", labels::CLUSTER)).await;
+        let found = found.map_err(|error| api_error_of(api.kind(), "list", name, error))?;
         let goes = |it: &ObjectMeta| controller_uid(it) == Some(owner) && it.deletion_timestamp.is_none();
         for there in found.into_iter().filter(goes) {
             let (Some(name), Some(uid)) = (there.name, there.uid) else { continue };
-            if name != kept.name {
+            if Some(name.as_str()) != kept {
                 self.delete_found(namespace, &GangRef { api, name }, uid).await?;
             }
         }

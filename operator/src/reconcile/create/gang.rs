@@ -12,7 +12,7 @@ use crate::reconcile::context::Context;
 use crate::reconcile::decide::gang_turn;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::obstacle::{Obstacle, WAITING_FOR_GANG};
-use crate::reconcile::render::gang::{GangOf, GangRef, Served, api_for, count, recounted};
+use crate::reconcile::render::gang::{GangApi, GangOf, GangRef, Served, api_for, count, recounted};
 use crate::reconcile::render::{Facts, Objects};
 use crate::reconcile::target::Target;
 
@@ -86,8 +86,22 @@ pub(super) async fn before(objects: &Objects, target: &Target, observed: &Observ
     if target.status.maximum_size.is_none() && observed.last_job.is_none() {
         return;
     }
-    let (key, owner) = (&target.key, &target.uid);
-    let deleted = context.writer.delete_other_gangs(&key.namespace, &object.at, &key.name, owner).await;
+    delete_but(object.at.api, Some(&object.at.name), target, context).await;
+}
+
+/// Deletes the gangs of a MiniCluster that has ended without a Job. A failure does not keep it from ending: they go with
+/// the MiniCluster.
+pub(in crate::reconcile) async fn delete_all(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Context) {
+    let Some(cluster) = cluster.filter(|_| context.options.gang) else { return };
+    match served(cluster, context).await.map(|served| api_for(cluster, served)) {
+        Ok(Some(api)) => delete_but(api, None, target, context).await,
+        Ok(None) => {}
+        Err(error) => crate::health::log::warn("failed to find the API of gangs", &error),
+    }
+}
+
+async fn delete_but(api: GangApi, kept: Option<&str>, target: &Target, context: &Context) {
+    let deleted = context.writer.delete_gangs_but(&target.key, &target.uid, api, kept).await;
     if let Err(error) = deleted {
         crate::health::log::warn("failed to delete the gangs of earlier Jobs", &error);
     }

@@ -184,15 +184,8 @@ fn decide_without_job(observation: &Observation) -> Decision {
     if observation.status.restarts.iter().any(|restart| restart.job_uid.as_ref() == Some(&uid)) {
         return Decision::Continue;
     }
-    if observation.pods.iter().any(|pod| !pod.ended) {
-        return Decision::Wait;
-    }
     let last = last.filter(|last| last.uid == uid);
     let leads = leads(observation);
-    let was_seen = observation.last_job.is_some_and(|last| last.uid == uid);
-    if !was_seen && leads.is_empty() {
-        return Decision::Ended { reason: JOB_DELETED.into(), message: DELETED_UNSEEN.into() };
-    }
     if last.is_some_and(JobSeen::has_succeeded) || leads.iter().any(|(_, end)| *end == Some(End::Succeeded)) {
         let message = "the job ended with exit code 0; the Job was deleted later".to_owned();
         return Decision::Ended { reason: "Completed".into(), message };
@@ -202,6 +195,13 @@ fn decide_without_job(observation: &Observation) -> Decision {
     let failed = leads.iter().find(|(_, end)| end.is_some_and(is_final));
     if let Some((lead, _)) = failed {
         return Decision::Ended { reason: "JobFailed".into(), message: ended_by_itself(lead) };
+    }
+    if observation.pods.iter().any(|pod| !pod.ended) {
+        return Decision::Wait;
+    }
+    let was_seen = observation.last_job.is_some_and(|last| last.uid == uid);
+    if !was_seen && leads.is_empty() && !previous_status::waits_for_pods(observation.status) {
+        return Decision::Ended { reason: JOB_DELETED.into(), message: DELETED_UNSEEN.into() };
     }
     if let Some(failed) = last.and_then(|last| last.failing.as_ref()).filter(|failed| failed.reason != BY_POLICY) {
         return Decision::Ended { reason: failed.reason.clone(), message: failed.message.clone() };

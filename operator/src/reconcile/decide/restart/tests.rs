@@ -14,6 +14,7 @@ use crate::labels;
 use crate::observe::job::Verdict;
 use crate::observe::pod::{Exit, FailedInit, Trouble};
 use crate::observe::{Index, Key, Kind};
+use crate::reconcile::obstacle::WAITING_FOR_PODS;
 
 mod ends;
 mod histories;

@@ -179,22 +179,32 @@ fn end_of_a_lead_that_another_container_keeps_is_the_end() {
 #[test]
 fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
     let status = MiniClusterStatus { job_uid: Some("job".into()), ..MiniClusterStatus::default() };
-    let decided = |last: Option<&JobSeen>, gone: Vec<&PodSeen>| {
+    let noticed = MiniClusterStatus { reason: Some(WAITING_FOR_PODS.into()), ..status.clone() };
+    let decided_of = |status, last: Option<&JobSeen>, pods: Vec<&PodSeen>, gone: Vec<&PodSeen>| {
         decide(&Observation {
-            status: &status,
+            status,
             backoff_limit: 3,
             max_restarts: 0,
             on_failure: false,
             job: None,
             last_job: last,
-            pods: Vec::new(),
+            pods,
             gone,
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
         })
     };
+    let decided = |last, gone| decided_of(&status, last, Vec::new(), gone);
     let unseen = decided(None, Vec::new());
     assert!(matches!(&unseen, Decision::Ended { reason, .. } if reason == JOB_DELETED), "{unseen:?}");
     let lead = pod(0);
     assert!(matches!(decided(None, vec![&lead]), Decision::Restart { .. }), "its lead was seen running");
     assert!(matches!(decided(Some(&job()), vec![&lead]), Decision::Restart { .. }));
+    let noticed = |pods: Vec<&PodSeen>| decided_of(&noticed, None, pods, Vec::new());
+    let restart = noticed(Vec::new());
+    assert!(matches!(restart, Decision::Restart { .. }), "an operator saw it deleted while it ran: {restart:?}");
+    // A success is one also while a follower of the deleted Job still runs: it would be forgotten with the lead's pod.
+    let (succeeded, follower) = (PodSeen { succeeded: true, ..ended(0, by(Ender::Program, 0)) }, pod(1));
+    let complete = noticed(vec![&succeeded, &follower]);
+    assert!(matches!(&complete, Decision::Ended { reason, .. } if reason == "Completed"), "{complete:?}");
+    assert_eq!(noticed(vec![&follower]), Decision::Wait);
 }

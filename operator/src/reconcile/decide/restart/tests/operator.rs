@@ -86,7 +86,8 @@ impl World {
                     return;
                 }
                 if may() {
-                    self.write(with_counted_restart(&known, &job_uid, &reason, &message, limit, now));
+                    let after = with_counted_restart(&known, &job_uid, &reason, &message, limit, now);
+                    self.write(MiniClusterStatus { reason: Some(reason), ..after });
                 }
                 if may() && is_there {
                     self.delete_job_of(&job_uid);
@@ -110,7 +111,10 @@ impl World {
                     self.finish(&reason);
                 }
             }
-            Decision::Wait => {}
+            Decision::Wait => {
+                let status = MiniClusterStatus { reason: Some(WAITING_FOR_PODS.into()), ..known };
+                self.write(status);
+            }
             Decision::Continue => self.make_and_tell(known, now, may),
         }
     }
