@@ -81,6 +81,20 @@ enum Command {
         #[command(flatten)]
         log: LogArgs,
     },
+    /// Make one folder of the view's packages and this image's own /opt/software, which other containers see there
+    Software {
+        /// Where all containers see the view's packages
+        #[arg(long, value_name = "DIR")]
+        packages: PathBuf,
+        /// The folder to make
+        #[arg(long, value_name = "DIR")]
+        to: PathBuf,
+        /// Look for this image's own below this folder
+        #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+        root: PathBuf,
+        #[command(flatten)]
+        log: LogArgs,
+    },
     /// Run as the entrypoint of the container that runs Flux
     Run {
         /// Run as the entrypoint of this sidecar instead (same as `sidecar NAME`)
@@ -220,6 +234,11 @@ impl Cli {
                 log.apply();
                 finish(bring_view(view::Options { root, mount: to, software }, link).map(|()| 0))
             }
+            Command::Software { packages, to, root, log } => {
+                log.apply();
+                let merge = || view::software(&view::SoftwareOptions { root, packages, to });
+                finish(end_when_told().and_then(|()| merge()).map(|()| 0))
+            }
             Command::Run { container, options } => {
                 run::run(&options, &container.map_or(ContainerRole::Runner, ContainerRole::Sidecar))
             }
@@ -268,6 +287,7 @@ impl Cli {
                 | Command::Sidecar { .. }
                 | Command::Install { .. }
                 | Command::View { .. }
+                | Command::Software { .. }
                 | Command::Time { .. }
                 | Command::Batch(_)
                 | Command::Program(_)

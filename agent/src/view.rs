@@ -15,6 +15,7 @@ mod fold;
 mod layout;
 mod link;
 mod progress;
+mod software;
 mod tree;
 
 use std::fs;
@@ -29,10 +30,8 @@ use find::find_view;
 pub use layout::lay_out;
 pub use link::link;
 use progress::Progress;
+pub use software::{SoftwareOptions, software};
 use tree::{Tree, TreeError};
-
-/// Below this memory limit, page cache is given back while copying.
-const SCARCE: u64 = 256 << 20;
 
 /// Source and targets of the copy. The sources are looked for below `root`.
 #[derive(Debug)]
@@ -57,7 +56,7 @@ pub fn view(options: &Options) -> Result<(), Failure> {
     }
     // From here on nothing is whole until the marker says so.
     tree::remove(&marker)?;
-    let spare_memory = memory_limit(&options.root).is_some_and(|limit| limit < SCARCE);
+    let spare_memory = copy::is_memory_scarce(&options.root);
     make_parents(&options.mount)?;
     // Also if there is no software: other containers mount this folder.
     make_parents(&options.software)?;
@@ -136,13 +135,6 @@ fn mark(view: &Tree, software: Option<&Tree>) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let software = software.map_or(0, Tree::digest);
     format!("view {:016x}\nsoftware {software:016x}\nboot {}\n", view.digest(), boot.trim())
-}
-
-/// The memory limit of this container, if there is one.
-fn memory_limit(root: &Path) -> Option<u64> {
-    ["sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"]
-        .iter()
-        .find_map(|path| fs::read_to_string(root.join(path)).ok()?.trim().parse().ok())
 }
 
 #[cfg(test)]

@@ -8,12 +8,11 @@ import os
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
+from waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPERATOR = REPOSITORY / os.environ.get("CARGO_TARGET_DIR", "target") / "debug/flux-operator"
@@ -26,17 +25,6 @@ RIGHTS = {
     "pods/exec": "get,create",
     "events": "list",
 }
-T = TypeVar("T")
-
-
-def until(condition: Callable[[], T | None], seconds: float = 90.0) -> T:
-    """What the condition returns once it is true."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.05)
-    raise AssertionError("the condition was not met in time")
 
 
 class Plane:

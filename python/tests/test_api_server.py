@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_server import RIGHTS, Operator, Plane, Wire, until
+from api_server import RIGHTS, Operator, Plane, Wire
+from waiting import until
 
 from flux_minicluster import (
     Invalid,

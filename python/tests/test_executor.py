@@ -5,8 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import sys
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 from fake_api import FakeApi
 from instances import Instance
+from waiting import until
 
 from flux_minicluster import FluxExecutor, Lost, MiniCluster, MiniClusterError, TaskFailed, TaskResult
 
@@ -31,15 +32,6 @@ def executor(cluster: MiniCluster) -> Iterator[FluxExecutor]:
 
 def execs(api: FakeApi) -> int:
     return sum("/exec" in path for _, path in api.requests)
-
-
-def until(condition: Any, seconds: float = 20.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.01)
-    raise AssertionError("the condition was not met in time")
 
 
 def test_command_gives_code_output_and_id(executor: FluxExecutor) -> None:
@@ -124,11 +116,15 @@ def test_lost_connection_neither_ends_nor_repeats_a_job(
     executor: FluxExecutor, api: FakeApi, instance: Instance, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
+
+    def has_submitted(count: int) -> bool:
+        return bool(api.sockets) and instance.jobs() >= count
+
     futures = [
         executor.submit(["sh", "-c", f"sleep 0.4; echo {number} >>{log}; exit {number}"]) for number in range(20)
     ]
     for count in (5, 10, 20):
-        until(lambda count=count: api.sockets and instance.jobs() >= count)
+        until(partial(has_submitted, count))
         api.break_sockets()
     assert [future.result(60).exit_code for future in futures] == list(range(20))
     assert sorted(map(int, log.read_text().split())) == list(range(20)), "each has run once"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from api_server import until
 from nbclient import NotebookClient
+from waiting import until
 
 from flux_minicluster import MiniCluster, NotFound
 

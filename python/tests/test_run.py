@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from fake_api import FakeApi, Object
+from waiting import until
 
 from flux_minicluster import (
     Invalid,
@@ -41,15 +42,6 @@ def in_thread(work: Any) -> threading.Thread:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
-
-
-def until(condition: Any, seconds: float = 20.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.01)
-    raise AssertionError("the condition was not met in time")
 
 
 def names(api: FakeApi) -> list[str]:

@@ -6,6 +6,8 @@ pub const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
 /// Why a user may not set it.
 pub const COMPLETION_INDEX_IS_SET: &str =
     "is set by Kubernetes: the agent knows by it whether its pod leads, and leads run the program";
+/// The init container that makes `/opt/software`.
+pub const SOFTWARE_CONTAINER: &str = "flux-software";
 /// Labels of every object that the operator creates; they override a user's.
 pub const OWN_LABELS: [&str; 3] =
     ["app.kubernetes.io/managed-by", "app.kubernetes.io/name", "flux-framework.org/minicluster"];

@@ -49,10 +49,16 @@ pub const FALLBACK_HOME: &str = "/home/flux-operator";
 pub const MOUNT_STAGING: &str = "/mnt/flux-view";
 /// The folder in that volume that the other containers see at the mount path.
 pub const MOUNT_FOLDER: &str = "flux";
-/// Where the `view` init container finds the volume that becomes `/opt/software`.
+/// Where init containers find the volume with what becomes `/opt/software`.
 pub const SOFTWARE_STAGING: &str = "/mnt/flux-software";
 /// The folder in that volume that the other containers see at `/opt/software`.
 pub const SOFTWARE_FOLDER: &str = "software";
+/// The folder in that volume with the copied view's packages.
+pub const PACKAGES_FOLDER: &str = "packages";
+/// Where all containers see that folder: the links in `/opt/software` lead there.
+pub const COPIED_PACKAGES: &str = "/mnt/flux-software/packages";
+/// Where all containers see the packages of a mounted view's image.
+pub const MOUNTED_PACKAGES: &str = "/mnt/flux-image/opt/software";
 /// Where the operator mounts `flux.mungeSecret`.
 pub const MUNGE_DIR: &str = "/etc/munge";
 /// Where the whole view image is mounted if the node can mount images as volumes.

@@ -143,14 +143,15 @@ fn view(view: &ViewContainer) -> String {
     let image = view.image.as_deref().unwrap_or("the operator's default image");
     let mounted = format!("{image} is mounted at {VIEW_IMAGE_MOUNT} and linked below {mount_path}/view");
     let copied = format!("the init container {name} copies it from {image} to {mount_path}/view and {SOFTWARE_DIR}");
-    match view.source {
-        _ if !view.enabled => "none: the image's own Flux".into(),
+    let from = match view.source {
+        _ if !view.enabled => return "none: the image's own Flux".into(),
         Some(ViewSource::Copy) => copied,
         Some(ViewSource::ImageVolume) => format!("{mounted}, nothing is copied; if it cannot be mounted, {copied}"),
         None | Some(ViewSource::Auto) => {
             format!("if all nodes support it, {mounted}, and nothing is copied; else {copied} (flux.container.source)")
         }
-    }
+    };
+    format!("{from}. What the image itself has in {SOFTWARE_DIR} is copied beside its packages")
 }
 
 fn problem(text: String) -> Problems {

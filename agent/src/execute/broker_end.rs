@@ -10,6 +10,8 @@ pub struct BrokerEnd {
     pub came_up: bool,
     /// The program's own code, if there is one and it is known.
     pub program: Option<u8>,
+    /// The program had ended before the broker did: its code is no consequence of the broker's end.
+    pub is_programs_own: bool,
 }
 
 impl BrokerEnd {
@@ -28,8 +30,9 @@ impl BrokerEnd {
     /// The job's own end, whatever became of the instance after it.
     pub fn of_the_job(self) -> End {
         match (self.end, self.program) {
-            (End::Exited(0), _) | (_, None | Some(1..)) => self.end,
             (_, Some(0)) => End::Exited(0),
+            (End::Signaled(_), Some(code)) if self.is_programs_own => End::Exited(code),
+            _ => self.end,
         }
     }
 }
@@ -40,7 +43,7 @@ mod tests {
 
     #[test]
     fn a_broker_that_ended_badly_has_no_dump_to_trust_and_the_job_keeps_its_own_end() {
-        let end = |end, came_up, program| BrokerEnd { end, came_up, program };
+        let end = |end, came_up, program| BrokerEnd { end, came_up, program, is_programs_own: false };
         use End::{Exited, Signaled};
         for (told, is_trusted, job) in [
             (end(Exited(0), true, Some(0)), true, Exited(0)),
@@ -55,5 +58,8 @@ mod tests {
         ] {
             assert_eq!((told.trouble().is_none(), told.of_the_job()), (is_trusted, job), "{told:?}");
         }
+        let killed_later = BrokerEnd { is_programs_own: true, ..end(Signaled(9), true, Some(3)) };
+        assert!(killed_later.trouble().is_some());
+        assert_eq!(killed_later.of_the_job(), Exited(3));
     }
 }

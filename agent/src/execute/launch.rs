@@ -1,6 +1,7 @@
 //! The program of a plan, through all its starts, and what its end means for the container.
 
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use flux_shared::exit::{NOT_FOUND, of_signal};
 
@@ -15,6 +16,8 @@ use crate::supervise::End;
 use crate::supervise::program::{Found, find};
 use crate::system::glibc::Libc;
 
+/// A program that ended so long before its broker did not end because of that.
+const BEFORE_BROKER: Duration = Duration::from_secs(1);
 /// The end of a broker whose initial program was ended by SIGHUP.
 const HUNG_UP: End = End::Exited(128 + libc::SIGHUP as u8);
 
@@ -41,7 +44,10 @@ impl Executor<'_> {
         let is_hung_up = launch.at_end == AtEnd::ExitUnlessStopped && ended.end == HUNG_UP;
         // The container has a terminal, where Flux runs a shell. `flux shutdown` ends it by SIGHUP.
         let own_end = if is_hung_up { End::Exited(0) } else { ended.end };
-        let broker = BrokerEnd { end: own_end, came_up, program: noted.and_then(|noted| noted.code) };
+        let since_note = noted.and_then(|noted| SystemTime::now().duration_since(noted.at).ok());
+        let is_programs_own = since_note.is_some_and(|since| since >= ended.at.elapsed() + BEFORE_BROKER);
+        let program = noted.and_then(|noted| noted.code);
+        let broker = BrokerEnd { end: own_end, came_up, program, is_programs_own };
         self.ending.node_failure = noted.is_some_and(|noted| noted.node_failure);
         self.broker_end = Some(broker);
         let end = broker.of_the_job();
@@ -58,7 +64,8 @@ impl Executor<'_> {
         }
         if end != own_end {
             let code = ended.end.code();
-            tracing::info!(stage = "broker", "the job succeeded; the broker then ended with code {code}");
+            let job = end.code();
+            tracing::info!(stage = "broker", "the job ended with code {job}; the broker then ended with code {code}");
         }
         match (end, ended.stopped) {
             (End::Exited(0), Some(stop)) if launch.at_end == AtEnd::ExitUnlessStopped => of_signal(stop.signal),

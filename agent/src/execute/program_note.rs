@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::time::SystemTime;
 
 const STARTED: &str = "started\n";
 const ENDED: &str = "ended ";
@@ -30,15 +31,19 @@ pub struct Noted {
     /// The exit code; none: the program has not ended.
     pub code: Option<u8>,
     pub node_failure: bool,
+    /// When the note was written.
+    pub at: SystemTime,
 }
 
 /// Reads the note; none if the program never started.
 pub fn noted(path: &Path) -> Option<Noted> {
     // The job's user may write to it: no more is read than it should hold.
     let mut text = String::new();
-    File::open(path).and_then(|file| file.take(256).read_to_string(&mut text)).ok()?;
+    let file = File::open(path).ok()?;
+    let at = file.metadata().and_then(|data| data.modified()).ok()?;
+    file.take(256).read_to_string(&mut text).ok()?;
     let rest = text.strip_prefix(STARTED)?;
     let ended = rest.strip_prefix(ENDED).and_then(|rest| rest.split_once('\n'));
     let code = ended.and_then(|(code, _)| code.parse().ok());
-    Some(Noted { code, node_failure: ended.is_some_and(|(_, after)| after == NODE_FAILURE) })
+    Some(Noted { code, node_failure: ended.is_some_and(|(_, after)| after == NODE_FAILURE), at })
 }

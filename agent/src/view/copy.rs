@@ -22,6 +22,8 @@ use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens, ioctl_ficlone};
 use super::progress::Progress;
 use super::tree::{Entry, Kind, Tree, TreeError, reading, writing};
 
+/// Below this memory limit, page cache is given back while copying.
+const SCARCE: u64 = 256 << 20;
 /// Bytes that are read and written at once.
 const BUFFER: usize = 256 << 10;
 /// If memory is scarce: bytes after which written pages are flushed to the disk.
@@ -29,6 +31,13 @@ const PIECE: usize = 4 << 20;
 
 /// Leaves this timestamp unchanged (UTIME_OMIT).
 const KEPT: Timespec = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+
+/// Whether this container has a small memory limit.
+pub fn is_memory_scarce(root: &Path) -> bool {
+    let limits = ["sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let limit = limits.iter().find_map(|path| fs::read_to_string(root.join(path)).ok()?.trim().parse::<u64>().ok());
+    limit.is_some_and(|limit| limit < SCARCE)
+}
 
 /// Copies `tree` into the new folder `target`. `spare_memory`: what is written goes to the disk at once.
 pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress) -> Result<(), TreeError> {

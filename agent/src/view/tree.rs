@@ -112,25 +112,31 @@ pub fn writing(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
 impl Tree {
     /// Everything below `top`. Devices, pipes and sockets are left out.
     pub fn list(top: &Path) -> Result<Tree, TreeError> {
-        let mut tree = Tree { top: top.to_owned(), folders: Vec::new(), files: 0, bytes: 0 };
+        let mut tree = Tree { folders: Vec::new(), ..Tree::empty(top) };
         let mut paths = vec![PathBuf::new()];
         let mut buffers =
             Buffers { entries: vec![MaybeUninit::uninit(); 32 << 10], target: vec![MaybeUninit::uninit(); 4096] };
         while let Some(path) = paths.pop() {
             let entries = entries(top, &path, &mut buffers)?;
-            for entry in &entries {
-                match entry.kind {
-                    Kind::Directory { .. } => paths.push(path.join(&entry.name)),
-                    Kind::File { size, .. } => {
-                        tree.files += 1;
-                        tree.bytes += size;
-                    }
-                    Kind::Link { .. } => {}
-                }
-            }
+            let folders = entries.iter().filter(|entry| matches!(entry.kind, Kind::Directory { .. }));
+            paths.extend(folders.map(|entry| path.join(&entry.name)));
             tree.folders.push(Folder { path, entries });
         }
+        tree.count();
         Ok(tree)
+    }
+
+    /// A tree that holds nothing but its top.
+    pub fn empty(top: &Path) -> Tree {
+        let folders = vec![Folder { path: PathBuf::new(), entries: Vec::new() }];
+        Tree { top: top.to_owned(), folders, files: 0, bytes: 0 }
+    }
+
+    /// Counts the files and their bytes.
+    pub fn count(&mut self) {
+        let entries = || self.folders.iter().flat_map(|folder| &folder.entries);
+        let files = entries().filter(|entry| matches!(entry.kind, Kind::File { .. })).count();
+        (self.files, self.bytes) = (files, entries().map(Entry::size).sum());
     }
 
     /// A digest of the listing: names, kinds, modes, sizes, times and targets.

@@ -8,6 +8,8 @@ use flux_shared::{derive, manifest, validate};
 use crate::image::{AGENT, Container, Ended, Image, real_flux, run};
 use crate::live::termination_of;
 
+mod own_software;
+
 /// The pods of a MiniCluster, one image each, and its name.
 pub struct Pods {
     pub name: String,

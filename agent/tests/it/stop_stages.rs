@@ -3,6 +3,7 @@
 //!
 //! Everything of the user's says `ran NAME` when it starts, so what starts after the stop shows in the output.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::REPLACE;
@@ -53,10 +54,16 @@ struct Stage<'a> {
     size: u32,
     /// Whether the lead runs beside a follower.
     with_lead: bool,
+    /// Whether the follower's broker is left to its lead until the deadline.
+    waits_for_lead: bool,
     spec: &'a (dyn Fn(Stop) -> String + Sync),
     prepare: &'a (dyn Fn(&Image, Stop) + Sync),
     /// What is said when the stage is reached.
     reached: &'a str,
+    /// What else shows that it is reached.
+    is_reached: &'a (dyn Fn(&Image) -> bool + Sync),
+    /// How the test double dumps the archive.
+    dump: &'a (dyn Fn(Stop) -> &'static str + Sync),
     /// The exit code.
     code: &'a (dyn Fn(Stop) -> i32 + Sync),
     /// Whether the first signal ends it in any case, since nothing of the user's runs.
@@ -80,12 +87,14 @@ impl Stage<'_> {
         let begin = |index: usize| {
             let mut container = Container::new(&images[index], &format!("mc-{index}"), &command);
             container.environment.insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+            container.environment.insert("FLUX_STANDIN_DUMP".into(), (self.dump)(stop).into());
             Running::pod(&container, &network)
         };
         let last = images.len() - 1;
         let lead = (self.with_lead && last > 0).then(|| begin(0));
         let pod = begin(last);
         pod.says(self.reached);
+        eventually(self.reached, || (self.is_reached)(&images[last]).then_some(()));
         let said = pod.stdout();
         let stopped_at = Instant::now();
         pod.signal(15);
@@ -99,9 +108,11 @@ impl Stage<'_> {
         assert!(!ended.stdout[said.len()..].contains("ran "), "{what}: {ended:?}");
         assert_eq!(ended.code, (self.code)(stop), "{what}: {ended:?}");
         assert!(took < GRACE, "{what}: {took:?}");
-        if stop == Stop::Ignored && !self.ends_at_once {
+        if self.waits_for_lead {
+            assert!(stop == Stop::Twice || took >= Duration::from_secs(5), "{what}: {took:?}");
+        } else if stop == Stop::Ignored && !self.ends_at_once {
             assert!(took >= DEADLINE, "{what}: {took:?}");
-        } else if self.ends_at_once || !self.with_lead {
+        } else {
             assert!(took < DEADLINE, "{what}: {took:?}");
         }
         drop(lead);
@@ -111,9 +122,12 @@ impl Stage<'_> {
 const ALONE: Stage = Stage {
     size: 1,
     with_lead: false,
+    waits_for_lead: false,
     spec: &|_| String::new(),
     prepare: &|_, _| {},
     reached: "",
+    is_reached: &|_| true,
+    dump: &|_| "",
     code: &|_| 143,
     ends_at_once: false,
 };
@@ -189,8 +203,43 @@ fn stop_while_the_broker_starts_is_no_success() {
     };
     let alone: &(dyn Fn(Stop) -> String + Sync) = &|stop| spec(stop).replace("!= mc-0", "= mc-0");
     Stage { spec: alone, reached: "ran broker\n", ..ALONE }.check();
-    // A follower leaves the end of the instance to its lead as long as it may.
-    Stage { spec, reached: "ran broker\n", with_lead: true, code: &|_| REPLACED, ..FOLLOWER }.check_one(Stop::Ignored);
+    Stage { spec, reached: "ran broker\n", with_lead: true, waits_for_lead: true, ..FOLLOWER }.check();
+}
+
+/// The image's `flux`, in place of which a script takes some commands.
+fn replace_flux(image: &Image, script: &str) {
+    let flux = image.at("/mnt/flux/view/bin/flux");
+    fs::rename(&flux, flux.with_file_name("flux-itself")).unwrap();
+    let text = format!("#!/bin/sh\n{script}\nexec /mnt/flux/view/bin/flux-itself \"$@\"\n");
+    image.file("/mnt/flux/view/bin/flux", 0o755, &text);
+}
+
+#[test]
+fn stop_during_accounting_starts_nothing_after_it() {
+    let spec: &(dyn Fn(Stop) -> String + Sync) =
+        &|_| format!("users = ['ada']\n{}{}", says(""), program("echo ran program"));
+    let prepare: &(dyn Fn(&Image, Stop) + Sync) = &|image, stop| {
+        image.file(&format!("{}/ada", flux_shared::paths::USERS_DIR), 0o400, "secret");
+        image.file("/mnt/flux/view/libexec/flux/cmd/flux-account.py", 0o644, "");
+        image.file("/dev/urandom", 0o444, "any bytes for the salt of a password will do here");
+        // Its output is discarded: it says so to the pod.
+        let account = stays("account >/proc/1/fd/1", stop);
+        replace_flux(image, &format!("case $1 in account*) {account} ;; esac"));
+    };
+    let code: &(dyn Fn(Stop) -> i32 + Sync) = &|stop| if stop == Stop::Heeded { 143 } else { 137 };
+    Stage { spec, prepare, reached: "ran account\n", code, ends_at_once: true, ..ALONE }.check();
+}
+
+#[test]
+fn stop_of_a_follower_with_a_job_leaves_the_job_its_time() {
+    let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
+        // Tasks write to the lead's output: each says it to its own pod as well.
+        let trap = if stop == Stop::Heeded { "trap 'exit 3' TERM; " } else { "trap '' TERM; " };
+        let source = format!("{trap}echo ran program >/proc/1/fd/1; while :; do sleep 0.1; done");
+        let program = program(&source).replace("'launcher'", "'submit'");
+        format!("tasks = 2\n{}{program}", says(""))
+    };
+    Stage { spec, reached: "ran program\n", with_lead: true, waits_for_lead: true, ..FOLLOWER }.check();
 }
 
 #[test]
@@ -226,9 +275,37 @@ fn stop_in_a_followers_post_leaves_its_success() {
         // The lead's post would stay as well: nobody stops it here.
         format!("[runner.snippets]\npost = {source}\n{}", program("echo ran program"))
     };
-    let stage = Stage { spec, reached: "ran post\n", with_lead: true, code: &|_| 0, ..FOLLOWER };
-    stage.check_one(Stop::Heeded);
-    stage.check_one(Stop::Ignored);
+    Stage { spec, reached: "ran post\n", with_lead: true, code: &|_| 0, ..FOLLOWER }.check();
+}
+
+/// Whether the dump of the archive in /state has begun; a while ago, so that the job's end is known to be its own.
+fn is_dumping(image: &Image) -> bool {
+    let files = fs::read_dir(image.at("/state")).unwrap().flatten();
+    let is_there = files.filter_map(|file| file.metadata().ok()).any(|data| data.len() > 0);
+    if is_there {
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    is_there
+}
+
+#[test]
+fn stop_while_the_archive_is_saved_leaves_the_jobs_result() {
+    for code in [0, 7] {
+        let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| {
+            format!(
+                "archive = '/state/archive.tgz'\n{}{}",
+                says(""),
+                program(&format!("echo ran program; exit {code}"))
+            )
+        };
+        let prepare: &(dyn Fn(&Image, Stop) + Sync) = &|image, _| fs::create_dir(image.at("/state")).unwrap();
+        let dump: &(dyn Fn(Stop) -> &'static str + Sync) = &|stop| match stop {
+            Stop::Heeded => "writes=8 pause=500",
+            _ => "writes=100 pause=500",
+        };
+        let code: &(dyn Fn(Stop) -> i32 + Sync) = &|_| code;
+        Stage { spec, prepare, reached: "ran program\n", is_reached: &is_dumping, dump, code, ..ALONE }.check();
+    }
 }
 
 /// The archive is the agent's own work: it is saved after a stop, and `post` does not follow it.

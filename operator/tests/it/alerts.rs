@@ -325,7 +325,7 @@ fn what_an_admission_webhook_that_is_gone_does_is_warned_of() {
         });
         apply(&webhook.to_string());
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
-        prometheus.comes_to_warn_of(&["FluxOperatorReconcilesFail", "FluxOperatorApiErrors"]).await;
+        prometheus.comes_to_warn_of(&["FluxOperatorReconcileErrors", "FluxOperatorAPIErrors"]).await;
         fixture.kubectl(&["delete", "validatingwebhookconfiguration", &name]).unwrap();
     });
 }
@@ -371,7 +371,7 @@ fn a_queue_that_does_not_move_is_warned_of() {
             let containers = json!([{ "image": "app:1", "commands": commands }]);
             fixture.create(&format!("large-{number}"), json!({ "size": 1, "containers": containers })).await.unwrap();
         }
-        prometheus.comes_to_warn_of(&["FluxOperatorQueueWaits"]).await;
+        prometheus.comes_to_warn_of(&["FluxOperatorQueueBacklog"]).await;
         drop(operator);
     });
 }
@@ -388,7 +388,7 @@ fn what_can_go_wrong_at_the_webhook_is_warned_of() {
             json!({ "apiVersion": "flux-framework.org/v9", "kind": "MiniCluster", "metadata": { "name": "a" } });
         let (status, text) = webhook.post(1, &review(&[strange.to_string()])).await.unwrap();
         assert!(status == 200 && text.contains("Failure"), "{text}");
-        prometheus.comes_to_warn_of(&["FluxOperatorConversionsFail"]).await;
+        prometheus.comes_to_warn_of(&["FluxOperatorConversionErrors"]).await;
         // All places that one peer may have are taken by requests that do not go on, and it wants more.
         let (mut slow, mut more) = (Vec::new(), Vec::new());
         for _ in 0..32 {
@@ -400,7 +400,7 @@ fn what_can_go_wrong_at_the_webhook_is_warned_of() {
         for _ in 0..20 {
             more.push(webhook.tcp(2).await.unwrap());
         }
-        prometheus.comes_to_warn_of(&["FluxOperatorWebhookTurnsAway"]).await;
+        prometheus.comes_to_warn_of(&["FluxOperatorWebhookRejectingConnections"]).await;
         drop(webhook);
         prometheus.comes_to_warn_of(&["FluxOperatorWebhookDown"]).await;
     });
@@ -417,7 +417,7 @@ fn a_certificate_that_nobody_renewed_is_warned_of() {
         params.not_after = rcgen::date_time_ymd(soon.year().into(), month, day);
         let webhook = Webhook::with(params).await;
         let prometheus = Prometheus::of(webhook.health).await;
-        prometheus.comes_to_warn_of(&["FluxOperatorCertificateExpires"]).await;
+        prometheus.comes_to_warn_of(&["FluxOperatorCertificateExpiring"]).await;
         let left = prometheus.query("flux_operator_webhook_certificate_expiry_timestamp_seconds - time()").await;
         let days: f64 = left[0]["value"][1].as_str().unwrap().parse::<f64>().unwrap() / 86400.0;
         assert!((8.9..=10.0).contains(&days), "{days}");
@@ -432,6 +432,6 @@ fn a_webhook_that_may_not_write_its_certificate_is_warned_of() {
         let arguments = ["webhook", "--listen", &listen, "--namespace", &fixture.namespace];
         let _webhook = run(&arguments, health, &kubeconfig);
         let prometheus = Prometheus::of(health).await;
-        prometheus.comes_to_warn_of(&["FluxOperatorCertificateNotKept", "FluxOperatorNotReady"]).await;
+        prometheus.comes_to_warn_of(&["FluxOperatorCertificateRenewalFailing", "FluxOperatorNotReady"]).await;
     });
 }

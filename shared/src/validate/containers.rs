@@ -7,6 +7,7 @@ use super::volumes::Surroundings;
 use super::{PullPolicy, Runner, Sidecar, ValidContainer, ViewContainer, program, volumes};
 use crate::agent_spec;
 use crate::crd::v1alpha2::{Commands, Container, FluxUser, MiniClusterSpec};
+use crate::names::SOFTWARE_CONTAINER;
 use crate::{command_words, names};
 
 /// The image of a container that names none, as upstream's schema has it.
@@ -61,27 +62,17 @@ pub(super) fn check(
 
 fn text_bytes(container: &Container) -> usize {
     let commands = container.commands.clone().unwrap_or_default();
-    [
-        &container.command,
-        &container.pre_command,
-        &commands.init,
-        &commands.pre,
-        &commands.script,
-        &commands.broker_pre,
-        &commands.pre_broker,
-        &commands.worker_pre,
-        &commands.pre_worker,
-        &commands.post,
-        &commands.service_pre,
-    ]
-    .into_iter()
-    .flatten()
-    .map(String::len)
-    .sum()
+    [&container.command, &container.pre_command, &commands.script]
+        .into_iter()
+        .chain(snippets(&commands))
+        .flatten()
+        .map(String::len)
+        .sum()
 }
 
 fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, report: &mut Report) {
-    let taken = vec![("flux-agent".to_owned(), "the operator's own init container"), (view.name.clone(), "the view's")];
+    let own = ["flux-agent", SOFTWARE_CONTAINER].map(|name| (name.to_owned(), "the operator's own init container"));
+    let taken: Vec<_> = own.into_iter().chain([(view.name.clone(), "the view's")]).collect();
     for (list, containers) in [("containers", &spec.containers), ("services", &spec.services)] {
         let mut seen = taken.clone();
         for (i, container) in containers.iter().enumerate() {
@@ -303,9 +294,13 @@ fn named(field: &str, container: &Container, report: &mut Report) {
 }
 
 fn says_something(commands: &Commands) -> bool {
-    let texts = [
-        &commands.prefix,
-        &commands.script,
+    let texts = [&commands.prefix, &commands.script];
+    commands.run_flux_as_root || texts.into_iter().chain(snippets(commands)).any(is_given)
+}
+
+/// The shell text around the job, in both spellings.
+fn snippets(commands: &Commands) -> [&Option<String>; 8] {
+    [
         &commands.init,
         &commands.pre,
         &commands.broker_pre,
@@ -314,8 +309,7 @@ fn says_something(commands: &Commands) -> bool {
         &commands.pre_worker,
         &commands.post,
         &commands.service_pre,
-    ];
-    commands.run_flux_as_root || texts.into_iter().any(is_given)
+    ]
 }
 
 fn service(field: &str, container: &Container, around: &Surroundings<'_>, report: &mut Report) -> ValidContainer {

@@ -7,6 +7,7 @@ use super::containers::Parts;
 use super::flux::OWN_VOLUMES;
 use super::report::Report;
 use crate::crd::v1alpha2::MiniClusterSpec;
+use crate::names::SOFTWARE_CONTAINER;
 use crate::overlay::{Overlay, Part, Pod};
 use crate::paths;
 
@@ -50,7 +51,7 @@ fn pod(view: &ViewContainer, parts: &Parts) -> Pod {
         let part = if sidecar.wrapped.is_some() { Part::WrappedSidecar } else { Part::Sidecar };
         (sidecar.container.name.clone(), part)
     });
-    let own = [AGENT.to_owned(), view.name.clone()].map(|name| (name, Part::Own));
+    let own = [AGENT.to_owned(), view.name.clone(), SOFTWARE_CONTAINER.to_owned()].map(|name| (name, Part::Own));
     let others = [paths::FALLBACK_HOME, paths::MUNGE_DIR];
     let own_mounts = paths::own_folders(&view.mount_path).into_iter().chain(others);
     Pod {

@@ -60,7 +60,7 @@ pub const ALERTS: &[Alert] = &[
         summary: "The Flux operator's pod at {{ $labels.instance }} has restarted {{ $value }} times in half an hour.",
     },
     Alert {
-        name: "FluxOperatorReconcilesFail",
+        name: "FluxOperatorReconcileErrors",
         of: Part::Operator,
         expression: "sum by (namespace, job) (rate(controller_runtime_reconcile_errors_total{controller=\"minicluster\",namespace=\"$namespace\"}[5m])) \
                      - sum by (namespace, job) (rate(controller_runtime_terminal_reconcile_errors_total{controller=\"minicluster\",namespace=\"$namespace\"}[5m])) \
@@ -78,7 +78,7 @@ pub const ALERTS: &[Alert] = &[
         summary: "A MiniCluster triggers a bug in the operator. The others are reconciled.",
     },
     Alert {
-        name: "FluxOperatorApiErrors",
+        name: "FluxOperatorAPIErrors",
         of: Part::Operator,
         expression: "sum by (namespace, job) (rate(flux_operator_api_calls_total{code=~\"5xx|none\",namespace=\"$namespace\"}[5m])) \
                      / sum by (namespace, job) (rate(flux_operator_api_calls_total{namespace=\"$namespace\"}[5m])) > 0.1",
@@ -87,7 +87,7 @@ pub const ALERTS: &[Alert] = &[
         summary: "{{ $value | humanizePercentage }} of the operator's calls fail at the API server or get no answer.",
     },
     Alert {
-        name: "FluxOperatorQueueWaits",
+        name: "FluxOperatorQueueBacklog",
         of: Part::Operator,
         expression: "flux_operator_queue_oldest_seconds{namespace=\"$namespace\"} > 60",
         lasts: "10m",
@@ -103,7 +103,7 @@ pub const ALERTS: &[Alert] = &[
         summary: "No Flux conversion webhook in {{ $labels.namespace }} can be scraped: v1alpha1 MiniClusters can probably not be read or written.",
     },
     Alert {
-        name: "FluxOperatorConversionsFail",
+        name: "FluxOperatorConversionErrors",
         of: Part::Webhook,
         expression: "sum by (namespace, job) (rate(flux_operator_webhook_conversions_total{result=\"failure\",namespace=\"$namespace\"}[5m])) > 0.001",
         lasts: "10m",
@@ -111,7 +111,7 @@ pub const ALERTS: &[Alert] = &[
         summary: "Some MiniClusters cannot be converted between v1alpha1 and v1alpha2.",
     },
     Alert {
-        name: "FluxOperatorWebhookTurnsAway",
+        name: "FluxOperatorWebhookRejectingConnections",
         of: Part::Webhook,
         expression: "sum by (namespace, job) (rate(flux_operator_webhook_refusals_total{namespace=\"$namespace\"}[5m])) > 0.001",
         lasts: "5m",
@@ -119,7 +119,7 @@ pub const ALERTS: &[Alert] = &[
         summary: "The conversion webhook rejects connections: there are too many, or they are too slow.",
     },
     Alert {
-        name: "FluxOperatorCertificateExpires",
+        name: "FluxOperatorCertificateExpiring",
         of: Part::Webhook,
         expression: "flux_operator_webhook_certificate_expiry_timestamp_seconds{namespace=\"$namespace\"} - time() < 14 * 86400",
         lasts: "1h",
@@ -127,7 +127,7 @@ pub const ALERTS: &[Alert] = &[
         summary: "The conversion webhook's certificate expires in {{ $value | humanizeDuration }}.",
     },
     Alert {
-        name: "FluxOperatorCertificateNotKept",
+        name: "FluxOperatorCertificateRenewalFailing",
         of: Part::Webhook,
         expression: "increase(flux_operator_webhook_certificate_failures_total{namespace=\"$namespace\"}[15m]) > 0",
         lasts: "15m",

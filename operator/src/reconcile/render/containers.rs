@@ -2,8 +2,10 @@
 
 use flux_shared::agent_spec::Program;
 use flux_shared::crd::v1alpha2::Resources;
+use flux_shared::names::SOFTWARE_CONTAINER;
 use flux_shared::paths::{
-    AGENT_DIR, AGENT_FILE, MOUNT_FOLDER, MOUNT_STAGING, SOFTWARE_FOLDER, SOFTWARE_STAGING, VIEW_IMAGE_MOUNT,
+    AGENT_DIR, AGENT_FILE, COPIED_PACKAGES, MOUNT_FOLDER, MOUNT_STAGING, MOUNTED_PACKAGES, SOFTWARE_FOLDER,
+    SOFTWARE_STAGING, VIEW_IMAGE_MOUNT,
 };
 use flux_shared::validate::{PullPolicy, Sidecar, ValidContainer, ValidMiniCluster};
 use flux_shared::{derive, names};
@@ -24,7 +26,7 @@ const METRICS_PORT: &str = "metrics";
 /// The agent's path in its image.
 const AGENT_IN_IMAGE: &str = "/flux-agent";
 
-/// Init containers: the agent, the view, then the sidecars. These are restartable, so that they end with the pod.
+/// Init containers: the agent, the view, the packages, then the sidecars. These are restartable, so that they end with the pod.
 pub(super) fn init(
     cluster: &ValidMiniCluster,
     options: &Options,
@@ -35,6 +37,7 @@ pub(super) fn init(
     if matches!(view, ViewFrom::Copy | ViewFrom::OwnImage) {
         containers.push(bring(cluster, options, view)?);
     }
+    containers.extend(packages(view).map(|packages| software(cluster, view, packages)).transpose()?);
     for sidecar in &cluster.sidecars {
         containers.push(sidecar_of(cluster, sidecar, view, user)?);
     }
@@ -44,7 +47,17 @@ pub(super) fn init(
 /// Names of our own init containers: the Job's failure policy reads the exit codes of these only.
 pub(super) fn own_init_names(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<String> {
     let brings = matches!(view, ViewFrom::Copy | ViewFrom::OwnImage);
-    [AGENT.to_owned()].into_iter().chain(brings.then(|| cluster.view.name.clone())).collect()
+    let software = packages(view).map(|_| SOFTWARE_CONTAINER.to_owned());
+    [AGENT.to_owned()].into_iter().chain(brings.then(|| cluster.view.name.clone())).chain(software).collect()
+}
+
+/// Where all containers see the packages of a view that is not their own image's.
+fn packages(view: ViewFrom) -> Option<&'static str> {
+    match view {
+        ViewFrom::Copy => Some(COPIED_PACKAGES),
+        ViewFrom::ImageVolume => Some(MOUNTED_PACKAGES),
+        ViewFrom::OwnImage | ViewFrom::Nowhere => None,
+    }
 }
 
 /// The init container that installs the agent. It also lays out what the other containers see at the mount path, unless the
@@ -94,7 +107,7 @@ fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Resul
     let mut command = [AGENT_FILE, "view", "--to", &laid_out()].map(str::to_owned).to_vec();
     match from {
         ViewFrom::OwnImage => command.push("--link".into()),
-        _ => command.extend(["--software".to_owned(), format!("{SOFTWARE_STAGING}/{SOFTWARE_FOLDER}")]),
+        _ => command.extend(["--software", COPIED_PACKAGES].map(str::to_owned)),
     }
     command.extend(log_format(cluster));
     Ok(Container {
@@ -106,6 +119,26 @@ fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Resul
         working_dir: view.working_dir.clone(),
         security_context: typed("spec.flux.container.securityContext", view.security_context.as_ref())?,
         volume_mounts: Some(volumes::for_view(cluster, from)),
+        termination_message_policy: Some("File".into()),
+        ..Container::default()
+    })
+}
+
+/// The init container that makes `/opt/software` of the view's packages and of what the runner's image has there. It is that
+/// image, and the same user: only they see its files.
+fn software(cluster: &ValidMiniCluster, view: ViewFrom, packages: &str) -> Result<Container, RenderError> {
+    let runner = &cluster.runner.container;
+    let to = format!("{SOFTWARE_STAGING}/{SOFTWARE_FOLDER}");
+    let command = [AGENT_FILE, "software", "--packages", packages, "--to", &to].map(str::to_owned);
+    let field = format!("securityContext of container {}", runner.name);
+    Ok(Container {
+        name: SOFTWARE_CONTAINER.into(),
+        image: Some(runner.image.clone()),
+        image_pull_policy: Some(runner.pull_policy.name().into()),
+        command: Some(command.into_iter().chain(log_format(cluster)).collect()),
+        resources: resources(&cluster.view.resources),
+        security_context: typed(&field, runner.security_context.as_ref())?,
+        volume_mounts: Some(volumes::for_software(view)),
         termination_message_policy: Some("File".into()),
         ..Container::default()
     })

@@ -182,6 +182,7 @@ mod tests {
                 "FailJob flux-framework.org/Lead",
                 "FailJob Some(\"flux-agent\") In [239, 241, 242, 244, 246, 247, 249]",
                 "FailJob Some(\"flux-view\") In [239, 241, 242, 244, 246, 247, 249]",
+                "FailJob Some(\"flux-software\") In [239, 241, 242, 244, 246, 247, 249]",
             ]
         );
     }

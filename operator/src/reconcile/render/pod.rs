@@ -158,10 +158,15 @@ mod tests {
                 .spec
                 .unwrap();
             let all: Vec<_> = pod.init_containers.iter().flatten().chain(&pod.containers).collect();
-            assert_eq!(all.len(), if matches!(view, ViewFrom::Copy | ViewFrom::OwnImage) { 5 } else { 4 });
+            let own = match view {
+                ViewFrom::Copy => 3,
+                ViewFrom::ImageVolume | ViewFrom::OwnImage => 2,
+                ViewFrom::Nowhere => 1,
+            };
+            assert_eq!(all.len(), 3 + own);
             for container in all {
                 let is = |name: &str| container.name == name;
-                let is_ours = is("flux-agent") || is("flux-view");
+                let is_ours = is("flux-agent") || is("flux-view") || is("flux-software");
                 let is_runner = !is_ours && !is("b") && !is("c");
                 assert!(!container.command.iter().flatten().any(|word| word.starts_with("/mnt/flux/")));
                 for mount in container.volume_mounts.iter().flatten() {
@@ -171,8 +176,10 @@ mod tests {
                         "flux-agent-bin" => read_only != is("flux-agent"),
                         "flux-agent-config" => !is_ours && read_only != is_runner,
                         // The pod's user is not root, and another runs Flux.
-                        "flux-view" | "flux-software" if user != 0 => is_ours || (of_folder && read_only),
-                        "flux-view" | "flux-software" => is_ours || of_folder,
+                        // The runner's user made it, who need not be the sidecars'.
+                        "flux-software" => is_ours || (of_folder && read_only),
+                        "flux-view" if user != 0 => is_ours || (of_folder && read_only),
+                        "flux-view" => is_ours || of_folder,
                         "flux-operator-home" => of_folder,
                         _ => read_only,
                     };

@@ -161,14 +161,17 @@ pub(super) fn own(
     let mut volumes = vec![empty(AGENT), empty(&cluster.view.name), empty(CONFIG)];
     match view {
         ViewFrom::Copy => volumes.push(empty(SOFTWARE)),
-        ViewFrom::ImageVolume => volumes.push(Volume {
-            name: IMAGE.into(),
-            image: Some(ImageVolumeSource {
-                reference: Some(super::view::image(cluster, options).to_owned()),
-                pull_policy: Some(cluster.view.pull_policy.name().into()),
-            }),
-            ..Volume::default()
-        }),
+        ViewFrom::ImageVolume => volumes.extend([
+            empty(SOFTWARE),
+            Volume {
+                name: IMAGE.into(),
+                image: Some(ImageVolumeSource {
+                    reference: Some(super::view::image(cluster, options).to_owned()),
+                    pull_policy: Some(cluster.view.pull_policy.name().into()),
+                }),
+                ..Volume::default()
+            },
+        ]),
         ViewFrom::OwnImage | ViewFrom::Nowhere => {}
     }
     volumes.push(Volume {
@@ -209,20 +212,19 @@ pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Vol
     if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {
         mounts.push(mount(&cluster.view.name, paths::MOUNT_STAGING, false));
     }
-    mounts.extend(image_mounts(view));
+    mounts.extend(image_mount(view));
     mounts
 }
 
-/// Mounts of the view's image: the whole image, and `/opt/software`, to which the view's links refer. (The view's folder is
-/// behind an absolute link, which a subPath cannot follow.)
-fn image_mounts(view: ViewFrom) -> Vec<VolumeMount> {
-    match view {
-        ViewFrom::ImageVolume => vec![
-            mount(IMAGE, paths::VIEW_IMAGE_MOUNT, true),
-            folder(paths::SOFTWARE_DIR.trim_start_matches('/'), mount(IMAGE, paths::SOFTWARE_DIR, true)),
-        ],
-        _ => Vec::new(),
-    }
+/// The mount of the view's whole image. (The view's folder is behind an absolute link, which a subPath cannot follow.)
+fn image_mount(view: ViewFrom) -> Option<VolumeMount> {
+    (view == ViewFrom::ImageVolume).then(|| mount(IMAGE, paths::VIEW_IMAGE_MOUNT, true))
+}
+
+/// Mounts of the init container that makes `/opt/software`, which is the image's own there.
+pub(super) fn for_software(view: ViewFrom) -> Vec<VolumeMount> {
+    let own = [mount(AGENT, paths::AGENT_DIR, true), mount(SOFTWARE, paths::SOFTWARE_STAGING, false)];
+    own.into_iter().chain(image_mount(view)).collect()
 }
 
 /// Mounts of the init container that copies or links the view; `/opt/software` is the image's own there.
@@ -252,8 +254,13 @@ fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContaine
         mount(AGENT, paths::AGENT_DIR, true),
         folder(paths::MOUNT_FOLDER, mount(&cluster.view.name, paths_of(cluster).mount(), read_only)),
     ];
-    mounts.extend(image_mounts(view));
+    mounts.extend(image_mount(view));
     if view == ViewFrom::Copy {
+        mounts.push(folder(paths::PACKAGES_FOLDER, mount(SOFTWARE, paths::COPIED_PACKAGES, true)));
+    }
+    if matches!(view, ViewFrom::Copy | ViewFrom::ImageVolume) {
+        // It belongs to the runner's user, whom the containers of others need not trust.
+        let read_only = !cluster.sidecars.is_empty();
         mounts.push(folder(paths::SOFTWARE_FOLDER, mount(SOFTWARE, paths::SOFTWARE_DIR, read_only)));
     }
     // Programs run files from their home, so each container has its own.

@@ -1,0 +1,197 @@
+//! One /opt/software of two: the view's packages and those that the container's own image has there.
+//!
+//! ```text
+//! PACKAGES/* ◄─ links ─┐
+//! /opt/software/* ─copied─┴─► TO beside ─► renamed to TO, which other containers see as /opt/software
+//! ```
+//!
+//! A folder that both have is a real one, with what each has in it; where both have a file, the view's counts. All of it is
+//! made again at each run.
+#![expect(clippy::disallowed_methods, reason = "act: makes the links")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use flux_shared::exit::Category;
+use flux_shared::paths::SOFTWARE_DIR;
+
+use super::copy;
+use super::progress::Progress;
+use super::tree::{self, Kind, Tree, TreeError};
+use crate::files::make_parents;
+use crate::report::failure::{Failure, plain};
+
+/// Where the view's packages are, as all containers see them; the folder to make; and the root of the image.
+#[derive(Debug)]
+pub struct SoftwareOptions {
+    pub root: PathBuf,
+    pub packages: PathBuf,
+    pub to: PathBuf,
+}
+
+/// Makes the folder.
+pub fn software(options: &SoftwareOptions) -> Result<(), Failure> {
+    let SoftwareOptions { root, packages, to } = options;
+    let own = root.join(SOFTWARE_DIR.trim_start_matches('/'));
+    let name = to.file_name().unwrap_or_default().to_string_lossy();
+    let beside = to.with_file_name(format!(".{name}.new"));
+    make_parents(to)?;
+    let (files, bytes) = merge(root, &own, packages, &beside).map_err(|error| failure(error, &own))?;
+    tree::remove(to).map_err(|error| failure(error, &own))?;
+    fs::rename(&beside, to).map_err(|error| Failure::write("put in place", to, &error))?;
+    if files > 0 {
+        let megabytes = bytes / 1_000_000;
+        tracing::info!(stage = "software", "copied this image's {SOFTWARE_DIR}: {files} files, {megabytes} MB");
+    }
+    Ok(())
+}
+
+/// Copies what only the image has, then makes a link to each entry of the view's.
+fn merge(root: &Path, own: &Path, packages: &Path, to: &Path) -> Result<(usize, u64), TreeError> {
+    tree::remove(to)?;
+    let mut tree = match fs::metadata(own).is_ok_and(|data| data.is_dir()) {
+        true => Tree::list(own)?,
+        false => Tree::empty(own),
+    };
+    let links = links(&mut tree, packages)?;
+    copy::copy(&tree, to, copy::is_memory_scarce(root), &Progress::new(tree.bytes))?;
+    for path in links {
+        let link = to.join(&path);
+        symlink(packages.join(&path), &link).map_err(tree::writing(&link))?;
+    }
+    Ok((tree.files, tree.bytes))
+}
+
+/// Takes what the view has out of `tree`, and returns the paths of the links to make.
+fn links(tree: &mut Tree, packages: &Path) -> Result<Vec<PathBuf>, TreeError> {
+    let mut of_both = BTreeSet::from([PathBuf::new()]);
+    let mut links = Vec::new();
+    let mut hidden = Vec::new();
+    for folder in &mut tree.folders {
+        if !of_both.contains(&folder.path) {
+            continue;
+        }
+        let mut view = entries(&packages.join(&folder.path))?;
+        folder.entries.retain_mut(|entry| {
+            let Some(is_folder) = view.get(&entry.name) else { return true };
+            let path = folder.path.join(&entry.name);
+            match &mut entry.kind {
+                Kind::Directory { mode } if *is_folder => {
+                    // Links are made in it.
+                    *mode |= 0o700;
+                    view.remove(&entry.name);
+                    of_both.insert(path);
+                    return true;
+                }
+                Kind::Directory { .. } => hidden.push(path),
+                _ => {}
+            }
+            false
+        });
+        links.extend(view.into_keys().map(|name| folder.path.join(name)));
+    }
+    tree.folders.retain(|folder| !hidden.iter().any(|path| folder.path.starts_with(path)));
+    tree.count();
+    Ok(links)
+}
+
+/// The entries of a folder of the view's, and whether each is a folder; none if there is no such folder.
+fn entries(folder: &Path) -> Result<BTreeMap<OsString, bool>, TreeError> {
+    let listed = match fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        listed => listed.map_err(tree::reading(folder))?,
+    };
+    let mut entries = BTreeMap::new();
+    for entry in listed {
+        let entry = entry.map_err(tree::reading(folder))?;
+        entries.insert(entry.file_name(), entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    }
+    Ok(entries)
+}
+
+fn failure(error: TreeError, own: &Path) -> Failure {
+    if !error.reading {
+        return error.into();
+    }
+    let (path, why) = (error.path.display(), plain(&error.error));
+    let cause = format!("failed to put this image's {} beside the view's: cannot read {path}: {why}", own.display());
+    let remedy = "let the container run as a user that may read it (securityContext.runAsUser), or use an image that \
+                  brings Flux itself and set flux.container.disable: true";
+    Failure::new(Category::ViewMissing, cause, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn file(path: PathBuf, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn packages_of_both_are_there_and_the_views_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().join(path);
+        let own = |path: &str, text: &str| file(at("image/opt/software").join(path), text);
+        let of_view = |path: &str| file(at("packages").join(path), "view");
+        own("linux/gcc/app-1/bin/app", "own");
+        own("linux/gcc/zlib-1/lib/z", "own");
+        own("linux/gcc/zlib-1/lib/own", "own");
+        own("linux/is-file-there/x", "own");
+        own("linux/is-folder-there", "own");
+        own("mine", "own");
+        symlink("linux/gcc", at("image/opt/software/link")).unwrap();
+        of_view("linux/gcc/flux-1/bin/flux");
+        of_view("linux/gcc/zlib-1/lib/z");
+        of_view("linux/is-file-there");
+        of_view("linux/is-folder-there/y");
+        of_view("other/z");
+        fs::set_permissions(at("image/opt/software/linux/gcc"), fs::Permissions::from_mode(0o555)).unwrap();
+        let options = SoftwareOptions { root: at("image"), packages: at("packages"), to: at("volume/software") };
+        // What a killed run has left is made anew.
+        file(at("volume/.software.new/half"), "");
+        for _ in 0..2 {
+            software(&options).unwrap();
+            let read = |path: &str| fs::read_to_string(at("volume/software").join(path)).unwrap();
+            let all = [
+                ("linux/gcc/app-1/bin/app", "own"),
+                ("linux/gcc/flux-1/bin/flux", "view"),
+                ("linux/gcc/zlib-1/lib/z", "view"),
+                ("linux/gcc/zlib-1/lib/own", "own"),
+                ("linux/is-file-there", "view"),
+                ("linux/is-folder-there/y", "view"),
+                ("mine", "own"),
+                ("link/app-1/bin/app", "own"),
+                ("other/z", "view"),
+            ];
+            all.iter().for_each(|(path, text)| assert_eq!(read(path), *text, "{path}"));
+            assert_eq!(fs::read_link(at("volume/software/other")).unwrap(), at("packages/other"));
+            assert!(!at("volume/.software.new").exists());
+        }
+    }
+
+    #[test]
+    fn image_without_software_has_the_views_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().join(path);
+        file(at("packages/flux/bin/flux"), "view");
+        let to = at("volume/software");
+        for (packages, count) in [("packages", 1), ("nothing", 0)] {
+            software(&SoftwareOptions { root: at("image"), packages: at(packages), to: to.clone() }).unwrap();
+            assert_eq!(fs::read_dir(&to).unwrap().count(), count);
+        }
+    }
+
+    #[test]
+    fn software_that_cannot_be_read_fails_with_a_remedy() {
+        let own = Path::new("/opt/software");
+        let error = tree::reading(&own.join("a"))(std::io::ErrorKind::PermissionDenied.into());
+        let told = failure(error, own).to_string();
+        assert!(told.contains("cannot read /opt/software/a: permission denied. Let the container run as"), "{told}");
+    }
+}

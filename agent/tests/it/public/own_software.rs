@@ -1,0 +1,116 @@
+//! An image with programs of its own below /opt/software, as Spack makes them, and the view beside them: the containers of a
+//! pod one after the other, with the mounts that the operator gives them.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use flux_shared::{derive, manifest, validate};
+
+use crate::image::{AGENT, Container, Ended, Image, real_flux, run, stand_in};
+
+const SPEC: &str = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: f05}\nspec:\n  size: 1\n  tasks: 1\n  \
+    logging: {quiet: true}\n  containers:\n  - image: app\n    command: app -x 1\n    \
+    commands: {pre: . /etc/profile.d/z10_spack_environment.sh}\n";
+
+/// Debian with /opt/software/…/bin/app, and a link to it in /opt/view.
+fn spack_image(with_own: bool) -> Image {
+    let image = Image::usual();
+    fs::remove_dir_all(image.at("/mnt/flux")).unwrap();
+    let app = "/opt/software/linux-x86_64/app-1/bin/app";
+    if with_own {
+        image.file(app, 0o755, "#!/bin/sh\necho app \"$@\"\n");
+    } else {
+        image.file("/opt/app", 0o755, "#!/bin/sh\necho app \"$@\"\n");
+    }
+    fs::create_dir_all(image.at("/opt/view/bin")).unwrap();
+    symlink(if with_own { app } else { "/opt/app" }, image.at("/opt/view/bin/app")).unwrap();
+    image.file("/etc/profile.d/z10_spack_environment.sh", 0o644, "export PATH=/opt/view/bin:$PATH\n");
+    let valid = validate::validate(&manifest::parse(SPEC).unwrap()).unwrap();
+    let spec = derive::agent_spec(&valid);
+    image.file(flux_shared::paths::SPEC_FILE, 0o644, &spec.to_toml().unwrap());
+    image.hosts(&spec.name, &spec.network.service, spec.size);
+    image.file("/dev/termination-log", 0o666, "");
+    for folder in ["/mnt/flux", "/mnt/flux-view", "/mnt/flux-software", "/mnt/flux-image", "/opt/software"] {
+        fs::create_dir_all(image.at(folder)).unwrap();
+    }
+    image
+}
+
+fn view_image() -> Image {
+    let image = Image::empty();
+    image.program(stand_in(), "/opt/software/linux-x86_64/flux-1/bin/flux");
+    fs::create_dir_all(image.at("/opt/views/._view/abc/bin")).unwrap();
+    symlink("/opt/software/linux-x86_64/flux-1/bin/flux", image.at("/opt/views/._view/abc/bin/flux")).unwrap();
+    for folder in ["/mnt/flux-view", "/mnt/flux-software", "/mnt/flux-image"] {
+        fs::create_dir_all(image.at(folder)).unwrap();
+    }
+    image
+}
+
+fn bind(from: &Path, to: &str) -> String {
+    format!("mkdir -p \"$root{to}\"; mount --rbind {} \"$root{to}\"\n", from.display())
+}
+
+/// The runner of a pod whose view comes by `mounted` or by a copy, and whose containers run as `uid`.
+fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
+    let (view, volumes) = (view_image(), Image::empty());
+    for volume in ["/view", "/software"] {
+        fs::create_dir(volumes.at(volume)).unwrap();
+        volumes.mode(volume, 0o777);
+    }
+    app.certificate((uid, uid));
+    let image_mount = if mounted { bind(view.top(), "/mnt/flux-image") } else { String::new() };
+    let staging = bind(&volumes.at("/view"), "/mnt/flux-view") + &bind(&volumes.at("/software"), "/mnt/flux-software");
+    let started = |image: &Image, words: &[&str], mounts: String| {
+        let mut container = Container::new(image, "f05-0", &[&[AGENT], words].concat());
+        container.ids = (uid, uid);
+        container.before = mounts;
+        container.environment.insert("JOB_COMPLETION_INDEX".into(), "0".into());
+        let ended = run(&[container]).remove(0);
+        let is_runner = words == ["run"];
+        assert!(is_runner || ended.code == 0, "{words:?}: {ended:?}");
+        ended
+    };
+    let to = ["--to", "/mnt/flux-view/flux"];
+    let packages = if mounted {
+        let agent = Image::empty();
+        let words = ["install", "--binary", "/etc/flux-agent/bin", to[0], to[1], "--link-view", "/mnt/flux-image"];
+        started(&agent, &words, format!("{staging}{image_mount}"));
+        "/mnt/flux-image/opt/software"
+    } else {
+        let packages = "/mnt/flux-software/packages";
+        started(&view, &["view", to[0], to[1], "--software", packages], staging.clone());
+        packages
+    };
+    let words = ["software", "--packages", packages, "--to", "/mnt/flux-software/software"];
+    started(app, &words, format!("{staging}{image_mount}"));
+    let mounts = [
+        ("/view/flux", "/mnt/flux"),
+        ("/software/software", "/opt/software"),
+        ("/software/packages", "/mnt/flux-software/packages"),
+    ];
+    let mounts = mounts.iter().filter(|(from, _)| volumes.at(from).exists());
+    let mounts: String = mounts.map(|(from, to)| bind(&volumes.at(from), to)).collect();
+    started(app, &["run"], format!("{mounts}{image_mount}"))
+}
+
+#[test]
+fn image_keeps_its_own_software_beside_the_views() {
+    if real_flux().is_some() {
+        return;
+    }
+    for (mounted, uid, with_own) in [
+        (false, 0, true),
+        (true, 0, true),
+        (false, 1000, true),
+        (true, 1000, true),
+        (false, 0, false),
+        (true, 0, false),
+    ] {
+        let app = spack_image(with_own);
+        let ended = pod(&app, mounted, uid);
+        let case = format!("mounted {mounted}, uid {uid}, own {with_own}: {ended:?}");
+        assert_eq!((ended.code, ended.stdout.as_str()), (0, "app -x 1\n"), "{case}");
+    }
+}
