@@ -19,7 +19,7 @@ use super::broker_policy::Ended;
 use super::executor::{Executor, wait_failed};
 use crate::plan::{self, Launch};
 use crate::report::failure::Failure;
-use crate::supervise::{End, Interrupted, orphans};
+use crate::supervise::{End, Interrupted, orphans, until};
 use crate::wait::{self, Backoff, Missing, Parent, Reporter};
 
 /// Pauses between two starts of a follower's broker.
@@ -27,6 +27,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Time a follower waits for the lead's port to close. If it stays open, that counts as the next attempt.
 const WAY_DOWN: Duration = Duration::from_secs(5);
+/// Time before the end of the grace period when a follower takes a lead that still answers for one that goes on.
+const LAST_LOOK: Duration = Duration::from_secs(1);
 /// Interval between checks whether a broker is down.
 const LOOK_WHETHER_DOWN: Duration = Duration::from_millis(200);
 /// Interval between checks of a lead that is not the parent.
@@ -134,13 +136,17 @@ impl Executor<'_> {
         if let Some(goes_on) = ended.lead_goes_on {
             return Ok(goes_on);
         }
-        if ended.stopped.is_some() {
-            let gone = tokio::time::timeout(WAY_DOWN, is_gone_within(lead, patience));
-            let gone = self.supervisor.even_if_stopped(gone).await;
-            return gone.map(|gone| gone != Ok(true)).map_err(wait_failed);
+        let gone = tokio::time::timeout(WAY_DOWN, is_gone_within(lead, patience));
+        tokio::pin!(gone);
+        if let Interrupted::Done(gone) = self.supervisor.unless_stopped(&mut gone).await.map_err(wait_failed)? {
+            return Ok(gone != Ok(true));
         }
-        let gone = self.supervisor.unless_stopped(is_gone_within(lead, patience)).await.map_err(wait_failed)?;
-        Ok(gone != Interrupted::Done(true))
+        // Pods are stopped when their lead has succeeded: this is no reason to take it for one that goes on.
+        let last = self.supervisor.kill_deadline().map(|at| at - LAST_LOOK);
+        tokio::select! {
+            gone = self.supervisor.even_if_stopped(gone) => Ok(gone.map_err(wait_failed)? != Ok(true)),
+            () = until(last) => Ok(true),
+        }
     }
 
     async fn pause(&mut self, pause: Duration) -> Result<Interrupted<()>, Failure> {

@@ -332,6 +332,37 @@ fn follower_that_ends_with_0_is_started_again_while_its_lead_is_there() {
     });
 }
 
+/// As where pods are deleted as soon as the lead has succeeded.
+#[test]
+fn follower_ends_with_0_when_stopped_while_its_lead_goes() {
+    alone("follower_ends_with_0_when_stopped_while_its_lead_goes", |folder| {
+        let ended = folder.join("ended");
+        let argv = program(folder, "broker", &format!("#!/bin/sh\ntouch {}\n", ended.display()));
+        for (again, goes, code) in [(false, true, 0), (true, true, 0), (false, false, REPLACE)] {
+            let lead = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = lead.local_addr().unwrap().port();
+            let parent = Some(Parent { host: "127.0.0.1".into(), port, by_name: false });
+            let at_end = AtEnd::RestartFollower { limit: 3, again };
+            let step = start(Launch { parent, part: Part::Follower, at_end, ..launch(&[&argv]) });
+            let broker = ended.clone();
+            let stops = std::thread::spawn(move || {
+                eventually("the broker has ended", || broker.exists().then_some(()));
+                std::thread::sleep(Duration::from_millis(500));
+                crate::testing::signal(nix::sys::signal::Signal::SIGTERM);
+                std::thread::sleep(Duration::from_millis(500));
+                if goes {
+                    drop(lead);
+                } else {
+                    std::thread::sleep(Duration::from_secs(6));
+                }
+            });
+            assert_eq!(execute_all(Role::Follower, false, vec![step]).unwrap(), code, "{again} {goes}");
+            stops.join().unwrap();
+            fs::remove_file(&ended).unwrap();
+        }
+    });
+}
+
 #[test]
 fn a_start_is_recorded_where_the_plan_of_the_launch_says_and_nowhere_else() {
     alone("a_start_is_recorded_where_the_plan_of_the_launch_says_and_nowhere_else", |folder| {

@@ -66,7 +66,7 @@ fn a_smaller_size_takes_no_job_from_below_a_node_that_has_none() {
 }
 
 #[test]
-fn who_is_below_a_node_that_goes_alone_keeps_its_job_and_comes_again_with_it() {
+fn follower_below_a_removed_one_keeps_its_job_and_returns_with_it() {
     if real_flux().is_none() {
         return;
     }
