@@ -184,16 +184,14 @@ async fn control(
     health.set_serving(store.clone(), is_synced.clone(), context.queue.clone());
     let listed = all_listed(is_synced.clone());
     let (queue_in, queue) = mpsc::channel(1024);
+    let has_volumes = settings.options.volumes;
+    let storage = async move {
+        if has_volumes {
+            tokio::join!(classes, volumes);
+        }
+    };
     // Boxed: the futures of watches are large, and would be moved on the stack.
-    let watches = [
-        clusters.boxed(),
-        jobs.boxed(),
-        pods.boxed(),
-        services.boxed(),
-        nodes.boxed(),
-        classes.boxed(),
-        volumes.boxed(),
-    ];
+    let watches = [clusters.boxed(), jobs.boxed(), pods.boxed(), services.boxed(), nodes.boxed(), storage.boxed()];
     // `join_all` would poll all watches whenever one has an event.
     let watches = watches.into_iter().collect::<FuturesUnordered<_>>().for_each(|()| future::ready(()));
     let background = {

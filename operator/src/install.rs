@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
 
+use crate::reconcile::render::HeadlessName;
 use crate::yaml::{self, YamlError};
 
 mod deletion;
@@ -28,7 +29,8 @@ pub use deletion::{DELETION, DELETION_PERMISSIONS, deletion};
 pub use migration::{MIGRATION, MIGRATION_PERMISSIONS, Migration, migration};
 pub use permissions::{
     GANG_PERMISSIONS, KUEUE_PERMISSIONS, NETWORK_PERMISSIONS, NODE_PERMISSIONS, OWN_PERMISSIONS, PERMISSIONS,
-    Permission, STORAGE_PERMISSIONS, VOLUME_PERMISSIONS, WEBHOOK_OWN_PERMISSIONS, WEBHOOK_PERMISSIONS,
+    Permission, SERVICES_PERMISSIONS, STORAGE_PERMISSIONS, VOLUME_PERMISSIONS, WEBHOOK_OWN_PERMISSIONS,
+    WEBHOOK_PERMISSIONS, WHOLE_PERMISSIONS,
 };
 pub use values::{Installation, Labelled, Pods, ServiceMonitor, ValuesError};
 
@@ -97,6 +99,15 @@ pub struct Settings {
     /// Allow the operator to list Kueue's Workloads, so that the status says why a MiniCluster waits in its queue
     #[arg(long)]
     pub kueue: bool,
+    /// Serve no spec.volumes (v1alpha1's managed volumes), without the permissions, the policy and the watches for them
+    #[arg(long)]
+    pub without_volumes: bool,
+    /// Serve no spec.services, without the permissions for their pod
+    #[arg(long)]
+    pub without_services: bool,
+    /// Name of the headless Service of MiniClusters that name none (as `run --headless-name`) [default: shared]
+    #[arg(long, value_name = "shared|minicluster", value_parser = str::parse::<HeadlessName>)]
+    pub headless_name: Option<HeadlessName>,
     /// Endpoint for traces (OpenTelemetry; as `run --otlp-endpoint`) [default: no traces]
     #[arg(long, value_name = "ADDRESS", value_parser = str::parse::<Endpoint>)]
     pub otlp_endpoint: Option<Endpoint>,
@@ -202,19 +213,31 @@ pub fn objects(settings: &Installation) -> Result<Vec<String>, InstallError> {
     let kueue = if settings.kueue { KUEUE_PERMISSIONS } else { &[] };
     let mut documents = vec![
         yaml::document(&account(NAME, &settings.namespace)?)?,
-        role(NAME, scope, &[PERMISSIONS, STORAGE_PERMISSIONS, network, gang, kueue].concat()),
+        role(NAME, scope, &[PERMISSIONS, WHOLE_PERMISSIONS, network, gang, kueue].concat()),
         binding(NAME, scope, operator),
         role("flux-operator-leader", own, OWN_PERMISSIONS),
         binding("flux-operator-leader", own, operator),
     ];
+    for (name, is_on, permissions) in [
+        ("flux-operator-services", settings.services, SERVICES_PERMISSIONS),
+        ("flux-operator-claims", settings.volumes, STORAGE_PERMISSIONS),
+    ] {
+        if is_on {
+            documents.extend([role(name, scope, permissions), binding(name, scope, operator)]);
+        }
+    }
     // Nodes and PersistentVolumes are in no namespace.
     if !settings.namespaced {
         documents.extend(user_roles::roles());
         documents.extend([
-            role("flux-operator-volumes", None, VOLUME_PERMISSIONS),
-            binding("flux-operator-volumes", None, operator),
             role("flux-operator-nodes", None, NODE_PERMISSIONS),
             binding("flux-operator-nodes", None, operator),
+        ]);
+    }
+    if settings.volumes && !settings.namespaced {
+        documents.extend([
+            role("flux-operator-volumes", None, VOLUME_PERMISSIONS),
+            binding("flux-operator-volumes", None, operator),
             yaml::document(&volumes_policy()?)?,
             yaml::document(&volumes_policy_binding()?)?,
         ]);
@@ -397,6 +420,12 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
     if settings.gang {
         args.push("--gang".to_owned());
     }
+    if !settings.volumes {
+        args.push("--without-volumes".to_owned());
+    }
+    if !settings.services {
+        args.push("--without-services".to_owned());
+    }
     if !settings.otlp_endpoint.is_empty() {
         args.push(format!("--otlp-endpoint={}", settings.otlp_endpoint));
     }
@@ -433,6 +462,7 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
                             { "name": "FLUX_RESTFUL_REPOSITORY", "value": settings.restful_repository },
                             { "name": "FLUX_VIEW_SOURCE", "value": settings.view_source },
                             { "name": "FLUX_STRICT_SNIPPETS", "value": settings.strict_snippets },
+                            { "name": "FLUX_HEADLESS_NAME", "value": settings.headless_name },
                         ],
                         "resources": settings.resources,
                         "securityContext": container_security_context(),

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::reconcile::render::gang::GangOf;
-use crate::reconcile::render::{self, Facts, Objects, Options};
+use crate::reconcile::render::{self, Facts, HeadlessName, Objects, Options};
 use crate::yaml::{self, YamlError};
 
 /// The command line of `validate`.
@@ -35,6 +35,16 @@ pub struct Choices {
     /// Schedule all pods of a MiniCluster or none, if the cluster has a gang API; spec.gang overrides
     #[arg(long, env = "FLUX_GANG")]
     gang: bool,
+    /// Refuse spec.volumes: create no PersistentVolumes and watch none
+    #[arg(long, env = "FLUX_WITHOUT_VOLUMES")]
+    without_volumes: bool,
+    /// Refuse spec.services: create no pod for them
+    #[arg(long, env = "FLUX_WITHOUT_SERVICES")]
+    without_services: bool,
+    /// Name of the headless Service of MiniClusters that name none: shared is the documented default, flux-service;
+    /// minicluster is the MiniCluster's own name, which costs less where hundreds run in one namespace
+    #[arg(long, env = "FLUX_HEADLESS_NAME", default_value = "shared", value_parser = str::parse::<HeadlessName>, value_name = "shared|minicluster")]
+    headless_name: HeadlessName,
     /// Endpoint for the traces (OpenTelemetry) of the operator and the pods: OTLP over plain HTTP, such as
     /// http://collector.observability:4318 [default: no traces]
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "ADDRESS", value_parser = str::parse::<Endpoint>)]
@@ -69,6 +79,9 @@ impl From<Choices> for Options {
             strict_snippets: choices.strict_snippets,
             network_policy: choices.minicluster_network_policy,
             gang: choices.gang,
+            volumes: !choices.without_volumes,
+            services: !choices.without_services,
+            headless: choices.headless_name,
             traces: choices.otlp_endpoint,
         }
     }
@@ -100,7 +113,8 @@ pub fn render(text: &str, options: &Options) -> Result<String, OfflineError> {
 /// The objects of the first MiniCluster of `text`, in the order in which they are created.
 pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError> {
     let manifest = manifest::parse(text).map_err(OfflineError::Problems)?;
-    let cluster = validate_and_note(&manifest).map_err(OfflineError::Problems)?;
+    let cluster = validate_and_note(&manifest).and_then(|cluster| options.admit(cluster));
+    let cluster = cluster.map_err(OfflineError::Problems)?;
     let objects = render::objects(&cluster, options, &Facts::default(), placeholder(&cluster))?;
     values(&objects).map_err(OfflineError::Json)
 }

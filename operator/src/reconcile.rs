@@ -76,7 +76,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     let target = context.latest(Target::of(&object));
     let job = context.index.job(&target.key).filter(|job| job.is_of(&target.uid));
     let target = target.with_queueing_of(job.as_ref());
-    let checked = target.validate();
+    let checked = target.validate(&context.options);
     if let Some(cluster) = checked.as_ref().ok().filter(|_| !target.deleting && !status::is_finished(&target.status)) {
         join_index(&target, cluster, &context);
     }
@@ -162,7 +162,7 @@ pub async fn report_crowd(object: &Cluster, context: &Context) {
     if !context.is_lasting(&target.key, &error, now, now) {
         return;
     }
-    let (known, checked) = (with_losses(&target, context), target.validate());
+    let (known, checked) = (with_losses(&target, context), target.validate(&context.options));
     let after = new_status(&target, &known, &checked, (Some(&error.as_obstacle()), None), None, context);
     if let Err(error) = write_status(object, &target, &after, context).await {
         crate::health::log::warn("failed to write a status", &error);

@@ -50,7 +50,6 @@ pub const PERMISSIONS: &[Permission] = &[
     ),
     allow("", "pods", &["list", "watch"], "the state of the brokers"),
     allow("", "pods/status", &["patch"], "one patch per lead: the label job-index, and that it is the lead"),
-    allow("", "pods", &["create"], "the pod of spec.services"),
     allow("", "configmaps", &["create", "patch"], "the spec of the agents"),
     allow(
         "",
@@ -79,23 +78,30 @@ pub const PERMISSIONS: &[Permission] = &[
         &["deletecollection"],
         "all pods of a MiniCluster that is deleted, or has completed (cleanupPods), with one call",
     ),
-    allow("", "pods", &["get"], "the owner of an existing services pod of that name"),
     allow("", "events", &["list"], "why a Job creates no pods, or why a pod does not start, if no status says"),
     allow("events.k8s.io", "events", &["create", "patch"], "events of a MiniCluster; patch: repetitions"),
 ];
 
-/// Its further permissions in namespaces of MiniClusters, for `spec.volumes` and `cleanupPods`.
+/// Its permission to read a MiniCluster past its cache.
+pub const WHOLE_PERMISSIONS: &[Permission] = &[allow(
+    "flux-framework.org",
+    "miniclusters",
+    &["get"],
+    "whether the owner of a PersistentVolume is gone; the full spec of a large one",
+)];
+
+/// Its further permissions in namespaces of MiniClusters, if these may have services.
+pub const SERVICES_PERMISSIONS: &[Permission] = &[
+    allow("", "pods", &["create"], "the pod of spec.services"),
+    allow("", "pods", &["get"], "the owner of an existing services pod of that name"),
+    allow("", "pods", &["delete"], "the services pod of a suspended Job; cleaning up: that pod"),
+];
+
+/// Its further permissions in namespaces of MiniClusters, for `spec.volumes`.
 pub const STORAGE_PERMISSIONS: &[Permission] = &[
     allow("", "persistentvolumeclaims", &["create"], "claims for spec.volumes"),
     allow("", "persistentvolumeclaims", &["get", "patch"], "wait until bound; patch triggers binding"),
     allow("", "persistentvolumeclaims", &["delete"], "cleaning up"),
-    allow("", "pods", &["delete"], "the services pod of a suspended Job; cleaning up: that pod"),
-    allow(
-        "flux-framework.org",
-        "miniclusters",
-        &["get"],
-        "whether the owner of a PersistentVolume is gone; the full spec of a large one",
-    ),
 ];
 
 /// Its permissions on PersistentVolumes, which are cluster-scoped.

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::Settings;
+use crate::reconcile::render::HeadlessName;
 use flux_shared::trace::Endpoint;
 use flux_shared::validate::ViewSource;
 use image::Image;
@@ -63,6 +64,12 @@ pub struct Installation {
     pub minicluster_network_policy: bool,
     pub gang: bool,
     pub kueue: bool,
+    /// Whether `spec.volumes` is served.
+    pub volumes: bool,
+    /// Whether `spec.services` is served.
+    pub services: bool,
+    /// `shared` or `minicluster`.
+    pub headless_name: String,
     /// Endpoint for traces; empty for none.
     pub otlp_endpoint: String,
     pub disruption_budget: bool,
@@ -134,6 +141,9 @@ struct Values {
     network_policy: NetworkPolicy,
     gang: Switch,
     kueue: Switch,
+    volumes: Switch,
+    services: Switch,
+    headless_service: HeadlessService,
     tracing: Tracing,
     #[serde(default)]
     resources: Value,
@@ -171,6 +181,11 @@ struct View {
 #[derive(Debug, Deserialize)]
 struct Snippets {
     strict: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct HeadlessService {
+    name: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -229,6 +244,9 @@ pub(super) fn installation(settings: &Settings, file: Option<&str>) -> Result<In
         minicluster_network_policy: settings.minicluster_network_policy || values.network_policy.miniclusters,
         gang: settings.gang || values.gang.enabled,
         kueue: settings.kueue || values.kueue.enabled,
+        volumes: !settings.without_volumes && values.volumes.enabled,
+        services: !settings.without_services && values.services.enabled,
+        headless_name: settings.headless_name.map_or(values.headless_service.name, |name| name.to_string()),
         otlp_endpoint: settings.otlp_endpoint.as_ref().map_or(values.tracing.endpoint, ToString::to_string),
         disruption_budget: values.pod_disruption_budget.enabled,
         service_monitor: Some(values.prometheus.service_monitor).filter(|it| it.enabled),
@@ -309,6 +327,9 @@ fn checked(installation: Installation) -> Result<Installation, ValuesError> {
     }
     if let Err(problem) = installation.view_source.parse::<ViewSource>() {
         return refused("view.source", &problem);
+    }
+    if let Err(problem) = installation.headless_name.parse::<HeadlessName>() {
+        return refused("headlessService.name", &problem);
     }
     let pods = &installation.pods;
     for (name, resources) in

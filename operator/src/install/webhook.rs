@@ -1,6 +1,7 @@
 //! The conversion webhook's part of an installation: its own pods, account, memory limit and permissions, so that its
 //! callers cannot affect the operator.
 
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
 use serde_json::{Value, json};
@@ -13,6 +14,8 @@ use super::{
 use crate::webhook::{NAME, PORT};
 use crate::yaml;
 
+/// The name of the policy on the webhook's own writes.
+const POLICY: &str = "flux-framework-flux-operator-webhook";
 /// Name of the Secret that cert-manager writes.
 const CERTIFICATE: &str = "flux-operator-webhook-certificate";
 /// Where that Secret is mounted.
@@ -48,6 +51,8 @@ pub(super) fn manifests(settings: &Installation) -> Result<Vec<String>, InstallE
             binding(NAME, None, who),
             role(NAME, Some(namespace), WEBHOOK_OWN_PERMISSIONS),
             binding(NAME, Some(namespace), who),
+            yaml::document(&policy(namespace)?)?,
+            yaml::document(&policy_binding()?)?,
         ]),
     }
     documents.push(yaml::document(&service(namespace)?)?);
@@ -57,6 +62,60 @@ pub(super) fn manifests(settings: &Installation) -> Result<Vec<String>, InstallE
     }
     documents.push(yaml::document(&deployment(settings)?)?);
     Ok(documents)
+}
+
+/// The policy that lets the webhook's account change nothing of the definition but the CA bundle. A permission cannot name
+/// a field, and who takes over a process that listens on the network must not change what the API server stores, or who
+/// converts it.
+pub fn policy(namespace: &str) -> Result<ValidatingAdmissionPolicy, InstallError> {
+    let is_same = |field: &str| format!("object.{field} == oldObject.{field}");
+    let is_same_map = |field: &str, none: &str| {
+        format!("object.metadata.?{field}.orValue({none}) == oldObject.metadata.?{field}.orValue({none})")
+    };
+    let fields = [
+        is_same("spec.group"),
+        is_same("spec.names"),
+        is_same("spec.scope"),
+        is_same("spec.versions"),
+        is_same("spec.conversion.strategy"),
+        is_same("spec.conversion.webhook.conversionReviewVersions"),
+        is_same("spec.conversion.webhook.clientConfig.service"),
+        "!has(object.spec.conversion.webhook.clientConfig.url)".to_owned(),
+        is_same_map("labels", "{}"),
+        is_same_map("annotations", "{}"),
+        is_same_map("finalizers", "[]"),
+        is_same_map("ownerReferences", "[]"),
+    ];
+    let value = json!({
+        "metadata": { "name": POLICY, "labels": labels() },
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": ["apiextensions.k8s.io"],
+                "apiVersions": ["v1"],
+                "operations": ["UPDATE"],
+                "resources": ["customresourcedefinitions"],
+            }] },
+            "matchConditions": [{
+                "name": "webhook",
+                "expression": format!("request.userInfo.username == 'system:serviceaccount:{namespace}:{NAME}'"),
+            }],
+            "validations": [{
+                "expression": fields.join(" && "),
+                "reason": "Forbidden",
+                "message": "the conversion webhook may change nothing but spec.conversion.webhook.clientConfig.caBundle",
+            }],
+        },
+    });
+    typed("ValidatingAdmissionPolicy", value)
+}
+
+fn policy_binding() -> Result<ValidatingAdmissionPolicyBinding, InstallError> {
+    let value = json!({
+        "metadata": { "name": POLICY, "labels": labels() },
+        "spec": { "policyName": POLICY, "validationActions": ["Deny"] },
+    });
+    typed("ValidatingAdmissionPolicyBinding", value)
 }
 
 fn typed<T: serde::de::DeserializeOwned>(kind: &'static str, value: Value) -> Result<T, InstallError> {

@@ -122,6 +122,8 @@ enum Classes {
 pub(super) struct Storage {
     /// Disks by the name of their PersistentVolume.
     disks: BTreeMap<String, Disk>,
+    /// The names of the PersistentVolumes of each disk.
+    volumes_of: HashMap<String, BTreeSet<String>>,
     has_listed_disks: bool,
     classes: Classes,
 }
@@ -143,20 +145,38 @@ pub struct DiskSeen {
 impl Storage {
     /// A PersistentVolume as it is now. The MiniClusters that this is news for: those of the same disk.
     pub(super) fn update_disk(&mut self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
-        let before = match &disk {
-            Some(disk) => self.disks.insert(volume.to_owned(), disk.clone()),
-            None => self.disks.remove(volume),
-        };
+        let before = self.disks.remove(volume);
+        if let Some(before) = &before
+            && let Some(volumes) = self.volumes_of.get_mut(&before.text)
+        {
+            volumes.remove(volume);
+            if volumes.is_empty() {
+                self.volumes_of.remove(&before.text);
+            }
+        }
+        if let Some(disk) = &disk {
+            self.volumes_of.entry(disk.text.clone()).or_default().insert(volume.to_owned());
+            self.disks.insert(volume.to_owned(), disk.clone());
+        }
         if before == disk {
             return Vec::new();
         }
-        let is_same = |other: &&Disk| [&before, &disk].into_iter().flatten().any(|it| it.text == other.text);
-        self.disks.values().filter(is_same).map(|disk| disk.cluster.clone()).collect()
+        let texts: BTreeSet<&str> = [&before, &disk].into_iter().flatten().map(|disk| disk.text.as_str()).collect();
+        let volumes = texts.into_iter().flat_map(|text| self.volumes_of(text));
+        volumes.filter_map(|name| Some(self.disks.get(name)?.cluster.clone())).collect()
+    }
+
+    /// The names of the PersistentVolumes of a disk.
+    fn volumes_of(&self, disk: &str) -> impl Iterator<Item = &String> {
+        self.volumes_of.get(disk).into_iter().flatten()
     }
 
     /// A list of PersistentVolumes is complete: what it has not is gone. The MiniClusters that have a disk.
     pub(super) fn keep_disks(&mut self, listed: &HashSet<String>) -> Vec<Key> {
-        self.disks.retain(|volume, _| listed.contains(volume));
+        let gone: Vec<String> = self.disks.keys().filter(|volume| !listed.contains(*volume)).cloned().collect();
+        for volume in gone {
+            self.update_disk(&volume, None);
+        }
         self.has_listed_disks = true;
         self.clusters()
     }
@@ -183,13 +203,13 @@ impl Storage {
         let seen = cluster.volumes.iter().filter_map(|volume| {
             let (driver, handle) = volume.source.disk()?;
             let text = disk(driver, handle);
-            let other = self.disks.iter().find(|(name, other)| **name != volume.name && other.text == text);
+            let other = self.volumes_of(&text).find(|name| **name != volume.name);
             Some(DiskSeen {
                 key: volume.key.clone(),
                 driver: driver.to_owned(),
                 handle: handle.to_owned(),
                 class: volume.storage_class.clone(),
-                shared_with: other.map(|(name, _)| name.clone()),
+                shared_with: other.cloned(),
                 is_class_missing: matches!(&self.classes, Classes::Listed(all) if !all.contains(&volume.storage_class)),
             })
         });
@@ -239,6 +259,20 @@ mod tests {
         assert_eq!(names(&storage.update_disk("pv-c", None)), ["a"]);
         assert!(storage.update_disk("unknown", None).is_empty());
         assert_eq!(names(&storage.keep_disks(&HashSet::from(["pv-a".to_owned()]))), ["a"]);
+    }
+
+    /// A list of as many takes a second or so; walking all for each took minutes.
+    #[test]
+    fn disk_is_updated_without_a_walk_over_all_others() {
+        let mut storage = Storage::default();
+        let names: Vec<String> = (0..50_000).map(|number| format!("pv-{number}")).collect();
+        let begin = std::time::Instant::now();
+        for name in &names {
+            assert_eq!(storage.update_disk(name, disk_of("mc", name)).len(), 1);
+        }
+        storage.keep_disks(&HashSet::new());
+        assert!(storage.disks.is_empty() && storage.volumes_of.is_empty());
+        assert!(begin.elapsed().as_secs() < 20, "it took {:?}", begin.elapsed());
     }
 
     #[test]

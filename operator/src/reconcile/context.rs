@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use flux_shared::backoff;
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use k8s_openapi::jiff::{Timestamp, ToSpan};
 
 use crate::health::metrics::Metrics;
 use crate::health::queue::Queue;
@@ -38,6 +39,8 @@ const FIRST_STATUS: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(48);
 /// Shortest pause of a MiniCluster whose namespace is being deleted.
 const IN_TERMINATING_NAMESPACE: Duration = Duration::from_secs(12);
+/// How long the difference between the clocks is taken to be the same.
+const CLOCK_KNOWN: Duration = Duration::from_secs(600);
 /// How long it is remembered that a namespace is being deleted, without a call.
 const TERMINATING_KNOWN: Duration = Duration::from_secs(60);
 /// The first pause before the result of the operator's own change is looked at. It doubles while changes follow each other
@@ -99,6 +102,8 @@ pub struct Context {
     room: Semaphore,
     /// Consecutive failures, and changes of which nothing has come yet.
     failures: Mutex<HashMap<Key, Failures>>,
+    /// How far the API server's clock is ahead of ours, in seconds, and when it was asked.
+    clock_skew: tokio::sync::Mutex<Option<(i64, Instant)>>,
     /// Namespaces that are being deleted, and when the API server said so.
     terminating: Mutex<HashMap<String, Instant>>,
 }
@@ -142,8 +147,31 @@ impl Context {
             turns: Mutex::default(),
             room: Semaphore::new(ROOM / UNIT),
             failures: Mutex::default(),
+            clock_skew: tokio::sync::Mutex::default(),
             terminating: Mutex::default(),
         }
+    }
+
+    /// The time by the API server's clock; by ours if it cannot be asked. It is asked once in ten minutes, for all.
+    pub async fn server_time(&self, namespace: &str, now: (Timestamp, Instant)) -> Timestamp {
+        let mut skew = self.clock_skew.lock().await;
+        let known = skew.filter(|(_, asked)| now.1.saturating_duration_since(*asked) < CLOCK_KNOWN);
+        let seconds = match known {
+            Some((seconds, _)) => seconds,
+            None => match self.writer.server_time(namespace).await {
+                Ok(Some(server)) => {
+                    let seconds = server.as_second() - now.0.as_second();
+                    *skew = Some((seconds, now.1));
+                    seconds
+                }
+                Ok(None) => 0,
+                Err(error) => {
+                    crate::health::log::warn("failed to ask for the API server's time", &error);
+                    0
+                }
+            },
+        };
+        now.0.checked_add(seconds.seconds()).unwrap_or(now.0)
     }
 
     /// The target with the newest known status: the watch may lag behind our own writes.

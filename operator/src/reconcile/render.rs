@@ -10,10 +10,11 @@
 
 use crate::labels;
 use flux_shared::agent_spec::RESTFUL_REPOSITORY;
+use flux_shared::crd::v1alpha2 as crd;
 use flux_shared::curve::Certificate;
 use flux_shared::overlay::Overlay;
 use flux_shared::trace::Endpoint;
-use flux_shared::validate::{ValidMiniCluster, ViewSource};
+use flux_shared::validate::{Problem, ValidMiniCluster, ViewSource};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -66,6 +67,12 @@ pub struct Options {
     pub network_policy: bool,
     /// Pods may be gangs.
     pub gang: bool,
+    /// `spec.volumes` may be used.
+    pub volumes: bool,
+    /// `spec.services` may be used.
+    pub services: bool,
+    /// The headless Service of MiniClusters that name none.
+    pub headless: HeadlessName,
     /// Where traces are sent.
     pub traces: Option<Endpoint>,
 }
@@ -80,8 +87,71 @@ impl Default for Options {
             strict_snippets: true,
             network_policy: false,
             gang: false,
+            volumes: true,
+            services: true,
+            headless: HeadlessName::Shared,
             traces: None,
         }
+    }
+}
+
+impl Options {
+    /// The MiniCluster as this installation serves it, or what it does not serve, with the value that says so.
+    pub fn admit(&self, mut cluster: ValidMiniCluster) -> Result<ValidMiniCluster, Vec<Problem>> {
+        let refused = |field: &str, what: &str, value: &str, remedy: &str| {
+            Problem::new(field, format!("this installation creates no {what} (its value {value} is false): {remedy}"))
+        };
+        let mut problems = Vec::new();
+        if !self.volumes && !cluster.volumes.is_empty() {
+            let remedy = "mount a claim by containers[].volumes and claimName, or ask an administrator";
+            problems.push(refused("spec.volumes", "PersistentVolumes", "volumes.enabled", remedy));
+        }
+        if !self.services && !cluster.services.is_empty() {
+            let remedy = "run them in a Deployment of your own, or ask an administrator";
+            problems.push(refused("spec.services", "pod for services", "services.enabled", remedy));
+        }
+        // A Service's name begins with a letter.
+        let can_be_own = cluster.name.starts_with(|first: char| first.is_ascii_lowercase());
+        if self.headless == HeadlessName::Own && cluster.headless_name == crd::headless_name() && can_be_own {
+            cluster.headless_name = cluster.name.clone();
+            let mut sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
+            if sidecars.any(|sidecar| sidecar.name == cluster.name && !sidecar.ports.is_empty()) {
+                let message = "must not be the MiniCluster's name: the headless Service has it in this installation (its value headlessService.name)";
+                problems.push(Problem::new("spec.containers[].name", message));
+            }
+        }
+        if problems.is_empty() { Ok(cluster) } else { Err(problems) }
+    }
+}
+
+/// The name of the headless Service of MiniClusters that name none, or the documented default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HeadlessName {
+    /// The documented default, which all MiniClusters of a namespace share.
+    #[default]
+    Shared,
+    /// The MiniCluster's own.
+    Own,
+}
+
+impl std::str::FromStr for HeadlessName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HeadlessName, String> {
+        match text {
+            "shared" => Ok(HeadlessName::Shared),
+            "minicluster" => Ok(HeadlessName::Own),
+            _ => Err("must be shared or minicluster".to_owned()),
+        }
+    }
+}
+
+impl std::fmt::Display for HeadlessName {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            HeadlessName::Shared => "shared",
+            HeadlessName::Own => "minicluster",
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use kube::Resource;
 use crate::observe::Key;
 use crate::observe::cluster::{Cluster, version};
 use crate::observe::job::JobSeen;
-use crate::reconcile::render;
+use crate::reconcile::render::{self, Options};
 
 /// The MiniCluster of one reconcile.
 #[derive(Debug, Clone, PartialEq)]
@@ -68,13 +68,13 @@ impl Target {
         self.spec.as_ref().ok().map(render::spec_hash::of)
     }
 
-    /// The checked spec, or every problem.
-    pub fn validate(&self) -> Result<ValidMiniCluster, Vec<Problem>> {
+    /// The checked spec as this installation serves it, or every problem.
+    pub fn validate(&self, options: &Options) -> Result<ValidMiniCluster, Vec<Problem>> {
         let spec = self.spec.clone()?;
         let (name, namespace) = (self.key.name.clone(), self.key.namespace.clone());
         let queueing = self.queueing.clone();
         let manifest = Manifest { name, namespace, queueing, cleans_by_default: false, spec };
-        let mut cluster = validate_and_note(&manifest)?;
+        let mut cluster = options.admit(validate_and_note(&manifest)?)?;
         if self.queueing_changed {
             let message = "those for a queue have changed since the Job was made, and count for its next Job only: while it waits, change the labels of the Job itself";
             cluster.notices.push(Problem::new("metadata.labels and metadata.annotations", message));

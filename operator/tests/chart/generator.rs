@@ -19,6 +19,7 @@ const TOKENS: &[(&str, &str)] = &[
     ("chart-view-image", r#"include "flux-operator.image" (dict "image" .Values.view.image "usual" "")"#),
     ("chart-view-source", ".Values.view.source"),
     ("chart-strict-snippets", ".Values.snippets.strict"),
+    ("chart-headless-name", ".Values.headlessService.name"),
     ("chart-restful-repository", ".Values.restful.repository"),
     ("chart-otlp-endpoint", ".Values.tracing.endpoint"),
     ("chart-pull-policy", ".Values.image.pullPolicy"),
@@ -41,6 +42,8 @@ const SWITCHES: &[&str] = &[
     ".Values.gang.enabled",
     ".Values.kueue.enabled",
     ".Values.tracing.endpoint",
+    ".Values.volumes.enabled",
+    ".Values.services.enabled",
 ];
 const MONITORING_SWITCHES: &[&str] = &[
     ".Values.namespaced",
@@ -63,6 +66,7 @@ pub fn objects() -> String {
         installation.pods.affinity = if on(5) { affinity() } else { Value::Null };
         installation.gang = on(6);
         installation.kueue = on(7);
+        (installation.volumes, installation.services) = (on(9), on(10));
         installation.otlp_endpoint = if on(8) { "chart-otlp-endpoint".into() } else { String::new() };
         answers.push((number, install::objects(&installation).unwrap()));
     }
@@ -130,6 +134,7 @@ fn installation(namespaced: bool, v1alpha1: bool, cert_manager: bool) -> Install
         view_image: "chart-view-image".into(),
         view_source: "chart-view-source".into(),
         strict_snippets: "chart-strict-snippets".into(),
+        headless_name: "chart-headless-name".into(),
         restful_repository: "chart-restful-repository".into(),
         namespaced,
         v1alpha1,

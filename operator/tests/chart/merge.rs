@@ -2,8 +2,8 @@
 
 use std::ops::{BitAnd, BitOr, Not};
 
-/// Numbers of a mask: for as many as nine switches.
-const NUMBERS: usize = 512;
+/// Numbers of a mask: for as many as eleven switches.
+const NUMBERS: usize = 2048;
 
 /// A set of numbers, with a bit for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

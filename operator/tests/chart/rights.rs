@@ -19,13 +19,16 @@ ClusterRole flux-framework-flux-operator
   miniclusters.flux-framework.org: delete get list watch
   miniclusters/finalizers.flux-framework.org: update
   miniclusters/status.flux-framework.org: patch
-  persistentvolumeclaims: create delete get patch
-  pods: create delete deletecollection get list watch
+  pods: deletecollection list watch
   pods/status: patch
   secrets: create
   services: create get list patch watch
+ClusterRole flux-framework-flux-operator-claims
+  persistentvolumeclaims: create delete get patch
 ClusterRole flux-framework-flux-operator-nodes
   nodes: list watch
+ClusterRole flux-framework-flux-operator-services
+  pods: create delete get
 ClusterRole flux-framework-flux-operator-volumes
   persistentvolumes: create delete get list patch watch
   storageclasses.storage.k8s.io: list watch

@@ -226,7 +226,7 @@ fn page(version: &str, words: &str) -> String {
          cannot exceed the larger of `size` and `maxSize` at creation.\n\n\
          **Example:** the shortest one that explains the field. **Default:** *none* means that nothing is used in its place. \
          In addition to the API server's checks, the operator checks each value: `flux-operator validate FILE` lists every problem.\n\n\
-         `metadata.name` has at most 54 characters: lower case letters, digits and `-`, beginning with a letter.\n"
+         `metadata.name` has at most 54 characters: lower case letters, digits and `-`, not at the ends.\n"
     );
     page.section("spec", &root["properties"]["spec"]);
     page.section("status", &root["properties"]["status"]);

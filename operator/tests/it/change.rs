@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, PostParams, PropagationPolicy};
 use serde_json::json;
 
-use test_support::api_server::{Fixture, condition, test, until};
+use test_support::api_server::{Call, Calls, Fault, Fixture, condition, test, until};
 
 #[test]
 fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
@@ -109,6 +109,32 @@ fn a_finished_cluster_goes_when_its_time_is_over() {
             fixture.end_pod(&pods[&0], 0, "Completed", "").await;
             gone(&fixture, name).await;
         }
+    });
+}
+
+/// Kubernetes writes the time of the end; the operator's clock may be hours off.
+#[test]
+fn minicluster_lives_its_time_by_the_api_servers_clock() {
+    test("ttl-clock", async |fixture| {
+        let time = (k8s_openapi::jiff::Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_hours(3)).to_string();
+        let calls = Calls::with_faults(move |call: &Call| {
+            let metadata = json!({ "name": call.name, "creationTimestamp": time });
+            (call.name == "flux-operator-clock").then(|| Fault::Says(json!({ "metadata": metadata })))
+        });
+        let operator = fixture.operator_of(calls.clone(), |_| {}).await;
+        for (name, ttl) in [("short", 2 * 3600), ("also", 2 * 3600), ("long", 4 * 3600)] {
+            fixture.create(name, json!({ "size": 1, "ttlSecondsAfterFinished": ttl })).await.unwrap();
+            let pods = fixture.pods(name, 1).await;
+            fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+        }
+        gone(&fixture, "short").await;
+        gone(&fixture, "also").await;
+        fixture.when_condition("long", "Complete", "True").await;
+        operator.settled().await;
+        fixture.get("long").await;
+        let asked = calls.all().into_iter().filter(|call| call.name == "flux-operator-clock").count();
+        assert_eq!(asked, 1, "once for all");
+        operator.stop().await;
     });
 }
 

@@ -6,9 +6,11 @@ use std::time::Duration;
 use clap::Parser;
 use flux_operator::api::lease::Candidate;
 use flux_operator::install;
+use flux_operator::reconcile::render::HeadlessName;
 use flux_shared::crd::v1alpha2::MiniCluster;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -282,5 +284,113 @@ fn every_image_can_be_given_by_its_digest() {
             .unwrap();
         assert_eq!(images(&fixture, "mc").await, BTreeSet::from([agent, view, app]));
         running.stop().await;
+    });
+}
+
+/// A MiniCluster with what the installation lacks, and why it is refused.
+async fn refuses(fixture: &Fixture, name: &str, spec: Value, field: &str, value: &str) {
+    fixture.create(name, spec).await.unwrap();
+    let status = fixture.when(name, "refused", |status| status["phase"] == "Invalid").await["status"].clone();
+    let message = status["message"].as_str().unwrap();
+    assert!(message.starts_with(field) && message.contains(value), "{message}");
+}
+
+#[test]
+fn installation_without_volumes_and_services_refuses_them_and_asks_for_nothing() {
+    test("without-parts", async |fixture| {
+        let without = |it: &mut install::Installation| (it.volumes, it.services) = (false, false);
+        let operator = fixture
+            .operator_installed(Calls::default(), without, |it| {
+                (it.options.volumes, it.options.services) = (false, false);
+            })
+            .await;
+        let volumes = json!({
+            "size": 1, "volumes": { "data": { "path": "/tmp/data" } },
+            "containers": [{ "image": "app:1", "command": "ls", "volumes": { "data": { "path": "/data" } } }],
+        });
+        refuses(&fixture, "volumes", volumes, "spec.volumes: ", "volumes.enabled").await;
+        let services = json!({ "size": 1, "services": [{ "image": "cache:1", "name": "cache" }] });
+        refuses(&fixture, "services", services, "spec.services: ", "services.enabled").await;
+        fixture.create("plain", json!({ "size": 1, "cleanupPods": true })).await.unwrap();
+        let pods = fixture.pods("plain", 1).await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+        fixture.when_condition("plain", "CleanedUp", "True").await;
+        let calls = operator.calls.all();
+        operator.stop().await;
+        let storage = |call: &&Call| call.resource.starts_with("persistentvolume") || call.resource == "storageclasses";
+        assert_eq!(calls.iter().find(storage), None);
+        // Nodes are in no namespace.
+        let refused = |call: &&Call| call.status == 403 && call.resource != "nodes";
+        assert_eq!(calls.iter().find(refused), None, "a permission that was removed is needed");
+        let account = format!("--as=system:serviceaccount:{}:{}", fixture.namespace, install::NAME);
+        for (verb, resource) in [("create", "pods"), ("delete", "pods"), ("create", "persistentvolumeclaims")] {
+            assert!(fixture.kubectl(&["auth", "can-i", &account, verb, resource]).is_err(), "{verb} {resource}");
+        }
+    });
+    let all = install::manifests(&settings(&["--without-volumes", "--without-services"])).unwrap();
+    assert!(!all.contains("persistentvolume") && !all.contains("flux-operator-volumes"), "{all}");
+    assert!(all.contains("--without-volumes") && all.contains("--without-services"));
+}
+
+#[test]
+fn miniclusters_have_a_headless_service_of_their_own_name_where_that_is_chosen() {
+    test("own-service", async |fixture| {
+        let operator = fixture.operator_of(Calls::default(), |it| it.options.headless = HeadlessName::Own).await;
+        let named = json!({ "size": 1, "network": { "headlessName": "team" } });
+        for (name, spec, service) in [
+            ("one", json!({ "size": 1 }), "one"),
+            ("two", json!({ "size": 1, "network": { "disableAffinity": true } }), "two"),
+            ("named", named, "team"),
+            // No Service can have this name.
+            ("2024-run", json!({ "size": 1 }), "flux-service"),
+        ] {
+            fixture.create(name, spec).await.unwrap();
+            let pods = fixture.pods(name, 1).await;
+            assert_eq!(pods[&0].spec.as_ref().unwrap().subdomain.as_deref(), Some(service));
+            let made = fixture.api::<Service>().get(service).await.unwrap();
+            let owners = made.metadata.owner_references.unwrap();
+            assert_eq!(owners.iter().map(|owner| owner.name.as_str()).collect::<Vec<_>>(), [name]);
+        }
+        let same = json!({
+            "size": 1,
+            "containers": [
+                { "image": "app:1", "name": "work", "command": "hostname", "runFlux": true },
+                { "image": "db:1", "name": "taken", "ports": [5432] },
+            ],
+        });
+        refuses(&fixture, "taken", same, "spec.containers[].name: ", "headlessService.name").await;
+        operator.stop().await;
+    });
+}
+
+/// Its permission is for the whole object, and it listens on the network.
+#[test]
+fn webhook_may_change_nothing_of_the_definition_but_its_ca_bundle() {
+    test("webhook-policy", async |fixture| {
+        let account = format!("system:serviceaccount:{}:flux-operator-webhook", install::NAME);
+        let webhook: Api<CustomResourceDefinition> = Api::all(fixture.client_as(&account).await);
+        let admin: Api<CustomResourceDefinition> = Api::all(fixture.client.clone());
+        let name = "miniclusters.flux-framework.org";
+        let patch = async |change: Value| webhook.patch(name, &PatchParams::default(), &Patch::Merge(change)).await;
+        let bundle =
+            |text: &str| json!({ "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": text } } } } });
+        let before = admin.get(name).await.unwrap();
+        let mut versions = before.spec.versions.clone();
+        versions[0].deprecated = Some(true);
+        let elsewhere = json!({ "service": { "namespace": "default", "name": "evil" } });
+        for change in [
+            json!({ "spec": { "versions": versions } }),
+            json!({ "spec": { "conversion": { "webhook": { "clientConfig": elsewhere } } } }),
+            json!({ "spec": { "names": { "shortNames": ["evil"] } } }),
+            json!({ "metadata": { "finalizers": ["example.com/evil"] } }),
+            json!({ "metadata": { "annotations": { "evil": "true" } } }),
+        ] {
+            let refused = patch(change.clone()).await.map(drop).unwrap_err().to_string();
+            assert!(refused.contains("caBundle"), "{change}: {refused}");
+        }
+        let own = before.spec.conversion.unwrap().webhook.unwrap().client_config.unwrap().ca_bundle;
+        let own = serde_json::to_value(own).unwrap();
+        let own = own.as_str().unwrap_or_default();
+        patch(bundle(own)).await.expect("its own bundle");
     });
 }

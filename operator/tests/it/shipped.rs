@@ -7,7 +7,7 @@ use flux_operator::health::metrics::{LiveState, Metrics};
 use flux_operator::health::queue::QueueSnapshot;
 use flux_operator::install::{
     GANG_PERMISSIONS, KUEUE_PERMISSIONS, NETWORK_PERMISSIONS, NODE_PERMISSIONS, OWN_PERMISSIONS, PERMISSIONS,
-    STORAGE_PERMISSIONS, VOLUME_PERMISSIONS,
+    SERVICES_PERMISSIONS, STORAGE_PERMISSIONS, VOLUME_PERMISSIONS, WHOLE_PERMISSIONS,
 };
 use test_support::call::granted;
 
@@ -27,6 +27,8 @@ fn what_is_shipped_unwinds() {
 fn every_resource_that_the_operator_may_ask_for_has_its_name_among_the_metrics() {
     let all = [
         PERMISSIONS,
+        WHOLE_PERMISSIONS,
+        SERVICES_PERMISSIONS,
         STORAGE_PERMISSIONS,
         VOLUME_PERMISSIONS,
         NODE_PERMISSIONS,

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::pin::pin;
 
-use flux_operator::install::{STORAGE_PERMISSIONS, VOLUME_PERMISSIONS};
+use flux_operator::install::{SERVICES_PERMISSIONS, STORAGE_PERMISSIONS, VOLUME_PERMISSIONS, WHOLE_PERMISSIONS};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::TryStreamExt;
 use k8s_openapi::api::batch::v1::Job;
@@ -378,8 +378,9 @@ fn exactly_the_permissions_for_storage_that_are_shipped_are_used() {
         delete(&fixture, "swept").await;
         gone(&fixture, "swept").await;
 
-        let seen = operator.calls.all();
+        let mut seen = operator.calls.all();
         operator.stop().await;
-        assert_exactly(&seen, &[STORAGE_PERMISSIONS, VOLUME_PERMISSIONS]);
+        seen.extend(fixture.calls_about_what_exists().await);
+        assert_exactly(&seen, &[WHOLE_PERMISSIONS, SERVICES_PERMISSIONS, STORAGE_PERMISSIONS, VOLUME_PERMISSIONS]);
     });
 }

@@ -142,8 +142,8 @@ fn lifetime_rules(root: &mut Map<String, Value>) {
     let is_made = "has(oldSelf.status) && has(oldSelf.status.maximumSize) && oldSelf.status.maximumSize > 0";
     let rules = json!([
         {
-            "rule": "self.metadata.name.matches('^[a-z]([-a-z0-9]{0,52}[a-z0-9])?$')",
-            "message": "metadata.name must be 54 characters at most, lower case letters, digits and `-`, beginning with a letter: hosts and Services are named after it",
+            "rule": "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,52}[a-z0-9])?$')",
+            "message": "metadata.name must be 54 characters at most, lower case letters, digits and `-`, not at the ends: hosts are named after it",
         },
         {
             "rule": format!("!({is_made}) || self.spec.size <= oldSelf.status.maximumSize"),

@@ -45,7 +45,7 @@ fn is_false(value: &bool) -> bool {
 fn is_zero(value: &i32) -> bool {
     *value == 0
 }
-pub(crate) fn headless_name() -> String {
+pub fn headless_name() -> String {
     "flux-service".into()
 }
 

@@ -40,13 +40,10 @@ pub fn check(spec: &MiniClusterSpec, name: &str, report: &mut Report) -> Sizes {
     } else if length > limit {
         report.problem(
             "metadata.name",
-            format!("is too long: {length} characters, must be {limit} at most, so that hosts and Services can be named after it"),
+            format!("is too long: {length} characters, must be {limit} at most, so that hosts can be named after it"),
         );
-    } else if !names::is_dns_label(name) || !name.starts_with(|c: char| c.is_ascii_lowercase()) {
-        report.problem(
-            "metadata.name",
-            "must be lower case letters, digits and `-`, beginning with a letter: it names hosts and Services",
-        );
+    } else if !names::is_dns_label(name) {
+        report.problem("metadata.name", "must be lower case letters, digits and `-`, not at the ends: it names hosts");
     }
     Sizes { size: usable(spec.size), max_size: usable(max_size.max(spec.size)), min_size: min_size.map(usable) }
 }

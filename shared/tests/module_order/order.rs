@@ -120,10 +120,10 @@ pub const ORDER: &[(&str, &[&str])] = &[
         &[
             "render",
             "target",
+            "obstacle",
             "previous_status",
             "lookups",
             "decide",
-            "obstacle",
             "apply",
             "status",
             "spans",

@@ -224,8 +224,13 @@ impl Fixture {
         kubectl(&["serviceaccount", "tenant"]);
         kubectl(&["role", "tenant", "--verb=*", "--resource=miniclusters.flux-framework.org"]);
         kubectl(&["rolebinding", "tenant", "--role=tenant", &format!("--serviceaccount={}:tenant", self.namespace)]);
+        self.client_as(&format!("system:serviceaccount:{}:tenant", self.namespace)).await
+    }
+
+    /// A client of this user's.
+    pub async fn client_as(&self, user: &str) -> Client {
         let mut config = config(plane()._plane.kubeconfig_path()).await;
-        config.auth_info.impersonate = Some(format!("system:serviceaccount:{}:tenant", self.namespace));
+        config.auth_info.impersonate = Some(user.to_owned());
         Client::try_from(config).unwrap()
     }
 

@@ -2,15 +2,20 @@
 #![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, ResourceExt};
 
-use super::{ApplyError, Writer, api_error, check_label};
+use super::{ApplyError, Writer, api_error, check_label, creation, post_params};
 use crate::api::pages;
 use crate::labels;
 use crate::observe::job::{JobObject, JobSeen};
 use crate::observe::pod::{PodSeen, PodStatusObject};
 use crate::observe::{Index, Key, controller_uid};
+
+/// The name of an object that is never created.
+const CLOCK: &str = "flux-operator-clock";
 
 impl Writer {
     /// The Job of a MiniCluster. The index takes it over.
@@ -25,6 +30,16 @@ impl Writer {
         let seen = JobSeen::of(&job);
         index.update_job(&job.metadata, seen.clone());
         Ok(Some(seen))
+    }
+
+    /// The time by the API server's clock, by which Jobs end: the time of an object that is not created.
+    pub async fn server_time(&self, namespace: &str) -> Result<Option<Timestamp>, kube::Error> {
+        let metadata =
+            ObjectMeta { namespace: Some(namespace.into()), name: Some(CLOCK.into()), ..ObjectMeta::default() };
+        let object = ConfigMap { metadata, ..ConfigMap::default() };
+        let parameters = PostParams { dry_run: true, ..post_params() };
+        let made = self.send_for_metadata(creation(&object, &object, &parameters)).await?;
+        Ok(made.creation_timestamp.map(|time| time.0))
     }
 
     /// The lead's pods of a Job, by uid.

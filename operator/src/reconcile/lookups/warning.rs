@@ -158,8 +158,12 @@ fn newest(events: Vec<Event>, fresh: Timestamp) -> Option<Trouble> {
     })
 }
 
-/// When the event last occurred.
+/// When the event last occurred: by the API server's clock, if that has noted its last change. The clocks of nodes differ.
 fn time(event: &Event) -> Option<Timestamp> {
+    let written = event.metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref()).max();
+    if let Some(written) = written {
+        return Some(written.0);
+    }
     let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0);
     let last = event.last_timestamp.as_ref().map(|time| time.0);
     series.max(last).or(event.event_time.as_ref().map(|time| time.0))
@@ -183,6 +187,24 @@ mod tests {
         assert_eq!((found.reason.as_str(), found.message.as_str()), ("FailedMount", "why"));
         assert_eq!(newest(all(), at(10)), None);
         assert_eq!(newest(Vec::new(), at(10)), None);
+    }
+
+    #[test]
+    fn age_of_a_warning_is_by_the_api_servers_clock() {
+        use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, Time};
+        let written = "2026-01-01T12:00:00Z".parse::<Timestamp>().unwrap();
+        let entry = ManagedFieldsEntry { time: Some(Time(written)), ..ManagedFieldsEntry::default() };
+        for skew in [-60, 0, 60] {
+            let event = Event {
+                metadata: ObjectMeta { managed_fields: Some(vec![entry.clone()]), ..ObjectMeta::default() },
+                reason: Some("FailedMount".into()),
+                last_timestamp: Some(Time(written + skew.minutes())),
+                ..Event::default()
+            };
+            let found = |after: i64| newest(vec![event.clone()], written + after.minutes() - FRESH_MINUTES.minutes());
+            assert!(found(2).is_some(), "a node whose clock is {skew} minutes off");
+            assert!(found(4).is_none(), "a node whose clock is {skew} minutes off");
+        }
     }
 
     /// As Kubernetes 1.35 says it; the field that came last was cut off.

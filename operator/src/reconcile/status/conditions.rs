@@ -205,6 +205,10 @@ fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Stateme
     }
 }
 
+/// Reasons why the Job does not get the size in the spec.
+const SIZE_BEYOND_MAXIMUM: &str = "SizeBeyondMaximum";
+const SIZE_HELD: &str = "SizeHeldByQueue";
+
 /// Present only while true, by kstatus' convention: it cannot go on without a person.
 fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
     const TYPE: &str = "Stalled";
@@ -212,12 +216,15 @@ fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcom
     match state {
         JobState::Completed => None,
         JobState::Failed => Some(Statement::new(TYPE, true, &outcome.reason, state.idle().1)),
-        _ if valid.is_true == Some(false) => Some(Statement::new(
-            TYPE,
-            true,
-            &valid.reason,
-            "the spec cannot be used, or the Job does not match it: see the condition Valid",
-        )),
+        // The Job goes on with the size that it has.
+        _ if valid.is_true == Some(false) && ![SIZE_BEYOND_MAXIMUM, SIZE_HELD].contains(&valid.reason.as_str()) => {
+            Some(Statement::new(
+                TYPE,
+                true,
+                &valid.reason,
+                "the spec cannot be used, or the Job does not match it: see the condition Valid",
+            ))
+        }
         _ => obstacle.map(|obstacle| Statement::new(TYPE, true, obstacle.reason, obstacle.message.clone())),
     }
 }
@@ -410,7 +417,7 @@ fn valid(inputs: &Inputs) -> Statement {
         ),
         (Verdict::Valid(cluster), Some(maximum)) if i64::from(cluster.size) > maximum => (
             false,
-            "SizeBeyondMaximum",
+            SIZE_BEYOND_MAXIMUM,
             format!(
                 "spec.size: is {}, but this cluster can have {maximum} pods at most, fixed when it was created; its size is unchanged: lower spec.size, or recreate it with a larger maxSize",
                 cluster.size
@@ -418,7 +425,7 @@ fn valid(inputs: &Inputs) -> Statement {
         ),
         (Verdict::Valid(cluster), _) if inputs.job.is_some_and(|job| holds_size(cluster, job)) => (
             false,
-            "SizeHeldByQueue",
+            SIZE_HELD,
             format!(
                 "spec.size: is {}, but the queue has admitted {} pods, and would evict the Job to change that. The new size takes effect if the queue evicts it; to resize a running cluster, create it with maxSize",
                 cluster.size,

@@ -180,7 +180,10 @@ fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     }
     let index = pod.index;
     let whose = if is_of_the_view(inputs, trouble) { VIEW_IMAGE } else { "" };
-    Some(Outcome::new(trouble.reason.clone(), format!("pod {index}: {whose}{}", trouble.message)))
+    // Others may have the image, or reach its registry.
+    let node = pod.node.as_deref().filter(|_| trouble.pull.is_some());
+    let place = node.map(|node| format!(" on node {node}")).unwrap_or_default();
+    Some(Outcome::new(trouble.reason.clone(), format!("pod {index}{place}: {whose}{}", trouble.message)))
 }
 
 /// Put before the kubelet's message about the view's image.
@@ -322,7 +325,12 @@ fn of_pod(pod: &PodSeen) -> Outcome {
         let lost = pod_end::loss(pod);
         return Outcome::new(lost.reason.clone(), restart::describe_loss(&lost));
     }
-    match (&pod.trouble, &pod.exit) {
+    let exit = pod.exit.as_deref();
+    // It ended by itself, though the cluster was about to take it.
+    if let Some(exit) = exit.filter(|_| pod.is_disrupted() && end_of(pod, false) == Some(End::Own)) {
+        return of_exit(exit, &place);
+    }
+    match (&pod.trouble, exit) {
         (Some(trouble), _) => match &trouble.init {
             Some(init) => of_init(init, &format!("init container {} of {place}", init.name)),
             None => Outcome::new(trouble.reason.clone(), format!("{place}: {}", trouble.message)),

@@ -389,13 +389,17 @@ fn a_size_that_a_queue_holds_is_told_while_it_differs_from_what_runs() {
     let told = |spec: &str, job: &JobSeen| {
         let mut observation = observation(spec);
         (observation.job, observation.pods) = (Some(job.clone()), vec![ready(0), ready(1)]);
-        condition(&observation.status(), "Valid").unwrap().reason.clone()
+        let status = observation.status();
+        assert_eq!(condition(&status, "Stalled"), None, "the job runs well: other tools would say that it has failed");
+        condition(&status, "Valid").unwrap().reason.clone()
     };
     let hash = Elastic { size: 4, suspend: None }.hash();
     let part = JobSeen { queue: Some("team".into()), rendered_hash: Some(hash), maximum_size: Some(4), ..job(2) };
     assert_eq!(told("size: 4\nminSize: 2", &part), "Valid", "the queue has admitted a part");
     assert_eq!(told("size: 3\nminSize: 2", &part), "SizeHeldByQueue");
     assert_eq!(told("size: 2\nminSize: 2", &part), "Valid", "it is what runs");
+    let beyond = JobSeen { maximum_size: Some(2), ..part.clone() };
+    assert_eq!(told("size: 3", &beyond), "SizeBeyondMaximum");
     assert_eq!(told("size: 3", &JobSeen { suspended: true, ..part }), "Valid", "it will be written");
 }
 

@@ -172,6 +172,31 @@ fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
     ]);
 }
 
+/// Its node was cut off, and the taint manager was about to evict it.
+#[test]
+fn program_that_ends_while_its_pod_is_evicted_fails_with_its_own_code() {
+    let cut_off = |code: i32, by: Ender| PodSeen {
+        deleting: true,
+        trouble: Some(Box::new(Trouble {
+            reason: "DeletionByTaintManager".into(),
+            message: "Taint manager: deleting due to NoExecute taint".into(),
+            disruption: true,
+            ..Trouble::default()
+        })),
+        ..said(0, Termination::new(by, u8::try_from(code).unwrap()))
+    };
+    let own = PodSeen {
+        exit: Some(Box::new(Exit { code: 3, ..*cut_off(3, Ender::Program).exit.unwrap() })),
+        ..cut_off(3, Ender::Program)
+    };
+    for reason in ["LeadFailed", "PodFailurePolicy"] {
+        let lead = own.clone();
+        assert_told([(reason, vec![lead], Some(0), "NonZeroExitCode", "the lead (index 0) ended with exit code 3")]);
+    }
+    let lost = "the lead's pod, mc-0, was lost (DeletionByTaintManager: Taint manager: deleting due to NoExecute taint); no restart left: backoffLimit is 100";
+    assert_told([("PodFailurePolicy", vec![cut_off(143, Ender::Stop)], Some(0), "LeadLost", lost)]);
+}
+
 #[test]
 fn a_pod_that_was_taken_away_or_never_started_is_told_from_one_that_failed() {
     let evicted = PodSeen {

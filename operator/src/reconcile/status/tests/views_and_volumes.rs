@@ -99,6 +99,9 @@ fn a_view_whose_image_cannot_be_pulled_is_told_as_such_with_its_fields() {
         );
         assert!(message.contains("imagePullSecret") && message.contains("\"view:1\""), "{message}");
     }
+    // The image may be missing on one node alone.
+    let message = told(PodSeen { node: Some("worker-3".into()), ..seen("app", "app:1", "app:1") }, true);
+    assert!(message.starts_with("pod 0 on node worker-3: container app: "), "{message}");
     let message = told(seen("flux-agent", "agent:1", "agent:1"), true);
     assert!(message.starts_with("pod 0: container flux-agent: "), "{message}");
 }
