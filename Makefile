@@ -1,8 +1,10 @@
 # Each recipe is one line that a person could type; what takes more stands in .ci/.
 
-.PHONY: demo test test-flux e2e e2e-jobset e2e-nodes e2e-gang e2e-autoscale e2e-kueue e2e-tracing lint bench test-python-flux bench-journey bench-quorum bench-instance images generate dist release reproduce
+.PHONY: demo check test test-flux e2e e2e-jobset e2e-nodes chaos e2e-gang e2e-autoscale e2e-kueue e2e-tracing lint bench test-python-flux bench-journey bench-quorum bench-instance images generate dist release reproduce
 
 demo: ; @.ci/demo
+
+check: ; @.ci/check
 
 test: ; @.ci/test
 
@@ -15,6 +17,8 @@ e2e: ; @.ci/e2e
 e2e-jobset: ; @FLUX=$(FLUX) .ci/e2e-jobset
 
 e2e-nodes: ; @NODES=1 SHORT=$(SHORT) FLUX=$(FLUX) .ci/e2e
+
+chaos: ; @CHAOS_SECONDS=$(or $(SECONDS),3600) SEED=$(or $(SEED),1) NODES=1 FLUX=$(FLUX) .ci/e2e
 
 e2e-gang: ; @GANG=$(or $(GANG),1) .ci/e2e
 

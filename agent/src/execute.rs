@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Reads no spec: all that it needs is in the plan, but for how the broker ended, which only the run can tell and which
-//! says whether its dump is worth publishing. Every step may run again after a kill, with the same result.
+//! says whether its dump is worth publishing. Every step but the launch may run again after a kill, with the same result.
 #![expect(clippy::disallowed_methods, reason = "act: writes files, runs the shell; with all below it")]
 
 mod archive;

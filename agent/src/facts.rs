@@ -161,6 +161,9 @@ impl Facts {
         let (pod, cpus) = (spec.paths(), cpu::cores(&host));
         asked.extend(flux_on_path.as_deref().and_then(accounting_of));
         let installation = installation(spec, flux_on_path.as_deref());
+        // Flux reads the archive.
+        let is_archive = |path: &String| spec.archive.as_ref() == Some(path);
+        let is_present = |path| if is_archive(path) { host.is_file_or_folder(path) } else { host.exists(path) };
         Ok(Facts {
             index: environment.get(names::COMPLETION_INDEX).and_then(|index| index.parse().ok()),
             earlier_pods,
@@ -188,7 +191,7 @@ impl Facts {
             flux_on_path,
             shell: shell(&host, path),
             terminal,
-            present: asked.iter().filter(|path| host.exists(path)).cloned().collect(),
+            present: asked.iter().filter(|path| is_present(path)).cloned().collect(),
             writable: asked.iter().filter(|path| host.is_writable(path)).cloned().collect(),
             hostname,
             environment,

@@ -114,7 +114,7 @@ pub fn is_stop(signal: i32) -> bool {
 }
 
 impl Supervisor {
-    /// Needs [`signals::block`] before, and a runtime around it. Also adopts orphans where the agent is not PID 1.
+    /// Needs [`block`](crate::system::signals::block) before, and a runtime around it. Also adopts orphans where the agent is not PID 1.
     pub fn new() -> io::Result<Supervisor> {
         if std::process::id() != 1 {
             nix::sys::prctl::set_child_subreaper(true)?;

@@ -273,7 +273,7 @@ async fn until_parent_answers(
         }
         absence.within(gone, silent)?;
         report.tick(&parent.host, &missing.to_string());
-        backoff.pause(missing.longest_pause(begin.elapsed()).max(wait::LONGEST_PAUSE)).await;
+        backoff.pause(parent.longest_pause(&missing, begin.elapsed()).max(wait::LONGEST_PAUSE)).await;
     }
 }
 

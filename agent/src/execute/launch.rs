@@ -69,6 +69,8 @@ impl Executor<'_> {
         }
         match (end, ended.stopped) {
             (End::Exited(0), Some(stop)) if launch.at_end == AtEnd::ExitUnlessStopped => of_signal(stop.signal),
+            // An image in which the instance has come up can run Flux.
+            (end, _) if came_up => end.code(),
             (end, _) => self.report_end(launch, end),
         }
     }

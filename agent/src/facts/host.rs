@@ -59,6 +59,11 @@ impl Host {
         self.real(path).is_some_and(|path| path.exists())
     }
 
+    /// Whether a file or folder is there. Who opens a pipe or a device may wait for ever.
+    pub fn is_file_or_folder(&self, path: &str) -> bool {
+        self.real(path).is_some_and(|path| path.is_file() || path.is_dir())
+    }
+
     pub fn is_executable(&self, path: &str) -> bool {
         self.real(path).is_some_and(|path| path.is_file() && access(&path, AccessFlags::X_OK).is_ok())
     }

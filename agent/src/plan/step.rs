@@ -27,7 +27,7 @@ impl Planned {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub enum Step {
-    /// Add a user (and its group of the same id) to /etc/passwd and /etc/group unless it exists.
+    /// Add a user and its group to /etc/passwd and /etc/group unless it exists.
     User { name: String, uid: u32, gid: u32, home: String },
     /// Give the user the password that stands in the file, as its SHA-512 crypt in /etc/shadow.
     Password { user: String, source: String },

@@ -20,8 +20,11 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// A number of the system's error at the end of the cause is left out.
     pub fn new(category: Category, cause: impl Into<String>, remedy: impl Into<String>) -> Failure {
-        Failure { category, cause: cause.into(), remedy: remedy.into(), passing: false }
+        let mut cause = cause.into();
+        cause.truncate(without_number(&cause).len());
+        Failure { category, cause, remedy: remedy.into(), passing: false }
     }
 
     /// A defect of the agent or a host that lacks what every Linux has.
@@ -131,6 +134,14 @@ mod tests {
         assert!(!line.contains('\n') && line.ends_with('.'));
         let asked = Failure::new(Category::SpecInvalid, "kind: did you mean MiniCluster?", "");
         assert_eq!(asked.sentences(), "kind: did you mean MiniCluster?");
+    }
+
+    #[test]
+    fn failure_has_no_number_of_the_systems_error() {
+        let error = std::io::Error::from_raw_os_error(libc::EPIPE);
+        let failure = Failure::internal(format!("failed to end the shell: {error}"));
+        assert_eq!(failure.cause, "failed to end the shell: Broken pipe");
+        assert_eq!(Failure::internal("no (os error 1) at the end").cause, "no (os error 1) at the end");
     }
 
     #[test]

@@ -16,10 +16,14 @@ const LONGEST_EARLY_PAUSE: Duration = Duration::from_millis(300);
 const EARLY: Duration = Duration::from_secs(60);
 /// Longest pause at first if the host is up and refuses: that costs nobody else anything, and its port will be open soon.
 const LONGEST_PAUSE_FOR_PORT: Duration = Duration::from_millis(200);
-/// Longest pause after that, whatever is missing. Pauses take three quarters of it on average: one attempt in 5 s, so that
-/// 10,000 pods whose lead prepares its work for an hour cost the cluster's DNS 2,000 look-ups a second.
+/// Time for each DNS query after that, so that 10,000 pods whose lead prepares its work for an hour cost the cluster's DNS
+/// 2,000 queries a second, however many an attempt needs: of both kinds of addresses, along a search list, repeated.
+const LATE_TIME_OF_A_QUERY: Duration = Duration::from_secs(5);
+/// Pauses take three quarters of their longest on average.
 const LONGEST_LATE_PAUSE: Duration = Duration::from_millis(6700);
-/// How long an address is used without being looked up again, while its host refuses.
+/// No pause is longer: an attempt at so many servers takes long itself.
+const LONGEST_PAUSE_OF_ALL: Duration = Duration::from_secs(40);
+/// How long an address is used at first without being looked up again, while its host refuses.
 const ADDRESS_SERVES: Duration = Duration::from_secs(1);
 /// Time limit of a connection attempt. Short, so that a lost packet costs little; every fifth is long, for far hosts.
 const CONNECT: Duration = Duration::from_millis(500);
@@ -42,10 +46,10 @@ impl Missing {
         matches!(self, Missing::Name(NameError::NoSuchName(_) | NameError::NoAddress(_)))
     }
 
-    /// The longest pause before the next attempt, after so long a wait.
-    pub fn longest_pause(&self, waited: Duration) -> Duration {
+    /// The longest pause before the next attempt, after so long a wait and an attempt with so many DNS queries.
+    fn longest_pause(&self, waited: Duration, queries: u32) -> Duration {
         match self {
-            _ if waited >= EARLY => LONGEST_LATE_PAUSE,
+            _ if waited >= EARLY => (LONGEST_LATE_PAUSE * queries.max(1)).min(LONGEST_PAUSE_OF_ALL),
             Missing::Port(_) => LONGEST_PAUSE_FOR_PORT,
             _ => LONGEST_EARLY_PAUSE,
         }
@@ -69,8 +73,12 @@ pub struct Parent {
     connects: bool,
     resolver: Resolver,
     attempts: u32,
-    /// Addresses of which one refused, and when they were looked up.
+    /// Addresses of which one refused, and until when they need not be looked up again.
     refused: Option<(Instant, Vec<IpAddr>)>,
+    /// Whether it has been missing for long.
+    is_late: bool,
+    /// DNS queries of the last attempt, whose addresses are of no further use.
+    queries: u32,
     /// The addresses that its name had last.
     known: Vec<IpAddr>,
 }
@@ -78,8 +86,17 @@ pub struct Parent {
 impl Parent {
     /// `host` is an address or a name, best with a trailing dot; files of the resolver are looked for below `root`.
     pub fn new(host: &str, port: u16, root: &Path) -> Parent {
-        let resolver = Resolver::new(root);
-        Parent { host: host.to_owned(), port, connects: true, resolver, attempts: 0, refused: None, known: Vec::new() }
+        Parent {
+            host: host.to_owned(),
+            port,
+            connects: true,
+            resolver: Resolver::new(root),
+            attempts: 0,
+            refused: None,
+            is_late: false,
+            queries: 0,
+            known: Vec::new(),
+        }
     }
 
     /// `by_name`: `probe` does not connect to the port, since Flux is to show what ZeroMQ does: it would show a
@@ -128,16 +145,29 @@ impl Parent {
     }
 
     async fn try_connect(&mut self, resolved: &mut Option<Instant>) -> Result<(), Missing> {
-        let (looked_up, addresses) = match self.refused.take() {
-            Some((at, addresses)) if at.elapsed() < ADDRESS_SERVES => (at, addresses),
-            _ => (Instant::now(), self.look_up().await?),
+        let (until, addresses) = match self.refused.take() {
+            Some((until, addresses)) if Instant::now() < until => (until, addresses),
+            _ => {
+                self.queries = 0;
+                let addresses = self.look_up().await?;
+                self.queries = self.resolver.take_queries();
+                let serves = if self.is_late { LATE_TIME_OF_A_QUERY * self.queries } else { ADDRESS_SERVES };
+                (Instant::now() + serves, addresses)
+            }
         };
         resolved.get_or_insert_with(Instant::now);
         let connected = self.connect_any(&addresses).await;
         if matches!(connected, Err(Missing::Port(_))) {
-            self.refused = Some((looked_up, addresses));
+            self.refused = Some((until, addresses));
+            self.queries = 0;
         }
         connected
+    }
+
+    /// The longest pause before the next attempt, after so long a wait.
+    pub fn longest_pause(&mut self, missing: &Missing, waited: Duration) -> Duration {
+        self.is_late = waited >= EARLY;
+        missing.longest_pause(waited, self.resolver.take_queries() + self.queries)
     }
 
     async fn connect_any(&mut self, addresses: &[IpAddr]) -> Result<(), Missing> {
@@ -182,7 +212,7 @@ impl Parent {
                 return Err(missing);
             }
             report.tick(&self.host, &missing.to_string());
-            backoff.pause(missing.longest_pause(begin.elapsed())).await;
+            backoff.pause(self.longest_pause(&missing, begin.elapsed())).await;
         }
     }
 }
@@ -196,15 +226,46 @@ mod tests {
     }
 
     #[test]
-    fn parent_that_is_missing_for_long_is_tried_once_in_five_seconds() {
+    fn parent_that_is_missing_for_long_is_tried_once_in_five_seconds_a_query() {
         let (early, late) = (Duration::from_secs(5), Duration::from_secs(61));
         let no_name = Missing::Name(NameError::NoServer);
         let no_port = Missing::Port(SocketAddr::from(([127, 0, 0, 1], 8050)));
         for missing in [&no_name, &no_port] {
-            assert!(missing.longest_pause(early) <= Duration::from_millis(300), "{missing:?}");
+            assert!(missing.longest_pause(early, 2) <= Duration::from_millis(300), "{missing:?}");
             // From a half to the whole, by chance.
-            assert!(missing.longest_pause(late) * 3 / 4 >= Duration::from_secs(5), "{missing:?}");
+            for (queries, seconds) in [(0, 5), (1, 5), (2, 10), (4, 20)] {
+                let mean = missing.longest_pause(late, queries) * 3 / 4;
+                assert!(mean >= Duration::from_secs(seconds), "{missing:?}, {queries} queries");
+            }
+            assert_eq!(missing.longest_pause(late, 100), LONGEST_PAUSE_OF_ALL);
         }
+    }
+
+    #[test]
+    fn address_of_a_late_parent_that_refuses_serves_as_long_as_its_queries_cost() {
+        let root = tempfile::tempdir().unwrap();
+        block_on(async {
+            let listener = std::net::TcpListener::bind("127.0.77.9:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            drop(listener);
+            let hosts = |address: &str| {
+                std::fs::create_dir_all(root.path().join("etc")).unwrap();
+                std::fs::write(root.path().join("etc/hosts"), format!("{address} mc-0\n")).unwrap();
+            };
+            let refuses = |at: &str| Err(Missing::Port(SocketAddr::new(at.parse().unwrap(), port)));
+            let mut parent = Parent::new("mc-0", port, root.path());
+            hosts("127.0.77.9");
+            assert_eq!(parent.probe().await, refuses("127.0.77.9"));
+            hosts("127.0.77.10");
+            assert_eq!(parent.probe().await, refuses("127.0.77.9"), "for a second");
+            std::thread::sleep(ADDRESS_SERVES);
+            assert_eq!(parent.probe().await, refuses("127.0.77.10"));
+            parent.refused = None;
+            parent.longest_pause(&Missing::Name(NameError::NoServer), EARLY);
+            assert_eq!(parent.probe().await, refuses("127.0.77.10"));
+            hosts("127.0.77.9");
+            assert_eq!(parent.probe().await, refuses("127.0.77.9"), "it costs no query");
+        });
     }
 
     #[test]

@@ -171,6 +171,24 @@ fn stop_that_a_snippet_traps_starts_nothing_after_it() {
     }
 }
 
+/// To a process and to its group, say.
+#[test]
+fn stop_that_is_sent_twice_is_one_stop() {
+    let source = "trap 'sleep 1; echo cleaned up; exit 0' TERM; echo ran it; while :; do sleep 0.1; done";
+    let of_a_snippet = format!("[runner.snippets]\npre = {}\n", serde_json::to_string(source).unwrap());
+    for spec in [of_a_snippet, program(source)] {
+        let image = pod_image(&spec, 1);
+        let pod = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &Network::new());
+        pod.says("ran it\n");
+        pod.signal(15);
+        // Apart, since the kernel makes one signal of two that nobody has read yet.
+        std::thread::sleep(Duration::from_millis(40));
+        pod.signal(15);
+        let ended = pod.end();
+        assert!(ended.stdout.ends_with("ran it\ncleaned up\n"), "{ended:?}");
+    }
+}
+
 #[test]
 fn stop_during_munged_starts_nothing_after_it() {
     let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| {

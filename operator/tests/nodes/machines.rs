@@ -63,6 +63,20 @@ pub async fn power_on(worker: u8) {
     run(script("up", Some(worker), &["--worker"])).await;
 }
 
+/// Kills a program of a node, which is started again after so many seconds.
+pub async fn restart(worker: u8, program: &str, seconds: u32) {
+    run(script("restart", Some(worker), &[program, &seconds.to_string()])).await;
+}
+
+/// The same for one of the control plane, on the first node.
+pub async fn restart_of_control_plane(program: &str, seconds: u32) {
+    run(script("restart", None, &[program, &seconds.to_string()])).await;
+}
+
+pub async fn make_image(worker: u8, name: &str, folder: &str) {
+    run(script("mkimage", Some(worker), &[name, folder])).await;
+}
+
 /// A worker that is cut off, from another or from the `api`, until so many seconds have passed or this is dropped.
 pub struct Cut(Child);
 

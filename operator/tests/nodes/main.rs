@@ -7,6 +7,7 @@
 //! stage      a namespace, with programs that give an account of themselves
 //! short      four minutes
 //! long       the rest of half an hour
+//! chaos      random MiniClusters and faults of one seed (`make chaos`)
 //! ```
 //!
 //! Each test asserts how often the program started, that no two starts ran at once, and the final phase, exit code and
@@ -15,6 +16,7 @@
 #![allow(clippy::print_stderr, reason = "tests tell")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
+mod chaos;
 mod long;
 mod machines;
 mod short;

@@ -1,7 +1,7 @@
 //! A namespace on the nodes, for one test: MiniClusters whose programs give an account of themselves, in a folder that all
 //! nodes share, since they are one machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -176,6 +176,11 @@ impl Stage {
         });
         let object: MiniCluster = serde_json::from_value(object).unwrap();
         self.fixture.api().create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    /// Of the accounts, which all nodes share.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     pub fn history(&self, name: &str) -> History {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use flux_shared::crd::v1alpha2::MiniCluster;
-use futures::TryStreamExt;
+use futures::StreamExt;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use serde_json::Value;
@@ -33,12 +33,14 @@ impl Timeline {
         let to = seen.clone();
         let watch = tokio::spawn(async move {
             let events = watcher(clusters, watcher::Config::default()).default_backoff().applied_objects();
-            let note = async |cluster: MiniCluster| {
-                let status = serde_json::to_value(&cluster.status).unwrap();
-                to.lock().unwrap().push(Seen { at: now(), name: cluster.name_any(), status });
-                Ok(())
-            };
-            events.try_for_each(note).await.unwrap();
+            // The watcher looks again after an error.
+            events
+                .for_each(async |event| {
+                    let Ok(cluster) = event else { return };
+                    let status = serde_json::to_value(&cluster.status).unwrap();
+                    to.lock().unwrap().push(Seen { at: now(), name: cluster.name_any(), status });
+                })
+                .await;
         });
         Timeline { seen, watch }
     }

@@ -4,7 +4,7 @@
 //! pages, pattern, committed, repository     documentation and generated files, compared
 //! mutate, upstream_manifests, field_values  inputs
 //! waiting                                   polls until a condition holds
-//! history                                   how often a program started, and whether two starts ran at once
+//! history ─► promises                       how often a program started, and what of the pages' promises was broken
 //! collector                                 keeps the traces that it is sent
 //! report                                    the figures of benches
 //! helm                                      programs that the test node builds
@@ -26,6 +26,7 @@ mod installation;
 pub mod mutate;
 pub mod pages;
 pub mod pattern;
+pub mod promises;
 pub mod report;
 pub mod repository;
 pub mod upstream_manifests;

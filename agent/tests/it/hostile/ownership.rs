@@ -87,6 +87,7 @@ fn what_a_job_puts_at_a_path_of_the_spec_gives_it_nothing_of_roots() {
         format!("[runner]\nlogs = '/data/it'\n{BATCH}"),
         format!("[runner]\nlogs = '/data/it/below'\n{BATCH}"),
         format!("archive = '/data/it/archive.tgz'\n{JOB}"),
+        format!("archive = '/data/it'\n{JOB}"),
     ] {
         for Obstacle { name, put, mount } in OBSTACLES {
             let image = pod_with_data(&spec);

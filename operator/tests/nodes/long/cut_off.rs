@@ -1,7 +1,7 @@
-//! A node that runs, and does not reach the API server.
+//! Nodes that run, and do not reach each other or the API server.
 
 use crate::machines::cut;
-use crate::stage::{End, Program, test, until};
+use crate::stage::{End, Program, has_flux_itself, test, until};
 use crate::timeline::now;
 
 #[test]
@@ -37,4 +37,47 @@ fn program_cut_off_from_the_api_server_restarts_only_once_joined() {
         let failed = End { phase: "Failed", code: Some(3), reason: None, starts: 1, restarts: &[] };
         stage.ended("badly", &failed).await;
     });
+}
+
+/// Two workers that do not reach each other. The API server reaches both, so nothing is evicted.
+fn workers_cut_off(name: &str, seconds: u32) {
+    test(name, async |stage| {
+        let on_lead = Program { name: "on-lead", followers_on: &[2], first: seconds + 30, ..Program::default() };
+        let across = |name, restarts| Program {
+            name,
+            followers_on: &[2],
+            tasks: 2,
+            spec: serde_json::json!({ "maxRestarts": restarts }),
+            ..Program::default()
+        };
+        let (may, may_not) = (across("may", 1), across("may-not", 0));
+        stage.create_all(&[&on_lead]).await;
+        let with_flux = has_flux_itself("a job that does not reach its follower");
+        if with_flux {
+            stage.create_all(&[&may, &may_not]).await;
+        }
+        let cut_at = now();
+        cut(1, "2", seconds).end().await;
+        stage.ended("on-lead", &End::undisturbed()).await;
+        stage.assert_untouched("on-lead");
+        if with_flux {
+            // Flux gives up after 20 s (tbon.tcp_user_timeout).
+            stage.ended("may", &End::after_restart(&["PodLost"])).await;
+            let again_at = stage.history("may").runs()[1].from;
+            assert!(again_at - cut_at > f64::from(seconds), "its brokers cannot meet: {}", stage.account("may"));
+            let status = stage.fixture.when_finished("may-not").await;
+            assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"PodLost".into()), "{status:#}");
+            stage.history("may-not").assert_starts(1);
+        }
+    });
+}
+
+#[test]
+fn job_across_two_nodes_restarts_after_a_cut_of_90_s() {
+    workers_cut_off("cut-90", 90);
+}
+
+#[test]
+fn job_across_two_nodes_restarts_after_a_cut_of_6_min() {
+    workers_cut_off("cut-360", 360);
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::machines::{node, power_off, power_on};
+use crate::machines::{cut, kubectl, node, power_off, power_on, taint_out_of_service};
 use crate::stage::{End, Program, Stage, has_flux_itself, sleep, test, until};
 use crate::timeline::now;
 
@@ -56,6 +56,41 @@ fn evicted_pods_restart_once_when_their_node_is_back() {
 }
 
 #[test]
+fn restart_goes_on_elsewhere_when_the_node_is_out_of_service() {
+    test("out-of-service", async |stage| {
+        let with = |name, spec| Program {
+            name,
+            lead_on: 2,
+            may_use: &[3],
+            evicted_after: EVICTED_AFTER,
+            spec,
+            ..Program::default()
+        };
+        let (may, never) = (with("may", json!({})), with("never", json!({ "backoffLimit": 0 })));
+        stage.create_all(&[&may, &never]).await;
+        let lost_at = now();
+        power_off(2).await;
+        says_node_lost(stage, "may", lost_at, 2).await;
+        let remedy = |status: &Value| status["message"].as_str().is_some_and(|it| it.contains("out-of-service"));
+        stage.said("may", lost_at, "the remedy", remedy).await;
+        stage.history("may").assert_starts(1);
+        taint_out_of_service(2, true).await;
+        let tainted_at = now();
+        stage.ended("may", &End::after_restart(&["LeadLost"])).await;
+        let again_at = stage.history("may").runs()[1].from;
+        assert!((0.0..45.0).contains(&(again_at - tainted_at)), "{}", stage.account("may"));
+        let lost = End { phase: "Failed", code: None, reason: Some("LeadLost"), starts: 1, restarts: &[] };
+        let status = stage.ended("never", &lost).await;
+        assert!(status["message"].as_str().unwrap().contains("backoffLimit is 0"), "{status:#}");
+        taint_out_of_service(2, false).await;
+        power_on(2).await;
+        sleep(10.0).await;
+        stage.history("may").assert_starts(2);
+        stage.history("never").assert_starts(1);
+    });
+}
+
+#[test]
 fn decided_job_is_finished_while_another_node_is_dead() {
     test("decided", async |stage| {
         let ends = |name, code| Program { name, lead_on: 3, followers_on: &[2], first: 30, code, ..Program::default() };
@@ -91,5 +126,25 @@ fn decided_job_is_finished_while_another_node_is_dead() {
         }
         let status = stage.fixture.status("badly").await;
         assert_eq!(status["reason"], "NonZeroExitCode", "a final reason stays: {status:#}");
+    });
+}
+
+#[test]
+fn same_name_waits_for_the_old_pod_on_a_node_that_is_cut_off() {
+    test("same-name", async |stage| {
+        let program = Program { name: "twin", lead_on: 1, may_use: &[2], ..Program::default() };
+        stage.create_all(&[&program]).await;
+        let cut_off = cut(1, "api", 60);
+        sleep(2.0).await;
+        kubectl(&["--namespace", &stage.fixture.namespace, "delete", "minicluster", "twin"]).await;
+        let again_at = now();
+        stage.submit(&program).await;
+        let names_what_runs = |status: &Value| {
+            status["message"].as_str().is_some_and(|message| message.contains("twin-0") && message.contains(&node(1)))
+        };
+        stage.said("twin", again_at, "that a pod of the earlier one may run", names_what_runs).await;
+        stage.history("twin").assert_starts(1);
+        cut_off.end().await;
+        stage.ended("twin", &End { restarts: &[], starts: 2, ..End::undisturbed() }).await;
     });
 }

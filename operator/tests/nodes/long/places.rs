@@ -1,10 +1,12 @@
-//! Pods that come to other nodes while a job runs.
+//! Pods that come to other nodes while a job runs, and a node that lacks the image.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::machines::make_image;
 use crate::stage::{End, Program, Stage, test};
+use crate::timeline::now;
 
 async fn resize(stage: &Stage, name: &str, size: u32) {
     let patch = Patch::Merge(json!({ "spec": { "size": size } }));
@@ -36,5 +38,30 @@ fn job_goes_on_while_its_instance_grows_and_shrinks_over_nodes() {
         stage.assert_untouched("grows");
         stage.ended("grows", &End::undisturbed()).await;
         stage.assert_untouched("grows");
+    });
+}
+
+#[test]
+fn node_without_the_image_is_named_and_the_job_starts_once_it_has_it() {
+    // Of the usual image.
+    let folder = std::env::var("E2E_APP_FOLDER").expect("E2E_APP_FOLDER must name the root folder of an image");
+    let image = format!("e2e/rare-{}:1", std::process::id());
+    test("image", async |stage| {
+        for worker in [1, 3] {
+            make_image(worker, &image, &folder).await;
+        }
+        let spec = json!({ "image": image });
+        let program = Program { name: "rare", followers_on: &[2, 3], tasks: 3, first: 3, spec, ..Program::default() };
+        let created_at = now();
+        stage.create(&program).await;
+        let names_node_and_image = |status: &Value| {
+            let message = status["message"].as_str().unwrap_or_default();
+            message.contains("worker-2") && message.contains(&image)
+        };
+        let seconds = stage.said("rare", created_at, "node and image", names_node_and_image).await;
+        assert!(seconds < 30.0, "{seconds}\n{}", stage.account("rare"));
+        stage.history("rare").assert_starts(0);
+        make_image(2, &image, &folder).await;
+        stage.ended("rare", &End::undisturbed()).await;
     });
 }

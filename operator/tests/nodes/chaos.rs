@@ -1,0 +1,160 @@
+//! Random MiniClusters and random faults, all of one seed: `make chaos SECONDS=3600 SEED=7`. Afterwards every program's own
+//! account is checked against the status and the promises of the pages (`test_support::promises`).
+//!
+//! ```text
+//! schedule   what happens when: a function of the seed
+//! faults     how it is done
+//! ```
+
+mod faults;
+mod schedule;
+
+use std::time::Duration;
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use kube::ResourceExt;
+use kube::api::ListParams;
+use serde_json::Value;
+use test_support::promises::broken;
+
+use crate::machines::{operator_pods, restore};
+use crate::stage::{Stage, test};
+use crate::timeline::now;
+use faults::World;
+use schedule::schedule;
+
+/// For MiniClusters to end after the last fault: their longest program, restarts, and a lost node's eviction.
+const SETTLES_WITHIN: f64 = 420.0;
+const CLEAN_WITHIN: f64 = 90.0;
+/// What the chart grants each of the operator's containers.
+const MEMORY_LIMIT_KIB: u64 = 128 * 1024;
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .filter(|text| !text.is_empty())
+        .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a whole number, not {text:?}")))
+}
+
+#[test]
+#[ignore = "make chaos"]
+fn random_faults_break_no_promise() {
+    let (seconds, seed) = (setting("CHAOS_SECONDS", 3600), setting("SEED", 1));
+    test("chaos", async |stage| {
+        eprintln!("chaos: {seconds} s with seed {seed}");
+        let world = World::new(stage);
+        for event in schedule(seed, seconds as f64) {
+            world.until(event.at).await;
+            world.apply(&event).await;
+        }
+        world.calm_down().await;
+        restore(&stage.fixture.client).await;
+        world.resume_all().await;
+        let violations = [settle(&world, stage).await, leftovers(&world, stage).await, operator(stage).await].concat();
+        eprintln!("chaos: seed {seed}, {seconds} s: {}, {} violations", world.summary(), violations.len());
+        assert!(violations.is_empty(), "seed {seed}:\n{}", violations.join("\n"));
+    });
+}
+
+/// Waits until all have ended, and compares what they say with what their programs did.
+async fn settle(world: &World<'_>, stage: &Stage) -> Vec<String> {
+    let deadline = now() + SETTLES_WITHIN;
+    let mut violations = Vec::new();
+    for life in world.living() {
+        let status = loop {
+            let status = stage.fixture.status(&life.name).await;
+            if ["Completed", "Failed"].iter().any(|phase| status["phase"] == *phase) || now() > deadline {
+                break status;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        };
+        let found = broken(&life.wanted, &world.history_of(&life), &status, &world.disturbances_of(&life));
+        violations.extend(found.iter().map(|what| {
+            let account = stage.account(&life.name);
+            format!("{}: {what}\n{account}{}{status:#}", life.name, world.story_of(&life))
+        }));
+    }
+    violations.extend(world.overlaps());
+    violations
+}
+
+/// Deletes all MiniClusters; nothing of theirs may stay.
+async fn leftovers(world: &World<'_>, stage: &Stage) -> Vec<String> {
+    world.delete_all().await;
+    let deadline = now() + CLEAN_WITHIN;
+    loop {
+        let left = left(stage).await;
+        if left.is_empty() || now() > deadline {
+            return left
+                .into_iter()
+                .map(|name| format!("{name} is left after all MiniClusters were deleted"))
+                .collect();
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn left(stage: &Stage) -> Vec<String> {
+    async fn names<K>(stage: &Stage, kind: &str, is_ours: impl Fn(&K) -> bool) -> Vec<String>
+    where
+        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+            + Clone
+            + serde::de::DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let objects = stage.fixture.api::<K>().list(&ListParams::default()).await.unwrap().items;
+        objects.iter().filter(|it| is_ours(it)).map(|it| format!("{kind} {}", it.name_any())).collect()
+    }
+    [
+        names::<MiniCluster>(stage, "MiniCluster", |_| true).await,
+        names::<Job>(stage, "Job", |_| true).await,
+        names::<Pod>(stage, "Pod", |_| true).await,
+        names::<Service>(stage, "Service", |_| true).await,
+        names::<Secret>(stage, "Secret", |_| true).await,
+        names::<ConfigMap>(stage, "ConfigMap", |it| it.name_any() != "kube-root-ca.crt").await,
+    ]
+    .concat()
+}
+
+/// Its containers run, and none has grown.
+async fn operator(stage: &Stage) -> Vec<String> {
+    let mut violations = Vec::new();
+    for pod in operator_pods(&stage.fixture.client).await {
+        let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+        for status in statuses.filter(|status| !status.ready) {
+            violations.push(format!("{}: {} is not ready", pod.name_any(), status.name));
+        }
+    }
+    for (pid, kib) in resident("flux-operator") {
+        eprintln!("chaos: flux-operator {pid} has {} MiB", kib / 1024);
+        if kib > MEMORY_LIMIT_KIB {
+            violations.push(format!("flux-operator {pid} has {} MiB", kib / 1024));
+        }
+    }
+    violations
+}
+
+/// Memory of the processes of this name: the nodes are this machine.
+fn resident(name: &str) -> Vec<(u32, u64)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|it| it.parse().ok()) else { continue };
+        let Ok(status) = std::fs::read_to_string(entry.path().join("status")) else { continue };
+        let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        if field("Name:") != Some(name) {
+            continue;
+        }
+        if let Some(kib) = field("VmRSS:").and_then(|it| it.strip_suffix(" kB")).and_then(|it| it.parse().ok()) {
+            found.push((pid, kib));
+        }
+    }
+    found
+}
+
+/// The status of one that may have been deleted.
+async fn status_if_there(stage: &Stage, name: &str) -> Option<Value> {
+    let cluster = stage.fixture.api::<MiniCluster>().get_opt(name).await.ok()??;
+    Some(serde_json::to_value(cluster.status).unwrap())
+}

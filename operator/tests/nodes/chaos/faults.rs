@@ -1,0 +1,476 @@
+//! The MiniClusters of a run, what is done to them and to the nodes, and what may have taken their pods away.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use test_support::history::History;
+use test_support::node::app_image;
+use test_support::promises::{Disturbance, Wanted, broken};
+use tokio::task::JoinHandle;
+
+use super::schedule::{Action, Event, Form, Manifest, Pick};
+use super::status_if_there;
+use crate::machines::{
+    cut, kubectl, node, node_of, operator_pods, power_off, power_on, restart, restart_of_control_plane, shut_down,
+    try_kubectl,
+};
+use crate::stage::{Stage, sleep};
+use crate::timeline::now;
+
+const AT_ONCE: usize = 5;
+const QUOTA: &str = "full";
+/// After a node is back, its kubelet tells what has become of its pods.
+const SETTLING: f64 = 60.0;
+/// The API server may be away when something is asked of it.
+const INSIST_FOR: Duration = Duration::from_secs(90);
+/// The default of Kubernetes.
+const BACKOFF_LIMIT: u32 = 100;
+
+/// One MiniCluster, from its creation to its deletion.
+#[derive(Debug, Clone)]
+pub struct Life {
+    pub name: String,
+    pub wanted: Wanted,
+    manifest: Manifest,
+    created_at: f64,
+    is_deleted: bool,
+}
+
+pub struct World<'a> {
+    stage: &'a Stage,
+    began_at: f64,
+    lives: RefCell<Vec<Life>>,
+    /// By the name of a MiniCluster, in the order of time.
+    disturbances: RefCell<BTreeMap<String, Vec<Disturbance>>>,
+    tasks: RefCell<Vec<JoinHandle<()>>>,
+    story: RefCell<Vec<String>>,
+    violations: RefCell<Vec<String>>,
+    faults: RefCell<usize>,
+}
+
+impl<'a> World<'a> {
+    pub fn new(stage: &'a Stage) -> World<'a> {
+        World {
+            stage,
+            began_at: now(),
+            lives: RefCell::default(),
+            disturbances: RefCell::default(),
+            tasks: RefCell::default(),
+            story: RefCell::default(),
+            violations: RefCell::default(),
+            faults: RefCell::default(),
+        }
+    }
+
+    pub async fn until(&self, at: f64) {
+        sleep(self.began_at + at - now()).await;
+    }
+
+    fn note(&self, what: &str) {
+        let line = format!("{:.1} (+{:.0} s) {what}", now(), now() - self.began_at);
+        eprintln!("chaos: {line}");
+        self.story.borrow_mut().push(line);
+    }
+
+    pub async fn apply(&self, event: &Event) {
+        if !matches!(event.action, Action::Create(_)) {
+            *self.faults.borrow_mut() += 1;
+        }
+        match &event.action {
+            Action::Create(manifest) => self.create(manifest).await,
+            Action::Delete(pick) => self.delete(*pick).await,
+            Action::Recreate(pick) => {
+                if let Some(life) = self.pick(*pick) {
+                    self.remove(&life).await;
+                    self.submit(&life.manifest).await;
+                }
+            }
+            Action::DeletePod { pick, is_forced } => self.delete_pod(*pick, *is_forced).await,
+            Action::Evict(pick) => self.evict(*pick).await,
+            Action::Suspend { pick, seconds } => self.suspend(*pick, *seconds).await,
+            Action::Resize(pick) => self.resize(*pick).await,
+            Action::KillOperator(pick) => self.kill_operator(*pick).await,
+            Action::Quota { seconds } => self.fill_quota(*seconds).await,
+            Action::KillOfControlPlane { program, seconds } => {
+                self.note(&format!("{program} is killed, for {seconds} s"));
+                let (program, seconds) = (*program, *seconds);
+                self.spawn(async move { restart_of_control_plane(program, seconds).await });
+            }
+            Action::KillOnNode { worker, program, seconds } => {
+                self.note(&format!("{program} of {} is killed, for {seconds} s", node(*worker)));
+                let (worker, program, seconds) = (*worker, *program, *seconds);
+                self.spawn(async move { restart(worker, program, seconds).await });
+            }
+            Action::PowerLoss { worker, seconds } => {
+                self.node_goes(*worker, *seconds, "loses its power").await;
+                let (worker, seconds) = (*worker, *seconds);
+                self.spawn(async move {
+                    power_off(worker).await;
+                    sleep(seconds).await;
+                    power_on(worker).await;
+                });
+            }
+            Action::Reboot { worker, seconds } => {
+                self.node_goes(*worker, *seconds + 10.0, "reboots").await;
+                let (worker, seconds) = (*worker, *seconds);
+                self.spawn(async move {
+                    shut_down(worker).await;
+                    sleep(seconds).await;
+                    power_on(worker).await;
+                });
+            }
+            Action::CutOffFromApi { worker, seconds } => {
+                self.node_goes(*worker, f64::from(*seconds), "is cut off from the API server").await;
+                let (worker, seconds) = (*worker, *seconds);
+                self.spawn(async move { cut(worker, "api", seconds).end().await });
+            }
+            Action::CutOff { worker, other, seconds } => {
+                self.node_goes(*worker, f64::from(*seconds), &format!("is cut off from {}", node(*other))).await;
+                self.node_goes(*other, f64::from(*seconds), "is the other").await;
+                let (worker, other, seconds) = (*worker, other.to_string(), *seconds);
+                self.spawn(async move { cut(worker, &other, seconds).end().await });
+            }
+        }
+    }
+
+    // ---- MiniClusters
+
+    async fn create(&self, manifest: &Manifest) {
+        let living = self.living();
+        if let Some(life) = living.iter().find(|life| life.name == manifest.name) {
+            if !self.is_finished(life).await {
+                return;
+            }
+            self.remove(life).await;
+        }
+        let mut unfinished = 0;
+        for life in &living {
+            unfinished += usize::from(!self.is_finished(life).await);
+        }
+        if unfinished < AT_ONCE {
+            self.submit(manifest).await;
+        }
+    }
+
+    async fn is_finished(&self, life: &Life) -> bool {
+        let status = status_if_there(self.stage, &life.name).await.unwrap_or_default();
+        status["phase"] == "Completed" || status["phase"] == "Failed"
+    }
+
+    async fn submit(&self, manifest: &Manifest) {
+        self.note(&format!("apply {manifest:?}"));
+        let object: MiniCluster = serde_json::from_value(object(manifest, self.stage)).unwrap();
+        let created_at = now();
+        let create = async || {
+            let api = self.stage.fixture.api::<MiniCluster>();
+            match api.create(&PostParams::default(), &object).await {
+                // An earlier attempt whose answer was lost.
+                Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                    api.get(manifest.name).await.is_ok_and(|it| it.metadata.deletion_timestamp.is_none())
+                }
+                result => result.is_ok(),
+            }
+        };
+        insist("create a MiniCluster", create).await;
+        let wanted = Wanted {
+            code: manifest.code,
+            tasks: if manifest.is_across { manifest.size as usize } else { 1 },
+            backoff_limit: manifest.backoff_limit.unwrap_or(BACKOFF_LIMIT).into(),
+            max_restarts: manifest.max_restarts.unwrap_or(0).into(),
+            is_retried: manifest.is_retried,
+            suspensions: 0,
+        };
+        let name = manifest.name.to_owned();
+        self.lives.borrow_mut().push(Life { name, wanted, manifest: manifest.clone(), created_at, is_deleted: false });
+    }
+
+    pub fn living(&self) -> Vec<Life> {
+        self.lives.borrow().iter().filter(|life| !life.is_deleted).cloned().collect()
+    }
+
+    fn pick(&self, pick: Pick) -> Option<Life> {
+        let living = self.living();
+        let index = usize::try_from(pick % living.len().max(1) as u64).unwrap();
+        living.get(index).cloned()
+    }
+
+    async fn delete(&self, pick: Pick) {
+        if let Some(life) = self.pick(pick) {
+            self.remove(&life).await;
+        }
+    }
+
+    /// One that has finished is checked first.
+    async fn remove(&self, life: &Life) {
+        let status = status_if_there(self.stage, &life.name).await.unwrap_or_default();
+        if status["phase"] == "Completed" || status["phase"] == "Failed" {
+            let found = broken(&life.wanted, &self.history_of(life), &status, &self.disturbances_of(life));
+            let story = self.story_of(life);
+            let line = |what: &String| format!("{}: {what}\n{story}{status:#}", life.name);
+            self.violations.borrow_mut().extend(found.iter().map(line));
+        }
+        self.note(&format!("delete {}", life.name));
+        let namespace = &self.stage.fixture.namespace;
+        let words =
+            ["--namespace", namespace, "delete", "minicluster", &life.name, "--ignore-not-found", "--timeout=60s"];
+        insist("delete a MiniCluster", async || try_kubectl(&words).await.is_ok()).await;
+        let mut lives = self.lives.borrow_mut();
+        for it in lives.iter_mut().filter(|it| it.name == life.name) {
+            it.is_deleted = true;
+        }
+    }
+
+    pub async fn delete_all(&self) {
+        for life in self.living() {
+            self.remove(&life).await;
+        }
+    }
+
+    async fn resize(&self, pick: Pick) {
+        let elastic: Vec<Life> = self
+            .living()
+            .into_iter()
+            .filter(|life| life.manifest.max_size.is_some() && !life.manifest.is_across)
+            .collect();
+        let Some(life) = elastic.get(usize::try_from(pick % elastic.len().max(1) as u64).unwrap()) else { return };
+        let size = 1 + pick / 1000 % u64::from(life.manifest.max_size.unwrap());
+        self.note(&format!("scale {} to {size}", life.name));
+        self.patch(&life.name, json!({ "spec": { "size": size } })).await;
+        self.disturb(&life.name, Disturbance { from: now(), to: now() + SETTLING, is_forced: false });
+    }
+
+    async fn suspend(&self, pick: Pick, seconds: f64) {
+        let Some(life) = self.pick(pick) else { return };
+        self.note(&format!("suspend {} for {seconds:.0} s", life.name));
+        self.disturb(&life.name, Disturbance { from: now(), to: now() + seconds + SETTLING, is_forced: false });
+        self.lives.borrow_mut().iter_mut().filter(|it| it.name == life.name).for_each(|it| it.wanted.suspensions += 1);
+        self.patch(&life.name, json!({ "spec": { "suspend": true } })).await;
+        let (api, name) = (self.stage.fixture.api::<MiniCluster>(), life.name.clone());
+        self.spawn(async move {
+            sleep(seconds).await;
+            let patch = Patch::Merge(json!({ "spec": { "suspend": false } }));
+            let _ = api.patch(&name, &PatchParams::default(), &patch).await;
+        });
+    }
+
+    /// Also where the end of a suspension met an API server that was away.
+    pub async fn resume_all(&self) {
+        for life in self.living() {
+            self.patch(&life.name, json!({ "spec": { "suspend": false } })).await;
+        }
+    }
+
+    async fn patch(&self, name: &str, patch: Value) {
+        let api = self.stage.fixture.api::<MiniCluster>();
+        insist("change a MiniCluster", async || {
+            match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+                // It is gone, or its job has ended and nothing may change any more.
+                Err(kube::Error::Api(status)) => (400..500).contains(&status.code) && status.code != 429,
+                result => result.is_ok(),
+            }
+        })
+        .await;
+    }
+
+    // ---- pods
+
+    async fn pods(&self) -> Vec<Pod> {
+        let of_ours = ListParams::default().labels("flux-framework.org/minicluster");
+        let pods = self.stage.fixture.api::<Pod>().list(&of_ours).await.map(|list| list.items).unwrap_or_default();
+        pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
+    }
+
+    async fn pick_pod(&self, pick: Pick) -> Option<(String, String)> {
+        let pods = self.pods().await;
+        let pod = pods.get(usize::try_from(pick % pods.len().max(1) as u64).unwrap())?;
+        Some((pod.name_any(), pod.labels()["flux-framework.org/minicluster"].clone()))
+    }
+
+    async fn delete_pod(&self, pick: Pick, is_forced: bool) {
+        let Some((pod, of)) = self.pick_pod(pick).await else { return };
+        self.note(&format!("delete pod {pod}{}", if is_forced { " by force" } else { "" }));
+        self.disturb(&of, Disturbance { from: now(), to: now() + SETTLING, is_forced });
+        let force: &[&str] = if is_forced { &["--force", "--grace-period=0"] } else { &[] };
+        let words = ["--namespace", &self.stage.fixture.namespace, "delete", "pod", &pod, "--wait=false"];
+        let _ = try_kubectl(&[words.as_slice(), force].concat()).await;
+    }
+
+    async fn evict(&self, pick: Pick) {
+        let Some((pod, of)) = self.pick_pod(pick).await else { return };
+        self.note(&format!("evict pod {pod}"));
+        self.disturb(&of, Disturbance { from: now(), to: now() + SETTLING, is_forced: false });
+        let _ = self.stage.fixture.api::<Pod>().evict(&pod, &EvictParams::default()).await;
+    }
+
+    async fn fill_quota(&self, seconds: f64) {
+        self.note(&format!("no pod may be created, for {seconds:.0} s"));
+        let full = json!({ "metadata": { "name": QUOTA }, "spec": { "hard": { "pods": "0" } } });
+        let full: ResourceQuota = serde_json::from_value(full).unwrap();
+        let quotas = self.stage.fixture.api::<ResourceQuota>();
+        self.spawn(async move {
+            let _ = quotas.create(&PostParams::default(), &full).await;
+            sleep(seconds).await;
+            // The API server may be away; the end of the run deletes it as well.
+            let _ = quotas.delete(QUOTA, &DeleteParams::default()).await;
+        });
+    }
+
+    async fn kill_operator(&self, pick: Pick) {
+        let Ok(pods) = tokio::time::timeout(Duration::from_secs(5), operator_pods(&self.stage.fixture.client)).await
+        else {
+            return;
+        };
+        let Some(pod) = pods.get(usize::try_from(pick % pods.len().max(1) as u64).unwrap()) else { return };
+        self.note(&format!("kill the operator's pod {}", pod.name_any()));
+        let words =
+            ["--namespace", "flux-operator", "delete", "pod", &pod.name_any(), "--wait=false", "--grace-period=1"];
+        let _ = try_kubectl(&words).await;
+    }
+
+    // ---- nodes
+
+    async fn node_goes(&self, worker: u8, seconds: f64, how: &str) {
+        let pods = self.pods().await;
+        let of: Vec<String> = pods
+            .iter()
+            .filter(|pod| node_of(pod) == node(worker))
+            .map(|pod| pod.labels()["flux-framework.org/minicluster"].clone())
+            .collect();
+        self.note(&format!("{} {how}, for {seconds:.0} s, under {of:?}", node(worker)));
+        // Pods may be placed there before anybody has noticed.
+        for life in self.living() {
+            self.disturb(&life.name, Disturbance { from: now(), to: now() + seconds + SETTLING, is_forced: false });
+        }
+    }
+
+    fn spawn(&self, fault: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.borrow_mut().push(tokio::spawn(fault));
+    }
+
+    /// Waits for the end of all that goes on.
+    pub async fn calm_down(&self) {
+        self.note("no more faults");
+        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        for task in tasks {
+            task.await.expect("a fault ends");
+        }
+        kubectl(&["--namespace", &self.stage.fixture.namespace, "delete", "quota", QUOTA, "--ignore-not-found"]).await;
+        let rollout = ["--namespace", "flux-operator", "rollout", "status", "deployment", "--timeout", "180s"];
+        kubectl(&rollout).await;
+    }
+
+    // ---- what is checked
+
+    fn disturb(&self, name: &str, disturbance: Disturbance) {
+        self.disturbances.borrow_mut().entry(name.to_owned()).or_default().push(disturbance);
+    }
+
+    pub fn disturbances_of(&self, life: &Life) -> Vec<Disturbance> {
+        let all = self.disturbances.borrow();
+        let since = |it: &&Disturbance| it.to >= life.created_at;
+        all.get(&life.name).into_iter().flatten().filter(since).cloned().collect()
+    }
+
+    /// The starts since its creation. An earlier one of this name may still have been ending then.
+    pub fn history_of(&self, life: &Life) -> History {
+        let all = self.stage.history(&life.name);
+        let of_life: Vec<String> =
+            all.runs().into_iter().filter(|run| run.from >= life.created_at).map(|run| run.pod).collect();
+        History { lines: all.lines.into_iter().filter(|line| of_life.contains(&line.pod)).collect() }
+    }
+
+    /// Of those that have one name, and violations that were found before a deletion.
+    pub fn overlaps(&self) -> Vec<String> {
+        let mut violations = self.violations.borrow().clone();
+        let mut names: Vec<String> = self.lives.borrow().iter().map(|life| life.name.clone()).collect();
+        names.sort();
+        names.dedup();
+        for name in names {
+            let is_forced = self.disturbances.borrow().get(&name).is_some_and(|all| all.iter().any(|it| it.is_forced));
+            let overlaps = self.stage.history(&name).overlaps();
+            if !is_forced && !overlaps.is_empty() {
+                violations.push(format!("{name}: two of this name ran at once: {overlaps:?}"));
+            }
+        }
+        violations
+    }
+
+    /// What happened since the MiniCluster was created.
+    pub fn story_of(&self, life: &Life) -> String {
+        let since = |line: &&String| line.split(' ').next().unwrap().parse::<f64>().unwrap() >= life.created_at - 1.0;
+        self.story.borrow().iter().filter(since).map(|line| format!("  {line}\n")).collect()
+    }
+
+    pub fn summary(&self) -> String {
+        format!("{} MiniClusters, {} faults", self.lives.borrow().len(), self.faults.borrow())
+    }
+}
+
+/// Tries again until it is done.
+async fn insist(what: &str, mut attempt: impl AsyncFnMut() -> bool) {
+    let done = async {
+        while !attempt().await {
+            sleep(0.5).await;
+        }
+    };
+    tokio::time::timeout(INSIST_FOR, done).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+}
+
+fn object(manifest: &Manifest, stage: &Stage) -> Value {
+    let Manifest { name, size, seconds, code, .. } = manifest;
+    let toleration = |key: &str| {
+        json!({ "key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute",
+                "tolerationSeconds": manifest.evicted_after })
+    };
+    let program = format!("bash /account/program.sh $POD {name} {seconds} {} {code}", seconds.min(&8));
+    // Without a task of Flux there is no rank.
+    let command = if manifest.form == Form::Submit { program } else { format!("env FLUX_TASK_RANK=0 {program}") };
+    let mut container = json!({
+        "image": app_image(),
+        "command": command,
+        "batch": manifest.form == Form::Batch,
+        "launcher": manifest.form == Form::Launcher,
+        "volumes": { "account": { "hostPath": stage.folder(), "path": "/account" } },
+    });
+    if manifest.has_snippets {
+        container["commands"] = json!({ "pre": "sleep 1", "post": "sleep 1" });
+    }
+    let mut containers = vec![container];
+    if manifest.has_sidecar {
+        containers[0]["runFlux"] = true.into();
+        containers.push(json!({ "name": "side", "image": app_image(), "command": "sleep 2" }));
+    }
+    let mut spec = json!({
+        "size": size,
+        "tasks": if manifest.is_across { *size } else { 1 },
+        "suspend": manifest.is_suspended,
+        "pod": {
+            "nodeAffinity": { "kubernetes.io/hostname": ["worker-1", "worker-2", "worker-3"] },
+            "restartPolicy": if manifest.is_retried { "OnFailure" } else { "Never" },
+        },
+        "podTemplate": { "spec": {
+            "tolerations": [toleration("unreachable"), toleration("not-ready")],
+            "containers": [{
+                "name": name,
+                "env": [{ "name": "POD", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
+            }],
+        } },
+        "containers": containers,
+    });
+    for (field, value) in [
+        ("backoffLimit", manifest.backoff_limit),
+        ("maxRestarts", manifest.max_restarts),
+        ("maxSize", manifest.max_size),
+    ] {
+        if let Some(value) = value {
+            spec[field] = value.into();
+        }
+    }
+    json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": name }, "spec": spec })
+}

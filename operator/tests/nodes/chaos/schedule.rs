@@ -1,0 +1,189 @@
+//! What happens when: a function of the seed alone, so that a failure can be replayed.
+
+use fastrand::Rng;
+
+/// So many MiniClusters at the most at once: they share one machine.
+const AT_ONCE: usize = 5;
+const NAMES: [&str; 16] = [
+    "alder", "ash", "birch", "box", "cedar", "elm", "fir", "hazel", "holly", "larch", "lime", "oak", "pine", "rowan",
+    "willow", "yew",
+];
+
+/// A random number that picks one of what is there at that moment.
+pub type Pick = u64;
+
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// Seconds after the start.
+    pub at: f64,
+    pub action: Action,
+}
+
+#[derive(Debug, Clone)]
+pub enum Action {
+    Create(Manifest),
+    Delete(Pick),
+    /// Deleted, and at once applied again under the same name.
+    Recreate(Pick),
+    DeletePod {
+        pick: Pick,
+        is_forced: bool,
+    },
+    Evict(Pick),
+    Suspend {
+        pick: Pick,
+        seconds: f64,
+    },
+    Resize(Pick),
+    PowerLoss {
+        worker: u8,
+        seconds: f64,
+    },
+    Reboot {
+        worker: u8,
+        seconds: f64,
+    },
+    CutOffFromApi {
+        worker: u8,
+        seconds: u32,
+    },
+    CutOff {
+        worker: u8,
+        other: u8,
+        seconds: u32,
+    },
+    KillOnNode {
+        worker: u8,
+        program: &'static str,
+        seconds: u32,
+    },
+    KillOfControlPlane {
+        program: &'static str,
+        seconds: u32,
+    },
+    KillOperator(Pick),
+    Quota {
+        seconds: f64,
+    },
+}
+
+/// A random MiniCluster.
+#[derive(Debug, Clone)]
+pub struct Manifest {
+    pub name: &'static str,
+    pub size: u32,
+    /// Tasks on every pod instead of one on the lead.
+    pub is_across: bool,
+    pub form: Form,
+    pub seconds: u32,
+    pub code: i32,
+    pub is_retried: bool,
+    pub backoff_limit: Option<u32>,
+    pub max_restarts: Option<u32>,
+    pub max_size: Option<u32>,
+    pub is_suspended: bool,
+    pub has_snippets: bool,
+    pub has_sidecar: bool,
+    pub evicted_after: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Form {
+    Submit,
+    Batch,
+    Launcher,
+}
+
+/// All events of so many seconds.
+pub fn schedule(seed: u64, seconds: f64) -> Vec<Event> {
+    let mut dice = Rng::with_seed(seed);
+    let (mut events, mut at, mut node_is_busy_until) = (Vec::new(), 0.0, 0.0);
+    for number in 0..AT_ONCE {
+        events.push(Event { at: number as f64, action: Action::Create(manifest(&mut dice)) });
+    }
+    while at < seconds {
+        at += 1.0 + 5.0 * dice.f64();
+        let action = match dice.u32(0..100) {
+            0..40 => Action::Create(manifest(&mut dice)),
+            40..44 => Action::Delete(dice.u64(..)),
+            44..48 => Action::Recreate(dice.u64(..)),
+            48..56 => Action::DeletePod { pick: dice.u64(..), is_forced: dice.u32(0..4) == 0 },
+            56..62 => Action::Evict(dice.u64(..)),
+            62..66 => Action::Suspend { pick: dice.u64(..), seconds: 5.0 + 20.0 * dice.f64() },
+            66..70 => Action::Resize(dice.u64(..)),
+            70..74 => Action::KillOperator(dice.u64(..)),
+            74..76 => Action::Quota { seconds: 5.0 + 20.0 * dice.f64() },
+            76..82 => control_plane(&mut dice),
+            // One node at a time is away.
+            _ if at > node_is_busy_until => {
+                let (action, seconds) = node(&mut dice);
+                node_is_busy_until = at + seconds + 30.0;
+                action
+            }
+            _ => continue,
+        };
+        events.push(Event { at, action });
+    }
+    events
+}
+
+fn control_plane(dice: &mut Rng) -> Action {
+    let programs = ["kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler"];
+    Action::KillOfControlPlane { program: programs[dice.usize(..programs.len())], seconds: dice.u32(1..15) }
+}
+
+/// A fault of a worker, and how long it lasts.
+fn node(dice: &mut Rng) -> (Action, f64) {
+    let worker = dice.u8(1..4);
+    match dice.u32(0..6) {
+        0 => {
+            let seconds = 1.0 + 100.0 * dice.f64() * dice.f64();
+            (Action::PowerLoss { worker, seconds }, seconds)
+        }
+        1 => {
+            let seconds = 1.0 + 20.0 * dice.f64();
+            (Action::Reboot { worker, seconds }, seconds)
+        }
+        2 => {
+            let seconds = dice.u32(5..110);
+            (Action::CutOffFromApi { worker, seconds }, f64::from(seconds))
+        }
+        3 => {
+            let (other, seconds) = (1 + worker % 3, dice.u32(3..40));
+            (Action::CutOff { worker, other, seconds }, f64::from(seconds))
+        }
+        _ => {
+            let (program, seconds) = (["kubelet", "containerd"][dice.usize(..2)], dice.u32(1..25));
+            (Action::KillOnNode { worker, program, seconds }, f64::from(seconds))
+        }
+    }
+}
+
+fn manifest(dice: &mut Rng) -> Manifest {
+    let form = [Form::Submit, Form::Submit, Form::Batch, Form::Launcher][dice.usize(..4)];
+    let size = dice.u32(1..5);
+    let one_in = |dice: &mut Rng, count: u32| dice.u32(0..count) == 0;
+    Manifest {
+        name: NAMES[dice.usize(..NAMES.len())],
+        size,
+        is_across: form == Form::Submit && one_in(dice, 3),
+        form,
+        seconds: dice.u32(2..60),
+        code: [0, 0, 0, 3][dice.usize(..4)],
+        is_retried: one_in(dice, 5),
+        backoff_limit: [None, None, Some(0), Some(1), Some(2)][dice.usize(..5)],
+        max_restarts: [None, Some(1), Some(2)][dice.usize(..3)],
+        max_size: one_in(dice, 4).then_some(size + 2),
+        is_suspended: one_in(dice, 8),
+        has_snippets: one_in(dice, 3),
+        has_sidecar: one_in(dice, 6),
+        evicted_after: [5, 30, 300][dice.usize(..3)],
+    }
+}
+
+#[test]
+fn schedule_is_a_function_of_its_seed() {
+    let shown = |seed| format!("{:?}", schedule(seed, 600.0));
+    assert_eq!(shown(7), shown(7));
+    assert_ne!(shown(7), shown(8));
+}

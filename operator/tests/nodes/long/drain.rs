@@ -1,0 +1,74 @@
+//! A node that an administrator drains.
+
+use serde_json::json;
+
+use crate::machines::{cordon, kubectl, node};
+use crate::stage::{End, Program, Stage, has_flux_itself, sleep, test};
+
+async fn drain(stage: &Stage, worker: u8) {
+    let of_ours = "app.kubernetes.io/managed-by=flux-framework-flux-operator";
+    let words =
+        ["--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s", "--pod-selector", of_ours];
+    kubectl(&[&["drain", &node(worker)], words.as_slice()].concat()).await;
+    cordon(&stage.fixture.client, worker, true).await;
+}
+
+#[test]
+fn drained_follower_is_replaced_and_the_leads_job_goes_on() {
+    test("drain-follower", async |stage| {
+        let on_lead =
+            Program { name: "on-lead", lead_on: 3, followers_on: &[2], may_use: &[1], first: 60, ..Program::default() };
+        stage.create_all(&[&on_lead]).await;
+        let across = Program { name: "across", tasks: 2, first: 3600, spec: json!({ "maxRestarts": 1 }), ..on_lead };
+        let with_flux = has_flux_itself("a job whose follower is drained");
+        if with_flux {
+            stage.create_all(&[&across]).await;
+        }
+        drain(stage, 2).await;
+        stage
+            .fixture
+            .until("the follower is on worker-1", async || {
+                (stage.node_of("on-lead", "1").await == "worker-1"
+                    && stage.fixture.status("on-lead").await["readySize"] == 2)
+                    .then_some(())
+            })
+            .await;
+        stage.ended("on-lead", &End::undisturbed()).await;
+        stage.assert_untouched("on-lead");
+        if with_flux {
+            let status = stage.ended("across", &End::after_restart(&["PodLost"])).await;
+            let message = status["restarts"][0]["message"].as_str().unwrap();
+            assert!(message.contains("worker-2"), "{status:#}");
+        }
+    });
+}
+
+#[test]
+fn drained_lead_restarts_on_another_node() {
+    test("drain-lead", async |stage| {
+        let may = Program { name: "may", lead_on: 2, may_use: &[1], ..Program::default() };
+        let never = Program { name: "never", lead_on: 2, spec: json!({ "backoffLimit": 0 }), ..Program::default() };
+        stage.create_all(&[&may, &never]).await;
+        drain(stage, 2).await;
+        stage.ended("may", &End::after_restart(&["LeadLost"])).await;
+        assert_eq!(stage.node_of("may", "0").await, "worker-1");
+        // The program had the time to end by itself.
+        let lost = End { phase: "Failed", code: Some(143), reason: Some("LeadLost"), starts: 1, restarts: &[] };
+        stage.ended("never", &lost).await;
+    });
+}
+
+#[test]
+fn drained_pod_without_another_node_waits_and_says_why() {
+    test("drain-nowhere", async |stage| {
+        let program = Program { name: "mc", lead_on: 2, ..Program::default() };
+        stage.create_all(&[&program]).await;
+        let drained_at = crate::timeline::now();
+        drain(stage, 2).await;
+        stage.said_reason("mc", drained_at, "Unschedulable").await;
+        sleep(2.0).await;
+        stage.history("mc").assert_starts(1);
+        cordon(&stage.fixture.client, 2, false).await;
+        stage.ended("mc", &End::after_restart(&["LeadLost"])).await;
+    });
+}
