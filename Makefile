@@ -1,8 +1,10 @@
 # Each recipe is one line that a person could type; what takes more stands in .ci/.
 
-.PHONY: demo test test-flux e2e e2e-jobset e2e-nodes chaos e2e-gang e2e-autoscale e2e-kueue e2e-tracing lint bench test-python-flux bench-journey bench-quorum bench-instance images generate dist release reproduce
+.PHONY: demo check test test-flux e2e e2e-jobset e2e-nodes chaos e2e-gang e2e-autoscale e2e-kueue e2e-tracing lint bench test-python-flux bench-journey bench-quorum bench-instance images generate dist release reproduce
 
 demo: ; @.ci/demo
+
+check: ; @.ci/check
 
 test: ; @.ci/test
 

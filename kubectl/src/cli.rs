@@ -16,6 +16,7 @@ use crate::connect;
 use crate::debug;
 use crate::failure::{FAILED, Failure};
 use crate::input::read;
+use crate::list;
 use crate::logs;
 use crate::output::Output;
 use crate::run;
@@ -47,6 +48,9 @@ struct Cli {
 enum Command {
     /// Run a program on a new MiniCluster: prints its output, exits with its code, then deletes the MiniCluster
     Run(Box<run::Args>),
+    /// List MiniClusters with their status and exit code
+    #[command(visible_alias = "ls")]
+    List(list::Args),
     /// Show what a MiniCluster is doing or why it failed, and the remedy
     #[command(visible_alias = "why")]
     Status(status::Args),
@@ -112,8 +116,10 @@ pub fn main() -> ExitCode {
         None => Cli::parse(),
     };
     ExitCode::from(answer(command).unwrap_or_else(|failure| {
-        screen::tell(&causes(&failure));
-        FAILED
+        if !matches!(failure, Failure::Unread) {
+            screen::tell(&causes(&failure));
+        }
+        failure.code()
     }))
 }
 
@@ -128,8 +134,12 @@ fn completer_words() -> Option<Vec<String>> {
 fn answer(cli: Cli) -> Result<u8, Failure> {
     let output = cli.output;
     match &cli.command {
-        Command::Validate(ValidateArgs { file, server: false }) => {
-            print_judgement(offline::judge(&read(file)?), output)
+        Command::Validate(ValidateArgs { files, server: false }) => {
+            let mut all = Judgement::default();
+            for file in files {
+                all.add((files.len() > 1).then_some(file), offline::judge(&read(file)?));
+            }
+            print_judgement(all, output)
         }
         Command::DryRun(args) => dry_run(args, output),
         Command::Completion { folder } => {
@@ -190,9 +200,14 @@ async fn ask(cli: Cli) -> Result<u8, Failure> {
         command => command,
     };
     let target = Target::find(&access).await?;
-    let is_asked_for = access.namespace.is_some();
+    let server = target.server.clone();
+    call(target, access.namespace.is_some(), command, output).await.map_err(|failure| failure.with_server(&server))
+}
+
+async fn call(target: Target, is_asked_for: bool, command: Command, output: Output) -> Result<u8, Failure> {
     match command {
         Command::Run(args) => run::run(target, is_asked_for, &args, output).await,
+        Command::List(args) => list::list(&target, &args, output).await,
         Command::Status(args) => status::status(&target, &args, output).await,
         Command::Logs(args) => {
             output.refuse("logs", "it prints what the pods have printed")?;
@@ -217,9 +232,14 @@ async fn ask(cli: Cli) -> Result<u8, Failure> {
         Command::Debug(args) => debug::debug(&target, &args, output).await,
         Command::Timeline(args) => timeline::timeline(&target, &args, output).await,
         Command::Top(args) => top::top(&target, &args, output).await,
-        Command::Validate(ValidateArgs { file, .. }) => {
+        Command::Validate(ValidateArgs { files, .. }) => {
             let asked = on_server::Target { namespace: &target.namespace, is_asked_for };
-            print_judgement(on_server::judge(&target.client, asked, &read(&file)?, &Options::default()).await?, output)
+            let mut all = Judgement::default();
+            for file in &files {
+                let found = on_server::judge(&target.client, asked, &read(file)?, &Options::default()).await?;
+                all.add((files.len() > 1).then_some(file), found);
+            }
+            print_judgement(all, output)
         }
         Command::Render { .. } | Command::DryRun(_) | Command::Completion { .. } | Command::Complete { .. } => Ok(0),
     }

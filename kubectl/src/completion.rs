@@ -116,7 +116,8 @@ fn choose(command: &Command, before: &[String], current: &str) -> Choice {
     }
     if command.has_subcommands() {
         let shown = command.get_subcommands().filter(|it| !it.is_hide_set());
-        return Choice::These(shown.map(|it| it.get_name().to_owned()).collect());
+        let names = shown.flat_map(|it| std::iter::once(it.get_name()).chain(it.get_visible_aliases()));
+        return Choice::These(names.map(str::to_owned).collect());
     }
     match command.get_positionals().filter(|it| !it.is_last_set()).nth(places) {
         Some(positional) if positional.get_id() == "name" => Choice::Names,
@@ -166,6 +167,7 @@ mod tests {
     #[test]
     fn each_place_has_its_candidates() {
         assert!(these(&[""]).contains(&"connect".to_owned()));
+        assert!(these(&[""]).contains(&"why".to_owned()), "an alias that the help names");
         assert!(these(&["connect", "--"]).contains(&"--index".to_owned()));
         assert!(these(&["connect", "-"]).contains(&"--namespace".to_owned()), "those of all commands, too");
         assert_eq!(chosen(&["connect", ""]), Choice::Names);

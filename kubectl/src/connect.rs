@@ -77,7 +77,10 @@ pub async fn submit(target: &Target, args: &Submit, output: Output) -> Result<u8
         output.refuse("submit --watch", "it prints the job's output. Without --watch it prints the job's id")?;
     }
     let mut words = vec!["flux", "submit"];
-    words.extend(args.watch.then_some("--watch"));
+    if args.watch {
+        // Quiet: standard output is the job's alone.
+        words.extend(["--watch", "--quiet"]);
+    }
     words.extend(args.command.iter().map(String::as_str));
     let Some(format) = output.format else { return in_lead(target, &args.name, &words).await };
     let (code, said) = answer(target, &running(target, &args.name, 0).await?, &connected(&words)).await?;

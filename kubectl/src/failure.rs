@@ -5,6 +5,12 @@ use flux_shared::causes::causes;
 
 /// Exit code of the plugin's own failures.
 pub const FAILED: u8 = 1;
+/// Exit code if nobody reads standard output, as shells have it: 128 + SIGPIPE.
+pub const UNREAD: u8 = 141;
+
+/// The remedy if the API server does not know MiniClusters.
+const NOT_INSTALLED: &str = "this cluster has no MiniClusters. Install the operator (docs/getting-started.md), or choose another \
+                             cluster with --context";
 
 /// Why a command ends with an error.
 #[derive(Debug, thiserror::Error)]
@@ -21,17 +27,39 @@ pub enum Failure {
     Config(String),
     #[error("failed to {doing}: {why}")]
     Call { doing: String, why: String },
+    /// The API server did not answer.
+    #[error("failed to {doing}: no answer from the API server: {why}")]
+    Unanswered { doing: String, why: String },
     #[error("failed to {doing}")]
     Here { doing: &'static str, source: std::io::Error },
     #[error("{0}")]
     Told(String),
+    /// Nobody reads standard output any more (`| head`).
+    #[error("standard output is closed")]
+    Unread,
 }
 
 impl Failure {
     /// The failure of a call to the API server.
     pub fn call(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> Failure {
         let doing = doing.into();
-        move |error| Failure::Call { doing, why: words(&error) }
+        move |error| match error {
+            kube::Error::Service(_) | kube::Error::HyperError(_) => Failure::Unanswered { doing, why: words(&error) },
+            error => Failure::Call { doing, why: words(&error) },
+        }
+    }
+
+    /// Names the API server that did not answer.
+    pub fn with_server(self, server: &str) -> Failure {
+        match self {
+            Failure::Unanswered { doing, why } => Failure::Unanswered { doing, why: format!("{why} ({server})") },
+            other => other,
+        }
+    }
+
+    /// The exit code of a command that ends with it.
+    pub fn code(&self) -> u8 {
+        if matches!(self, Failure::Unread) { UNREAD } else { FAILED }
     }
 
     /// The failure of something on this machine.
@@ -43,6 +71,8 @@ impl Failure {
 /// What the API server said, or why there was no answer.
 pub fn words(error: &kube::Error) -> String {
     match error {
+        // A missing object has details; a missing resource has none.
+        kube::Error::Api(status) if status.code == 404 && status.details.is_none() => NOT_INSTALLED.to_owned(),
         kube::Error::Api(status) => status.message.clone(),
         other => causes(other),
     }
@@ -59,5 +89,31 @@ pub fn may_pass(error: &kube::Error) -> bool {
         kube::Error::Api(status) => status.code == 429 || status.code >= 500,
         kube::Error::Service(_) | kube::Error::HyperError(_) | kube::Error::ReadEvents(_) => true,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+    use kube::core::response::StatusDetails;
+
+    use super::*;
+
+    #[test]
+    fn call_without_the_operator_s_resource_names_the_remedy() {
+        let missing = Status { code: 404, message: "404 page not found".into(), ..Status::default() };
+        let said = words(&kube::Error::Api(missing.boxed()));
+        assert!(said.contains("Install the operator") && said.contains("--context"), "{said}");
+        let details: StatusDetails = serde_json::from_str(r#"{ "name": "mc" }"#).unwrap();
+        let message = "miniclusters \"mc\" not found".to_owned();
+        let not_found = Status { code: 404, message: message.clone(), details: Some(details), ..Status::default() };
+        assert_eq!(words(&kube::Error::Api(not_found.boxed())), message);
+    }
+
+    #[test]
+    fn unanswered_call_names_the_server() {
+        let failure = Failure::Unanswered { doing: "list MiniClusters".into(), why: "refused".into() };
+        let told = failure.with_server("https://a:6443/").to_string();
+        assert_eq!(told, "failed to list MiniClusters: no answer from the API server: refused (https://a:6443/)");
     }
 }

@@ -35,7 +35,7 @@ pub struct Args {
     /// Print the logs of all pods, with the index before each line
     #[arg(long)]
     pub all: bool,
-    /// Follow the log until the pod ends
+    /// Wait for the pod to start, then follow its log until it ends
     #[arg(long, short)]
     pub follow: bool,
     /// Print the log of the container's previous run
@@ -48,6 +48,9 @@ pub struct Args {
 
 /// Prints the logs.
 pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
+    if args.follow && !args.all {
+        wait_for_start(target, args).await?;
+    }
     let mut pods = target.pods_of(&args.name).await?;
     if pods.is_empty() {
         target.cluster(&args.name).await?;
@@ -64,11 +67,36 @@ pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
     let each = pods.iter().filter(|pod| observed::index(pod).is_some()).map(|pod| with_prefix(target, pod, args));
     // A log that cannot be read does not hide the others.
     for told in futures::future::join_all(each).await {
-        if let Err(failure) = told {
-            screen::tell(&failure.to_string());
+        match told {
+            Ok(()) => {}
+            Err(Failure::Unread) => return Err(Failure::Unread),
+            Err(failure) => screen::tell(&failure.to_string()),
         }
     }
     Ok(0)
+}
+
+/// Waits until the pod has a log to follow, or the MiniCluster has finished without one.
+async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
+    let mut said = None;
+    loop {
+        let pods = target.pods_of(&args.name).await?;
+        if observed::latest_of(args.index, pods.iter()).and_then(observed::started).is_some() {
+            return Ok(());
+        }
+        let status = target.cluster(&args.name).await?.status;
+        let phase = status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Unseen");
+        if observed::is_finished(phase) || phase == "Invalid" {
+            return Ok(());
+        }
+        let why = status.as_ref().and_then(|status| status.message.as_deref()).unwrap_or(observed::NO_OPERATOR);
+        let told = format!("waiting for the pod with index {} ({phase}: {why})", args.index);
+        if said.as_ref() != Some(&told) {
+            screen::tell(&told);
+            said = Some(told);
+        }
+        tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
+    }
 }
 
 fn container<'a>(pod: &'a Pod, args: &'a Args) -> &'a str {

@@ -8,6 +8,9 @@ use flux_shared::crd::v1alpha2::{Condition, MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 use k8s_openapi::jiff::Timestamp;
 
+/// The remedy for a MiniCluster without a status.
+pub const NO_OPERATOR: &str = "The operator has not processed it yet. If that does not change, the operator is not running or watches another namespace: ask your administrator.";
+
 /// A MiniCluster and its brokers' pods, as last seen.
 #[derive(Debug, Default)]
 pub struct Observed {
@@ -138,6 +141,11 @@ pub fn initializing(pod: &Pod) -> Option<(&str, Option<&str>)> {
     let current = all.iter().find(|it| !is_over(it))?;
     let waits = current.state.as_ref().and_then(|state| state.waiting.as_ref());
     Some((current.name.as_str(), waits.and_then(|it| it.reason.as_deref())))
+}
+
+/// Whether a MiniCluster of this phase has finished.
+pub fn is_finished(phase: &str) -> bool {
+    matches!(phase, "Completed" | "Failed")
 }
 
 /// The plugin's exit code for a job that has ended.

@@ -86,7 +86,7 @@ fn pods(size: i32) -> String {
 
 /// Has the operator delete the MiniCluster (`spec.cleanup`), which needs no permission to delete.
 async fn tidy_up(target: &Target, name: &str, ending: &Ending, keep: bool) {
-    let Ending::Finished { .. } = ending else { return };
+    let (Ending::Finished { .. } | Ending::Unread) = ending else { return };
     if keep {
         screen::tell(&format!(
             "kept {name}: `kubectl minicluster logs {name}`, `kubectl minicluster stop --now {name}`"

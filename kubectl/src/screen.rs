@@ -116,18 +116,21 @@ pub fn tell(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Prints text to standard output; a closed pipe (`| head`) is no failure.
+/// Prints a whole result to standard output; a closed pipe (`| head`) is no failure.
 pub fn print(text: &str) -> Result<(), Failure> {
-    put(text.as_bytes())
+    match put(text.as_bytes()) {
+        Err(Failure::Unread) => Ok(()),
+        done => done,
+    }
 }
 
-/// Writes bytes to standard output and flushes it.
+/// Writes bytes of a longer output to standard output and flushes it. `Failure::Unread`: nobody reads it any more.
 pub fn put(bytes: &[u8]) -> Result<(), Failure> {
     let mut output = std::io::stdout();
-    match output.write_all(bytes).and_then(|()| output.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::here("write the output")(error)),
-        _ => Ok(()),
-    }
+    output.write_all(bytes).and_then(|()| output.flush()).map_err(|error| match error.kind() {
+        std::io::ErrorKind::BrokenPipe => Failure::Unread,
+        _ => Failure::here("write the output")(error),
+    })
 }
 
 /// Writes bytes to standard error.

@@ -140,7 +140,7 @@ fn report(target: &Target, cluster: &MiniCluster, pods: &[Pod], events: &[Event]
         remedy: match &reason {
             Some(_) if phase.as_deref() == Some("Completed") => None,
             Some(reason) => remedy::of(reason),
-            None if cluster.status.is_none() => Some(remedy::NO_OPERATOR.into()),
+            None if cluster.status.is_none() => Some(observed::NO_OPERATOR.into()),
             None => None,
         },
         phase: phase.unwrap_or_else(|| "Unseen".into()),
@@ -207,7 +207,10 @@ fn report_text(report: &Report) -> String {
     let Report {
         name, phase, size, ready, exit_code, reason, message, restarts, pods, events, instance, remedy, ..
     } = report;
-    let mut text = format!("{} {phase}: {ready} of {size} brokers ready", screen::bold(name));
+    let mut text = format!("{} {phase}", screen::bold(name));
+    if !observed::is_finished(phase) {
+        text += &format!(": {ready} of {size} brokers ready");
+    }
     text += &exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
     if *restarts > 0 {
         text += &format!(", restarted {restarts} times");

@@ -45,6 +45,8 @@ pub struct Access {
 pub struct Target {
     pub client: Client,
     pub namespace: String,
+    /// Address of the API server.
+    pub server: String,
 }
 
 impl Target {
@@ -52,8 +54,9 @@ impl Target {
     pub async fn find(access: &Access) -> Result<Target, Failure> {
         let config = config(access).await.map_err(Failure::Config)?;
         let namespace = access.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let server = config.cluster_url.to_string();
         let client = Client::try_from(config).map_err(|error| Failure::Config(causes(&error)))?;
-        Ok(Target { client, namespace })
+        Ok(Target { client, namespace, server })
     }
 
     pub fn clusters(&self) -> Api<MiniCluster> {

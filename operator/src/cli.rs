@@ -154,8 +154,15 @@ fn answer(command: Command) -> Result<(), CliError> {
             install::manifests(&settings.installation(values.as_deref())?)?
         }
         Command::Render { file, choices } => offline::render(&read(&file)?, &choices.into())?,
-        Command::Validate(ValidateArgs { file, server: false }) => offline::validate(&read(&file)?)?,
-        Command::Validate(ValidateArgs { file, server: true }) => ask_server(&read(&file)?)?.text()?,
+        Command::Validate(ValidateArgs { files, server }) => {
+            let mut all = Judgement::default();
+            for file in &files {
+                let text = read(file)?;
+                let found = if server { ask_server(&text)? } else { offline::judge(&text) };
+                all.add((files.len() > 1).then_some(file), found);
+            }
+            all.text()?
+        }
     };
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }

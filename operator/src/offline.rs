@@ -1,6 +1,6 @@
 //! Manifests without a cluster: `flux-operator render` and `validate`, and `kubectl minicluster`'s.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args};
 use flux_shared::agent_spec;
@@ -18,8 +18,9 @@ use crate::yaml::{self, YamlError};
 /// The command line of `validate`.
 #[derive(Debug, Args)]
 pub struct ValidateArgs {
-    /// A file with MiniClusters, or - for standard input
-    pub file: PathBuf,
+    /// Files with MiniClusters, or - for standard input
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
     /// Also ask the API server, by a dry run of the MiniCluster and its Job; nothing is created
     #[arg(long)]
     pub server: bool,
@@ -168,13 +169,25 @@ impl Judgement {
     }
 }
 
+impl Judgement {
+    /// Adds what was found in another file; `file` is named if there are several.
+    pub fn add(&mut self, file: Option<&Path>, found: Judgement) {
+        self.miniclusters.extend(found.miniclusters);
+        self.problems.extend(found.problems.into_iter().map(|problem| match file {
+            Some(file) if problem.field.is_empty() => Problem::new(file.display().to_string(), problem.message),
+            Some(file) => Problem::new(format!("{}: {}", file.display(), problem.field), problem.message),
+            None => problem,
+        }));
+    }
+}
+
 /// Validates every MiniCluster of `text`.
 pub fn judge(text: &str) -> Judgement {
     let documents = match manifest::documents(text) {
         Ok(documents) => documents,
         Err(problems) => return Judgement { problems, ..Judgement::default() },
     };
-    let mut all = Judgement::default();
+    let mut all = Judgement { problems: manifest::duplicate_key(text).into_iter().collect(), ..Judgement::default() };
     for document in &documents {
         match parse_and_validate(document) {
             Ok((_, cluster)) => all.miniclusters.push(Judged::of(&cluster)),
@@ -199,11 +212,6 @@ pub fn parse_and_validate(document: &Value) -> Result<(Manifest, ValidMiniCluste
     let manifest = manifest::from_value(document)?;
     let cluster = validate_and_note(&manifest)?;
     Ok((manifest, cluster))
-}
-
-/// Validates every MiniCluster of `text`; the result as text for people.
-pub fn validate(text: &str) -> Result<String, OfflineError> {
-    judge(text).text()
 }
 
 /// A certificate without a secret, for rendering: the real one is generated when the cluster is created.
@@ -250,7 +258,7 @@ mod tests {
                  spec: {{size: {size}, containers: [{{image: a}}]}}\n---\n"
             )
         };
-        let said = |text: &str| validate(text).unwrap_err().to_string();
+        let said = |text: &str| judge(text).text().unwrap_err().to_string();
         assert_eq!(said(&one("MiniCluster", "a", 0)), "spec.size: must be 1 to 10000");
         let several = one("MiniCluster", "a", 1) + &one("MiniCluster", "b", 0) + &one("Minicluster", "c", 0);
         let wanted = "MiniCluster b: spec.size: must be 1 to 10000\n\

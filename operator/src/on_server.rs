@@ -55,7 +55,7 @@ pub async fn judge(
         Ok(documents) => documents,
         Err(problems) => return Ok(Judgement { problems, ..Judgement::default() }),
     };
-    let mut all = Judgement::default();
+    let mut all = Judgement { problems: manifest::duplicate_key(text).into_iter().collect(), ..Judgement::default() };
     for document in &documents {
         match offline::parse_and_validate(document) {
             Err(problems) => all.problems.extend(offline::with_name(document, problems, documents.len())),

@@ -50,14 +50,17 @@ pub fn parse(text: &str) -> Result<Manifest, Vec<Problem>> {
     from_value(&documents(text)?[0])
 }
 
-/// Every MiniCluster of `text`, at least one, as it stands there; other documents are passed over.
+/// Every MiniCluster of `text`, at least one, as it stands there, also as an item of a List; other documents are passed over.
 pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
+    if text.len() > MOST_BYTES {
+        let bytes = text.len();
+        return Err(vec![Problem::new("", format!("has {bytes} bytes, must have {MOST_BYTES} at most"))]);
+    }
     // As with kubectl, the last of duplicate keys counts, and 010 is 8.
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins, legacy_octal_numbers: true };
-    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
-        let first_line = error.to_string().lines().next().unwrap_or_default().to_owned();
-        vec![Problem::new("", format!("this is not YAML: {first_line}"))]
-    })?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|error| vec![Problem::new("", format!("this is not YAML: {}", first_line(&error)))])?;
+    let documents: Vec<Value> = documents.into_iter().flat_map(items).collect();
     let text = |document: &Value, key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
     let misspelt = documents.iter().filter_map(|it| text(it, "kind")).find(|kind| is_nearly_ours(kind));
     // A document with a misspelt kind is not skipped as another kind, even beside valid ones.
@@ -77,6 +80,31 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
 }
 
 const GROUP: &str = "flux-framework.org/";
+
+/// Most bytes of a text. The API server takes 3 MiB in one request.
+const MOST_BYTES: usize = 8 * 1024 * 1024;
+
+/// The items of a List, as `kubectl get -o yaml` prints it, or the document itself.
+fn items(mut document: Value) -> Vec<Value> {
+    let is_list = document.get("kind").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List"));
+    match document.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) if is_list => items,
+        _ => vec![document],
+    }
+}
+
+/// A key that stands twice in one mapping of `text`: kubectl keeps the last one without a word.
+pub fn duplicate_key(text: &str) -> Option<Problem> {
+    let options =
+        serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error, legacy_octal_numbers: true };
+    let error = serde_saphyr::from_multiple_with_options::<Value>(text, options).err()?;
+    let told = first_line(&error);
+    told.contains("duplicate").then(|| Problem::new("", format!("{told}; only the last of them would count")))
+}
+
+fn first_line(error: &serde_saphyr::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
 
 fn is_nearly_ours(kind: &str) -> bool {
     suggest::nearest(kind, [KIND].into_iter()).is_some()
@@ -198,6 +226,37 @@ mod tests {
         let manifest = parse(&text).unwrap();
         assert_eq!((manifest.name.as_str(), manifest.namespace.as_str(), manifest.spec.size), ("a", "default", 2));
         assert_eq!(manifest.spec.tasks, 1);
+    }
+
+    #[test]
+    fn list_is_read_item_by_item() {
+        let item = |kind: &str| {
+            format!(
+                "{{apiVersion: flux-framework.org/v1alpha2, kind: {kind}, metadata: {{name: a}}, spec: {{containers: [{{image: b}}]}}}}"
+            )
+        };
+        for list in ["List", "MiniClusterList"] {
+            let text =
+                format!("kind: {list}\nitems: [{}, {}, {{kind: Pod}}]\n", item("MiniCluster"), item("MiniCluster"));
+            assert_eq!(documents(&text).unwrap().len(), 2, "{list}");
+        }
+        assert!(problems("kind: List\nitems: [{kind: Pod}]")[0].contains("no document of kind MiniCluster"));
+    }
+
+    #[test]
+    fn duplicate_key_is_found_with_its_line() {
+        let twice = duplicate_key("spec:\n  size: 2\n  size: 3\n").unwrap().to_string();
+        assert!(twice.contains("size") && twice.contains('3') && twice.contains("only the last"), "{twice}");
+        assert!(duplicate_key("a: {size: 2}\nb: {size: 3}\n---\na: 1\n").is_none());
+    }
+
+    #[test]
+    fn missing_name_and_too_long_a_text_are_said_to_be_so() {
+        let nameless = HEAD.replace("{name: a}", "{}") + "spec: {containers: [{image: a}]}\n";
+        let told = validate(&parse(&nameless).unwrap()).unwrap_err()[0].to_string();
+        assert!(told.starts_with("metadata.name: is missing"), "{told}");
+        let long = "#".repeat(MOST_BYTES + 1);
+        assert!(problems(&long)[0].contains("must have 8388608 at most"));
     }
 
     #[test]

@@ -208,6 +208,28 @@ fn links_between_the_explanations_lead_somewhere() {
     }
 }
 
+/// A reader pastes them: kubectl's own patience is 30 s, a shell function of another page is not there, and a file of the
+/// checkout stays as it is.
+#[test]
+fn pages_have_no_command_that_fails_when_pasted() {
+    let mut pages: Vec<PathBuf> = folders().into_iter().map(|folder| folder.join("README.md")).collect();
+    pages.push(root().join("README.md"));
+    let docs = root().join("../docs");
+    pages.extend(
+        [docs.clone(), docs.join("tasks")].iter().flat_map(|folder| entries(folder)).filter(|page| page.is_file()),
+    );
+    pages.retain(|page| page.extension().is_some_and(|it| it == "md"));
+    assert!(pages.len() > 80, "{}", pages.len());
+    for page in pages {
+        for line in std::fs::read_to_string(&page).unwrap().lines() {
+            let is_wrong = line.contains("$(lead ")
+                || line.contains("sed -i")
+                || line.contains("$ kubectl wait ") && !line.contains("--timeout");
+            assert!(!is_wrong, "{}: {line}", page.display());
+        }
+    }
+}
+
 /// What the pages name in backticks as a field, such as `flux.container.source`, is one, in some version.
 #[test]
 fn fields_that_the_pages_name_are_there() {

@@ -31,6 +31,15 @@ pub fn render(source: &Source, facts: &Facts, pods: &[Pod]) -> String {
     line("lead", &lead(source, pods));
     line("followers", &followers(source));
     line("output", &output(source));
+    let wrapped = spec.sidecars.keys().map(|name| format!("{name} (in every pod)"));
+    let others = source.others.iter().filter_map(|other| other.split(':').next().map(str::to_owned));
+    let sidecars: Vec<String> = wrapped.chain(others).collect();
+    if !sidecars.is_empty() {
+        line("sidecars", &sidecars.join(", "));
+    }
+    if let Some(users) = users(source) {
+        line("users", &users);
+    }
     let notes = &source.notices;
     line("notes", notes.first().map_or("none", String::as_str));
     notes.iter().skip(1).for_each(|note| line("", note));
@@ -54,6 +63,17 @@ fn lead(source: &Source, pods: &[Pod]) -> String {
         [] => "no program: the broker stays until it is shut down".into(),
         words => words.join(" "),
     }
+}
+
+/// The users that the agent creates, and whom Flux runs as.
+fn users(source: &Source) -> Option<String> {
+    let spec = &source.spec;
+    let of_flux = spec.runner.user.iter().map(|user| match user.run_flux_as_root {
+        true => user.name.clone(),
+        false => format!("{} (runs Flux)", user.name),
+    });
+    let all: Vec<String> = spec.users.iter().cloned().chain(of_flux).collect();
+    (!all.is_empty()).then(|| format!("{}, created in every pod", all.join(", ")))
 }
 
 fn followers(source: &Source) -> String {
@@ -91,7 +111,9 @@ pub fn paint(text: &str) -> String {
     let mut out = String::new();
     for (at, line) in lines.iter().enumerate() {
         let is_title = lines.get(at + 1).is_some_and(|next| next.starts_with('─'));
-        let label = ["lead ", "followers ", "output ", "notes "].into_iter().find(|label| line.starts_with(label));
+        let label = ["lead ", "followers ", "output ", "sidecars ", "users ", "notes "]
+            .into_iter()
+            .find(|label| line.starts_with(label));
         let style = match label {
             Some(label) => {
                 let _ = writeln!(out, "{bold}{label}{plain}{}", &line[label.len()..]);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
+use std::time::Duration;
 
 use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
@@ -10,13 +11,16 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Event};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::failure::{FAILED, Failure};
+use crate::failure::{FAILED, Failure, UNREAD};
 use crate::logs;
 use crate::observed::{self, Observed, Start, code_of};
 use crate::progress;
 use crate::screen::Screen;
 use crate::stop::{self, Way};
 use crate::target::{Changes, Target};
+
+/// Time after which a MiniCluster without a status means that no operator works on it.
+const SILENT_OPERATOR: Duration = Duration::from_secs(10);
 
 /// Exit code after an interruption, as shells have it: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
@@ -38,6 +42,8 @@ pub enum Ending {
     Interrupted(Option<Way>),
     /// The operator cannot use its spec.
     Invalid(String),
+    /// Nobody read the output, so the job was stopped.
+    Unread,
 }
 
 impl Ending {
@@ -46,6 +52,7 @@ impl Ending {
             Ending::Finished { exit_code, is_complete, .. } => code_of(*exit_code, *is_complete),
             Ending::Deleted { by_us: true } | Ending::Interrupted(_) => INTERRUPTED,
             Ending::Deleted { by_us: false } | Ending::Invalid(_) => FAILED,
+            Ending::Unread => UNREAD,
         }
     }
 
@@ -60,6 +67,7 @@ impl Ending {
             }
             Ending::Interrupted(Some(way)) => Some(way.text(name)),
             Ending::Interrupted(None) => Some(format!("{name} may still run: `kubectl minicluster stop {name}`")),
+            Ending::Unread => None,
             Ending::Invalid(message) => Some(format!("{name} cannot run: {message}")),
         }
     }
@@ -80,6 +88,8 @@ struct Follower<'a> {
     is_lost: bool,
     interrupts: u32,
     is_gone: bool,
+    /// Standard output is closed.
+    is_unread: bool,
 }
 
 /// Follows the MiniCluster of this name and uid to its end.
@@ -99,6 +109,7 @@ pub async fn follow(target: &Target, name: &str, uid: &str, screen: &Screen) -> 
         is_lost: false,
         interrupts: 0,
         is_gone: false,
+        is_unread: false,
     };
     follower.until_the_end(&mut clusters, &mut pods, &mut interrupted, &mut told, &api).await
 }
@@ -116,15 +127,30 @@ impl<'a> Follower<'a> {
         let mut log: Option<Log<'a>> = None;
         let mut stopping: Option<Stopping<'a>> = None;
         let mut way = None;
+        let mut operator = Some(Box::pin(tokio::time::sleep(SILENT_OPERATOR)));
         loop {
             tokio::select! {
                 Some(event) = clusters.next() => self.on_cluster_event(event),
                 Some(event) = pods.next() => self.on_pod_event(event),
                 done = wait(&mut log), if log.is_some() => {
                     log = None;
-                    // The failure is printed; how the job ended is known nevertheless.
-                    if let Err(failure) = done {
-                        self.screen.say(&failure.to_string());
+                    match done {
+                        Ok(()) => {}
+                        Err(Failure::Unread) if self.interrupts == 0 => {
+                            self.is_unread = true;
+                            self.interrupts = 1;
+                            self.screen.say(&format!("nobody reads the output: shutting down {name}"));
+                            stopping = Some(Box::pin(stop::in_order(target, name)));
+                        }
+                        Err(Failure::Unread) => {}
+                        // The failure is printed; how the job ended is known nevertheless.
+                        Err(failure) => self.screen.say(&failure.to_string()),
+                    }
+                }
+                () = wait_for(&mut operator), if operator.is_some() => {
+                    operator = None;
+                    if self.seen.cluster.is_some() && self.seen.status().is_none() {
+                        self.screen.say(&format!("{name} waits: {}", observed::NO_OPERATOR));
                     }
                 }
                 done = wait(&mut stopping), if stopping.is_some() => {
@@ -146,9 +172,12 @@ impl<'a> Follower<'a> {
             if log.is_none() {
                 log = self.next_log(api);
             }
-            if let Some(ending) = self.ending(way)
+            if let Some(ending) = self.ending(way, stopping.is_some())
                 && log.is_none()
             {
+                if self.is_unread {
+                    return Ok(Ending::Unread);
+                }
                 if self.read.is_empty() && matches!(ending, Ending::Finished { .. }) && self.list_pods().await {
                     log = self.next_log(api);
                     if log.is_some() {
@@ -225,6 +254,9 @@ impl<'a> Follower<'a> {
 
     /// What prints the log of a lead's start that was not printed yet, and marks it as printed; None if there is none.
     fn next_log(&mut self, api: &'a kube_pods::Pods) -> Option<Log<'a>> {
+        if self.is_unread {
+            return None;
+        }
         let (lead, start) = self.seen.started_lead()?;
         if self.read.contains(&start) {
             return None;
@@ -241,7 +273,8 @@ impl<'a> Follower<'a> {
         true
     }
 
-    fn ending(&self, way: Option<Way>) -> Option<Ending> {
+    /// How it ended, if it did. `is_stopping`: this command's stop is not answered yet.
+    fn ending(&self, way: Option<Way>, is_stopping: bool) -> Option<Ending> {
         let status = self.seen.status();
         let text = |of: fn(&MiniClusterStatus) -> &Option<String>| {
             status.and_then(|status| of(status).clone()).unwrap_or_default()
@@ -257,7 +290,7 @@ impl<'a> Follower<'a> {
             });
         }
         if self.is_gone {
-            return Some(Ending::Deleted { by_us: way == Some(Way::Deleted) });
+            return Some(Ending::Deleted { by_us: is_stopping || way == Some(Way::Deleted) });
         }
         if way == Some(Way::Suspended) && self.seen.is_true("Suspended") {
             return Some(Ending::Interrupted(way));
@@ -271,6 +304,13 @@ mod kube_pods {
     #![expect(clippy::disallowed_types, reason = "is handed on")]
 
     pub type Pods = kube::Api<k8s_openapi::api::core::v1::Pod>;
+}
+
+async fn wait_for(timer: &mut Option<Pin<Box<tokio::time::Sleep>>>) {
+    match timer {
+        Some(timer) => timer.await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn wait<T>(what: &mut Option<Pin<Box<dyn Future<Output = T> + '_>>>) -> T {

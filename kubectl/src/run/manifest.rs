@@ -23,6 +23,9 @@ pub struct Wanted {
     /// Number of pods, each a broker [default: 1, or the file's]
     #[arg(long, value_name = "N")]
     pub size: Option<i32>,
+    /// Largest size that `scale` may set later [default: the size, or the file's]
+    #[arg(long, value_name = "N")]
+    pub max_size: Option<i32>,
     /// Total number of tasks [default: one per pod, or the file's]
     #[arg(long, value_name = "N")]
     pub tasks: Option<i32>,
@@ -56,15 +59,14 @@ pub struct Made {
 
 /// The MiniCluster that `wanted` and the text of its file ask for; `random` are lower case letters.
 pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, Vec<Problem>> {
-    // Without a program, the agent's and Flux's lines are the only output, so they are not silenced.
-    let is_quiet = !wanted.verbose && !wanted.command.is_empty();
     let document = match file {
         Some(text) => manifest::documents(text)?.swap_remove(0),
         None => json!({
             "apiVersion": flux_operator::labels::API_VERSION, "kind": "MiniCluster", "metadata": {},
-            "spec": { "tasks": 0, "logging": { "quiet": is_quiet }, "containers": [{}] },
+            "spec": { "tasks": 0, "containers": [{}] },
         }),
     };
+    let says_logging = document["spec"]["logging"].is_object();
     let Manifest { name, mut spec, queueing, cleans_by_default, .. } = manifest::from_value(&document)?;
     let name = match (&wanted.name, name.is_empty() || name.ends_with("xxxxx"), file) {
         (Some(name), ..) => name.clone(),
@@ -75,11 +77,18 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     };
     spec.size = wanted.size.unwrap_or(spec.size);
     spec.tasks = wanted.tasks.unwrap_or(spec.tasks);
+    spec.max_size = wanted.max_size.or(spec.max_size);
+    let is_interactive = spec.interactive;
     let runner = runner(&mut spec.containers)?;
     runner.image = wanted.image.clone().or(runner.image.take());
     runner.environment.extend(wanted.environment.iter().cloned());
     if !wanted.command.is_empty() {
         runner.command = Some(command_words::join(&wanted.command));
+    }
+    // Without a program, the agent's and Flux's lines are the only output, so they are not silenced. A file may say otherwise.
+    let has_program = !is_interactive && has_program(runner);
+    if has_program && !wanted.verbose && !says_logging {
+        spec.logging.get_or_insert_default().quiet = true;
     }
     let namespace = document["metadata"]["namespace"].as_str().map(str::to_owned);
     let valid_in = namespace.clone().unwrap_or_else(|| "default".into());
@@ -94,6 +103,11 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     // Hints are for files only: for a run by options, all output is on this terminal.
     let notes = notes.filter(|_| file.is_some()).collect();
     Ok(Made { cluster, namespace, notes })
+}
+
+fn has_program(runner: &Container) -> bool {
+    let script = runner.commands.as_ref().and_then(|commands| commands.script.as_ref());
+    [runner.command.as_ref(), script].into_iter().flatten().any(|text| !text.is_empty())
 }
 
 fn texts(map: &Value) -> Option<BTreeMap<String, String>> {
@@ -147,8 +161,32 @@ mod tests {
         assert_eq!((side.image.as_deref(), side.command.as_deref()), (Some("side"), None));
         assert_eq!((main.image.as_deref(), main.command.as_deref()), (Some("main"), Some("new 'a b'")));
         assert_eq!(main.environment.len(), 2);
+        assert!(spec.logging.unwrap().quiet, "standard output is the job's alone");
         let unchanged = make(&wanted(None, &[]), Some(FILE), "abcde").unwrap().cluster.spec;
         assert_eq!((unchanged.size, unchanged.containers[1].command.as_deref()), (3, Some("old")));
+    }
+
+    #[test]
+    fn file_is_run_quietly_unless_it_or_an_option_says_otherwise() {
+        let is_quiet = |options: &Wanted, file: &str| {
+            make(options, Some(file), "abcde").unwrap().cluster.spec.logging.is_some_and(|logging| logging.quiet)
+        };
+        let timed = FILE.replace("size: 3", "size: 3\n  logging: {timed: true}");
+        let without = FILE.replace("command: old, ", "");
+        let interactive = FILE.replace("size: 3", "size: 3\n  interactive: true");
+        let plain = wanted(None, &[]);
+        assert!(is_quiet(&plain, FILE));
+        assert!(!is_quiet(&Wanted { verbose: true, ..plain.clone() }, FILE));
+        assert!(!is_quiet(&plain, &timed) && !is_quiet(&plain, &without) && !is_quiet(&plain, &interactive));
+    }
+
+    #[test]
+    fn max_size_is_that_of_the_option_or_the_file() {
+        let max_size = |options: &Wanted, file| make(options, file, "abcde").unwrap().cluster.spec.max_size;
+        let mut options = wanted(Some("app:1"), &["true"]);
+        assert_eq!(max_size(&options, None), None);
+        options.max_size = Some(6);
+        assert_eq!(max_size(&options, None), Some(6));
     }
 
     #[test]

@@ -3,9 +3,6 @@
 /// The page with a section for every reason (checked by `operator/tests/docs`).
 const PAGE: &str = include_str!("../../../docs/troubleshooting.md");
 
-/// The remedy for a MiniCluster without a status.
-pub const NO_OPERATOR: &str = "The operator has not processed it yet. If that does not change, the operator is not running or watches another namespace: ask your administrator.";
-
 /// The section for reasons that others set, and that have no section of their own.
 const OTHERS: &str = "Other reasons";
 

@@ -26,7 +26,7 @@ fn what_is_said_of_a_file_is_what_the_other_programs_say() {
     let text = std::fs::read_to_string(EXAMPLE).unwrap();
     let options = flux_operator::reconcile::render::Options::default();
     assert_eq!(printed(&["render", EXAMPLE]), flux_operator::offline::render(&text, &options).unwrap());
-    assert_eq!(printed(&["validate", EXAMPLE]), flux_operator::offline::validate(&text).unwrap());
+    assert_eq!(printed(&["validate", EXAMPLE]), flux_operator::offline::judge(&text).text().unwrap());
     assert!(printed(&["dry-run", EXAMPLE]).contains("flux submit -N 4 -n 4 --quiet --watch echo hello world"));
 }
 

@@ -10,7 +10,7 @@ use crate::front::{Asked, Front, Session};
 use crate::in_pods::{agents, no_logs, up};
 use crate::user_account::{Said, UserAccount, in_time};
 use crate::{user_of, user_with};
-use test_support::api_server::test;
+use test_support::api_server::{test, until};
 
 #[test]
 fn one_ctrl_c_stops_a_job_in_order_and_its_last_words_are_printed() {
@@ -168,6 +168,60 @@ fn logs_follow_and_of_a_run_before_and_of_all() {
         in_time("its output ends", out.read_to_string(&mut rest)).await.unwrap();
         let said = Said::when_over(follow).await;
         assert_eq!((said.code, rest.as_str()), (0, "second\n"), "{said:?}");
+        operator.stop().await;
+    });
+}
+
+/// As `| head` does.
+#[test]
+fn closed_output_stops_the_job_and_ends_logs() {
+    test("head", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = user_of(&fixture);
+        let logs =
+            |_: &Asked| Some((0..200).map(|number| (Duration::from_millis(100), format!("line {number}"))).collect());
+        let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
+        let person = UserAccount { kubeconfig, ..person };
+        let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "work"]);
+        let pods = fixture.pods("mc", 1).await;
+        let mut follow = person.starts(&["logs", "--follow", "mc"]);
+        fixture.run_pod(&pods[&0]).await;
+        for child in [&mut run, &mut follow] {
+            let mut out = BufReader::new(child.stdout.take().unwrap());
+            let mut first = String::new();
+            in_time("it prints a line", out.read_line(&mut first)).await.unwrap();
+            assert_eq!(first, "line 0\n");
+        }
+        let follow = Said::when_over(follow).await;
+        assert_eq!((follow.code, follow.err.contains("closed")), (141, false), "{follow:?}");
+        until("it is stopped", async || front.started().iter().any(|started| started.words == ["stop"]).then_some(()))
+            .await;
+        fixture.end_pod(&pods[&0], 143, "Error", "").await;
+        let run = Said::when_over(run).await;
+        assert_eq!(run.code, 141, "{run:?}");
+        assert!(run.err.contains("nobody reads the output: shutting down mc"), "{run:?}");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn logs_follow_waits_for_the_pod_to_start() {
+    test("early", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = user_of(&fixture);
+        let logs = |_: &Asked| Some(vec![(Duration::ZERO, "hello".to_owned())]);
+        let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
+        let person = UserAccount { kubeconfig, ..person };
+        fixture.create("mc", serde_json::json!({ "size": 1 })).await.unwrap();
+        let follow = person.starts(&["logs", "-f", "mc"]);
+        let pods = fixture.pods("mc", 1).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+        let said = Said::when_over(follow).await;
+        assert_eq!((said.code, said.out.as_str()), (0, "hello\n"), "{said:?}");
+        assert!(said.err.starts_with("waiting for the pod with index 0 ("), "{said:?}");
         operator.stop().await;
     });
 }

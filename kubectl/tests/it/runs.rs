@@ -212,3 +212,67 @@ fn a_file_s_minicluster_runs_with_what_the_options_change() {
         assert_eq!(made.name_any(), "mine");
     });
 }
+
+#[test]
+fn run_says_that_no_operator_works_on_it() {
+    test("no-operator", async |fixture| {
+        let person = user_of(&fixture);
+        let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
+        let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("the operator is not running") {
+            line.clear();
+            let read = tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut line);
+            assert!(crate::user_account::in_time("it says so", read).await.unwrap() > 0);
+        }
+        run.kill().await.unwrap();
+    });
+}
+
+/// The deletion may be seen before the answer to the request that deletes.
+#[test]
+fn interrupted_run_exits_130_when_its_pods_have_not_started() {
+    test("interrupted", async |fixture| {
+        let operator = fixture.operator().await;
+        let rights = [crate::user_account::RIGHTS, &[("miniclusters", "delete")]].concat();
+        let rights: Vec<(&str, &str)> = rights
+            .into_iter()
+            .map(
+                |(what, verbs)| {
+                    if what == "miniclusters" { ("miniclusters.flux-framework.org", verbs) } else { (what, verbs) }
+                },
+            )
+            .collect();
+        let person = crate::user_with(&fixture, "deleter", &rights);
+        for number in 0..6 {
+            let name = format!("mc{number}");
+            let run = person.starts(&["run", "--name", &name, "app:1", "--", "true"]);
+            fixture.pods(&name, 1).await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            interrupt(&run);
+            let said = Said::when_over(run).await;
+            assert_eq!(said.code, 130, "{said:?}");
+            assert!(!said.err.contains("not by this command"), "{said:?}");
+        }
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn finished_minicluster_is_listed_and_cannot_be_scaled() {
+    test("list", async |fixture| {
+        let person = user_of(&fixture);
+        let none = person.says(&["list"]).await;
+        assert!(none.code == 0 && none.out.is_empty() && none.err.starts_with("no MiniClusters in "), "{none:?}");
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        end(&fixture, "mc", 7).await;
+        let listed = person.says(&["list"]).await;
+        let words: Vec<&str> = listed.out.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!((words[..5].to_vec(), words[6]), (vec!["mc", "Failed", "2", "0", "7"], "NonZeroExitCode"));
+        let all: Value = serde_json::from_str(&person.says(&["ls", "-o", "json"]).await.out).unwrap();
+        assert_eq!(all[0]["metadata"]["name"], "mc");
+        let scaled = person.says(&["scale", "mc", "4"]).await;
+        assert!(scaled.code == 1 && scaled.err.contains("mc is Failed"), "{scaled:?}");
+        assert_eq!(fixture.get("mc").await.spec.size, 2);
+    });
+}

@@ -3,7 +3,8 @@
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
 use k8s_openapi::jiff::{Timestamp, Unit};
 
-use crate::reconcile::obstacle::WAITING_FOR_PODS;
+/// Reason of a MiniCluster that waits because pods of a Job that is gone still run.
+pub const WAITING_FOR_PODS: &str = "WaitingForPods";
 
 /// The condition that pods and volumes have been deleted (`cleanupPods`).
 pub const CLEANED_UP: &str = "CleanedUp";

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use test_support::pages::repository;
+use test_support::pages::{REPOSITORY, repository};
 
 /// Another name or place of a field, and the one that examples have.
 const TWINS: &[(&str, &str)] = &[
@@ -89,8 +89,11 @@ impl Examples {
         let Some(place) = paths.filter_map(|path| self.0.get(path)).next() else { return String::new() };
         let folder = place.file.parent().unwrap().display();
         match place.file.file_name().unwrap().to_str().unwrap() {
-            "minicluster.yaml" => format!("[{folder}](../../examples/{folder})"),
-            file => format!("[{folder}/{}](../../examples/{folder}/{file})", file.trim_end_matches(".yaml")),
+            "minicluster.yaml" => format!("[{folder}]({REPOSITORY}/tree/main/examples/{folder})"),
+            file => {
+                let name = file.trim_end_matches(".yaml");
+                format!("[{folder}/{name}]({REPOSITORY}/blob/main/examples/{folder}/{file})")
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use test_support::pages::{pages, repository};
+use test_support::pages::{REPOSITORY, pages, repository};
 
 /// The text without fenced blocks and code, where links are none.
 fn prose(page: &Path) -> String {
@@ -58,13 +58,12 @@ fn every_link_leads_somewhere() {
     for page in pages().into_iter().chain(others) {
         let text = prose(&page);
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            if link.starts_with("https://") || link.starts_with("http://") {
-                continue;
-            }
             let (path, place) = link.split_once('#').map_or((link, None), |(path, place)| (path, Some(place)));
-            let target = match path {
-                "" => page.clone(),
-                path => page.parent().unwrap().join(path),
+            let target = match (path, in_repository(path)) {
+                (_, Some(target)) => target,
+                ("", None) => page.clone(),
+                (path, None) if path.starts_with("https://") || path.starts_with("http://") => continue,
+                (path, None) => page.parent().unwrap().join(path),
             };
             let is_there = target.exists() && place.is_none_or(|place| anchors(&target).contains(place));
             match is_there {
@@ -75,6 +74,34 @@ fn every_link_leads_somewhere() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(right > 50, "only {right} links were found");
+}
+
+/// The file that a link into the repository's web pages means. `blob` is a file, `tree` a folder.
+fn in_repository(link: &str) -> Option<PathBuf> {
+    let (kind, path) = link.strip_prefix(REPOSITORY)?.strip_prefix('/')?.split_once("/main/")?;
+    let target = repository().join(path);
+    (matches!(kind, "blob" | "tree") && target.is_dir() == (kind == "tree")).then_some(target)
+}
+
+/// mdbook renders a relative link as it stands, and the site has no file outside the book's folder.
+#[test]
+fn no_relative_link_leaves_the_book() {
+    let docs = repository().join("docs");
+    let (mut wrong, mut right) = (Vec::new(), 0);
+    for page in pages().into_iter().filter(|page| page.starts_with(&docs)) {
+        let depth = page.strip_prefix(&docs).unwrap().components().count() - 1;
+        let text = prose(&page);
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let ups = link.split('/').take_while(|part| *part == "..").count();
+            let is_page = link.contains("://") || link.starts_with('#') || ups <= depth;
+            match is_page {
+                true => right += 1,
+                false => wrong.push(format!("{}: {link}", page.display())),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "write {REPOSITORY}/blob/main/…:\n{}", wrong.join("\n"));
+    assert!(right > 500, "only {right} links were found");
 }
 
 #[test]

@@ -9,7 +9,7 @@ const HEAD: &str = "\
 # AgentSpec
 
 `flux-agent run` reads this spec in a pod: TOML, version 1, from `/etc/flux-agent/spec/agent.toml` or the file that `--spec`
-names. The operator writes one for each MiniCluster; for [any other Job](../examples/plain-job/README.md) you can write one
+names. The operator writes one for each MiniCluster; for [any other Job](https://github.com/flux-framework/flux-operator/blob/main/examples/plain-job/README.md) you can write one
 yourself. Only `name` is needed; an unknown field is an error. `flux-agent dry-run FILE` shows what a spec does.
 
 A *word* is a string or, if it refers to variables of the container's environment, a list of parts:

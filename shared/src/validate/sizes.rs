@@ -35,7 +35,9 @@ pub fn check(spec: &MiniClusterSpec, name: &str, report: &mut Report) -> Sizes {
     }
     let usable = |size: i32| size.clamp(1, MAX_SIZE).unsigned_abs();
     let (length, limit) = (name.chars().count(), names::cluster_name_max(usable(max_size)));
-    if length > limit {
+    if name.is_empty() {
+        report.problem("metadata.name", "is missing: add a name, which hosts and Services are named after");
+    } else if length > limit {
         report.problem(
             "metadata.name",
             format!("is too long: {length} characters, must be {limit} at most, so that hosts can be named after it"),

@@ -203,6 +203,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "progress",
             "screen",
             "output",
+            "list",
             "logs",
             "connect",
             "stop",

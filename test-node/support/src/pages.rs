@@ -44,6 +44,9 @@ impl Block {
     }
 }
 
+/// Where links from the book to other files of the repository lead: in the rendered book a relative link out of it is dead.
+pub const REPOSITORY: &str = "https://github.com/flux-framework/flux-operator";
+
 /// README.md and every page below `docs/`.
 pub fn pages() -> Vec<PathBuf> {
     let mut pages = vec![repository().join("README.md")];
