@@ -65,7 +65,8 @@ class RealInstance:
         ).stdout
 
     def flux_python(self) -> list[str]:
-        return ["env", f"FLUX_URI={self._uri}", self.program, "python"]
+        # The path of these tests is none of the jobs'.
+        return ["env", "--unset=PYTHONPATH", f"FLUX_URI={self._uri}", self.program, "python"]
 
     def jobs(self) -> int:
         return len(self.flux("jobs", "-a", "-n", "-o", "{id}", "-c", "0").splitlines())

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from instances import Instance
 from waiting import until
 
 from flux_minicluster import FluxExecutor, Lost, MiniCluster, MiniClusterError, TaskFailed, TaskResult
+from flux_minicluster.executor import BOOTSTRAP
 
 # The pod has no module of this name.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -110,6 +114,20 @@ def test_cancel_ends_the_job(executor: FluxExecutor, instance: Instance) -> None
     assert future.cancel()
     until(lambda: instance.running() == 0)
     assert future.cancelled() and executor.submit(["true"]).result(30).exit_code == 0
+
+
+def test_helper_ends_with_its_caller(instance: Instance) -> None:
+    text = resources.files("flux_minicluster").joinpath("helper.py").read_bytes()
+    resume = json.dumps({"op": "resume", "known": {}, "unknown": []}).encode()
+    with subprocess.Popen(
+        [*instance.flux_python(), "-c", BOOTSTRAP, "session"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as helper:
+        assert helper.stdin is not None and helper.stdout is not None
+        helper.stdin.write(b"%8d" % len(text) + text + resume + b"\n")
+        helper.stdin.flush()
+        assert json.loads(helper.stdout.readline())["ready"]
+        helper.stdin.close()
+        assert helper.wait(20) == 0
 
 
 def test_lost_connection_neither_ends_nor_repeats_a_job(

@@ -1,4 +1,4 @@
-"""With Flux itself (FLUX=/path/bin/flux, `make test-flux`): how fast an executor submits."""
+"""With Flux itself (`make test-python-flux FLUX=/path/bin/flux`): how fast an executor submits."""
 
 from __future__ import annotations
 

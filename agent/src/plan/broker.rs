@@ -224,16 +224,43 @@ fn resource(resolved: &Resolved) -> Option<Resource> {
     (path.is_some() || noverify).then_some(Resource { path, noverify, norestrict: false })
 }
 
-/// The file beside broker.toml that makes the lead's broker use R where it would discover its own: its path and text.
-pub fn resources_file(resolved: &Resolved) -> Result<(String, String), PlanError> {
+/// What the lead's broker does with an R that a snippet writes.
+#[derive(Debug, PartialEq)]
+pub enum SnippetR {
+    /// broker.toml names it.
+    IsNamed,
+    /// It is used with this file beside broker.toml: its path and text.
+    WithFile(String, String),
+    /// The user's own broker.toml names another file.
+    IsUnused,
+}
+
+/// What becomes of an R that a snippet writes, where each broker discovers its own, or has a broker.toml of the user's.
+pub fn snippet_r(resolved: &Resolved) -> Result<SnippetR, PlanError> {
     let failed = |why: String| PlanError::Render { file: "resources.toml", source: RenderError(why) };
-    let table: toml::Table = generate(resolved)?.parse().map_err(|error: toml::de::Error| failed(error.to_string()))?;
-    // Whole: this table takes the place of that in broker.toml.
+    let text = match &resolved.spec.flux.broker_config {
+        Some(own) => own.clone(),
+        None => generate(resolved)?,
+    };
+    // With an own one that is no TOML the broker does not start.
+    let table: toml::Table = text.parse().unwrap_or_default();
     let mut own = table.get("resource").and_then(toml::Value::as_table).cloned().unwrap_or_default();
-    own.insert("path".into(), resolved.paths.resources().into());
+    let path = resolved.paths.resources();
+    if let Some(named) = own.get("path") {
+        let ours = [path, format!("{}/etc/flux/system/R", resolved.paths.view())];
+        return Ok(if ours.iter().any(|path| named.as_str() == Some(path)) {
+            SnippetR::IsNamed
+        } else {
+            SnippetR::IsUnused
+        });
+    }
+    // Whole: releases of Flux may put this table in the place of that in broker.toml.
+    own.insert("path".into(), path.into());
+    // The snippet may claim more than there is, as here: Flux would drain such nodes.
+    own.entry("noverify").or_insert(true.into());
     let file = toml::Table::from_iter([("resource".to_owned(), toml::Value::Table(own))]);
     let text = toml::to_string(&file).map_err(|error| failed(error.to_string()))?;
-    Ok((format!("{}/resources.toml", resolved.paths.broker_config_dir()), text))
+    Ok(SnippetR::WithFile(format!("{}/resources.toml", resolved.paths.broker_config_dir()), text))
 }
 
 fn bootstrap(resolved: &Resolved) -> Bootstrap {

@@ -5,6 +5,7 @@
 
 use serde::Serialize;
 
+use super::broker::SnippetR;
 use super::error::RenderError;
 use super::hosts::encode;
 use super::{Content, Mode, PlanError, Planned, Resolved, SnippetResources, Step, broker, discovery};
@@ -54,11 +55,16 @@ pub fn of_a_snippet(resolved: &Resolved) -> Result<Option<Planned>, PlanError> {
         return Ok(None);
     }
     let is_discovered = discovery::is_discovered(resolved);
+    let config = match broker::snippet_r(resolved)? {
+        SnippetR::IsUnused => return Ok(None),
+        SnippetR::IsNamed => None,
+        SnippetR::WithFile(path, text) => Some((path, text)),
+    };
     let step = SnippetResources {
         path: resolved.paths.resources(),
         hosts: encode(&resolved.hosts.names),
         own: if is_discovered { None } else { Some(text(resolved)?) },
-        config: is_discovered.then(|| broker::resources_file(resolved)).transpose()?,
+        config,
         owner: resolved.agent_owner(),
         strict: resolved.spec.logging.is_strict(),
     };

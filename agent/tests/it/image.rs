@@ -429,7 +429,8 @@ pub fn run(containers: &[Container]) -> Vec<Ended> {
     let ended = |number| {
         let code = text(number, "code").trim().parse();
         let (stdout, stderr) = (text(number, "out"), text(number, "err"));
-        let code = code.unwrap_or_else(|_| panic!("container {number} did not end: {stdout}{stderr}{output:?}"));
+        let all = || (0..containers.len()).map(|number| text(number, "err")).collect::<Vec<_>>().join("\n");
+        let code = code.unwrap_or_else(|_| panic!("container {number} did not end: {stdout}{}{output:?}", all()));
         Ended { code, stdout, stderr }
     };
     (0..containers.len()).map(ended).collect()

@@ -190,8 +190,16 @@ pub fn send(pid: i32, signal: i32) {
 }
 
 pub fn children_of(pid: i32) -> Vec<i32> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    // Flux's broker starts programs from several threads.
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let texts = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    texts.flat_map(|text| text.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect()
+}
+
+/// The program that a process runs.
+pub fn program_of(pid: i32) -> String {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(line.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
 }
 
 fn child_of(pid: i32) -> Option<i32> {
@@ -199,9 +207,7 @@ fn child_of(pid: i32) -> Option<i32> {
 }
 
 fn is_agent(pid: i32) -> bool {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let name = line.split(|byte| *byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(name).contains("flux-agent")
+    program_of(pid).contains("flux-agent")
 }
 
 /// State letter of a process: R, S, T, Z …

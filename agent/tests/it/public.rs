@@ -8,6 +8,7 @@ use flux_shared::{derive, manifest, validate};
 use crate::image::{AGENT, Container, Ended, Image, real_flux, run};
 use crate::live::termination_of;
 
+mod documents;
 mod own_software;
 
 /// The pods of a MiniCluster, one image each, and its name.
@@ -98,6 +99,35 @@ fn r_of_a_snippet_is_fluxs_r_wherever_it_is_written() {
                 "Flux uses the resources (R) that a snippet wrote to /mnt/flux/config/etc/flux/system/R: 2 hosts";
             assert!(ended[0].stderr.contains(note), "{}", ended[0].stderr);
         }
+    }
+}
+
+/// A broker.toml of the user's own that names no R, the documented one, and another.
+#[test]
+fn r_of_a_snippet_is_fluxs_with_a_broker_config_of_the_users_own() {
+    let own = "[access]\nallow-guest-user = true\nallow-root-owner = true\n\
+        [bootstrap]\ncurve_cert = '/mnt/flux/config/curve/curve.cert'\ndefault_port = 8050\n\
+        default_bind = 'tcp://10.9.0.1:%p'\ndefault_connect = 'tcp://%h:%p'\nhosts = [{ host = 'mc-0' }]\n";
+    let named = |path: &str| format!("{own}[resource]\npath = '{path}'\nnoverify = true\n");
+    let other = r#"{"version":1,"execution":{"R_lite":[{"rank":"0","children":{"core":"0"}}],"starttime":0,"expiration":0,"nodelist":["mc-0"]}}"#;
+    for (config, want, is_told) in [
+        (own.to_owned(), "1 5 8", true),
+        (format!("{own}[resource]\nexclude = ''\n"), "1 5 8", true),
+        (named("/mnt/flux/config/etc/flux/system/R"), "1 5 8", true),
+        (named("/mnt/flux/view/etc/flux/system/R"), "1 5 8", true),
+        (named("/etc/other"), "1 1 0", false),
+    ] {
+        let config = serde_json::to_string(&config).unwrap();
+        let pods = minicluster(
+            1,
+            &format!("logging: {{quiet: false}}\n  flux: {{brokerConfig: {config}}}"),
+            "launcher: true\ncommand: flux resource list -no \"{nnodes} {ncores} {ngpus}\"\n\
+             commands: {pre: 'flux R encode --hosts=${hosts} --cores=0-4 --gpu=0-7 > ${viewroot}/etc/flux/system/R'}",
+        );
+        pods.images[0].file("/etc/other", 0o644, other);
+        let ended = pods.run().remove(0);
+        assert_eq!((ended.code, ended.stdout.lines().last()), (0, Some(want)), "{config}: {}", ended.stderr);
+        assert_eq!(ended.stderr.contains("(R) that a snippet wrote"), is_told, "{config}: {}", ended.stderr);
     }
 }
 

@@ -68,8 +68,8 @@ class Helper:
     def on_input(self, *_arguments: Any) -> None:
         data = os.read(0, CHUNK)
         if not data:
-            # The caller is gone. Its jobs go on.
-            sys.exit(0)
+            # The caller is gone. Its jobs go on. (Flux's reactor swallows SystemExit, and calls this again for ever.)
+            os._exit(0)
         lines = (self.buffer + data).split(b"\n")
         self.buffer = lines.pop()
         for line in lines:

@@ -6,6 +6,7 @@ submitted them, as in Flux. `test_real_flux.py` runs the same tests with Flux it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -62,7 +63,9 @@ class Flux:
     def reactor_run(self) -> None:
         while True:
             for fd in select.select(list(self._watchers), [], [], 0.005)[0]:
-                self._watchers[fd]()
+                # As Flux's reactor does.
+                with contextlib.suppress(SystemExit):
+                    self._watchers[fd]()
             waiting, self.futures = self.futures, []
             for future in waiting:
                 if future.poll():

@@ -1,0 +1,215 @@
+//! Published manifests, each distinct one to its end in the agent, beside one bash that runs the same snippets
+//! as the Go operator's entrypoint pasted them: both must leave the same variables, directory, R and calls of programs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+
+use flux_shared::agent_spec::{AgentSpec, Program};
+use flux_shared::command_words::Word;
+use flux_shared::{derive, manifest, validate};
+use test_support::upstream_manifests::manifests;
+
+use crate::image::{AGENT, Container, Ended, Image, RECORD, real_flux, run, stand_in};
+
+/// Programs of an image that do nothing here but record their call: the network, and what these images bring.
+const STUBS: [&str; 19] = [
+    "apt-get",
+    "yum",
+    "dnf",
+    "curl",
+    "git",
+    "oras",
+    "pip",
+    "pip3",
+    "python3",
+    "make",
+    "hwloc-ls",
+    "lscpu",
+    "hwinfo",
+    "compspec",
+    "sshd",
+    "sudo",
+    "spack",
+    "singularity",
+    "sleep",
+];
+const STUB: &str = "#!/bin/sh\necho \"${0##*/} $*\" >>/record/calls\n";
+/// It leaves the file that it is to write.
+const WGET: &str = "#!/bin/sh\necho \"${0##*/} $*\" >>/record/calls\nwhile [ $# -gt 0 ]; do [ \"$1\" = -O ] && : >\"$2\"; shift; done\nexit 0\n";
+/// What ends a run: it records what the snippets have left.
+const PROGRAM: &str = "#!/bin/sh\npwd >/record/directory\nexec env >/record/environment\n";
+/// As scripts of third parties do, it reads variables that are not set.
+const PROFILE: &str = "[ -z \"$SPACK_ROOT\" ] && SPACK_ROOT=/opt/spack\nexport SPACK_ENV=/opt/env \"MANPATH=/opt/env/man:$MANPATH\"\n\
+    export PATH=\"/opt/env/bin:$PATH\"\n";
+const SETUP: &str =
+    "spack() { [ -n \"$SPACK_SHELL\" ] || export SPACK_SHELL=bash; command spack \"$@\"; }\n: \"$PS1\"\n";
+const SCRIPTS: [(&str, &str); 4] = [
+    ("/etc/profile.d/z10_spack_environment.sh", PROFILE),
+    ("/opt/spack-environment/activate.sh", PROFILE),
+    ("/opt/intel/mpi/latest/env/vars.sh", PROFILE),
+    ("/opt/spack-environment/spack/share/spack/setup-env.sh", SETUP),
+];
+const FOLDERS: [&str; 5] = [
+    "/home/flux/examples/reaxff/HNS",
+    "/opt/lammps/examples/reaxff/HNS",
+    "/opt/info",
+    "/opt/compspec-go/bin",
+    "/mnt/flux/config/etc/flux/system",
+];
+
+fn image(spec: &AgentSpec) -> Image {
+    let image = Image::usual();
+    image.with_programs(&["cat", "ls", "mkdir", "chmod", "touch", "seq", "cp", "nproc"]);
+    for name in STUBS {
+        // A link to the host's own file must not be written through.
+        let _ = fs::remove_file(image.at(&format!("/usr/bin/{name}")));
+        image.file(&format!("/usr/bin/{name}"), 0o755, STUB);
+    }
+    image.file("/usr/bin/wget", 0o755, WGET);
+    image.file("/usr/sbin/sshd", 0o755, STUB);
+    image.file("/usr/bin/program", 0o755, PROGRAM);
+    image.file("/opt/compspec-go/bin/compspec", 0o755, STUB);
+    SCRIPTS.iter().for_each(|(path, text)| image.file(path, 0o644, text));
+    FOLDERS.iter().for_each(|path| fs::create_dir_all(image.at(path)).unwrap());
+    for folder in ["/usr/local/bin", "/code"] {
+        fs::create_dir_all(image.at(folder)).unwrap();
+    }
+    image.file("/sys/fs/cgroup/cpuset.cpus", 0o644, "0-3\n");
+    if !spec.view.enabled {
+        image.program(stand_in(), "/usr/bin/flux");
+        // Flux puts its own folder first into the PATH, which the stand-in does not.
+        if let Some(root) = &spec.view.install_root {
+            image.program(stand_in(), &format!("{root}/bin/flux"));
+        }
+    }
+    image.file(flux_shared::paths::SPEC_FILE, 0o644, &spec.to_toml().unwrap());
+    image.certificate((0, 0));
+    image.hosts(&spec.name, &spec.network.service, spec.size);
+    image.file("/dev/termination-log", 0o666, "");
+    image
+}
+
+/// The document's pods, with the program, the sizes and what is elsewhere replaced.
+fn reduced(document: &serde_json::Value) -> Option<AgentSpec> {
+    let valid = validate::validate(&manifest::from_value(document).ok()?).ok()?;
+    let mut spec = derive::agent_spec(&valid);
+    spec.size = spec.size.min(2);
+    // The one of the images' hosts.
+    spec.namespace = "default".into();
+    (spec.max_size, spec.quorum, spec.elastic) = (None, None, false);
+    // In another cluster.
+    (spec.network.lead, spec.network.hostlist) = (None, None);
+    // It is fetched from the network, and one that nobody stops would not end.
+    (spec.runner.restful, spec.runner.interactive) = (None, false);
+    // Other containers, and passwords of a Secret.
+    spec.sidecars.clear();
+    spec.users.clear();
+    // Programs of the image's.
+    spec.runner.prefix.clear();
+    spec.flux.wrap = None;
+    let program = || vec![Word::literal("program")];
+    spec.runner.program = match spec.runner.program {
+        Program::Submit { .. } => Program::Submit { words: program() },
+        _ => Program::Launcher { words: program() },
+    };
+    Some(spec)
+}
+
+/// One bash with the snippets of the lead, as they stand.
+fn in_one_bash(spec: &AgentSpec) -> (Image, String) {
+    let own = &spec.runner.snippets;
+    let snippets = [&own.init, &own.pre_command, &own.pre, &own.broker_pre];
+    let text: Vec<&str> = snippets.into_iter().flatten().map(String::as_str).collect();
+    let prelude = format!(
+        "export PATH=\"$PATH:/mnt/flux/view/bin\"\nhosts={} viewroot=/mnt/flux/view configroot=/mnt/flux/config\n",
+        spec.hostlist()
+    );
+    // What it has put into the background records its call, too.
+    (
+        image(spec),
+        format!("{prelude}{}\nwait\n/usr/bin/program\n{}\n", text.join("\n"), own.post.as_deref().unwrap_or_default()),
+    )
+}
+
+fn read(image: &Image, path: &str) -> String {
+    fs::read_to_string(image.at(path)).unwrap_or_default()
+}
+
+/// What was left, but for what every shell sets and what Flux and the agent add.
+fn left(image: &Image, known: &BTreeSet<String>) -> BTreeMap<String, String> {
+    let text = read(image, &format!("{RECORD}/environment"));
+    let pairs = text.lines().filter_map(|line| line.split_once('='));
+    let mut all: BTreeMap<String, String> =
+        pairs.filter(|(name, _)| known.contains(*name)).map(|(name, value)| (name.into(), value.into())).collect();
+    all.insert("(directory)".into(), read(image, &format!("{RECORD}/directory")));
+    all.insert("(R)".into(), read(image, "/mnt/flux/config/etc/flux/system/R"));
+    // What runs in the background comes at any time.
+    let calls = read(image, &format!("{RECORD}/calls"));
+    let calls: BTreeSet<&str> = calls.lines().collect();
+    all.insert("(calls)".into(), calls.into_iter().collect::<Vec<_>>().join("\n"));
+    all
+}
+
+/// Names that the snippets have set or changed.
+fn names_in(image: &Image) -> BTreeSet<String> {
+    let text = read(image, &format!("{RECORD}/environment"));
+    let names = text.lines().filter_map(|line| Some(line.split_once('=')?.0.to_owned()));
+    names.filter(|name| !["_", "SHLVL", "OLDPWD", "PWD", "PATH", "HOME"].contains(&name.as_str())).collect()
+}
+
+fn check(name: &str, spec: &AgentSpec) -> Result<(), String> {
+    let (reference, script) = in_one_bash(spec);
+    run(&[Container::new(&reference, &format!("{}-0", spec.name), &["/bin/bash", "-c", &script])]);
+    let pods: Vec<Image> = (0..spec.size).map(|_| image(spec)).collect();
+    let containers = pods.iter().enumerate().map(|(index, image)| {
+        let mut container = Container::new(image, &format!("{}-{index}", spec.name), &[AGENT, "run"]);
+        container.environment.insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+        container
+    });
+    let ended: Vec<Ended> = run(&containers.collect::<Vec<_>>());
+    if ended.iter().any(|ended| ended.code != 0) {
+        return Err(format!("{name}: {ended:#?}"));
+    }
+    let names = names_in(&reference);
+    let (mut want, have) = (left(&reference, &names), left(&pods[0], &names));
+    if want["(R)"].is_empty() {
+        want.insert("(R)".into(), have["(R)"].clone());
+    }
+    if want == have { Ok(()) } else { Err(format!("{name}:\nin one bash {want:#?}\nhere {have:#?}")) }
+}
+
+/// Documents with the same snippets count once.
+fn distinct(folder: &Path) -> BTreeMap<String, (String, AgentSpec)> {
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    files.sort();
+    let mut all = BTreeMap::new();
+    for file in files {
+        for (number, document) in manifest::documents(&fs::read_to_string(&file).unwrap()).unwrap().iter().enumerate() {
+            let Some(spec) = reduced(document) else { continue };
+            let shape = format!("{:?}", AgentSpec { name: "mc".into(), ..spec.clone() });
+            let name = format!("{}#{number}", file.file_name().unwrap().to_string_lossy());
+            all.entry(shape).or_insert((name, spec));
+        }
+    }
+    all
+}
+
+#[test]
+fn published_snippets_leave_what_they_leave_in_one_bash() {
+    let Some(folder) = manifests("public").filter(|_| real_flux().is_none()) else { return };
+    let all = distinct(&folder);
+    assert!(all.len() >= 80, "{} distinct documents in {}", all.len(), folder.display());
+    let waiting = Mutex::new(all.into_values().collect::<Vec<_>>());
+    let failures = Mutex::new(Vec::new());
+    let check_all = || {
+        while let Some((name, spec)) = { waiting.lock().unwrap().pop() } {
+            failures.lock().unwrap().extend(check(&name, &spec).err());
+        }
+    };
+    std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(check_all))));
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{} fail:\n{}", failures.len(), failures.join("\n"));
+}
