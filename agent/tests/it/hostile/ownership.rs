@@ -80,7 +80,7 @@ fn link(image: &Image, path: &str, uid: u32) {
 }
 
 #[test]
-fn what_a_job_puts_at_a_path_of_the_spec_gives_it_nothing_of_roots() {
+fn hostile_files_at_paths_of_the_spec_gain_nothing_of_roots() {
     for spec in [
         format!("[runner]\nworking_dir = '/data/it'\n{JOB}"),
         format!("[runner]\nworking_dir = '/data/it/below'\n{JOB}"),
@@ -197,4 +197,71 @@ fn what_is_missing_where_root_may_not_write_is_created_by_its_owner() {
         assert_eq!((data.uid(), data.gid()), (USER, USER), "{path}");
     }
     assert_eq!(owners(&image.at("/data/deep/out")).2, 0o755);
+}
+
+/// What Flux's user can replace below `top`, in an image that a pod has run in: it is in a folder that they may write to.
+fn replaceable(image: &Image, top: &str) -> Vec<String> {
+    let (mut found, mut folders) = (Vec::new(), vec![top.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        let (uid, _, mode) = owners(&image.at(&folder));
+        let is_theirs = uid == USER || mode & 0o1002 == 0o002;
+        for entry in fs::read_dir(image.at(&folder)).unwrap().flatten() {
+            let path = format!("{folder}/{}", entry.file_name().display());
+            if is_theirs {
+                found.push(path.clone());
+            }
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    found
+}
+
+fn remove(path: &Path) {
+    let _ = if path.is_dir() && !path.is_symlink() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+}
+
+/// At every path that the agent and Flux have made, after a job that could replace it.
+#[test]
+fn hostile_files_at_the_agents_paths_gain_nothing_of_roots() {
+    let spec = format!("archive = '/data/a.tgz'\n[runner]\nworking_dir = '/data/run'\nlogs = '/data/out'\n{JOB}");
+    let laid_out = pod_with_data(&spec);
+    fs::create_dir(laid_out.at("/data/run")).unwrap();
+    let first = run(&laid_out, "");
+    assert_eq!(first.code, 0, "{first:?}");
+    let tops = ["/data", "/mnt/flux/config", "/home"];
+    let paths: Vec<String> = tops.iter().flat_map(|top| replaceable(&laid_out, top)).collect();
+    assert!(paths.len() >= 3, "{paths:?}");
+    let guarded = ["/etc", "/root", "/", "/etc/passwd", "/etc/group"];
+    let check = |path: &String| {
+        for Obstacle { name, put, mount } in OBSTACLES.iter().filter(|obstacle| obstacle.mount.is_empty()) {
+            let image = pod_with_data(&spec);
+            for folder in ["/data/run", "/secret"] {
+                fs::create_dir(image.at(folder)).unwrap();
+            }
+            chown(image.at("/secret"), Some(0), Some(7)).unwrap();
+            let first = run(&image, "");
+            assert_eq!(first.code, 0, "{first:?}");
+            let before = guarded.map(|path| owners(&image.at(path)));
+            let passwd = fs::read(image.at("/etc/passwd")).unwrap();
+            remove(&image.at(path));
+            fs::create_dir_all(image.at(path).parent().unwrap()).unwrap();
+            put(&image, path);
+            let ended = run(&image, mount);
+            let when = format!("{name} at {path}: {ended:?}");
+            assert_ne!(ended.code, 137, "it hangs: {when}");
+            assert_eq!(guarded.map(|path| owners(&image.at(path))), before, "{when}");
+            assert_eq!(fs::read(image.at("/etc/passwd")).unwrap(), passwd, "{when}");
+            assert!(!image.at("/etc/new").exists(), "{when}");
+            let moved = if image.at("/secret").exists() { "/secret" } else { path.as_str() };
+            let is_there = |at: &str| fs::symlink_metadata(image.at(at)).is_ok_and(|data| data.gid() == 7);
+            assert!(!is_there(moved) || owners(&image.at(moved)).0 == 0, "{when}");
+        }
+    };
+    std::thread::scope(|scope| {
+        for half in paths.chunks(paths.len().div_ceil(2)) {
+            scope.spawn(move || half.iter().for_each(check));
+        }
+    });
 }
