@@ -68,6 +68,23 @@ impl ControlPlane {
         &self.kubeconfig
     }
 
+    /// The CPU seconds that one of its programs has taken, such as `kube-apiserver`.
+    pub fn cpu_seconds(&self, program: &str) -> Result<f64> {
+        let folder = self.kubeconfig.parent();
+        let processes = fs::read_dir("/proc").map_err(|e| format!("failed to list processes: {e}"))?;
+        let is_it = |process: &Path| {
+            let words = fs::read(process.join("cmdline")).unwrap_or_default();
+            let is_program = words.split(|byte| *byte == 0).any(|word| word == program.as_bytes());
+            is_program && fs::read_link(process.join("cwd")).ok().as_deref() == folder
+        };
+        let process = processes.flatten().map(|entry| entry.path()).find(|process| is_it(process));
+        let process = process.ok_or_else(|| format!("{program} does not run"))?;
+        let stat = fs::read_to_string(process.join("stat")).map_err(|e| format!("failed to read its times: {e}"))?;
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+        let ticks = |field: usize| fields.get(field).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or_default();
+        Ok((ticks(11) + ticks(12)) / 100.0)
+    }
+
     /// Writes a kubeconfig with another token, such as a ServiceAccount's from `kubectl create token`.
     pub fn kubeconfig_for_token(&self, name: &str, token: &str) -> Result<PathBuf> {
         let path = self.kubeconfig.with_file_name(format!("{name}.kubeconfig"));

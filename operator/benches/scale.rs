@@ -1,0 +1,261 @@
+//! What grows with the number of MiniClusters, as ratios to a plain client or to kubectl in the same run: `.ci/bench scale`.
+//! A part of it: BENCH_PART="neighbours restart brownout deletion".
+//!
+//! `neighbours` (SCALE_PACED=1000): a client with four creations under way, each of which waits for its answer, in one
+//! namespace, spread over 100, and in one namespace where each MiniCluster has a headless Service of its own; beside it a
+//! client that makes ConfigMap, Secret and Job itself. With the CPU of the API server and of the controller manager.
+//! `restart` (SCALE_CLUSTERS=10000): the operator starts among as many, until its caches are synced; beside it
+//! `kubectl get pods -A`. Then what it holds, and what it asks while nothing happens.
+//! `brownout` (SCALE_SLOW=2000): as many whose objects an admission webhook holds up for 30 s.
+//! `deletion` (SCALE_PODS=5000): one MiniCluster of as many pods is deleted.
+//!
+//! Without nodes: no pod runs.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a measurement")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "it looks, acts and tells"
+)]
+
+#[allow(dead_code, reason = "shared with other benches")]
+mod plane;
+
+use std::time::{Duration, Instant};
+
+use flux_operator::install;
+use flux_operator::reconcile::render::{Facts, Options, objects};
+use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::curve::Certificate;
+use flux_shared::manifest;
+use flux_shared::validate::validate;
+use futures::StreamExt;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
+use kube::{Api, Client};
+use plane::{DEADLINE, Operator, client};
+use test_support::control_plane::ControlPlane;
+use test_support::report::{Report, setting};
+
+const PACED: usize = 4;
+const RUSH: usize = 32;
+const SIZE: u32 = 4;
+const NAMESPACES: usize = 100;
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut report = Report::new(include_str!("ranges.toml"));
+    let wanted = |part: &str| std::env::var("BENCH_PART").map_or(true, |parts| parts.contains(part));
+    runtime.block_on(async {
+        if wanted("neighbours") {
+            neighbours(setting("SCALE_PACED", 1000), &mut report).await;
+        }
+        if wanted("restart") {
+            restart(setting("SCALE_CLUSTERS", 10_000), &mut report).await;
+        }
+        if wanted("brownout") {
+            brownout(setting("SCALE_SLOW", 2000), &mut report).await;
+        }
+        if wanted("deletion") {
+            deletion(setting("SCALE_PODS", 5000), &mut report).await;
+        }
+    });
+    report.print("What grows with the number of MiniClusters");
+}
+
+async fn started() -> (ControlPlane, Client) {
+    let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
+    let client = client(plane.kubeconfig_path()).await;
+    (plane, client)
+}
+
+async fn make_namespaces(client: &Client, count: usize) {
+    for number in 0..count {
+        let metadata = ObjectMeta { name: Some(format!("bench-{number}")), ..ObjectMeta::default() };
+        let object = Namespace { metadata, ..Namespace::default() };
+        Api::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
+    }
+}
+
+/// Creates `number`, in turn in each namespace.
+async fn create<F: Future<Output = ()>>(
+    number: usize,
+    namespaces: usize,
+    concurrency: usize,
+    create: impl Fn(String, String) -> F,
+) {
+    let all = (0..number).map(|i| create(format!("bench-{}", i % namespaces), format!("mc-{i}")));
+    futures::stream::iter(all).buffer_unordered(concurrency).collect::<Vec<_>>().await;
+}
+
+async fn has_jobs(client: &Client, number: usize) {
+    let jobs: Api<Job> = Api::all(client.clone());
+    let begin = Instant::now();
+    loop {
+        let first = jobs.list_metadata(&ListParams::default().limit(1)).await.unwrap();
+        let count = first.items.len() as i64 + first.metadata.remaining_item_count.unwrap_or(0);
+        if count >= number as i64 {
+            return;
+        }
+        assert!(begin.elapsed() < DEADLINE * 10, "{count} of {number} Jobs");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn pods_of_all(client: &Client) -> i64 {
+    let pods: Api<Pod> = Api::all(client.clone());
+    let first = pods.list_metadata(&ListParams::default().limit(1)).await.unwrap();
+    first.items.len() as i64 + first.metadata.remaining_item_count.unwrap_or(0)
+}
+
+/// Until there are as many pods: it is the Job controller's work, and the Endpoints' that follows.
+async fn has_pods(client: &Client, number: i64) {
+    let begin = Instant::now();
+    while pods_of_all(client).await < number {
+        assert!(begin.elapsed() < DEADLINE * 10, "the pods do not come");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+async fn neighbours(number: usize, report: &mut Report) {
+    for (what, namespaces, arguments) in [
+        ("client", 1, None),
+        ("one-namespace", 1, Some(&[][..])),
+        ("100-namespaces", NAMESPACES, Some(&[][..])),
+        ("own-service", 1, Some(&["--headless-name=minicluster"][..])),
+    ] {
+        let (plane, client) = started().await;
+        make_namespaces(&client, namespaces).await;
+        let operator = match arguments {
+            Some(arguments) => Some(Operator::start_with(plane.kubeconfig_path(), arguments).await),
+            None => None,
+        };
+        let cpu = |program| plane.cpu_seconds(program).unwrap();
+        let before = (cpu("kube-apiserver"), cpu("kube-controller-manager"));
+        let begin = Instant::now();
+        let make = async |namespace: String, name: String| match operator {
+            Some(_) => create_cluster(&client, &namespace, &name, SIZE).await,
+            None => create_by_hand(&client, &namespace, &name).await,
+        };
+        create(number, namespaces, PACED, make).await;
+        has_jobs(&client, number).await;
+        let time = begin.elapsed().as_secs_f64();
+        has_pods(&client, number as i64 * i64::from(SIZE)).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        for (figure, value) in [
+            ("s", time),
+            ("api-server-cpu-s", cpu("kube-apiserver") - before.0),
+            ("controllers-cpu-s", cpu("kube-controller-manager") - before.1),
+        ] {
+            report.figure(&format!("paced-{number}-{what}-{figure}"), value);
+        }
+        if let Some(operator) = operator {
+            report.figure(&format!("paced-{number}-{what}-operator-cpu-s"), operator.cpu_seconds());
+        }
+    }
+}
+
+async fn restart(number: usize, report: &mut Report) {
+    let (plane, client) = started().await;
+    make_namespaces(&client, NAMESPACES).await;
+    let operator = Operator::start(plane.kubeconfig_path()).await;
+    let make = async |namespace: String, name: String| create_cluster(&client, &namespace, &name, SIZE).await;
+    create(number, NAMESPACES, RUSH, make).await;
+    has_jobs(&client, number).await;
+    has_pods(&client, number as i64 * i64::from(SIZE)).await;
+    operator.is_quiet().await;
+    let figure =
+        |report: &mut Report, what: &str, value: f64| report.figure(&format!("restart-{number}-{what}"), value);
+    figure(report, "grown-rss-peak-mib", operator.memory("VmHWM") as f64);
+    figure(report, "grown-rss-idle-mib", operator.memory("VmRSS") as f64);
+    drop(operator);
+    let begin = Instant::now();
+    let lines = plane.kubectl(&["get", "pods", "-A"]).unwrap().lines().count();
+    let baseline = begin.elapsed().as_secs_f64();
+    figure(report, "pods", lines as f64);
+    let begin = Instant::now();
+    let operator = Operator::start(plane.kubeconfig_path()).await;
+    let synced = begin.elapsed().as_secs_f64();
+    for (what, value) in [("kubectl-s", baseline), ("synced-s", synced), ("ratio", synced / baseline)] {
+        figure(report, what, value);
+    }
+    operator.is_quiet().await;
+    figure(report, "rss-peak-mib", operator.memory("VmHWM") as f64);
+    figure(report, "rss-idle-mib", operator.memory("VmRSS") as f64);
+    figure(report, "idle-calls", operator.calls_in(Duration::from_secs(60)).await as f64);
+}
+
+/// An admission webhook that takes the connection and never answers.
+async fn brownout(number: usize, report: &mut Report) {
+    let (plane, client) = started().await;
+    make_namespaces(&client, NAMESPACES).await;
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let rule = "{apiGroups: ['*'], apiVersions: ['*'], operations: [CREATE], resources: [configmaps, secrets, jobs]}";
+    plane
+        .apply(&format!(
+            "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\n\
+             metadata: {{name: silent}}\nwebhooks: [{{name: silent.example.com, sideEffects: None, timeoutSeconds: 30,\n\
+             admissionReviewVersions: [v1], failurePolicy: Ignore, rules: [{rule}],\n\
+             clientConfig: {{url: 'https://{}/'}}}}]\n",
+            silent.local_addr().unwrap()
+        ))
+        .unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let operator = Operator::start(plane.kubeconfig_path()).await;
+    let make = async |namespace: String, name: String| create_cluster(&client, &namespace, &name, SIZE).await;
+    create(number, NAMESPACES, RUSH, make).await;
+    tokio::time::sleep(Duration::from_secs(setting("SCALE_BROWNOUT_SECONDS", 120) as u64)).await;
+    report.figure(&format!("brownout-{number}-rss-peak-mib"), operator.memory("VmHWM") as f64);
+    let jobs = Api::<Job>::all(client.clone()).list_metadata(&ListParams::default()).await.unwrap().items.len();
+    report.figure(&format!("brownout-{number}-jobs"), jobs as f64);
+}
+
+async fn deletion(size: usize, report: &mut Report) {
+    let (plane, client) = started().await;
+    make_namespaces(&client, 1).await;
+    let operator = Operator::start(plane.kubeconfig_path()).await;
+    create_cluster(&client, "bench-0", "mc", u32::try_from(size).unwrap()).await;
+    has_pods(&client, size as i64).await;
+    // As with nodes: they go some time after they were told to.
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "bench-0");
+    operator.is_quiet().await;
+    let calls = operator.calls().await;
+    let begin = Instant::now();
+    Api::<MiniCluster>::namespaced(client.clone(), "bench-0").delete("mc", &DeleteParams::background()).await.unwrap();
+    loop {
+        let there = pods.list_metadata(&ListParams::default()).await.unwrap().items;
+        if there.iter().all(|pod| pod.metadata.deletion_timestamp.is_some()) {
+            break;
+        }
+        assert!(begin.elapsed() < DEADLINE, "{} pods stay", there.len());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    report.figure(&format!("deletion-{size}-s"), begin.elapsed().as_secs_f64());
+    operator.is_quiet().await;
+    report.figure(&format!("deletion-{size}-calls"), (operator.calls().await - calls) as f64);
+    report.figure(&format!("deletion-{size}-rss-peak-mib"), operator.memory("VmHWM") as f64);
+}
+
+fn manifest(namespace: &str, name: &str, size: u32) -> String {
+    format!(
+        "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+         spec: {{size: {size}, containers: [{{image: 'app:1', command: hostname}}]}}\n"
+    )
+}
+
+async fn create_by_hand(client: &Client, namespace: &str, name: &str) {
+    let cluster = validate(&manifest::parse(&manifest(namespace, name, SIZE)).unwrap()).unwrap();
+    let certificate = Certificate::from_keys(name, &[1; 32], &[2; 32]);
+    let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
+    let post = PostParams::default();
+    Api::<ConfigMap>::namespaced(client.clone(), namespace).create(&post, &objects.config_map).await.unwrap();
+    Api::<Secret>::namespaced(client.clone(), namespace).create(&post, objects.secrets[0].expose()).await.unwrap();
+    Api::<Job>::namespaced(client.clone(), namespace).create(&post, &objects.job).await.unwrap();
+}
+
+async fn create_cluster(client: &Client, namespace: &str, name: &str, size: u32) {
+    let cluster: MiniCluster = serde_saphyr::from_str(&manifest(namespace, name, size)).unwrap();
+    Api::namespaced(client.clone(), namespace).create(&PostParams::default(), &cluster).await.unwrap();
+}
