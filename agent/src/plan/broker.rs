@@ -91,7 +91,8 @@ fn socket_link(resolved: &Resolved) -> Vec<Planned> {
     let facts = resolved.facts;
     let is_there = facts.is_present(SYSTEM_RUN);
     let can_be_made = facts.is_writable(if is_there { SYSTEM_RUN } else { "/run" });
-    if !resolved.is_system_like() || resolved.spec.flux.disable_socket || !can_be_made {
+    // v1alpha1 has no view, and root may run Flux there.
+    if resolved.spec.view.enabled || resolved.spec.flux.disable_socket || !can_be_made {
         return Vec::new();
     }
     let owner = resolved.agent_owner();

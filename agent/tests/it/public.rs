@@ -6,7 +6,7 @@ use flux_shared::termination::{Ender, Termination};
 use flux_shared::{derive, manifest, validate};
 
 use crate::image::{AGENT, Container, Ended, Image, real_flux, run};
-use crate::live::termination_of;
+use crate::live::{Network, Running, eventually, run_words, termination_of};
 
 mod documents;
 mod own_software;
@@ -247,6 +247,45 @@ fn snippet_that_fails_is_told_with_its_last_line_and_how_to_continue() {
             assert_eq!(ended.stderr.matches(&report).count(), 1, "{}", ended.stderr);
             assert_eq!(ended.stderr.matches(line).count(), if quiet { 1 } else { 2 }, "{}", ended.stderr);
         }
+    }
+}
+
+/// As `sudo -u flux … flux proxy local:///run/flux/local` does, whoever runs Flux.
+#[test]
+fn v1alpha1_socket_is_reached_by_root_and_by_fluxs_user() {
+    for fields in ["", "commands: {runFluxAsRoot: true}"] {
+        let text = format!(
+            "apiVersion: flux-framework.org/v1alpha1\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n  size: 1\n  \
+             interactive: true\n  containers:\n  - {{image: app, {fields}}}\n"
+        );
+        let pods = Pods::of(&text, |image| {
+            fs::create_dir(image.at("/run")).unwrap();
+            fs::remove_dir_all(image.at("/mnt/flux/view")).unwrap();
+            if real_flux().is_none() {
+                image.program(crate::image::stand_in(), "/usr/bin/flux");
+            }
+        });
+        let image = &pods.images[0];
+        image.with_programs(&["setpriv"]);
+        let mut container = Container::new(image, "mc-0", &run_words(&[]));
+        let flux = real_flux().map_or("/usr/bin/flux".into(), |flux| flux.display().to_string());
+        let folder = flux.trim_end_matches("/flux").to_owned();
+        container.environment.insert("PATH".into(), format!("{folder}:{}", crate::image::PATH));
+        let lead = Running::pod(&container, &Network::new());
+        let asked = |words: &[&str]| {
+            let ask = [flux.as_str(), "proxy", "local:///run/flux/local", &flux, "getattr", "size"];
+            let asked = lead.exec(&[words, &ask].concat());
+            (asked.status.success(), String::from_utf8_lossy(&asked.stdout).trim().to_owned())
+        };
+        let size = || (true, "1".to_owned());
+        eventually("it answers root", || (asked(&[]) == size()).then_some(()));
+        let user = ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", "env", "HOME=/tmp"];
+        // Flux lets guests in, which the stand-in does not.
+        if real_flux().is_some() || fields.is_empty() {
+            assert_eq!(asked(&user), size(), "{fields}");
+        }
+        lead.signal(15);
+        lead.end();
     }
 }
 

@@ -6,7 +6,8 @@ pub const POD_TEMPLATE_REFUSED: &str = "PodTemplateRefused";
 /// Another gang is being scheduled. This passes within a minute or so, without anybody's help.
 pub const WAITING_FOR_GANG: &str = "WaitingForGang";
 
-pub use crate::reconcile::previous_status::WAITING_FOR_PODS;
+/// Pods of a Job that is gone still run.
+pub const WAITING_FOR_PODS: &str = "WaitingForPods";
 
 /// The API server, or an admission webhook behind it, fails again and again, or does not answer.
 pub const API_ERROR: &str = "ApiError";

@@ -3,8 +3,7 @@
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
 use k8s_openapi::jiff::{Timestamp, Unit};
 
-/// Reason of a MiniCluster that waits because pods of a Job that is gone still run.
-pub const WAITING_FOR_PODS: &str = "WaitingForPods";
+use crate::reconcile::obstacle::WAITING_FOR_PODS;
 
 /// The condition that pods and volumes have been deleted (`cleanupPods`).
 pub const CLEANED_UP: &str = "CleanedUp";

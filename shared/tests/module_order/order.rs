@@ -341,6 +341,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "repository",
             "waiting",
             "history",
+            "promises",
             "collector",
             "pattern",
             "committed",
