@@ -16,7 +16,7 @@ mod programs;
 mod reference;
 
 pub use instance::{Flux, LogFormat, Logging, Network, RemoteLead, SchedulerKind, Trace, View};
-pub use programs::{BatchLine, Program, RESTFUL_REPOSITORY, Restful, Runner, Sidecar, Snippets, User};
+pub use programs::{BatchLine, Program, RESTFUL_COMMIT, RESTFUL_REPOSITORY, Restful, Runner, Sidecar, Snippets, User};
 
 /// The version of the contract. Raised when an older agent would misread a newer spec.
 pub const VERSION: u32 = 1;

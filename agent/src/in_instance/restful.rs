@@ -62,6 +62,9 @@ pub struct Args {
     /// Branch or tag
     #[arg(long)]
     branch: String,
+    /// Commit to run instead of the branch's newest one
+    #[arg(long)]
+    commit: Option<String>,
     #[arg(long)]
     port: u16,
     /// Number of nodes to report to users
@@ -134,9 +137,7 @@ impl Server<'_> {
         }
         // Else git would wait for somebody to type a user name.
         self.runner.session.environment.insert("GIT_TERMINAL_PROMPT".into(), "0".into());
-        let words = ["git", "clone", "--quiet", "--depth=1", "--branch", branch, "--", repository];
-        let argv = words.into_iter().map(OsString::from).chain([self.code.clone().into()]);
-        match self.run(argv).await? {
+        match self.clone_code().await? {
             0 => Ok(()),
             NOT_FOUND => Err(Stopped::new(
                 NOT_FOUND,
@@ -149,6 +150,28 @@ impl Server<'_> {
                 ),
             )),
         }
+    }
+
+    /// Gets the code; git's exit code.
+    async fn clone_code(&mut self) -> Result<u8, Stopped> {
+        let (repository, code) = (self.args.repository.as_str(), self.code.clone().into_os_string());
+        let words = |words: &[&str]| -> Vec<OsString> { words.iter().map(OsString::from).collect() };
+        let Some(commit) = &self.args.commit else {
+            let clone =
+                words(&["git", "clone", "--quiet", "--depth=1", "--branch", &self.args.branch, "--", repository]);
+            return self.run(clone.into_iter().chain([code])).await;
+        };
+        let inside = |what: &[&str]| [words(&["git", "-C"]), vec![code.clone()], words(what)].concat();
+        let init = [words(&["git", "init", "--quiet", "--"]), vec![code.clone()]].concat();
+        let fetch = inside(&["fetch", "--quiet", "--depth=1", "--", repository, commit]);
+        let checkout = inside(&["checkout", "--quiet", "--detach", "FETCH_HEAD"]);
+        for step in [init, fetch, checkout] {
+            let ended = self.run(step).await?;
+            if ended != 0 {
+                return Ok(ended);
+            }
+        }
+        Ok(0)
     }
 
     async fn install(&mut self) -> Result<(), Stopped> {

@@ -47,6 +47,9 @@ pub fn words(resolved: &Resolved, restful: &Restful) -> Vec<Word> {
         format!("--port={}", restful.port),
         format!("--nodes={size}"),
     ];
+    if let Some(commit) = restful.commit() {
+        words.push(format!("--commit={commit}"));
+    }
     if !resolved.spec.flux.option_flags.is_empty() {
         words.push(format!("--option-flags={}", resolved.spec.flux.option_flags.join(" ")));
     }

@@ -166,6 +166,26 @@ fn it_is_fetched_installed_and_served_once_and_ends_by_a_signal() {
 }
 
 #[test]
+fn pinned_commit_is_served_though_the_branch_has_moved() {
+    let server = Server::new();
+    let repository = repository(server.top.path());
+    let git = |words: &[&str]| {
+        let mut command = Command::new("git");
+        command.args(["-c", "user.name=test", "-c", "user.email=test@localhost"]).args(words).current_dir(&repository);
+        let output = run(&mut command);
+        assert!(output.status.success(), "git {words:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let pinned = git(&["rev-parse", "HEAD"]);
+    fs::write(repository.join("uvicorn/__main__.py"), "raise SystemExit('changed by somebody')").unwrap();
+    git(&["commit", "--quiet", "--all", "--message=changed"]);
+    let mut command = server.command(&repository, "main");
+    let mut child = command.arg(format!("--commit={pinned}")).stdout(Stdio::null()).spawn().unwrap();
+    assert_eq!(server.answer(&mut child)["argv"][0], "app.main:app");
+    assert_eq!(stop(child), Some(128 + 15));
+}
+
+#[test]
 fn what_is_missing_is_said_in_one_line_with_a_remedy() {
     let server = Server::new();
     let repository = repository(server.top.path());

@@ -263,6 +263,7 @@ mod tests {
 
     /// A list of as many takes a second or so; walking all for each took minutes.
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "how long it takes")]
     fn disk_is_updated_without_a_walk_over_all_others() {
         let mut storage = Storage::default();
         let names: Vec<String> = (0..50_000).map(|number| format!("pv-{number}")).collect();

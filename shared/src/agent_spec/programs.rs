@@ -105,6 +105,17 @@ pub struct Restful {
 /// Where the Flux RESTful API comes from if the operator knows no other place.
 pub const RESTFUL_REPOSITORY: &str = "https://github.com/flux-framework/flux-restful-api";
 
+/// The commit of its branch `main` that is run: what is cloned where nobody chose anything must not change by itself.
+pub const RESTFUL_COMMIT: &str = "46dcc3276f85aad19fc91214b5dde9de3116151c";
+
+impl Restful {
+    /// The commit to run; None: the newest one of the branch or tag that somebody chose.
+    pub fn commit(&self) -> Option<&'static str> {
+        let is_usual = self.repository == RESTFUL_REPOSITORY && self.branch == restful_branch();
+        is_usual.then_some(RESTFUL_COMMIT)
+    }
+}
+
 fn restful_repository() -> String {
     RESTFUL_REPOSITORY.into()
 }
