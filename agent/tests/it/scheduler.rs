@@ -9,8 +9,8 @@ fn schedulers(spec: &str, script: &str) -> Vec<(String, String)> {
     let spec = submit(script).replace("'submit'", "'launcher'") + spec;
     let image: Image = pod_image(&spec, 1);
     // A released view brings what makes Flux load Fluxion; here it is the installation's own.
-    let etc = real_flux().unwrap().ancestors().nth(2).unwrap().join("etc");
-    std::os::unix::fs::symlink(etc, image.at("/mnt/flux/view/etc")).unwrap();
+    let modprobe = real_flux().unwrap().ancestors().nth(2).unwrap().join("etc/flux/modprobe");
+    std::os::unix::fs::symlink(modprobe, image.at("/mnt/flux/view/etc/flux/modprobe")).unwrap();
     let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<String>>();
