@@ -1,8 +1,9 @@
-//! Upstream's Python SDK from PyPI, against our CRD on the real API server.
+//! The Go operator's Python SDK from PyPI, against our CRD on the real API server.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kube::ResourceExt;
 use serde_json::Value;
 
 use test_support::api_server::test;
@@ -37,14 +38,19 @@ fn run(command: &mut Command, needs: &str) -> String {
 }
 
 #[test]
-fn the_python_sdk_of_upstream_creates_reads_scales_and_deletes() {
+fn python_sdk_of_the_go_operator_creates_scales_follows_and_deletes() {
     test("sdk", async |fixture| {
         let operator = fixture.operator().await;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sdk/use.py");
         let mut command = Command::new(python());
         command.arg(script).arg(&fixture.namespace).env("KUBECONFIG", test_support::api_server::kubeconfig());
-        let out = tokio::task::spawn_blocking(move || run(&mut command, "the SDK")).await.unwrap();
-        let steps: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let script = tokio::task::spawn_blocking(move || run(&mut command, "the SDK"));
+        let pods = fixture.pods("lammps", 4).await;
+        for pod in pods.values() {
+            fixture.run_pod(pod).await;
+        }
+        let out = script.await.unwrap();
+        let steps: Vec<Value> = out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let step = |name: &str| &steps.iter().find(|step| step["step"] == name).unwrap()["object"];
         let created = &step("created")["spec"];
         assert_eq!((&created["size"], &created["maxSize"], &created["tasks"]), (&2.into(), &4.into(), &2.into()));
@@ -53,6 +59,12 @@ fn the_python_sdk_of_upstream_creates_reads_scales_and_deletes() {
         assert_eq!(step("scaled")["spec"]["size"], 4);
         assert!(step("refused")["message"].as_str().unwrap().contains("must not be smaller than size"));
         assert_eq!(step("listed")["items"].as_array().unwrap().len(), 1);
+        let followed = step("followed");
+        let names: Vec<String> = pods.values().map(ResourceExt::name_any).collect();
+        assert_eq!(followed["pods"].as_array().unwrap().len(), 4, "{followed}");
+        assert!(names.iter().all(|name| followed["pods"].as_array().unwrap().contains(&name.as_str().into())));
+        assert_eq!(followed["broker"], names[0], "{followed}");
+        assert!(step("deleted")["delete"].is_number(), "it waits for the end of the pods");
         let gone = fixture.api::<flux_shared::crd::v1alpha2::MiniCluster>().get_opt("lammps").await.unwrap();
         assert!(gone.is_none_or(|cluster| cluster.metadata.deletion_timestamp.is_some()));
         operator.stop().await;

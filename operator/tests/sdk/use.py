@@ -1,4 +1,4 @@
-"""Upstream's Python SDK, as its users have it, creates, reads, scales and deletes MiniClusters.
+"""The Go operator's Python SDK, as its users have it, creates, reads, scales, follows and deletes MiniClusters.
 
 Arguments: a namespace. KUBECONFIG names the API server. Prints what it read as JSON, a line a step.
 """
@@ -6,7 +6,7 @@ import json
 import sys
 
 from fluxoperator import models
-from fluxoperator.resource.pods import delete_minicluster
+from fluxoperator.client import FluxMiniCluster
 from kubernetes import client, config
 
 namespace = sys.argv[1]
@@ -51,4 +51,15 @@ try:
 except client.exceptions.ApiException as error:
     print(json.dumps({"step": "refused", "object": json.loads(error.body)}), flush=True)
 print(json.dumps({"step": "listed", "object": api.list_namespaced_custom_object(**place)}), flush=True)
-delete_minicluster("lammps", namespace)
+# Its own functions print as well: their lines are no JSON.
+cluster = FluxMiniCluster()
+cluster.load(api.get_namespaced_custom_object(**place, name="lammps"))
+followed = {
+    "pods": sorted(cluster.pods),
+    "broker": cluster.broker_pod,
+    "again": [pod.metadata.name for pod in cluster.get_pods().items],
+    "nodes": len(cluster.get_nodes().items),
+}
+print(json.dumps({"step": "followed", "object": followed}), flush=True)
+cluster.delete()
+print(json.dumps({"step": "deleted", "object": cluster.times}), flush=True)

@@ -262,8 +262,10 @@ impl World {
         // A failure beside a follower that was taken away may be for its sake.
         let for_a_follower = self.lost_follower && self.status.1.max_restarts_used < self.max_restarts && code != 0;
         // What ends after its Job was deleted leaves nothing that another operator could see.
-        // Nor does a failure in the time that a pod has left, if nobody has seen it.
-        let is_going = self.pods[&lead].seen.deleting && code != 0;
+        // Nor does a failure in the time that a pod has left, if nobody has seen it; nor a success that the runtime missed,
+        // which the Job counts as a failure.
+        let pod = &self.pods[&lead];
+        let is_going = pod.seen.deleting && (code != 0 || pod.is_unseen);
         let allowed = for_a_follower || is_going || self.job.is_none();
         self.final_ends += u32::from(!allowed);
         self.end(&lead, Termination::new(Ender::Program, code));
