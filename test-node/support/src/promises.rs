@@ -1,5 +1,5 @@
 //! What the pages promise about a MiniCluster's starts and its end, checked against what its program says it did: written
-//! from docs/concepts.md ("What starts again, and what never does"), not from the operator's code.
+//! from docs/concepts.md ("Restarts"), not from the operator's code.
 
 use serde_json::Value;
 
