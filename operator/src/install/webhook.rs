@@ -69,9 +69,12 @@ pub(super) fn manifests(settings: &Installation) -> Result<Vec<String>, InstallE
 /// converts it.
 pub fn policy(namespace: &str) -> Result<ValidatingAdmissionPolicy, InstallError> {
     let is_same = |field: &str| format!("object.{field} == oldObject.{field}");
-    let is_same_map = |field: &str, none: &str| {
-        format!("object.metadata.?{field}.orValue({none}) == oldObject.metadata.?{field}.orValue({none})")
+    // Either may be absent.
+    let is_same_if_any = |folder: &str, field: &str, none: &str| {
+        format!("object.{folder}.?{field}.orValue({none}) == oldObject.{folder}.?{field}.orValue({none})")
     };
+    let is_same_map = |field: &str, none: &str| is_same_if_any("metadata", field, none);
+    let client = "spec.conversion.webhook.clientConfig";
     let fields = [
         is_same("spec.group"),
         is_same("spec.names"),
@@ -79,8 +82,8 @@ pub fn policy(namespace: &str) -> Result<ValidatingAdmissionPolicy, InstallError
         is_same("spec.versions"),
         is_same("spec.conversion.strategy"),
         is_same("spec.conversion.webhook.conversionReviewVersions"),
-        is_same("spec.conversion.webhook.clientConfig.service"),
-        "!has(object.spec.conversion.webhook.clientConfig.url)".to_owned(),
+        is_same_if_any(client, "service", "{}"),
+        is_same_if_any(client, "url", "''"),
         is_same_map("labels", "{}"),
         is_same_map("annotations", "{}"),
         is_same_map("finalizers", "[]"),
