@@ -135,11 +135,8 @@ fn answer(cli: Cli) -> Result<u8, Failure> {
     let output = cli.output;
     match &cli.command {
         Command::Validate(ValidateArgs { files, server: false }) => {
-            let mut all = Judgement::default();
-            for file in files {
-                all.add((files.len() > 1).then_some(file), offline::judge(&read(file)?));
-            }
-            print_judgement(all, output)
+            let found = files.iter().map(|file| Ok((file.as_path(), offline::judge(&read(file)?))));
+            print_judgement(Judgement::of_files(found.collect::<Result<_, Failure>>()?), output)
         }
         Command::DryRun(args) => dry_run(args, output),
         Command::Completion { folder } => {
@@ -234,12 +231,12 @@ async fn call(target: Target, is_asked_for: bool, command: Command, output: Outp
         Command::Top(args) => top::top(&target, &args, output).await,
         Command::Validate(ValidateArgs { files, .. }) => {
             let asked = on_server::Target { namespace: &target.namespace, is_asked_for };
-            let mut all = Judgement::default();
+            let mut found = Vec::new();
             for file in &files {
-                let found = on_server::judge(&target.client, asked, &read(file)?, &Options::default()).await?;
-                all.add((files.len() > 1).then_some(file), found);
+                let judgement = on_server::judge(&target.client, asked, &read(file)?, &Options::default()).await?;
+                found.push((file.as_path(), judgement));
             }
-            print_judgement(all, output)
+            print_judgement(Judgement::of_files(found), output)
         }
         Command::Render { .. } | Command::DryRun(_) | Command::Completion { .. } | Command::Complete { .. } => Ok(0),
     }

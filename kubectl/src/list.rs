@@ -8,6 +8,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
 use crate::failure::Failure;
+use crate::observed;
 use crate::output::Output;
 use crate::screen;
 use crate::target::Target;
@@ -48,7 +49,7 @@ fn table(all: &[MiniCluster], with_namespaces: bool, now: Timestamp) -> String {
         let namespace = with_namespaces.then(|| cluster.namespace().unwrap_or_default());
         table.add_row(namespace.into_iter().chain([
             cluster.name_any(),
-            status.phase.unwrap_or_else(|| "Unseen".into()),
+            observed::phase_of(cluster.status.as_ref()).to_owned(),
             cluster.spec.size.to_string(),
             status.ready_size.to_string(),
             status.exit_code.map(|code| code.to_string()).unwrap_or_default(),
@@ -56,7 +57,7 @@ fn table(all: &[MiniCluster], with_namespaces: bool, now: Timestamp) -> String {
             status.reason.unwrap_or_default(),
         ]));
     }
-    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    screen::lines_of(&table).join("\n") + "\n"
 }
 
 /// As kubectl writes it, in one unit.

@@ -85,7 +85,7 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
             return Ok(());
         }
         let status = target.cluster(&args.name).await?.status;
-        let phase = status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Unseen");
+        let phase = observed::phase_of(status.as_ref());
         if observed::is_finished(phase) || phase == "Invalid" {
             return Ok(());
         }

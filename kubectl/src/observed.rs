@@ -143,6 +143,11 @@ pub fn initializing(pod: &Pod) -> Option<(&str, Option<&str>)> {
     Some((current.name.as_str(), waits.and_then(|it| it.reason.as_deref())))
 }
 
+/// The phase, also of a MiniCluster without a status.
+pub fn phase_of(status: Option<&MiniClusterStatus>) -> &str {
+    status.and_then(|status| status.phase.as_deref()).unwrap_or("Unseen")
+}
+
 /// Whether a MiniCluster of this phase has finished.
 pub fn is_finished(phase: &str) -> bool {
     matches!(phase, "Completed" | "Failed")

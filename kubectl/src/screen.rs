@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use comfy_table::Table;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::failure::Failure;
@@ -146,6 +147,11 @@ pub fn is_terminal() -> bool {
 /// Whether standard output is a terminal and colours are not switched off (https://no-color.org).
 pub fn shows_colours() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// The lines of a table, without the blanks at their ends.
+pub fn lines_of(table: &Table) -> Vec<String> {
+    table.lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
 /// Text in bold, if colours are shown.

@@ -143,7 +143,7 @@ fn report(target: &Target, cluster: &MiniCluster, pods: &[Pod], events: &[Event]
             None if cluster.status.is_none() => Some(observed::NO_OPERATOR.into()),
             None => None,
         },
-        phase: phase.unwrap_or_else(|| "Unseen".into()),
+        phase: observed::phase_of(cluster.status.as_ref()).to_owned(),
         reason,
         message,
         restarts: restart_count,
@@ -253,8 +253,7 @@ fn pods_table(pods: &[PodLine]) -> String {
     }
     let rest = pods.len().saturating_sub(PODS);
     let more = if rest > 0 { format!("and {rest} more\n") } else { String::new() };
-    let table: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
-    format!("\n{table}{more}")
+    format!("\n{}\n{more}", screen::lines_of(&table).join("\n"))
 }
 
 #[cfg(test)]

@@ -97,7 +97,7 @@ async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage
 fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage> {
     let seen = Observed { cluster: Some(cluster), ..Observed::default() };
     let phase = seen.status().and_then(|status| status.phase.clone()).unwrap_or_else(|| "not begun".into());
-    let is_over = seen.is_true("JobFinished") || matches!(phase.as_str(), "Completed" | "Failed");
+    let is_over = seen.is_true("JobFinished") || observed::is_finished(&phase);
     let why = match () {
         () if is_over => format!(
             "{name} has ended ({phase}): no instance runs any more. `kubectl minicluster why {name}` and \

@@ -155,13 +155,12 @@ fn answer(command: Command) -> Result<(), CliError> {
         }
         Command::Render { file, choices } => offline::render(&read(&file)?, &choices.into())?,
         Command::Validate(ValidateArgs { files, server }) => {
-            let mut all = Judgement::default();
-            for file in &files {
+            let judge = |file: &PathBuf| -> Result<Judgement, CliError> {
                 let text = read(file)?;
-                let found = if server { ask_server(&text)? } else { offline::judge(&text) };
-                all.add((files.len() > 1).then_some(file), found);
-            }
-            all.text()?
+                if server { ask_server(&text) } else { Ok(offline::judge(&text)) }
+            };
+            let found = files.iter().map(|file| Ok((file.as_path(), judge(file)?)));
+            Judgement::of_files(found.collect::<Result<_, CliError>>()?).text()?
         }
     };
     Ok(std::io::stdout().write_all(text.as_bytes())?)

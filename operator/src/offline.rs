@@ -170,24 +170,34 @@ impl Judgement {
 }
 
 impl Judgement {
-    /// Adds what was found in another file; `file` is named if there are several.
-    pub fn add(&mut self, file: Option<&Path>, found: Judgement) {
-        self.miniclusters.extend(found.miniclusters);
-        self.problems.extend(found.problems.into_iter().map(|problem| match file {
-            Some(file) if problem.field.is_empty() => Problem::new(file.display().to_string(), problem.message),
-            Some(file) => Problem::new(format!("{}: {}", file.display(), problem.field), problem.message),
-            None => problem,
-        }));
+    /// What was found in each of these files. If there are several, a problem names its file.
+    pub fn of_files(found: Vec<(&Path, Judgement)>) -> Judgement {
+        let has_several = found.len() > 1;
+        let mut all = Judgement::default();
+        for (file, Judgement { miniclusters, problems }) in found {
+            all.miniclusters.extend(miniclusters);
+            all.problems.extend(problems.into_iter().map(|problem| match file.display() {
+                _ if !has_several => problem,
+                file if problem.field.is_empty() => Problem::new(file.to_string(), problem.message),
+                file => Problem::new(format!("{file}: {}", problem.field), problem.message),
+            }));
+        }
+        all
     }
+}
+
+/// The documents of `text`, and what is wrong with it as a whole; the latter alone if it has no documents.
+pub(crate) fn documents(text: &str) -> (Vec<Value>, Judgement) {
+    let (documents, problems) = match manifest::documents(text) {
+        Ok(documents) => (documents, manifest::duplicate_key(text).into_iter().collect()),
+        Err(problems) => (Vec::new(), problems),
+    };
+    (documents, Judgement { problems, ..Judgement::default() })
 }
 
 /// Validates every MiniCluster of `text`.
 pub fn judge(text: &str) -> Judgement {
-    let documents = match manifest::documents(text) {
-        Ok(documents) => documents,
-        Err(problems) => return Judgement { problems, ..Judgement::default() },
-    };
-    let mut all = Judgement { problems: manifest::duplicate_key(text).into_iter().collect(), ..Judgement::default() };
+    let (documents, mut all) = documents(text);
     for document in &documents {
         match parse_and_validate(document) {
             Ok((_, cluster)) => all.miniclusters.push(Judged::of(&cluster)),

@@ -9,7 +9,7 @@
 #![expect(clippy::disallowed_types, reason = "asks the API server")]
 
 use flux_shared::crd::v1alpha2::KIND;
-use flux_shared::manifest::{self, Manifest};
+use flux_shared::manifest::Manifest;
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::Resource as _;
 use k8s_openapi::api::batch::v1::Job;
@@ -51,11 +51,7 @@ pub async fn judge(
     text: &str,
     options: &Options,
 ) -> Result<Judgement, CheckError> {
-    let documents = match manifest::documents(text) {
-        Ok(documents) => documents,
-        Err(problems) => return Ok(Judgement { problems, ..Judgement::default() }),
-    };
-    let mut all = Judgement { problems: manifest::duplicate_key(text).into_iter().collect(), ..Judgement::default() };
+    let (documents, mut all) = offline::documents(text);
     for document in &documents {
         match offline::parse_and_validate(document) {
             Err(problems) => all.problems.extend(offline::with_name(document, problems, documents.len())),

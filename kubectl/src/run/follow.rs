@@ -147,7 +147,7 @@ impl<'a> Follower<'a> {
                         Err(failure) => self.screen.say(&failure.to_string()),
                     }
                 }
-                () = wait_for(&mut operator), if operator.is_some() => {
+                () = wait(&mut operator), if operator.is_some() => {
                     operator = None;
                     if self.seen.cluster.is_some() && self.seen.status().is_none() {
                         self.screen.say(&format!("{name} waits: {}", observed::NO_OPERATOR));
@@ -306,14 +306,7 @@ mod kube_pods {
     pub type Pods = kube::Api<k8s_openapi::api::core::v1::Pod>;
 }
 
-async fn wait_for(timer: &mut Option<Pin<Box<tokio::time::Sleep>>>) {
-    match timer {
-        Some(timer) => timer.await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn wait<T>(what: &mut Option<Pin<Box<dyn Future<Output = T> + '_>>>) -> T {
+async fn wait<F: Future + ?Sized>(what: &mut Option<Pin<Box<F>>>) -> F::Output {
     match what {
         Some(future) => future.await,
         None => std::future::pending().await,

@@ -3,6 +3,8 @@
 use comfy_table::{CellAlignment, Table, presets};
 use flux_shared::usage::{Count, Host, HostState, Jobs, Resources, Usage};
 
+use crate::screen;
+
 /// A height without a limit.
 pub const WHOLE: usize = usize::MAX;
 
@@ -116,7 +118,7 @@ fn written(mut table: Table, numbers: &[usize]) -> Vec<String> {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    table.lines().map(|line| line.trim_end().to_owned()).collect()
+    screen::lines_of(&table)
 }
 
 #[cfg(test)]
