@@ -22,18 +22,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use flux_operator::install;
-use flux_operator::reconcile::render::{Facts, Options, objects};
 use flux_shared::crd::v1alpha2::MiniCluster;
-use flux_shared::curve::Certificate;
-use flux_shared::manifest;
-use flux_shared::validate::validate;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{ListParams, ObjectMeta, PostParams, WatchParams};
 use kube::core::WatchEvent;
 use kube::{Api, Client, ResourceExt};
-use plane::{DEADLINE, Operator, client, counted};
+use plane::{DEADLINE, Operator, SIZE, client, count, counted, create_by_hand, create_cluster};
 use test_support::control_plane::ControlPlane;
 use test_support::report::{Report, median, quantile, setting};
 
@@ -41,8 +37,6 @@ use test_support::report::{Report, median, quantile, setting};
 const RUSH: usize = 32;
 /// Those of one that waits for each answer, in four threads.
 const PACED: usize = 4;
-/// The size of a MiniCluster, where it does not matter.
-const SIZE: u32 = 4;
 /// MiniClusters of each size whose writes are counted.
 const OF_A_SIZE: usize = 20;
 
@@ -143,9 +137,7 @@ async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
 
 /// The pods that the Job controller has made so far, which takes from the time of everybody else.
 async fn pods(client: &Client, namespace: &str) -> f64 {
-    let first = Api::<Pod>::namespaced(client.clone(), namespace).list_metadata(&ListParams::default().limit(1)).await;
-    let first = first.unwrap();
-    first.items.len() as f64 + first.metadata.remaining_item_count.unwrap_or(0) as f64
+    count(&Api::<Pod>::namespaced(client.clone(), namespace)).await as f64
 }
 
 /// Makes `number` with `create`; how long until every Job is there, and the times of each, sorted.
@@ -275,26 +267,4 @@ async fn of_size(size: u32, report: &mut Report) {
     let writes = operator.writes().await - before;
     eprintln!("  writes with size {size}, the first MiniCluster's too: {}", operator.writes_by_kind().await);
     report.figure(&format!("size-{size}-writes-each"), writes as f64 / OF_A_SIZE as f64);
-}
-
-fn manifest(namespace: &str, name: &str, size: u32) -> String {
-    format!(
-        "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
-         spec: {{size: {size}, containers: [{{image: 'app:1', command: hostname}}]}}\n"
-    )
-}
-
-async fn create_by_hand(client: &Client, namespace: &str, name: &str) {
-    let cluster = validate(&manifest::parse(&manifest(namespace, name, SIZE)).unwrap()).unwrap();
-    let certificate = Certificate::from_keys(name, &[1; 32], &[2; 32]);
-    let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
-    let post = PostParams::default();
-    Api::<ConfigMap>::namespaced(client.clone(), namespace).create(&post, &objects.config_map).await.unwrap();
-    Api::<Secret>::namespaced(client.clone(), namespace).create(&post, objects.secrets[0].expose()).await.unwrap();
-    Api::<Job>::namespaced(client.clone(), namespace).create(&post, &objects.job).await.unwrap();
-}
-
-async fn create_cluster(client: &Client, namespace: &str, name: &str, size: u32) {
-    let cluster: MiniCluster = serde_saphyr::from_str(&manifest(namespace, name, size)).unwrap();
-    Api::namespaced(client.clone(), namespace).create(&PostParams::default(), &cluster).await.unwrap();
 }

@@ -1,4 +1,5 @@
-//! What the benches of the operator share: the operator as a process on a control plane, and what it says of itself.
+//! What the benches of the operator share: the operator as a process on a control plane, what it says of itself, and the
+//! objects that clients create.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,12 +9,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use flux_operator::reconcile::render::{Facts, Options, objects};
+use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::curve::Certificate;
+use flux_shared::manifest;
+use flux_shared::validate::validate;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::{Api, Client, Config};
 
 use test_support::control_plane::kubeconfig_via;
 
 pub const DEADLINE: Duration = Duration::from_secs(600);
+/// The size of a MiniCluster, where it does not matter.
+pub const SIZE: u32 = 4;
 
 /// A kubeconfig that leads through a forwarder, and the bytes (of TLS) that went through it, both ways.
 pub fn counted(kubeconfig: &Path) -> (PathBuf, Arc<AtomicU64>) {
@@ -147,4 +158,36 @@ impl Drop for Operator {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// How many objects there are; the list of one says how many remain.
+pub async fn count<K>(api: &Api<K>) -> i64
+where
+    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let first = api.list_metadata(&ListParams::default().limit(1)).await.unwrap();
+    first.items.len() as i64 + first.metadata.remaining_item_count.unwrap_or(0)
+}
+
+fn manifest(namespace: &str, name: &str, size: u32) -> String {
+    format!(
+        "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+         spec: {{size: {size}, containers: [{{image: 'app:1', command: hostname}}]}}\n"
+    )
+}
+
+/// Creates what the operator creates for a MiniCluster, without one.
+pub async fn create_by_hand(client: &Client, namespace: &str, name: &str) {
+    let cluster = validate(&manifest::parse(&manifest(namespace, name, SIZE)).unwrap()).unwrap();
+    let certificate = Certificate::from_keys(name, &[1; 32], &[2; 32]);
+    let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
+    let post = PostParams::default();
+    Api::<ConfigMap>::namespaced(client.clone(), namespace).create(&post, &objects.config_map).await.unwrap();
+    Api::<Secret>::namespaced(client.clone(), namespace).create(&post, objects.secrets[0].expose()).await.unwrap();
+    Api::<Job>::namespaced(client.clone(), namespace).create(&post, &objects.job).await.unwrap();
+}
+
+pub async fn create_cluster(client: &Client, namespace: &str, name: &str, size: u32) {
+    let cluster: MiniCluster = serde_saphyr::from_str(&manifest(namespace, name, size)).unwrap();
+    Api::namespaced(client.clone(), namespace).create(&PostParams::default(), &cluster).await.unwrap();
 }

@@ -25,23 +25,18 @@ mod plane;
 use std::time::{Duration, Instant};
 
 use flux_operator::install;
-use flux_operator::reconcile::render::{Facts, Options, objects};
 use flux_shared::crd::v1alpha2::MiniCluster;
-use flux_shared::curve::Certificate;
-use flux_shared::manifest;
-use flux_shared::validate::validate;
 use futures::StreamExt;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client};
-use plane::{DEADLINE, Operator, client};
+use plane::{DEADLINE, Operator, SIZE, client, count, create_by_hand, create_cluster};
 use test_support::control_plane::ControlPlane;
 use test_support::report::{Report, setting};
 
 const PACED: usize = 4;
 const RUSH: usize = 32;
-const SIZE: u32 = 4;
 const NAMESPACES: usize = 100;
 
 fn main() {
@@ -94,26 +89,20 @@ async fn has_jobs(client: &Client, number: usize) {
     let jobs: Api<Job> = Api::all(client.clone());
     let begin = Instant::now();
     loop {
-        let first = jobs.list_metadata(&ListParams::default().limit(1)).await.unwrap();
-        let count = first.items.len() as i64 + first.metadata.remaining_item_count.unwrap_or(0);
-        if count >= number as i64 {
+        let made = count(&jobs).await;
+        if made >= number as i64 {
             return;
         }
-        assert!(begin.elapsed() < DEADLINE * 10, "{count} of {number} Jobs");
+        assert!(begin.elapsed() < DEADLINE * 10, "{made} of {number} Jobs");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-}
-
-async fn pods_of_all(client: &Client) -> i64 {
-    let pods: Api<Pod> = Api::all(client.clone());
-    let first = pods.list_metadata(&ListParams::default().limit(1)).await.unwrap();
-    first.items.len() as i64 + first.metadata.remaining_item_count.unwrap_or(0)
 }
 
 /// Until there are as many pods: it is the Job controller's work, and the Endpoints' that follows.
 async fn has_pods(client: &Client, number: i64) {
     let begin = Instant::now();
-    while pods_of_all(client).await < number {
+    let pods: Api<Pod> = Api::all(client.clone());
+    while count(&pods).await < number {
         assert!(begin.elapsed() < DEADLINE * 10, "the pods do not come");
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
@@ -236,26 +225,4 @@ async fn deletion(size: usize, report: &mut Report) {
     operator.is_quiet().await;
     report.figure(&format!("deletion-{size}-calls"), (operator.calls().await - calls) as f64);
     report.figure(&format!("deletion-{size}-rss-peak-mib"), operator.memory("VmHWM") as f64);
-}
-
-fn manifest(namespace: &str, name: &str, size: u32) -> String {
-    format!(
-        "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
-         spec: {{size: {size}, containers: [{{image: 'app:1', command: hostname}}]}}\n"
-    )
-}
-
-async fn create_by_hand(client: &Client, namespace: &str, name: &str) {
-    let cluster = validate(&manifest::parse(&manifest(namespace, name, SIZE)).unwrap()).unwrap();
-    let certificate = Certificate::from_keys(name, &[1; 32], &[2; 32]);
-    let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
-    let post = PostParams::default();
-    Api::<ConfigMap>::namespaced(client.clone(), namespace).create(&post, &objects.config_map).await.unwrap();
-    Api::<Secret>::namespaced(client.clone(), namespace).create(&post, objects.secrets[0].expose()).await.unwrap();
-    Api::<Job>::namespaced(client.clone(), namespace).create(&post, &objects.job).await.unwrap();
-}
-
-async fn create_cluster(client: &Client, namespace: &str, name: &str, size: u32) {
-    let cluster: MiniCluster = serde_saphyr::from_str(&manifest(namespace, name, size)).unwrap();
-    Api::namespaced(client.clone(), namespace).create(&PostParams::default(), &cluster).await.unwrap();
 }
