@@ -9,6 +9,7 @@
 mod faults;
 mod schedule;
 
+use std::process::Command;
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -17,6 +18,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::ResourceExt;
 use kube::api::ListParams;
 use serde_json::Value;
+use test_support::node::has_finished;
 use test_support::promises::broken;
 
 use crate::machines::{operator_pods, restore};
@@ -65,7 +67,7 @@ async fn settle(world: &World<'_>, stage: &Stage) -> Vec<String> {
     for life in world.living() {
         let status = loop {
             let status = stage.fixture.status(&life.name).await;
-            if ["Completed", "Failed"].iter().any(|phase| status["phase"] == *phase) || now() > deadline {
+            if has_finished(&status) || now() > deadline {
                 break status;
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -127,30 +129,15 @@ async fn operator(stage: &Stage) -> Vec<String> {
             violations.push(format!("{}: {} is not ready", pod.name_any(), status.name));
         }
     }
-    for (pid, kib) in resident("flux-operator") {
-        eprintln!("chaos: flux-operator {pid} has {} MiB", kib / 1024);
+    // The nodes are this machine.
+    let resident = Command::new("ps").args(["-C", "flux-operator", "-o", "rss="]).output().unwrap();
+    for kib in String::from_utf8(resident.stdout).unwrap().split_whitespace().map(|it| it.parse::<u64>().unwrap()) {
+        eprintln!("chaos: a flux-operator has {} MiB", kib / 1024);
         if kib > MEMORY_LIMIT_KIB {
-            violations.push(format!("flux-operator {pid} has {} MiB", kib / 1024));
+            violations.push(format!("a flux-operator has {} MiB", kib / 1024));
         }
     }
     violations
-}
-
-/// Memory of the processes of this name: the nodes are this machine.
-fn resident(name: &str) -> Vec<(u32, u64)> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|it| it.parse().ok()) else { continue };
-        let Ok(status) = std::fs::read_to_string(entry.path().join("status")) else { continue };
-        let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
-        if field("Name:") != Some(name) {
-            continue;
-        }
-        if let Some(kib) = field("VmRSS:").and_then(|it| it.strip_suffix(" kB")).and_then(|it| it.parse().ok()) {
-            found.push((pid, kib));
-        }
-    }
-    found
 }
 
 /// The status of one that may have been deleted.

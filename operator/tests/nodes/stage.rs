@@ -291,20 +291,30 @@ impl Drop for Stage {
 
 /// One pod on each node, evicted after so many seconds; the lead's name is in its environment.
 fn pod_template(program: &Program) -> Value {
-    let toleration = |key: &str| {
-        json!({ "key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute",
-                "tolerationSeconds": program.evicted_after })
-    };
     let of_this_job = json!({ "matchLabels": { "batch.kubernetes.io/job-name": program.name } });
     json!({
-        "tolerations": [toleration("unreachable"), toleration("not-ready")],
+        "tolerations": tolerations(program.evicted_after),
         "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
             { "labelSelector": of_this_job, "topologyKey": "kubernetes.io/hostname" },
         ]}},
-        "containers": [{
-            "name": program.name,
-            "env": [{ "name": "POD", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
-        }],
+        "containers": [with_own_name(program.name)],
+    })
+}
+
+/// Evicted after so many seconds from a node that does not answer.
+pub fn tolerations(evicted_after: u32) -> Value {
+    let toleration = |key: &str| {
+        json!({ "key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute",
+                "tolerationSeconds": evicted_after })
+    };
+    json!([toleration("unreachable"), toleration("not-ready")])
+}
+
+/// The runner of this MiniCluster, with its pod's name in its environment.
+pub fn with_own_name(cluster: &str) -> Value {
+    json!({
+        "name": cluster,
+        "env": [{ "name": "POD", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
     })
 }
 

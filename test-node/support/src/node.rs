@@ -60,7 +60,7 @@ impl Fixture {
         self.until(&format!("{name} has finished"), async || {
             let status = self.status(name).await;
             assert_ne!(status["phase"], "Invalid", "{name}: {status:#}");
-            (status["phase"] == "Completed" || status["phase"] == "Failed").then_some(status)
+            has_finished(&status).then_some(status)
         })
         .await
     }
@@ -100,6 +100,11 @@ impl Fixture {
             Err(error) => panic!("not in time: {what}; and no MiniCluster can be listed: {error}"),
         }
     }
+}
+
+/// Whether a MiniCluster with this status has ended.
+pub fn has_finished(status: &Value) -> bool {
+    status["phase"] == "Completed" || status["phase"] == "Failed"
 }
 
 /// Image of an application with a shell.

@@ -10,20 +10,19 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use test_support::history::History;
-use test_support::node::app_image;
+use test_support::node::{app_image, has_finished};
 use test_support::promises::{Disturbance, Wanted, broken};
 use tokio::task::JoinHandle;
 
-use super::schedule::{Action, Event, Form, Manifest, Pick};
+use super::schedule::{AT_ONCE, Action, Event, Form, Manifest, Pick};
 use super::status_if_there;
 use crate::machines::{
     cut, kubectl, node, node_of, operator_pods, power_off, power_on, restart, restart_of_control_plane, shut_down,
     try_kubectl,
 };
-use crate::stage::{Stage, sleep};
+use crate::stage::{Stage, sleep, tolerations, with_own_name};
 use crate::timeline::now;
 
-const AT_ONCE: usize = 5;
 const QUOTA: &str = "full";
 /// After a node is back, its kubelet tells what has become of its pods.
 const SETTLING: f64 = 60.0;
@@ -159,8 +158,7 @@ impl<'a> World<'a> {
     }
 
     async fn is_finished(&self, life: &Life) -> bool {
-        let status = status_if_there(self.stage, &life.name).await.unwrap_or_default();
-        status["phase"] == "Completed" || status["phase"] == "Failed"
+        has_finished(&status_if_there(self.stage, &life.name).await.unwrap_or_default())
     }
 
     async fn submit(&self, manifest: &Manifest) {
@@ -195,9 +193,7 @@ impl<'a> World<'a> {
     }
 
     fn pick(&self, pick: Pick) -> Option<Life> {
-        let living = self.living();
-        let index = usize::try_from(pick % living.len().max(1) as u64).unwrap();
-        living.get(index).cloned()
+        picked(&self.living(), pick).cloned()
     }
 
     async fn delete(&self, pick: Pick) {
@@ -209,7 +205,7 @@ impl<'a> World<'a> {
     /// One that has finished is checked first.
     async fn remove(&self, life: &Life) {
         let status = status_if_there(self.stage, &life.name).await.unwrap_or_default();
-        if status["phase"] == "Completed" || status["phase"] == "Failed" {
+        if has_finished(&status) {
             let found = broken(&life.wanted, &self.history_of(life), &status, &self.disturbances_of(life));
             let story = self.story_of(life);
             let line = |what: &String| format!("{}: {what}\n{story}{status:#}", life.name);
@@ -238,7 +234,7 @@ impl<'a> World<'a> {
             .into_iter()
             .filter(|life| life.manifest.max_size.is_some() && !life.manifest.is_across)
             .collect();
-        let Some(life) = elastic.get(usize::try_from(pick % elastic.len().max(1) as u64).unwrap()) else { return };
+        let Some(life) = picked(&elastic, pick) else { return };
         let size = 1 + pick / 1000 % u64::from(life.manifest.max_size.unwrap());
         self.note(&format!("scale {} to {size}", life.name));
         self.patch(&life.name, json!({ "spec": { "size": size } })).await;
@@ -288,7 +284,7 @@ impl<'a> World<'a> {
 
     async fn pick_pod(&self, pick: Pick) -> Option<(String, String)> {
         let pods = self.pods().await;
-        let pod = pods.get(usize::try_from(pick % pods.len().max(1) as u64).unwrap())?;
+        let pod = picked(&pods, pick)?;
         Some((pod.name_any(), pod.labels()["flux-framework.org/minicluster"].clone()))
     }
 
@@ -326,7 +322,7 @@ impl<'a> World<'a> {
         else {
             return;
         };
-        let Some(pod) = pods.get(usize::try_from(pick % pods.len().max(1) as u64).unwrap()) else { return };
+        let Some(pod) = picked(&pods, pick) else { return };
         self.note(&format!("kill the operator's pod {}", pod.name_any()));
         let words =
             ["--namespace", "flux-operator", "delete", "pod", &pod.name_any(), "--wait=false", "--grace-period=1"];
@@ -412,6 +408,11 @@ impl<'a> World<'a> {
     }
 }
 
+/// One of these, if there is any.
+fn picked<T>(all: &[T], pick: Pick) -> Option<&T> {
+    all.get(usize::try_from(pick % all.len().max(1) as u64).unwrap())
+}
+
 /// Tries again until it is done.
 async fn insist(what: &str, mut attempt: impl AsyncFnMut() -> bool) {
     let done = async {
@@ -424,10 +425,6 @@ async fn insist(what: &str, mut attempt: impl AsyncFnMut() -> bool) {
 
 fn object(manifest: &Manifest, stage: &Stage) -> Value {
     let Manifest { name, size, seconds, code, .. } = manifest;
-    let toleration = |key: &str| {
-        json!({ "key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute",
-                "tolerationSeconds": manifest.evicted_after })
-    };
     let program = format!("bash /account/program.sh $POD {name} {seconds} {} {code}", seconds.min(&8));
     // Without a task of Flux there is no rank.
     let command = if manifest.form == Form::Submit { program } else { format!("env FLUX_TASK_RANK=0 {program}") };
@@ -455,11 +452,8 @@ fn object(manifest: &Manifest, stage: &Stage) -> Value {
             "restartPolicy": if manifest.is_retried { "OnFailure" } else { "Never" },
         },
         "podTemplate": { "spec": {
-            "tolerations": [toleration("unreachable"), toleration("not-ready")],
-            "containers": [{
-                "name": name,
-                "env": [{ "name": "POD", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
-            }],
+            "tolerations": tolerations(manifest.evicted_after),
+            "containers": [with_own_name(name)],
         } },
         "containers": containers,
     });

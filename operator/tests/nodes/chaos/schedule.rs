@@ -3,7 +3,7 @@
 use fastrand::Rng;
 
 /// So many MiniClusters at the most at once: they share one machine.
-const AT_ONCE: usize = 5;
+pub const AT_ONCE: usize = 5;
 const NAMES: [&str; 16] = [
     "alder", "ash", "birch", "box", "cedar", "elm", "fir", "hazel", "holly", "larch", "lime", "oak", "pine", "rowan",
     "willow", "yew",
