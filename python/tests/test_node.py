@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -15,7 +15,7 @@ import pytest
 from nbclient import NotebookClient
 from waiting import until
 
-from flux_minicluster import MiniCluster, NotFound
+from flux_minicluster import MiniCluster, NotFound, Result
 
 IMAGE = os.environ.get("E2E_APP_IMAGE", "rockylinux:9")
 FOLDER = Path(__file__).resolve().parents[2] / "examples/python-client"
@@ -26,6 +26,11 @@ needs_flux = pytest.mark.skipif(
 
 def kubectl(*words: str) -> str:
     return subprocess.run(["kubectl", *words], capture_output=True, text=True, check=True).stdout
+
+
+def in_background(script: str, name: str) -> Future[Result]:
+    command = ["sh", "-c", script]
+    return ThreadPoolExecutor().submit(MiniCluster.run, IMAGE, command, name=name, check=False, stream=False)
 
 
 @pytest.fixture(autouse=True)
@@ -55,37 +60,24 @@ def test_many_at_once_have_their_own_exit_codes() -> None:
 
 
 def test_deleted_lead_is_replaced_and_the_job_counted_once() -> None:
-    results = []
-
-    def run() -> None:
-        command = ["sh", "-c", "echo starts; sleep 8; echo ends"]
-        results.append(MiniCluster.run(IMAGE, command, name="py-lost", stream=False, progress=False))
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    run = in_background("echo starts; sleep 8; echo ends", "py-lost")
     of_the_lead = "flux-framework.org/minicluster=py-lost,batch.kubernetes.io/job-completion-index=0"
     phase = ("get", "pods", "-l", of_the_lead, "-o", "jsonpath={.items[*].status.phase}")
     until(lambda: kubectl(*phase) == "Running")
     until(lambda: "starts" in kubectl("logs", "-l", of_the_lead, "--tail=-1"))
     kubectl("delete", "pod", "-l", of_the_lead, "--grace-period=0", "--force")
-    thread.join(180)
-    assert results and (results[0].exit_code, results[0].restarts) == (0, 1)
-    assert results[0].stdout.endswith("starts\nends\n")
+    result = run.result(180)
+    assert (result.exit_code, result.restarts) == (0, 1)
+    assert result.stdout.endswith("starts\nends\n")
 
 
 def test_restarted_operator_costs_a_run_nothing() -> None:
-    results = []
-
-    def run() -> None:
-        results.append(MiniCluster.run(IMAGE, ["sh", "-c", "sleep 6; exit 3"], name="py-operator", check=False))
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    run = in_background("sleep 6; exit 3", "py-operator")
     until(lambda: "py-operator" in kubectl("get", "miniclusters", "-o", "name"))
     kubectl("-n", "flux-operator", "rollout", "restart", "deployment")
     kubectl("-n", "flux-operator", "rollout", "status", "deployment", "-l", "app.kubernetes.io/name=flux-operator")
-    thread.join(180)
-    assert results and (results[0].exit_code, results[0].restarts) == (3, 0)
+    result = run.result(180)
+    assert (result.exit_code, result.restarts) == (3, 0)
 
 
 def test_notebook_runs_a_job_on_four_pods() -> None:

@@ -68,10 +68,11 @@ fn lead(source: &Source, pods: &[Pod]) -> String {
 /// The users that the agent creates, and whom Flux runs as.
 fn users(source: &Source) -> Option<String> {
     let spec = &source.spec;
-    let of_flux = spec.runner.user.iter().map(|user| match user.run_flux_as_root {
-        true => user.name.clone(),
-        false => format!("{} (runs Flux)", user.name),
-    });
+    let of_flux = spec
+        .runner
+        .user
+        .iter()
+        .map(|user| if user.run_flux_as_root { user.name.clone() } else { format!("{} (runs Flux)", user.name) });
     let all: Vec<String> = spec.users.iter().cloned().chain(of_flux).collect();
     (!all.is_empty()).then(|| format!("{}, created in every pod", all.join(", ")))
 }

@@ -52,10 +52,7 @@ pub fn software(options: &SoftwareOptions) -> Result<(), Failure> {
 /// Copies what only the image has, then makes a link to each entry of the view's.
 fn merge(root: &Path, own: &Path, packages: &Path, to: &Path) -> Result<(usize, u64), TreeError> {
     tree::remove(to)?;
-    let mut tree = match fs::metadata(own).is_ok_and(|data| data.is_dir()) {
-        true => Tree::list(own)?,
-        false => Tree::empty(own),
-    };
+    let mut tree = if own.is_dir() { Tree::list(own)? } else { Tree::empty(own) };
     let links = links(&mut tree, packages)?;
     copy::copy(&tree, to, copy::is_memory_scarce(root), &Progress::new(tree.bytes))?;
     for path in links {

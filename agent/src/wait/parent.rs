@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn parent_that_is_missing_for_long_is_tried_once_in_five_seconds_a_query() {
+    fn missing_parent_is_tried_once_in_5_s_per_query() {
         let (early, late) = (Duration::from_secs(5), Duration::from_secs(61));
         let no_name = Missing::Name(NameError::NoServer);
         let no_port = Missing::Port(SocketAddr::from(([127, 0, 0, 1], 8050)));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn address_of_a_late_parent_that_refuses_serves_as_long_as_its_queries_cost() {
+    fn refused_address_is_reused_as_long_as_its_queries_cost() {
         let root = tempfile::tempdir().unwrap();
         block_on(async {
             let listener = std::net::TcpListener::bind("127.0.77.9:0").unwrap();

@@ -136,7 +136,7 @@ fn a_lead_that_was_killed_does_not_run_its_program_again_by_itself() {
 const ON_FAILURE: &str = "restart_policy = 'OnFailure'\n";
 
 #[test]
-fn failed_program_runs_again_with_on_failure_and_never_after_success() {
+fn on_failure_reruns_a_failed_program_and_never_a_success() {
     for size in [1, 3] {
         let script = counted("[ -e /tmp/again ] || exit 7");
         let images = images(&format!("{ON_FAILURE}tasks = 1\n{}", submit(&script)), size);

@@ -104,7 +104,7 @@ fn r_of_a_snippet_is_fluxs_r_wherever_it_is_written() {
 
 /// A broker.toml of the user's own that names no R, the documented one, and another.
 #[test]
-fn r_of_a_snippet_is_fluxs_with_a_broker_config_of_the_users_own() {
+fn r_of_a_snippet_is_used_with_an_own_broker_config() {
     let own = "[access]\nallow-guest-user = true\nallow-root-owner = true\n\
         [bootstrap]\ncurve_cert = '/mnt/flux/config/curve/curve.cert'\ndefault_port = 8050\n\
         default_bind = 'tcp://10.9.0.1:%p'\ndefault_connect = 'tcp://%h:%p'\nhosts = [{ host = 'mc-0' }]\n";

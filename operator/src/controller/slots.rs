@@ -6,8 +6,8 @@
 //!                    └ none: given up, and tried again after a pause
 //! ```
 //!
-//! Retries leave some slots to MiniClusters that have not failed yet, and slow retries leave some to other retries. Nothing is lost with a reconcile that is
-//! given up: the process may be killed at any call as well.
+//! Retries leave some slots to MiniClusters that have not failed yet, and slow retries leave some to other retries.
+//! Nothing is lost with a reconcile that is given up: the process may be killed at any call as well.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 

@@ -73,16 +73,12 @@ pub(super) async fn delete_or_requeue(
     context: &Context,
 ) -> Result<Action, ReconcileError> {
     let Some(spec) = target.spec.as_ref().ok().filter(|_| !target.deleting) else { return Ok(Action::await_change()) };
-    if spec.cleanup || spec.ttl_seconds_after_finished.is_none() || !status::is_finished(after) {
-        return finish(target, next_action::seconds_to_live(spec, after, Timestamp::now()), context).await;
+    let mut now = Timestamp::now();
+    if !spec.cleanup && spec.ttl_seconds_after_finished.is_some() && status::is_finished(after) {
+        // The Job's end is a time of the control plane's.
+        now = context.server_time(&target.key.namespace, (now, Instant::now())).await;
     }
-    // The Job's end is a time of the control plane's.
-    let now = context.server_time(&target.key.namespace, (Timestamp::now(), Instant::now())).await;
-    finish(target, next_action::seconds_to_live(spec, after, now), context).await
-}
-
-async fn finish(target: &Target, seconds_to_live: Option<u64>, context: &Context) -> Result<Action, ReconcileError> {
-    match seconds_to_live {
+    match next_action::seconds_to_live(spec, after, now) {
         None => Ok(Action::await_change()),
         Some(0) => {
             context.writer.delete_minicluster(&target.key, &target.uid).await?;

@@ -66,7 +66,7 @@ fn a_smaller_size_takes_no_job_from_below_a_node_that_has_none() {
 }
 
 #[test]
-fn follower_below_a_removed_one_keeps_its_job_and_returns_with_it() {
+fn follower_below_a_removed_one_keeps_its_job_and_returns() {
     if real_flux().is_none() {
         return;
     }

@@ -199,7 +199,11 @@ fn distinct(folder: &Path) -> BTreeMap<String, (String, AgentSpec)> {
 
 #[test]
 fn published_snippets_leave_what_they_leave_in_one_bash() {
-    let Some(folder) = manifests("public").filter(|_| real_flux().is_none()) else { return };
+    if real_flux().is_some() {
+        eprintln!("LEFT OUT with FLUX: these snippets run with stubs of programs, and with the stand-in for Flux");
+        return;
+    }
+    let Some(folder) = manifests("public") else { return };
     let all = distinct(&folder);
     assert!(all.len() >= 80, "{} distinct documents in {}", all.len(), folder.display());
     let waiting = Mutex::new(all.into_values().collect::<Vec<_>>());

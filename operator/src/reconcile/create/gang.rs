@@ -92,7 +92,10 @@ pub(super) async fn before(objects: &Objects, target: &Target, observed: &Observ
 /// Deletes the gangs of a MiniCluster that has ended without a Job. A failure does not keep it from ending: they go with
 /// the MiniCluster.
 pub(in crate::reconcile) async fn delete_all(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Context) {
-    let Some(cluster) = cluster.filter(|_| context.options.gang) else { return };
+    let Some(cluster) = cluster else { return };
+    if !context.options.gang {
+        return;
+    }
     match served(cluster, context).await.map(|served| api_for(cluster, served)) {
         Ok(Some(api)) => delete_but(api, None, target, context).await,
         Ok(None) => {}

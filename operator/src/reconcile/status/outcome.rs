@@ -181,8 +181,10 @@ fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     let index = pod.index;
     let whose = if is_of_the_view(inputs, trouble) { VIEW_IMAGE } else { "" };
     // Others may have the image, or reach its registry.
-    let node = pod.node.as_deref().filter(|_| trouble.pull.is_some());
-    let place = node.map(|node| format!(" on node {node}")).unwrap_or_default();
+    let place = match &pod.node {
+        Some(node) if trouble.pull.is_some() => format!(" on node {node}"),
+        _ => String::new(),
+    };
     Some(Outcome::new(trouble.reason.clone(), format!("pod {index}{place}: {whose}{}", trouble.message)))
 }
 
@@ -327,7 +329,10 @@ fn of_pod(pod: &PodSeen) -> Outcome {
     }
     let exit = pod.exit.as_deref();
     // It ended by itself, though the cluster was about to take it.
-    if let Some(exit) = exit.filter(|_| pod.is_disrupted() && end_of(pod, false) == Some(End::Own)) {
+    if let Some(exit) = exit
+        && pod.is_disrupted()
+        && end_of(pod, false) == Some(End::Own)
+    {
         return of_exit(exit, &place);
     }
     match (&pod.trouble, exit) {
