@@ -326,7 +326,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
         ],
     ),
     ("agent/src/execute/archive", &["tail"]),
-    ("agent/src/files", &["ownership", "safe_path"]),
+    ("agent/src/files", &["safe_path", "ownership"]),
     ("agent/src/in_instance", &["command_runner", "program", "accounting", "time", "batch", "diagnostics", "restful"]),
     ("agent/src/view", &["progress", "tree", "copy", "fold", "find", "layout", "link", "software"]),
     (
