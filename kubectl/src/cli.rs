@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use flux_operator::offline::{self, Judgement, ValidateArgs};
-use flux_operator::on_server;
-use flux_operator::reconcile::render::Options;
+use flux_operator::choices::Choices;
+use flux_operator::on_server::{self, ValidateArgs};
+use flux_operator_core::offline::{self, Judgement};
+use flux_operator_core::render::Options;
 use flux_shared::causes::causes;
 use serde_json::{Value, json};
 
@@ -84,7 +85,7 @@ enum Command {
         /// A file with a MiniCluster, or - for standard input
         file: PathBuf,
         #[command(flatten)]
-        choices: offline::Choices,
+        choices: Choices,
     },
     /// Show what every pod of a MiniCluster would do, without a cluster
     DryRun(flux_agent::dry_run::Args),

@@ -12,19 +12,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use flux_operator_core::offline::{self, Judgement, OfflineError};
+use flux_operator_core::render::Options;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::client;
 use crate::api::lease::Candidate;
+use crate::choices::Choices;
 use crate::controller;
 use crate::delete_miniclusters::{self, Deletion};
 use crate::health::log;
 use crate::health::metrics::Metrics;
 use crate::input;
 use crate::install;
-use crate::offline::{self, Choices, Judgement, OfflineError, ValidateArgs};
-use crate::on_server;
-use crate::reconcile::render::Options;
+use crate::on_server::{self, ValidateArgs};
 use crate::webhook;
 use crate::webhook::migrate;
 

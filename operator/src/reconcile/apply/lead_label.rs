@@ -1,5 +1,7 @@
 //! The lead's pod gets a label and a condition once it is there: the Job controller writes neither.
 
+use flux_operator_core::labels;
+use flux_operator_core::observe::Unlabelled;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Resource;
 use kube::api::{Patch, PatchParams};
@@ -7,8 +9,6 @@ use kube::core::Request;
 use serde_json::{Value, json};
 
 use super::{ApplyError, Writer, api_error};
-use crate::labels;
-use crate::observe::Unlabelled;
 
 impl Writer {
     /// Sets the documented label on the lead's pod, and the condition by which the Job's failure policy knows it. One call
