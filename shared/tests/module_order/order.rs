@@ -287,7 +287,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "from_environment",
         ],
     ),
-    ("agent/src/wait", &["backoff", "reporter", "resolve", "parent", "presence", "socket"]),
+    ("agent/src/wait", &["backoff", "end", "reporter", "resolve", "parent", "presence", "socket"]),
     (
         "agent/src/flux_rpc",
         &["message", "connection", "lead_presence", "usage", "departure", "returned_nodes", "states", "jobs"],
