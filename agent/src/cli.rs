@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
 use flux_shared::exit::Category;
-use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_STAGING, TERMINATION_LOG};
+use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_DIR, SOFTWARE_FOLDER, SOFTWARE_STAGING, TERMINATION_LOG};
 
 use crate::commands::{self, PodPlace, Shell};
 use crate::dry_run;
@@ -61,6 +61,9 @@ enum Command {
         /// Link the view whose image is mounted at DIR into the shared volume
         #[arg(long, value_name = "DIR", requires = "to")]
         link_view: Option<PathBuf>,
+        /// Also make one folder of that view's packages and the /opt/software of the runner's image, which is mounted at DIR
+        #[arg(long, value_name = "DIR", requires = "link_view")]
+        runner_image: Option<PathBuf>,
         #[command(flatten)]
         log: LogArgs,
     },
@@ -226,9 +229,10 @@ impl Cli {
     /// Runs the subcommand; returns the exit code.
     pub fn run(self) -> ExitCode {
         ExitCode::from(match self.command {
-            Command::Install { binary, to, link_view, log } => {
+            Command::Install { binary, to, link_view, runner_image, log } => {
                 log.apply();
-                finish(install_binary(binary, to, link_view).map(|()| 0))
+                let software = || link_view.as_deref().zip(runner_image).map_or(Ok(()), merge_mounted);
+                finish(install_binary(binary, to, link_view.as_deref()).and_then(|()| software()).map(|()| 0))
             }
             Command::View { to, software, root, link, log } => {
                 log.apply();
@@ -299,7 +303,7 @@ impl Cli {
 }
 
 /// In the init container of the agent's image: installs the binary, and lays out the shared volume or links the view.
-fn install_binary(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBuf>) -> Result<(), Failure> {
+fn install_binary(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<&Path>) -> Result<(), Failure> {
     // One volume for everything: the view's container or the entrypoint lays it out.
     let in_one = binary.is_none();
     let mount = if in_one { Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into())) } else { to };
@@ -310,11 +314,21 @@ fn install_binary(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Optio
     tracing::info!(stage = "install", "{verb} {}", path.display());
     let Some(mount) = mount else { return Ok(()) };
     match link_view {
-        Some(root) => with_timeline_note("view", &mount, || view::link(&root, &mount))?,
+        Some(root) => with_timeline_note("view", &mount, || view::link(root, &mount))?,
         None if in_one => return Ok(()),
         None => view::lay_out(&mount)?,
     }
     install::link(&mount, path)
+}
+
+/// In the same container: makes one folder of the packages of the view's image and of the runner's, both mounted.
+fn merge_mounted((view, runner): (&Path, PathBuf)) -> Result<(), Failure> {
+    let packages = view.join(SOFTWARE_DIR.trim_start_matches('/'));
+    view::software(&view::SoftwareOptions {
+        root: runner,
+        packages,
+        to: Path::new(SOFTWARE_STAGING).join(SOFTWARE_FOLDER),
+    })
 }
 
 /// In the view's container: copies the view into the shared volume, or links it.

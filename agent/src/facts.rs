@@ -12,7 +12,7 @@
 mod cpu;
 mod devices;
 mod error;
-mod host;
+pub mod host;
 mod key;
 mod network;
 mod process;

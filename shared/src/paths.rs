@@ -59,12 +59,12 @@ pub const SOFTWARE_FOLDER: &str = "software";
 pub const PACKAGES_FOLDER: &str = "packages";
 /// Where all containers see that folder: the links in `/opt/software` lead there.
 pub const COPIED_PACKAGES: &str = "/mnt/flux-software/packages";
-/// Where all containers see the packages of a mounted view's image.
-pub const MOUNTED_PACKAGES: &str = "/mnt/flux-image/opt/software";
 /// Where the operator mounts `flux.mungeSecret`.
 pub const MUNGE_DIR: &str = "/etc/munge";
 /// Where the whole view image is mounted if the node can mount images as volumes.
 pub const VIEW_IMAGE_MOUNT: &str = "/mnt/flux-image";
+/// Where the agent's init container finds the runner's image, if the node can mount images as volumes.
+pub const RUNNER_IMAGE_MOUNT: &str = "/mnt/flux-runner-image";
 /// Kubernetes' default for a container's termination message.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 

@@ -1,4 +1,4 @@
-//! One /opt/software of two: the view's packages and those that the container's own image has there.
+//! One /opt/software of two: the view's packages and those that the runner's image has there.
 //!
 //! ```text
 //! PACKAGES/* ◄─ links ─┐
@@ -21,10 +21,11 @@ use flux_shared::paths::SOFTWARE_DIR;
 use super::copy;
 use super::progress::Progress;
 use super::tree::{self, Kind, Tree, TreeError};
+use crate::facts::host::Host;
 use crate::files::make_parents;
 use crate::report::failure::{Failure, plain};
 
-/// Where the view's packages are, as all containers see them; the folder to make; and the root of the image.
+/// Where the view's packages are, as all containers see them; the folder to make; and the root of the runner's image.
 #[derive(Debug)]
 pub struct SoftwareOptions {
     pub root: PathBuf,
@@ -35,16 +36,16 @@ pub struct SoftwareOptions {
 /// Makes the folder.
 pub fn software(options: &SoftwareOptions) -> Result<(), Failure> {
     let SoftwareOptions { root, packages, to } = options;
-    let own = root.join(SOFTWARE_DIR.trim_start_matches('/'));
+    let own = Host::new(root).real(SOFTWARE_DIR).unwrap_or_else(|| root.join(SOFTWARE_DIR.trim_start_matches('/')));
     let name = to.file_name().unwrap_or_default().to_string_lossy();
     let beside = to.with_file_name(format!(".{name}.new"));
     make_parents(to)?;
-    let (files, bytes) = merge(root, &own, packages, &beside).map_err(|error| failure(error, &own))?;
-    tree::remove(to).map_err(|error| failure(error, &own))?;
+    let (files, bytes) = merge(root, &own, packages, &beside).map_err(failure)?;
+    tree::remove(to).map_err(failure)?;
     fs::rename(&beside, to).map_err(|error| Failure::write("put in place", to, &error))?;
     if files > 0 {
         let megabytes = bytes / 1_000_000;
-        tracing::info!(stage = "software", "copied this image's {SOFTWARE_DIR}: {files} files, {megabytes} MB");
+        tracing::info!(stage = "software", "copied the image's own {SOFTWARE_DIR}: {files} files, {megabytes} MB");
     }
     Ok(())
 }
@@ -109,14 +110,15 @@ fn entries(folder: &Path) -> Result<BTreeMap<OsString, bool>, TreeError> {
     Ok(entries)
 }
 
-fn failure(error: TreeError, own: &Path) -> Failure {
+fn failure(error: TreeError) -> Failure {
     if !error.reading {
         return error.into();
     }
     let (path, why) = (error.path.display(), plain(&error.error));
-    let cause = format!("failed to put this image's {} beside the view's: cannot read {path}: {why}", own.display());
-    let remedy = "let the container run as a user that may read it (securityContext.runAsUser), or use an image that \
-                  brings Flux itself and set flux.container.disable: true";
+    let cause = format!("failed to put the image's own {SOFTWARE_DIR} beside the view's: cannot read {path}: {why}");
+    let remedy = "let the container run as a user that may read it (securityContext.runAsUser) and set \
+                  flux.container.source: copy, or use an image that brings Flux itself and set \
+                  flux.container.disable: true";
     Failure::new(Category::ViewMissing, cause, remedy)
 }
 
@@ -188,7 +190,7 @@ mod tests {
     fn software_that_cannot_be_read_fails_with_a_remedy() {
         let own = Path::new("/opt/software");
         let error = tree::reading(&own.join("a"))(std::io::ErrorKind::PermissionDenied.into());
-        let told = failure(error, own).to_string();
+        let told = failure(error).to_string();
         assert!(told.contains("cannot read /opt/software/a: permission denied. Let the container run as"), "{told}");
     }
 }

@@ -1,10 +1,8 @@
-//! The Helm chart and the kustomize base are `flux-operator install`: made from it, and equal to it object for object.
+//! The Helm chart is the source of the installation. The plain manifest is what it renders.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 mod equal;
-mod generator;
-mod merge;
 mod pages;
 mod refused;
 mod rights;
@@ -15,13 +13,20 @@ use test_support::committed::same;
 use test_support::helm::{built, helms};
 use test_support::repository::repository;
 
+const MADE: &str = "# Made from chart/ by `make generate`: change that.\n";
+
 fn flux_operator(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_flux-operator")).args(arguments).output().unwrap()
 }
 
+/// The manifest for kustomize: the chart with its default values. The definition and the namespace have files of their own.
 #[test]
-fn the_templates_are_as_committed() {
-    same(&repository().join("chart/templates/install.yaml"), &generator::objects());
-    same(&repository().join("chart/templates/deletion.yaml"), &generator::deletion());
-    same(&repository().join("chart/templates/monitoring.yaml"), &generator::monitoring());
+fn plain_manifest_is_what_helm_renders() {
+    let helm = &helms()[0];
+    let mut command = Command::new(helm);
+    command.args(["template", "flux-framework"]).arg(repository().join("chart"));
+    let output = command.args(["--namespace", "flux-operator", "--set", "crds.enabled=false"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    same(&repository().join("operator/manifests/operator.yaml"), &format!("{MADE}{text}"));
 }

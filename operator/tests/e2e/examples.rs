@@ -434,7 +434,7 @@ fn a_view_is_mounted_and_nothing_is_copied() {
         let log = log(&fixture, &lead, None).await;
         assert!(log.contains("/mnt/flux-image/opt/views/._view/"), "{log}");
         let init = lead.spec.unwrap().init_containers.unwrap();
-        assert_eq!(init.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["flux-agent", "flux-software"]);
+        assert_eq!(init.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["flux-agent"]);
     });
 }
 

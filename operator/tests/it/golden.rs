@@ -36,16 +36,6 @@ fn the_definition_is_as_committed() {
 }
 
 #[test]
-fn the_installation_is_as_committed() {
-    let all = operator(&["install"]);
-    let definition = operator(&["crd"]);
-    let is_definition = |document: &&str| document.trim_end() == definition.trim_end();
-    let (definitions, others): (Vec<&str>, Vec<&str>) = all.split("\n---\n").partition(is_definition);
-    assert_eq!(definitions.len(), 1, "it has a file of its own");
-    same(&folder("manifests/operator.yaml"), &others.join("\n---\n"));
-}
-
-#[test]
 fn the_migration_is_as_committed() {
     same(&folder("manifests/migrate.yaml"), &operator(&["migrate", "--manifests"]));
 }

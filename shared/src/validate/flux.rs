@@ -16,10 +16,11 @@ use crate::{broker_config, command_words, flux_duration, hostlist, names};
 /// Default log level.
 pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
 /// Names of the operator's own volumes in the pod.
-pub(super) const OWN_VOLUMES: [&str; 10] = [
+pub(super) const OWN_VOLUMES: [&str; 11] = [
     "flux-agent-bin",
     "flux-agent-config",
     "flux-view-image",
+    "flux-runner-image",
     "flux-software",
     "flux-agent-spec",
     "flux-agent-curve",

@@ -55,14 +55,14 @@ fn bind(from: &Path, to: &str) -> String {
 /// The runner of a pod whose view comes by `mounted` or by a copy, and whose containers run as `uid`.
 fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
     let (view, volumes) = (view_image(), Image::empty());
-    for volume in ["/view", "/software"] {
+    for volume in ["/view", "/software", "/config"] {
         fs::create_dir(volumes.at(volume)).unwrap();
         volumes.mode(volume, 0o777);
     }
     app.certificate((uid, uid));
     let image_mount = if mounted { bind(view.top(), "/mnt/flux-image") } else { String::new() };
     let staging = bind(&volumes.at("/view"), "/mnt/flux-view") + &bind(&volumes.at("/software"), "/mnt/flux-software");
-    let started = |image: &Image, words: &[&str], mounts: String| {
+    let started = |image: &Image, uid: u32, words: &[&str], mounts: String| {
         let mut container = Container::new(image, "f05-0", &[&[AGENT], words].concat());
         container.ids = (uid, uid);
         container.before = mounts;
@@ -73,26 +73,28 @@ fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
         ended
     };
     let to = ["--to", "/mnt/flux-view/flux"];
-    let packages = if mounted {
+    if mounted {
         let agent = Image::empty();
-        let words = ["install", "--binary", "/etc/flux-agent/bin", to[0], to[1], "--link-view", "/mnt/flux-image"];
-        started(&agent, &words, format!("{staging}{image_mount}"));
-        "/mnt/flux-image/opt/software"
+        let images = ["--link-view", "/mnt/flux-image", "--runner-image", "/mnt/flux-runner-image"];
+        let words = [&["install", "--binary", "/etc/flux-agent/bin", to[0], to[1]], images.as_slice()].concat();
+        let runner_image = bind(app.top(), "/mnt/flux-runner-image");
+        // The user of the agent's image.
+        started(&agent, 65532, &words, format!("{staging}{image_mount}{runner_image}"));
     } else {
         let packages = "/mnt/flux-software/packages";
-        started(&view, &["view", to[0], to[1], "--software", packages], staging.clone());
-        packages
-    };
-    let words = ["software", "--packages", packages, "--to", "/mnt/flux-software/software"];
-    started(app, &words, format!("{staging}{image_mount}"));
+        started(&view, uid, &["view", to[0], to[1], "--software", packages], staging.clone());
+        let words = ["software", "--packages", packages, "--to", "/mnt/flux-software/software"];
+        started(app, uid, &words, staging);
+    }
     let mounts = [
         ("/view/flux", "/mnt/flux"),
+        ("/config", "/mnt/flux/config"),
         ("/software/software", "/opt/software"),
         ("/software/packages", "/mnt/flux-software/packages"),
     ];
     let mounts = mounts.iter().filter(|(from, _)| volumes.at(from).exists());
     let mounts: String = mounts.map(|(from, to)| bind(&volumes.at(from), to)).collect();
-    started(app, &["run"], format!("{mounts}{image_mount}"))
+    started(app, uid, &["run"], format!("{mounts}{image_mount}"))
 }
 
 #[test]

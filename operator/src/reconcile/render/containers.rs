@@ -4,7 +4,7 @@ use flux_shared::agent_spec::Program;
 use flux_shared::crd::v1alpha2::Resources;
 use flux_shared::names::SOFTWARE_CONTAINER;
 use flux_shared::paths::{
-    AGENT_DIR, AGENT_FILE, COPIED_PACKAGES, MOUNT_FOLDER, MOUNT_STAGING, MOUNTED_PACKAGES, SOFTWARE_FOLDER,
+    AGENT_DIR, AGENT_FILE, COPIED_PACKAGES, MOUNT_FOLDER, MOUNT_STAGING, RUNNER_IMAGE_MOUNT, SOFTWARE_FOLDER,
     SOFTWARE_STAGING, VIEW_IMAGE_MOUNT,
 };
 use flux_shared::validate::{PullPolicy, Sidecar, ValidContainer, ValidMiniCluster};
@@ -26,7 +26,7 @@ const METRICS_PORT: &str = "metrics";
 /// The agent's path in its image.
 const AGENT_IN_IMAGE: &str = "/flux-agent";
 
-/// Init containers: the agent, the view, the packages, then the sidecars. These are restartable, so that they end with the pod.
+/// Init containers: the agent, what copies the view and its packages, then the sidecars. These are restartable, so that they end with the pod.
 pub(super) fn init(
     cluster: &ValidMiniCluster,
     options: &Options,
@@ -37,7 +37,9 @@ pub(super) fn init(
     if matches!(view, ViewFrom::Copy | ViewFrom::OwnImage) {
         containers.push(bring(cluster, options, view)?);
     }
-    containers.extend(packages(view).map(|packages| software(cluster, view, packages)).transpose()?);
+    if view == ViewFrom::Copy {
+        containers.push(software(cluster)?);
+    }
     for sidecar in &cluster.sidecars {
         containers.push(sidecar_of(cluster, sidecar, view, user)?);
     }
@@ -47,28 +49,20 @@ pub(super) fn init(
 /// Names of our own init containers: the Job's failure policy reads the exit codes of these only.
 pub(super) fn own_init_names(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<String> {
     let brings = matches!(view, ViewFrom::Copy | ViewFrom::OwnImage);
-    let software = packages(view).map(|_| SOFTWARE_CONTAINER.to_owned());
+    let software = (view == ViewFrom::Copy).then(|| SOFTWARE_CONTAINER.to_owned());
     [AGENT.to_owned()].into_iter().chain(brings.then(|| cluster.view.name.clone())).chain(software).collect()
 }
 
-/// Where all containers see the packages of a view that is not their own image's.
-fn packages(view: ViewFrom) -> Option<&'static str> {
-    match view {
-        ViewFrom::Copy => Some(COPIED_PACKAGES),
-        ViewFrom::ImageVolume => Some(MOUNTED_PACKAGES),
-        ViewFrom::OwnImage | ViewFrom::Nowhere => None,
-    }
-}
-
 /// The init container that installs the agent. It also lays out what the other containers see at the mount path, unless the
-/// view's container does. It mounts the view's image if they will: if that fails, nothing has run yet.
+/// view's container does. If they mount the view's image, so does it, and the runner's beside it, whose packages it merges
+/// with the view's. If a mount fails, nothing has run yet.
 fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Container {
     let mut command = [AGENT_IN_IMAGE, "install", "--binary", AGENT_DIR].map(str::to_owned).to_vec();
     if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {
         command.extend(["--to".to_owned(), laid_out()]);
     }
     if view == ViewFrom::ImageVolume {
-        command.extend(["--link-view".to_owned(), VIEW_IMAGE_MOUNT.to_owned()]);
+        command.extend(["--link-view", VIEW_IMAGE_MOUNT, "--runner-image", RUNNER_IMAGE_MOUNT].map(str::to_owned));
     }
     command.extend(log_format(cluster));
     Container {
@@ -124,12 +118,12 @@ fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Resul
     })
 }
 
-/// The init container that makes `/opt/software` of the view's packages and of what the runner's image has there. It is that
-/// image, and the same user: only they see its files.
-fn software(cluster: &ValidMiniCluster, view: ViewFrom, packages: &str) -> Result<Container, RenderError> {
+/// The init container that makes `/opt/software` of the copied view's packages and of what the runner's image has there. It
+/// is that image, and the same user: only they see its files.
+fn software(cluster: &ValidMiniCluster) -> Result<Container, RenderError> {
     let runner = &cluster.runner.container;
     let to = format!("{SOFTWARE_STAGING}/{SOFTWARE_FOLDER}");
-    let command = [AGENT_FILE, "software", "--packages", packages, "--to", &to].map(str::to_owned);
+    let command = [AGENT_FILE, "software", "--packages", COPIED_PACKAGES, "--to", &to].map(str::to_owned);
     let field = format!("securityContext of container {}", runner.name);
     Ok(Container {
         name: SOFTWARE_CONTAINER.into(),
@@ -138,7 +132,7 @@ fn software(cluster: &ValidMiniCluster, view: ViewFrom, packages: &str) -> Resul
         command: Some(command.into_iter().chain(log_format(cluster)).collect()),
         resources: resources(&cluster.view.resources),
         security_context: typed(&field, runner.security_context.as_ref())?,
-        volume_mounts: Some(volumes::for_software(view)),
+        volume_mounts: Some(volumes::for_software()),
         termination_message_policy: Some("File".into()),
         ..Container::default()
     })

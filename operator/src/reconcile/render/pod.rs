@@ -160,8 +160,8 @@ mod tests {
             let all: Vec<_> = pod.init_containers.iter().flatten().chain(&pod.containers).collect();
             let own = match view {
                 ViewFrom::Copy => 3,
-                ViewFrom::ImageVolume | ViewFrom::OwnImage => 2,
-                ViewFrom::Nowhere => 1,
+                ViewFrom::OwnImage => 2,
+                ViewFrom::ImageVolume | ViewFrom::Nowhere => 1,
             };
             assert_eq!(all.len(), 3 + own);
             for container in all {
@@ -176,7 +176,7 @@ mod tests {
                         "flux-agent-bin" => read_only != is("flux-agent"),
                         "flux-agent-config" => !is_ours && read_only != is_runner,
                         // The pod's user is not root, and another runs Flux.
-                        // The runner's user made it, who need not be the sidecars'.
+                        // The runner's user made it of a copied view, who need not be the sidecars'.
                         "flux-software" => is_ours || (of_folder && read_only),
                         "flux-view" if user != 0 => is_ours || (of_folder && read_only),
                         "flux-view" => is_ours || of_folder,

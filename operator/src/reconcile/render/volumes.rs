@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use flux_shared::names;
 use flux_shared::paths::{self, PodPaths};
-use flux_shared::validate::{Mount, Sidecar, ValidContainer, ValidMiniCluster, VolumeSource};
+use flux_shared::validate::{Mount, PullPolicy, Sidecar, ValidContainer, ValidMiniCluster, VolumeSource};
 use k8s_openapi::api::core::v1::{
     CSIVolumeSource, ConfigMapProjection, ConfigMapVolumeSource, DownwardAPIProjection, DownwardAPIVolumeFile,
     EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, KeyToPath, ObjectFieldSelector,
@@ -24,6 +24,8 @@ const CONFIG: &str = "flux-agent-config";
 const SOFTWARE: &str = "flux-software";
 /// Volume with the view's image.
 pub const IMAGE: &str = "flux-view-image";
+/// Volume with the runner's image, for the init container that reads its packages.
+const RUNNER_IMAGE: &str = "flux-runner-image";
 const SPEC: &str = "flux-agent-spec";
 const CURVE: &str = "flux-agent-curve";
 const USERS: &str = "flux-agent-users";
@@ -164,17 +166,14 @@ pub(super) fn own(
     let mut volumes = vec![empty(AGENT), empty(&cluster.view.name), empty(CONFIG)];
     match view {
         ViewFrom::Copy => volumes.push(empty(SOFTWARE)),
-        ViewFrom::ImageVolume => volumes.extend([
-            empty(SOFTWARE),
-            Volume {
-                name: IMAGE.into(),
-                image: Some(ImageVolumeSource {
-                    reference: Some(super::view::image(cluster, options).to_owned()),
-                    pull_policy: Some(cluster.view.pull_policy.name().into()),
-                }),
-                ..Volume::default()
-            },
-        ]),
+        ViewFrom::ImageVolume => {
+            let runner = &cluster.runner.container;
+            volumes.extend([
+                empty(SOFTWARE),
+                image(IMAGE, super::view::image(cluster, options), cluster.view.pull_policy),
+                image(RUNNER_IMAGE, &runner.image, runner.pull_policy),
+            ]);
+        }
         ViewFrom::OwnImage | ViewFrom::Nowhere => {}
     }
     volumes.push(Volume { name: SPEC.into(), projected: Some(spec(cluster)), ..Volume::default() });
@@ -219,6 +218,11 @@ fn spec(cluster: &ValidMiniCluster) -> ProjectedVolumeSource {
     ProjectedVolumeSource { sources: Some(vec![spec, end]), ..ProjectedVolumeSource::default() }
 }
 
+fn image(name: &str, reference: &str, pull: PullPolicy) -> Volume {
+    let source = ImageVolumeSource { reference: Some(reference.to_owned()), pull_policy: Some(pull.name().into()) };
+    Volume { name: name.to_owned(), image: Some(source), ..Volume::default() }
+}
+
 fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     VolumeMount {
         name: name.to_owned(),
@@ -234,7 +238,13 @@ pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Vol
     if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {
         mounts.push(mount(&cluster.view.name, paths::MOUNT_STAGING, false));
     }
-    mounts.extend(image_mount(view));
+    if let Some(image) = image_mount(view) {
+        mounts.extend([
+            image,
+            mount(RUNNER_IMAGE, paths::RUNNER_IMAGE_MOUNT, true),
+            mount(SOFTWARE, paths::SOFTWARE_STAGING, false),
+        ]);
+    }
     mounts
 }
 
@@ -244,9 +254,8 @@ fn image_mount(view: ViewFrom) -> Option<VolumeMount> {
 }
 
 /// Mounts of the init container that makes `/opt/software`, which is the image's own there.
-pub(super) fn for_software(view: ViewFrom) -> Vec<VolumeMount> {
-    let own = [mount(AGENT, paths::AGENT_DIR, true), mount(SOFTWARE, paths::SOFTWARE_STAGING, false)];
-    own.into_iter().chain(image_mount(view)).collect()
+pub(super) fn for_software() -> Vec<VolumeMount> {
+    vec![mount(AGENT, paths::AGENT_DIR, true), mount(SOFTWARE, paths::SOFTWARE_STAGING, false)]
 }
 
 /// Mounts of the init container that copies or links the view; `/opt/software` is the image's own there.
@@ -281,7 +290,7 @@ fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContaine
         mounts.push(folder(paths::PACKAGES_FOLDER, mount(SOFTWARE, paths::COPIED_PACKAGES, true)));
     }
     if matches!(view, ViewFrom::Copy | ViewFrom::ImageVolume) {
-        // It belongs to the runner's user, whom the containers of others need not trust.
+        // Of a copied view it belongs to the runner's user, whom the containers of others need not trust.
         let read_only = !cluster.sidecars.is_empty();
         mounts.push(folder(paths::SOFTWARE_FOLDER, mount(SOFTWARE, paths::SOFTWARE_DIR, read_only)));
     }

@@ -179,7 +179,7 @@ fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
         return Some(queued(&format!("{queue} for {held} of {} pods", facts.wanted), inputs.warning));
     }
     let index = pod.index;
-    let whose = if is_of_the_view(inputs, trouble) { VIEW_IMAGE } else { "" };
+    let whose = whose_image(inputs, trouble);
     // Others may have the image, or reach its registry.
     let place = match &pod.node {
         Some(node) if trouble.pull.is_some() => format!(" on node {node}"),
@@ -192,12 +192,17 @@ fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
 const VIEW_IMAGE: &str = "the view's image cannot be pulled (spec.flux.container.image and imagePullSecret; without them, \
     the operator's --view-image): ";
 
-/// Whether it is the view's image that cannot be pulled, to be mounted or to be copied from.
-fn is_of_the_view(inputs: &Inputs, trouble: &Trouble) -> bool {
-    match (&trouble.pull, inputs.verdict) {
-        (Some(Pull::Mounted), _) => inputs.job.is_some_and(|job| job.mounts_view),
-        (Some(Pull::Of(name)), Verdict::Valid(cluster)) => cluster.view.enabled && *name == cluster.view.name,
-        _ => false,
+/// Whose image cannot be pulled, where the container that the kubelet names is not the one whose image it is.
+fn whose_image(inputs: &Inputs, trouble: &Trouble) -> String {
+    let Verdict::Valid(cluster) = inputs.verdict else { return String::new() };
+    let runner = &cluster.runner.container;
+    match &trouble.pull {
+        Some(Pull::Mounted) if trouble.message.contains(&format!("\"{}\"", runner.image)) => {
+            format!("the image of container {} cannot be pulled: ", runner.name)
+        }
+        Some(Pull::Mounted) if inputs.job.is_some_and(|job| job.mounts_view) => VIEW_IMAGE.to_owned(),
+        Some(Pull::Of(name)) if cluster.view.enabled && *name == cluster.view.name => VIEW_IMAGE.to_owned(),
+        _ => String::new(),
     }
 }
 

@@ -102,6 +102,9 @@ fn a_view_whose_image_cannot_be_pulled_is_told_as_such_with_its_fields() {
     // The image may be missing on one node alone.
     let message = told(PodSeen { node: Some("worker-3".into()), ..seen("app", "app:1", "app:1") }, true);
     assert!(message.starts_with("pod 0 on node worker-3: container app: "), "{message}");
+    // The agent's init container mounts the image of the container that runs Flux as well.
+    let message = told(seen("flux-agent", "agent:1", "app:1"), true);
+    assert!(message.starts_with("pod 0: the image of container mc cannot be pulled: container flux"), "{message}");
     let message = told(seen("flux-agent", "agent:1", "agent:1"), true);
     assert!(message.starts_with("pod 0: container flux-agent: "), "{message}");
 }
