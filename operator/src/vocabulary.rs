@@ -260,11 +260,7 @@ pub const REASONS: &[Reason] = &[
     ),
     reason(Of::End, "MaxFailedIndexesExceeded", "a pod has failed as often as allowed"),
     reason(Of::End, "FailedIndexes", "all pods have ended, and some have failed (set by Kubernetes)"),
-    reason(
-        Of::End,
-        "PodFailurePolicy",
-        "a pod's failure ended the Job, and no pod is left that shows why",
-    ),
+    reason(Of::End, "PodFailurePolicy", "a pod's failure ended the Job, and no pod is left that shows why"),
     reason(Of::Loss, "StartedAnew", "the event of a restart of the whole MiniCluster"),
     reason(Of::Loss, "PodLost", "a follower was lost while the job ran on it"),
     reason(Of::Loss, "Requeued", "the queue has evicted the MiniCluster, which waits there again"),
