@@ -94,7 +94,7 @@ fn yaml(object: &impl Serialize) -> Result<String, Failure> {
     let told = |error: &dyn std::error::Error| Failure::Told(format!("failed to write an object: {error}"));
     let mut value: Value = serde_json::to_value(object).map_err(|error| told(&error))?;
     redact::object(&mut value);
-    flux_operator::yaml::document(&value).map_err(|error| told(&error))
+    flux_operator_core::yaml::document(&value).map_err(|error| told(&error))
 }
 
 /// Logs of every container of the pod, and of its run before a restart. A log that cannot be read is replaced by the reason.

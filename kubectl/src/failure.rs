@@ -1,6 +1,6 @@
 //! Why a command ends with an error.
 
-use flux_operator::offline::OfflineError;
+use flux_operator_core::offline::OfflineError;
 use flux_shared::causes::causes;
 
 /// Exit code of the plugin's own failures.

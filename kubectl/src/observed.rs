@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::failure::FAILED;
-use flux_operator::labels;
+use flux_operator_core::labels;
 use flux_shared::crd::v1alpha2::{Condition, MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 use k8s_openapi::jiff::Timestamp;

@@ -33,7 +33,7 @@ impl Format {
             Format::Json => self.show(&json!({ "apiVersion": "v1", "kind": "List", "items": objects })),
             Format::Yaml => {
                 let documents: Result<Vec<String>, Failure> = objects.iter().map(|it| written(it, self)).collect();
-                screen::print(&flux_operator::yaml::stream(documents?))
+                screen::print(&flux_operator_core::yaml::stream(documents?))
             }
         }
     }
@@ -61,6 +61,6 @@ fn written(value: &impl Serialize, format: Format) -> Result<String, Failure> {
     let not_written = |error: &dyn std::error::Error| Failure::Told(format!("failed to write the output: {error}"));
     Ok(match format {
         Format::Json => serde_json::to_string_pretty(value).map_err(|error| not_written(&error))? + "\n",
-        Format::Yaml => flux_operator::yaml::document(value).map_err(|error| not_written(&error))?,
+        Format::Yaml => flux_operator_core::yaml::document(value).map_err(|error| not_written(&error))?,
     })
 }

@@ -1,7 +1,7 @@
 //! What a start waits for, in four lines: pods, view, brokers, quorum. Pure.
 
-use flux_operator::labels;
-use flux_operator::observe::workload::QUEUED;
+use flux_operator_core::labels;
+use flux_operator_core::observe::workload::QUEUED;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::observed::{self, Observed};

@@ -7,7 +7,7 @@ mod manifest;
 use std::time::Duration;
 
 use flux_operator::api::retry::until_done;
-use flux_operator::offline::OfflineError;
+use flux_operator_core::offline::OfflineError;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use kube::ResourceExt;
 use kube::api::PostParams;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flux_operator::labels;
+use flux_operator_core::labels;
 use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::StreamExt;

@@ -11,7 +11,7 @@ mod table;
 use std::pin::Pin;
 use std::time::Duration;
 
-use flux_operator::observe::workload::QUEUED;
+use flux_operator_core::observe::workload::QUEUED;
 use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::usage::Usage;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use flux_operator::reconcile::render::{Facts, Options, objects};
+use flux_operator_core::render::{Facts, Options, objects};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::curve::Certificate;
 use flux_shared::manifest;

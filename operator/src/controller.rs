@@ -16,6 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use flux_operator_core::observe::Key;
+use flux_operator_core::observe::cluster::{self, Cluster};
+use flux_operator_core::render::Options;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt, future};
 use kube::Client;
@@ -29,14 +32,11 @@ use crate::api::version;
 use crate::health::metrics::{Metrics, Outcome};
 use crate::health::panics;
 use crate::health::server;
-use crate::observe::Key;
-use crate::observe::cluster::{self, Cluster};
 use crate::observe::watch::{self, KINDS, Outlets, Wake};
 use crate::reconcile::apply::Writer;
 use crate::reconcile::context::{Context, Last};
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::lookups::warning::Reader;
-use crate::reconcile::render::Options;
 use crate::reconcile::{has_priority, reconcile, report_crowd, report_panic};
 
 mod background;

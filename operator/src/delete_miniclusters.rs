@@ -11,6 +11,8 @@ use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use flux_operator_core::labels;
+use flux_operator_core::observe::storage::Orphan;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -22,8 +24,6 @@ use serde::de::DeserializeOwned;
 use crate::api::pages::all_metadata;
 use crate::api::retry::until_done;
 use crate::health::log;
-use crate::labels;
-use crate::observe::storage::Orphan;
 use crate::reconcile::apply::{delete_params, unless_gone};
 
 /// Pause between two lists.

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use flux_operator_core::render::HeadlessName;
+use flux_operator_core::yaml::{self, YamlError};
 use flux_shared::crd::definition::{Conversion, WebhookClient};
 use flux_shared::trace::Endpoint;
 use flux_shared::validate::ViewSource;
@@ -11,9 +13,6 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
-
-use crate::reconcile::render::HeadlessName;
-use crate::yaml::{self, YamlError};
 
 mod deletion;
 mod migration;
@@ -35,7 +34,7 @@ pub use permissions::{
 pub use values::{Installation, Labelled, Pods, ServiceMonitor, ValuesError};
 
 /// The name of the operator's own objects.
-pub const NAME: &str = crate::labels::OPERATOR;
+pub const NAME: &str = flux_operator_core::labels::OPERATOR;
 /// Prefix of the names of cluster-scoped objects: FluxCD's operator is called flux-operator, too.
 const PREFIX: &str = "flux-framework-";
 /// The name of the policy on `spec.volumes`.

@@ -8,6 +8,12 @@
 //! ```
 #![expect(clippy::disallowed_types, reason = "asks the API server")]
 
+use std::path::PathBuf;
+
+use clap::Args;
+use flux_operator_core::offline::{self, Judged, Judgement};
+use flux_operator_core::render::overlaid::Overlaid;
+use flux_operator_core::render::{self, Facts, Options, refusal};
 use flux_shared::crd::v1alpha2::KIND;
 use flux_shared::manifest::Manifest;
 use flux_shared::validate::{Problem, ValidMiniCluster};
@@ -20,9 +26,17 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::dry_run::{self, Verdict};
-use crate::offline::{self, Judged, Judgement};
-use crate::reconcile::render::overlaid::Overlaid;
-use crate::reconcile::render::{self, Facts, Options, refusal};
+
+/// The command line of `validate`.
+#[derive(Debug, Args)]
+pub struct ValidateArgs {
+    /// Files with MiniClusters, or - for standard input
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Also ask the API server, by a dry run of the MiniCluster and its Job; nothing is created
+    #[arg(long)]
+    pub server: bool,
+}
 
 /// Plural of the resource.
 const PLURAL: &str = "miniclusters";

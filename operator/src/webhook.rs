@@ -24,13 +24,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
+use flux_operator_core::labels;
 use futures::{FutureExt, future};
 use kube::Client;
 use tokio::sync::watch;
 
 use crate::health::server as server_of_health;
 use crate::health::webhook_metrics::WebhookMetrics;
-use crate::labels;
 
 mod certificate;
 mod certificate_renewal;

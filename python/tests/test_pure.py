@@ -147,7 +147,7 @@ def test_start_that_does_not_go_on_says_why() -> None:
 
 
 def test_every_reason_of_the_operator_has_a_remedy() -> None:
-    vocabulary = (REPOSITORY / "operator/src/vocabulary.rs").read_text()
+    vocabulary = (REPOSITORY / "operator/core/src/vocabulary.rs").read_text()
     reasons = re.findall(r'\breason\(\s*Of::\w+,\s*"(\w+)"', vocabulary)
     assert len(reasons) > 80
     for reason in reasons:

@@ -189,10 +189,17 @@ fn walk() -> Vec<[String; 4]> {
 /// Names of all functions of the workspace's sources.
 fn functions() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut folders: Vec<PathBuf> =
-        ["shared/src", "shared/tests", "agent/src", "agent/tests", "operator/src", "operator/tests"]
-            .map(|folder| root.join(folder))
-            .into();
+    let mut folders: Vec<PathBuf> = [
+        "shared/src",
+        "shared/tests",
+        "agent/src",
+        "agent/tests",
+        "operator/core/src",
+        "operator/src",
+        "operator/tests",
+    ]
+    .map(|folder| root.join(folder))
+    .into();
     let mut found = BTreeSet::new();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {

@@ -62,7 +62,7 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     let document = match file {
         Some(text) => manifest::documents(text)?.swap_remove(0),
         None => json!({
-            "apiVersion": flux_operator::labels::API_VERSION, "kind": "MiniCluster", "metadata": {},
+            "apiVersion": flux_operator_core::labels::API_VERSION, "kind": "MiniCluster", "metadata": {},
             "spec": { "tasks": 0, "containers": [{}] },
         }),
     };

@@ -37,7 +37,7 @@ fn plain(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use flux_operator::vocabulary::REASONS;
+    use flux_operator_core::vocabulary::REASONS;
 
     use super::*;
 

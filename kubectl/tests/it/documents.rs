@@ -24,9 +24,9 @@ fn the_reference_has_the_program_s_own_help() {
 #[test]
 fn what_is_said_of_a_file_is_what_the_other_programs_say() {
     let text = std::fs::read_to_string(EXAMPLE).unwrap();
-    let options = flux_operator::reconcile::render::Options::default();
-    assert_eq!(printed(&["render", EXAMPLE]), flux_operator::offline::render(&text, &options).unwrap());
-    assert_eq!(printed(&["validate", EXAMPLE]), flux_operator::offline::judge(&text).text().unwrap());
+    let options = flux_operator_core::render::Options::default();
+    assert_eq!(printed(&["render", EXAMPLE]), flux_operator_core::offline::render(&text, &options).unwrap());
+    assert_eq!(printed(&["validate", EXAMPLE]), flux_operator_core::offline::judge(&text).text().unwrap());
     assert!(printed(&["dry-run", EXAMPLE]).contains("flux submit -N 4 -n 4 --quiet --watch echo hello world"));
 }
 

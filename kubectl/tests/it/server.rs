@@ -72,7 +72,7 @@ fn a_wrong_field_of_an_overlay_is_told_in_the_api_server_s_words_at_its_place() 
         }
         // Without the API server nobody knows.
         let text = document(json!({ "podTemplate": { "spec": { "hostNetwrok": true } } }));
-        assert!(flux_operator::offline::judge(&text).text().is_ok());
+        assert!(flux_operator_core::offline::judge(&text).text().is_ok());
     });
 }
 

@@ -2,13 +2,12 @@
 //! fields. Nothing is created.
 #![expect(clippy::disallowed_types, reason = "asks the API server")]
 
+use flux_operator_core::labels;
 use kube::Client;
 use kube::api::PostParams;
 use kube::core::{Request, Status};
 use serde::Serialize;
 use serde_json::Value;
-
-use crate::labels;
 
 /// The API server's answer.
 #[derive(Debug)]

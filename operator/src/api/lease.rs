@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+use flux_operator_core::labels::{self, MANAGER};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
@@ -21,7 +22,6 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::installed;
-use crate::labels::{self, MANAGER};
 
 /// Name of the Lease.
 const NAME: &str = labels::OPERATOR;

@@ -1,14 +1,14 @@
 //! Writes beside the reconciles: what the watches have seen and nobody waits for, and the end of deleted MiniClusters.
 
+use flux_operator_core::observe::Unlabelled;
+use flux_operator_core::observe::cluster::Cluster;
+use flux_operator_core::observe::deleted::Deleted;
+use flux_operator_core::observe::storage::Orphan;
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::sync::mpsc;
 
 use crate::api::retry;
-use crate::observe::Unlabelled;
-use crate::observe::cluster::Cluster;
-use crate::observe::deleted::Deleted;
-use crate::observe::storage::Orphan;
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 

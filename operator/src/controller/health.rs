@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use flux_operator_core::observe::Key;
+use flux_operator_core::observe::cluster::Cluster;
 use kube::runtime::reflector::Store;
 use tokio::sync::watch as signal;
 
 use crate::health::metrics::{LiveState, Metrics};
 use crate::health::queue::Queue;
 use crate::health::server;
-use crate::observe::Key;
-use crate::observe::cluster::Cluster;
 use crate::observe::watch::KINDS;
 
 /// What the health server reads once this process leads.

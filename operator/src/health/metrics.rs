@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use flux_operator_core::labels;
 use prometheus::Result;
 
 use super::families;
 use super::process::Process;
 use super::queue::QueueSnapshot;
 use super::registry::{Counter, Figures, Gauge, Histogram};
-use crate::labels;
 
 /// Resources that have a label value of their own among API calls: all that the operator may ask for, of whichever
 /// group, and the lists of APIs.

@@ -6,16 +6,12 @@
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
 
+use flux_operator_core::obstacle::Panicked;
 use futures::FutureExt;
 
 thread_local! {
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
-
-/// A panic, by its file and line in our source.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the operator panicked at {0}")]
-pub struct Panicked(pub String);
 
 /// Installs a panic hook that logs where the panic was.
 pub fn install_hook() {

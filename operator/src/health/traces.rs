@@ -5,7 +5,8 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use flux_shared::trace::{Endpoint, Span, request};
+use flux_operator_core::spans::Traced;
+use flux_shared::trace::{Endpoint, request};
 use http::{Request, header};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -19,13 +20,6 @@ const WAITING: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Shortest time between two log lines about spans that could not be sent.
 const TELL_EVERY: Duration = Duration::from_secs(60);
-
-/// The spans of one MiniCluster.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Traced {
-    pub trace: u128,
-    pub spans: Vec<Span>,
-}
 
 /// Sends spans in the background.
 #[derive(Debug, Default)]

@@ -1,13 +1,13 @@
 //! The Job that migrates in the cluster, with an account of its own: the operator itself may not write MiniClusters.
 
 use clap::Args;
+use flux_operator_core::yaml;
 use serde_json::json;
 
 use super::permissions::{Permission, allow};
 use super::task::Task;
 use super::{DEFAULT_IMAGE, InstallError, NAME, Pods};
 use crate::webhook::migrate;
-use crate::yaml;
 
 /// Name of the Job and of the objects that belong to it.
 pub const MIGRATION: &str = "flux-operator-migrate";

@@ -1,10 +1,10 @@
 //! Monitoring of the operator: scraping and alerts for the Prometheus operator, and a dashboard for Grafana.
 
+use flux_operator_core::yaml;
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use serde_json::{Value, json};
 
 use super::{HEALTH_PORT, InstallError, Installation, NAME, operator_labels, webhook};
-use crate::yaml;
 
 pub mod alerts;
 pub mod dashboard;

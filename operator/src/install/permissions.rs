@@ -1,6 +1,7 @@
 //! Every permission, with its reason.
 
-use crate::labels;
+use flux_operator_core::labels;
+
 use crate::webhook;
 use crate::webhook::migrate;
 

@@ -1,5 +1,6 @@
 //! A Job that runs one command of the operator in the cluster, with an account and permissions of its own.
 
+use flux_operator_core::yaml;
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
@@ -7,7 +8,6 @@ use super::{
     InstallError, Permission, Pods, Subject, account, binding, container_security_context, pod_security_context, role,
     set_placement,
 };
-use crate::yaml;
 
 /// A Job that runs one command of the operator's image.
 #[derive(Debug)]

@@ -1,13 +1,13 @@
 //! The settings of an installation: the Helm chart's values from a file, the chart's defaults for missing ones, and options
 //! that override both.
 
+use flux_operator_core::render::HeadlessName;
 use k8s_openapi::api::core::v1::{Affinity, LocalObjectReference, ResourceRequirements, Toleration};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::Settings;
-use crate::reconcile::render::HeadlessName;
 use flux_shared::trace::Endpoint;
 use flux_shared::validate::ViewSource;
 use image::Image;

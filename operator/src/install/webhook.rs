@@ -1,6 +1,7 @@
 //! The conversion webhook's part of an installation: its own pods, account, memory limit and permissions, so that its
 //! callers cannot affect the operator.
 
+use flux_operator_core::yaml;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
@@ -12,7 +13,6 @@ use super::{
     disruption_budget, pod_security_context, role, spread,
 };
 use crate::webhook::{NAME, PORT};
-use crate::yaml;
 
 /// The name of the policy on the webhook's own writes.
 const POLICY: &str = "flux-framework-flux-operator-webhook";

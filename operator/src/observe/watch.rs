@@ -6,6 +6,18 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use flux_operator_core::labels;
+use flux_operator_core::observe::cluster::{self, Cluster};
+use flux_operator_core::observe::deleted::{Deleted, Deletions, Propagation};
+use flux_operator_core::observe::job::{JobObject, JobSeen};
+use flux_operator_core::observe::known_clusters::KnownClusters;
+use flux_operator_core::observe::node::{NodeObject, NodeSeen, NodeState};
+use flux_operator_core::observe::partial::Partial;
+use flux_operator_core::observe::pod::{PodSeen, PodStatusObject};
+use flux_operator_core::observe::service::{ServiceObject, ServiceSeen};
+use flux_operator_core::observe::storage::Disk;
+use flux_operator_core::observe::storage::Orphan;
+use flux_operator_core::observe::{Index, Key, Kind, Unlabelled};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -17,19 +29,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::health::log;
 use crate::health::panics;
-use crate::labels;
-use crate::observe::cluster::{self, Cluster};
-use crate::observe::deleted::{Deleted, Deletions, Propagation};
-use crate::observe::job::{JobObject, JobSeen};
-use crate::observe::known_clusters::KnownClusters;
 use crate::observe::list_watch::{Selection, list_watch};
-use crate::observe::node::{NodeObject, NodeSeen, NodeState};
-use crate::observe::partial::Partial;
-use crate::observe::pod::{PodSeen, PodStatusObject};
-use crate::observe::service::{ServiceObject, ServiceSeen};
-use crate::observe::storage::Disk;
-use crate::observe::storage::Orphan;
-use crate::observe::{Index, Key, Kind, Unlabelled};
 
 /// A MiniCluster to reconcile. `at_once` is false for news of a Job's pods, which come in bursts and are taken together.
 #[derive(Debug)]

@@ -5,6 +5,19 @@
 //! server-side apply with the uid of the object that was seen. One field manager for all.
 #![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
 
+use flux_operator_core::labels;
+use flux_operator_core::observe::cluster::version;
+use flux_operator_core::observe::job::{JobObject, JobSeen, JobSize};
+use flux_operator_core::observe::partial::Partial;
+use flux_operator_core::observe::pod::PodSeen;
+use flux_operator_core::observe::service::{Selected, ServiceObject, ServiceSeen};
+use flux_operator_core::observe::{Index, Key, controller_uid, is_minicluster};
+use flux_operator_core::obstacle::{JOB_UNLABELLED, Obstacle};
+use flux_operator_core::render::Objects;
+use flux_operator_core::render::gang::GangOf;
+use flux_operator_core::render::hidden_secret::HiddenSecret;
+use flux_operator_core::render::overlaid::{Cover, Overlaid};
+use flux_operator_core::render::services::Member;
 use flux_shared::crd::v1alpha2::{KIND, MiniCluster};
 use flux_shared::names;
 use k8s_openapi::api::batch::v1::Job;
@@ -18,19 +31,6 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::api::dry_run::{self, Verdict};
-use crate::labels;
-use crate::observe::cluster::version;
-use crate::observe::job::{JobObject, JobSeen, JobSize};
-use crate::observe::partial::Partial;
-use crate::observe::pod::PodSeen;
-use crate::observe::service::{Selected, ServiceObject, ServiceSeen};
-use crate::observe::{Index, Key, controller_uid, is_minicluster};
-use crate::reconcile::obstacle::{JOB_UNLABELLED, Obstacle};
-use crate::reconcile::render::Objects;
-use crate::reconcile::render::gang::GangOf;
-use crate::reconcile::render::hidden_secret::HiddenSecret;
-use crate::reconcile::render::overlaid::{Cover, Overlaid};
-use crate::reconcile::render::services::Member;
 
 mod deletion;
 mod events;

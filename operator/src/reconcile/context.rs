@@ -5,6 +5,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use flux_operator_core::decide::gang_turn::Waiting;
+use flux_operator_core::decide::silent_wait::{EventCheck, Turns};
+use flux_operator_core::observe::pod::Trouble;
+use flux_operator_core::observe::{Index, Key};
+use flux_operator_core::render::Options;
+use flux_operator_core::target::Target;
 use flux_shared::backoff;
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use k8s_openapi::jiff::{Timestamp, ToSpan};
@@ -12,16 +18,10 @@ use k8s_openapi::jiff::{Timestamp, ToSpan};
 use crate::health::metrics::Metrics;
 use crate::health::queue::Queue;
 use crate::health::traces::Traces;
-use crate::observe::pod::Trouble;
-use crate::observe::{Index, Key};
 use crate::reconcile::apply::Writer;
-use crate::reconcile::decide::gang_turn::Waiting;
-use crate::reconcile::decide::silent_wait::{EventCheck, Turns};
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::job_first::JobFirst;
 use crate::reconcile::lookups::warning::Reader;
-use crate::reconcile::render::Options;
-use crate::reconcile::target::Target;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The first pause after a failure; it doubles with each one.
@@ -383,7 +383,7 @@ impl Context {
 mod tests {
     use super::*;
     use crate::reconcile::apply::ApplyError;
-    use crate::reconcile::obstacle::{Obstacle, WAITING_FOR_GANG};
+    use flux_operator_core::obstacle::{Obstacle, WAITING_FOR_GANG};
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "some point in time")]

@@ -2,6 +2,14 @@
 
 use std::time::Instant;
 
+use flux_operator_core::decide::next_action::{self, Differences, NextAction, ServicesPod};
+use flux_operator_core::observe::node::ViewNodes;
+use flux_operator_core::observe::{Key, Observed};
+use flux_operator_core::obstacle::{Obstacle, POD_TEMPLATE_REFUSED, WAITING_FOR_PODS};
+use flux_operator_core::render::overlaid::Cover;
+use flux_operator_core::render::services::Member;
+use flux_operator_core::render::{self, Facts, refusal};
+use flux_operator_core::target::Target;
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -9,17 +17,9 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::error::ReconcileError;
-use crate::observe::node::ViewNodes;
-use crate::observe::{Key, Observed};
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
-use crate::reconcile::decide::next_action::{self, Differences, NextAction, ServicesPod};
-use crate::reconcile::obstacle::{Obstacle, POD_TEMPLATE_REFUSED, WAITING_FOR_PODS};
 use crate::reconcile::random;
-use crate::reconcile::render::overlaid::Cover;
-use crate::reconcile::render::services::Member;
-use crate::reconcile::render::{self, Facts, refusal};
-use crate::reconcile::target::Target;
 
 mod gang;
 

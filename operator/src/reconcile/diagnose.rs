@@ -3,17 +3,17 @@
 
 use std::time::{Duration, Instant};
 
+use flux_operator_core::decide::next_action;
+use flux_operator_core::decide::silent_wait::{self, Missing, SilentWait};
+use flux_operator_core::observe::job::JobSeen;
+use flux_operator_core::observe::pod::Trouble;
+use flux_operator_core::target::Target;
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::jiff::Timestamp;
 
 use super::create::objects;
 use super::error::ReconcileError;
-use crate::observe::job::JobSeen;
-use crate::observe::pod::Trouble;
 use crate::reconcile::context::Context;
-use crate::reconcile::decide::next_action;
-use crate::reconcile::decide::silent_wait::{self, Missing, SilentWait};
-use crate::reconcile::target::Target;
 
 /// The last warning about an object that waits although no status says why, and the time until the next check; None if
 /// nothing waits so. A ConfigMap that was deleted meanwhile is created again.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use flux_operator_core::obstacle::{API_ERROR, NAMESPACE_TERMINATING, Obstacle, Panicked, WAITING_FOR_GANG};
+use flux_operator_core::render::RenderError;
+
 use crate::api::retry::retry_after;
-use crate::health::panics::Panicked;
 use crate::reconcile::apply::ApplyError;
-use crate::reconcile::obstacle::{API_ERROR, NAMESPACE_TERMINATING, Obstacle, WAITING_FOR_GANG};
 use crate::reconcile::random;
-use crate::reconcile::render::RenderError;
 
 /// Why a reconcile has to be repeated.
 #[derive(Debug, thiserror::Error)]

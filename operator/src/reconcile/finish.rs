@@ -4,6 +4,10 @@
 
 use std::time::{Duration, Instant};
 
+use flux_operator_core::decide::next_action;
+use flux_operator_core::render::{self, Facts};
+use flux_operator_core::status::{self, patch};
+use flux_operator_core::target::Target;
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::jiff::Timestamp;
@@ -11,10 +15,6 @@ use kube::runtime::controller::Action;
 
 use super::error::ReconcileError;
 use crate::reconcile::context::Context;
-use crate::reconcile::decide::next_action;
-use crate::reconcile::render::{self, Facts};
-use crate::reconcile::status::{self, patch};
-use crate::reconcile::target::Target;
 
 /// Deletes pods and volumes of a completed job, then sets the status: an operator that is killed in between repeats it.
 pub(super) async fn clean_up(

@@ -1,12 +1,11 @@
 //! A random curve certificate, passwords and keys. The only place with a random source.
 #![expect(clippy::disallowed_methods, reason = "the operating system's random source")]
 
+use flux_operator_core::render::Generated;
 use flux_shared::curve::Certificate;
 use flux_shared::names;
 use flux_shared::validate::ValidMiniCluster;
 use x25519_dalek::{PublicKey, StaticSecret};
-
-use crate::reconcile::render::Generated;
 
 /// The operating system gave no random bytes.
 #[derive(Debug, thiserror::Error)]

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flux_operator_core::labels;
 use flux_shared::backoff;
 use futures::StreamExt;
 use k8s_openapi::ByteString;
@@ -31,7 +32,6 @@ use super::{NAME, Settings};
 use crate::api::installed;
 use crate::health::log;
 use crate::health::webhook_metrics::WebhookMetrics;
-use crate::labels;
 use crate::webhook::migrate::CRD;
 
 /// Longest time between two checks if nothing changes.

@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use flux_operator_core::labels;
 use flux_shared::crd::v1alpha2::{MiniCluster, VERSION};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
@@ -20,7 +21,6 @@ use tokio::time::Instant;
 
 use crate::api::pages::all_metadata;
 use crate::api::retry::retry_after;
-use crate::labels;
 
 /// Name of the CustomResourceDefinition whose objects are migrated.
 pub const CRD: &str = "miniclusters.flux-framework.org";

@@ -109,7 +109,7 @@ fn deletion(namespace: &str, values: &Path) -> Objects {
     }
     let settings = Settings { namespace: namespace.to_owned(), ..Settings::default() };
     let installation = settings.installation(Some(&text)).unwrap();
-    objects(flux_operator::yaml::stream(install::deletion(&installation).unwrap()).as_bytes())
+    objects(flux_operator_core::yaml::stream(install::deletion(&installation).unwrap()).as_bytes())
 }
 
 fn assert_same(what: &str, one: &Objects, other: &Objects) {

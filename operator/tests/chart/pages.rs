@@ -74,8 +74,8 @@ fn chart_and_program_have_one_version_and_name_the_same_images() {
     assert_eq!((&chart["version"], &chart["appVersion"]), (&version.into(), &version.into()));
     let installation = flux_operator::install::Installation::usual("flux-operator").unwrap();
     assert_eq!(installation.image, flux_operator::install::DEFAULT_IMAGE);
-    assert_eq!(installation.agent_image, flux_operator::reconcile::render::DEFAULT_AGENT_IMAGE);
-    assert_eq!(installation.view_image, flux_operator::reconcile::render::DEFAULT_VIEW_IMAGE);
+    assert_eq!(installation.agent_image, flux_operator_core::render::DEFAULT_AGENT_IMAGE);
+    assert_eq!(installation.view_image, flux_operator_core::render::DEFAULT_VIEW_IMAGE);
     assert_eq!(installation.restful_repository, flux_shared::agent_spec::RESTFUL_REPOSITORY);
     let images: Value =
         serde_saphyr::from_str(chart["annotations"]["artifacthub.io/images"].as_str().unwrap()).unwrap();

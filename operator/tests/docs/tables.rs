@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use flux_operator::health::families::{self, Family, Of};
 use flux_operator::install::monitoring::alerts::ALERTS;
-use flux_operator::reconcile::render::gang::{GangApi, Served};
-use flux_operator::reconcile::render::{self, Facts, Options};
-use flux_operator::vocabulary::{self, CONDITIONS, REASONS};
+use flux_operator_core::render::gang::{GangApi, Served};
+use flux_operator_core::render::{self, Facts, Options};
+use flux_operator_core::vocabulary::{self, CONDITIONS, REASONS};
 use flux_shared::curve::Certificate;
 use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND, REPLACE};
 use flux_shared::{manifest, validate};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use flux_operator::vocabulary::{CONDITIONS, REASONS};
+use flux_operator_core::vocabulary::{CONDITIONS, REASONS};
 use flux_shared::exit::{Category, REPLACE};
 
 use test_support::pages::repository;
@@ -114,7 +114,9 @@ const OTHERS: &[&str] = &[
 /// Every literal of one word in capitals in the source, without the tests.
 fn literals() -> BTreeSet<String> {
     let mut files = Vec::new();
-    collect(&repository().join("operator/src"), &mut files);
+    for folder in ["operator/src", "operator/core/src"] {
+        collect(&repository().join(folder), &mut files);
+    }
     let mut words = BTreeSet::new();
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use flux_operator::observe::Key;
-use flux_operator::reconcile::status::patch;
-use flux_operator::reconcile::target::Target;
+use flux_operator_core::observe::Key;
+use flux_operator_core::status::patch;
+use flux_operator_core::target::Target;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -105,7 +105,7 @@ fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
         let second = fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         let (writer, key) = (fixture.writer().await, Key::new(&fixture.namespace, "mc"));
         let write = async |of: &MiniCluster, generation: i64| {
-            let mut target = Target::of(&flux_operator::observe::cluster::Cluster(Ok(of.clone())));
+            let mut target = Target::of(&flux_operator_core::observe::cluster::Cluster(Ok(of.clone())));
             target.generation = Some(generation);
             let after = MiniClusterStatus { maximum_size: Some(1), ..MiniClusterStatus::default() };
             writer.patch_status(&key, &patch::patch(&target, &target.status, &after).unwrap()).await

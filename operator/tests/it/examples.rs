@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use flux_operator::reconcile::render::{self, Facts, Options};
+use flux_operator_core::render::{self, Facts, Options};
 use flux_shared::curve::Certificate;
 use flux_shared::{crd, manifest, validate};
 use serde_json::Value;

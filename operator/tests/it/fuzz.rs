@@ -1,7 +1,7 @@
 //! What validation accepts can be rendered, whatever the user wrote: no panic, no error, no endless time.
 
-use flux_operator::reconcile::render::{self, Facts, Options};
 use flux_operator::webhook::review;
+use flux_operator_core::render::{self, Facts, Options};
 use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};
 use test_support::mutate;

@@ -1,10 +1,10 @@
 //! What stands in files is put before the real API server, as a strict client would: examples and what they are rendered
 //! to, users' manifests, and the folder of bad inputs. Nothing is kept (dry run).
 
+use flux_operator_core::render::{Facts, Options, objects, requirements};
 use std::path::{Path, PathBuf};
 use test_support::upstream_manifests;
 
-use flux_operator::reconcile::render::{Facts, Options, objects, requirements};
 use flux_shared::crd::convert::{Version, convert};
 use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Parser;
 use flux_operator::api::lease::Candidate;
 use flux_operator::install;
-use flux_operator::reconcile::render::HeadlessName;
+use flux_operator_core::render::HeadlessName;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use flux_operator::reconcile::render::{self, Facts, Options};
+use flux_operator_core::render::{self, Facts, Options};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::curve::Certificate;
 use flux_shared::overlay::MERGED_LISTS;

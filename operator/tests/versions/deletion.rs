@@ -4,7 +4,7 @@ use super::*;
 
 use flux_operator::delete_miniclusters::{DeletionError, delete_all};
 use flux_operator::install::Installation;
-use flux_operator::labels;
+use flux_operator_core::labels;
 
 const NONE: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: nothing}\n";
 

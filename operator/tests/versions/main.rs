@@ -10,12 +10,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use flux_operator_core::yaml;
 use futures::StreamExt;
 
 use flux_operator::install;
 use flux_operator::webhook;
 use flux_operator::webhook::migrate;
-use flux_operator::yaml;
 use flux_shared::crd::convert::{Version, convert_spec};
 use flux_shared::crd::definition::{Conversion, WebhookClient, definition};
 use kube::api::{Patch, PatchParams};

@@ -11,10 +11,11 @@ use flux_operator::api::client;
 use flux_operator::controller;
 use flux_operator::health::metrics::Metrics;
 use flux_operator::install;
-use flux_operator::observe::Index;
 use flux_operator::reconcile::apply::Writer;
-use flux_operator::reconcile::render::services::Member;
-use flux_operator::reconcile::render::{Facts, Options, objects};
+use flux_operator_core::observe::Index;
+use flux_operator_core::render::services::Member;
+use flux_operator_core::render::{Facts, Options, objects};
+use flux_operator_core::status::events::{Event, EventType};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::curve::Certificate;
 use flux_shared::manifest::Manifest;
@@ -23,7 +24,6 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::runtime::events::{Event, EventType};
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -262,14 +262,9 @@ impl Fixture {
             writer.create_all(&Index::default(), &objects, &member).await.unwrap();
         }
         for _ in 0..2 {
-            let event = Event {
-                type_: EventType::Normal,
-                reason: "Twice".into(),
-                note: None,
-                action: "Test".into(),
-                secondary: None,
-            };
-            let cluster: flux_operator::observe::cluster::Cluster = self.api().get("exists").await.unwrap();
+            let event =
+                Event { type_: EventType::Normal, reason: "Twice".into(), note: "Twice".into(), action: "Test".into() };
+            let cluster: flux_operator_core::observe::cluster::Cluster = self.api().get("exists").await.unwrap();
             writer.write_events(&cluster, &[event]).await;
         }
         calls.all()

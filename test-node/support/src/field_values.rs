@@ -1,12 +1,12 @@
 //! Every leaf of the CRD's schema with values for it, a spec in which it has an effect, and what becomes of that.
 
-use flux_operator::observe::Observed;
-use flux_operator::observe::job::JobSeen;
-use flux_operator::observe::pod::{Exit, PodSeen};
-use flux_operator::reconcile::decide::next_action::{is_to_be_cleaned_up, seconds_to_live};
-use flux_operator::reconcile::decide::restart::{Decision, Observation, decide};
-use flux_operator::reconcile::render::gang::{GangApi, GangOf, Served};
-use flux_operator::reconcile::render::{self, Facts, Options};
+use flux_operator_core::decide::next_action::{is_to_be_cleaned_up, seconds_to_live};
+use flux_operator_core::decide::restart::{Decision, Observation, decide};
+use flux_operator_core::observe::Observed;
+use flux_operator_core::observe::job::JobSeen;
+use flux_operator_core::observe::pod::{Exit, PodSeen};
+use flux_operator_core::render::gang::{GangApi, GangOf, Served};
+use flux_operator_core::render::{self, Facts, Options};
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
 use flux_shared::curve::Certificate;
 use flux_shared::termination::{Ender, Termination};

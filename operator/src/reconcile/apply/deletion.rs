@@ -3,6 +3,9 @@
 //! The garbage collector would delete about 20 objects a second, in no order, so the brokers of a large MiniCluster would
 //! stop one after the other while its job still runs.
 
+use flux_operator_core::labels;
+use flux_operator_core::observe::Key;
+use flux_operator_core::observe::deleted::{Deleted, Propagation};
 use http::HeaderValue;
 use http::header::ACCEPT;
 use k8s_openapi::api::batch::v1::Job;
@@ -13,9 +16,6 @@ use kube::core::Request;
 use serde::de::IgnoredAny;
 
 use super::{ApplyError, Writer, api_error, delete_params, unless_gone};
-use crate::labels;
-use crate::observe::Key;
-use crate::observe::deleted::{Deleted, Propagation};
 
 impl Writer {
     /// Deletes the Job of a deleted MiniCluster, so that no pod is replaced, and then its pods.

@@ -1,10 +1,11 @@
 //! Events, by which people are told.
 
+use flux_operator_core::observe::cluster::Cluster;
+use flux_operator_core::status::events::{Event, EventType};
 use kube::Resource;
-use kube::runtime::events::Event;
+use kube::runtime::events;
 
 use super::{Writer, is_of_terminating_namespace};
-use crate::observe::cluster::Cluster;
 
 impl Writer {
     /// Writes events. Best effort: a failure is only logged.
@@ -13,7 +14,7 @@ impl Writer {
             return;
         }
         for event in events {
-            if let Err(error) = self.recorder.publish(event, &object.object_ref(&())).await
+            if let Err(error) = self.recorder.publish(&published(event), &object.object_ref(&())).await
                 // Nobody would read it in a namespace that is being deleted.
                 && !matches!(&error, kube::Error::Api(status) if is_of_terminating_namespace(status))
             {
@@ -21,4 +22,13 @@ impl Writer {
             }
         }
     }
+}
+
+fn published(event: &Event) -> events::Event {
+    let Event { type_, reason, note, action } = event.clone();
+    let type_ = match type_ {
+        EventType::Normal => events::EventType::Normal,
+        EventType::Warning => events::EventType::Warning,
+    };
+    events::Event { type_, reason, note: Some(note), action, secondary: None }
 }

@@ -1,6 +1,9 @@
 //! The object that schedules a Job's pods as a gang. It is JSON, since there are no Rust types for its APIs.
 #![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
 
+use flux_operator_core::labels;
+use flux_operator_core::observe::{Key, controller_uid};
+use flux_operator_core::render::gang::{GangApi, GangObject, GangRef, Resize};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
@@ -8,9 +11,6 @@ use serde_json::json;
 
 use super::{ApplyError, Writer, api_error_of, check_owner_of, delete_params, post_params, unless_gone};
 use crate::api::pages::all_metadata;
-use crate::labels;
-use crate::observe::{Key, controller_uid};
-use crate::reconcile::render::gang::{GangApi, GangObject, GangRef, Resize};
 
 impl Writer {
     fn gangs(&self, namespace: &str, api: GangApi) -> Api<DynamicObject> {

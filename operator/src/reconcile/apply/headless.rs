@@ -6,6 +6,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use flux_operator_core::labels;
+use flux_operator_core::observe::service::{OWNERS_MAX, ServiceObject, ServiceSeen, is_headless};
+use flux_operator_core::observe::{Index, Key};
+use flux_operator_core::obstacle::Obstacle;
+use flux_operator_core::render::services::{self, Member};
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -13,11 +18,6 @@ use serde_json::json;
 
 use super::requests::{application, creation};
 use super::{ApplyError, Writer, api_error, name_taken, post_params};
-use crate::labels;
-use crate::observe::service::{OWNERS_MAX, ServiceObject, ServiceSeen, is_headless};
-use crate::observe::{Index, Key};
-use crate::reconcile::obstacle::Obstacle;
-use crate::reconcile::render::services::{self, Member};
 
 /// Members that are to be written, by Service.
 #[derive(Debug, Default)]

@@ -1,6 +1,8 @@
 //! The lead's pod gets a label and a condition once it is there: the Job controller writes neither. A pod may get an
 //! annotation that tells it to end.
 
+use flux_operator_core::labels;
+use flux_operator_core::observe::Unlabelled;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Resource;
 use kube::api::{Patch, PatchParams};
@@ -8,8 +10,6 @@ use kube::core::Request;
 use serde_json::{Value, json};
 
 use super::{ApplyError, Writer, api_error};
-use crate::labels;
-use crate::observe::Unlabelled;
 
 impl Writer {
     /// Sets the documented label on the lead's pod, and the condition by which the Job's failure policy knows it. One call

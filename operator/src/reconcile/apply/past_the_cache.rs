@@ -1,6 +1,10 @@
 //! Reads past the cache, before something is done for good: what the watches lack may be there.
 #![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
 
+use flux_operator_core::labels;
+use flux_operator_core::observe::job::{JobObject, JobSeen};
+use flux_operator_core::observe::pod::{PodSeen, PodStatusObject};
+use flux_operator_core::observe::{Index, Key, controller_uid};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::jiff::Timestamp;
@@ -9,10 +13,6 @@ use kube::{Api, ResourceExt};
 
 use super::{ApplyError, Writer, api_error, check_label, creation, post_params};
 use crate::api::pages;
-use crate::labels;
-use crate::observe::job::{JobObject, JobSeen};
-use crate::observe::pod::{PodSeen, PodStatusObject};
-use crate::observe::{Index, Key, controller_uid};
 
 /// The name of an object that is never created.
 const CLOCK: &str = "flux-operator-clock";

@@ -1,5 +1,7 @@
 //! Requests of the writer, and how their answers are read.
 
+use flux_operator_core::labels;
+use flux_operator_core::observe::partial;
 use http::HeaderValue;
 use http::header::ACCEPT;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -9,8 +11,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{Metadata, Writer};
-use crate::labels;
-use crate::observe::partial;
 
 impl Writer {
     pub(super) async fn send<A: DeserializeOwned>(

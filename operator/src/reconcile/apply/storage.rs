@@ -9,6 +9,11 @@
 
 use std::time::Duration;
 
+use flux_operator_core::labels;
+use flux_operator_core::observe::storage::{Orphan, annotation, place};
+use flux_operator_core::observe::{Key, controller_uid};
+use flux_operator_core::obstacle::Obstacle;
+use flux_operator_core::render::storage::MadeVolume;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Patch, PatchParams};
@@ -21,11 +26,6 @@ use super::{
     ApplyError, Metadata, Outcome, Writer, api_error, delete_params, name_taken, post_params, rendered_hash,
     still_deleting, unless_gone,
 };
-use crate::labels;
-use crate::observe::storage::{Orphan, annotation, place};
-use crate::observe::{Key, controller_uid};
-use crate::reconcile::obstacle::Obstacle;
-use crate::reconcile::render::storage::MadeVolume;
 
 /// Pauses in milliseconds between reads of a claim that is to be bound, three seconds in all. If it is not bound by then,
 /// the start takes longer and nothing fails. (Not `retry::until_done`: a few short looks, then it goes on.)

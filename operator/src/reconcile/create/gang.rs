@@ -2,19 +2,19 @@
 
 use std::time::Instant;
 
+use flux_operator_core::decide::gang_turn;
+use flux_operator_core::observe::{Key, Observed};
+use flux_operator_core::obstacle::{Obstacle, WAITING_FOR_GANG};
+use flux_operator_core::render::gang::{GangApi, GangOf, GangRef, Served, api_for, count, recounted};
+use flux_operator_core::render::{Facts, Objects};
+use flux_operator_core::target::Target;
 use flux_shared::validate::{Gang, ValidMiniCluster};
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::MutexGuard;
 
-use crate::observe::{Key, Observed};
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
-use crate::reconcile::decide::gang_turn;
 use crate::reconcile::error::ReconcileError;
-use crate::reconcile::obstacle::{Obstacle, WAITING_FOR_GANG};
-use crate::reconcile::render::gang::{GangApi, GangOf, GangRef, Served, api_for, count, recounted};
-use crate::reconcile::render::{Facts, Objects};
-use crate::reconcile::target::Target;
 
 /// Which APIs the cluster serves, if this MiniCluster may use one.
 pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Result<Served, ReconcileError> {

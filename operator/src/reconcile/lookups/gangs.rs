@@ -8,10 +8,9 @@
 
 use std::time::{Duration, Instant};
 
+use flux_operator_core::render::gang::{GangApi, Served};
 use kube::Client;
 use tokio::sync::Mutex;
-
-use crate::reconcile::render::gang::{GangApi, Served};
 
 /// How long an answer is valid: an administrator may switch an API on, or upgrade the cluster.
 const FRESH: Duration = Duration::from_secs(600);

@@ -4,19 +4,19 @@
 
 use std::sync::Arc;
 
+use flux_operator_core::observe::Key;
+use flux_operator_core::observe::cluster::Cluster;
+use flux_operator_core::observe::pod::Trouble;
+use flux_operator_core::observe::workload::{self, QUEUED, Workload};
+use flux_operator_core::previous_status::MESSAGE_MAX;
+use flux_operator_core::render::gang::Served;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::jiff::{Timestamp, ToSpan};
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 
 use crate::api::version;
-use crate::observe::Key;
-use crate::observe::cluster::Cluster;
-use crate::observe::pod::Trouble;
-use crate::observe::workload::{self, QUEUED, Workload};
 use crate::reconcile::lookups::gangs;
-use crate::reconcile::previous_status::MESSAGE_MAX;
-use crate::reconcile::render::gang::Served;
 
 /// Age in minutes from which on a warning counts as resolved: Kubernetes retries, and warns again, at least every two
 /// minutes.

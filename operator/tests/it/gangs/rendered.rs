@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use flux_operator::reconcile::render::gang::{GangApi, GangOf, Served};
-use flux_operator::reconcile::render::{self, Facts, Options};
-use flux_operator::yaml;
+use flux_operator_core::render::gang::{GangApi, GangOf, Served};
+use flux_operator_core::render::{self, Facts, Options};
+use flux_operator_core::yaml;
 use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};
 use serde_json::{Value, json};

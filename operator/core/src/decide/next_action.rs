@@ -1,0 +1,420 @@
+//! What has to be done for a MiniCluster. Pure: decided from what was seen, before anything is written.
+
+use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
+use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::decide::{remaining, restart};
+use crate::observe::job::JobSeen;
+use crate::observe::service::ServiceSeen;
+use crate::observe::{Key, Observed};
+use crate::previous_status;
+use crate::render::elastic::Elastic;
+use crate::render::{Facts, spec_hash};
+use crate::target::Target;
+
+/// What the reconcile has to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NextAction {
+    /// The MiniCluster is invalid, has ended, or is being deleted: nothing is created.
+    Nothing,
+    /// An earlier MiniCluster's Job of this name still exists: wait until it is gone.
+    WaitForPrevious,
+    /// Pods of an earlier MiniCluster, or of an earlier Job, of this name may still run: wait until they have ended.
+    WaitForPods {
+        message: String,
+        /// They are being stopped, and their nodes answer.
+        is_passing: bool,
+    },
+    /// A Job of this name was left behind on purpose (`--cascade=orphan`): it is left alone.
+    NameTaken,
+    /// There is no Job: create everything.
+    Create { facts: Facts },
+    /// The spec was edited after the Job was created, and no container has started: delete the Job.
+    MakeAnew { job_uid: String },
+    /// The Job exists: create or change what is missing or differs.
+    Keep(Differences),
+}
+
+/// What is missing or differs if the Job stays.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Differences {
+    pub facts: Facts,
+    pub job_uid: String,
+    pub elastic: Option<Elastic>,
+    pub join: bool,
+    pub services: Vec<String>,
+    pub services_pod: ServicesPod,
+}
+
+/// What to do with the pod of `spec.services`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServicesPod {
+    /// Nothing to do.
+    Stays,
+    Create,
+    /// The Job is suspended: delete the pod of this uid, which would hold resources for nothing.
+    Delete(String),
+}
+
+/// Decides what to do. `headless` is the Service that names the cluster's pods.
+pub fn next_action(
+    target: &Target,
+    valid: Option<&ValidMiniCluster>,
+    observed: &Observed,
+    headless: Option<&ServiceSeen>,
+) -> NextAction {
+    let Target { uid, status, .. } = target;
+    let Some(cluster) = valid.filter(|_| !target.deleting) else { return NextAction::Nothing };
+    let Some(seen) = &observed.job else {
+        return without_job(target, observed);
+    };
+    let Some(job) = observed.job_of(uid) else {
+        return if seen.owner_uid.is_some() || seen.deleting {
+            NextAction::WaitForPrevious
+        } else {
+            NextAction::NameTaken
+        };
+    };
+    // The MiniCluster's own Job: when it is gone, another is created if one may be (`restart`).
+    let is_over = job.is_finished() || previous_status::is_finished(status);
+    if job.deleting || is_over || restart::is_given_up(status, job) {
+        return NextAction::Nothing;
+    }
+    if is_edited(target, cluster, job) && !observed.has_begun(job) {
+        return NextAction::MakeAnew { job_uid: job.uid.clone() };
+    }
+    let facts = facts(uid, status, job);
+    let maximum = facts.maximum_size;
+    // A size beyond the maximum is ignored; a condition says so.
+    let size = match maximum {
+        Some(maximum) if cluster.size > maximum => job.completions,
+        _ => cluster.size,
+    };
+    let wanted = Elastic::of(cluster, size, job);
+    let is_told = job.rendered_hash.as_deref() == Some(wanted.hash().as_str());
+    // A queue that evicts a partly admitted Job resets it to the size that it knew.
+    let was_another = job.waits_in().is_some() && job.completions != size;
+    let differs = was_another || (!is_told && !wanted.is_held(job));
+    let with_ports = cluster.sidecars.iter().filter(|sidecar| !sidecar.container.ports.is_empty());
+    let names = with_ports.map(|sidecar| &sidecar.container.name);
+    let is_ours = |name: &&String| {
+        observed.services.get(*name).is_some_and(|service| service.controller_uid.as_deref() == Some(uid.as_str()))
+    };
+    NextAction::Keep(Differences {
+        facts,
+        job_uid: job.uid.clone(),
+        elastic: differs.then_some(wanted),
+        join: !headless.is_some_and(|service| service.serves(uid, cluster.flux.minimal_service)),
+        services: names.filter(|name| !is_ours(name)).cloned().collect(),
+        services_pod: services_pod(cluster, observed, uid, job),
+    })
+}
+
+/// What to do if there is no Job.
+fn without_job(target: &Target, observed: &Observed) -> NextAction {
+    let Target { uid, status, .. } = target;
+    if previous_status::is_finished(status) {
+        return NextAction::Nothing;
+    }
+    let living = observed.living();
+    if let Some(message) = remaining::describe(&living) {
+        let is_passing = living.iter().all(|pod| pod.deleting && !pod.lost);
+        return NextAction::WaitForPods { message, is_passing };
+    }
+    let facts = Facts {
+        uid: Some(uid.to_owned()),
+        maximum_size: status.maximum_size.and_then(|size| u32::try_from(size).ok()),
+        image_volume_failed: previous_status::image_volume_failed(status),
+        backoff_limit_used: u32::try_from(status.backoff_limit_used).unwrap_or(0),
+        spec_hash: target.spec_hash(),
+        attempt: u32::try_from(status.restart_count).unwrap_or(0),
+        ..Facts::default()
+    };
+    NextAction::Create { facts }
+}
+
+/// The services pod runs while the Job may have pods: not before the queue admits the Job, nor after the queue has
+/// stopped it.
+fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job: &JobSeen) -> ServicesPod {
+    let ours = observed.services_pod.as_ref().filter(|(_, owner)| owner.as_deref() == Some(uid));
+    match ours {
+        Some((pod_uid, _)) if job.suspended => ServicesPod::Delete(pod_uid.clone()),
+        None if !job.suspended && !cluster.services.is_empty() => ServicesPod::Create,
+        _ => ServicesPod::Stays,
+    }
+}
+
+/// Whether the spec was edited after the Job was created, in fields that a new Job can take over. This can only be before
+/// the first status: from then on the API server refuses such an edit.
+fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
+    if target.status.maximum_size.is_some() {
+        return false;
+    }
+    let hash = target.spec_hash();
+    let same_objects = job
+        .spec_hash
+        .as_deref()
+        .zip(hash.as_deref())
+        .is_some_and(|(made, now)| spec_hash::is_of_the_same_objects(made, now));
+    let grows = job.maximum_size.is_some_and(|maximum| cluster.size > maximum);
+    same_objects && (grows || job.differs_from(hash.as_deref()))
+}
+
+/// Facts that were fixed when the Job was created.
+pub fn facts(uid: &str, status: &MiniClusterStatus, job: &JobSeen) -> Facts {
+    let maximum_size = job.maximum_size.or(status.maximum_size.and_then(|size| u32::try_from(size).ok()));
+    Facts { uid: Some(uid.to_owned()), initial_size: job.initial_size, maximum_size, ..Facts::default() }
+}
+
+/// The headless Service of a cluster.
+pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
+    Key::new(&cluster.namespace, &cluster.headless_name)
+}
+
+/// Whether a Job has to be deleted to be created again with a copy of the view: its pods cannot mount the view's image, and
+/// the status already says so for the next reconcile.
+pub fn is_to_be_made_anew(status: &MiniClusterStatus, job: &JobSeen) -> bool {
+    job.mounts_view && !job.deleting && !job.is_finished() && previous_status::image_volume_failed(status)
+}
+
+/// Whether pods and volumes have to be deleted (`cleanupPods`): the job has completed, all its pods were seen to end, and
+/// it has not been done. A failed job's pods stay for their logs.
+pub fn is_to_be_cleaned_up(spec: &MiniClusterSpec, status: &MiniClusterStatus, observed: &Observed, job: &str) -> bool {
+    let completed = previous_status::condition(status, "Complete").is_some_and(|condition| condition.status == "True");
+    let mut pods = observed.pods.values().filter(|pod| pod.job_uid.as_deref() == Some(job));
+    spec.cleanup_pods
+        && completed
+        && !previous_status::is_cleaned_up(status)
+        && pods.all(|pod| pod.ended || pod.kept_by.is_some())
+}
+
+/// Seconds until a finished MiniCluster has to be deleted, 0 if now; None if never.
+pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: Timestamp) -> Option<u64> {
+    let end = previous_status::end(status)?;
+    match (spec.cleanup, spec.ttl_seconds_after_finished) {
+        (true, _) => Some(0),
+        (false, Some(ttl)) => {
+            let left = end.as_second() + i64::from(ttl) - now.as_second();
+            Some(u64::try_from(left).unwrap_or(0))
+        }
+        (false, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::pod::PodSeen;
+
+    fn decide(spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, deleting: bool) -> NextAction {
+        let cluster = crate::testing::cluster(spec);
+        let observed = Observed { job, ..Observed::default() };
+        let service = ServiceSeen { owners: vec![("mc".into(), "uid".into())], ..ServiceSeen::default() };
+        let target = Target { deleting, ..crate::testing::target("uid", status) };
+        next_action(&target, Some(&cluster), &observed, Some(&service))
+    }
+
+    fn job(size: u32) -> JobSeen {
+        JobSeen {
+            uid: "job".into(),
+            owner_uid: Some("uid".into()),
+            completions: size,
+            maximum_size: Some(4),
+            initial_size: Some(2),
+            rendered_hash: Some(Elastic { size, suspend: None }.hash()),
+            ..JobSeen::default()
+        }
+    }
+
+    fn elastic(action: NextAction) -> Option<Elastic> {
+        match action {
+            NextAction::Keep(Differences { elastic, .. }) => elastic,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_is_left_alone() {
+        let none = MiniClusterStatus::default();
+        let NextAction::Keep(Differences { elastic, join, services, services_pod, facts, .. }) =
+            decide("size: 2", &none, Some(job(2)), false)
+        else {
+            panic!()
+        };
+        assert_eq!((elastic, join, services_pod, services.len()), (None, false, ServicesPod::Stays, 0));
+        assert_eq!((facts.initial_size, facts.maximum_size), (Some(2), Some(4)));
+    }
+
+    #[test]
+    fn nothing_is_made_for_what_is_going_or_over() {
+        let none = MiniClusterStatus::default();
+        assert_eq!(decide("size: 2", &none, None, true), NextAction::Nothing);
+        assert_eq!(
+            decide("size: 2", &none, Some(JobSeen { complete: verdict(), ..job(2) }), false),
+            NextAction::Nothing
+        );
+        let mut over = MiniClusterStatus::default();
+        over.conditions.push(flux_shared::crd::v1alpha2::Condition {
+            type_: "JobFinished".into(),
+            status: "True".into(),
+            observed_generation: None,
+            last_transition_time: "2026-01-01T00:00:00Z".into(),
+            reason: "Completed".into(),
+            message: String::new(),
+        });
+        assert_eq!(decide("size: 2", &over, None, false), NextAction::Nothing, "a finished job does not run again");
+    }
+
+    fn verdict() -> Option<crate::observe::job::Verdict> {
+        Some(crate::observe::job::Verdict { reason: String::new(), message: String::new(), since: None })
+    }
+
+    #[test]
+    fn the_job_of_an_earlier_cluster_is_waited_for_and_an_orphan_is_not() {
+        let none = MiniClusterStatus::default();
+        let other = JobSeen { owner_uid: Some("earlier".into()), ..job(2) };
+        assert_eq!(decide("size: 2", &none, Some(other), false), NextAction::WaitForPrevious);
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), NextAction::Nothing);
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { owner_uid: None, ..job(2) }), false), NextAction::NameTaken);
+    }
+
+    #[test]
+    fn a_job_that_cannot_mount_the_view_goes_once_and_comes_again_with_a_copy() {
+        let mut told = MiniClusterStatus::default();
+        let mounting = JobSeen { mounts_view: true, ..job(2) };
+        assert!(!is_to_be_made_anew(&told, &mounting), "nothing has been told");
+        told.conditions.push(flux_shared::crd::v1alpha2::Condition {
+            type_: "ViewMounted".into(),
+            status: "False".into(),
+            observed_generation: None,
+            last_transition_time: "2026-01-01T00:00:00Z".into(),
+            reason: "ImageVolumeFailed".into(),
+            message: String::new(),
+        });
+        assert!(is_to_be_made_anew(&told, &mounting));
+        let going = JobSeen { deleting: true, ..mounting };
+        assert!(!is_to_be_made_anew(&told, &going));
+        assert_eq!(decide("size: 2", &told, Some(going), false), NextAction::Nothing);
+        let NextAction::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
+        assert!(facts.image_volume_failed);
+        assert!(!is_to_be_made_anew(&told, &job(2)), "a copy stays");
+    }
+
+    /// They would answer to the same names, and the program would run twice at the same time.
+    #[test]
+    fn job_is_not_created_beside_pods_of_its_name() {
+        let pod = |pod: PodSeen| PodSeen { name: "mc-0-abcde".into(), node: Some("n1".into()), ..pod };
+        let decide = |pod: PodSeen| {
+            let observed = Observed { pods: [("uid".to_owned(), pod)].into(), ..Observed::default() };
+            let target = crate::testing::target("new", &MiniClusterStatus::default());
+            next_action(&target, Some(&crate::testing::cluster("size: 1")), &observed, None)
+        };
+        let waits = |seen: PodSeen| match decide(pod(seen)) {
+            NextAction::WaitForPods { message, is_passing } => (message, is_passing),
+            other => panic!("{other:?}"),
+        };
+        let earlier = || PodSeen { job_uid: Some("earlier".into()), ..PodSeen::default() };
+        let (message, is_passing) = waits(PodSeen { deleting: true, ..earlier() });
+        assert!(is_passing && message.contains("mc-0-abcde") && message.contains("node n1"), "{message}");
+        let (message, is_passing) = waits(PodSeen { deleting: true, lost: true, ..earlier() });
+        assert!(!is_passing && message.contains("only if the machine is off"), "{message}");
+        assert!(message.find("out-of-service") < message.find("kubectl delete node"), "{message}");
+        let (_, is_passing) = waits(PodSeen::default());
+        assert!(!is_passing, "an orphan is deleted by nobody");
+        let ended = decide(PodSeen { ended: true, ..earlier() });
+        assert!(matches!(ended, NextAction::Create { .. }), "{ended:?}");
+    }
+
+    /// Its own Job is not an earlier MiniCluster's.
+    #[test]
+    fn a_job_that_was_given_up_is_followed_by_one_with_what_is_left() {
+        let none = MiniClusterStatus { job_uid: Some("job".into()), ..MiniClusterStatus::default() };
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), NextAction::Nothing);
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let told = restart::with_counted_restart(&none, "job", "LeadLost", "gone", restart::Limit::Backoff, now);
+        assert_eq!(decide("size: 2", &told, Some(job(2)), false), NextAction::Nothing);
+        let NextAction::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
+        assert_eq!(facts.backoff_limit_used, 1);
+    }
+
+    #[test]
+    fn a_job_of_another_spec_is_made_anew_before_it_has_begun_and_the_spec_is_frozen() {
+        let spec = |image: &str| serde_json::json!({ "containers": [{ "image": image }] });
+        let target = |image: &str, status: &MiniClusterStatus| Target {
+            spec: Ok(serde_json::from_value(spec(image)).unwrap()),
+            ..crate::testing::target("uid", status)
+        };
+        let cluster = crate::testing::cluster("size: 2");
+        let none = MiniClusterStatus::default();
+        let job = JobSeen { spec_hash: target("app:1", &none).spec_hash(), ..job(2) };
+        let decide = |target: &Target, job: &JobSeen, pods: Vec<PodSeen>| {
+            let pods = pods.into_iter().map(|pod| (pod.name.clone(), pod)).collect();
+            let observed = Observed { job: Some(job.clone()), pods, ..Observed::default() };
+            matches!(next_action(target, Some(&cluster), &observed, None), NextAction::MakeAnew { .. })
+        };
+        assert!(!decide(&target("app:1", &none), &job, Vec::new()));
+        assert!(decide(&target("app:2", &none), &job, Vec::new()));
+        let pod = PodSeen { job_uid: Some("job".into()), scheduled: true, ..PodSeen::default() };
+        assert!(decide(&target("app:2", &none), &job, vec![pod.clone()]));
+        assert!(!decide(&target("app:2", &none), &job, vec![PodSeen { begun: true, ..pod }]));
+        assert!(!decide(&target("app:2", &none), &JobSeen { has_ended_pods: true, ..job.clone() }, Vec::new()));
+        assert!(!decide(&target("app:2", &none), &JobSeen { spec_hash: None, ..job.clone() }, Vec::new()), "unknown");
+        let frozen = MiniClusterStatus { maximum_size: Some(2), ..MiniClusterStatus::default() };
+        assert!(!decide(&target("app:2", &frozen), &job, Vec::new()), "the API server refuses it");
+        assert!(decide(&target("app:1", &none), &JobSeen { maximum_size: Some(1), ..job.clone() }, Vec::new()));
+    }
+
+    #[test]
+    fn the_size_follows_within_the_maximum() {
+        let none = MiniClusterStatus::default();
+        assert_eq!(elastic(decide("size: 4", &none, Some(job(2)), false)), Some(Elastic { size: 4, suspend: None }));
+        assert_eq!(elastic(decide("size: 5", &none, Some(job(2)), false)), None, "beyond: it stays as it is");
+        let suspended = elastic(decide("size: 2\nsuspend: true", &none, Some(job(2)), false));
+        assert_eq!(suspended, Some(Elastic { size: 2, suspend: Some(true) }));
+    }
+
+    #[test]
+    fn a_size_that_a_queue_holds_is_written_when_it_lets_go() {
+        let none = MiniClusterStatus::default();
+        let admitted = JobSeen { queue: Some("team".into()), ..job(2) };
+        assert_eq!(elastic(decide("size: 3", &none, Some(admitted.clone()), false)), None);
+        let evicted = JobSeen { suspended: true, ..admitted };
+        let size = |spec: &str, job: &JobSeen| elastic(decide(spec, &none, Some(job.clone()), false)).map(|it| it.size);
+        assert_eq!(size("size: 3", &evicted), Some(3));
+        let restored = JobSeen { completions: 4, ..evicted };
+        assert_eq!(size("size: 2", &restored), Some(2), "the queue knew another size");
+    }
+
+    #[test]
+    fn services_run_while_the_job_may_have_pods() {
+        let cluster = crate::testing::cluster("size: 2\nservices: [{image: db, name: db}]");
+        let decide = |pod: Option<&str>, suspended: bool| {
+            let services_pod = pod.map(|owner| ("pod".to_owned(), Some(owner.to_owned())));
+            let job = JobSeen { suspended, queue: Some("team".into()), ..job(2) };
+            let observed = Observed { job: Some(job), services_pod, ..Observed::default() };
+            let target = crate::testing::target("uid", &MiniClusterStatus::default());
+            match next_action(&target, Some(&cluster), &observed, None) {
+                NextAction::Keep(differences) => differences.services_pod,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(decide(None, true), ServicesPod::Stays, "it waits in its queue");
+        assert_eq!(decide(None, false), ServicesPod::Create);
+        assert_eq!(decide(Some("uid"), false), ServicesPod::Stays);
+        assert_eq!(decide(Some("uid"), true), ServicesPod::Delete("pod".into()), "its queue has stopped it");
+        assert_eq!(decide(Some("other"), true), ServicesPod::Stays, "another MiniCluster's");
+        assert_eq!(
+            decide(Some("other"), false),
+            ServicesPod::Create,
+            "which the API server refuses until that is gone"
+        );
+    }
+
+    #[test]
+    fn a_queue_that_suspends_or_shrinks_the_job_is_not_overruled() {
+        let none = MiniClusterStatus::default();
+        let queued = JobSeen { suspended: true, completions: 1, ..job(2) };
+        assert_eq!(elastic(decide("size: 2", &none, Some(queued), false)), None);
+    }
+}

@@ -1,0 +1,511 @@
+//! Whether the whole MiniCluster starts again. Pure: decided from what was seen, before anything is written.
+//!
+//! ```text
+//! (status, Job, its pods) ─► Decision: count and give the Job up | delete the one given up | end it | nothing
+//! ```
+//!
+//! **A Job runs the user's program at most once.** A lead's pod that replaces another runs nothing (its annotations
+//! tell it), so every further start is another Job, and `status` counts it, with the uid of the Job that is given up,
+//! before that Job goes: whoever is killed at any step finds by the uid what has been done. No clocks are compared to
+//! decide it.
+//!
+//! **The operator fails a Job whose index has failed**, since the Job controller then deletes all pods that still run, and their
+//! logs. Where it was a snippet that failed, the other pods are told to end first (an annotation, which their agents read).
+//!
+//! What may start again: a lead whose pod was taken away before its program had ended, or that never started
+//! (`backoffLimit`); a job that failed since a follower was taken away (`maxRestarts`); a Job that somebody has deleted
+//! (`backoffLimit`). Never: a lead that has ended by itself, however its pod went then, and after a success.
+
+use std::borrow::Cow;
+
+use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus};
+use flux_shared::exit::RETRIED;
+use flux_shared::termination::Ender;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::observe::job::{JobSeen, Verdict};
+use crate::observe::pod::PodSeen;
+use crate::observe::pod_end::{End, end_of, has_failed_by_itself, loss};
+use crate::previous_status;
+
+mod record;
+
+pub use record::{with_counted_restart, with_restart};
+
+/// A lead that fails within so many seconds after a follower was lost, by this operator's clock alone, counts as failed
+/// because of it. (This matters only with `maxRestarts`, and mostly the agent knows the cause from Flux.)
+const SHORTLY: i64 = 300;
+/// The Job's reason if a rule of its failure policy ended it.
+pub const BY_POLICY: &str = "PodFailurePolicy";
+/// The Job's reason if all its pods have ended, and some have failed.
+const FAILED_INDEXES: &str = "FailedIndexes";
+/// The reason of a Job with an index that has failed as often as it may.
+const TOO_MANY_FAILURES: &str = "MaxFailedIndexesExceeded";
+/// So many pods at most are told to end, each by a call. Others are deleted.
+const TOLD_TO_END: usize = 16;
+/// Seconds in which a pod ends that was told to, before it is deleted; by this operator's clock alone.
+pub const TIME_TO_END: i64 = 60;
+
+pub const LEAD_LOST: &str = "LeadLost";
+pub const POD_LOST: &str = "PodLost";
+pub const JOB_DELETED: &str = "JobDeleted";
+pub const SUSPENDED: &str = "Suspended";
+/// The queue stopped the pods, and the Job waits in it again.
+pub const REQUEUED: &str = "Requeued";
+
+/// Which limit a restart counts against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    Backoff,
+    MaxRestarts,
+    /// None: the restart was asked for, by a person or a queue that suspended and resumed the Job.
+    None,
+}
+
+/// What to do with the Job as a whole.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Decision {
+    /// Nothing: go on with this Job, or create one.
+    Continue,
+    /// Count a restart, then delete the Job if it exists: the next one is created when it is gone.
+    Restart { job_uid: String, is_there: bool, reason: String, message: String, limit: Limit },
+    /// The restart has been counted: delete the Job.
+    Delete { job_uid: String },
+    /// Tell these pods to end, with their logs, because a snippet of another pod's failed; none: wait for them.
+    EndPods { job_uid: String, pods: Vec<String>, message: String },
+    /// Fail the Job: nothing may run again, and the Job controller would not end it.
+    Fail { job_uid: String, reason: String, message: String },
+    /// The MiniCluster has ended, and there is no Job to tell so.
+    Ended { reason: String, message: String },
+    /// Pods of a Job that is gone still run: wait before another is created.
+    Wait,
+}
+
+/// All that the decision depends on.
+#[derive(Debug)]
+pub struct Observation<'a> {
+    pub status: &'a MiniClusterStatus,
+    pub backoff_limit: i32,
+    pub max_restarts: i32,
+    /// `restartPolicy: OnFailure`: the kubelet restarts containers.
+    pub on_failure: bool,
+    pub job: Option<&'a JobSeen>,
+    /// The last Job that is gone, as last seen.
+    pub last_job: Option<&'a JobSeen>,
+    /// Pods of the Job, or of the last one that is gone.
+    pub pods: Vec<&'a PodSeen>,
+    /// Lead pods that are gone, as last seen.
+    pub gone: Vec<&'a PodSeen>,
+    pub now: Timestamp,
+}
+
+/// Whether the start of this Job has been counted as given up.
+pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
+    let is_counted = status.restarts.iter().any(|restart| restart.job_uid.as_deref() == Some(&job.uid));
+    is_counted || (job.mounts_view && previous_status::image_volume_failed(status))
+}
+
+/// The Job as the status sees it: if it was given up, its end is not the MiniCluster's end.
+pub fn unless_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen) -> Cow<'a, JobSeen> {
+    if !is_given_up(status, job) {
+        return Cow::Borrowed(job);
+    }
+    Cow::Owned(JobSeen { deleting: true, complete: None, failed: None, failing: None, ..job.clone() })
+}
+
+/// A follower that was taken away while the job may have run on it, and that has not come back.
+fn lost_follower<'a>(observation: &Observation<'a>, is_said: bool) -> Option<&'a LostPod> {
+    let followers = observation.status.lost_pods.iter().rev().filter(|lost| lost.index > 0);
+    let is_recent = |lost: &&LostPod| {
+        let seen = lost.time.parse::<Timestamp>().ok();
+        seen.is_some_and(|seen| (0..=SHORTLY).contains(&(observation.now.as_second() - seen.as_second())))
+    };
+    let is_back = |lost: &LostPod| {
+        observation
+            .pods
+            .iter()
+            .any(|pod| i64::from(pod.index) == i64::from(lost.index) && pod.name != lost.name && pod.ready)
+    };
+    let mut chosen = followers.filter(|lost| is_said || (is_recent(lost) && !is_back(lost)));
+    chosen.next()
+}
+
+/// Whether a lost follower is why the job of a lead that has ended failed. `Some(None)`: yes, but which pod is not known.
+pub fn lost_to<'a>(observation: &Observation<'a>, lead: &PodSeen, end: End) -> Option<Option<&'a LostPod>> {
+    if observation.pods.iter().any(|pod| has_failed_by_itself(pod)) {
+        return None;
+    }
+    match end {
+        End::NodeFailure => Some(lost_follower(observation, true)),
+        // An end by the agent or a snippet is not the loss of a follower.
+        End::Own if lead.exit.as_ref().and_then(|exit| exit.said.as_ref()).is_none_or(|it| it.by == Ender::Program) => {
+            lost_follower(observation, false).map(Some)
+        }
+        _ => None,
+    }
+}
+
+/// Describes a lost pod: its index and node, and what took it away.
+pub fn describe_loss(lost: &LostPod) -> String {
+    let whose = if lost.index == 0 { "the lead's pod".to_owned() } else { format!("the pod of index {}", lost.index) };
+    let node = lost.node.as_deref().map(|node| format!(" on node {node}")).unwrap_or_default();
+    let words = if lost.message.is_empty() { String::new() } else { format!(": {}", lost.message) };
+    format!("{whose}, {}{node}, was lost ({}{words})", lost.name, lost.reason)
+}
+
+/// Describes the cause of a job that failed because a follower was lost, by what is known of its pod, or by the lead's word.
+pub fn describe_lost_follower(lost: Option<&LostPod>, pods: &[&PodSeen]) -> String {
+    if let Some(lost) = lost {
+        return format!("{} while the job ran on it", describe_loss(lost));
+    }
+    let mut followers = pods.iter().filter(|pod| pod.index > 0 && pod.lost);
+    if let Some((pod, node)) = followers.find_map(|pod| Some((pod, pod.node.as_deref()?))) {
+        let (index, name) = (pod.index, &pod.name);
+        return format!(
+            "the pod of index {index}, {name}, is on node {node}, which has stopped responding while the job ran on it"
+        );
+    }
+    let lead = pods.iter().filter(|pod| pod.index == 0).find_map(|pod| pod.exit.as_ref());
+    let words = lead.filter(|exit| !exit.message.is_empty()).map(|exit| format!(": {}", exit.message));
+    format!("a follower was lost while the job ran on it{}", words.unwrap_or_default())
+}
+
+/// Decides what to do with the Job as a whole.
+pub fn decide(observation: &Observation) -> Decision {
+    if previous_status::is_finished(observation.status) {
+        return Decision::Continue;
+    }
+    match observation.job {
+        Some(job) if job.deleting => Decision::Continue,
+        Some(job) if job.has_succeeded() => Decision::Continue,
+        Some(job) if is_given_up(observation.status, job) => Decision::Delete { job_uid: job.uid.clone() },
+        Some(job) => decide_with_job(observation, job),
+        None => decide_without_job(observation),
+    }
+}
+
+/// The decision when there is no Job: it may have been deleted by somebody else.
+fn decide_without_job(observation: &Observation) -> Decision {
+    // A Job that is gone before any container started does not count as a start; so neither does one that was replaced
+    // after an edit. (A success also shows that it had begun: its pods may be gone before this operator saw them.)
+    let has_begun = observation.gone.iter().chain(&observation.pods).any(|pod| pod.begun);
+    let has_begun = |last: &JobSeen| has_begun || last.has_succeeded();
+    let last = observation.last_job.filter(|last| has_begun(last) && !is_given_up(observation.status, last));
+    let Some(uid) = observation.status.job_uid.clone().or(last.map(|last| last.uid.clone())) else {
+        return Decision::Continue;
+    };
+    if observation.status.restarts.iter().any(|restart| restart.job_uid.as_ref() == Some(&uid)) {
+        return Decision::Continue;
+    }
+    let last = last.filter(|last| last.uid == uid);
+    let leads = leads(observation);
+    if last.is_some_and(JobSeen::has_succeeded) || leads.iter().any(|(_, end)| *end == Some(End::Succeeded)) {
+        let message = "the job ended with exit code 0; the Job was deleted later".to_owned();
+        return Decision::Ended { reason: "Completed".into(), message };
+    }
+    // Whatever limit may be left: whoever deletes a Job that has failed wants no other.
+    let is_final = |end: End| matches!(end, End::Own | End::NodeFailure | End::NotStarted { may_help: false });
+    let failed = leads.iter().find(|(_, end)| end.is_some_and(is_final));
+    if let Some((lead, _)) = failed {
+        return Decision::Ended { reason: "JobFailed".into(), message: ended_by_itself(lead) };
+    }
+    if observation.pods.iter().any(|pod| !pod.ended) {
+        return Decision::Wait;
+    }
+    let was_seen = observation.last_job.is_some_and(|last| last.uid == uid);
+    if !was_seen && leads.is_empty() && !previous_status::waits_for_pods(observation.status) {
+        return Decision::Ended { reason: JOB_DELETED.into(), message: DELETED_UNSEEN.into() };
+    }
+    if let Some(failed) =
+        last.and_then(|last| last.failing.as_ref()).filter(|failed| !is_by_policy(observation, failed))
+    {
+        return Decision::Ended { reason: failed.reason.clone(), message: failed.message.clone() };
+    }
+    if replaces_unseen(observation, &leads) {
+        return Decision::Ended { reason: LEAD_LOST.into(), message: MAY_HAVE_ENDED.into() };
+    }
+    let message = "the Job was deleted before it had finished".to_owned();
+    restart_or_end(
+        observation,
+        JobToReplace { job_uid: uid, is_there: false, is_failing: false },
+        JOB_DELETED,
+        message,
+        Limit::Backoff,
+    )
+}
+
+/// A success is not run again.
+const DELETED_UNSEEN: &str = "the Job and its pods were deleted while no operator ran, so whether the program had ended is unknown, and it is not restarted: delete the MiniCluster and apply it again to run it";
+const MAY_HAVE_ENDED: &str =
+    "an earlier pod of the lead has failed and is gone: its program may have ended by itself, so it is not restarted";
+
+/// Whether a lead's pod replaces one that failed and that this operator has not seen end.
+fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<End>)]) -> bool {
+    let replaces = |pod: &PodSeen| replaces_failed(observation, pod);
+    let is_known = |(pod, end): &(&PodSeen, Option<End>)| {
+        !replaces(pod) && matches!(end, Some(End::NotStarted { .. } | End::Taken))
+    };
+    let is_remembered = observation.status.lost_pods.iter().any(|lost| lost.index == 0);
+    leads.iter().any(|(pod, _)| replaces(pod)) && !leads.iter().any(is_known) && !is_remembered
+}
+
+/// Whether the Job counts the pod that this lead replaces as failed: its program may have ended by itself.
+fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
+    lead.index_failures > 0 && lead.index_disruptions == 0 && !observation.on_failure
+}
+
+/// All pods of the lead, those that are gone first, and how each ended.
+fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<End>)> {
+    let gone = observation.gone.iter().map(|pod| (*pod, end_of(pod, true)));
+    let there = observation.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
+    gone.chain(there).collect()
+}
+
+fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
+    let leads = leads(observation);
+    let first = |wanted: fn(End) -> bool| leads.iter().find(|(_, end)| end.is_some_and(wanted)).map(|(pod, _)| *pod);
+    if first(|end| end == End::Succeeded).is_some() {
+        return Decision::Continue;
+    }
+    // Other reasons are final: the deadline, followers that do not start, and what the operator itself has set.
+    let failing = job.failing.as_ref().or(job.failed.as_ref());
+    if failing.is_some_and(|failing| !is_by_policy(observation, failing)) {
+        return Decision::Continue;
+    }
+    let is_failing = failing.is_some();
+    let to_replace = || JobToReplace { job_uid: job.uid.clone(), is_there: true, is_failing };
+    let replacing = leads.iter().map(|(pod, _)| *pod).find(|pod| pod.index_failures + pod.index_disruptions > 0);
+    if let Some((lead, end)) = leads
+        .iter()
+        .find_map(|(pod, end)| end.filter(|end| matches!(end, End::Own | End::NodeFailure)).map(|end| (*pod, end)))
+    {
+        return when_lead_ended(observation, to_replace(), lead, end, replacing.is_some());
+    }
+    if let Some(follower) = observation.pods.iter().find(|pod| has_failed_by_itself(pod)) {
+        return when_follower_failed(observation, to_replace(), follower);
+    }
+    if job.suspended {
+        return when_suspended(observation, job, to_replace());
+    }
+    if let Some(lead) = first(|end| matches!(end, End::NotStarted { may_help: true }))
+        && (is_failing || replacing.is_some())
+    {
+        let (reason, words) = match &lead.trouble {
+            Some(trouble) => (trouble.reason.as_str(), trouble.message.as_str()),
+            None => ("NotStarted", ""),
+        };
+        let message = format!("the lead's pod, {}, did not start: {words}", lead.name);
+        return restart_or_end(observation, to_replace(), reason, message, Limit::Backoff);
+    }
+    // The Job deletes the lead when a follower has failed it.
+    let culprit = failing.and_then(Verdict::index_of_pod);
+    let by_follower = culprit.is_some_and(|index| index > 0);
+    let may_be_lost = (is_failing && !by_follower) || job.lead_index_failed || replacing.is_some();
+    let taken = first(|end| end == End::Taken);
+    if let Some(lead) = taken
+        && (may_be_lost || lead.is_disrupted())
+    {
+        return restart_or_end(observation, to_replace(), LEAD_LOST, describe_loss(&loss(lead)), Limit::Backoff);
+    }
+    let remembered = observation.status.lost_pods.iter().rev().find(|lost| lost.index == 0);
+    if let Some(lost) = remembered.filter(|_| replacing.is_some() || (may_be_lost && !has_living_lead(&leads))) {
+        return restart_or_end(observation, to_replace(), LEAD_LOST, describe_loss(lost), Limit::Backoff);
+    }
+    if let Some(lead) = replacing {
+        return when_lead_replaced(observation, to_replace(), lead);
+    }
+    // A follower was taken away and killed before it could leave in order. A lead that still seems to run may have
+    // succeeded: the failing Job ends it, and then this is known.
+    let killed = || observation.pods.iter().any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
+    // What the Job says alone is no proof: that follower may have failed by itself, and the watch of pods may lag behind.
+    let is_for_follower = || culprit != Some(0) && (killed() || lost_follower(observation, false).is_some());
+    if is_failing && !has_living_lead(&leads) && is_for_follower() {
+        let message = describe_lost_follower(follower_lost(observation).as_ref(), &observation.pods);
+        return restart_or_end(observation, to_replace(), POD_LOST, message, Limit::MaxRestarts);
+    }
+    let failed = job.lead_index_failed.then_some(0).or(job.failed_index);
+    match failed.filter(|_| !is_failing) {
+        Some(index) => when_index_failed(observation, to_replace(), index),
+        None => Decision::Continue,
+    }
+}
+
+/// Whether a Job fails because of how a pod ended, and not because of a limit or of an operator's word.
+pub fn is_by_policy(observation: &Observation, verdict: &Verdict) -> bool {
+    let has_own_end = || {
+        let is_own = |(_, end): &(&PodSeen, Option<End>)| matches!(end, Some(End::Own | End::NodeFailure));
+        leads(observation).iter().any(is_own) || observation.pods.iter().any(|pod| has_failed_by_itself(pod))
+    };
+    verdict.reason == BY_POLICY || (verdict.reason == FAILED_INDEXES && has_own_end())
+}
+
+/// The decision when a follower's snippet or broker has failed.
+fn when_follower_failed(observation: &Observation, to_replace: JobToReplace, follower: &PodSeen) -> Decision {
+    if to_replace.is_failing || (observation.on_failure && follower.kept_by.is_none()) {
+        return Decision::Continue;
+    }
+    fail_after_logs(observation, to_replace, follower)
+}
+
+/// The decision when an index has failed for a reason that its pods do not tell: they are gone, were killed, or did not start.
+fn when_index_failed(observation: &Observation, to_replace: JobToReplace, index: u32) -> Decision {
+    let pods = || observation.pods.iter().filter(|pod| pod.index == index);
+    if pods().any(|pod| !pod.ended) {
+        // The watch of pods lags behind.
+        return Decision::Continue;
+    }
+    let last = pods().max_by_key(|pod| pod.index_failures);
+    let is_limit = last.is_some_and(|pod| pod.exit.as_ref().is_none_or(|exit| is_retried(exit.code)));
+    let (reason, code) = match last.and_then(|pod| pod.exit.as_ref()) {
+        _ if is_limit => (TOO_MANY_FAILURES, None),
+        exit => (BY_POLICY, exit.map(|exit| exit.code)),
+    };
+    let code = code.map(|code| format!(" with exit code {code}")).unwrap_or_default();
+    let message = format!("the pod of index {index} ended{code}");
+    Decision::Fail { job_uid: to_replace.job_uid, reason: reason.into(), message }
+}
+
+/// Fails the Job because of how this pod ended. If a snippet of it has failed, the other pods end first, and keep their logs.
+fn fail_after_logs(observation: &Observation, to_replace: JobToReplace, failed: &PodSeen) -> Decision {
+    let job_uid = to_replace.job_uid;
+    // A pod that was told to end has ended by itself, too.
+    let by_snippet = std::iter::once(failed).chain(observation.pods.iter().copied()).find_map(|pod| {
+        let said = pod.exit.as_ref()?.said.as_ref()?;
+        (pod.ended && said.by == Ender::Snippet && said.code != 0).then_some((pod, said))
+    });
+    let failed = by_snippet.map_or(failed, |(pod, _)| pod);
+    if let Some((_, said)) = by_snippet {
+        let mut living: Vec<&PodSeen> = observation.pods.iter().copied().filter(|pod| can_end(pod)).collect();
+        living.sort_by_key(|pod| pod.index);
+        let told = observation.pods.iter().filter(|pod| pod.told_to_end.is_some()).count();
+        let untold = living.iter().filter(|pod| pod.told_to_end.is_none());
+        let pods: Vec<String> = untold.take(TOLD_TO_END.saturating_sub(told)).map(|pod| pod.name.clone()).collect();
+        let has_time = |told: Timestamp| observation.now.as_second() - told.as_second() < TIME_TO_END;
+        if !pods.is_empty() || living.iter().any(|pod| pod.told_to_end.is_some_and(has_time)) {
+            let name = said.snippet.as_deref().unwrap_or("of the container");
+            let message =
+                format!("the snippet {name} of the pod of index {} ended with exit code {}", failed.index, said.code);
+            return Decision::EndPods { job_uid, pods, message };
+        }
+    }
+    let code = failed.exit.as_ref().map(|exit| format!(" with exit code {}", exit.code)).unwrap_or_default();
+    let message = format!("the pod of index {} ended{code}", failed.index);
+    Decision::Fail { job_uid, reason: BY_POLICY.into(), message }
+}
+
+/// Whether a pod has a log, and an agent that can end it.
+fn can_end(pod: &PodSeen) -> bool {
+    pod.begun && !pod.ended && !pod.deleting && !pod.lost && pod.kept_by.is_none()
+}
+
+/// Whether the Job lets a pod's exit code pass, if the pod is not labelled as the lead's.
+fn is_retried(code: i32) -> bool {
+    RETRIED.iter().any(|retried| i32::from(*retried) == code)
+}
+
+/// The follower that a failing Job has lost: as the status remembers it, or as its pod still tells.
+pub fn follower_lost(observation: &Observation) -> Option<LostPod> {
+    let mut taken = observation.pods.iter().filter(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
+    lost_follower(observation, true).cloned().or_else(|| taken.next().map(|pod| loss(pod)))
+}
+
+/// The decision for a suspended Job. Its stopped pods are still its own for a moment, and the Job may have counted them
+/// as failed.
+fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToReplace) -> Decision {
+    if !to_replace.is_failing {
+        return Decision::Continue;
+    }
+    let (reason, who) = if job.queue.is_some() {
+        (REQUEUED, "the queue stopped the pods")
+    } else {
+        (SUSPENDED, "the pods were stopped to suspend the MiniCluster")
+    };
+    let message = format!("{who}, which the Job counted as a failure");
+    restart_or_end(observation, to_replace, reason, message, Limit::None)
+}
+
+fn has_living_lead(leads: &[(&PodSeen, Option<End>)]) -> bool {
+    leads.iter().any(|(_, end)| end.is_none())
+}
+
+/// The decision when the lead's program, or a snippet or init container of the user's, has ended.
+fn when_lead_ended(
+    observation: &Observation,
+    to_replace: JobToReplace,
+    lead: &PodSeen,
+    end: End,
+    is_replaced: bool,
+) -> Decision {
+    if let Some(lost) = lost_to(observation, lead, end)
+        && observation.status.max_restarts_used < observation.max_restarts
+    {
+        let message = describe_lost_follower(lost, &observation.pods);
+        return restart_or_end(observation, to_replace, POD_LOST, message, Limit::MaxRestarts);
+    }
+    if to_replace.is_failing {
+        return Decision::Continue;
+    }
+    // The Job ignores a pod that was also disrupted, and it retries one exit code of a lead that is not labelled yet.
+    let is_passed_over = lead.is_disrupted()
+        || is_replaced
+        || (!lead.labelled && lead.exit.as_ref().is_some_and(|exit| is_retried(exit.code)));
+    if !is_passed_over {
+        // Its container may be restarted, or another one keeps its pod, for its log.
+        let stays = observation.on_failure || lead.kept_by.is_some();
+        return if stays { Decision::Continue } else { fail_after_logs(observation, to_replace, lead) };
+    }
+    Decision::Fail { job_uid: to_replace.job_uid, reason: "LeadFailed".into(), message: ended_by_itself(lead) }
+}
+
+fn ended_by_itself(lead: &PodSeen) -> String {
+    let code = lead.exit.as_ref().map(|exit| format!(" with exit code {}", exit.code)).unwrap_or_default();
+    format!("the lead (index 0) ended{code}; it is not restarted")
+}
+
+/// The decision when a lead's pod replaces one that this operator has not seen end.
+fn when_lead_replaced(observation: &Observation, to_replace: JobToReplace, lead: &PodSeen) -> Decision {
+    if !replaces_failed(observation, lead) {
+        let message = format!("an earlier pod of the lead was lost; {} replaced it", lead.name);
+        return restart_or_end(observation, to_replace, LEAD_LOST, message, Limit::Backoff);
+    }
+    if to_replace.is_failing {
+        return Decision::Continue;
+    }
+    Decision::Fail { job_uid: to_replace.job_uid, reason: LEAD_LOST.into(), message: MAY_HAVE_ENDED.into() }
+}
+
+/// The Job that a restart would replace.
+struct JobToReplace {
+    job_uid: String,
+    is_there: bool,
+    is_failing: bool,
+}
+
+/// Restarts if the limit allows it; otherwise ends the MiniCluster.
+fn restart_or_end(
+    observation: &Observation,
+    to_replace: JobToReplace,
+    reason: &str,
+    message: String,
+    limit: Limit,
+) -> Decision {
+    let JobToReplace { job_uid, is_there, is_failing } = to_replace;
+    let (used, allowed, field) = match limit {
+        Limit::Backoff => (observation.status.backoff_limit_used, observation.backoff_limit, "backoffLimit"),
+        Limit::MaxRestarts => (observation.status.max_restarts_used, observation.max_restarts, "maxRestarts"),
+        Limit::None => (0, 1, ""),
+    };
+    let reason = reason.to_owned();
+    if used < allowed {
+        return Decision::Restart { job_uid, is_there, reason, message, limit };
+    }
+    let message = format!("{message}; no restart left: {field} is {allowed}");
+    match (is_there, is_failing) {
+        (false, _) => Decision::Ended { reason, message },
+        (true, false) => Decision::Fail { job_uid, reason, message },
+        (true, true) => Decision::Continue,
+    }
+}
+
+#[cfg(test)]
+mod tests;

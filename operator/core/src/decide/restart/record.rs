@@ -1,0 +1,68 @@
+//! How the status records a restart.
+
+use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
+use k8s_openapi::jiff::Timestamp;
+
+use super::Limit;
+use crate::previous_status::{self, rfc3339, short};
+
+/// How many restarts the status lists.
+const RESTARTS_KEPT: usize = 20;
+
+/// The status after counting a restart, without the Job that is given up.
+pub fn with_counted_restart(
+    status: &MiniClusterStatus,
+    job_uid: &str,
+    reason: &str,
+    message: &str,
+    limit: Limit,
+    now: Timestamp,
+) -> MiniClusterStatus {
+    let mut after = match limit {
+        Limit::None if is_suspension_counted(status, reason) => with_job_uid(status, job_uid),
+        _ => with_restart(status, Some(job_uid), reason, message, now),
+    };
+    match limit {
+        Limit::Backoff => after.backoff_limit_used += 1,
+        Limit::MaxRestarts => after.max_restarts_used += 1,
+        // The start time begins anew, as a Job's does.
+        Limit::None => after.start_time = None,
+    }
+    MiniClusterStatus { job_uid: None, lost_pods: Vec::new(), container_restarts: 0, timeline: None, ..after }
+}
+
+/// Whether the current suspension has been counted as a restart.
+fn is_suspension_counted(status: &MiniClusterStatus, reason: &str) -> bool {
+    let is_suspended = previous_status::condition(status, "Suspended").is_some_and(|it| it.status == "True");
+    is_suspended && status.restarts.last().is_some_and(|last| last.reason == reason && last.job_uid.is_none())
+}
+
+/// The status with the uid of the replaced Job in its last restart.
+fn with_job_uid(status: &MiniClusterStatus, job_uid: &str) -> MiniClusterStatus {
+    let mut after = status.clone();
+    if let Some(last) = after.restarts.last_mut() {
+        last.job_uid = Some(job_uid.to_owned());
+    }
+    after
+}
+
+/// The status with one more restart in its list.
+pub fn with_restart(
+    status: &MiniClusterStatus,
+    job_uid: Option<&str>,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> MiniClusterStatus {
+    let mut after = status.clone();
+    after.restart_count += 1;
+    after.restarts.push(Restart {
+        time: rfc3339(now),
+        reason: reason.to_owned(),
+        message: short(message),
+        job_uid: job_uid.map(str::to_owned),
+    });
+    let surplus = after.restarts.len().saturating_sub(RESTARTS_KEPT);
+    after.restarts.drain(..surplus);
+    after
+}

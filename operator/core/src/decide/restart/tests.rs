@@ -1,0 +1,412 @@
+//! The decision among everything that can go wrong: a small model of the Job controller, of the kubelets with their agents,
+//! of watches that lag behind, and of operators that are killed between any two writes. The model's rules are those of
+//! Kubernetes' Job controller (`pkg/controller/job`) and of `render::job`.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use flux_shared::exit::{Category, REPLACE, UNSEEN};
+use flux_shared::termination::Termination;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use proptest::prelude::*;
+
+use super::*;
+use crate::labels;
+use crate::observe::job::Verdict;
+use crate::observe::pod::{Exit, FailedInit, Trouble};
+use crate::observe::{Index, Key, Kind};
+use crate::obstacle::WAITING_FOR_PODS;
+
+mod ends;
+mod histories;
+mod job_controller;
+mod operator;
+
+const SIZE: u32 = 2;
+
+/// What may happen next.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    ProgramEnds(u8),
+    /// The same, while the runtime is down: the kubelet reports 255, and the agent's message tells the code.
+    ProgramEndsUnseen(u8),
+    /// The node of a lead or a follower reboots: the runtime reports 255.
+    Reboot(u32),
+    /// A pod is deleted and killed at once.
+    Kill(u32),
+    /// Flux has lost a node, and the job with it.
+    NodeFails,
+    /// A lead or a follower is evicted, or deleted by somebody.
+    Evict(u32),
+    Delete(u32),
+    FollowerFails(u8),
+    /// A snippet of a follower's.
+    SnippetFails(u8),
+    DeleteJob,
+    Suspend(bool),
+    /// The kubelets end what is told to stop.
+    Kubelets,
+    /// The Job controller looks.
+    Controller,
+    /// A watch brings its next piece of news: of Jobs, or of pods.
+    NewsOfJobs,
+    NewsOfPods,
+    /// The operator looks, and is killed after so many writes. (More than it makes: it lives on.)
+    Operator(u8),
+    /// Another operator takes over, whose clock is off by so many seconds.
+    Restart(i64),
+}
+
+#[derive(Debug, Clone)]
+struct Job {
+    uid: String,
+    restarts_left: u32,
+    seen: JobSeen,
+}
+
+/// A pod, and what is behind it.
+#[derive(Debug, Clone)]
+struct Pod {
+    seen: PodSeen,
+    /// Its program runs.
+    runs: bool,
+    /// The Job controller has not counted it.
+    has_finalizer: bool,
+    restarts_left: u32,
+    /// Its phase is Failed and its code 255, whatever the agent says.
+    is_unseen: bool,
+}
+
+#[derive(Debug, Clone)]
+enum News<T> {
+    Is(T),
+    Gone(String),
+}
+
+struct World {
+    backoff_limit: i32,
+    max_restarts: i32,
+    job: Option<Job>,
+    /// In the order in which they were made.
+    pods: BTreeMap<String, Pod>,
+    /// As it is stored, with its version.
+    status: (u64, MiniClusterStatus),
+    version: u64,
+    news_of_jobs: VecDeque<News<(u64, JobSeen)>>,
+    news_of_pods: VecDeque<News<PodSeen>>,
+    index: Index,
+    skew: i64,
+    /// Jobs that were made, starts of the program, and ends by itself that nothing may follow.
+    jobs: u32,
+    starts: u32,
+    final_ends: u32,
+    /// Of this Job's.
+    lost_follower: bool,
+    wrong: Option<String>,
+}
+
+fn verdict(reason: &str) -> Option<Verdict> {
+    Some(Verdict { reason: reason.into(), message: String::new(), since: None })
+}
+
+fn exit(said: Termination) -> Option<Exit> {
+    Some(Exit { code: said.code.into(), said: Some(said), ..Exit::default() })
+}
+
+impl World {
+    fn new(backoff_limit: i32, max_restarts: i32) -> World {
+        let mut world = World {
+            backoff_limit,
+            max_restarts,
+            job: None,
+            pods: BTreeMap::new(),
+            status: (0, MiniClusterStatus::default()),
+            version: 1,
+            news_of_jobs: VecDeque::new(),
+            news_of_pods: VecDeque::new(),
+            index: Index::default(),
+            skew: 0,
+            jobs: 0,
+            starts: 0,
+            final_ends: 0,
+            lost_follower: false,
+            wrong: None,
+        };
+        world.restart(0);
+        world
+    }
+
+    fn is_wrong(&mut self, what: String) {
+        self.wrong.get_or_insert(what);
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+
+    fn tell_job(&mut self) {
+        let version = self.tick();
+        if let Some(job) = &self.job {
+            self.news_of_jobs.push_back(News::Is((version, job.seen.clone())));
+        }
+    }
+
+    fn tell_pod(&mut self, name: &str) {
+        if let Some(pod) = self.pods.get(name) {
+            self.news_of_pods.push_back(News::Is(pod.seen.clone()));
+        }
+    }
+
+    /// Pods that are not deleted and have not ended.
+    fn active(&self, index: u32) -> Option<String> {
+        let is_active = |pod: &Pod| pod.seen.index == index && !pod.seen.ended && !pod.seen.deleting;
+        self.pods.iter().find(|(_, pod)| is_active(pod)).map(|(name, _)| name.clone())
+    }
+
+    fn all_active(&self) -> Vec<String> {
+        let active = self.pods.iter().filter(|(_, pod)| !pod.seen.ended && !pod.seen.deleting);
+        active.map(|(name, _)| name.clone()).collect()
+    }
+
+    fn running_lead(&self) -> Option<String> {
+        self.pods
+            .iter()
+            .find(|(_, pod)| pod.seen.index == 0 && pod.runs && !pod.seen.ended)
+            .map(|(name, _)| name.clone())
+    }
+
+    fn end(&mut self, name: &str, said: Termination) {
+        let Some(pod) = self.pods.get_mut(name) else { return };
+        pod.runs = false;
+        pod.seen.ended = true;
+        pod.seen.ready = false;
+        pod.seen.succeeded = said.code == 0;
+        pod.seen.exit = exit(said).map(Box::new);
+        self.tell_pod(name);
+    }
+
+    fn kill(&mut self, name: &str, exit: Exit) {
+        let Some(pod) = self.pods.get_mut(name) else { return };
+        self.lost_follower |= pod.seen.index > 0;
+        pod.is_unseen |= exit.is_unseen;
+        (pod.runs, pod.seen.running, pod.seen.ready) = (false, false, false);
+        (pod.seen.ended, pod.seen.exit) = (true, Some(Box::new(exit)));
+        self.tell_pod(name);
+    }
+
+    fn delete_pod(&mut self, name: &str) {
+        let Some(pod) = self.pods.get_mut(name) else { return };
+        self.lost_follower |= pod.seen.index > 0;
+        pod.seen.deleting = true;
+        self.tell_pod(name);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::ProgramEnds(code) => self.program_ends(code),
+            Event::ProgramEndsUnseen(code) => {
+                if let Some(lead) = self.running_lead().and_then(|name| self.pods.get_mut(&name)) {
+                    lead.is_unseen = true;
+                }
+                self.program_ends(code);
+            }
+            Event::Reboot(index) => {
+                if let Some(name) = self.active(index) {
+                    self.kill(&name, Exit { code: UNSEEN.into(), is_unseen: true, ..Exit::default() });
+                }
+            }
+            Event::Kill(index) => {
+                if let Some(name) = self.active(index) {
+                    self.delete_pod(&name);
+                    self.kill(&name, Exit { code: 137, ..Exit::default() });
+                }
+            }
+            Event::NodeFails => self.node_fails(),
+            Event::Evict(index) => {
+                if let Some(name) = self.active(index) {
+                    if let Some(pod) = self.pods.get_mut(&name) {
+                        let disruption = Trouble { reason: "Evicted".into(), disruption: true, ..Trouble::default() };
+                        pod.seen.trouble = Some(Box::new(disruption));
+                    }
+                    self.delete_pod(&name);
+                }
+            }
+            Event::Delete(index) => {
+                if let Some(name) = self.active(index) {
+                    self.delete_pod(&name);
+                }
+            }
+            Event::FollowerFails(code) => {
+                if let Some(name) = self.active(1) {
+                    self.end(&name, Termination::new(Ender::Program, code));
+                }
+            }
+            Event::SnippetFails(code) => {
+                if let Some(name) = self.active(1) {
+                    self.end(&name, Termination::new(Ender::Snippet, code));
+                }
+            }
+            Event::DeleteJob => self.somebody_deletes_the_job(),
+            Event::Suspend(suspend) => {
+                if let Some(job) =
+                    self.job.as_mut().filter(|job| !job.seen.is_finished() && job.seen.suspended != suspend)
+                {
+                    job.seen.suspended = suspend;
+                    self.tell_job();
+                }
+            }
+            Event::Kubelets => self.kubelets(),
+            Event::Controller => self.controller(),
+            Event::NewsOfJobs => self.hear_job(),
+            Event::NewsOfPods => self.hear_pod(),
+            Event::Operator(writes) => self.operator(writes),
+            Event::Restart(skew) => self.restart(skew),
+        }
+    }
+
+    fn program_ends(&mut self, code: u8) {
+        let Some(lead) = self.running_lead() else { return };
+        // A failure beside a follower that was taken away may be for its sake.
+        let for_a_follower = self.lost_follower && self.status.1.max_restarts_used < self.max_restarts && code != 0;
+        // What ends after its Job was deleted leaves nothing that another operator could see.
+        // Nor does a failure in the time that a pod has left, if nobody has seen it; nor a success that the runtime missed,
+        // which the Job counts as a failure.
+        let pod = &self.pods[&lead];
+        let is_going = pod.seen.deleting && (code != 0 || pod.is_unseen);
+        let allowed = for_a_follower || is_going || self.job.is_none();
+        self.final_ends += u32::from(!allowed);
+        self.end(&lead, Termination::new(Ender::Program, code));
+    }
+
+    fn node_fails(&mut self) {
+        let Some(lead) = self.running_lead() else { return };
+        let is_going = self.pods[&lead].seen.deleting;
+        let allowed = self.status.1.max_restarts_used < self.max_restarts || is_going || self.job.is_none();
+        self.final_ends += u32::from(!allowed);
+        self.end(&lead, Termination { node_failure: true, ..Termination::new(Ender::Program, 1) });
+    }
+
+    /// In the background, and only one that has not finished (that is for another test), of which the status tells:
+    /// nobody remembers one that goes before that together with the operator. The watch of pods is taken to lag less
+    /// than a person who deletes it: an end that it has not told of would be forgotten with the pod.
+    fn somebody_deletes_the_job(&mut self) {
+        while !self.news_of_pods.is_empty() {
+            self.hear_pod();
+        }
+        let told = self.status.1.job_uid.clone();
+        let is_on = |job: &mut Job| {
+            !job.seen.is_finished()
+                && job.seen.failing.is_none()
+                && !job.seen.deleting
+                && told.as_ref() == Some(&job.uid)
+        };
+        if let Some(job) = self.job.take_if(is_on) {
+            self.news_of_jobs.push_back(News::Gone(job.uid));
+        }
+    }
+
+    /// What holds at any time; starts that a suspension asked for are nobody's loss.
+    fn check(&mut self, suspensions: u32) {
+        let status = &self.status.1;
+        let (used, also) = (status.backoff_limit_used, status.max_restarts_used);
+        let counted = u32::try_from(status.restart_count).unwrap();
+        let wrong = match () {
+            () if used > self.backoff_limit => Some(format!("{used} starts of {}", self.backoff_limit)),
+            () if also > self.max_restarts => Some(format!("{also} restarts of {}", self.max_restarts)),
+            () if self.jobs > 1 + counted => Some(format!("{} Jobs, {counted} counted", self.jobs)),
+            () if self.starts > 1 + counted + suspensions => Some(format!("{} starts, {counted} counted", self.starts)),
+            () => None,
+        };
+        if let Some(wrong) = wrong {
+            self.is_wrong(wrong);
+        }
+    }
+
+    /// Nothing goes wrong any more: where does it end?
+    fn settle(&mut self) {
+        for _ in 0..60 {
+            for event in [Event::Suspend(false), Event::Kubelets, Event::Controller] {
+                self.happen(event);
+            }
+            while !self.news_of_jobs.is_empty() || !self.news_of_pods.is_empty() {
+                self.hear_job();
+                self.hear_pod();
+            }
+            self.operator(9);
+        }
+    }
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let code = || prop_oneof![Just(0), Just(1), Just(238), Just(239), Just(243), Just(255)];
+    prop_oneof![
+        2 => code().prop_map(Event::ProgramEnds),
+        1 => code().prop_map(Event::ProgramEndsUnseen),
+        2 => (0..SIZE).prop_map(Event::Reboot),
+        1 => (0..SIZE).prop_map(Event::Kill),
+        1 => Just(Event::NodeFails),
+        3 => (0..SIZE).prop_map(Event::Evict),
+        2 => (0..SIZE).prop_map(Event::Delete),
+        1 => prop_oneof![Just(3), Just(137)].prop_map(Event::FollowerFails),
+        1 => prop_oneof![Just(1), Just(238)].prop_map(Event::SnippetFails),
+        1 => Just(Event::DeleteJob),
+        8 => Just(Event::Kubelets),
+        10 => Just(Event::Controller),
+        10 => Just(Event::NewsOfJobs),
+        14 => Just(Event::NewsOfPods),
+        12 => prop_oneof![2 => 0..3_u8, 3 => Just(9)].prop_map(Event::Operator),
+        2 => prop_oneof![Just(0), Just(600), Just(-600)].prop_map(Event::Restart),
+    ]
+}
+
+fn played(backoff_limit: i32, max_restarts: i32, events: &[Event]) -> World {
+    let mut world = World::new(backoff_limit, max_restarts);
+    // It begins as it should, most of the time.
+    for event in events {
+        world.happen(*event);
+        world.check(0);
+        if world.wrong.is_some() {
+            return world;
+        }
+    }
+    world.settle();
+    world.check(0);
+    world
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(1000), ..ProptestConfig::default() })]
+
+    #[test]
+    fn it_never_starts_more_often_than_allowed_and_never_hangs(
+        backoff_limit in 0..3,
+        max_restarts in 0..2,
+        events in proptest::collection::vec(event(), 0..120),
+    ) {
+        let world = played(backoff_limit, max_restarts, &events);
+        prop_assert_eq!(&world.wrong, &None);
+        let is_over = previous_status::is_finished(&world.status.1);
+        prop_assert!(is_over || world.running_lead().is_some(), "it waits for ever: {:#?} {:#?} {:#?}", world.job, world.pods, world.status);
+        let status = &world.status.1;
+        prop_assert_eq!(status.restart_count, status.backoff_limit_used + status.max_restarts_used);
+        prop_assert_eq!(world.jobs, 1 + u32::try_from(status.restart_count).unwrap() - u32::from(is_over && world.job.is_none() && world.jobs == u32::try_from(status.restart_count).unwrap()));
+    }
+
+    #[test]
+    fn a_suspension_never_ends_it(
+        events in proptest::collection::vec(prop_oneof![
+            2 => any::<bool>().prop_map(Event::Suspend),
+            4 => Just(Event::Kubelets), 5 => Just(Event::Controller), 5 => Just(Event::NewsOfJobs), 5 => Just(Event::NewsOfPods),
+            5 => Just(Event::Operator(9)), 1 => Just(Event::Restart(600)),
+        ], 0..120),
+    ) {
+        let mut world = World::new(0, 0);
+        for event in &events {
+            world.happen(*event);
+        }
+        world.settle();
+        prop_assert_eq!(&world.wrong, &None);
+        prop_assert!(world.running_lead().is_some(), "{:#?} {:#?} {:#?}", world.job, world.pods, world.status);
+        prop_assert_eq!(world.status.1.backoff_limit_used, 0);
+    }
+}

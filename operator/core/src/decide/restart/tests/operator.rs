@@ -1,0 +1,239 @@
+//! The watches and the operators of the model.
+
+use super::*;
+use crate::decide::ending;
+use crate::observe::Observed;
+
+impl World {
+    fn metadata(name: &str, uid: &str, version: u64) -> ObjectMeta {
+        ObjectMeta {
+            namespace: Some("ns".into()),
+            name: Some(name.into()),
+            uid: Some(uid.into()),
+            resource_version: Some(version.to_string()),
+            labels: Some([(labels::CLUSTER.to_owned(), "mc".to_owned())].into()),
+            ..ObjectMeta::default()
+        }
+    }
+
+    pub(super) fn hear_job(&mut self) {
+        match self.news_of_jobs.pop_front() {
+            Some(News::Is((version, seen))) => {
+                let uid = seen.uid.clone();
+                drop(self.index.update_job(&World::metadata("mc", &uid, version), seen));
+            }
+            Some(News::Gone(uid)) => drop(self.index.remove(Kind::Job, &World::metadata("mc", &uid, 0))),
+            None => {}
+        }
+    }
+
+    pub(super) fn hear_pod(&mut self) {
+        match self.news_of_pods.pop_front() {
+            Some(News::Is(seen)) => {
+                let name = seen.name.clone();
+                let (_, unlabelled) = self.index.update_pod(&World::metadata(&name, &name, 0), seen);
+                // Labels the lead's pod, as the background task does.
+                if unlabelled.is_some()
+                    && let Some(pod) = self.pods.get_mut(&name)
+                {
+                    pod.seen.labelled = true;
+                }
+            }
+            Some(News::Gone(name)) => drop(self.index.remove(Kind::Pod, &World::metadata(&name, &name, 0))),
+            None => {}
+        }
+    }
+
+    /// A new operator lists everything.
+    pub(super) fn restart(&mut self, skew: i64) {
+        self.index = Index::default();
+        self.skew = skew;
+        if self.job.is_none() && !self.pods.values().any(|pod| pod.seen.index == 0) {
+            // Its Job was deleted, and all that told of its end is gone: nobody can know.
+            self.final_ends = 0;
+        }
+        self.index.join(&Key::new("ns", "service"), "mc", false);
+        self.news_of_jobs.clear();
+        self.news_of_pods.clear();
+        self.tell_job();
+        let names: Vec<String> = self.pods.keys().cloned().collect();
+        for name in names {
+            self.tell_pod(&name);
+        }
+        while !self.news_of_jobs.is_empty() || !self.news_of_pods.is_empty() {
+            self.hear_job();
+            self.hear_pod();
+        }
+    }
+
+    /// One reconcile, as `reconcile` does it. It is killed after `writes`.
+    pub(super) fn operator(&mut self, mut writes: u8) {
+        let mut may = || {
+            let may = writes > 0;
+            writes = writes.saturating_sub(1);
+            may
+        };
+        if previous_status::is_finished(&self.status.1) {
+            return;
+        }
+        let (known, now) = self.known();
+        match self.decision(&known, now) {
+            Decision::Restart { job_uid, is_there, reason, message, limit } => {
+                // Asked once more, without a cache.
+                let there = self.job.as_ref().map(|job| &job.uid);
+                let has_completed = self.job.as_ref().is_some_and(|job| job.seen.complete.is_some());
+                if there != is_there.then_some(&job_uid) || has_completed {
+                    return;
+                }
+                if may() {
+                    let after = with_counted_restart(&known, &job_uid, &reason, &message, limit, now);
+                    self.write(MiniClusterStatus { reason: Some(reason), ..after });
+                }
+                if may() && is_there {
+                    self.delete_job_of(&job_uid);
+                }
+            }
+            Decision::Delete { job_uid } => {
+                if may() {
+                    self.delete_job_of(&job_uid);
+                }
+            }
+            Decision::EndPods { pods, .. } => {
+                for name in pods {
+                    if may()
+                        && let Some(pod) = self.pods.get_mut(&name)
+                    {
+                        pod.seen.told_to_end = Some(now);
+                        self.tell_pod(&name);
+                    }
+                }
+            }
+            Decision::Fail { job_uid, reason, .. } => {
+                if may()
+                    && let Some(job) = self.job.as_mut().filter(|job| job.uid == job_uid && job.seen.failing.is_none())
+                {
+                    job.seen.failing = verdict(&reason);
+                    self.tell_job();
+                }
+            }
+            Decision::Ended { reason, .. } => {
+                if may() {
+                    self.finish(&reason);
+                }
+            }
+            Decision::Wait => {
+                let status = MiniClusterStatus { reason: Some(WAITING_FOR_PODS.into()), ..known };
+                self.write(status);
+            }
+            Decision::Continue => self.make_and_tell(known, now, may),
+        }
+    }
+
+    /// The status with what the watches have seen go since, and what the operator's clock says.
+    fn known(&self) -> (MiniClusterStatus, Timestamp) {
+        let now = Timestamp::from_second(1_000_000 + i64::try_from(self.version).unwrap() + self.skew).unwrap();
+        let observed = self.index.observed(&Key::new("ns", "mc"));
+        let mut known = self.status.1.clone();
+        if let Some(job) = observed.job.as_ref().or(observed.last_job.as_deref())
+            && !is_given_up(&known, job)
+        {
+            for lost in &observed.losses {
+                if !known.lost_pods.iter().any(|it| it.name == lost.name) {
+                    known.lost_pods.push(LostPod { time: now.to_string(), ..lost.clone() });
+                }
+            }
+        }
+        (known, now)
+    }
+
+    fn decision(&self, known: &MiniClusterStatus, now: Timestamp) -> Decision {
+        decide(&self.observation(known, now, &self.index.observed(&Key::new("ns", "mc"))))
+    }
+
+    fn as_decided(&self, known: &MiniClusterStatus, now: Timestamp, job: &JobSeen) -> JobSeen {
+        let observed = self.index.observed(&Key::new("ns", "mc"));
+        ending::as_decided(&self.observation(known, now, &observed), job).into_owned()
+    }
+
+    fn observation<'a>(&self, known: &'a MiniClusterStatus, now: Timestamp, observed: &'a Observed) -> Observation<'a> {
+        let uid =
+            observed.job.as_ref().or(observed.last_job.as_deref()).map(|job| job.uid.clone()).or(known.job_uid.clone());
+        Observation {
+            status: known,
+            backoff_limit: self.backoff_limit,
+            max_restarts: self.max_restarts,
+            on_failure: false,
+            job: observed.job.as_ref(),
+            last_job: observed.last_job.as_deref(),
+            pods: observed.pods.values().filter(|pod| pod.job_uid == uid).collect(),
+            gone: observed.gone_leads.iter().filter(|pod| pod.job_uid == uid).collect(),
+            now,
+        }
+    }
+
+    /// Makes the Job that is not there, and writes a status that tells of the Job, and of what was lost.
+    fn make_and_tell(&mut self, mut known: MiniClusterStatus, now: Timestamp, mut may: impl FnMut() -> bool) {
+        let observed = self.index.observed(&Key::new("ns", "mc"));
+        match observed.job.as_ref().map(|job| unless_given_up(&known, job)).as_deref() {
+            None if may() => self.make_job(),
+            None => return,
+            Some(job) if self.as_decided(&known, now, job).is_finished() => {
+                let job = self.as_decided(&known, now, job);
+                if may() {
+                    let reason = job.complete.as_ref().or(job.failed.as_ref()).map(|it| it.reason.clone());
+                    self.finish(&reason.unwrap_or_default());
+                }
+                return;
+            }
+            Some(_) => {}
+        }
+        let seen = self.index.job(&Key::new("ns", "mc"));
+        let seen = seen.filter(|job| !is_given_up(&known, job));
+        known.job_uid = seen.map(|job| job.uid).or(known.job_uid.clone());
+        if known != self.status.1 && may() {
+            self.write(known);
+        }
+    }
+
+    fn write(&mut self, status: MiniClusterStatus) {
+        let version = self.tick();
+        self.status = (version, status);
+    }
+
+    fn finish(&mut self, reason: &str) {
+        let mut status = self.status.1.clone();
+        status.conditions.push(flux_shared::crd::v1alpha2::Condition {
+            type_: "JobFinished".into(),
+            status: "True".into(),
+            observed_generation: None,
+            last_transition_time: "2026-01-01T00:00:00Z".into(),
+            reason: reason.into(),
+            message: String::new(),
+        });
+        self.write(status);
+    }
+
+    fn delete_job_of(&mut self, uid: &str) {
+        if let Some(job) = self.job.as_mut().filter(|job| job.uid == uid) {
+            job.seen.deleting = true;
+            self.tell_job();
+        }
+    }
+
+    fn make_job(&mut self) {
+        if self.job.is_some() {
+            return;
+        }
+        let used = self.status.1.backoff_limit_used;
+        self.jobs += 1;
+        self.lost_follower = false;
+        let uid = format!("job-{}", self.tick());
+        let seen = JobSeen { uid: uid.clone(), completions: SIZE, ..JobSeen::default() };
+        let restarts_left = u32::try_from(self.backoff_limit - used).unwrap_or(0);
+        self.job = Some(Job { uid: uid.clone(), restarts_left, seen: seen.clone() });
+        let version = self.tick();
+        self.news_of_jobs.push_back(News::Is((version, seen.clone())));
+        // The answer of the API server, before any watch.
+        drop(self.index.update_job(&World::metadata("mc", &uid, version), seen));
+    }
+}

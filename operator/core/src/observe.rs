@@ -1,0 +1,436 @@
+//! What the watches have seen, reduced to what decisions need and kept by MiniCluster.
+//!
+//! ```text
+//! watch event ─► JobSeen | PodSeen | ServiceSeen ─► Index ─► the MiniCluster to reconcile, if anything changed
+//! ```
+//!
+//! Labels say where an object belongs; whether it is ours is decided by its owner's uid, which nobody else can choose.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use flux_shared::crd::v1alpha2::LostPod;
+use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::labels;
+use pod_end::loss;
+use storage::Orphan;
+
+pub mod cluster;
+pub mod deleted;
+pub mod job;
+pub mod known_clusters;
+mod members;
+pub mod node;
+mod objects;
+pub mod partial;
+pub mod pod;
+pub mod pod_end;
+pub mod service;
+pub mod storage;
+pub mod workload;
+
+pub use partial::{controller_uid, is_minicluster};
+
+use job::JobSeen;
+use members::Members;
+use node::{NodeSeen, Nodes, Placement, ViewNodes};
+use pod::PodSeen;
+use service::ServiceSeen;
+use storage::{Disk, DiskSeen, Storage, Volumes};
+
+/// Namespace and name of a MiniCluster, or of a Service.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Key {
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Key {
+        Key { namespace: namespace.into(), name: name.into() }
+    }
+
+    /// Namespace and name of an object.
+    pub fn of(metadata: &ObjectMeta) -> Key {
+        Key::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+    }
+
+    /// The MiniCluster that an object's label names.
+    fn cluster_of(metadata: &ObjectMeta, label: &str) -> Option<Key> {
+        let name = metadata.labels.as_ref()?.get(label)?;
+        Some(Key::new(metadata.namespace.clone()?, name.clone()))
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.name)
+    }
+}
+
+fn uid(metadata: &ObjectMeta) -> String {
+    metadata.uid.clone().unwrap_or_default()
+}
+
+/// The objects of one MiniCluster, as last seen.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Observed {
+    pub job: Option<JobSeen>,
+    /// Pods by uid, not by index: an index may have a pod that has ended and the one that replaces it.
+    pub pods: BTreeMap<String, PodSeen>,
+    /// Uid and controller's uid of the services pod.
+    pub services_pod: Option<(String, Option<String>)>,
+    /// Services of sidecars, by name.
+    pub services: BTreeMap<String, ServiceSeen>,
+    /// The Job's lead pods that are gone, as last seen.
+    pub gone_leads: Vec<PodSeen>,
+    /// The Job's pods that were taken away while it ran.
+    pub losses: Vec<LostPod>,
+    /// The previous Job, which is gone, as last seen.
+    pub last_job: Option<Box<JobSeen>>,
+    /// The newest resourceVersion seen of a Job: a watch may lag behind our own write.
+    pub job_version: u64,
+}
+
+/// Kinds of objects whose absence from a new list means that they are gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Job,
+    Pod,
+    Service,
+}
+
+/// A lead's pod that still lacks the documented label `job-index`, and the condition by which the Job knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unlabelled {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// All objects seen, by MiniCluster.
+#[derive(Debug, Default)]
+pub struct Index {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Shared with the reconciles that look at them, since there may be thousands of pods: a change while one looks
+    /// makes a copy.
+    clusters: HashMap<Key, Arc<Observed>>,
+    /// Headless Services, by their own name.
+    headless: HashMap<Key, Arc<ServiceSeen>>,
+    /// PersistentVolumes that go with their MiniClusters.
+    volumes: Volumes,
+    /// The MiniClusters that use a headless Service, which are woken when it is deleted.
+    members: Members,
+    /// Nodes that pods may be put on, by name.
+    nodes: Nodes,
+    /// Nodes that have stopped responding.
+    silent_nodes: HashSet<String>,
+    storage: Storage,
+}
+
+impl Index {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that holds the lock can panic half-way through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The objects seen of `cluster`.
+    pub fn observed(&self, cluster: &Key) -> Arc<Observed> {
+        self.state().clusters.get(cluster).cloned().unwrap_or_default()
+    }
+
+    /// The Job with the MiniCluster's name, without its pods, which may be thousands.
+    pub fn job(&self, cluster: &Key) -> Option<JobSeen> {
+        self.state().clusters.get(cluster)?.job.clone()
+    }
+
+    /// Whether a Job with the MiniCluster's name has been seen.
+    pub fn has_job(&self, cluster: &Key) -> bool {
+        self.state().clusters.get(cluster).is_some_and(|observed| observed.job.is_some())
+    }
+
+    /// Whether `wanted` holds for the objects of any MiniCluster.
+    pub fn any(&self, wanted: impl Fn(&Key, &Observed) -> bool) -> bool {
+        self.state().clusters.iter().any(|(key, observed)| wanted(key, observed))
+    }
+
+    pub fn headless(&self, service: &Key) -> Option<Arc<ServiceSeen>> {
+        self.state().headless.get(service).cloned()
+    }
+
+    /// Notes that `cluster` takes part in the Service. True of `minimal`: it needs only the lead's name.
+    pub fn join(&self, service: &Key, cluster: &str, minimal: bool) {
+        self.state().members.join(service, cluster, minimal);
+    }
+
+    /// Forgets a MiniCluster that is gone. Its objects may still exist; the watches report their end.
+    pub fn forget_cluster(&self, cluster: &Key) {
+        let mut state = self.state();
+        if let Some(observed) = state.clusters.get_mut(cluster) {
+            Arc::make_mut(observed).forget_the_past();
+        }
+        state.drop_empty(cluster);
+        state.members.leave(cluster);
+        state.give_memory_back();
+    }
+
+    /// A PersistentVolume as it is now; `volume` if it goes with its MiniCluster.
+    pub fn update_volume(&self, name: &str, volume: Option<&Orphan>) {
+        self.state().volumes.update(name, volume);
+    }
+
+    /// The disk of a PersistentVolume as it is now. The MiniClusters to wake if this is news.
+    pub fn update_disk(&self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
+        self.state().storage.update_disk(volume, disk)
+    }
+
+    /// A list of PersistentVolumes is complete. The MiniClusters to wake.
+    pub fn keep_volumes(&self, listed: &HashSet<String>) -> Vec<Key> {
+        let mut state = self.state();
+        state.volumes.keep(listed);
+        state.storage.keep_disks(listed)
+    }
+
+    /// The current storage classes; None if the operator may not list them. The MiniClusters to wake.
+    pub fn update_storage_classes(&self, names: Option<BTreeSet<String>>) -> Vec<Key> {
+        self.state().storage.update_classes(names)
+    }
+
+    /// The CSI volumes of a MiniCluster. None: not everything has been listed.
+    pub fn disks_of(&self, cluster: &ValidMiniCluster) -> Option<Vec<DiskSeen>> {
+        self.state().storage.disks_of(cluster)
+    }
+
+    /// A node's current state. None: no pod can be scheduled there, or the node is gone.
+    pub fn update_node(&self, name: &str, node: Option<NodeSeen>) {
+        self.state().nodes.update(name, node);
+    }
+
+    /// A list of nodes is complete: what it has not is gone. The MiniClusters to wake.
+    pub fn keep_nodes(&self, listed: &HashSet<String>) -> Vec<Key> {
+        self.state().nodes.keep(listed);
+        let silent: Vec<String> =
+            self.state().silent_nodes.iter().filter(|name| !listed.contains(*name)).cloned().collect();
+        silent.iter().flat_map(|name| self.update_silence(name, false)).collect()
+    }
+
+    /// Whether a node has stopped responding. The MiniClusters to wake: those with pods there, if this is news.
+    pub fn update_silence(&self, name: &str, is_silent: bool) -> Vec<Key> {
+        let mut state = self.state();
+        let is_news = match is_silent {
+            true => state.silent_nodes.insert(name.to_owned()),
+            false => state.silent_nodes.remove(name),
+        };
+        if !is_news {
+            return Vec::new();
+        }
+        let mut woken = Vec::new();
+        let is_there = |pod: &PodSeen| pod.node.as_deref() == Some(name) && !pod.ended;
+        for (key, observed) in state.clusters.iter_mut().filter(|(_, it)| it.pods.values().any(is_there)) {
+            for pod in Arc::make_mut(observed).pods.values_mut().filter(|pod| is_there(pod)) {
+                pod.lost = is_silent;
+            }
+            woken.push(key.clone());
+        }
+        woken
+    }
+
+    /// Whether the nodes that pods with this placement may use can mount an image as a volume.
+    pub fn view_nodes(&self, placement: impl FnOnce() -> Placement) -> ViewNodes {
+        self.state().nodes.view_nodes(placement)
+    }
+
+    /// Whether a node is known that can mount images.
+    pub fn has_node_for_images(&self) -> bool {
+        self.state().nodes.has_one_for_images()
+    }
+
+    /// Whether a node is known that takes pods; also false if the operator may not list nodes.
+    pub fn has_nodes(&self) -> bool {
+        !self.state().nodes.is_empty()
+    }
+
+    /// The PersistentVolumes of a MiniCluster that is gone.
+    pub fn orphans(&self, owner: &str) -> Vec<Orphan> {
+        self.state().volumes.of(owner)
+    }
+
+    /// A Job's current state; returns the MiniCluster if this is news. A Job with another name than its label says is
+    /// ignored.
+    pub fn update_job(&self, metadata: &ObjectMeta, seen: JobSeen) -> Option<Key> {
+        let key = Key::cluster_of(metadata, labels::CLUSTER).filter(|key| *key == Key::of(metadata))?;
+        let version = cluster::version(metadata);
+        let mut state = self.state();
+        if state.clusters.get(&key).is_some_and(|it| it.job.is_some() && version < it.job_version) {
+            return None;
+        }
+        let observed = state.observed_mut(&key);
+        observed.job_version = version;
+        let job = &mut observed.job;
+        let news = job.as_ref() != Some(&seen);
+        if job.as_ref().or(observed.last_job.as_deref()).is_some_and(|before| before.uid != seen.uid) {
+            observed.gone_leads.clear();
+            observed.losses.clear();
+        }
+        if seen.suspended && job.as_ref().is_some_and(|before| !before.suspended) {
+            observed.forget_losses_of_suspension();
+        }
+        observed.last_job = None;
+        observed.job = Some(seen);
+        news.then_some(key)
+    }
+
+    /// A pod as it is now: the MiniCluster if this is news, and the pod if it needs its label.
+    pub fn update_pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> (Option<Key>, Option<Unlabelled>) {
+        // A broker's pod always has the first label, whatever labels its author gives it.
+        let is_broker = Key::cluster_of(metadata, labels::CLUSTER).is_some();
+        if let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF).filter(|_| !is_broker) {
+            let services_pod = (uid(metadata), controller_uid(metadata).map(str::to_owned));
+            let mut state = self.state();
+            let place = &mut state.observed_mut(&key).services_pod;
+            let news = place.as_ref() != Some(&services_pod);
+            *place = Some(services_pod);
+            return (news.then_some(key), None);
+        }
+        let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) else { return (None, None) };
+        let mut state = self.state();
+        seen.lost |= !seen.ended && seen.node.as_ref().is_some_and(|node| state.silent_nodes.contains(node));
+        let observed = state.observed_mut(&key);
+        let before = observed.pods.get(&uid(metadata));
+        seen.remember(before);
+        if !before.is_some_and(PodSeen::was_taken) && observed.is_loss(&seen) {
+            observed.remember_loss(loss(&seen));
+        }
+        let before = observed.pods.get(&uid(metadata));
+        let ours = observed.job.as_ref().is_some_and(|job| seen.job_uid.as_deref() == Some(job.uid.as_str()));
+        let unlabelled = (seen.needs_label() && ours).then(|| Unlabelled {
+            namespace: key.namespace.clone(),
+            name: seen.name.clone(),
+            uid: uid(metadata),
+        });
+        let news = before != Some(&seen);
+        // It is handed out once: whoever gets it labels it.
+        seen.labelled |= unlabelled.is_some();
+        observed.pods.insert(uid(metadata), seen);
+        (news.then_some(key), unlabelled)
+    }
+
+    /// The lead's pods that were seen before their Job and still need their label; each is handed out once.
+    pub fn take_unlabelled(&self, cluster: &Key) -> Vec<Unlabelled> {
+        let mut state = self.state();
+        let Some(observed) = state.clusters.get_mut(cluster).filter(|it| it.pods.values().any(PodSeen::needs_label))
+        else {
+            return Vec::new();
+        };
+        let Observed { job: Some(job), pods, .. } = Arc::make_mut(observed) else { return Vec::new() };
+        let waiting = pods.iter_mut().filter(|(_, pod)| pod.needs_label());
+        let ours = waiting.filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
+        let hand_out = |(uid, pod): (&String, &mut PodSeen)| {
+            pod.labelled = true;
+            Unlabelled { namespace: cluster.namespace.clone(), name: pod.name.clone(), uid: uid.clone() }
+        };
+        ours.map(hand_out).collect()
+    }
+
+    /// A Service as it is now. The MiniClusters to wake if this is news.
+    pub fn update_service(&self, metadata: &ObjectMeta, seen: ServiceSeen) -> Vec<Key> {
+        let mut state = self.state();
+        if let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) {
+            let services = &mut state.observed_mut(&key).services;
+            let news = services.insert(metadata.name.clone().unwrap_or_default(), seen.clone()).as_ref() != Some(&seen);
+            return news.then_some(key).into_iter().collect();
+        }
+        if !service::is_headless(metadata) {
+            return Vec::new();
+        }
+        let key = Key::of(metadata);
+        let gone = seen.deleting;
+        state.headless.insert(key.clone(), Arc::new(seen));
+        // Its owners change with every member; only its deletion concerns all of them.
+        if gone { state.members.of(&key) } else { Vec::new() }
+    }
+
+    /// Forgets an object that is gone. The MiniClusters to wake.
+    pub fn remove(&self, kind: Kind, metadata: &ObjectMeta) -> Vec<Key> {
+        let uid = uid(metadata);
+        let mut state = self.state();
+        match kind {
+            Kind::Service if Key::cluster_of(metadata, labels::CLUSTER).is_none() => {
+                let key = Key::of(metadata);
+                if state.headless.get(&key).is_some_and(|seen| seen.uid == uid) {
+                    state.headless.remove(&key);
+                }
+                state.members.of(&key)
+            }
+            _ => {
+                let key = Key::cluster_of(metadata, labels::CLUSTER)
+                    .or_else(|| Key::cluster_of(metadata, labels::SERVICES_OF));
+                let Some(key) = key else { return Vec::new() };
+                let lives = state.members.has(&key);
+                let observed = state.clusters.get_mut(&key);
+                let news = observed.is_some_and(|observed| Arc::make_mut(observed).forget(kind, lives, |it| it == uid));
+                state.drop_empty(&key);
+                news.then_some(key).into_iter().collect()
+            }
+        }
+    }
+
+    /// A new list is complete: forgets the objects that are not in it. The MiniClusters to wake.
+    pub fn keep_only(&self, kind: Kind, uids: &HashSet<String>) -> Vec<Key> {
+        let mut state = self.state();
+        let mut woken = Vec::new();
+        let State { clusters, members, .. } = &mut *state;
+        for (key, observed) in clusters {
+            if !observed.lacks_any(kind, uids) {
+                continue;
+            }
+            if Arc::make_mut(observed).forget(kind, members.has(key), |uid| !uids.contains(uid)) {
+                woken.push(key.clone());
+            }
+        }
+        for key in &woken {
+            state.drop_empty(key);
+        }
+        if kind == Kind::Service {
+            let lost: Vec<Key> = state
+                .headless
+                .iter()
+                .filter(|(_, seen)| !uids.contains(&seen.uid))
+                .map(|(key, _)| key.clone())
+                .collect();
+            for key in lost {
+                state.headless.remove(&key);
+                woken.extend(state.members.of(&key));
+            }
+        }
+        woken
+    }
+}
+
+impl State {
+    fn observed_mut(&mut self, cluster: &Key) -> &mut Observed {
+        Arc::make_mut(self.clusters.entry(cluster.clone()).or_default())
+    }
+
+    fn drop_empty(&mut self, key: &Key) {
+        if self.clusters.get(key).is_some_and(|observed| observed.is_empty()) {
+            self.clusters.remove(key);
+        }
+    }
+
+    /// A map keeps the room of its largest time.
+    fn give_memory_back(&mut self) {
+        if self.clusters.capacity() > 1024 && self.clusters.len() < self.clusters.capacity() / 4 {
+            self.clusters.shrink_to(self.clusters.len() * 2);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! Manifests without a cluster: `flux-operator render` and `validate`, and `kubectl minicluster`'s.
+
+use std::path::Path;
+
+use flux_shared::curve::Certificate;
+use flux_shared::manifest::{self, Manifest};
+use flux_shared::validate::{Notice, Problem, ValidMiniCluster, validate_and_note};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::render::gang::GangOf;
+use crate::render::{self, Facts, Objects, Options};
+use crate::yaml::{self, YamlError};
+
+/// Why a manifest cannot be rendered or is not valid.
+#[derive(Debug, thiserror::Error)]
+pub enum OfflineError {
+    #[error("{}", lines(.0))]
+    Problems(Vec<Problem>),
+    #[error(transparent)]
+    Render(#[from] render::RenderError),
+    #[error(transparent)]
+    Yaml(#[from] YamlError),
+    #[error("failed to write the objects")]
+    Json(#[source] serde_json::Error),
+}
+
+fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// The objects of the first MiniCluster of `text`, as YAML, in the order in which they are created.
+pub fn render(text: &str, options: &Options) -> Result<String, OfflineError> {
+    let documents: Result<Vec<String>, YamlError> = objects(text, options)?.iter().map(yaml::document).collect();
+    Ok(yaml::stream(documents?))
+}
+
+/// The objects of the first MiniCluster of `text`, in the order in which they are created.
+pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError> {
+    let manifest = manifest::parse(text).map_err(OfflineError::Problems)?;
+    let cluster = validate_and_note(&manifest).and_then(|cluster| options.admit(cluster));
+    let cluster = cluster.map_err(OfflineError::Problems)?;
+    let objects = render::objects(&cluster, options, &Facts::default(), placeholder(&cluster))?;
+    values(&objects).map_err(OfflineError::Json)
+}
+
+/// What `validate` finds.
+#[derive(Debug, Default, Serialize)]
+pub struct Judgement {
+    /// MiniClusters that are valid in themselves; the API server may have refused them all the same (`problems`).
+    pub miniclusters: Vec<Judged>,
+    pub problems: Vec<Problem>,
+}
+
+/// A MiniCluster that is valid by itself.
+#[derive(Debug, Serialize)]
+pub struct Judged {
+    pub name: String,
+    /// Valid, but perhaps not what was meant.
+    pub notes: Vec<Notice>,
+    /// Kinds of objects that the API server was asked about by a dry run, whether it accepted them or not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub checked: Vec<&'static str>,
+    /// What the API server was not asked about, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unchecked: Vec<String>,
+}
+
+impl Judged {
+    pub fn of(cluster: &ValidMiniCluster) -> Judged {
+        let notes = cluster.notices.iter().cloned().chain(cluster.hints()).collect();
+        Judged { name: cluster.name.clone(), notes, checked: Vec::new(), unchecked: Vec::new() }
+    }
+
+    fn text(&self) -> String {
+        let Judged { name, notes, checked, unchecked } = self;
+        let mut text: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
+        text += &format!("MiniCluster {name} is valid\n");
+        if !checked.is_empty() {
+            text += &format!("the API server would accept MiniCluster {name}: {}\n", checked.join(", "));
+        }
+        text.extend(unchecked.iter().map(|what| format!("not checked: {what}\n")));
+        text
+    }
+}
+
+impl Judgement {
+    /// Text for people: a line for each valid MiniCluster, with its notes; or every problem as an error.
+    pub fn text(self) -> Result<String, OfflineError> {
+        match self.problems.is_empty() {
+            true => Ok(self.miniclusters.iter().map(Judged::text).collect()),
+            false => Err(OfflineError::Problems(self.problems)),
+        }
+    }
+}
+
+impl Judgement {
+    /// What was found in each of these files. If there are several, a problem names its file.
+    pub fn of_files(found: Vec<(&Path, Judgement)>) -> Judgement {
+        let has_several = found.len() > 1;
+        let mut all = Judgement::default();
+        for (file, Judgement { miniclusters, problems }) in found {
+            all.miniclusters.extend(miniclusters);
+            all.problems.extend(problems.into_iter().map(|problem| match file.display() {
+                _ if !has_several => problem,
+                file if problem.field.is_empty() => Problem::new(file.to_string(), problem.message),
+                file => Problem::new(format!("{file}: {}", problem.field), problem.message),
+            }));
+        }
+        all
+    }
+}
+
+/// The documents of `text`, and what is wrong with it as a whole; the latter alone if it has no documents.
+pub fn documents(text: &str) -> (Vec<Value>, Judgement) {
+    let (documents, problems) = match manifest::documents(text) {
+        Ok(documents) => (documents, manifest::duplicate_key(text).into_iter().collect()),
+        Err(problems) => (Vec::new(), problems),
+    };
+    (documents, Judgement { problems, ..Judgement::default() })
+}
+
+/// Validates every MiniCluster of `text`.
+pub fn judge(text: &str) -> Judgement {
+    let (documents, mut all) = documents(text);
+    for document in &documents {
+        match parse_and_validate(document) {
+            Ok((_, cluster)) => all.miniclusters.push(Judged::of(&cluster)),
+            Err(found) => all.problems.extend(with_name(document, found, documents.len())),
+        }
+    }
+    all
+}
+
+/// Adds the MiniCluster's name to its problems if it is one of several.
+pub fn with_name(document: &Value, problems: Vec<Problem>, count: usize) -> Vec<Problem> {
+    if count == 1 {
+        return problems;
+    }
+    let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("without a name");
+    let with_name = |it: Problem| Problem::new(format!("MiniCluster {name}: {}", it.field), it.message);
+    problems.into_iter().map(with_name).collect()
+}
+
+/// Parses and validates one MiniCluster.
+pub fn parse_and_validate(document: &Value) -> Result<(Manifest, ValidMiniCluster), Vec<Problem>> {
+    let manifest = manifest::from_value(document)?;
+    let cluster = validate_and_note(&manifest)?;
+    Ok((manifest, cluster))
+}
+
+/// A certificate without a secret, for rendering: the real one is generated when the cluster is created.
+pub fn placeholder(cluster: &ValidMiniCluster) -> Certificate {
+    Certificate::from_keys(&cluster.name, &[0; 32], &[0; 32])
+}
+
+/// Every object, in the order in which they are created.
+fn values(objects: &Objects) -> Result<Vec<Value>, serde_json::Error> {
+    let Objects { config_map, secrets, volumes, network_policy, headless, services, gang, job, services_pod } = objects;
+    let mut values = vec![serde_json::to_value(config_map)?];
+    for secret in secrets {
+        values.push(serde_json::to_value(secret.redacted())?);
+    }
+    values.push(serde_json::to_value(headless)?);
+    if let Some(policy) = network_policy {
+        values.push(serde_json::to_value(policy)?);
+    }
+    for made in volumes {
+        values.extend([serde_json::to_value(&made.volume)?, serde_json::to_value(&made.claim)?]);
+    }
+    for service in services {
+        values.push(serde_json::to_value(service)?);
+    }
+    if let GangOf::Object(object) = gang {
+        values.push(object.body.clone());
+    }
+    values.push(serde_json::to_value(job)?);
+    if let Some(pod) = services_pod {
+        values.push(serde_json::to_value(pod)?);
+    }
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_of_one_of_several_have_its_name() {
+        let one = |kind: &str, name: &str, size: u32| {
+            format!(
+                "apiVersion: flux-framework.org/v1alpha2\nkind: {kind}\nmetadata: {{name: {name}}}\n\
+                 spec: {{size: {size}, containers: [{{image: a}}]}}\n---\n"
+            )
+        };
+        let said = |text: &str| judge(text).text().unwrap_err().to_string();
+        assert_eq!(said(&one("MiniCluster", "a", 0)), "spec.size: must be 1 to 10000");
+        let several = one("MiniCluster", "a", 1) + &one("MiniCluster", "b", 0) + &one("Minicluster", "c", 0);
+        let wanted = "MiniCluster b: spec.size: must be 1 to 10000\n\
+                      MiniCluster c: kind: is `Minicluster`; did you mean MiniCluster?\n\
+                      MiniCluster c: spec.size: must be 1 to 10000";
+        assert_eq!(said(&several), wanted);
+    }
+}

@@ -1,0 +1,424 @@
+//! What a MiniCluster's status should say. Pure: the observed objects and the time come in, a status comes out.
+//!
+//! ```text
+//! Inputs ─► outcome (why it failed, or does not start) ─► conditions ─► phase, sizes, exit code ─► MiniClusterStatus
+//! ```
+//!
+//! The Job decides what has ended; the pods say why. A condition's time is when its status changed, not when it was seen
+//! again; where Kubernetes knows the time, it is Kubernetes' time.
+
+use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus, Timeline};
+use flux_shared::names;
+use flux_shared::validate::{Problem, ValidMiniCluster};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::decide::restart;
+use crate::labels;
+use crate::observe::job::JobSeen;
+use crate::observe::pod::{Exit, PodSeen, Trouble};
+use crate::observe::pod_end::{End, end_of};
+use crate::observe::storage::DiskSeen;
+use crate::obstacle::Panicked;
+use crate::render;
+
+pub use super::obstacle::Obstacle;
+use super::previous_status::{CLEANED_UP, VIEW_MOUNTED, is_cleaned_up, rfc3339, short};
+pub use super::previous_status::{condition, image_volume_failed, is_finished};
+
+mod conditions;
+pub mod events;
+mod outcome;
+pub mod patch;
+mod post;
+
+use outcome::Outcome;
+
+/// The condition about volumes that Kubernetes accepts but that are probably a mistake.
+pub const VOLUMES_VALID: &str = "VolumesValid";
+/// The condition that the archive was saved, if one is asked for and the result is known.
+pub const ARCHIVE_SAVED: &str = "ArchiveSaved";
+/// The condition that no pod's `post` has failed.
+pub const POST_SUCCEEDED: &str = "PostSucceeded";
+/// The reason of condition Valid if the spec was changed after the Job was created from it.
+pub const CHANGED_TOO_LATE: &str = "ChangedTooLate";
+/// The condition that the operator panicked at this MiniCluster.
+pub const OPERATOR_PANICKED: &str = "OperatorPanicked";
+
+/// Whether the spec can be used.
+#[derive(Debug, Clone, Copy)]
+pub enum Verdict<'a> {
+    Valid(&'a ValidMiniCluster),
+    Invalid(&'a [Problem]),
+}
+
+/// All that a status depends on.
+#[derive(Debug)]
+pub struct Inputs<'a> {
+    pub name: &'a str,
+    pub generation: Option<i64>,
+    pub deleting: bool,
+    pub verdict: Verdict<'a>,
+    pub previous: &'a MiniClusterStatus,
+    pub job: Option<&'a JobSeen>,
+    /// Hash of the current spec (`reconcile::target::Target::spec_hash`).
+    pub spec_hash: Option<&'a str>,
+    pub pods: Vec<&'a PodSeen>,
+    /// The Job's lead pods that are gone, as last seen.
+    pub gone: Vec<&'a PodSeen>,
+    pub obstacle: Option<&'a Obstacle>,
+    /// Every node that the pods may use is known to mount images.
+    pub nodes_mount_images: bool,
+    /// The node that keeps the view from being mounted, where it would be mounted otherwise.
+    pub copied_for: Option<&'a str>,
+    /// The volumes of CSI drivers. None: the other PersistentVolumes or storage classes are not known.
+    pub disks: Option<Vec<DiskSeen>>,
+    /// The last warning event about what waits although no status says why.
+    pub warning: Option<&'a Trouble>,
+    pub now: Timestamp,
+}
+
+impl Inputs<'_> {
+    /// Whether the Job was created from another spec than the current one. This can only be before the first status: from
+    /// then on the API server refuses such a change. (So it does not matter if a later version computes another hash.)
+    fn changed_too_late(&self) -> bool {
+        let was_said = condition(self.previous, "Valid").is_some_and(|valid| valid.reason == CHANGED_TOO_LATE);
+        let differs = self.job.is_some_and(|job| !job.deleting && job.differs_from(self.spec_hash));
+        differs && (self.previous.maximum_size.is_none() || was_said)
+    }
+
+    /// Whether the Job's pods were created with another overlay. The API server's rule does not see every change there: in
+    /// an object without a schema it misses a key that replaces another one.
+    fn overlay_differs(&self, cluster: &ValidMiniCluster) -> bool {
+        self.job.is_some_and(|job| !job.deleting && job.overlay_hash != render::overlay_hash(cluster))
+    }
+}
+
+/// The status. The same inputs give the same status; a later time alone changes nothing.
+pub fn status(inputs: &Inputs) -> MiniClusterStatus {
+    let facts = Facts::of(inputs);
+    if is_finished(inputs.previous) {
+        return after_the_end(inputs, &facts);
+    }
+    let outcome = post::added(outcome::outcome(inputs, &facts), inputs);
+    // A lead that was stopped for a suspension has not ended the job, nor has one that is created again.
+    let is_suspended = inputs.job.is_some_and(|job| job.suspended && !job.is_finished());
+    let lead_exit = lead_exit(inputs, &facts).filter(|_| !is_suspended);
+    let previous = inputs.previous;
+    let job = inputs.job;
+    let ended = job.is_some_and(JobSeen::is_finished);
+    let conditions = conditions::conditions(inputs, &facts, &outcome);
+    let restarts = restarts(inputs, &facts);
+    MiniClusterStatus {
+        phase: Some(phase(inputs, &facts).to_owned()),
+        size: count(facts.living),
+        ready_size: count(facts.ready),
+        maximum_size: maximum_size(inputs),
+        selector: job.map(|_| labels::selector(inputs.name)).or_else(|| previous.selector.clone()),
+        observed_generation: inputs.generation,
+        start_time: start_time(inputs),
+        timeline: timeline(inputs, &facts),
+        completion_time: job.filter(|_| ended).and_then(JobSeen::end_time).map(rfc3339),
+        restart_count: restarts.restart_count,
+        backoff_limit_used: previous.backoff_limit_used,
+        max_restarts_used: previous.max_restarts_used,
+        container_restarts: restarts.container_restarts,
+        restarts: restarts.restarts,
+        lost_pods: previous.lost_pods.clone(),
+        job_uid: job_uid(inputs, &conditions),
+        users_secret: secret(inputs, |cluster, uid| {
+            (!cluster.users.is_empty()).then(|| names::users_secret(&cluster.name, uid))
+        })
+        .or_else(|| previous.users_secret.clone()),
+        flux_restful_secret: secret(inputs, |cluster, uid| {
+            cluster.restful.as_ref().map(|_| names::restful_secret(&cluster.name, uid))
+        })
+        .or_else(|| previous.flux_restful_secret.clone()),
+        exit_code: match lead_exit {
+            Some(exit) => Some(exit.code),
+            None => previous.exit_code.filter(|_| ended),
+        },
+        signal: match lead_exit {
+            Some(exit) => exit.signal.or(outcome::signal_of(exit.code)),
+            None => previous.signal.filter(|_| ended),
+        },
+        failed_index: outcome.index.or(previous.failed_index.filter(|_| ended)),
+        reason: (!outcome.reason.is_empty()).then(|| outcome.reason.clone()),
+        message: match outcome.message.is_empty() {
+            true => conditions::awaited(inputs, &facts),
+            false => Some(short(&outcome.message)),
+        },
+        conditions,
+    }
+}
+
+/// The status after the end, whatever becomes of the Job and its pods: only what was not known at the end is added.
+fn after_the_end(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
+    let previous = inputs.previous;
+    let is_gone = inputs.job.is_none() || is_cleaned_up(previous);
+    let outcome = Outcome::default();
+    let now = if is_gone { Vec::new() } else { conditions::conditions(inputs, facts, &outcome) };
+    let later = |type_: &str| now.iter().find(|it| it.type_ == type_ && AFTER_THE_END.contains(&type_));
+    let kept =
+        previous.conditions.iter().map(|it| later(&it.type_).cloned().unwrap_or(seen_again(it, inputs.generation)));
+    let is_new =
+        |it: &&Condition| AFTER_THE_END.contains(&it.type_.as_str()) && condition(previous, &it.type_).is_none();
+    let conditions = kept.chain(now.iter().filter(is_new).cloned()).collect();
+    let lead = lead_exit(inputs, facts).filter(|_| !is_gone);
+    MiniClusterStatus {
+        phase: if inputs.deleting { Some("Terminating".into()) } else { previous.phase.clone() },
+        size: if is_gone { 0 } else { count(facts.living) },
+        ready_size: 0,
+        observed_generation: inputs.generation,
+        exit_code: previous.exit_code.or(lead.map(|exit| exit.code)),
+        signal: previous.signal.or(lead.and_then(|exit| exit.signal.or(outcome::signal_of(exit.code)))),
+        conditions,
+        ..previous.clone()
+    }
+}
+
+/// Conditions that may become known, or change, after the end.
+const AFTER_THE_END: [&str; 4] = ["Valid", ARCHIVE_SAVED, POST_SUCCEEDED, VOLUMES_VALID];
+
+/// How the lead's program ended, if somebody saw it.
+fn lead_exit<'a>(inputs: &Inputs<'a>, facts: &Facts<'a>) -> Option<&'a Exit> {
+    let exit = decisive_lead(inputs, facts).and_then(|lead| lead.exit.as_deref());
+    exit.filter(|exit| !exit.is_unseen)
+}
+
+/// The maximum size, fixed by the first Job that is not being deleted.
+fn maximum_size(inputs: &Inputs) -> Option<i32> {
+    let of_job = || inputs.job.filter(|job| !job.deleting).and_then(|job| job.maximum_size).map(count);
+    inputs.previous.maximum_size.or_else(of_job)
+}
+
+/// A condition that holds for a later spec as well.
+fn seen_again(condition: &Condition, generation: Option<i64>) -> Condition {
+    Condition { observed_generation: generation, ..condition.clone() }
+}
+
+/// The lead's pod whose end decides the job's; otherwise the latest one.
+fn decisive_lead<'a>(inputs: &Inputs<'a>, facts: &Facts<'a>) -> Option<&'a PodSeen> {
+    let leads = inputs.pods.iter().copied().filter(|pod| pod.index == 0);
+    let decides = |pod: &PodSeen| matches!(end_of(pod, false), Some(End::Own | End::NodeFailure | End::Succeeded));
+    leads.chain(inputs.gone.iter().copied()).find(|pod| decides(pod)).or(facts.lead)
+}
+
+/// The time of the first start, also after restarts. (After a suspension it begins anew, as a Job's start time does.)
+fn start_time(inputs: &Inputs) -> Option<String> {
+    let before = inputs.previous.start_time.clone();
+    let is_first = inputs.previous.backoff_limit_used + inputs.previous.max_restarts_used == 0;
+    let job = inputs.job.filter(|job| !restart::is_given_up(inputs.previous, job));
+    let now = job.and_then(|job| job.start_time).map(rfc3339);
+    if is_first { now.or(before) } else { before.or(now) }
+}
+
+/// Uid of the current or last Job, unless it was given up.
+fn job_uid(inputs: &Inputs, now: &[Condition]) -> Option<String> {
+    // It is about to be replaced by one that copies the view.
+    let cannot_mount = now.iter().any(|it| it.type_ == VIEW_MOUNTED && it.status == "False");
+    match inputs.job {
+        Some(job) if restart::is_given_up(inputs.previous, job) || (job.mounts_view && cannot_mount) => None,
+        Some(job) => Some(job.uid.clone()),
+        None => inputs.previous.job_uid.clone(),
+    }
+}
+
+/// The status with restarts that the operator did not decide: those by the kubelet, and the one after a suspension.
+fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
+    let mut known = inputs.previous.clone();
+    let Some(job) = inputs.job.filter(|job| !job.is_finished()) else { return known };
+    let had_begun = known.timeline.as_ref().is_some_and(|timeline| timeline.running.is_some());
+    let was_suspended = condition(&known, "Suspended").is_some_and(|condition| condition.status == "True");
+    if job.suspended && had_begun && !was_suspended {
+        let (reason, message) = match job.queue {
+            Some(_) => (restart::REQUEUED, "the queue stopped the pods; it restarts when it is admitted again"),
+            None => {
+                (restart::SUSPENDED, "the pods were stopped to suspend the MiniCluster; it restarts when it is resumed")
+            }
+        };
+        known = restart::with_restart(&known, None, reason, message, inputs.now);
+    }
+    // A restart beyond the allowed ones runs nothing, so it is not counted.
+    let allowed = match inputs.verdict {
+        Verdict::Valid(cluster) => cluster.restarts_left(u32::try_from(known.backoff_limit_used).unwrap_or(0)),
+        Verdict::Invalid(_) => u32::MAX,
+    };
+    let by_kubelet = facts.lead.map_or(0, |lead| count(lead.restarts.min(allowed)));
+    let more = by_kubelet.saturating_sub(known.container_restarts).max(0);
+    known.restart_count += more;
+    known.container_restarts += more;
+    known
+}
+
+/// When each step of the start was first seen; a suspension resets it.
+fn timeline(inputs: &Inputs, facts: &Facts) -> Option<Timeline> {
+    let job = inputs.job?;
+    if (job.suspended && !job.is_finished()) || job.deleting || restart::is_given_up(inputs.previous, job) {
+        return None;
+    }
+    let before = inputs.previous.timeline.clone().unwrap_or_default();
+    let reached = |before: Option<String>, is_reached: bool| before.or_else(|| is_reached.then(|| rfc3339(inputs.now)));
+    let timeline = Timeline {
+        scheduled: reached(before.scheduled, facts.wanted > 0 && facts.scheduled >= facts.wanted),
+        running: reached(before.running, facts.lead_runs()),
+        ready: reached(before.ready, facts.is_ready()),
+    };
+    (timeline != Timeline::default()).then_some(timeline)
+}
+
+/// Name of a Secret for people, which exists once the Job does.
+fn secret(inputs: &Inputs, name: impl Fn(&ValidMiniCluster, Option<&str>) -> Option<String>) -> Option<String> {
+    match (inputs.verdict, inputs.job) {
+        (Verdict::Valid(cluster), Some(job)) => name(cluster, job.owner_uid.as_deref()),
+        _ => None,
+    }
+}
+
+/// The status with its last restart as reason and message: restarts may follow each other faster than statuses do.
+pub fn restarting(status: MiniClusterStatus) -> MiniClusterStatus {
+    let Some(restart) = status.restarts.last() else { return status };
+    let (reason, message) = (restart.reason.clone(), outcome::restart_message(&status, restart));
+    MiniClusterStatus { reason: Some(reason), message: Some(short(&message)), ..status }
+}
+
+/// The status once pods and volumes have been deleted.
+pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStatus {
+    let mut status = MiniClusterStatus { size: 0, ready_size: 0, ..status.clone() };
+    status.conditions.push(Condition {
+        type_: CLEANED_UP.into(),
+        status: "True".into(),
+        observed_generation: status.observed_generation,
+        last_transition_time: rfc3339(now),
+        reason: "Completed".into(),
+        message: "pods, with their logs, claims and volumes were deleted after the job had completed, because of cleanupPods (v1alpha1: cleanup, whose default is true): set it to false to keep them".into(),
+    });
+    status
+}
+
+/// The status after a panic of ours: as it was, with a condition that says so.
+pub fn panicked(
+    before: &MiniClusterStatus,
+    generation: Option<i64>,
+    panicked: &Panicked,
+    now: Timestamp,
+) -> MiniClusterStatus {
+    let message = format!(
+        "{panicked}: this is a bug in the operator, please report it with this MiniCluster's spec; its pods keep running, and the operator retries"
+    );
+    let is_new = condition(before, OPERATOR_PANICKED).is_none_or(|before| before.message != message);
+    if !is_new {
+        return before.clone();
+    }
+    let mut status = without_panic(before.clone());
+    status.conditions.push(Condition {
+        type_: OPERATOR_PANICKED.into(),
+        status: "True".into(),
+        observed_generation: generation,
+        last_transition_time: rfc3339(now),
+        reason: "Defect".into(),
+        message,
+    });
+    status
+}
+
+/// The status without the condition about a panic: the operator got past it.
+pub fn without_panic(mut status: MiniClusterStatus) -> MiniClusterStatus {
+    status.conditions.retain(|condition| condition.type_ != OPERATOR_PANICKED);
+    status
+}
+
+/// Figures that several parts of the status need.
+#[derive(Debug)]
+struct Facts<'a> {
+    /// The latest pod of index 0.
+    lead: Option<&'a PodSeen>,
+    /// Pods that have not ended.
+    living: u32,
+    scheduled: u32,
+    running: u32,
+    ready: u32,
+    /// Pods that there should be.
+    wanted: u32,
+    /// Pods that are enough to start the job.
+    quorum: u32,
+    /// Followers that have ended well before the lead (completeWorkers) and do not come back.
+    left: u32,
+}
+
+impl<'a> Facts<'a> {
+    fn of(inputs: &Inputs<'a>) -> Facts<'a> {
+        let pods = || inputs.pods.iter().copied();
+        let number = |which: &dyn Fn(&PodSeen) -> bool| {
+            u32::try_from(pods().filter(|pod| which(pod)).count()).unwrap_or(u32::MAX)
+        };
+        // When a Job is finished all its pods have ended, though the watch of pods may report it later.
+        let is_finished = inputs.job.is_some_and(|job| job.is_finished() && !job.has_living_pods);
+        let living = |which: fn(&PodSeen) -> bool| match is_finished {
+            true => 0,
+            false => number(&|pod| !pod.ended && which(pod)),
+        };
+        let wanted = inputs.job.map_or(0, |job| job.completions);
+        let quorum = match inputs.verdict {
+            Verdict::Valid(cluster) => cluster.min_size.unwrap_or(wanted).min(wanted),
+            Verdict::Invalid(_) => wanted,
+        };
+        Facts {
+            lead: pods().filter(|pod| pod.index == 0).max_by_key(|pod| (pod.created, !pod.ended)),
+            living: living(|_| true),
+            scheduled: living(|pod| pod.scheduled),
+            running: living(|pod| pod.running),
+            ready: living(|pod| pod.ready),
+            wanted,
+            quorum,
+            left: number(&|pod| pod.index > 0 && pod.exit.as_ref().is_some_and(|exit| exit.code == 0)),
+        }
+    }
+
+    fn lead_runs(&self) -> bool {
+        self.lead.is_some_and(|lead| lead.running)
+    }
+
+    /// Pods that have to be ready.
+    fn needed(&self) -> u32 {
+        self.quorum.saturating_sub(self.left).max(1)
+    }
+
+    fn is_ready(&self) -> bool {
+        let lead = self.lead.is_some_and(|lead| lead.running && lead.ready);
+        self.wanted > 0 && lead && self.ready >= self.needed()
+    }
+}
+
+fn phase(inputs: &Inputs, facts: &Facts) -> &'static str {
+    let Some(job) = inputs.job else {
+        return match inputs.verdict {
+            _ if inputs.deleting => "Terminating",
+            Verdict::Invalid(_) => "Invalid",
+            Verdict::Valid(_) => "Pending",
+        };
+    };
+    match () {
+        () if inputs.deleting => "Terminating",
+        () if job.complete.is_some() => "Completed",
+        () if job.failed.is_some() => "Failed",
+        () if job.suspended => "Suspended",
+        () if facts.is_ready() => "Running",
+        // The job has begun: brokers that are missing now do not change the phase.
+        () if facts.lead.is_some_and(|lead| lead.joined) && has_been_ready(inputs.previous) => "Running",
+        () if facts.lead.is_some_and(|lead| lead.exit.is_some()) => "Running",
+        () if facts.scheduled > 0 => "Starting",
+        () => "Pending",
+    }
+}
+
+/// Whether the MiniCluster has been ready since its last start.
+fn has_been_ready(status: &MiniClusterStatus) -> bool {
+    status.timeline.as_ref().is_some_and(|timeline| timeline.ready.is_some())
+}
+
+fn count(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,464 @@
+//! The conditions. The documented types keep their names; those that Kubernetes' tools expect (`kubectl wait`, kstatus)
+//! are added.
+
+use flux_shared::crd::v1alpha2::Condition;
+use flux_shared::termination::{Ender, Termination};
+use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::jiff::Timestamp;
+
+use super::outcome::Outcome;
+use super::{
+    ARCHIVE_SAVED, CHANGED_TOO_LATE, Facts, Inputs, POST_SUCCEEDED, VIEW_MOUNTED, VOLUMES_VALID, Verdict, post,
+    rfc3339, short,
+};
+use crate::observe::job::JobSeen;
+use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble, is_about_mount};
+use crate::observe::storage::DiskSeen;
+use crate::observe::workload::QUEUED;
+use crate::obstacle::{PASSING, POD_TEMPLATE_REFUSED};
+use crate::previous_status::VIEW_COPIED;
+use crate::render::VIEW_IMAGE_VOLUME;
+use crate::render::elastic::Elastic;
+
+/// A condition without its time.
+struct Statement {
+    type_: &'static str,
+    /// None: unknown.
+    is_true: Option<bool>,
+    reason: String,
+    message: String,
+    /// When it became true, if Kubernetes knows.
+    since: Option<Timestamp>,
+}
+
+impl Statement {
+    fn new(type_: &'static str, is_true: bool, reason: &str, message: impl Into<String>) -> Statement {
+        Statement { type_, is_true: Some(is_true), reason: reason.to_owned(), message: message.into(), since: None }
+    }
+}
+
+/// State of the Job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JobState {
+    NotRequested,
+    Suspended,
+    Active,
+    Completed,
+    Failed,
+}
+
+impl JobState {
+    fn of(job: Option<&JobSeen>) -> JobState {
+        match job {
+            None => JobState::NotRequested,
+            Some(job) if job.complete.is_some() => JobState::Completed,
+            Some(job) if job.failed.is_some() => JobState::Failed,
+            Some(job) if job.suspended => JobState::Suspended,
+            Some(_) => JobState::Active,
+        }
+    }
+
+    fn is_finished(self) -> bool {
+        matches!(self, JobState::Completed | JobState::Failed)
+    }
+
+    /// Reason and message for conditions that need a running job.
+    fn idle(self) -> (&'static str, &'static str) {
+        match self {
+            JobState::NotRequested => ("NotRequested", "there is no Job yet"),
+            JobState::Suspended => ("Suspended", "the Job is suspended: it has no pods"),
+            JobState::Active => ("NotFinished", "the job has not ended"),
+            JobState::Completed => ("Completed", "the job has completed"),
+            JobState::Failed => ("Failed", "the job has failed"),
+        }
+    }
+
+    /// A condition that is true if the Job has ended in the `wanted` way.
+    fn ended(self, type_: &'static str, wanted: JobState, reason: &str, message: &str) -> Statement {
+        let idle = if self == JobState::Suspended { JobState::Active } else { self }.idle();
+        match self == wanted {
+            true => Statement::new(type_, true, reason, message),
+            false => Statement::new(type_, false, idle.0, idle.1),
+        }
+    }
+}
+
+pub(super) fn conditions(inputs: &Inputs, facts: &Facts, outcome: &Outcome) -> Vec<Condition> {
+    let state = JobState::of(inputs.job);
+    let since = inputs.job.and_then(JobSeen::end_time);
+    let valid = valid(inputs);
+    let stalled = stalled(state, &valid, inputs, outcome);
+    let finished = match state.is_finished() {
+        true => Statement::new("JobFinished", true, &outcome.reason, outcome.message.clone()),
+        false => state.ended("JobFinished", JobState::Completed, "", ""),
+    };
+    let is_suspended = state == JobState::Suspended;
+    let suspended = match is_suspended {
+        true if outcome.reason == QUEUED => (QUEUED, outcome.message.as_str()),
+        true => state.idle(),
+        false => ("NotSuspended", "the Job is not suspended"),
+    };
+    let ready = ready(state, facts, outcome);
+    let reconciling = reconciling(state, facts, stalled.is_some(), &ready);
+    let statements = [
+        valid,
+        requested(state, inputs, outcome),
+        waiting(state, facts, outcome),
+        running(state, facts),
+        brokers(state, facts),
+        Statement { since, ..finished },
+        ready,
+        Statement {
+            since,
+            ..state.ended("Complete", JobState::Completed, "Completed", "the job ended with exit code 0")
+        },
+        Statement { since, ..state.ended("Failed", JobState::Failed, &outcome.reason, &outcome.message) },
+        Statement::new("Suspended", is_suspended, suspended.0, suspended.1),
+    ];
+    let optional = view(inputs, facts)
+        .into_iter()
+        .chain(volumes(inputs))
+        .chain(archive(inputs, facts))
+        .chain(post(inputs, facts))
+        .chain(reconciling)
+        .chain(stalled);
+    statements.into_iter().chain(optional).map(|statement| stamped(inputs, statement)).collect()
+}
+
+fn requested(state: JobState, inputs: &Inputs, outcome: &Outcome) -> Statement {
+    match state {
+        JobState::NotRequested if !outcome.reason.is_empty() => {
+            Statement::new("JobRequested", false, &outcome.reason, outcome.message.clone())
+        }
+        JobState::NotRequested => {
+            Statement::new("JobRequested", false, "NotRequested", "the Job has not been created yet")
+        }
+        _ => Statement::new("JobRequested", true, "JobCreated", format!("Job {} was created", inputs.name)),
+    }
+}
+
+/// Whether pods that there should be do not run.
+fn waiting(state: JobState, facts: &Facts, outcome: &Outcome) -> Statement {
+    const TYPE: &str = "JobWaitingForResources";
+    let waits = facts.running < facts.wanted.saturating_sub(facts.left);
+    match state {
+        JobState::Active if waits && !outcome.reason.is_empty() => {
+            Statement::new(TYPE, true, &outcome.reason, outcome.message.clone())
+        }
+        JobState::Active if waits => Statement::new(TYPE, true, "PodsStarting", progress(facts)),
+        JobState::Active => Statement::new(TYPE, false, "PodsRunning", progress(facts)),
+        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
+    }
+}
+
+fn running(state: JobState, facts: &Facts) -> Statement {
+    const TYPE: &str = "JobRunning";
+    match state {
+        JobState::Active if facts.lead.is_some_and(|lead| lead.lost) => {
+            let message = "the lead's node has stopped responding: whether its container runs is unknown";
+            Statement { is_true: None, ..Statement::new(TYPE, false, "NodeLost", message) }
+        }
+        JobState::Active if facts.lead_runs() => {
+            Statement::new(TYPE, true, "LeadRunning", "the lead broker's container runs")
+        }
+        JobState::Active => Statement::new(TYPE, false, "LeadNotRunning", "the lead broker's container does not run"),
+        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
+    }
+}
+
+fn brokers(state: JobState, facts: &Facts) -> Statement {
+    const TYPE: &str = "JobMiniClusterReady";
+    match state {
+        JobState::Active if facts.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(facts)),
+        JobState::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(facts)),
+        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
+    }
+}
+
+/// The condition Ready as kstatus and `kubectl wait` expect it: also true once the job has completed, so that nobody waits
+/// for ever.
+fn ready(state: JobState, facts: &Facts, outcome: &Outcome) -> Statement {
+    const TYPE: &str = "Ready";
+    match state {
+        JobState::Completed => Statement::new(TYPE, true, "Completed", "the job has completed: nothing is left to do"),
+        JobState::Active if facts.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(facts)),
+        JobState::Active | JobState::NotRequested if !outcome.reason.is_empty() => {
+            Statement::new(TYPE, false, &outcome.reason, outcome.message.clone())
+        }
+        JobState::Suspended if outcome.reason == QUEUED => Statement::new(TYPE, false, QUEUED, outcome.message.clone()),
+        JobState::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(facts)),
+        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
+    }
+}
+
+/// Present only while true, by kstatus' convention: the MiniCluster is starting.
+fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Statement) -> Option<Statement> {
+    const TYPE: &str = "Reconciling";
+    match state {
+        _ if is_stalled || ready.is_true == Some(true) => None,
+        JobState::NotRequested if ready.reason != "NotRequested" => {
+            Some(Statement::new(TYPE, true, &ready.reason, ready.message.clone()))
+        }
+        JobState::NotRequested => Some(Statement::new(TYPE, true, "NotRequested", "the Job is about to be created")),
+        JobState::Active => Some(Statement::new(TYPE, true, "PodsStarting", progress(facts))),
+        _ => None,
+    }
+}
+
+/// Reasons why the Job does not get the size in the spec.
+const SIZE_BEYOND_MAXIMUM: &str = "SizeBeyondMaximum";
+const SIZE_HELD: &str = "SizeHeldByQueue";
+
+/// Present only while true, by kstatus' convention: it cannot go on without a person.
+fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
+    const TYPE: &str = "Stalled";
+    let obstacle = inputs.obstacle.filter(|obstacle| !PASSING.contains(&obstacle.reason));
+    match state {
+        JobState::Completed => None,
+        JobState::Failed => Some(Statement::new(TYPE, true, &outcome.reason, state.idle().1)),
+        // The Job goes on with the size that it has.
+        _ if valid.is_true == Some(false) && ![SIZE_BEYOND_MAXIMUM, SIZE_HELD].contains(&valid.reason.as_str()) => {
+            Some(Statement::new(
+                TYPE,
+                true,
+                &valid.reason,
+                "the spec cannot be used, or the Job does not match it: see the condition Valid",
+            ))
+        }
+        _ => obstacle.map(|obstacle| Statement::new(TYPE, true, obstacle.reason, obstacle.message.clone())),
+    }
+}
+
+/// Whether the view's image could be mounted, if that was tried; a failure is remembered.
+fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
+    let say = |is_true: bool, reason: &str, message: String| Statement::new(VIEW_MOUNTED, is_true, reason, message);
+    if super::image_volume_failed(inputs.previous) {
+        let before = super::condition(inputs.previous, VIEW_MOUNTED)?;
+        return Some(say(false, &before.reason, before.message.clone()));
+    }
+    let job = inputs.job?;
+    if !job.mounts_view {
+        return copied(inputs, job);
+    }
+    // The pods of a job that may have begun are not deleted.
+    let begun = facts.lead.is_some_and(|lead| lead.joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
+    Some(match not_mounted(inputs).filter(|_| !begun) {
+        Some((who, error)) => say(
+            false,
+            "ImageVolumeFailed",
+            format!(
+                "{who} could not mount the view's image, so the view is copied (flux.container.source: copy skips the attempt). The node's error: {error}"
+            ),
+        ),
+        None if inputs.nodes_mount_images => {
+            say(true, "ImageVolume", "the view's image is mounted: nothing is copied".to_owned())
+        }
+        None => say(
+            true,
+            "ImageVolumeUnsure",
+            "the view's image is mounted as flux.container.source says, though not every node is known to support that (Kubernetes 1.35, containerd 2.1 or CRI-O 1.33); if a node cannot, the view is copied".to_owned(),
+        ),
+    })
+}
+
+/// Why the view is copied, if nodes decide that and some could mount it. It is said once for a Job: nodes come and go.
+fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
+    let say = |message: String| Some(Statement::new(VIEW_MOUNTED, false, VIEW_COPIED, message));
+    if inputs.previous.job_uid.as_ref() == Some(&job.uid) {
+        let before = super::condition(inputs.previous, VIEW_MOUNTED).filter(|it| it.reason == VIEW_COPIED)?;
+        return say(before.message.clone());
+    }
+    let node = inputs.copied_for?;
+    say(format!(
+        "the view is copied, since the pods may be put on {node}, which cannot mount images. To mount the view, keep the pods off such nodes (pod.nodeSelector, arch, a taint), or set flux.container.source: imageVolume"
+    ))
+}
+
+/// Whether volumes of CSI drivers are probably what their author means, if there are any. Nothing waits for it: shared
+/// disks may work, and a volume is bound to its claim even without its class.
+fn volumes(inputs: &Inputs) -> Option<Statement> {
+    let say =
+        |is_true: bool, reason: &str, message: String| Some(Statement::new(VOLUMES_VALID, is_true, reason, message));
+    let Some(disks) = &inputs.disks else {
+        let before = super::condition(inputs.previous, VOLUMES_VALID)?;
+        return say(before.status == "True", &before.reason, before.message.clone());
+    };
+    let shared: Vec<String> = disks.iter().filter_map(shared).collect();
+    let unknown = disks.iter().filter(|disk| disk.is_class_missing).map(|disk| {
+        format!(
+            "spec.volumes[{}].storageClass: there is no StorageClass {}: `kubectl get storageclasses` lists them; if the name is right, create it",
+            disk.key, disk.class
+        )
+    });
+    let reason = if shared.is_empty() { "UnknownStorageClass" } else { "SharedHandle" };
+    let problems: Vec<String> = shared.into_iter().chain(unknown).collect();
+    match (disks.is_empty(), problems.is_empty()) {
+        (true, _) => None,
+        (false, true) => {
+            say(true, "Valid", "each CSI volume has its own handle and an existing storage class".to_owned())
+        }
+        (false, false) => say(false, reason, problems.join("; ")),
+    }
+}
+
+/// Whether the archive was saved, if one is asked for and the lead has reported it. It is no part of the job's result.
+fn archive(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
+    let Verdict::Valid(cluster) = inputs.verdict else { return None };
+    let path = cluster.archive.as_deref()?;
+    let say =
+        |is_true: bool, reason: &str, message: String| Some(Statement::new(ARCHIVE_SAVED, is_true, reason, message));
+    let not_saved =
+        |why: &str| say(false, "NotSaved", format!("the archive {path} was not saved and is unchanged: {why}"));
+    let Some(exit) = facts.lead.and_then(|lead| lead.exit.as_ref()) else {
+        let before = super::condition(inputs.previous, ARCHIVE_SAVED)?;
+        return say(before.status == "True", &before.reason, before.message.clone());
+    };
+    match &exit.said {
+        Some(said) if said.by == Ender::Agent && said.program_code.is_none() => not_saved("the job did not run"),
+        Some(Termination { archive_not_saved: Some(why), .. }) => not_saved(why),
+        Some(_) => say(true, "Saved", format!("the state of Flux was saved to {path}")),
+        None => not_saved(&format!("the lead exited with {} without reporting whether it saved", exit.code)),
+    }
+}
+
+/// Whether `post` has succeeded, once a pod has reported it. It is no part of the job's result.
+fn post(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
+    let Verdict::Valid(cluster) = inputs.verdict else { return None };
+    cluster.runner.snippets.post.as_ref()?;
+    if let Some(failure) = post::failure(inputs) {
+        return Some(Statement::new(POST_SUCCEEDED, false, "PostFailed", failure));
+    }
+    let before = super::condition(inputs.previous, POST_SUCCEEDED);
+    if let Some(before) = before.filter(|_| facts.lead.is_none_or(|lead| lead.exit.is_none())) {
+        return Some(Statement::new(POST_SUCCEEDED, before.status == "True", &before.reason, before.message.clone()));
+    }
+    let lead = facts.lead?.exit.as_ref()?.said.as_ref()?;
+    let has_run = lead.by == Ender::Program && lead.program_code.is_some();
+    has_run.then(|| Statement::new(POST_SUCCEEDED, true, "PostCompleted", "post ended with exit code 0"))
+}
+
+fn shared(disk: &DiskSeen) -> Option<String> {
+    let DiskSeen { key, driver, handle, shared_with, .. } = disk;
+    let other = shared_with.as_ref()?;
+    Some(format!(
+        "spec.volumes[{key}].volumeHandle: PersistentVolume {other} has the handle `{handle}` of driver {driver}, too, so a node may mount one with the attributes and the Secret of the other: give each a volumeHandle of its own, or let both mount one claim by existingVolumes"
+    ))
+}
+
+/// Which pod could not mount the view's image, and the error: of the runtime, which could not create the first container,
+/// or of a kubelet that does not know image volumes and would leave the pod in ContainerCreating for ever. (An image that
+/// cannot be pulled is no reason to copy: the copy would need it too.)
+fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
+    let by_runtime = |pod: &&'a PodSeen| {
+        let error = pod.not_made.as_deref().filter(|error| is_about_mount(error))?;
+        Some((format!("pod {}", pod.index), error))
+    };
+    let is_unknown = |warning: &&Trouble| {
+        warning.reason == "FailedMount"
+            && warning.message.contains(&format!("{VIEW_IMAGE_VOLUME:?}"))
+            && warning.message.contains("no volume plugin matched")
+    };
+    let by_kubelet = inputs.warning.filter(is_unknown).map(|warning| ("a pod".to_owned(), warning.message.as_str()));
+    inputs.pods.iter().find_map(by_runtime).or(by_kubelet)
+}
+
+fn progress(facts: &Facts) -> String {
+    let Facts { scheduled, running, ready, wanted, left, .. } = facts;
+    let left = if *left > 0 { format!(", {left} completed") } else { String::new() };
+    format!("{scheduled}/{wanted} pods scheduled, {running} running, {ready} ready{left}")
+}
+
+/// What a start waits for if nothing is wrong.
+pub(super) fn awaited(inputs: &Inputs, facts: &Facts) -> Option<String> {
+    if JobState::of(inputs.job) != JobState::Active || facts.is_ready() {
+        return None;
+    }
+    let mut unseen = inputs.pods.iter().filter(|pod| pod.unseen && !pod.deleting);
+    let other = unseen.find_map(|pod| pod.scheduler.as_deref().filter(|name| *name != DEFAULT_SCHEDULER));
+    let other = other.map(|name| format!("; scheduler {name} has not looked at all of them yet"));
+    Some(progress(facts) + &other.unwrap_or_default())
+}
+
+/// How many brokers are ready, and how many are enough.
+fn quorum(facts: &Facts) -> String {
+    let Facts { ready, wanted, left, .. } = facts;
+    let needed = facts.needed();
+    let left = if *left > 0 { format!(", {left} completed") } else { String::new() };
+    let enough = if needed < *wanted { format!(" ({needed} are enough)") } else { String::new() };
+    let lead = if *ready >= needed && !facts.is_ready() { ", but not the lead" } else { "" };
+    format!("{ready} of {wanted} brokers are ready{left}{lead}{enough}")
+}
+
+/// Whether a queue keeps the Job from getting the size in the spec.
+fn holds_size(cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
+    let is_over = job.is_finished() || job.deleting;
+    !is_over && cluster.size != job.completions && Elastic::of(cluster, cluster.size, job).is_held(job)
+}
+
+fn valid(inputs: &Inputs) -> Statement {
+    let maximum = super::maximum_size(inputs).map(i64::from);
+    let (is_true, reason, message) = match (inputs.verdict, maximum) {
+        (Verdict::Invalid(problems), _) => {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            (false, "Invalid", lines.join("; "))
+        }
+        (Verdict::Valid(_), _) if inputs.obstacle.is_some_and(|it| it.reason == POD_TEMPLATE_REFUSED) => {
+            (false, POD_TEMPLATE_REFUSED, inputs.obstacle.map(|it| it.message.clone()).unwrap_or_default())
+        }
+        (Verdict::Valid(cluster), _) if inputs.overlay_differs(cluster) => (
+            false,
+            CHANGED_TOO_LATE,
+            "spec.podTemplate or spec.servicesPodTemplate was changed after the pods were created, so the earlier one runs: delete and recreate the MiniCluster to run the current one".to_owned(),
+        ),
+        (Verdict::Valid(_), _) if inputs.changed_too_late() => (
+            false,
+            CHANGED_TOO_LATE,
+            "the spec was changed while its Job was being created, so the Job runs the earlier spec: delete and recreate the MiniCluster to run the current one".to_owned(),
+        ),
+        (Verdict::Valid(cluster), Some(maximum)) if i64::from(cluster.size) > maximum => (
+            false,
+            SIZE_BEYOND_MAXIMUM,
+            format!(
+                "spec.size: is {}, but this cluster can have {maximum} pods at most, fixed when it was created; its size is unchanged: lower spec.size, or recreate it with a larger maxSize",
+                cluster.size
+            ),
+        ),
+        (Verdict::Valid(cluster), _) if inputs.job.is_some_and(|job| holds_size(cluster, job)) => (
+            false,
+            SIZE_HELD,
+            format!(
+                "spec.size: is {}, but the queue has admitted {} pods, and would evict the Job to change that. The new size takes effect if the queue evicts it; to resize a running cluster, create it with maxSize",
+                cluster.size,
+                inputs.job.map_or(0, |job| job.completions)
+            ),
+        ),
+        (Verdict::Valid(cluster), _) if !cluster.notices.is_empty() => {
+            let lines: Vec<String> = cluster.notices.iter().map(ToString::to_string).collect();
+            (true, "ValidWithNotes", lines.join("; "))
+        }
+        (Verdict::Valid(_), _) => (true, "Valid", "every field can be used".to_owned()),
+    };
+    Statement::new("Valid", is_true, reason, message)
+}
+
+/// The condition, with the time of the last change of its status.
+fn stamped(inputs: &Inputs, statement: Statement) -> Condition {
+    let status = match statement.is_true {
+        Some(true) => "True",
+        Some(false) => "False",
+        None => "Unknown",
+    };
+    let previous = super::condition(inputs.previous, statement.type_).filter(|previous| previous.status == status);
+    let since = match previous {
+        Some(previous) => previous.last_transition_time.clone(),
+        None => rfc3339(statement.since.filter(|_| statement.is_true == Some(true)).unwrap_or(inputs.now)),
+    };
+    Condition {
+        type_: statement.type_.to_owned(),
+        status: status.to_owned(),
+        observed_generation: inputs.generation,
+        last_transition_time: since,
+        reason: if statement.reason.is_empty() { "None".to_owned() } else { statement.reason },
+        message: short(&statement.message),
+    }
+}

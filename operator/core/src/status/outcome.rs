@@ -1,0 +1,429 @@
+//! Why a cluster failed, or does not start: one word and one sentence.
+
+use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
+use flux_shared::exit::{Category, REPLACE};
+use flux_shared::termination::{Ender, Termination};
+
+use super::{Facts, Inputs, Verdict};
+use crate::decide::remaining;
+use crate::decide::restart::{self, Observation};
+use crate::observe::pod::{Exit, FailedInit, PodSeen, Pull, Trouble};
+use crate::observe::pod_end::{self, End, end_of};
+use crate::observe::workload::QUEUED;
+
+/// The reason if a container that is not ours keeps a pod alive.
+pub(super) const SIDECAR_STILL_RUNS: &str = "SidecarStillRuns";
+/// The reason if a node has stopped responding.
+const NODE_LOST: &str = "NodeLost";
+
+/// Reason and message of the status; empty if nothing is wrong.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// Index of the pod that failed first.
+    pub(super) index: Option<i32>,
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+impl Outcome {
+    fn new(reason: impl Into<String>, message: impl Into<String>) -> Outcome {
+        Outcome { index: None, reason: reason.into(), message: message.into() }
+    }
+}
+
+pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
+    if let Some(restart) = starting_anew(inputs) {
+        return restarting(inputs, restart);
+    }
+    if let Some(job) = inputs.job {
+        if job.complete.is_some() {
+            let message = "the job ended with exit code 0";
+            return match kept_alive(inputs) {
+                Some(words) => Outcome::new(SIDECAR_STILL_RUNS, format!("{message}; {words}")),
+                None => Outcome::new("Completed", message),
+            };
+        }
+        // The cause of a failure is reported at once, while the other pods end.
+        if let Some(failed) = job.failed.as_ref().or(job.failing.as_ref()) {
+            let failure = failure(inputs, &failed.reason, &failed.message);
+            let words = kept_alive(inputs).map(|words| format!("; {words}")).unwrap_or_default();
+            return Outcome { message: failure.message.clone() + &words, ..failure };
+        }
+    }
+    if let Verdict::Invalid(problems) = inputs.verdict {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        return Outcome::new("Invalid", lines.join("; "));
+    }
+    if let Some(obstacle) = inputs.obstacle {
+        return Outcome::new(obstacle.reason, obstacle.message.clone());
+    }
+    let Some(job) = inputs.job else {
+        return Outcome::default();
+    };
+    if let Some(queue) = job.waits_in() {
+        return queued(queue, inputs.warning);
+    }
+    if job.suspended {
+        return Outcome::new("Suspended", "the Job is suspended: it has no pods");
+    }
+    if let Some(lost) = lost(inputs) {
+        return lost;
+    }
+    let warning = || inputs.warning.filter(|warning| !facts.is_ready() && warning.reason != QUEUED);
+    let warned = || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
+    let trouble = below_quorum(inputs, facts).or_else(|| trouble(inputs, facts));
+    trouble.or_else(|| fallen(inputs, facts)).or_else(warned).unwrap_or_default()
+}
+
+/// Which container that is not ours keeps a pod alive after its program has ended, and what helps.
+fn kept_alive(inputs: &Inputs) -> Option<String> {
+    let (pod, container) = inputs.pods.iter().find_map(|pod| Some((pod, pod.kept_by.as_deref()?)))?;
+    Some(format!(
+        "container {container}, which is not the MiniCluster's, still runs in pod {} and keeps it: delete the MiniCluster to stop it, and switch its injection off or let it be injected as a native sidecar",
+        pod.name
+    ))
+}
+
+/// What a restart says while the pods of the earlier Job end.
+pub(super) fn restart_message(status: &MiniClusterStatus, restart: &Restart) -> String {
+    format!(
+        "restarting once the pods of the earlier Job are gone ({} restarts so far): {}",
+        status.restart_count, restart.message
+    )
+}
+
+/// The outcome of a Job that waits in a queue, with Kueue's reason once it was read.
+fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
+    let why = why.filter(|why| why.reason == QUEUED).map(|why| format!(": {}", why.message));
+    Outcome::new(QUEUED, format!("waits in queue {queue}{}", why.unwrap_or_default()))
+}
+
+/// The outcome of the last pod that failed by itself (a follower's snippet, say) before the cluster was ready, though
+/// it is created again.
+fn fallen(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
+    let by_itself = |pod: &&&PodSeen| {
+        let gives_way = pod.exit.as_ref().is_some_and(|exit| exit.code == i32::from(REPLACE));
+        has_failed(pod) && !pod.was_taken() && !gives_way
+    };
+    let last = inputs.pods.iter().filter(by_itself).max_by_key(|pod| (ended_at(pod), pod.index));
+    last.filter(|_| !facts.is_ready()).map(|pod| of_pod(pod))
+}
+
+/// The outcome if a pod's node has stopped answering.
+fn lost(inputs: &Inputs) -> Option<Outcome> {
+    let lost = || inputs.pods.iter().filter(|pod| pod.lost);
+    let first = lost().min_by_key(|pod| pod.index)?;
+    let others = match lost().count() - 1 {
+        0 => String::new(),
+        count => format!(" ({count} more pods are lost)"),
+    };
+    let node = first.node.as_deref().unwrap_or("unknown");
+    let evicted = if first.deleting { "; Kubernetes has evicted it" } else { "" };
+    Some(Outcome::new(
+        NODE_LOST,
+        format!(
+            "pod {} is on node {node}, which has stopped responding{others}{evicted}. {}",
+            first.name,
+            remaining::lost_node_remedy(node)
+        ),
+    ))
+}
+
+/// The restart that gave the Job up, if the Job is not gone yet.
+fn starting_anew<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
+    let job = inputs.job?;
+    inputs.previous.restarts.iter().rev().find(|restart| restart.job_uid.as_deref() == Some(&job.uid))
+}
+
+/// The outcome while the pods of the Job that was given up have to go.
+fn restarting(inputs: &Inputs, restart: &Restart) -> Outcome {
+    let mut living: Vec<&PodSeen> = inputs.pods.iter().copied().filter(|pod| !pod.ended).collect();
+    living.sort_by_key(|pod| (!pod.lost, pod.index));
+    let pods = remaining::describe(&living).map(|pods| format!("; {pods}")).unwrap_or_default();
+    let message = restart_message(inputs.previous, restart) + &pods;
+    // It waits for a person.
+    let waits_for_node = living.first().is_some_and(|pod| pod.lost);
+    Outcome::new(if waits_for_node { NODE_LOST } else { restart.reason.as_str() }, message)
+}
+
+/// The outcome if fewer pods are wanted than the brokers wait for before the command starts. That number is fixed in the
+/// pods: the size at the Job's creation, or `minSize`.
+fn below_quorum(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
+    let Verdict::Valid(cluster) = inputs.verdict else { return None };
+    let (field, quorum) = match cluster.min_size {
+        Some(size) => ("minSize", size),
+        None => ("the size when it was created", inputs.job?.initial_size?),
+    };
+    let has_begun = super::has_been_ready(inputs.previous) || facts.is_ready();
+    if has_begun || facts.wanted >= quorum {
+        return None;
+    }
+    let message = format!(
+        "spec.size: is {}, but the command starts only when {quorum} brokers are online ({field}): scale to {quorum}, or recreate the MiniCluster with this size or with a minSize",
+        facts.wanted
+    );
+    Some(Outcome::new("SizeBelowQuorum", message))
+}
+
+/// The outcome if a pod keeps the cluster from starting.
+fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
+    if facts.is_ready() {
+        return None;
+    }
+    let living = || inputs.pods.iter().filter(|pod| !pod.ended);
+    let troubled = living().filter_map(|pod| Some((pod, pod.trouble.as_ref()?)));
+    let (pod, trouble) = troubled.min_by_key(|(pod, _)| pod.index)?;
+    // An elastic Job has grown, and the queue has not admitted that.
+    if let Some(queue) = inputs.job.and_then(|job| job.queue.as_deref()).filter(|_| pod.held_by_queue) {
+        let held = living().filter(|pod| pod.held_by_queue).count();
+        return Some(queued(&format!("{queue} for {held} of {} pods", facts.wanted), inputs.warning));
+    }
+    let index = pod.index;
+    let whose = whose_image(inputs, trouble);
+    // Others may have the image, or reach its registry.
+    let place = match &pod.node {
+        Some(node) if trouble.pull.is_some() => format!(" on node {node}"),
+        _ => String::new(),
+    };
+    Some(Outcome::new(trouble.reason.clone(), format!("pod {index}{place}: {whose}{}", trouble.message)))
+}
+
+/// Put before the kubelet's message about the view's image.
+const VIEW_IMAGE: &str = "the view's image cannot be pulled (spec.flux.container.image and imagePullSecret; without them, \
+    the operator's --view-image): ";
+
+/// Whose image cannot be pulled, where the container that the kubelet names is not the one whose image it is.
+fn whose_image(inputs: &Inputs, trouble: &Trouble) -> String {
+    let Verdict::Valid(cluster) = inputs.verdict else { return String::new() };
+    let runner = &cluster.runner.container;
+    match &trouble.pull {
+        Some(Pull::Mounted) if trouble.message.contains(&format!("\"{}\"", runner.image)) => {
+            format!("the image of container {} cannot be pulled: ", runner.name)
+        }
+        Some(Pull::Mounted) if inputs.job.is_some_and(|job| job.mounts_view) => VIEW_IMAGE.to_owned(),
+        Some(Pull::Of(name)) if cluster.view.enabled && *name == cluster.view.name => VIEW_IMAGE.to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// Reasons that Kubernetes gives a Job that has failed. Others are the operator's own.
+const OF_KUBERNETES: [&str; 6] =
+    ["", "PodFailurePolicy", "BackoffLimitExceeded", "MaxFailedIndexesExceeded", "FailedIndexes", "DeadlineExceeded"];
+
+/// Why the Job failed. A limit of the Job is reason enough; otherwise the pod that failed it is reported: the first one
+/// that is not created again, or the last one if it was retried too often.
+fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
+    if !OF_KUBERNETES.contains(&reason) {
+        let lead =
+            inputs.pods.iter().find(|pod| pod.index == 0 && ends_the_job(pod)).filter(|_| reason == "LeadFailed");
+        let told = lead.map(|lead| of_pod(lead)).unwrap_or_else(|| Outcome::new(reason, message));
+        return Outcome { index: Some(0), ..told };
+    }
+    // All pods have ended before the operator has failed the Job.
+    let is_own = reason == "FailedIndexes" && inputs.pods.iter().any(|pod| ends_the_job(pod));
+    let reason = if is_own { "PodFailurePolicy" } else { reason };
+    if reason == "PodFailurePolicy"
+        && let Some(lost) = taken_away(inputs)
+    {
+        return lost;
+    }
+    let mut failed: Vec<&PodSeen> = inputs.pods.iter().copied().filter(|pod| has_failed(pod)).collect();
+    // Pods that were told to end when another one had failed come later; a pod that is being deleted was told to.
+    failed.sort_by_key(|pod| (pod.deleting || pod.told_to_end.is_some(), ended_at(pod), pod.index));
+    let is_tried_too_often = matches!(reason, "BackoffLimitExceeded" | "MaxFailedIndexesExceeded" | "FailedIndexes");
+    let culprit = match reason {
+        "DeadlineExceeded" => None,
+        _ if is_tried_too_often => failed.iter().rev().find(|pod| !pod.deleting).or(failed.last()),
+        _ => failed.iter().find(|pod| ends_the_job(pod)).or(failed.first()),
+    };
+    let Some(pod) = culprit else {
+        let mut message = if message.is_empty() { "the Job failed".to_owned() } else { message.to_owned() };
+        if reason == "PodFailurePolicy" && !inputs.pods.iter().any(|pod| message.contains(&pod.name)) {
+            message.push_str(" (that pod was deleted)");
+        }
+        return Outcome::new(if reason.is_empty() { "JobFailed" } else { reason }, message);
+    };
+    let mut outcome = of_pod(pod);
+    outcome.index = i32::try_from(pod.index).ok();
+    if is_tried_too_often {
+        outcome.message.push_str(" (retried as often as backoffLimit allows)");
+    }
+    outcome
+}
+
+/// Whether the Job fails with this pod, instead of creating another one.
+fn ends_the_job(pod: &PodSeen) -> bool {
+    match end_of(pod, false) {
+        Some(End::Own | End::NodeFailure) if pod.index == 0 => true,
+        Some(End::NotStarted { may_help }) if pod.index == 0 => !may_help,
+        _ => pod_end::has_failed_by_itself(pod),
+    }
+}
+
+/// The outcome if the Job failed because a pod was taken away: what was lost, and why there is no restart.
+fn taken_away(inputs: &Inputs) -> Option<Outcome> {
+    let (backoff_limit, max_restarts) = match inputs.verdict {
+        Verdict::Valid(cluster) => (cluster.backoff_limit, cluster.max_restarts),
+        Verdict::Invalid(_) => (0, 0),
+    };
+    let observation = Observation {
+        status: inputs.previous,
+        backoff_limit,
+        max_restarts,
+        on_failure: false,
+        job: inputs.job,
+        last_job: None,
+        pods: inputs.pods.clone(),
+        gone: inputs.gone.clone(),
+        now: inputs.now,
+    };
+    let gone = inputs.gone.iter().map(|pod| (*pod, end_of(pod, true)));
+    let there = inputs.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
+    let leads: Vec<(&PodSeen, End)> = gone.chain(there).filter_map(|(pod, end)| Some((pod, end?))).collect();
+    if let Some((lead, end)) = leads.iter().find(|(_, end)| matches!(end, End::Own | End::NodeFailure)) {
+        let lost = restart::lost_to(&observation, lead, *end)?;
+        let code = lead.exit.as_ref().map(|exit| format!("; the lead ended with exit code {}", exit.code));
+        let limit = format!("no restart left: maxRestarts is {max_restarts}");
+        let message =
+            format!("{}{}; {limit}", restart::describe_lost_follower(lost, &inputs.pods), code.unwrap_or_default());
+        let index = Some(lost.map_or(0, |lost| lost.index));
+        return Some(Outcome { index, ..Outcome::new(restart::POD_LOST, message) });
+    }
+    if inputs.pods.iter().any(|pod| ends_the_job(pod)) {
+        return None;
+    }
+    let taken = leads.iter().find(|(_, end)| *end == End::Taken).map(|(lead, _)| pod_end::loss(lead));
+    let remembered = inputs.previous.lost_pods.iter().rev().find(|lost| lost.index == 0).cloned();
+    let by_follower = inputs.job.and_then(|job| job.failed.as_ref().or(job.failing.as_ref())?.index_of_pod());
+    if by_follower.is_some_and(|index| index > 0)
+        && let Some(lost) = restart::follower_lost(&observation)
+    {
+        let limit = format!("no restart left: maxRestarts is {max_restarts}");
+        let message = format!("{}; {limit}", restart::describe_lost_follower(Some(&lost), &inputs.pods));
+        return Some(Outcome { index: Some(lost.index), ..Outcome::new(restart::POD_LOST, message) });
+    }
+    let what = match taken.or(remembered) {
+        Some(lost) => restart::describe_loss(&lost),
+        None if leads.iter().any(|(_, end)| *end == End::Refused) => "an earlier pod of the lead was lost".to_owned(),
+        None => return None,
+    };
+    let message = format!("{what}; no restart left: backoffLimit is {backoff_limit}");
+    Some(Outcome { index: Some(0), ..Outcome::new(restart::LEAD_LOST, message) })
+}
+
+fn has_failed(pod: &PodSeen) -> bool {
+    let has_ended = pod.ended || pod.kept_by.is_some();
+    has_ended && (pod.trouble.is_some() || pod.exit.as_ref().is_some_and(|exit| exit.code != 0))
+}
+
+fn ended_at(pod: &PodSeen) -> Option<k8s_openapi::jiff::Timestamp> {
+    let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).and_then(|init| init.exit.at);
+    pod.exit.as_ref().and_then(|exit| exit.at).or(init)
+}
+
+/// A pod in messages.
+pub(super) fn place_of(pod: &PodSeen) -> String {
+    match pod.index {
+        0 => "the lead (index 0)".to_owned(),
+        index => format!("the pod of index {index}"),
+    }
+}
+
+fn of_pod(pod: &PodSeen) -> Outcome {
+    let place = place_of(pod);
+    if pod.unseen_end().is_some() {
+        let lost = pod_end::loss(pod);
+        return Outcome::new(lost.reason.clone(), restart::describe_loss(&lost));
+    }
+    let exit = pod.exit.as_deref();
+    // It ended by itself, though the cluster was about to take it.
+    if let Some(exit) = exit
+        && pod.is_disrupted()
+        && end_of(pod, false) == Some(End::Own)
+    {
+        return of_exit(exit, &place);
+    }
+    match (&pod.trouble, exit) {
+        (Some(trouble), _) => match &trouble.init {
+            Some(init) => of_init(init, &format!("init container {} of {place}", init.name)),
+            None => Outcome::new(trouble.reason.clone(), format!("{place}: {}", trouble.message)),
+        },
+        (None, Some(exit)) => of_exit(exit, &place),
+        (None, None) => Outcome::new("JobFailed", format!("{place} failed and left no status")),
+    }
+}
+
+/// The outcome of a failed init container. In ours only the agent runs, so the code is the agent's; a user's init container
+/// runs no agent, whatever its message says.
+fn of_init(init: &FailedInit, place: &str) -> Outcome {
+    let exit = &init.exit;
+    if init.is_users {
+        return of_exit(&Exit { said: None, ..exit.clone() }, place);
+    }
+    let Some(category) = Category::from_code(exit.code).filter(|_| exit.said.is_none()) else {
+        return of_exit(exit, place);
+    };
+    let words = if exit.message.is_empty() { String::new() } else { format!(": {}", exit.message) };
+    Outcome::new(pascal(category.name()), format!("the agent in {place} gave up{words}"))
+}
+
+fn of_exit(exit: &Exit, place: &str) -> Outcome {
+    let said = |text: String| match exit.message.is_empty() {
+        true => text,
+        false => format!("{text}: {}", exit.message),
+    };
+    let code = exit.code;
+    if let Some(told) = exit.said.as_ref().and_then(|said| of_words(said, place)) {
+        return told;
+    }
+    if exit.reason == "OOMKilled" {
+        return Outcome::new("OOMKilled", said(format!("{place} used more memory than its limit allows")));
+    }
+    if let Some(signal) = exit.signal.or(signal_of(code)) {
+        let how = if signal == 1 { ", as happens to a program whose Flux instance is shut down" } else { "" };
+        return Outcome::new("Signalled", said(format!("{place} ended by signal {signal}{how}")));
+    }
+    if !matches!(exit.reason.as_str(), "" | "Error" | "Completed") {
+        return Outcome::new(exit.reason.clone(), said(format!("{place} ended with exit code {code}")));
+    }
+    Outcome::new("NonZeroExitCode", said(format!("{place} ended with exit code {code}")))
+}
+
+/// The outcome from the agent's termination message, unless the program alone ended.
+fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
+    let words = if said.message.is_empty() { String::new() } else { format!(": {}", said.message) };
+    match said.by {
+        Ender::Agent => {
+            let reason = said.category.map_or_else(|| "AgentFailed".to_owned(), |category| pascal(category.name()));
+            Some(Outcome::new(reason, format!("the agent in {place} gave up{words}")))
+        }
+        Ender::Snippet => {
+            let name = said.snippet.as_deref().unwrap_or("of the container");
+            let error = match said.snippet_error.as_str() {
+                "" => String::new(),
+                error => format!(": {error}"),
+            };
+            let remedy = if said.message.is_empty() { String::new() } else { format!(". {}", said.message) };
+            let told = format!("the snippet {name} of {place} ended with exit code {}{error}{remedy}", said.code);
+            Some(Outcome::new("SnippetFailed", told))
+        }
+        Ender::Stop => {
+            Some(Outcome::new("Stopped", format!("{place} was stopped before its program had ended{words}")))
+        }
+        Ender::Program => None,
+    }
+}
+
+/// The signal that an exit code above 128 means, as shells have it.
+pub(super) fn signal_of(code: i32) -> Option<i32> {
+    (129..=192).contains(&code).then(|| code - 128)
+}
+
+/// `view-missing` becomes `ViewMissing`.
+fn pascal(kebab: &str) -> String {
+    let word = |word: &str| {
+        let mut letters = word.chars();
+        letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
+    };
+    kebab.split('-').map(word).collect()
+}

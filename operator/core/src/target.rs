@@ -1,0 +1,123 @@
+//! The MiniCluster as the API server gave it, reduced to what a reconcile needs.
+
+use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
+use flux_shared::manifest::Manifest;
+use flux_shared::queueing::Queueing;
+use flux_shared::validate::{Problem, ValidMiniCluster, validate_and_note};
+use kube::Resource;
+
+use crate::observe::Key;
+use crate::observe::cluster::{Cluster, version};
+use crate::observe::job::JobSeen;
+use crate::render::{self, Options};
+
+/// The MiniCluster of one reconcile.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Target {
+    pub key: Key,
+    pub uid: String,
+    pub generation: Option<i64>,
+    pub deleting: bool,
+    /// Labels and annotations for a queue.
+    pub queueing: Queueing,
+    /// Whether the labels and annotations for a queue have changed since the Job was made.
+    pub queueing_changed: bool,
+    pub spec: Result<MiniClusterSpec, Vec<Problem>>,
+    pub status: MiniClusterStatus,
+    /// Whether it has a status at all.
+    pub has_status: bool,
+    pub resource_version: u64,
+}
+
+impl Target {
+    pub fn of(object: &Cluster) -> Target {
+        let metadata = object.meta();
+        let (spec, status) = match &object.0 {
+            Ok(cluster) => (Ok(cluster.spec.clone()), cluster.status.clone()),
+            Err(invalid) => (Err(vec![Problem::new("", invalid.error.clone())]), None),
+        };
+        Target {
+            key: Key::of(metadata),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            generation: metadata.generation,
+            deleting: metadata.deletion_timestamp.is_some(),
+            queueing: Queueing::of(metadata.labels.as_ref(), metadata.annotations.as_ref()),
+            queueing_changed: false,
+            spec,
+            has_status: status.is_some(),
+            status: status.unwrap_or_default(),
+            resource_version: version(metadata),
+        }
+    }
+
+    /// Uses the queue's labels and annotations that the Job was created with, if there is a Job; later changes count for the
+    /// next Job.
+    pub fn with_queueing_of(mut self, job: Option<&JobSeen>) -> Target {
+        // A queued Job without this annotation is from an earlier version: keep using the live labels.
+        let Some(job) = job.filter(|job| job.queueing.is_some() || job.queue.is_none()) else { return self };
+        let told = std::mem::replace(&mut self.queueing, job.queueing.clone().unwrap_or_default());
+        self.queueing_changed = match &self.spec {
+            Ok(spec) => told.without_job_labels(&spec.job_labels) != self.queueing,
+            Err(_) => told != self.queueing,
+        };
+        self
+    }
+
+    /// Hash of the fields of the spec that cannot change once the Job was created.
+    pub fn spec_hash(&self) -> Option<String> {
+        self.spec.as_ref().ok().map(render::spec_hash::of)
+    }
+
+    /// The checked spec as this installation serves it, or every problem.
+    pub fn validate(&self, options: &Options) -> Result<ValidMiniCluster, Vec<Problem>> {
+        let spec = self.spec.clone()?;
+        let (name, namespace) = (self.key.name.clone(), self.key.namespace.clone());
+        let queueing = self.queueing.clone();
+        let manifest = Manifest { name, namespace, queueing, cleans_by_default: false, spec };
+        let mut cluster = options.admit(validate_and_note(&manifest)?)?;
+        if self.queueing_changed {
+            let message = "those for a queue have changed since the Job was made, and count for its next Job only: while it waits, change the labels of the Job itself";
+            cluster.notices.push(Problem::new("metadata.labels and metadata.annotations", message));
+        }
+        Ok(cluster)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_shared::crd::v1alpha2::MiniClusterStatus;
+    use flux_shared::queueing::QUEUE_NAME;
+
+    use super::*;
+
+    fn told(queue: &str) -> Queueing {
+        let labels = if queue.is_empty() { Default::default() } else { [(QUEUE_NAME.into(), queue.into())].into() };
+        Queueing { labels, ..Queueing::default() }
+    }
+
+    fn target(queue: &str) -> Target {
+        Target { queueing: told(queue), ..crate::testing::target("uid", &MiniClusterStatus::default()) }
+    }
+
+    #[test]
+    fn what_is_told_to_a_queue_is_what_the_job_was_made_with() {
+        let job = |queueing: Option<Queueing>, queue: Option<&str>| JobSeen {
+            queueing,
+            queue: queue.map(str::to_owned),
+            ..JobSeen::default()
+        };
+        for (now, job, then, changed) in [
+            ("team", None, "team", false),
+            ("team", Some(job(Some(told("team")), Some("team"))), "team", false),
+            ("other", Some(job(Some(told("team")), Some("team"))), "team", true),
+            ("", Some(job(Some(told("team")), Some("team"))), "team", true),
+            ("team", Some(job(None, None)), "", true),
+            // Made by an earlier version, or put into a queue by Kueue itself.
+            ("team", Some(job(None, Some("team"))), "team", false),
+            ("", Some(job(None, Some("default"))), "", false),
+        ] {
+            let found = target(now).with_queueing_of(job.as_ref());
+            assert_eq!((&found.queueing, found.queueing_changed), (&told(then), changed), "{now}, {job:?}");
+        }
+    }
+}

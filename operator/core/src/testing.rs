@@ -1,0 +1,35 @@
+//! What unit tests share.
+
+use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use flux_shared::validate::{ValidMiniCluster, validate};
+
+use crate::observe::Key;
+use crate::target::Target;
+
+/// The MiniCluster `mc` of generation 1, whose spec is of no interest.
+pub(crate) fn target(uid: &str, status: &MiniClusterStatus) -> Target {
+    Target {
+        key: Key::new("ns", "mc"),
+        uid: uid.into(),
+        generation: Some(1),
+        deleting: false,
+        queueing: Default::default(),
+        queueing_changed: false,
+        spec: Err(Vec::new()),
+        status: status.clone(),
+        has_status: true,
+        resource_version: 1,
+    }
+}
+
+/// The valid MiniCluster `mc` with `spec` (YAML lines) and one container, unless `spec` has containers.
+pub(crate) fn cluster(spec: &str) -> ValidMiniCluster {
+    let containers =
+        if spec.contains("containers:") { "" } else { "\n  containers: [{image: app:1, command: hostname}]" };
+    let indented = spec.replace('\n', "\n  ");
+    let text = format!(
+        "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc, namespace: ns}}\nspec:\n  {indented}{containers}\n"
+    );
+    let manifest = flux_shared::manifest::parse(&text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}"));
+    validate(&manifest).unwrap_or_else(|problems| panic!("{problems:?}\n{text}"))
+}

@@ -1,0 +1,59 @@
+//! What a crate cannot reach, it does not do: the trees of the pure crates, as they are shipped.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "asks cargo")]
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+/// Crates that wait, log, or reach processes, files and the network.
+const EFFECTS: &[&str] = &[
+    "async-std",
+    "futures",
+    "getrandom",
+    "hyper",
+    "kube-client",
+    "kube-runtime",
+    "libc",
+    "log",
+    "mio",
+    "nix",
+    "rustix",
+    "socket2",
+    "tokio",
+    "tower",
+    "tracing",
+];
+
+/// The names of the crates in `package`'s tree, without those of its build and its tests.
+fn tree(package: &str, options: &[&str]) -> BTreeSet<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["tree", "--offline", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}"]);
+    let output = command.args(["--package", package]).args(options).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let names: BTreeSet<String> = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .filter_map(|line| Some(line.split_whitespace().next()?.to_owned()))
+        .collect();
+    assert!(names.contains(package) && names.contains("serde"), "{names:?}");
+    names
+}
+
+fn assert_without(package: &str, options: &[&str], banned: &[&str]) {
+    let tree = tree(package, options);
+    let found: Vec<_> = banned.iter().filter(|name| tree.contains(**name)).collect();
+    assert!(found.is_empty(), "{package} {options:?} has {found:?}");
+}
+
+#[test]
+fn pure_crates_depend_on_nothing_that_acts() {
+    assert_without("flux-shared", &[], EFFECTS);
+    assert_without("flux-shared", &["--all-features"], EFFECTS);
+    assert_without("flux-operator-core", &[], EFFECTS);
+}
+
+#[test]
+fn agent_depends_on_no_kubernetes_crate() {
+    assert_without("flux-agent", &[], &["k8s-openapi", "kube", "kube-client", "kube-core", "kube-derive", "schemars"]);
+}
