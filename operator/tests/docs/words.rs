@@ -52,6 +52,7 @@ const OTHERS: &[&str] = &[
     "Directory",
     "DirectoryOrCreate",
     "Fail",
+    "FailIndex",
     "FailJob",
     "FallbackToLogsOnError",
     "File",
