@@ -34,7 +34,7 @@ const PATIENCE: u64 = 120;
 
 /// How to run, apart from what the spec says: the entrypoint's command line.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct RunOptions {
     /// The AgentSpec, which the operator mounts [default: /etc/flux-agent/spec/agent.toml; with --name-from-env or
     /// --lead-from-env: no file, default values and one task per node]
     #[arg(long, value_name = "FILE")]
@@ -70,7 +70,7 @@ pub struct Options {
 }
 
 /// Runs the container; returns its exit code.
-pub fn run(options: &Options, container: &ContainerRole) -> u8 {
+pub fn run(options: &RunOptions, container: &ContainerRole) -> u8 {
     report_panics(options);
     let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
     // As the command line says, until the spec has been read.
@@ -106,7 +106,7 @@ fn timeline_owner(plan: &Plan) -> TimelineOwner<'_> {
 }
 
 async fn entrypoint(
-    options: &Options,
+    options: &RunOptions,
     container: &ContainerRole,
     timeline: &mut Timeline,
     ending: &mut Ending,
@@ -157,7 +157,7 @@ async fn carry_out(
 }
 
 /// Makes a panic report itself like any other failure, whether the build unwinds or aborts.
-fn report_panics(options: &Options) {
+fn report_panics(options: &RunOptions) {
     let termination_log = options.termination_log.clone();
     std::panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map_or(String::new(), |place| format!(" at {}:{}", place.file(), place.line()));
@@ -180,7 +180,7 @@ fn report_panics(options: &Options) {
 
 /// The plan, once spec and view are there.
 async fn plan_with_retries(
-    options: &Options,
+    options: &RunOptions,
     container: &ContainerRole,
     process: &Process,
     supervisor: &mut Supervisor,
@@ -209,7 +209,7 @@ fn stop_code(stop: Stop) -> u8 {
 }
 
 /// The plan, and the mount path of the pod's volume.
-fn plan(options: &Options, container: &ContainerRole, process: &Process) -> Result<(Plan, String), Failure> {
+fn plan(options: &RunOptions, container: &ContainerRole, process: &Process) -> Result<(Plan, String), Failure> {
     let (spec, facts) = options.facts(process.clone())?;
     let planned = crate::plan::plan(&spec, &facts, container);
     let view = options.root.join(spec.paths().view().trim_start_matches('/'));
@@ -261,10 +261,10 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     causes_by(error, |error| ControlFlow::Continue(without_number(&error.to_string()).to_owned()))
 }
 
-impl Default for Options {
+impl Default for RunOptions {
     /// Options of an entrypoint without arguments.
-    fn default() -> Options {
-        Options {
+    fn default() -> RunOptions {
+        RunOptions {
             spec: None,
             log_format: None,
             parent_deadline: None,
@@ -280,7 +280,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl RunOptions {
     /// The spec, and this host with what the command line says of the pod, for a process of this container.
     pub fn facts(&self, process: Process) -> Result<(AgentSpec, Facts), Failure> {
         let spec = spec(self.spec.as_deref(), &self.from_environment, &process.environment)?;

@@ -13,6 +13,6 @@ pub mod resolve;
 pub mod socket;
 
 pub use backoff::{Backoff, LONGEST_PAUSE};
-pub use parent::{Missing, Parent};
+pub use parent::{Missing, ParentProbe};
 pub use presence::Presence;
 pub use reporter::Reporter;

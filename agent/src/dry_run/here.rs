@@ -3,23 +3,23 @@
 use super::error::DryRunError;
 use super::format::Format;
 use super::json::json;
-use super::pods::Pod;
+use super::pods::PlannedPod;
 use super::source::{Kind, Source};
 use super::text;
-use crate::commands::Container;
+use crate::commands::OwnContainer;
 use crate::plan::PlanError;
 use crate::report::failure::Failure;
 use crate::run::chain;
 
 /// The plan of the container, printed.
-pub fn here(container: Container, format: Format) -> Result<String, Failure> {
-    let Container { spec, facts, role, waits, is_known } = container;
+pub fn here(container: OwnContainer, format: Format) -> Result<String, Failure> {
+    let OwnContainer { spec, facts, role, waits, is_known } = container;
     let refused = |error: PlanError| Failure::new(error.category(), chain(&error), error.hint());
     let plan = crate::plan::plan(&spec, &facts, &role).map_err(refused)?.with_waits(waits);
     let unknown = "process 1 is not this container's entrypoint: its options, environment and terminal are not known";
     let notices = if is_known { Vec::new() } else { vec![unknown.to_owned()] };
     let source = Source::here(spec, notices);
-    let pods = [Pod { indexes: plan.index.to_string(), plan }];
+    let pods = [PlannedPod { indexes: plan.index.to_string(), plan }];
     match format {
         Format::Text => Ok(text::render(&source, &facts, &pods)),
         Format::Json => {

@@ -207,7 +207,7 @@ fn a_container_whose_entrypoint_is_not_process_one_says_so() {
         let facts = Facts { hostname: "mc-1".into(), index: Some(1), ..Facts::default() };
         let waits = crate::plan::Waits { lead_silent: Some(6), ..Default::default() };
         let role = crate::plan::ContainerRole::Runner;
-        here(crate::commands::Container { spec, facts, role, waits, is_known }, format).unwrap()
+        here(crate::commands::OwnContainer { spec, facts, role, waits, is_known }, format).unwrap()
     };
     assert!(told(false, Format::Text).contains("Notice: process 1 is not this container's entrypoint"));
     let text = told(true, Format::Text);

@@ -28,7 +28,6 @@ impl Program {
     pub fn with(namespace: &str, log: &str, errors: Stdio) -> Program {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
-           .env("FLUX_AGENT_IMAGE", "agent:test")
             .env("FLUX_AGENT_IMAGE", "agent:test")
             .args(["run", "--log", log, "--namespace", namespace, "--health", &address])
             .env("KUBECONFIG", operator_kubeconfig())
@@ -178,8 +177,6 @@ fn seen<'a>(needle: &str, places: &'a [(String, String)]) -> Vec<&'a str> {
 async fn render(fixture: &Fixture, name: &str) -> String {
     let cluster = serde_json::to_string(&fixture.get(name).await).unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
-       .env("FLUX_AGENT_IMAGE", "agent:test")
-        .env("FLUX_AGENT_IMAGE", "agent:test")
         .args(["render", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
