@@ -15,7 +15,7 @@ use flux_shared::agent_spec::AgentSpec;
 use flux_shared::causes::causes_by;
 use flux_shared::exit::{Category, REPLACE, of_signal};
 use flux_shared::names::COMPLETION_INDEX;
-use flux_shared::paths::{SPEC_FILE, TERMINATION_LOG};
+use flux_shared::paths::{END_KEY, SPEC_DIR, SPEC_FILE, TERMINATION_LOG};
 
 use crate::execute::retry::{AfterFailure, Attempts};
 use crate::execute::timing::{Timeline, TimelineOwner};
@@ -28,6 +28,7 @@ use crate::report::failure::{Failure, without_number, write_termination};
 use crate::report::log::{self, Format};
 use crate::spec::ReadError;
 use crate::supervise::{Interrupted, Stop, Supervisor};
+use crate::wait::end;
 
 /// Default of `--patience`: how long failures that may be temporary are retried, in seconds.
 const PATIENCE: u64 = 120;
@@ -145,7 +146,17 @@ async fn carry_out(
     supervisor: &mut Supervisor,
 ) -> Result<u8, Failure> {
     log_identity(plan);
+    let is_runner = !matches!(plan.role, Role::Sidecar(_));
+    let file = how.root.join(SPEC_DIR.trim_start_matches('/')).join(END_KEY);
+    let watch = is_runner.then(|| tokio::spawn(end::stop_when_told(file.clone())));
     let result = execute(plan, again, how, supervisor, timeline, ending).await;
+    watch.inspect(tokio::task::JoinHandle::abort);
+    if is_runner
+        && supervisor.stop().is_some()
+        && let Some(why) = end::reason(&file)
+    {
+        ending.note(why);
+    }
     let code = match &result {
         Ok(code) => *code,
         Err(failure) => failure.category.code(),

@@ -6,6 +6,7 @@
 #![expect(clippy::disallowed_methods, reason = "act: asks the network, the clock; with all below it")]
 
 mod backoff;
+pub mod end;
 mod parent;
 mod presence;
 mod reporter;

@@ -35,6 +35,7 @@ const OTHERS: &[&str] = &[
     "Default",
     "Directory",
     "DirectoryOrCreate",
+    "FailIndex",
     "FailJob",
     "File",
     "Filesystem",
