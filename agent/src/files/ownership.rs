@@ -12,9 +12,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use flux_agent_plan::owner::Owner;
 use rustix::fs::{AtFlags, Gid, Uid, chownat, fstat};
-
-use crate::system::owner::Owner;
 
 /// Directories of the Filesystem Hierarchy Standard that hold users' and applications' data; all others are the system's.
 const FOR_DATA: [&str; 6] = ["/home", "/opt", "/srv", "/tmp", "/var/tmp", "/mnt"];
