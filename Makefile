@@ -8,7 +8,7 @@ check: ; @.ci/check
 
 test: ; @.ci/test
 
-test-flux: ; FLUX=$(FLUX) cargo test -p flux-agent --test it -- instance:: commands:: local:: cores:: own_paths:: python:: output:: scheduler:: job:: documents:: figures:: --test-threads=1
+test-flux: ; @FLUX=$(FLUX) .ci/test-flux
 
 test-python-flux: ; @FLUX=$(FLUX) .ci/python flux
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use flux_agent_plan::dry_run as explain;
 use flux_agent_plan::plan::ContainerRole;
 use flux_shared::exit::Category;
@@ -105,17 +105,17 @@ enum Command {
         #[arg(long, value_name = "NAME")]
         container: Option<String>,
         #[command(flatten)]
-        options: run::Options,
+        options: run::RunOptions,
     },
     /// Run as the entrypoint of a sidecar: its snippets, then its command once the broker answers on its socket
     Sidecar {
         /// The container's name in the MiniCluster
         name: String,
         #[command(flatten)]
-        options: run::Options,
+        options: run::RunOptions,
     },
     DryRun(explain::Args),
-    Local(local::Args),
+    Local(local::LocalArgs),
     /// Become a container of `local`
     #[command(hide = true)]
     LocalContainer {
@@ -177,10 +177,10 @@ enum Command {
     },
     /// Submit a batch and wait for it (the lead's program in batch mode)
     #[command(hide = true)]
-    Batch(batch::Args),
+    Batch(batch::BatchArgs),
     /// Run the lead's program: note how it ended, and give it time to stop
     #[command(hide = true)]
-    Program(program::Args),
+    Program(program::ProgramArgs),
     /// Report on the instance and keep it up (the lead's program in diagnostics mode)
     #[command(hide = true)]
     Diagnostics,
@@ -198,7 +198,7 @@ enum Command {
     },
     /// Install and run the Flux RESTful API (the lead's program where there is no other)
     #[command(hide = true)]
-    Restful(restful::Args),
+    Restful(restful::RestfulArgs),
     /// Run a command as Flux's user, in Flux's environment (what `$asFlux` is in snippets)
     #[command(hide = true)]
     AsFlux {
@@ -227,6 +227,12 @@ impl LogArgs {
 }
 
 impl Cli {
+    /// The command line of this process.
+    pub fn of_process(version: &'static str) -> Cli {
+        let matches = Cli::command().version(version).get_matches();
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
     /// Runs the subcommand; returns the exit code.
     pub fn run(self) -> ExitCode {
         ExitCode::from(match self.command {
@@ -237,7 +243,7 @@ impl Cli {
             }
             Command::View { to, software, root, link, log } => {
                 log.apply();
-                finish(bring_view(view::Options { root, mount: to, software }, link).map(|()| 0))
+                finish(bring_view(view::Places { root, mount: to, software }, link).map(|()| 0))
             }
             Command::Software { packages, to, root, log } => {
                 log.apply();
@@ -263,9 +269,7 @@ impl Cli {
             Command::Usage { place } => print_found(commands::usage(&as_entrypoint(place))),
             Command::Preflight { place } => print_found(commands::preflight(&as_entrypoint(place))),
             Command::Stop { place } => log_failure(commands::stop(&as_entrypoint(place))),
-            Command::Completions { shell } => {
-                write_out(&commands::script(shell, &<Cli as clap::CommandFactory>::command()))
-            }
+            Command::Completions { shell } => write_out(&commands::script(shell, &Cli::command())),
             Command::Time { label, command } => log_failure(time::run(&label, &command)),
             Command::Batch(args) => log_failure(batch::run(&args)),
             Command::Program(args) => log_failure(program::run(&args)),
@@ -333,8 +337,8 @@ fn merge_mounted((view, runner): (&Path, PathBuf)) -> Result<(), Failure> {
 }
 
 /// In the view's container: copies the view into the shared volume, or links it.
-fn bring_view(options: view::Options, link: bool) -> Result<(), Failure> {
-    let view::Options { root, mount, .. } = &options;
+fn bring_view(options: view::Places, link: bool) -> Result<(), Failure> {
+    let view::Places { root, mount, .. } = &options;
     if link {
         return with_timeline_note("view", mount, || view::link(root, mount)).and_then(|()| install::link_own(mount));
     }
@@ -352,7 +356,7 @@ fn with_timeline_note<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Resul
 }
 
 /// Role, options and process of this container's entrypoint, if process 1 is one.
-fn known_entrypoint() -> Option<(ContainerRole, run::Options, Process)> {
+fn known_entrypoint() -> Option<(ContainerRole, run::RunOptions, Process)> {
     let process = commands::process_one()?;
     let (role, options) = match Cli::try_parse_from(&process.words).ok()?.command {
         Command::Run { container, options } => {
@@ -365,8 +369,8 @@ fn known_entrypoint() -> Option<(ContainerRole, run::Options, Process)> {
 }
 
 /// Spec, facts and role of this container's entrypoint.
-fn entrypoint() -> Result<commands::Container, Failure> {
-    commands::Container::read(known_entrypoint())
+fn entrypoint() -> Result<commands::OwnContainer, Failure> {
+    commands::OwnContainer::read(known_entrypoint())
 }
 
 /// `place` with the options of this container's entrypoint, if process 1 is one.
@@ -441,7 +445,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 

@@ -23,7 +23,7 @@ use crate::system::runtime;
 
 pub use completions::{Shell, script};
 pub use connect::{as_flux, connect, stop};
-pub use container::{Container, facts, process_one};
+pub use container::{OwnContainer, facts, process_one};
 use pod::Pod;
 pub use pod::PodPlace;
 

@@ -7,6 +7,21 @@
 //!
 //! Reads no spec: all that it needs is in the plan, but for how the broker ended, which only the run can tell and which
 //! says whether its dump is worth publishing. Every step but the launch may run again after a kill, with the same result.
+//!
+//! Words:
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | stop | the first SIGTERM, SIGINT or SIGHUP; nothing of the user's starts after it |
+//! | hold | a stop is not passed on yet: a follower's broker while the lead may end the instance, a sidecar's program |
+//! | staying, presence | the lead's membership in a group of the broker, which says that the lead was not stopped |
+//! | leaving, departure | a follower goes while the lead stays: its node is drained first |
+//! | lost | the parent broker no longer answers |
+//! | replan | the rest of the plan is made again after the snippets that may change what it rests on |
+//!
+//! Methods of `Executor`: steps and waits here, `snippet` (the user's shell), `launch` (one program, its result), `attempt`
+//! (one start of it), `follower` (its restarts), `archive`, `starts` (the record of earlier starts), `resources` (a
+//! snippet's R), `helper_programs` (munged).
 #![expect(clippy::disallowed_methods, reason = "act: writes files, runs the shell; with all below it")]
 
 mod archive;

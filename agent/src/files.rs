@@ -22,8 +22,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::report::failure::{Failure, plain};
-use crate::system::identity::{self, Capability, Identity};
-use crate::system::{mount_table, raw};
+use crate::system::identity::{self, Capability, Credentials};
+use crate::system::raw;
 use ownership::Subject;
 
 pub mod ownership;
@@ -65,8 +65,11 @@ impl Files {
             false => self.new_directory(&folder, &name, mode, owner),
         };
         match result {
-            // It is somebody else's, such as a volume's own folder: its mode stays as long as it is writable.
-            Err(error) if existed && is_not_permitted(&error) && is_writable(&real) => Ok(()),
+            // It is somebody else's, such as a volume's own folder: it stays so as long as the owner can write to it.
+            Err(error) if existed && is_not_permitted(&error) => {
+                let credentials = Credentials::of(owner, &self.root)?;
+                can_write(&real, credentials.as_ref()).map_err(|_| failed(error))
+            }
             // Another container of the pod was faster.
             Err(_) if !existed && real.is_dir() => adopt_directory(&real, mode, owner).map_err(failed),
             result => result.map_err(failed),
@@ -76,7 +79,7 @@ impl Files {
     /// Does `work`, system calls on a file system, as `owner`. False: they are no other user, or they lack the right; the
     /// agent must do it.
     pub fn as_owner(&self, owner: Owner, work: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
-        let identity = Identity::of(owner, &self.root).ok().flatten();
+        let identity = Credentials::of(owner, &self.root).ok().flatten();
         let Some(identity) = identity.filter(|_| is_root()) else { return Ok(false) };
         match raw::with_identity(&identity, work) {
             Err(error) if is_not_permitted(&error) => Ok(false),
@@ -130,18 +133,15 @@ impl Files {
     /// they cannot write to it.
     pub fn make_writable(&self, path: &str, owner: Owner) -> Result<Option<String>, Failure> {
         let real = self.at(path);
-        let identity = Identity::of(owner, &self.root)?;
-        let can_write = || match &identity {
-            None => access(&real),
-            Some(identity) => raw::with_identity(identity, || access(&real)),
-        };
-        let Err(error) = can_write() else { return Ok(None) };
+        let credentials = Credentials::of(owner, &self.root)?;
+        let Err(error) = can_write(&real, credentials.as_ref()) else { return Ok(None) };
         match error.raw_os_error() {
             Some(libc::ENOENT) => return Ok(None),
             Some(libc::EACCES) if is_root() => {}
             _ => return Ok(Some(plain(&error))),
         }
-        Ok(give_folder(&real, owner).and_then(|()| can_write()).err().map(|error| plain(&error)))
+        let given = give_folder(&real, owner).and_then(|()| can_write(&real, credentials.as_ref()));
+        Ok(given.err().map(|error| plain(&error)))
     }
 
     /// Creates the empty file `path` for `owner`, with what is missing above it: by the owner, or else by the agent.
@@ -233,10 +233,11 @@ fn create_directory(path: &Path, mode: Mode) -> io::Result<()> {
 /// Sets mode and owner of a directory that was there already.
 fn adopt_directory(path: &Path, mode: Mode, owner: Owner) -> io::Result<()> {
     let walked = safe_path::walk(path, false)?;
-    set_directory(&walked.folder, mode, Subject::Found(&walked.path), owner)
+    set_directory(&walked.folder, mode, Subject::Found(&walked), owner)
 }
 
 fn set_directory(folder: &OwnedFd, mode: Mode, subject: Subject, owner: Owner) -> io::Result<()> {
+    ownership::needs_change(folder, subject, owner)?;
     let data = fstat(folder)?;
     if data.st_mode & 0o7777 != mode.0 {
         // fchmod does not work on a descriptor that was opened with O_PATH.
@@ -246,25 +247,10 @@ fn set_directory(folder: &OwnedFd, mode: Mode, subject: Subject, owner: Owner) -
     ownership::give(folder, subject, owner)
 }
 
-/// Gives a folder to `owner`, who cannot write to it. The folder stays whose it is where it is on a volume and somebody
-/// has set it up, and where another user could have put it in the place of the one that is meant: it may be no secret of
-/// root's then.
+/// Gives a folder to `owner`, who cannot write to it.
 fn give_folder(path: &Path, owner: Owner) -> io::Result<()> {
     let walked = safe_path::walk(path, false)?;
-    let data = fstat(&walked.folder)?;
-    let is_plain = (data.st_uid, data.st_gid) == (0, 0);
-    let mounts = fs::read_to_string(mount_table::FILE).unwrap_or_default();
-    if !is_plain && is_on_volume(&mounts, &walked.path) {
-        return Err(io::Error::other(format!(
-            "it is on a volume and belongs to uid {}, gid {}",
-            data.st_uid, data.st_gid
-        )));
-    }
-    let is_open_to_all = is_plain && data.st_mode & 0o005 == 0o005;
-    if !walked.is_fixed && !is_open_to_all {
-        return Err(io::Error::other("it is not open to all, and others may write to a folder on the way"));
-    }
-    ownership::give(&walked.folder, Subject::Found(&walked.path), owner)
+    ownership::give(&walked.folder, Subject::Found(&walked), owner)
 }
 
 /// The failure of `what`, which names the capability that root lacks for it.
@@ -285,12 +271,6 @@ pub fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// Whether `path` is below a mount point that is not the root, by the table of mounts.
-fn is_on_volume(mounts: &str, path: &Path) -> bool {
-    let mut points = mount_table::entries(mounts).map(|entry| entry.point);
-    points.any(|point| point != Path::new("/") && path.starts_with(point))
-}
-
 fn is_missing(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err()
 }
@@ -303,13 +283,13 @@ fn is_not_permitted(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }
 
-fn is_writable(path: &Path) -> bool {
-    access(path).is_ok()
-}
-
-/// Whether this process may write to a folder.
-fn access(path: &Path) -> io::Result<()> {
-    Ok(nix::unistd::access(path, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK)?)
+/// Fails unless a process with these credentials, else this one, can write to a folder.
+fn can_write(path: &Path, credentials: Option<&Credentials>) -> io::Result<()> {
+    let access = || {
+        let wanted = nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK;
+        Ok(nix::unistd::access(path, wanted)?)
+    };
+    credentials.map_or_else(access, |credentials| raw::with_identity(credentials, access))
 }
 
 fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[u8]) -> bool {
@@ -402,13 +382,6 @@ mod tests {
         fs::create_dir(root.path().join("view/var")).unwrap();
         files.ensure_link("/view/var", "../config/var").unwrap();
         assert!(root.path().join("view/var").symlink_metadata().unwrap().is_dir());
-    }
-
-    #[test]
-    fn a_volume_is_told_from_the_image() {
-        let mounts = "22 1 0:21 / / rw - overlay overlay rw\n23 22 8:1 /x /data/my\\040files rw - ext4 /dev/sda rw\n";
-        assert!(is_on_volume(mounts, Path::new("/data/my files/deep")));
-        assert!(!is_on_volume(mounts, Path::new("/data/my")) && !is_on_volume(mounts, Path::new("/opt")));
     }
 
     /// Another user's link where root writes: only root can make one.

@@ -27,15 +27,13 @@ mod wait;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 /// The whole program.
-pub fn main() -> ExitCode {
+pub fn main(version: &'static str) -> ExitCode {
     // Before anything else: as PID 1, a stop signal that is not blocked is dropped by the kernel. A failure shows again
     // where the event loop starts.
     let _ = system::signals::block();
     report::log::start();
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::of_process(version);
     if !cli.takes_signals() {
         let _ = system::signals::unblock();
     }

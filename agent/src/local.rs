@@ -40,7 +40,7 @@ pub use inside::become_container;
 /// they write is private and removed at the end, except in the current folder. They can reach each other and no other
 /// network. What is not supported here is reported.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Args {
+pub struct LocalArgs {
     /// A MiniCluster (YAML or JSON) or an AgentSpec (TOML)
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -59,7 +59,7 @@ pub struct Args {
 }
 
 /// Runs the MiniCluster, or a shell in it; returns the exit code of the lead or of the shell.
-pub fn local(args: &Args) -> Result<u8, Failure> {
+pub fn local(args: &LocalArgs) -> Result<u8, Failure> {
     let source = source(&args.file).map_err(refused)?;
     let run_folder = run_folder::RunFolder::of(&source.spec.name)?;
     if let Some(index) = args.shell {
@@ -106,7 +106,7 @@ fn refused(error: DryRunError) -> Failure {
     Failure::new(error.category(), cause, error.hint().unwrap_or_default())
 }
 
-fn machine(args: &Args) -> Result<Machine, Failure> {
+fn machine(args: &LocalArgs) -> Result<Machine, Failure> {
     let text = |name: &str| std::env::var(name).ok();
     let here = std::env::current_dir().map_err(|error| not_found("this folder", &error))?;
     let agent = std::env::current_exe().map_err(|error| not_found("the agent's own binary", &error))?;

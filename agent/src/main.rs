@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    flux_agent::main()
+    flux_agent::main(flux_shared::version!())
 }

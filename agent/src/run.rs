@@ -17,7 +17,7 @@ use flux_shared::agent_spec::AgentSpec;
 use flux_shared::causes::causes_by;
 use flux_shared::exit::{Category, REPLACE, of_signal};
 use flux_shared::names::COMPLETION_INDEX;
-use flux_shared::paths::{SPEC_FILE, TERMINATION_LOG};
+use flux_shared::paths::{END_KEY, SPEC_DIR, SPEC_FILE, TERMINATION_LOG};
 
 use crate::execute::retry::{AfterFailure, Attempts};
 use crate::execute::timing::{Timeline, TimelineOwner};
@@ -29,13 +29,14 @@ use crate::report::failure::{Failure, without_number, write_termination};
 use crate::report::log::{self, Format};
 use crate::spec::ReadError;
 use crate::supervise::{Interrupted, Stop, Supervisor};
+use crate::wait::end;
 
 /// Default of `--patience`: how long failures that may be temporary are retried, in seconds.
 const PATIENCE: u64 = 120;
 
 /// How to run, apart from what the spec says: the entrypoint's command line.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct RunOptions {
     /// The AgentSpec, which the operator mounts [default: /etc/flux-agent/spec/agent.toml; with --name-from-env or
     /// --lead-from-env: no file, default values and one task per node]
     #[arg(long, value_name = "FILE")]
@@ -71,7 +72,7 @@ pub struct Options {
 }
 
 /// Runs the container; returns its exit code.
-pub fn run(options: &Options, container: &ContainerRole) -> u8 {
+pub fn run(options: &RunOptions, container: &ContainerRole) -> u8 {
     report_panics(options);
     let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
     // As the command line says, until the spec has been read.
@@ -107,7 +108,7 @@ fn timeline_owner(plan: &Plan) -> TimelineOwner<'_> {
 }
 
 async fn entrypoint(
-    options: &Options,
+    options: &RunOptions,
     container: &ContainerRole,
     timeline: &mut Timeline,
     ending: &mut Ending,
@@ -146,7 +147,17 @@ async fn carry_out(
     supervisor: &mut Supervisor,
 ) -> Result<u8, Failure> {
     log_identity(plan);
+    let is_runner = !matches!(plan.role, Role::Sidecar(_));
+    let file = how.root.join(SPEC_DIR.trim_start_matches('/')).join(END_KEY);
+    let watch = is_runner.then(|| tokio::spawn(end::stop_when_told(file.clone())));
     let result = execute(plan, again, how, supervisor, timeline, ending).await;
+    watch.inspect(tokio::task::JoinHandle::abort);
+    if is_runner
+        && supervisor.stop().is_some()
+        && let Some(why) = end::reason(&file)
+    {
+        ending.note(why);
+    }
     let code = match &result {
         Ok(code) => *code,
         Err(failure) => failure.category.code(),
@@ -158,7 +169,7 @@ async fn carry_out(
 }
 
 /// Makes a panic report itself like any other failure, whether the build unwinds or aborts.
-fn report_panics(options: &Options) {
+fn report_panics(options: &RunOptions) {
     let termination_log = options.termination_log.clone();
     std::panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map_or(String::new(), |place| format!(" at {}:{}", place.file(), place.line()));
@@ -181,7 +192,7 @@ fn report_panics(options: &Options) {
 
 /// The plan, once spec and view are there.
 async fn plan_with_retries(
-    options: &Options,
+    options: &RunOptions,
     container: &ContainerRole,
     process: &Process,
     supervisor: &mut Supervisor,
@@ -210,7 +221,7 @@ fn stop_code(stop: Stop) -> u8 {
 }
 
 /// The plan, and the mount path of the pod's volume.
-fn plan(options: &Options, container: &ContainerRole, process: &Process) -> Result<(Plan, String), Failure> {
+fn plan(options: &RunOptions, container: &ContainerRole, process: &Process) -> Result<(Plan, String), Failure> {
     let (spec, facts) = options.facts(process.clone())?;
     let planned = flux_agent_plan::plan::plan(&spec, &facts, container);
     let view = options.root.join(spec.paths().view().trim_start_matches('/'));
@@ -262,10 +273,10 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     causes_by(error, |error| ControlFlow::Continue(without_number(&error.to_string()).to_owned()))
 }
 
-impl Default for Options {
+impl Default for RunOptions {
     /// Options of an entrypoint without arguments.
-    fn default() -> Options {
-        Options {
+    fn default() -> RunOptions {
+        RunOptions {
             spec: None,
             log_format: None,
             parent_deadline: None,
@@ -281,7 +292,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl RunOptions {
     /// The spec, and this host with what the command line says of the pod, for a process of this container.
     pub fn facts(&self, process: Process) -> Result<(AgentSpec, Facts), Failure> {
         let spec = spec(self.spec.as_deref(), &self.from_environment, &process.environment)?;

@@ -35,14 +35,14 @@ use tree::{Tree, TreeError};
 
 /// Source and targets of the copy. The sources are looked for below `root`.
 #[derive(Debug)]
-pub struct Options {
+pub struct Places {
     pub root: PathBuf,
     pub mount: PathBuf,
     pub software: PathBuf,
 }
 
 /// Brings the view in, unless it is there.
-pub fn view(options: &Options) -> Result<(), Failure> {
+pub fn view(options: &Places) -> Result<(), Failure> {
     let begin = Instant::now();
     let paths = PodPaths::new(&options.mount.to_string_lossy());
     let (marker, target) = (PathBuf::from(paths.view_done()), PathBuf::from(paths.view()));
@@ -93,7 +93,7 @@ fn list(view: &Path, software: &Path) -> Result<(Tree, Option<Tree>), TreeError>
 }
 
 fn bring(
-    options: &Options,
+    options: &Places,
     view: &Tree,
     software: Option<&Tree>,
     target: &Path,
@@ -125,7 +125,7 @@ fn bring_software(software: &Tree, staging: &Path, spare_memory: bool, progress:
 }
 
 /// Removes what a failed copy has left, to give the room back.
-fn tidy(options: &Options) {
+fn tidy(options: &Places) {
     let _ = tree::remove(&options.mount.join(".view.new"));
     let _ = tree::remove(&options.software.join(".software.new"));
 }
@@ -157,8 +157,8 @@ mod tests {
         root
     }
 
-    fn options(root: &Path, pod: &Path) -> Options {
-        Options { root: root.to_owned(), mount: pod.join("flux"), software: pod.join("software") }
+    fn options(root: &Path, pod: &Path) -> Places {
+        Places { root: root.to_owned(), mount: pod.join("flux"), software: pod.join("software") }
     }
 
     #[test]

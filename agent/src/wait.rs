@@ -6,6 +6,7 @@
 #![expect(clippy::disallowed_methods, reason = "act: asks the network, the clock; with all below it")]
 
 mod backoff;
+pub mod end;
 mod parent;
 mod presence;
 mod reporter;
@@ -13,6 +14,6 @@ pub mod resolve;
 pub mod socket;
 
 pub use backoff::{Backoff, LONGEST_PAUSE};
-pub use parent::{Missing, Parent};
+pub use parent::{Missing, ParentProbe};
 pub use presence::Presence;
 pub use reporter::Reporter;

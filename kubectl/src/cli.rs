@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use flux_agent_plan::dry_run as plans;
 use flux_operator::choices::Choices;
 use flux_operator::on_server::{self, ValidateArgs};
@@ -104,18 +104,26 @@ enum Command {
     },
 }
 
+impl Cli {
+    /// The command line of this process.
+    fn of_process(version: &'static str) -> Cli {
+        let matches = Cli::command().version(version).get_matches();
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+}
+
 /// The command line, for completions.
 pub(crate) fn command() -> clap::Command {
     Cli::command()
 }
 
 /// Parses the command line and runs it; the program's exit code.
-pub fn main() -> ExitCode {
+pub fn main(version: &'static str) -> ExitCode {
     let command = match completer_words() {
         Some(words) => {
             Cli { access: Access::default(), output: Output::default(), command: Command::Complete { words } }
         }
-        None => Cli::parse(),
+        None => Cli::of_process(version),
     };
     ExitCode::from(answer(command).unwrap_or_else(|failure| {
         if !matches!(failure, Failure::Unread) {

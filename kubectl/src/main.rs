@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    kubectl_minicluster::cli::main()
+    kubectl_minicluster::cli::main(flux_shared::version!())
 }

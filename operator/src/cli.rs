@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use flux_operator_core::offline::{self, Judgement, OfflineError};
 use flux_operator_core::render::Options;
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,6 +34,14 @@ use crate::webhook::migrate;
 struct Cli {
     #[command(subcommand)]
     command: Command,
+}
+
+impl Cli {
+    /// The command line of this process.
+    fn of_process(version: &'static str) -> Cli {
+        let matches = Cli::command().version(version).get_matches();
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -125,8 +133,8 @@ enum CliError {
 }
 
 /// Parses the command line and runs it; the program's exit code.
-pub fn main() -> ExitCode {
-    match answer(Cli::parse().command) {
+pub fn main(version: &'static str) -> ExitCode {
+    match answer(Cli::of_process(version).command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // If standard error is closed, there is nobody to tell.
@@ -248,12 +256,12 @@ mod tests {
 
     #[test]
     fn every_command_can_be_parsed() {
-        <Cli as clap::CommandFactory>::command().debug_assert();
+        Cli::command().debug_assert();
     }
 
     #[test]
     fn who_installs_for_one_namespace_learns_of_a_definition_that_is_there() {
-        let command = <Cli as clap::CommandFactory>::command();
+        let command = Cli::command();
         let install = command.find_subcommand("install").unwrap();
         let option = install.get_arguments().find(|argument| argument.get_id() == "namespaced").unwrap();
         let help = option.get_help().unwrap().to_string();

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    flux_operator::cli::main()
+    flux_operator::cli::main(flux_shared::version!())
 }

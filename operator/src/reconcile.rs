@@ -137,7 +137,9 @@ async fn report(
     }
     let action = delete_or_requeue(&target, &after, context).await?;
     context.clear_failures(&target.key);
-    let sooner = later.or(look.map(|(_, wait)| wait));
+    let is_awaited = matches!(decision, Decision::EndPods { .. });
+    let until_given_up = || is_awaited.then(|| Duration::from_secs(restart::TIME_TO_END.unsigned_abs() + 1));
+    let sooner = later.or(look.map(|(_, wait)| wait)).or_else(until_given_up);
     Ok(sooner.map_or(action, Action::requeue))
 }
 
@@ -173,7 +175,8 @@ async fn is_confirmed(
     let expected = match decision {
         Decision::Continue | Decision::Delete { .. } => return Ok(true),
         Decision::Restart { job_uid, is_there, .. } => is_there.then_some(job_uid),
-        Decision::Fail { job_uid, .. } => Some(job_uid),
+        Decision::EndPods { pods, .. } if pods.is_empty() => return Ok(true),
+        Decision::Fail { job_uid, .. } | Decision::EndPods { job_uid, .. } => Some(job_uid),
         Decision::Ended { .. } | Decision::Wait => None,
     };
     let job = context.writer.read_job(&context.index, &target.key, &target.uid).await?;
@@ -218,6 +221,14 @@ async fn carry_out(
         }
         Decision::Delete { job_uid } => {
             context.writer.delete_job(&target.key, job_uid).await.map(|()| Done::All).map_err(Into::into)
+        }
+        Decision::EndPods { pods, message, .. } => {
+            let text = format!("{} {message}", previous_status::rfc3339(Timestamp::now()));
+            for pod in pods {
+                context.writer.end_pod(&target.key.namespace, pod, &text).await?;
+            }
+            tracing::info!(message, pods = pods.len(), "told the other pods to end");
+            Ok(Done::All)
         }
         Decision::Fail { job_uid, reason, message } => {
             let now = previous_status::rfc3339(Timestamp::now());

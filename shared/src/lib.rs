@@ -8,6 +8,18 @@
 //! `flux-agent dry-run` walks the same arrows on a laptop.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
 
+/// The version of the package that says this, with the commit if `.ci/dist` builds it. For a `main.rs`, which alone is then
+/// built again for another commit.
+#[macro_export]
+macro_rules! version {
+    () => {
+        match option_env!("VERSION_WITH_COMMIT") {
+            Some(version) => version,
+            None => env!("CARGO_PKG_VERSION"),
+        }
+    };
+}
+
 pub mod agent_spec;
 pub mod backoff;
 pub mod broker_config;

@@ -16,6 +16,8 @@ pub const AGENT_FILE: &str = "/etc/flux-agent/bin/flux-agent";
 pub const SPEC_KEY: &str = "agent.toml";
 /// The spec as `flux-agent run` reads it.
 pub const SPEC_FILE: &str = "/etc/flux-agent/spec/agent.toml";
+/// File name, beside the spec, of the operator's reason why this pod is to end: an annotation of the pod.
+pub const END_KEY: &str = "end";
 /// Where the operator mounts the Secret with the curve certificate.
 pub const CURVE_DIR: &str = "/etc/flux-agent/curve";
 /// The key of the certificate in the Secret.

@@ -14,7 +14,7 @@ use crate::run;
 
 /// All that a container's plan is made from.
 #[derive(Debug)]
-pub struct Container {
+pub struct OwnContainer {
     pub spec: AgentSpec,
     pub facts: Facts,
     pub role: ContainerRole,
@@ -31,11 +31,11 @@ pub fn process_one() -> Option<Process> {
     (name == "flux-agent").then_some(process)
 }
 
-impl Container {
-    pub fn read(known: Option<(ContainerRole, run::Options, Process)>) -> Result<Container, Failure> {
+impl OwnContainer {
+    pub fn read(known: Option<(ContainerRole, run::RunOptions, Process)>) -> Result<OwnContainer, Failure> {
         let is_known = known.is_some();
         let (role, options, process) =
-            known.unwrap_or_else(|| (ContainerRole::Runner, run::Options::default(), Process::own()));
+            known.unwrap_or_else(|| (ContainerRole::Runner, run::RunOptions::default(), Process::own()));
         let (spec, mut facts) = options.facts(process)?;
         // This output is handed on to helpers: secrets are left out.
         for (name, value) in &mut facts.environment {
@@ -43,7 +43,7 @@ impl Container {
                 LEFT_OUT.clone_into(value);
             }
         }
-        Ok(Container { spec, facts, role, waits: options.waits(), is_known })
+        Ok(OwnContainer { spec, facts, role, waits: options.waits(), is_known })
     }
 }
 

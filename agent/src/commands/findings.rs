@@ -15,7 +15,7 @@ use super::pod::Pod;
 use super::preflight::{Findings, HugePages, Names, Numa, Resources};
 use crate::report::failure::{Failure, plain};
 use crate::system::glibc::Libc;
-use crate::wait::Parent;
+use crate::wait::ParentProbe;
 use crate::wait::resolve::Resolver;
 
 /// Time limit for looking up the host names of all pods, of which there may be thousands.
@@ -63,8 +63,10 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
             findings.other_names = Some(other_names(pod, &resolver).await);
         }
         if let Some((host, port)) = &pod.instance.parent {
-            findings.parent =
-                Some((host, Parent::new(host, *port, &pod.root).probed_by_name(pod.spec.logging.zeromq).probe().await));
+            findings.parent = Some((
+                host,
+                ParentProbe::new(host, *port, &pod.root).probed_by_name(pod.spec.logging.zeromq).probe().await,
+            ));
         }
         Ok(0)
     }))?;

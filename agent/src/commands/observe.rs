@@ -20,8 +20,8 @@ use crate::flux_rpc::message::{ANY, AskError};
 use crate::flux_rpc::usage;
 use crate::report::activity::Activity;
 use crate::report::failure::{Failure, plain};
-use crate::system::identity::Identity;
-use crate::wait::{Missing, Parent};
+use crate::system::identity::Credentials;
+use crate::wait::{Missing, ParentProbe};
 
 /// Most absent hosts that are probed; the others are only counted.
 const MOST_LOOKED_FOR: usize = 8;
@@ -103,7 +103,7 @@ pub async fn all(pod: &Pod, state: Result<State, AskError>, activity: Option<Act
     }
     for rank in offline.into_iter().take(MOST_LOOKED_FOR) {
         let host = pod.instance.hosts.get(rank as usize).cloned().unwrap_or_default();
-        let mut target = Parent::new(&pod.instance.full_name(&host), pod.spec.network.port, &pod.root);
+        let mut target = ParentProbe::new(&pod.instance.full_name(&host), pod.spec.network.port, &pod.root);
         let why = target.probe().await.err();
         // A spare host without a pod is not missing.
         if !(pod.instance.spare.contains(&rank) && matches!(why, Some(Missing::Name(_)))) {
@@ -119,7 +119,7 @@ pub async fn usage(pod: &Pod) -> Result<Usage, String> {
     let (Ok(found), true) = (&state, state.as_ref().is_ok_and(State::has_joined)) else {
         return Err(status::ready(&state, activity.as_ref()).err().unwrap_or_default());
     };
-    let instance = usage::Instance { hosts: &pod.instance.hosts, spare: &pod.instance.spare };
+    let instance = usage::KnownHosts { hosts: &pod.instance.hosts, spare: &pod.instance.spare };
     let usage = usage::full(&broker(pod), instance, found.has_resources()).await;
     Ok(Usage { state: found.name.clone(), seconds: found.seconds, ..usage })
 }
@@ -129,7 +129,7 @@ const RECENT_JOBS: &str =
     r#"{"max_entries":5,"attrs":["state","nnodes","annotations","exception_type","exception_note"],"constraint":{}}"#;
 
 async fn link(host: &str, port: u16, pod: &Pod) -> Result<Link, Missing> {
-    Parent::new(host, port, &pod.root).probed_by_name(pod.spec.logging.zeromq).probe().await?;
+    ParentProbe::new(host, port, &pod.root).probed_by_name(pod.spec.logging.zeromq).probe().await?;
     let before = established(port);
     tokio::time::sleep(SHORT_WHILE).await;
     let after = established(port);
@@ -181,7 +181,7 @@ pub fn become_owner(pod: &Pod) -> Result<(), Failure> {
     let made =
         std::fs::symlink_metadata(socket(pod)).ok().filter(|data| data.file_type().is_socket() && data.uid() != 0);
     let owner = made.map_or(planned, |data| Owner { uid: data.uid(), gid: data.gid() });
-    match Identity::of(owner, &pod.root)? {
+    match Credentials::of(owner, &pod.root)? {
         Some(identity) => identity.take_on().map_err(|error| {
             let cause = format!("failed to become uid {}, whom Flux runs as: {}", owner.uid, plain(&error));
             Failure::new(Category::UserFailed, cause, "run the command as that user")

@@ -22,16 +22,16 @@ pub struct PodPlace {
     root: PathBuf,
     /// The options of the container's entrypoint.
     #[arg(skip)]
-    entrypoint: run::Options,
+    entrypoint: run::RunOptions,
 }
 
 impl PodPlace {
     /// The same place, in the container of an entrypoint with these options.
-    pub fn beside(self, entrypoint: run::Options) -> PodPlace {
+    pub fn beside(self, entrypoint: run::RunOptions) -> PodPlace {
         PodPlace { entrypoint, ..self }
     }
 
-    fn options(&self) -> run::Options {
+    fn options(&self) -> run::RunOptions {
         let mut options = self.entrypoint.clone();
         options.spec = self.spec.clone().or(options.spec);
         options.root.clone_from(&self.root);

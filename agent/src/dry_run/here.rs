@@ -1,21 +1,21 @@
 //! `dry-run --here`: the plan of this container's entrypoint, from the pod's own spec and facts.
 
-use flux_agent_plan::dry_run::{DryRunError, Format, Pod, Source, json, text};
+use flux_agent_plan::dry_run::{DryRunError, Format, PlannedPod, Source, json, text};
 use flux_agent_plan::plan::PlanError;
 
-use crate::commands::Container;
+use crate::commands::OwnContainer;
 use crate::report::failure::Failure;
 use crate::run::chain;
 
 /// The plan of the container, printed.
-pub fn here(container: Container, format: Format) -> Result<String, Failure> {
-    let Container { spec, facts, role, waits, is_known } = container;
+pub fn here(container: OwnContainer, format: Format) -> Result<String, Failure> {
+    let OwnContainer { spec, facts, role, waits, is_known } = container;
     let refused = |error: PlanError| Failure::new(error.category(), chain(&error), error.hint());
     let plan = flux_agent_plan::plan::plan(&spec, &facts, &role).map_err(refused)?.with_waits(waits);
     let unknown = "process 1 is not this container's entrypoint: its options, environment and terminal are not known";
     let notices = if is_known { Vec::new() } else { vec![unknown.to_owned()] };
     let source = Source::here(spec, notices);
-    let pods = [Pod { indexes: plan.index.to_string(), plan }];
+    let pods = [PlannedPod { indexes: plan.index.to_string(), plan }];
     match format {
         Format::Text => Ok(text(&source, &facts, &pods)),
         Format::Json => {
@@ -40,7 +40,7 @@ mod tests {
             let facts = Facts { hostname: "mc-1".into(), index: Some(1), ..Facts::default() };
             let waits = flux_agent_plan::plan::Waits { lead_silent: Some(6), ..Default::default() };
             let role = flux_agent_plan::plan::ContainerRole::Runner;
-            here(Container { spec, facts, role, waits, is_known }, format).unwrap()
+            here(OwnContainer { spec, facts, role, waits, is_known }, format).unwrap()
         };
         assert!(told(false, Format::Text).contains("Notice: process 1 is not this container's entrypoint"));
         let text = told(true, Format::Text);

@@ -7,7 +7,7 @@ use flux_agent_plan::plan::{Launch, Part, Stdout};
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
 use super::broker_options;
-use super::broker_policy::{BrokerPolicy, Ended, terms};
+use super::broker_policy::{BrokerPolicy, LaunchEnd, terms};
 use super::executor::Executor;
 use super::session::Session;
 use crate::execute::timing::flux_time;
@@ -19,9 +19,9 @@ use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::End;
 use crate::supervise::program::{Output, Program, StartError};
-use crate::system::identity::Identity;
+use crate::system::identity::Credentials;
 use crate::system::raw::ChildSetup;
-use crate::wait::Parent;
+use crate::wait::ParentProbe;
 
 /// States of a broker that has joined.
 const JOINED: [&str; 4] = ["config-sync", "init", "quorum", "run"];
@@ -34,8 +34,8 @@ impl Executor<'_> {
     pub(super) async fn launch_once(
         &mut self,
         launch: &Launch,
-        parent: Option<&mut Parent>,
-    ) -> Result<Result<Ended, u8>, Failure> {
+        parent: Option<&mut ParentProbe>,
+    ) -> Result<Result<LaunchEnd, u8>, Failure> {
         if let Some(stop) = self.supervisor.stop() {
             return Ok(Err(if launch.part == Part::Follower { REPLACE } else { of_signal(stop.signal) }));
         }
@@ -86,7 +86,8 @@ impl Executor<'_> {
     }
 
     fn program<'a>(&self, launch: &Launch, argv: &'a [OsString], session: &'a Session) -> Result<Program<'a>, Failure> {
-        let identity = launch.run_as.as_ref().map(|user| Identity::of(user.owner, &self.options.root)).transpose()?;
+        let identity =
+            launch.run_as.as_ref().map(|user| Credentials::of(user.owner, &self.options.root)).transpose()?;
         Ok(Program {
             argv,
             environment: &session.environment,
@@ -124,7 +125,7 @@ impl Executor<'_> {
         Category::BrokerFailed.code()
     }
 
-    fn log_end(&mut self, launch: &Launch, begin: Instant, ended: &Ended) {
+    fn log_end(&mut self, launch: &Launch, begin: Instant, ended: &LaunchEnd) {
         if self.timed && !log::is_quiet() {
             log::plain("time", &flux_time(launch.label, ended.at.duration_since(begin)));
         }
@@ -137,7 +138,7 @@ impl Executor<'_> {
 /// The stages of a broker's life: `broker` until it is up, `quorum` until enough others are, `submit` until the job's
 /// first output (seen on the lead only), `job` until it begins to shut down, `stop`. Without the broker's states, only
 /// the first output and a stop are known.
-fn stages(begin: Instant, states: &[(String, Instant)], ended: &Ended) -> Vec<(&'static str, Instant, Instant)> {
+fn stages(begin: Instant, states: &[(String, Instant)], ended: &LaunchEnd) -> Vec<(&'static str, Instant, Instant)> {
     let at = |names: &[&str]| states.iter().find(|(name, _)| names.contains(&name.as_str())).map(|(_, at)| *at);
     let run = at(&["run"]);
     let down = shutdown_began(states);
@@ -179,7 +180,7 @@ mod tests {
         let at = |seconds| begin + Duration::from_secs(seconds);
         let told = |states: &[(&str, u64)], first: Option<u64>, stopped: Option<u64>| {
             let states: Vec<_> = states.iter().map(|(name, seconds)| ((*name).to_owned(), at(*seconds))).collect();
-            let ended = Ended {
+            let ended = LaunchEnd {
                 end: End::Exited(0),
                 at: at(10),
                 stopped: stopped.map(|seconds| Stop { signal: 15, at: at(seconds) }),

@@ -20,7 +20,7 @@ use crate::flux_rpc::departure::Departure;
 use crate::flux_rpc::lead_presence::{LeadPresence, lead_stays};
 use crate::supervise::policy::{AtStop, Order, Policy, Reason, SecondStop, Target, Terms};
 use crate::supervise::{self, End, Stop, orphans};
-use crate::wait::{Missing, Parent, Presence};
+use crate::wait::{Missing, ParentProbe, Presence};
 
 /// How long a broker that lost its parent has to end by itself.
 const LOST_GRACE: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ pub(super) struct BrokerPolicy<'a> {
 
 /// How such a program ended, what led to it, and what was learned of the brokers around it.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct LaunchEnd {
     pub(super) end: End,
     pub(super) at: Instant,
     /// The stop, if it came before its end.
@@ -63,7 +63,7 @@ pub(super) struct Ended {
 /// A follower's terms: a stop is held back as long as the parent may still end the instance in order.
 #[derive(Debug)]
 struct Hold<'a> {
-    parent: &'a mut Parent,
+    parent: &'a mut ParentProbe,
     presence: Presence,
     bound: Duration,
     /// How long the parent may be silent.
@@ -97,7 +97,7 @@ impl<'a> BrokerPolicy<'a> {
     /// The policy of a launch: how a stop is handled.
     pub(super) fn new(
         launch: &Launch,
-        parent: Option<&'a mut Parent>,
+        parent: Option<&'a mut ParentProbe>,
         broker: Option<&'a Broker>,
         staying: Option<&'a LeadPresence>,
         silent: Option<Duration>,
@@ -113,10 +113,10 @@ impl<'a> BrokerPolicy<'a> {
     }
 
     /// The supervised end, with what is known of the parent.
-    pub(super) fn ended(self, ended: supervise::Ended) -> Ended {
+    pub(super) fn ended(self, ended: supervise::Ended) -> LaunchEnd {
         let supervise::Ended { end, at, stopped, passed_on, first_output } = ended;
         let lost = self.lost;
-        Ended { end, at, stopped, passed_on, lost, joined: false, came_up: false, lead_goes_on: None, first_output }
+        LaunchEnd { end, at, stopped, passed_on, lost, joined: false, came_up: false, lead_goes_on: None, first_output }
     }
 }
 
@@ -271,7 +271,7 @@ mod tests {
         let pid = broker.id().cast_signed();
         eventually("the job runs", || orphans::has_descendant(pid, "flux-shell").then_some(()));
         let order = |job_shell| {
-            let mut parent = Parent::new("127.0.0.1", 1, folder.path());
+            let mut parent = ParentProbe::new("127.0.0.1", 1, folder.path());
             let leaving = Launch { job_shell, hold_stop: Some(1.0), ..launch(&["/bin/true"]) };
             let policy = BrokerPolicy::new(&leaving, Some(&mut parent), None, None, None);
             policy.hold.unwrap().order_to_leave(told, pid).signal

@@ -101,8 +101,8 @@ impl<'a> Executor<'a> {
     }
 
     /// The broker that the plan names as parent, to be probed.
-    pub(super) fn parent(&self, parent: &plan::Parent) -> wait::Parent {
-        wait::Parent::new(&parent.host, parent.port, &self.options.root).probed_by_name(parent.by_name)
+    pub(super) fn parent(&self, parent: &plan::Parent) -> wait::ParentProbe {
+        wait::ParentProbe::new(&parent.host, parent.port, &self.options.root).probed_by_name(parent.by_name)
     }
 }
 

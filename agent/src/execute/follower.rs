@@ -16,11 +16,11 @@ use flux_agent_plan::plan::{self, Launch};
 use flux_shared::backoff;
 use flux_shared::exit::{Category, REPLACE};
 
-use super::broker_policy::Ended;
+use super::broker_policy::LaunchEnd;
 use super::executor::{Executor, wait_failed};
 use crate::report::failure::Failure;
 use crate::supervise::{End, Interrupted, orphans, until};
-use crate::wait::{self, Backoff, Missing, Parent, Reporter};
+use crate::wait::{self, Backoff, Missing, ParentProbe, Reporter};
 
 /// Pauses between two starts of a follower's broker.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -45,9 +45,9 @@ enum Verdict {
 
 /// The brokers above this one.
 struct Above {
-    parent: Option<Parent>,
+    parent: Option<ParentProbe>,
     /// The lead, if the parent is another broker.
-    lead: Option<Parent>,
+    lead: Option<ParentProbe>,
 }
 
 impl Executor<'_> {
@@ -109,7 +109,7 @@ impl Executor<'_> {
 
     /// What a broker's end means, with what is known of the brokers above. If only the parent has left, waits until it
     /// is down.
-    async fn verdict(&mut self, ended: &Ended, above: &mut Above) -> Result<Verdict, Failure> {
+    async fn verdict(&mut self, ended: &LaunchEnd, above: &mut Above) -> Result<Verdict, Failure> {
         let verdict = judge(ended);
         if verdict != Verdict::Done(0) {
             return Ok(verdict);
@@ -132,7 +132,12 @@ impl Executor<'_> {
 
     /// Whether the lead goes on: as the broker learned while it shut down, else by probing the lead. A lead that ends
     /// is still there for a while; in a tree, a pod that is told to stop has no time to wait for that.
-    async fn lead_goes_on(&mut self, lead: &mut Parent, ended: &Ended, patience: Duration) -> Result<bool, Failure> {
+    async fn lead_goes_on(
+        &mut self,
+        lead: &mut ParentProbe,
+        ended: &LaunchEnd,
+        patience: Duration,
+    ) -> Result<bool, Failure> {
         if let Some(goes_on) = ended.lead_goes_on {
             return Ok(goes_on);
         }
@@ -187,7 +192,7 @@ impl Executor<'_> {
 
     /// After the end of an instance whose lead may start again: waits for the lead. Returns an exit code if told to
     /// stop.
-    async fn await_next_attempt(&mut self, parent: Option<&mut Parent>) -> Result<Option<u8>, Failure> {
+    async fn await_next_attempt(&mut self, parent: Option<&mut ParentProbe>) -> Result<Option<u8>, Failure> {
         tracing::info!(stage = "stop", "the instance has ended; this pod stays for the lead's next attempt");
         let Some(parent) = parent else {
             return Ok(matches!(self.pause(FIRST_PAUSE).await?, Interrupted::Stopped(_)).then_some(0));
@@ -202,7 +207,7 @@ impl Executor<'_> {
 }
 
 /// What the end of a follower's broker means.
-fn judge(ended: &Ended) -> Verdict {
+fn judge(ended: &LaunchEnd) -> Verdict {
     match (ended.end, &ended.lost, ended.stopped) {
         // Dismissed by its parent; or the parent was lost while this pod was told to stop as well.
         (End::Exited(0), None, _) if !ended.passed_on => Verdict::Done(0),
@@ -216,7 +221,7 @@ fn judge(ended: &Ended) -> Verdict {
 }
 
 /// The verdict on a broker that ended as at the instance's end, while the lead is still up.
-fn left_behind(ended: &Ended, is_parent_the_lead: bool) -> Verdict {
+fn left_behind(ended: &LaunchEnd, is_parent_the_lead: bool) -> Verdict {
     match (ended.stopped, is_parent_the_lead) {
         (Some(_), _) => Verdict::Done(REPLACE),
         (None, false) => Verdict::Restart("the parent broker has left, and the lead is still up".into()),
@@ -225,7 +230,7 @@ fn left_behind(ended: &Ended, is_parent_the_lead: bool) -> Verdict {
 }
 
 /// Waits until the parent's port is closed: a parent that is shutting down may still answer, but rejects new children.
-async fn until_down(parent: &mut Parent) {
+async fn until_down(parent: &mut ParentProbe) {
     let begin = Instant::now();
     while begin.elapsed() < WAY_DOWN && parent.probe_port().await.is_ok() {
         tokio::time::sleep(LOOK_WHETHER_DOWN).await;
@@ -233,7 +238,7 @@ async fn until_down(parent: &mut Parent) {
 }
 
 /// Whether the lead is known to be gone within `patience`; false if that cannot be told.
-async fn is_gone_within(lead: &mut Parent, patience: Duration) -> bool {
+async fn is_gone_within(lead: &mut ParentProbe, patience: Duration) -> bool {
     let begin = Instant::now();
     loop {
         match lead.probe_known().await {
@@ -248,8 +253,8 @@ async fn is_gone_within(lead: &mut Parent, patience: Duration) -> bool {
 /// Waits until the parent answers again. The error is what is missing once the lead's DNS name has been `gone`, or the
 /// lead `silent`, for that long. No `lead`: the parent is the lead.
 async fn until_parent_answers(
-    parent: &mut Parent,
-    mut lead: Option<&mut Parent>,
+    parent: &mut ParentProbe,
+    mut lead: Option<&mut ParentProbe>,
     gone: Option<Duration>,
     silent: Option<Duration>,
 ) -> Result<(), Missing> {
@@ -332,12 +337,12 @@ mod tests {
     use crate::supervise::Stop;
     use crate::wait::resolve::NameError;
 
-    fn ended(end: End, stopped: bool, passed_on: bool, lost: bool) -> Ended {
+    fn ended(end: End, stopped: bool, passed_on: bool, lost: bool) -> LaunchEnd {
         let at = Instant::now();
         let lost = lost.then(|| Missing::Port(([127, 0, 0, 1], 8050).into()));
         let stopped = stopped.then_some(Stop { signal: 15, at });
         let (joined, came_up, lead_goes_on, first_output) = (true, false, None, None);
-        Ended { end, at, stopped, passed_on, lost, joined, came_up, lead_goes_on, first_output }
+        LaunchEnd { end, at, stopped, passed_on, lost, joined, came_up, lead_goes_on, first_output }
     }
 
     #[test]
@@ -371,12 +376,12 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
     }
 
-    fn broker(host: &str, port: u16) -> Parent {
-        Parent::new(host, port, "/nonexistent".as_ref())
+    fn broker(host: &str, port: u16) -> ParentProbe {
+        ParentProbe::new(host, port, "/nonexistent".as_ref())
     }
 
     /// A listener and its port, at an address that nobody else takes ports of; and another one's, where nobody listens.
-    fn there_and_not_there() -> (std::net::TcpListener, Parent, Parent) {
+    fn there_and_not_there() -> (std::net::TcpListener, ParentProbe, ParentProbe) {
         let listen = |host: &str| std::net::TcpListener::bind((host, 0)).unwrap();
         let (there, gone) = (listen("127.0.78.1"), listen("127.0.78.2"));
         let port = |listener: &std::net::TcpListener| listener.local_addr().unwrap().port();

@@ -7,7 +7,7 @@ use flux_agent_plan::plan::{AtEnd, Launch, Part};
 use flux_shared::exit::{NOT_FOUND, of_signal};
 
 use super::broker_end::BrokerEnd;
-use super::broker_policy::Ended;
+use super::broker_policy::LaunchEnd;
 use super::executor::Executor;
 use crate::execute::program_note::noted;
 use crate::report::failure::Failure;
@@ -38,7 +38,7 @@ impl Executor<'_> {
     }
 
     /// Records the program's end and returns the job's exit code, which the broker's own end cannot change.
-    fn finish_program(&mut self, launch: &Launch, ended: &Ended) -> u8 {
+    fn finish_program(&mut self, launch: &Launch, ended: &LaunchEnd) -> u8 {
         let noted = launch.result.as_ref().and_then(|path| noted(&self.files.at(path)));
         let came_up = ended.came_up || noted.is_some();
         let is_hung_up = launch.at_end == AtEnd::ExitUnlessStopped && ended.end == HUNG_UP;
@@ -77,7 +77,7 @@ impl Executor<'_> {
 
     /// Reports that the instance ended before its program began: no success, whatever the broker's exit code says, and
     /// no code of the program's.
-    fn report_no_program(&mut self, launch: &Launch, ended: &Ended) -> u8 {
+    fn report_no_program(&mut self, launch: &Launch, ended: &LaunchEnd) -> u8 {
         self.ending.program = None;
         if let Some(stop) = ended.stopped {
             return of_signal(stop.signal);

@@ -3,6 +3,8 @@
 //! ```text
 //! a descriptor ─ made by the agent a moment ago ────────────────────────────────► fchown
 //!              └ found ─ `/` or one of the system's directories ─► refused
+//!                      ├ set up by somebody, on a volume ────────► refused
+//!                      ├ where others may have moved a secret ───► refused
 //!                      └ elsewhere (an application's, a volume's) ─────────────► fchown; never what is in it
 //! ```
 //!
@@ -13,8 +15,10 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use flux_agent_plan::owner::Owner;
-use rustix::fs::{AtFlags, Gid, Uid, chownat, fstat};
+use rustix::fs::{AtFlags, Gid, Stat, Uid, chownat, fstat};
 
+use super::safe_path::Walked;
+use crate::system::mount_table;
 /// Directories of the Filesystem Hierarchy Standard that hold users' and applications' data; all others are the system's.
 const FOR_DATA: [&str; 6] = ["/home", "/opt", "/srv", "/tmp", "/var/tmp", "/mnt"];
 /// The system's directories, with all that is in them.
@@ -28,28 +32,57 @@ const OF_THE_SYSTEM: [&str; 16] = [
 pub enum Subject<'a> {
     /// The agent has just created it.
     Created,
-    /// It was there already, at this path, which has no links.
-    Found(&'a Path),
+    /// A folder that was there already.
+    Found(&'a Walked),
 }
 
 /// Gives what `descriptor` stands for to `owner`, but nothing of what is in it.
 pub fn give(descriptor: impl AsFd, subject: Subject, owner: Owner) -> io::Result<()> {
+    if needs_change(&descriptor, subject, owner)? {
+        // This is fchown, for descriptors of O_PATH as well.
+        chownat(descriptor, "", Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)), AtFlags::EMPTY_PATH)?;
+    }
+    Ok(())
+}
+
+/// Whether it is not `owner`'s yet. Fails if it may not become theirs; then nothing of it may change, its mode neither.
+pub fn needs_change(descriptor: impl AsFd, subject: Subject, owner: Owner) -> io::Result<bool> {
     let data = fstat(&descriptor)?;
     if (data.st_uid, data.st_gid) == (owner.uid, owner.gid) {
-        return Ok(());
+        return Ok(false);
     }
-    if let Subject::Found(path) = subject
+    if let Subject::Found(walked) = subject
         && owner.uid != 0
-        && is_of_the_system(path)
+        && let Some(why) = reason_to_keep(&data, walked)
     {
-        return Err(io::Error::other(format!(
-            "{} is one of the system's directories, which stay root's",
-            path.display()
-        )));
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
-    // This is fchown, for descriptors of O_PATH as well.
-    chownat(descriptor, "", Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)), AtFlags::EMPTY_PATH)?;
-    Ok(())
+    Ok(true)
+}
+
+/// Why a folder that was found stays whose it is: it is the system's; or it is on a volume, and somebody has set it up; or
+/// another user could have put it in the place of the one that is meant, and it may be a secret of root's.
+fn reason_to_keep(data: &Stat, walked: &Walked) -> Option<String> {
+    let path = &walked.path;
+    if is_of_the_system(path) {
+        return Some(format!("{} is one of the system's directories, which stay root's", path.display()));
+    }
+    let is_plain = (data.st_uid, data.st_gid) == (0, 0);
+    let mounts = std::fs::read_to_string(mount_table::FILE).unwrap_or_default();
+    if !is_plain && is_on_volume(&mounts, path) {
+        return Some(format!("it is on a volume and belongs to uid {}, gid {}", data.st_uid, data.st_gid));
+    }
+    let is_open_to_all = is_plain && data.st_mode & 0o005 == 0o005;
+    if !walked.is_fixed && !is_open_to_all {
+        return Some("it is not open to all, and others may write to a folder on the way".into());
+    }
+    None
+}
+
+/// Whether `path` is below a mount point that is not the root, by the table of mounts.
+fn is_on_volume(mounts: &str, path: &Path) -> bool {
+    let mut points = mount_table::entries(mounts).map(|entry| entry.point);
+    points.any(|point| point != Path::new("/") && path.starts_with(point))
 }
 
 /// Whether the path, which has no links, is `/` or one of the system's directories.
@@ -61,6 +94,7 @@ pub fn is_of_the_system(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::safe_path;
 
     #[test]
     fn system_directories_are_told_from_those_for_data() {
@@ -79,12 +113,22 @@ mod tests {
     #[test]
     fn found_system_directory_is_refused_and_created_one_is_given() {
         let folder = tempfile::tempdir().unwrap();
+        let walked = safe_path::walk(folder.path(), false).unwrap();
         let open = std::fs::File::open(folder.path()).unwrap();
+        let of_the_system = Walked { path: "/usr/src".into(), ..walked };
+        let found = Subject::Found(&of_the_system);
         let owner = Owner { uid: 1002, gid: 1002 };
-        let error = give(&open, Subject::Found(Path::new("/usr/src")), owner).unwrap_err();
+        let error = give(&open, found, owner).unwrap_err();
         assert!(error.to_string().contains("/usr/src is one of the system's directories"), "{error}");
         give(&open, Subject::Created, owner).expect("this test runs as root");
-        give(&open, Subject::Found(Path::new("/usr/src")), owner).expect("it is theirs already");
-        give(&open, Subject::Found(Path::new("/usr/src")), Owner { uid: 0, gid: 0 }).expect("root takes it back");
+        give(&open, found, owner).expect("it is theirs already");
+        give(&open, found, Owner { uid: 0, gid: 0 }).expect("root takes it back");
+    }
+
+    #[test]
+    fn a_volume_is_told_from_the_image() {
+        let mounts = "22 1 0:21 / / rw - overlay overlay rw\n23 22 8:1 /x /data/my\\040files rw - ext4 /dev/sda rw\n";
+        assert!(is_on_volume(mounts, Path::new("/data/my files/deep")));
+        assert!(!is_on_volume(mounts, Path::new("/data/my")) && !is_on_volume(mounts, Path::new("/opt")));
     }
 }

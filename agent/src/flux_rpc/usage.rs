@@ -15,7 +15,7 @@ use super::message::AskError;
 
 /// The instance's hosts.
 #[derive(Debug, Clone, Copy)]
-pub struct Instance<'a> {
+pub struct KnownHosts<'a> {
     /// Their names, in rank order.
     pub hosts: &'a [String],
     /// Ranks that the cluster may grow by, sorted.
@@ -32,7 +32,7 @@ struct Answers {
 }
 
 /// Asks the lead through this pod's broker. What it does not know yet is left out.
-pub async fn full(broker: &Broker, instance: Instance<'_>, has_resources: bool) -> Usage {
+pub async fn full(broker: &Broker, instance: KnownHosts<'_>, has_resources: bool) -> Usage {
     let ask = async |topic: &str, payload: &str| broker.ask(0, topic, payload).await.unwrap_or_default();
     let online = ask("groups.get", "{\"name\":\"broker.online\"}").await["members"].take();
     let mut answers = Answers { online, ..Answers::default() };
@@ -51,7 +51,7 @@ pub async fn figures(broker: &Broker) -> Usage {
         jobs: broker.ask(0, "job-list.job-stats", "{}").await.unwrap_or_default(),
         ..Answers::default()
     };
-    count(&answers, Instance { hosts: &[], spare: &[] })
+    count(&answers, KnownHosts { hosts: &[], spare: &[] })
 }
 
 /// Nodes by their ranks, as the lead sees them.
@@ -78,7 +78,7 @@ async fn resource_sets(broker: &Broker) -> Result<Value, AskError> {
     }
 }
 
-fn count(answers: &Answers, instance: Instance) -> Usage {
+fn count(answers: &Answers, instance: KnownHosts) -> Usage {
     let online = answers.online.as_str().and_then(hostlist::idset);
     Usage {
         brokers: Brokers {
@@ -91,7 +91,7 @@ fn count(answers: &Answers, instance: Instance) -> Usage {
     }
 }
 
-fn resources(answers: &Answers, instance: Instance) -> Resources {
+fn resources(answers: &Answers, instance: KnownHosts) -> Resources {
     let (all, down, allocated) = {
         let set = |name: &str| amounts(&answers.resources[name]);
         (set("all"), set("down"), set("allocated"))
@@ -203,7 +203,7 @@ mod tests {
                 "successful": 5, "failed": 2, "canceled": 1, "timeout": 1, "inactive_purged": 3, "queues": [],
             }),
         };
-        let usage = count(&answers, Instance { hosts: &hosts, spare: &[4] });
+        let usage = count(&answers, KnownHosts { hosts: &hosts, spare: &[4] });
         assert_eq!(usage.brokers, Brokers { size: 4, online: Some(3) });
         let resources = usage.resources.unwrap();
         assert_eq!(resources.nodes, Count { total: 4, used: 2, free: 0, down: 2 });
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_not_nothing() {
         let hosts = ["mc-0".to_owned()];
-        let instance = Instance { hosts: &hosts, spare: &[] };
+        let instance = KnownHosts { hosts: &hosts, spare: &[] };
         let usage = count(&Answers::default(), instance);
         assert_eq!((usage.brokers.online, usage.resources, usage.jobs), (None, None, None));
         // Fluxion's empty sets.

@@ -18,7 +18,7 @@ const SHOWN_OF: u64 = 64 << 10;
 
 /// What to submit, and where its output goes.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct BatchArgs {
     /// File with the batch's output ({{id}}: its id); its end is shown if the batch fails
     #[arg(long, value_name = "FILE")]
     shows: String,
@@ -30,8 +30,8 @@ pub struct Args {
 }
 
 /// Runs the command, which submits a batch and prints its id; then waits for it. Its exit code is the batch's.
-pub fn run(args: &Args) -> Result<u8, Failure> {
-    let Args { shows, events, command } = args;
+pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
+    let BatchArgs { shows, events, command } = args;
     crate::system::runtime::block_on(Box::pin(async {
         let mut runner = CommandRunner::new()?;
         let failed = |error: std::io::Error| Failure::internal(format!("failed to read the job's id: {error}"));

@@ -17,7 +17,7 @@ use crate::supervise::program::{Environment, Output};
 
 /// How the lead's program is run.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Args {
+pub struct ProgramArgs {
     /// File to record how the program ended
     #[arg(long)]
     result: PathBuf,
@@ -39,7 +39,7 @@ pub struct Args {
 
 /// Runs the command, and notes its start and its end in the result, an empty file that exists. The broker announces a stop
 /// by SIGHUP; the command or its jobs get SIGTERM.
-pub fn run(args: &Args) -> Result<u8, Failure> {
+pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
     let uri = std::env::var("FLUX_URI").unwrap_or_default();
     let broker = uri.strip_prefix("local://").map(|socket| Broker { socket: socket.into(), owner: None });
     crate::system::runtime::block_on(Box::pin(async {

@@ -52,7 +52,7 @@ const DATABASE_SCRIPT: &str = "app/db/init_db.py";
 
 /// What to serve, and how.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct RestfulArgs {
     /// Folder for the installation and the keys
     #[arg(long)]
     directory: PathBuf,
@@ -91,7 +91,7 @@ impl Stopped {
 }
 
 /// Serves; returns the exit code.
-pub fn run(args: &Args) -> Result<u8, Failure> {
+pub fn run(args: &RestfulArgs) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let mut server = Server { runner: CommandRunner::new()?, args, code: args.directory.join("api") };
         let served = match server.prepare().await {
@@ -109,7 +109,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
 
 struct Server<'a> {
     runner: CommandRunner,
-    args: &'a Args,
+    args: &'a RestfulArgs,
     /// The folder of the checkout.
     code: PathBuf,
 }

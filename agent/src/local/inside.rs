@@ -23,7 +23,7 @@ use super::containers::{Bind, Container};
 use super::run_folder::failed;
 use crate::report::failure::{Failure, plain};
 use crate::report::log;
-use crate::system::identity::Identity;
+use crate::system::identity::Credentials;
 
 /// Reads the container that `file` describes.
 pub fn read(file: &Path) -> Result<Container, Failure> {
@@ -43,7 +43,7 @@ pub fn become_container(file: &Path) -> Result<u8, Failure> {
     root.build(&container)?;
     root.enter()?;
     let owner = container.owner.map(|(uid, gid)| Owner { uid, gid });
-    if let Some(identity) = owner.map(|owner| Identity::of(owner, Path::new("/"))).transpose()?.flatten() {
+    if let Some(identity) = owner.map(|owner| Credentials::of(owner, Path::new("/"))).transpose()?.flatten() {
         identity.take_on().map_err(|error| failed("run as another user", Path::new(&container.name()), &error))?;
     }
     lay_out(&container)?;

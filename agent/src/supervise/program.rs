@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -86,10 +87,13 @@ impl Program<'_> {
                 let directory = self.directory.display();
                 fail(NOT_EXECUTABLE, &format!("its working directory {directory} does not exist"))
             }
-            std::io::ErrorKind::NotFound => match Libc::of(&path, Path::new("/")).and_then(|libc| libc.trouble()) {
-                Some(trouble) => fail(NOT_FOUND, &trouble),
-                None => fail(NOT_FOUND, "it or its interpreter was not found"),
-            },
+            std::io::ErrorKind::NotFound => {
+                let of_script = || {
+                    interpreter(&path).map(|interpreter| format!("its interpreter {interpreter} is not in this image"))
+                };
+                let trouble = Libc::of(&path, Path::new("/")).and_then(|libc| libc.trouble()).or_else(of_script);
+                fail(NOT_FOUND, trouble.as_deref().unwrap_or("not found"))
+            }
             _ => fail(NOT_EXECUTABLE, &plain(&error)),
         })
     }
@@ -126,6 +130,14 @@ impl Program<'_> {
     }
 }
 
+/// The interpreter that a script's first line names.
+fn interpreter(script: &Path) -> Option<String> {
+    let mut head = Vec::new();
+    std::fs::File::open(script).ok()?.take(256).read_to_end(&mut head).ok()?;
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    Some(String::from_utf8_lossy(line).split_whitespace().next()?.to_owned())
+}
+
 /// What a name on the PATH leads to.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
@@ -156,13 +168,27 @@ mod tests {
 
     use super::*;
 
+    fn error_of(program: &Path, directory: &Path) -> String {
+        let argv = [program.into()];
+        let (output, setup) = (Output::Inherit, ChildSetup::default());
+        let program = Program { argv: &argv, environment: &Environment::new(), directory, output, setup };
+        program.start().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn missing_interpreter_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("run.sh");
+        std::fs::write(&script, "#! /opt/missing/python -u\nprint(1)\n").unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let wanted =
+            format!("failed to start {}: its interpreter /opt/missing/python is not in this image", script.display());
+        assert_eq!(error_of(&script, folder.path()), wanted);
+    }
+
     #[test]
     fn missing_working_directory_is_named() {
-        let argv = ["/bin/true".into()];
-        let (output, setup) = (Output::Inherit, ChildSetup::default());
-        let directory = Path::new("/nonexistent/run");
-        let program = Program { argv: &argv, environment: &Environment::new(), directory, output, setup };
-        let error = program.start().unwrap_err().to_string();
+        let error = error_of(Path::new("/bin/true"), Path::new("/nonexistent/run"));
         assert_eq!(error, "failed to start /bin/true: its working directory /nonexistent/run does not exist");
     }
 

@@ -21,15 +21,15 @@ pub const REMEDY: &str = "let the container run as root with the capabilities SE
 
 /// Ids to take on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct Credentials {
     pub uid: Uid,
     gid: Gid,
     groups: Vec<Gid>,
 }
 
-impl Identity {
+impl Credentials {
     /// The identity of `owner`, by the files below `root`; none if the agent has it already.
-    pub fn of(owner: Owner, root: &Path) -> Result<Option<Identity>, Failure> {
+    pub fn of(owner: Owner, root: &Path) -> Result<Option<Credentials>, Failure> {
         let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
         if (owner.uid, owner.gid) == (uid.as_raw(), gid.as_raw()) {
             return Ok(None);
@@ -48,7 +48,7 @@ impl Identity {
         let own: Vec<u32> = own.into_iter().map(Gid::as_raw).collect();
         let groups = groups_of(owner, uid.as_raw(), &own, &passwd, &group);
         let groups = groups.into_iter().map(Gid::from_raw).collect();
-        Ok(Some(Identity { uid: Uid::from_raw(owner.uid), gid: Gid::from_raw(owner.gid), groups }))
+        Ok(Some(Credentials { uid: Uid::from_raw(owner.uid), gid: Gid::from_raw(owner.gid), groups }))
     }
 
     /// Takes on the groups, the group and the user, or fails. May be called between fork and exec: it neither allocates

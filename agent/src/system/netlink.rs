@@ -1,4 +1,4 @@
-//! Messages to the kernel and its answers (netlink(7)): the header that all of them have. By hand: three kinds of requests,
+//! Messages to the kernel and its answers (netlink(7)): the header that all of them have. By hand: two kinds of requests,
 //! whose bodies are a few fixed fields each; crates for netlink bring the types of a whole family, and most a socket of
 //! their own.
 

@@ -18,7 +18,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::Pid;
 use tokio::io::unix::AsyncFd;
 
-use crate::system::identity::Identity;
+use crate::system::identity::Credentials;
 
 /// A child's wait status, as the kernel gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub fn reap() -> Option<(i32, Status)> {
 ///
 /// A thread with another effective uid would do as well, but the kernel then takes the whole process for one whose memory
 /// must not be read, and root without CAP_SYS_PTRACE could no longer look at it in /proc.
-pub fn with_identity(identity: &Identity, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+pub fn with_identity(identity: &Credentials, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // SAFETY: the C library makes its allocator usable in the child, which has this thread alone, runs `work` and ends
     // without destructors or handlers of ours.
     let child = match unsafe { libc::fork() } {
@@ -102,7 +102,7 @@ pub struct ChildSetup {
     /// Soft and hard limits; those that cannot be set are left.
     pub limits: Vec<(Resource, u64, u64)>,
     /// Whose rights it gets; none: the agent's.
-    pub identity: Option<Identity>,
+    pub identity: Option<Credentials>,
     /// Descriptors that stay open across exec.
     pub inherit: Vec<RawFd>,
 }

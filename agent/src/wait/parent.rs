@@ -66,7 +66,7 @@ pub struct Reached {
 
 /// A parent broker.
 #[derive(Debug)]
-pub struct Parent {
+pub struct ParentProbe {
     pub host: String,
     pub port: u16,
     /// Whether `probe` connects to the port; false: a name that has an address is enough.
@@ -83,10 +83,10 @@ pub struct Parent {
     known: Vec<IpAddr>,
 }
 
-impl Parent {
+impl ParentProbe {
     /// `host` is an address or a name, best with a trailing dot; files of the resolver are looked for below `root`.
-    pub fn new(host: &str, port: u16, root: &Path) -> Parent {
-        Parent {
+    pub fn new(host: &str, port: u16, root: &Path) -> ParentProbe {
+        ParentProbe {
             host: host.to_owned(),
             port,
             connects: true,
@@ -101,8 +101,8 @@ impl Parent {
 
     /// `by_name`: `probe` does not connect to the port, since Flux is to show what ZeroMQ does: it would show a
     /// connection that is closed again as a failed handshake.
-    pub fn probed_by_name(self, by_name: bool) -> Parent {
-        Parent { connects: !by_name, ..self }
+    pub fn probed_by_name(self, by_name: bool) -> ParentProbe {
+        ParentProbe { connects: !by_name, ..self }
     }
 
     /// One attempt: looks the name up, connects, and closes again.
@@ -253,7 +253,7 @@ mod tests {
                 std::fs::write(root.path().join("etc/hosts"), format!("{address} mc-0\n")).unwrap();
             };
             let refuses = |at: &str| Err(Missing::Port(SocketAddr::new(at.parse().unwrap(), port)));
-            let mut parent = Parent::new("mc-0", port, root.path());
+            let mut parent = ParentProbe::new("mc-0", port, root.path());
             hosts("127.0.77.9");
             assert_eq!(parent.probe().await, refuses("127.0.77.9"));
             hosts("127.0.77.10");
@@ -275,7 +275,7 @@ mod tests {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();
             drop(listener);
-            let mut parent = Parent::new("127.0.0.1", address.port(), root.path());
+            let mut parent = ParentProbe::new("127.0.0.1", address.port(), root.path());
             assert_eq!(parent.wait(Some(Duration::ZERO)).await.unwrap_err(), Missing::Port(address));
             let late = std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(300));
@@ -284,7 +284,7 @@ mod tests {
             });
             let reached = parent.wait(Some(Duration::from_secs(20))).await.unwrap();
             assert!(late.join().unwrap().duration_since(reached.connected) < Duration::from_secs(5));
-            let mut nameless = Parent::new("mc-0.flux.", address.port(), root.path());
+            let mut nameless = ParentProbe::new("mc-0.flux.", address.port(), root.path());
             assert_eq!(nameless.probe().await, Err(Missing::Name(NameError::NoServer)));
         });
     }

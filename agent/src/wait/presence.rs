@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::parent::{Missing, Parent};
+use super::parent::{Missing, ParentProbe};
 
 /// One look alone proves nothing: a broker that its parent dismissed disconnects a moment before it ends.
 const SURE_AFTER: Duration = Duration::from_millis(500);
@@ -25,7 +25,7 @@ impl Presence {
     }
 
     /// Looks once; returns what is missing as soon as that is sure.
-    pub async fn check_gone(&mut self, parent: &mut Parent) -> Option<Missing> {
+    pub async fn check_gone(&mut self, parent: &mut ParentProbe) -> Option<Missing> {
         let missing = parent.probe_known().await.err();
         self.note(missing.is_some());
         let sure_after = match &missing {
@@ -36,7 +36,7 @@ impl Presence {
     }
 
     /// Waits until the parent has been silent for `bound`; returns what is missing. Safe to drop and call again.
-    pub async fn until_silent(&mut self, parent: &mut Parent, bound: Duration) -> Missing {
+    pub async fn until_silent(&mut self, parent: &mut ParentProbe, bound: Duration) -> Missing {
         loop {
             tokio::time::sleep_until(self.next_look.into()).await;
             let missing = parent.probe_port().await.err();
@@ -68,10 +68,10 @@ mod tests {
     }
 
     /// A parent at an address that nobody else takes ports of.
-    fn parent() -> (TcpListener, Parent) {
+    fn parent() -> (TcpListener, ParentProbe) {
         let listener = TcpListener::bind("127.0.77.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        (listener, Parent::new("127.0.77.1", port, Path::new("/nonexistent")))
+        (listener, ParentProbe::new("127.0.77.1", port, Path::new("/nonexistent")))
     }
 
     #[test]

@@ -250,6 +250,27 @@ fn snippet_that_fails_is_told_with_its_last_line_and_how_to_continue() {
     }
 }
 
+/// As the kubelet writes it from the annotation that the operator sets.
+#[test]
+fn pod_ends_with_its_log_when_the_operator_tells_it_to() {
+    for (index, code) in [("0", 143), ("1", 238)] {
+        let pods = minicluster(2, "logging: {quiet: false}", "command: echo ran\ncommands: {pre: echo before}");
+        let image = &pods.images[usize::from(index == "1")];
+        let mut container = Container::new(image, &format!("mc-{index}"), &run_words(&[]));
+        container.environment.insert("JOB_COMPLETION_INDEX".into(), index.into());
+        let pod = Running::pod(&container, &Network::new());
+        eventually("its snippet has run", || pod.stdout().contains("before").then_some(()));
+        let why = "the snippet pre of the pod of index 3 ended with exit code 1";
+        let file = format!("{}/{}", flux_shared::paths::SPEC_DIR, flux_shared::paths::END_KEY);
+        image.file(&file, 0o644, &format!("2026-11-26T10:00:00Z {why}"));
+        let ended = pod.end();
+        assert_eq!(ended.code, code, "{ended:?}");
+        assert!(ended.stderr.contains(&format!("{why}: this pod ends")) && !ended.stdout.contains("ran"), "{ended:?}");
+        let told = termination_of(image);
+        assert_eq!((told.by, told.message.contains(why)), (Ender::Stop, true), "{told:?}");
+    }
+}
+
 /// As `sudo -u flux … flux proxy local:///run/flux/local` does, whoever runs Flux.
 #[test]
 fn v1alpha1_socket_is_reached_by_root_and_by_fluxs_user() {

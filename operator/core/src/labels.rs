@@ -42,6 +42,8 @@ pub const VIEW: &str = "flux-framework.org/view";
 pub const VIEW_IS_MOUNTED: &str = "imageVolume";
 /// On pods: names of the init containers that come from the user's pod template, separated by commas.
 pub const USER_INIT: &str = "flux-framework.org/user-init-containers";
+/// On a pod that is to end because a snippet of another pod's failed: since when, and why. The agent reads it.
+pub const END: &str = "flux-framework.org/end";
 /// On a PersistentVolume, which is cluster-scoped: its MiniCluster's namespace.
 pub const NAMESPACE: &str = "flux-framework.org/namespace";
 /// On a PersistentVolume, which no namespaced object can own: its MiniCluster's uid.

@@ -50,7 +50,12 @@ pub const PERMISSIONS: &[Permission] = &[
         "the pods' DNS names; patch: the owners of a shared one",
     ),
     allow("", "pods", &["list", "watch"], "the state of the brokers"),
-    allow("", "pods/status", &["patch"], "one patch per lead: the label job-index, and that it is the lead"),
+    allow(
+        "",
+        "pods/status",
+        &["patch"],
+        "one patch per lead: the label job-index, and that it is the lead; up to 16 after a snippet failed: an annotation to end",
+    ),
     allow("", "configmaps", &["create", "patch"], "the spec of the agents"),
     allow(
         "",

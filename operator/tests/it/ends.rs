@@ -68,10 +68,67 @@ fn program_that_ends_with_255_has_failed() {
         let status = finished(&fixture, "lead", "Failed").await;
         assert_eq!((&status["exitCode"], &status["restartCount"]), (&json!(255), &Value::Null), "{status:#}");
         assert_eq!(status["reason"], "NonZeroExitCode");
-        let (_, follower) = running(&fixture, "follower", json!({})).await;
+        let (lead, follower) = running(&fixture, "follower", json!({})).await;
         fixture.end_pod(&follower, 255, "Error", &said("snippet", 255, json!({}))).await;
+        until("the lead is told to end", async || {
+            let lead = fixture.api::<Pod>().get(&lead.name_any()).await.unwrap();
+            lead.annotations().contains_key("flux-framework.org/end").then_some(())
+        })
+        .await;
+        fixture.end_pod(&lead, 143, "Error", &said("stop", 143, json!({}))).await;
         let status = finished(&fixture, "follower", "Failed").await;
         assert_eq!((&status["failedIndex"], &status["reason"]), (&json!(1), &json!("SnippetFailed")), "{status:#}");
+        operator.stop().await;
+    });
+}
+
+/// The Job controller would delete the pods that still run, and their logs.
+#[test]
+fn pods_stay_for_their_logs_when_a_snippet_of_another_pod_fails() {
+    test("snippet-fails", async |fixture| {
+        let operator = fixture.operator().await;
+        // A limit of 0 restarts ends nothing sooner.
+        for (name, failed) in [("follower", 1), ("lead", 0)] {
+            fixture.create(name, json!({ "size": 3, "backoffLimit": 0 })).await.unwrap();
+            let pods = fixture.pods(name, 3).await;
+            for pod in pods.values() {
+                fixture.run_pod(pod).await;
+            }
+            let words = json!({ "snippet": "pre", "snippetCode": 1, "snippetError": "cat: /data/in: No such file" });
+            fixture.end_pod(&pods[&failed], 1, "Error", &said("snippet", 1, words)).await;
+            let others: Vec<&Pod> = pods.values().filter(|pod| index(pod) != failed).collect();
+            for pod in &others {
+                let told = until("it is told to end", async || {
+                    let pod = fixture.api::<Pod>().get(&pod.name_any()).await.unwrap();
+                    assert_eq!(pod.metadata.deletion_timestamp, None, "{name}: it stays");
+                    pod.annotations().get("flux-framework.org/end").cloned()
+                })
+                .await;
+                let why = format!(" the snippet pre of the pod of index {failed} ended with exit code 1");
+                assert!(told.ends_with(&why), "{told}");
+            }
+            for pod in &others {
+                let code = if index(pod) == 0 { 143 } else { 238 };
+                fixture.end_pod(pod, code, "Error", &said("stop", code, json!({}))).await;
+            }
+            let status = finished(&fixture, name, "Failed").await;
+            assert_eq!(
+                (&status["failedIndex"], &status["reason"]),
+                (&json!(failed), &json!("SnippetFailed")),
+                "{status:#}"
+            );
+            assert!(status["message"].as_str().unwrap().contains("cat: /data/in: No such file"), "{status:#}");
+            assert_eq!(status["restartCount"], Value::Null, "{status:#}");
+            until("the Job has failed", async || {
+                let job = serde_json::to_value(fixture.job(name).await).unwrap();
+                (condition(&job["status"], "Failed")["status"] == "True").then_some(())
+            })
+            .await;
+            for pod in pods.values() {
+                let pod = fixture.api::<Pod>().get(&pod.name_any()).await.unwrap();
+                assert_eq!(pod.metadata.deletion_timestamp, None, "{name}: its log can be read");
+            }
+        }
         operator.stop().await;
     });
 }

@@ -77,6 +77,10 @@ async fn status(fixture: &Fixture, name: &str) -> Value {
 async fn end_lead(fixture: &Fixture, name: &str, code: i32) {
     let pods = fixture.pods(name, 2).await;
     fixture.end_pod(&pods[&0], code, if code == 0 { "Completed" } else { "Error" }, "").await;
+    if code != 0 {
+        // The operator fails the Job.
+        return;
+    }
     until("the Job has ended", async || {
         fixture.reap(name).await;
         fixture
@@ -126,6 +130,7 @@ fn while_it_says_how_it_ended() {
     test("killed-end", async |fixture| {
         let change = Change { spec: json!({ "size": 2 }), least: 1, fixture: &fixture };
         let is_done = async |name: &str| {
+            fixture.reap(name).await;
             fixture.reap(name).await;
             let status = status(&fixture, name).await;
             condition(&status, "Failed")["status"] == "True" && status["exitCode"] == 7 && status["failedIndex"] == 0

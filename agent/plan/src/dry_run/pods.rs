@@ -9,7 +9,7 @@ use crate::plan::{self, ContainerRole, Plan};
 
 /// One container's plan, and the completion indexes that do the same.
 #[derive(Debug, Clone, Serialize)]
-pub struct Pod {
+pub struct PlannedPod {
     /// Completion indexes such as `0` or `1-3`; their plans differ only in names, rank and parent.
     pub indexes: String,
     #[serde(flatten)]
@@ -17,7 +17,7 @@ pub struct Pod {
 }
 
 /// Plans for the lead, one follower and each sidecar, or for all containers of one pod.
-pub fn plan(source: &Source, facts: &Facts, index: Option<u32>) -> Result<Vec<Pod>, DryRunError> {
+pub fn plan(source: &Source, facts: &Facts, index: Option<u32>) -> Result<Vec<PlannedPod>, DryRunError> {
     let spec = &source.spec;
     let pods = spec.max_size();
     if let Some(index) = index.filter(|index| *index >= pods) {
@@ -41,7 +41,7 @@ pub fn plan(source: &Source, facts: &Facts, index: Option<u32>) -> Result<Vec<Po
     Ok(plans)
 }
 
-fn one(source: &Source, facts: &Facts, first: u32, last: u32, role: &ContainerRole) -> Result<Pod, DryRunError> {
+fn one(source: &Source, facts: &Facts, first: u32, last: u32, role: &ContainerRole) -> Result<PlannedPod, DryRunError> {
     let mut facts = facts.clone();
     if facts.index.is_some_and(|index| index != first) {
         facts.hostname.clear();
@@ -49,5 +49,5 @@ fn one(source: &Source, facts: &Facts, first: u32, last: u32, role: &ContainerRo
     facts.index = Some(first);
     let plan = plan::plan(&source.spec, &facts, role).map_err(|source| DryRunError::Plan { index: first, source })?;
     let indexes = if first == last { first.to_string() } else { format!("{first}-{last}") };
-    Ok(Pod { indexes, plan })
+    Ok(PlannedPod { indexes, plan })
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use flux_shared::agent_spec::Program;
 use flux_shared::paths::DEFAULT_LOGS;
 
-use super::pods::Pod;
+use super::pods::PlannedPod;
 use super::source::Source;
 use super::text::assumed;
 use crate::facts::Facts;
@@ -14,7 +14,7 @@ use crate::plan::{Role, Step};
 
 const MORE: &str = "--full shows every file, variable and step, --index N those of one pod; --cpus, --uid and --facts assume another host";
 
-pub fn render(source: &Source, facts: &Facts, pods: &[Pod]) -> String {
+pub fn render(source: &Source, facts: &Facts, pods: &[PlannedPod]) -> String {
     let spec = &source.spec;
     let most = if spec.max_size() > spec.size { format!(" ({} at most)", spec.max_size()) } else { String::new() };
     let many = if spec.size == 1 { "1 pod".into() } else { format!("{} pods", spec.size) };
@@ -49,7 +49,7 @@ pub fn render(source: &Source, facts: &Facts, pods: &[Pod]) -> String {
 }
 
 /// The program that the lead starts, as it would be typed.
-fn lead(source: &Source, pods: &[Pod]) -> String {
+fn lead(source: &Source, pods: &[PlannedPod]) -> String {
     if let Some(lead) = &source.spec.network.lead {
         return format!("in another cluster, at {}", lead.address);
     }

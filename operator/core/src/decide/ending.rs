@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::restart::{self, BY_POLICY, Decision, Observation};
+use super::restart::{self, BY_POLICY, Decision, Observation, is_by_policy};
 use crate::observe::job::{JobSeen, Verdict};
 use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{End, end_of, has_failed_by_itself};
@@ -34,7 +34,7 @@ fn succeeded_since(observation: &Observation, job: &JobSeen) -> Option<Option<Ti
         return Some(succeeding.since);
     }
     let failing = job.failed.as_ref().or(job.failing.as_ref());
-    let is_own_failure = failing.is_some_and(|failing| failing.reason != BY_POLICY)
+    let is_own_failure = failing.is_some_and(|failing| !is_by_policy(observation, failing))
         || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
     let lead = leads(observation).find(|(_, end)| *end == Some(End::Succeeded)).map(|(lead, _)| lead)?;
     let is_missed = failing.is_some() || lead.is_disrupted() || lead.kept_by.is_some();
@@ -63,7 +63,7 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
     if restart::decide(observation) != Decision::Continue {
         return false;
     }
-    let is_final = failing.reason != BY_POLICY || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
+    let is_final = !is_by_policy(observation, failing) || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
     // A lead that lives is being stopped, and its end will tell. On a node that is cut off it will not.
     let is_awaited = |pod: &PodSeen| !(pod.lost && (is_final || job.failed.is_some()));
     if leads(observation).any(|(lead, end)| end.is_none() && is_awaited(lead)) {

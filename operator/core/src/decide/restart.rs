@@ -9,6 +9,9 @@
 //! before that Job goes: whoever is killed at any step finds by the uid what has been done. No clocks are compared to
 //! decide it.
 //!
+//! **The operator fails a Job whose index has failed**, since the Job controller then deletes all pods that still run, and their
+//! logs. Where it was a snippet that failed, the other pods are told to end first (an annotation, which their agents read).
+//!
 //! What may start again: a lead whose pod was taken away before its program had ended, or that never started
 //! (`backoffLimit`); a job that failed since a follower was taken away (`maxRestarts`); a Job that somebody has deleted
 //! (`backoffLimit`). Never: a lead that has ended by itself, however its pod went then, and after a success.
@@ -34,6 +37,14 @@ pub use record::{with_counted_restart, with_restart};
 const SHORTLY: i64 = 300;
 /// The Job's reason if a rule of its failure policy ended it.
 pub const BY_POLICY: &str = "PodFailurePolicy";
+/// The Job's reason if all its pods have ended, and some have failed.
+const FAILED_INDEXES: &str = "FailedIndexes";
+/// The reason of a Job with an index that has failed as often as it may.
+const TOO_MANY_FAILURES: &str = "MaxFailedIndexesExceeded";
+/// So many pods at most are told to end, each by a call. Others are deleted.
+const TOLD_TO_END: usize = 16;
+/// Seconds in which a pod ends that was told to, before it is deleted; by this operator's clock alone.
+pub const TIME_TO_END: i64 = 60;
 
 pub const LEAD_LOST: &str = "LeadLost";
 pub const POD_LOST: &str = "PodLost";
@@ -60,6 +71,8 @@ pub enum Decision {
     Restart { job_uid: String, is_there: bool, reason: String, message: String, limit: Limit },
     /// The restart has been counted: delete the Job.
     Delete { job_uid: String },
+    /// Tell these pods to end, with their logs, because a snippet of another pod's failed; none: wait for them.
+    EndPods { job_uid: String, pods: Vec<String>, message: String },
     /// Fail the Job: nothing may run again, and the Job controller would not end it.
     Fail { job_uid: String, reason: String, message: String },
     /// The MiniCluster has ended, and there is no Job to tell so.
@@ -203,7 +216,9 @@ fn decide_without_job(observation: &Observation) -> Decision {
     if !was_seen && leads.is_empty() && !previous_status::waits_for_pods(observation.status) {
         return Decision::Ended { reason: JOB_DELETED.into(), message: DELETED_UNSEEN.into() };
     }
-    if let Some(failed) = last.and_then(|last| last.failing.as_ref()).filter(|failed| failed.reason != BY_POLICY) {
+    if let Some(failed) =
+        last.and_then(|last| last.failing.as_ref()).filter(|failed| !is_by_policy(observation, failed))
+    {
         return Decision::Ended { reason: failed.reason.clone(), message: failed.message.clone() };
     }
     if replaces_unseen(observation, &leads) {
@@ -254,7 +269,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     }
     // Other reasons are final: the deadline, followers that do not start, and what the operator itself has set.
     let failing = job.failing.as_ref().or(job.failed.as_ref());
-    if failing.is_some_and(|failing| failing.reason != BY_POLICY) {
+    if failing.is_some_and(|failing| !is_by_policy(observation, failing)) {
         return Decision::Continue;
     }
     let is_failing = failing.is_some();
@@ -285,7 +300,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     // The Job deletes the lead when a follower has failed it.
     let culprit = failing.and_then(Verdict::index_of_pod);
     let by_follower = culprit.is_some_and(|index| index > 0);
-    let may_be_lost = (is_failing && !by_follower) || replacing.is_some();
+    let may_be_lost = (is_failing && !by_follower) || job.lead_index_failed || replacing.is_some();
     let taken = first(|end| end == End::Taken);
     if let Some(lead) = taken
         && (may_be_lost || lead.is_disrupted())
@@ -308,19 +323,79 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         let message = describe_lost_follower(follower_lost(observation).as_ref(), &observation.pods);
         return restart_or_end(observation, to_replace(), POD_LOST, message, Limit::MaxRestarts);
     }
-    Decision::Continue
+    let failed = job.lead_index_failed.then_some(0).or(job.failed_index);
+    match failed.filter(|_| !is_failing) {
+        Some(index) => when_index_failed(observation, to_replace(), index),
+        None => Decision::Continue,
+    }
 }
 
-/// The decision when a follower's snippet or broker has failed. The Job fails with it, but for a code that may be the
-/// runtime's, or if another container keeps the pod alive.
+/// Whether a Job fails because of how a pod ended, and not because of a limit or of an operator's word.
+pub fn is_by_policy(observation: &Observation, verdict: &Verdict) -> bool {
+    let has_own_end = || {
+        let is_own = |(_, end): &(&PodSeen, Option<End>)| matches!(end, Some(End::Own | End::NodeFailure));
+        leads(observation).iter().any(is_own) || observation.pods.iter().any(|pod| has_failed_by_itself(pod))
+    };
+    verdict.reason == BY_POLICY || (verdict.reason == FAILED_INDEXES && has_own_end())
+}
+
+/// The decision when a follower's snippet or broker has failed.
 fn when_follower_failed(observation: &Observation, to_replace: JobToReplace, follower: &PodSeen) -> Decision {
-    let is_retried = !observation.on_failure && follower.exit.as_ref().is_some_and(|exit| is_retried(exit.code));
-    if to_replace.is_failing || !(is_retried || follower.kept_by.is_some()) {
+    if to_replace.is_failing || (observation.on_failure && follower.kept_by.is_none()) {
         return Decision::Continue;
     }
-    let code = follower.exit.as_ref().map(|exit| format!(" with exit code {}", exit.code)).unwrap_or_default();
-    let message = format!("the pod of index {} ended{code}", follower.index);
-    Decision::Fail { job_uid: to_replace.job_uid, reason: BY_POLICY.into(), message }
+    fail_after_logs(observation, to_replace, follower)
+}
+
+/// The decision when an index has failed for a reason that its pods do not tell: they are gone, were killed, or did not start.
+fn when_index_failed(observation: &Observation, to_replace: JobToReplace, index: u32) -> Decision {
+    let pods = || observation.pods.iter().filter(|pod| pod.index == index);
+    if pods().any(|pod| !pod.ended) {
+        // The watch of pods lags behind.
+        return Decision::Continue;
+    }
+    let last = pods().max_by_key(|pod| pod.index_failures);
+    let is_limit = last.is_some_and(|pod| pod.exit.as_ref().is_none_or(|exit| is_retried(exit.code)));
+    let (reason, code) = match last.and_then(|pod| pod.exit.as_ref()) {
+        _ if is_limit => (TOO_MANY_FAILURES, None),
+        exit => (BY_POLICY, exit.map(|exit| exit.code)),
+    };
+    let code = code.map(|code| format!(" with exit code {code}")).unwrap_or_default();
+    let message = format!("the pod of index {index} ended{code}");
+    Decision::Fail { job_uid: to_replace.job_uid, reason: reason.into(), message }
+}
+
+/// Fails the Job because of how this pod ended. If a snippet of it has failed, the other pods end first, and keep their logs.
+fn fail_after_logs(observation: &Observation, to_replace: JobToReplace, failed: &PodSeen) -> Decision {
+    let job_uid = to_replace.job_uid;
+    // A pod that was told to end has ended by itself, too.
+    let by_snippet = std::iter::once(failed).chain(observation.pods.iter().copied()).find_map(|pod| {
+        let said = pod.exit.as_ref()?.said.as_ref()?;
+        (pod.ended && said.by == Ender::Snippet && said.code != 0).then_some((pod, said))
+    });
+    let failed = by_snippet.map_or(failed, |(pod, _)| pod);
+    if let Some((_, said)) = by_snippet {
+        let mut living: Vec<&PodSeen> = observation.pods.iter().copied().filter(|pod| can_end(pod)).collect();
+        living.sort_by_key(|pod| pod.index);
+        let told = observation.pods.iter().filter(|pod| pod.told_to_end.is_some()).count();
+        let untold = living.iter().filter(|pod| pod.told_to_end.is_none());
+        let pods: Vec<String> = untold.take(TOLD_TO_END.saturating_sub(told)).map(|pod| pod.name.clone()).collect();
+        let has_time = |told: Timestamp| observation.now.as_second() - told.as_second() < TIME_TO_END;
+        if !pods.is_empty() || living.iter().any(|pod| pod.told_to_end.is_some_and(has_time)) {
+            let name = said.snippet.as_deref().unwrap_or("of the container");
+            let message =
+                format!("the snippet {name} of the pod of index {} ended with exit code {}", failed.index, said.code);
+            return Decision::EndPods { job_uid, pods, message };
+        }
+    }
+    let code = failed.exit.as_ref().map(|exit| format!(" with exit code {}", exit.code)).unwrap_or_default();
+    let message = format!("the pod of index {} ended{code}", failed.index);
+    Decision::Fail { job_uid, reason: BY_POLICY.into(), message }
+}
+
+/// Whether a pod has a log, and an agent that can end it.
+fn can_end(pod: &PodSeen) -> bool {
+    pod.begun && !pod.ended && !pod.deleting && !pod.lost && pod.kept_by.is_none()
 }
 
 /// Whether the Job lets a pod's exit code pass, if the pod is not labelled as the lead's.
@@ -367,13 +442,17 @@ fn when_lead_ended(
         let message = describe_lost_follower(lost, &observation.pods);
         return restart_or_end(observation, to_replace, POD_LOST, message, Limit::MaxRestarts);
     }
-    // Mostly the Job fails by itself. But it ignores a pod that was also disrupted, and it retries one exit code of a lead
-    // that is not labelled yet.
+    if to_replace.is_failing {
+        return Decision::Continue;
+    }
+    // The Job ignores a pod that was also disrupted, and it retries one exit code of a lead that is not labelled yet.
     let is_passed_over = lead.is_disrupted()
         || is_replaced
         || (!lead.labelled && lead.exit.as_ref().is_some_and(|exit| is_retried(exit.code)));
-    if to_replace.is_failing || !is_passed_over {
-        return Decision::Continue;
+    if !is_passed_over {
+        // Its container may be restarted, or another one keeps its pod, for its log.
+        let stays = observation.on_failure || lead.kept_by.is_some();
+        return if stays { Decision::Continue } else { fail_after_logs(observation, to_replace, lead) };
     }
     Decision::Fail { job_uid: to_replace.job_uid, reason: "LeadFailed".into(), message: ended_by_itself(lead) }
 }

@@ -58,6 +58,10 @@ pub struct JobSeen {
     pub failed: Option<Verdict>,
     /// Condition FailureTarget: the Job is about to fail or has failed; its pods are being ended.
     pub failing: Option<Verdict>,
+    /// The lead's index has failed for good.
+    pub lead_index_failed: bool,
+    /// The first other index that has failed for good.
+    pub failed_index: Option<u32>,
     /// Its end is decided (`decide::ending`), but pods of it may still run.
     pub has_living_pods: bool,
 }
@@ -76,7 +80,12 @@ impl Verdict {
     pub fn index_of_pod(&self) -> Option<u32> {
         let mut words = self.message.split_whitespace();
         words.find(|word| word.eq_ignore_ascii_case("pod"))?;
-        let (_, name) = words.next()?.split_once('/')?;
+        let next = words.next()?;
+        // The operator's own.
+        if next == "of" && words.next() == Some("index") {
+            return words.next()?.parse().ok();
+        }
+        let (_, name) = next.split_once('/')?;
         name.rsplit('-').nth(1)?.parse().ok()
     }
 }
@@ -95,6 +104,8 @@ impl JobSeen {
         let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key));
         let queue = metadata.labels.as_ref().and_then(|all| all.get(QUEUE_NAME)).filter(|name| !name.is_empty());
         let number = |key: &str| annotation(key).and_then(|text| text.parse().ok());
+        let (lead_index_failed, failed_index) =
+            failed_indexes(status.and_then(|status| status.failed_indexes.as_deref()).unwrap_or_default());
         JobSeen {
             uid: super::uid(metadata),
             owner_uid: controller_uid(metadata).map(str::to_owned),
@@ -119,6 +130,8 @@ impl JobSeen {
             succeeding: condition(status, "SuccessCriteriaMet"),
             failed: condition(status, "Failed"),
             failing: condition(status, "FailureTarget"),
+            lead_index_failed,
+            failed_index,
             has_living_pods: false,
         }
     }
@@ -154,6 +167,18 @@ impl JobSeen {
     }
 }
 
+/// Whether index 0 is in a Job's list of indexes, such as `0,2-4`, and the first other one.
+fn failed_indexes(list: &str) -> (bool, Option<u32>) {
+    let first = |range: &str| range.split('-').next().and_then(|index| index.parse::<u32>().ok());
+    let mut ranges = list.split(',');
+    let Some(range) = ranges.next().filter(|range| !range.is_empty()) else { return (false, None) };
+    if first(range) != Some(0) {
+        return (false, first(range));
+    }
+    let after_lead = if range.contains('-') { Some(1) } else { ranges.next().and_then(first) };
+    (true, after_lead)
+}
+
 fn condition(status: Option<&JobStatus>, type_: &str) -> Option<Verdict> {
     let conditions = status?.conditions.as_ref()?;
     let found = conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True")?;
@@ -162,4 +187,23 @@ fn condition(status: Option<&JobStatus>, type_: &str) -> Option<Verdict> {
         message: found.message.clone().unwrap_or_default(),
         since: found.last_transition_time.as_ref().map(|time| time.0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_indexes_of_a_job_are_read_in_short() {
+        for (list, lead, other) in [
+            ("", false, None),
+            ("0", true, None),
+            ("1", false, Some(1)),
+            ("3-7,9", false, Some(3)),
+            ("0-2", true, Some(1)),
+            ("0,2-4", true, Some(2)),
+        ] {
+            assert_eq!(failed_indexes(list), (lead, other), "{list}");
+        }
+    }
 }

@@ -97,6 +97,8 @@ pub struct PodSeen {
     pub succeeded: bool,
     /// It had ended before it was deleted, evicted or disrupted.
     pub ended_first: bool,
+    /// Since when it is told to end, because a snippet of another pod's failed.
+    pub told_to_end: Option<Timestamp>,
     /// A container that is not ours, and that still runs although the one that runs Flux has ended.
     pub kept_by: Option<Box<str>>,
     /// How the container that runs Flux ended.
@@ -274,6 +276,11 @@ impl PodSeen {
             succeeded: phase == "Succeeded"
                 || ((ended || kept_by.is_some()) && exit.as_ref().is_some_and(Exit::is_success)),
             ended_first: false,
+            told_to_end: metadata
+                .annotations
+                .as_ref()
+                .and_then(|all| all.get(labels::END))
+                .and_then(|text| told_at(text)),
             kept_by: kept_by.map(|container| container.name.as_str().into()),
             exit: exit.map(Box::new),
             trouble: trouble(status, phase, ended, user_init(metadata)).map(Box::new),
@@ -288,6 +295,11 @@ fn job_uid(metadata: &ObjectMeta) -> Option<String> {
     let label = || metadata.labels.as_ref()?.get(labels::JOB_UID).map(String::as_str);
     let is_orphan = metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
     controller_uid(metadata).or_else(|| label().filter(|_| is_orphan)).map(str::to_owned)
+}
+
+/// The time that the annotation begins with.
+fn told_at(text: &str) -> Option<Timestamp> {
+    text.split_whitespace().next()?.parse().ok()
 }
 
 /// All container statuses, those of init containers first.

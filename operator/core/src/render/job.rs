@@ -1,8 +1,9 @@
 //! The Indexed Job: one index a broker, index 0 the lead.
 //!
-//! How it ends: index 0 alone decides success. It runs the program at most once: any failure of the lead's is the Job's, and
+//! How it ends: index 0 alone decides success. It runs the program at most once: a failure of the lead's fails its index, and
 //! a lead that replaces another, which was disrupted, runs nothing (the pods' annotations tell it). Followers that are
-//! taken away are replaced. To start the whole MiniCluster again takes another Job (`crate::decide::restart`).
+//! taken away are replaced. The operator fails the Job when an index has failed, and to start the whole MiniCluster again
+//! takes another Job (`crate::decide::restart`). Without an operator the Job fails when all pods have ended.
 
 use flux_shared::exit::{self, Category};
 use flux_shared::validate::ValidMiniCluster;
@@ -61,7 +62,9 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
             // Per index, since only then does the Job controller count in the pods' annotations.
             backoff_limit_per_index: Some(limit),
             completion_mode: Some("Indexed".into()),
-            max_failed_indexes: Some(0),
+            // With a policy, an index that has failed fails the Job by the operator, once the pods have ended that are to
+            // keep their logs (`decide::restart`): the Job controller would delete them.
+            max_failed_indexes: (!never).then_some(0),
             pod_failure_policy: never.then(|| failure_policy(cluster, &init, &user_init)),
             // Never two pods of one index at the same time.
             pod_replacement_policy: Some("Failed".into()),
@@ -91,8 +94,8 @@ fn user_init(cluster: &ValidMiniCluster, template: &PodTemplateSpec) -> Vec<Stri
 /// The Job's failure policy. The first rule that matches decides; without a match the failure counts for its index, as of
 /// our init containers that may be retried, a follower that was told to stop, or a pod that its node rejected.
 fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[String]) -> PodFailurePolicy {
-    let on_exit = |container: &str, operator: &str, values: Vec<i32>| PodFailurePolicyRule {
-        action: "FailJob".into(),
+    let on_exit = |action: &str, container: &str, operator: &str, values: Vec<i32>| PodFailurePolicyRule {
+        action: action.into(),
         on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
             container_name: Some(container.to_owned()),
             operator: operator.into(),
@@ -110,14 +113,14 @@ fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[Stri
     };
     // Rules for containers by name: sidecars are init containers too, and their exit codes mean nothing.
     let runner = &cluster.runner.container.name;
-    let for_good = init.iter().map(|name| on_exit(name, "In", final_codes()));
+    let for_good = init.iter().map(|name| on_exit("FailJob", name, "In", final_codes()));
     // A failed init container of the user's is not retried.
-    let of_user = user_init.iter().map(|name| on_exit(name, "NotIn", vec![0]));
+    let of_user = user_init.iter().map(|name| on_exit("FailJob", name, "NotIn", vec![0]));
     let rules = [
         on_condition("Ignore", "DisruptionTarget"),
-        // Before the lead's rule, so that the Job's message names the exit code. A program may end with the runtime's code,
-        // too: the operator reads the agent's message, and fails the Job then (`decide::restart`).
-        on_exit(runner, "NotIn", exit::RETRIED.map(i32::from).to_vec()),
+        // Before the lead's rule: nothing of the index runs again, and the pods beside it stay until the operator fails the
+        // Job (`decide::restart`). A program may end with the runtime's code, too: the operator reads the agent's message.
+        on_exit("FailIndex", runner, "NotIn", exit::RETRIED.map(i32::from).to_vec()),
     ];
     let lead = on_condition("FailJob", labels::LEAD);
     PodFailurePolicy { rules: rules.into_iter().chain(of_user).chain([lead]).chain(for_good).collect() }
@@ -178,7 +181,7 @@ mod tests {
             said,
             [
                 "Ignore DisruptionTarget",
-                "FailJob Some(\"app\") NotIn [238, 255]",
+                "FailIndex Some(\"app\") NotIn [238, 255]",
                 "FailJob flux-framework.org/Lead",
                 "FailJob Some(\"flux-agent\") In [239, 241, 242, 244, 246, 247, 249]",
                 "FailJob Some(\"flux-view\") In [239, 241, 242, 244, 246, 247, 249]",

@@ -6,13 +6,16 @@ use flux_shared::names;
 use flux_shared::paths::{self, PodPaths};
 use flux_shared::validate::{Mount, PullPolicy, Sidecar, ValidContainer, ValidMiniCluster, VolumeSource};
 use k8s_openapi::api::core::v1::{
-    CSIVolumeSource, ConfigMapVolumeSource, EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, KeyToPath,
-    PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume, VolumeMount,
+    CSIVolumeSource, ConfigMapProjection, ConfigMapVolumeSource, DownwardAPIProjection, DownwardAPIVolumeFile,
+    EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, KeyToPath, ObjectFieldSelector,
+    PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretVolumeSource, Volume, VolumeMount,
+    VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::view::ViewFrom;
 use super::{Options, some};
+use crate::labels;
 
 /// Volume with the agent's binary.
 const AGENT: &str = "flux-agent-bin";
@@ -173,14 +176,7 @@ pub(super) fn own(
         }
         ViewFrom::OwnImage | ViewFrom::Nowhere => {}
     }
-    volumes.push(Volume {
-        name: SPEC.into(),
-        config_map: Some(ConfigMapVolumeSource {
-            name: names::config_map(&cluster.name),
-            ..ConfigMapVolumeSource::default()
-        }),
-        ..Volume::default()
-    });
+    volumes.push(Volume { name: SPEC.into(), projected: Some(spec(cluster)), ..Volume::default() });
     let own = names::curve_secret(&cluster.name, uid);
     volumes.push(secret(CURVE, cluster.flux.curve_cert_secret.as_ref().unwrap_or(&own), secret_mode));
     if !cluster.users.is_empty() {
@@ -194,6 +190,32 @@ pub(super) fn own(
         volumes.push(secret(MUNGE, munge, secret_mode));
     }
     volumes
+}
+
+/// The agents' spec, and beside it the annotation that tells a pod to end.
+fn spec(cluster: &ValidMiniCluster) -> ProjectedVolumeSource {
+    let spec = VolumeProjection {
+        config_map: Some(ConfigMapProjection {
+            name: names::config_map(&cluster.name),
+            ..ConfigMapProjection::default()
+        }),
+        ..VolumeProjection::default()
+    };
+    let field = ObjectFieldSelector {
+        field_path: format!("metadata.annotations['{}']", labels::END),
+        ..ObjectFieldSelector::default()
+    };
+    let end = VolumeProjection {
+        downward_api: Some(DownwardAPIProjection {
+            items: Some(vec![DownwardAPIVolumeFile {
+                path: paths::END_KEY.into(),
+                field_ref: Some(field),
+                ..DownwardAPIVolumeFile::default()
+            }]),
+        }),
+        ..VolumeProjection::default()
+    };
+    ProjectedVolumeSource { sources: Some(vec![spec, end]), ..ProjectedVolumeSource::default() }
 }
 
 fn image(name: &str, reference: &str, pull: PullPolicy) -> Volume {

@@ -219,6 +219,9 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
         let told = lead.map(|lead| of_pod(lead)).unwrap_or_else(|| Outcome::new(reason, message));
         return Outcome { index: Some(0), ..told };
     }
+    // All pods have ended before the operator has failed the Job.
+    let is_own = reason == "FailedIndexes" && inputs.pods.iter().any(|pod| ends_the_job(pod));
+    let reason = if is_own { "PodFailurePolicy" } else { reason };
     if reason == "PodFailurePolicy"
         && let Some(lost) = taken_away(inputs)
     {
@@ -226,7 +229,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     }
     let mut failed: Vec<&PodSeen> = inputs.pods.iter().copied().filter(|pod| has_failed(pod)).collect();
     // Pods that were told to end when another one had failed come later; a pod that is being deleted was told to.
-    failed.sort_by_key(|pod| (pod.deleting, ended_at(pod), pod.index));
+    failed.sort_by_key(|pod| (pod.deleting || pod.told_to_end.is_some(), ended_at(pod), pod.index));
     let is_tried_too_often = matches!(reason, "BackoffLimitExceeded" | "MaxFailedIndexesExceeded" | "FailedIndexes");
     let culprit = match reason {
         "DeadlineExceeded" => None,

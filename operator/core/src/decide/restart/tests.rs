@@ -39,6 +39,8 @@ enum Event {
     Evict(u32),
     Delete(u32),
     FollowerFails(u8),
+    /// A snippet of a follower's.
+    SnippetFails(u8),
     DeleteJob,
     Suspend(bool),
     /// The kubelets end what is told to stop.
@@ -239,6 +241,11 @@ impl World {
                     self.end(&name, Termination::new(Ender::Program, code));
                 }
             }
+            Event::SnippetFails(code) => {
+                if let Some(name) = self.active(1) {
+                    self.end(&name, Termination::new(Ender::Snippet, code));
+                }
+            }
             Event::DeleteJob => self.somebody_deletes_the_job(),
             Event::Suspend(suspend) => {
                 if let Some(job) =
@@ -341,6 +348,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (0..SIZE).prop_map(Event::Evict),
         2 => (0..SIZE).prop_map(Event::Delete),
         1 => prop_oneof![Just(3), Just(137)].prop_map(Event::FollowerFails),
+        1 => prop_oneof![Just(1), Just(238)].prop_map(Event::SnippetFails),
         1 => Just(Event::DeleteJob),
         8 => Just(Event::Kubelets),
         10 => Just(Event::Controller),

@@ -112,7 +112,9 @@ fn lead_whose_node_was_rebooted_restarts_all() {
 
 #[test]
 fn job_fails_when_a_follower_ends_with_255_by_itself() {
-    let seen = Seen::of(job(), vec![pod(0), ended(1, by(Ender::Snippet, UNSEEN))]);
+    let snippet = Seen::of(job(), vec![pod(0), ended(1, by(Ender::Snippet, UNSEEN))]);
+    assert!(matches!(snippet.decision(), Decision::EndPods { .. }), "once the lead has ended");
+    let seen = Seen::of(job(), vec![pod(0), ended(1, by(Ender::Agent, UNSEEN))]);
     assert!(matches!(seen.decision(), Decision::Fail { reason, .. } if reason == BY_POLICY));
     let lead = Seen::of(job(), vec![PodSeen { labelled: false, ..ended(0, by(Ender::Program, UNSEEN)) }]);
     assert!(matches!(lead.decision(), Decision::Fail { .. }), "nor is a lead's retried");
@@ -207,4 +209,92 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
     let complete = noticed(vec![&succeeded, &follower]);
     assert!(matches!(&complete, Decision::Ended { reason, .. } if reason == "Completed"), "{complete:?}");
     assert_eq!(noticed(vec![&follower]), Decision::Wait);
+}
+
+/// The Job controller deletes the pods of a Job that fails, and with them their logs.
+#[test]
+fn pods_end_and_keep_their_logs_when_a_snippet_of_another_pod_fails() {
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let told = |pod: PodSeen, seconds: i64| PodSeen {
+        told_to_end: Some(Timestamp::from_second(now.as_second() - seconds).unwrap()),
+        ..pod
+    };
+    let failed = || ended(1, by(Ender::Snippet, 1));
+    let names = |pods: Vec<PodSeen>| match Seen::of(job(), pods).decision() {
+        Decision::EndPods { pods, message, .. } => {
+            assert!(message.contains("of the pod of index 1 ended with exit code 1"), "{message}");
+            Some(pods)
+        }
+        Decision::Fail { reason, message, .. } => {
+            assert_eq!((reason.as_str(), message.as_str()), (BY_POLICY, "the pod of index 1 ended with exit code 1"));
+            None
+        }
+        other => panic!("{other:?}"),
+    };
+    let waits = Some(Vec::new());
+    assert_eq!(names(vec![pod(2), failed(), pod(0)]), Some(vec!["mc-0-abcde".into(), "mc-2-abcde".into()]));
+    assert_eq!(
+        names(vec![told(pod(0), 1), failed(), pod(2)]),
+        Some(vec!["mc-2-abcde".into()]),
+        "another operator goes on"
+    );
+    assert_eq!(names(vec![told(pod(0), 1), failed(), told(pod(2), 1)]), waits);
+    let lead = || told(ended(0, by(Ender::Stop, 143)), 2);
+    assert_eq!(names(vec![lead(), failed(), told(pod(2), 1)]), waits);
+    assert_eq!(names(vec![lead(), failed(), told(pod(2), TIME_TO_END)]), None, "it does not end");
+    assert_eq!(names(vec![lead(), failed(), PodSeen { lost: true, ..told(pod(2), 1) }]), None);
+    assert_eq!(names(vec![failed(), PodSeen { begun: false, ..pod(2) }]), None, "it has no log");
+    let many = names([failed()].into_iter().chain((2..40).map(pod)).collect());
+    assert_eq!(many.unwrap().len(), TOLD_TO_END, "calls do not grow with the pods");
+    let sixteen = (2..18).map(|index| told(pod(index), TIME_TO_END)).chain((18..40).map(pod));
+    assert_eq!(names([failed()].into_iter().chain(sixteen).collect()), None);
+    // A lead's, with a follower that waits for it.
+    let lead = Seen::of(job(), vec![ended(0, by(Ender::Snippet, 1)), pod(1)]);
+    assert!(matches!(lead.decision(), Decision::EndPods { pods, .. } if pods == ["mc-1-abcde"]));
+    // A program's or Flux's failure, and that of a follower beside a success.
+    for ender in [Ender::Program, Ender::Agent] {
+        let seen = Seen::of(job(), vec![pod(0), ended(1, by(ender, 1))]);
+        assert!(matches!(seen.decision(), Decision::Fail { .. }), "{ender:?}");
+    }
+    let succeeded = PodSeen { succeeded: true, ..ended(0, by(Ender::Program, 0)) };
+    assert_eq!(Seen::of(job(), vec![succeeded, failed(), pod(2)]).decision(), Decision::Continue);
+}
+
+#[test]
+fn index_that_has_failed_for_good_fails_the_job() {
+    let failed = |index: u32, pods: Vec<PodSeen>| {
+        let job =
+            JobSeen { lead_index_failed: index == 0, failed_index: Some(index).filter(|index| *index > 0), ..job() };
+        Seen::of(job, pods).decision()
+    };
+    let reason = |decision: Decision| match decision {
+        Decision::Fail { reason, message, .. } => (reason, message),
+        other => panic!("{other:?}"),
+    };
+    let init = Trouble { init: Some(FailedInit::default()), ..Trouble::default() };
+    let not_started = PodSeen { ended: true, trouble: Some(Box::new(init)), ..pod(1) };
+    assert_eq!(reason(failed(1, vec![pod(0), not_started])).0, TOO_MANY_FAILURES);
+    let stopped = ended(1, by(Ender::Stop, REPLACE));
+    assert_eq!(reason(failed(1, vec![pod(0), stopped])).0, TOO_MANY_FAILURES);
+    let gone = reason(failed(1, vec![pod(0)]));
+    assert_eq!(gone, (BY_POLICY.to_owned(), "the pod of index 1 ended".to_owned()));
+    let verdict = Verdict { reason: gone.0, message: gone.1, since: None };
+    assert_eq!(verdict.index_of_pod(), Some(1));
+    assert_eq!(failed(1, vec![pod(0), pod(1)]), Decision::Continue, "the watch of pods lags behind");
+    let taken = PodSeen { deleting: true, ..ended(0, by(Ender::Stop, 143)) };
+    assert!(matches!(failed(0, vec![taken, pod(1)]), Decision::Restart { .. }), "a lead that somebody deleted");
+}
+
+/// No operator was there to fail the Job: its pods have ended, and it with them.
+#[test]
+fn end_of_all_pods_decides_as_a_policy_does() {
+    let job = || JobSeen { failed: verdict(FAILED_INDEXES), failing: verdict(FAILED_INDEXES), ..job() };
+    let mut lead = ended(0, by(Ender::Program, 1));
+    lead.exit.as_mut().unwrap().said.as_mut().unwrap().node_failure = true;
+    let mut seen = Seen::of(job(), vec![lead, PodSeen { succeeded: true, ..ended(1, by(Ender::Program, 0)) }]);
+    assert!(seen.ending().failed.is_some());
+    seen.max_restarts = 1;
+    assert!(matches!(seen.decision(), Decision::Restart { .. }), "{:?}", seen.decision());
+    let limit = Seen::of(job(), vec![ended(1, by(Ender::Stop, REPLACE))]);
+    assert_eq!(limit.decision(), Decision::Continue, "a limit is final");
 }

@@ -4,6 +4,15 @@ use flux_shared::exit;
 
 use super::*;
 
+/// What the failure policy makes of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Judged {
+    Ignored,
+    Counts,
+    FailsIndex,
+    FailsJob,
+}
+
 impl Pod {
     /// As the Job sees it.
     fn succeeds(&self) -> bool {
@@ -28,6 +37,11 @@ impl World {
         for name in names {
             let pod = self.pods[&name].clone();
             if pod.seen.ended {
+                continue;
+            }
+            if pod.seen.told_to_end.is_some() && !pod.seen.deleting {
+                let code = if pod.seen.index == 0 { 143 } else { exit::REPLACE };
+                self.end(&name, Termination::new(Ender::Stop, code));
                 continue;
             }
             let replaces = pod.seen.index_failures + pod.seen.index_disruptions > 0;
@@ -61,11 +75,14 @@ impl World {
         self.tell_pod(name);
     }
 
-    /// What the failure policy makes of a pod: Some(true) fails the Job, Some(false) counts, None ignores.
-    fn judged(pod: &Pod) -> Option<bool> {
+    fn judged(pod: &Pod) -> Judged {
         let code = pod.seen.exit.as_ref().map_or(0, |exit| exit.code);
-        let is_retried = pod.is_unseen || is_retried(code);
-        (!pod.seen.is_disrupted()).then_some(pod.seen.labelled || !is_retried)
+        match pod.is_unseen || is_retried(code) {
+            _ if pod.seen.is_disrupted() => Judged::Ignored,
+            false => Judged::FailsIndex,
+            true if pod.seen.labelled => Judged::FailsJob,
+            true => Judged::Counts,
+        }
     }
 
     pub(super) fn controller(&mut self) {
@@ -77,6 +94,10 @@ impl World {
             return;
         }
         let (seen, succeeded) = self.verdict_on(&job);
+        if let Some(job) = self.job.as_mut().filter(|job| job.seen != seen) {
+            job.seen = seen.clone();
+            self.tell_job();
+        }
         if seen.failing.is_some() || succeeded {
             return self.end_job(seen, succeeded);
         }
@@ -128,17 +149,24 @@ impl World {
         let mut seen = job.seen.clone();
         let succeeded = seen.has_succeeded()
             || self.pods.values().any(|pod| pod.seen.index == 0 && pod.succeeds() && pod.has_finalizer);
-        let culprit = failed.iter().find(|pod| World::judged(pod) == Some(true));
+        let culprit = failed.iter().find(|pod| World::judged(pod) == Judged::FailsJob);
         if let Some(culprit) = culprit.filter(|_| seen.failing.is_none() && !seen.has_succeeded()) {
             let message = format!("Container mc for pod ns/{} failed with a code", culprit.seen.name);
             seen.failing = verdict(BY_POLICY).map(|verdict| Verdict { message, ..verdict });
         }
         let limit = u32::try_from(self.backoff_limit).unwrap();
-        if seen.failing.is_none()
-            && !seen.has_succeeded()
-            && failed.iter().any(|pod| World::judged(pod) == Some(false) && pod.seen.index_failures >= limit)
-        {
-            seen.failing = verdict("MaxFailedIndexesExceeded");
+        for pod in failed.iter().filter(|pod| pod.has_finalizer) {
+            let is_at_limit = || World::judged(pod) == Judged::Counts && pod.seen.index_failures >= limit;
+            if World::judged(pod) == Judged::FailsIndex || is_at_limit() {
+                let failed = (pod.seen.index == 0, Some(pod.seen.index).filter(|index| *index > 0));
+                seen.lead_index_failed |= failed.0;
+                seen.failed_index = seen.failed_index.or(failed.1);
+            }
+        }
+        let has_follower_ended =
+            seen.failed_index.is_some() || self.pods.values().any(|pod| pod.seen.index > 0 && pod.succeeds());
+        if seen.failing.is_none() && !succeeded && seen.lead_index_failed && has_follower_ended {
+            seen.failing = verdict(FAILED_INDEXES);
         }
         (seen, succeeded)
     }
@@ -168,13 +196,18 @@ impl World {
     /// Makes the pod of an index that has none, with the counts of the last one that failed.
     fn replace(&mut self, job: &Job, index: u32) {
         let of_index = || self.pods.values().filter(|pod| pod.seen.index == index);
+        if if index == 0 { job.seen.lead_index_failed } else { job.seen.failed_index == Some(index) } {
+            return;
+        }
         if of_index().any(|pod| !pod.seen.ended || (pod.succeeds() && pod.has_finalizer)) {
             return;
         }
         let before = of_index().rfind(|pod| pod.has_finalizer && !pod.succeeds()).cloned();
         let (failures, disruptions) = match &before {
             None => (0, 0),
-            Some(pod) if World::judged(pod).is_some() => (pod.seen.index_failures + 1, pod.seen.index_disruptions),
+            Some(pod) if World::judged(pod) != Judged::Ignored => {
+                (pod.seen.index_failures + 1, pod.seen.index_disruptions)
+            }
             Some(pod) => (pod.seen.index_failures, pod.seen.index_disruptions + 1),
         };
         let name = format!("{:06}-mc-{index}-x", self.tick());

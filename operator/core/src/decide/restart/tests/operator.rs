@@ -98,6 +98,16 @@ impl World {
                     self.delete_job_of(&job_uid);
                 }
             }
+            Decision::EndPods { pods, .. } => {
+                for name in pods {
+                    if may()
+                        && let Some(pod) = self.pods.get_mut(&name)
+                    {
+                        pod.seen.told_to_end = Some(now);
+                        self.tell_pod(&name);
+                    }
+                }
+            }
             Decision::Fail { job_uid, reason, .. } => {
                 if may()
                     && let Some(job) = self.job.as_mut().filter(|job| job.uid == job_uid && job.seen.failing.is_none())
