@@ -84,6 +84,13 @@ impl Session {
         session
     }
 
+    /// Leaves out the variables that are not UTF-8, and returns their names: Flux starts programs by messages of JSON.
+    pub fn leave_out_bytes(&mut self) -> Vec<String> {
+        let is_text = |name: &OsString, value: &OsString| name.to_str().is_some() && value.to_str().is_some();
+        let left_out = self.environment.extract_if(.., |name, value| !is_text(name, value));
+        left_out.map(|(name, _)| name.to_string_lossy().into_owned()).collect()
+    }
+
     /// The limits that a snippet has changed, for a program.
     pub fn limits(&self) -> Vec<(Resource, u64, u64)> {
         let known = |name: &str| LIMITS.into_iter().find(|(known, _)| *known == name);
