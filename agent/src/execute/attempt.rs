@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
+use flux_agent_plan::plan::{Launch, Part, Stdout};
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
 use super::broker_options;
@@ -14,7 +15,6 @@ use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::lead_presence::LeadPresence;
 use crate::flux_rpc::states::{StateActions, StateLog, States};
 use crate::metrics::Server;
-use crate::plan::{Launch, Part, Stdout};
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::End;

@@ -5,11 +5,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use flux_agent_plan::plan::{EnvChange, RunAs};
 use flux_shared::command_words::{Part, Word};
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::facts::OF_THE_POD;
-use crate::plan::{EnvChange, RunAs};
 use crate::supervise::program::Environment;
 
 /// The state that one step leaves to the next.
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn another_users_home_is_for_programs_with_its_rights_alone_and_what_a_snippet_has_set_stays() {
-        let owner = crate::plan::Owner { uid: 1002, gid: 1002 };
+        let owner = flux_agent_plan::plan::Owner { uid: 1002, gid: 1002 };
         let ada = RunAs { owner, name: "ada".into(), home: "/home/ada".into() };
         let mut session = session(&[("HOME", "/root"), ("USER", "root")]);
         let home = |session: &Session| session.of_flux(Some(&ada)).lookup("HOME").unwrap();

@@ -3,7 +3,9 @@
 use sha2::{Digest, Sha256};
 
 use super::{Planned, Resolved, Step};
-use crate::files::ANY;
+
+/// Stands for the part of a dump's name that differs between starts.
+pub const ANY: char = '*';
 
 /// The step before the broker: removes what interrupted dumps have left, and creates the file of this one.
 pub fn prepare(resolved: &Resolved) -> Option<Planned> {

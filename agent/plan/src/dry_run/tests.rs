@@ -1,7 +1,6 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::facts::Facts;
 use flux_shared::exit::Category;
 
 fn folder(name: &str) -> PathBuf {
@@ -14,6 +13,10 @@ fn inputs() -> Vec<PathBuf> {
     files.sort();
     assert!(!files.is_empty());
     files
+}
+
+fn run(args: &Args) -> Result<String, DryRunError> {
+    super::run(args, |path| std::fs::read_to_string(path))
 }
 
 fn args(file: &Path) -> Args {
@@ -32,7 +35,7 @@ fn golden(name: &str, got: &str) {
     let want = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         want == got,
-        "{} is not what it says now; renew it with UPDATE=1 cargo test -p flux-agent\n{got}",
+        "{} is not what it says now; renew it with UPDATE=1 cargo test -p flux-agent-plan\n{got}",
         path.display()
     );
 }
@@ -168,7 +171,7 @@ fn the_summary_has_five_lines_and_colours_only_where_they_are_asked_for() {
 
 /// Every file that holds a MiniCluster, below `examples/` and of those that only spell one otherwise.
 fn examples() -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> = ["../examples", "../shared/tests/spellings"]
+    let mut folders: Vec<PathBuf> = ["../../examples", "../../shared/tests/spellings"]
         .map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join(name))
         .into();
     let mut found = Vec::new();
@@ -197,25 +200,6 @@ fn every_example_is_planned() {
             assert!(told.is_ok(), "{}: {:?}", file.display(), told.err());
         }
     }
-}
-
-#[test]
-fn a_container_whose_entrypoint_is_not_process_one_says_so() {
-    let told = |is_known: bool, format| {
-        let spec =
-            flux_shared::agent_spec::AgentSpec::from_toml("name = 'mc'\nsize = 2\n[flux]\nlead_gone = 5").unwrap();
-        let facts = Facts { hostname: "mc-1".into(), index: Some(1), ..Facts::default() };
-        let waits = crate::plan::Waits { lead_silent: Some(6), ..Default::default() };
-        let role = crate::plan::ContainerRole::Runner;
-        here(crate::commands::OwnContainer { spec, facts, role, waits, is_known }, format).unwrap()
-    };
-    assert!(told(false, Format::Text).contains("Notice: process 1 is not this container's entrypoint"));
-    let text = told(true, Format::Text);
-    assert!(text.contains("Host as found") && !text.contains("Notice: process 1"), "{text}");
-    assert!(text.contains("name has been missing for 5 s") && text.contains("has been silent for 6 s"), "{text}");
-    let schema = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("schema/dry-run.json")).unwrap();
-    let validator = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
-    assert!(validator.is_valid(&serde_json::from_str(&told(true, Format::Json)).unwrap()));
 }
 
 /// The words of an example's entrypoint, by pretended labels.

@@ -53,8 +53,8 @@ use serde::Serialize;
 
 use crate::facts::Facts;
 
-pub use crate::files::ANY;
-pub use crate::system::owner::{Mode, Owner};
+pub use crate::owner::{Mode, Owner};
+pub use archive::ANY;
 pub use binding::Binding;
 pub use environment_change::EnvChange;
 use environment_change::set;

@@ -45,6 +45,11 @@ fn lines(problems: &[Problem]) -> String {
 }
 
 impl Source {
+    /// The spec of the pod that this runs in.
+    pub fn here(spec: AgentSpec, notices: Vec<String>) -> Source {
+        Source { kind: Kind::AgentSpec, is_here: true, spec, notices, others: Vec::new(), view: None, cluster: None }
+    }
+
     /// Parses a MiniCluster, which names its kind or is JSON, or else an AgentSpec.
     pub fn parse(text: &str) -> Result<Source, Problems> {
         Source::of(text, &FromEnvironment::default(), &BTreeMap::new())

@@ -1,4 +1,4 @@
-//! The plans as JSON, described by `agent/schema/dry-run.json`.
+//! The plans as JSON, described by `agent/plan/schema/dry-run.json`.
 
 use serde::Serialize;
 
