@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use flux_agent_plan::dry_run as explain;
+use flux_agent_plan::plan::ContainerRole;
 use flux_shared::exit::Category;
 use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_DIR, SOFTWARE_FOLDER, SOFTWARE_STAGING, TERMINATION_LOG};
 
@@ -16,7 +18,6 @@ use crate::facts::Process;
 use crate::in_instance::{accounting, batch, diagnostics, program, restful, time};
 use crate::install::{self, Installed, install};
 use crate::local;
-use crate::plan::ContainerRole;
 use crate::report::failure::Failure;
 use crate::report::log::{self, Format};
 use crate::run;
@@ -113,7 +114,7 @@ enum Command {
         #[command(flatten)]
         options: run::RunOptions,
     },
-    DryRun(dry_run::Args),
+    DryRun(explain::Args),
     Local(local::LocalArgs),
     /// Become a container of `local`
     #[command(hide = true)]
@@ -380,7 +381,7 @@ fn as_entrypoint(place: PodPlace) -> PodPlace {
     }
 }
 
-fn here(format: dry_run::Format) -> u8 {
+fn here(format: explain::Format) -> u8 {
     print_found(entrypoint().and_then(|container| dry_run::here(container, format)).map(|text| (text, 0)))
 }
 
@@ -406,9 +407,9 @@ fn finish(result: Result<u8, Failure>) -> u8 {
 }
 
 /// Prints the plans, or what is wrong; returns the exit code.
-pub fn show_plans(args: &dry_run::Args) -> u8 {
-    match dry_run::run(args) {
-        Ok(text) if args.format == dry_run::Format::Text && shows_colours() => write_out(&dry_run::paint(&text)),
+fn show_plans(args: &explain::Args) -> u8 {
+    match explain::run(args, dry_run::read) {
+        Ok(text) if args.format == explain::Format::Text && shows_colours() => write_out(&explain::paint(&text)),
         Ok(text) => write_out(&text),
         Err(error) => {
             let category = error.category();

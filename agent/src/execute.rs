@@ -51,9 +51,9 @@ mod user;
 
 use std::time::{Duration, Instant};
 
+use flux_agent_plan::plan::{Content, Mode, Owner, Parent, Plan, Planned, Snippet, SnippetPhase, Step};
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
-use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, Snippet, SnippetPhase, Step};
 use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;

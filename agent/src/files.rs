@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use flux_agent_plan::owner::{Mode, Owner};
 use flux_shared::exit::Category;
 use rustix::fs::{
     AtFlags, Dir, FileType, Mode as FileMode, OFlags, fchmod, fstat, mkdirat, openat, readlinkat, renameat, symlinkat,
@@ -22,15 +23,11 @@ use rustix::io::Errno;
 
 use crate::report::failure::{Failure, plain};
 use crate::system::identity::{self, Capability, Credentials};
-use crate::system::owner::{Mode, Owner};
 use crate::system::raw;
 use ownership::Subject;
 
 pub mod ownership;
 pub mod safe_path;
-
-/// Stands for the part of a dump's name that differs between starts.
-pub const ANY: char = '*';
 
 /// The end of temporary names.
 const TEMPORARY: &str = ".new";

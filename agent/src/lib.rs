@@ -6,17 +6,15 @@
 
 mod cli;
 mod commands;
-pub mod dry_run;
+mod dry_run;
 mod execute;
 mod facts;
 mod files;
 mod flux_rpc;
 mod in_instance;
 mod install;
-mod known_paths;
 mod local;
 mod metrics;
-mod plan;
 mod report;
 mod run;
 mod spec;
@@ -43,9 +41,4 @@ pub fn main(version: &'static str) -> ExitCode {
         let _ = system::signals::unblock();
     }
     cli.run()
-}
-
-/// What `flux-agent dry-run` does, for `kubectl minicluster dry-run`; the exit code.
-pub fn show_plans(args: &dry_run::Args) -> u8 {
-    cli::show_plans(args)
 }

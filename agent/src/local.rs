@@ -23,9 +23,10 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use flux_agent_plan::dry_run::{DryRunError, Source};
 use flux_shared::exit::Category;
 
-use crate::dry_run::{DryRunError, Source, source};
+use crate::dry_run::source;
 use crate::report::failure::{Failure, plain};
 use crate::report::log;
 use crate::run::chain;
@@ -120,7 +121,7 @@ fn machine(args: &LocalArgs) -> Result<Machine, Failure> {
         agent: agent.to_string_lossy().into_owned(),
         here: here.to_string_lossy().into_owned(),
         home: home.map(|home| home.to_string_lossy().into_owned()),
-        path: text("PATH").unwrap_or_else(|| crate::known_paths::DEFAULT_PATH.to_owned()),
+        path: text("PATH").unwrap_or_else(|| flux_agent_plan::known_paths::DEFAULT_PATH.to_owned()),
         environment,
     })
 }

@@ -11,6 +11,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use flux_agent_plan::facts::Facts;
+use flux_agent_plan::plan::{ContainerRole, FromEnvironment, Plan, PlanError, Role, Waits};
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::causes::causes_by;
 use flux_shared::exit::{Category, REPLACE, of_signal};
@@ -20,8 +22,7 @@ use flux_shared::paths::{END_KEY, SPEC_DIR, SPEC_FILE, TERMINATION_LOG};
 use crate::execute::retry::{AfterFailure, Attempts};
 use crate::execute::timing::{Timeline, TimelineOwner};
 use crate::execute::{self, execute, trace};
-use crate::facts::{Facts, Process};
-use crate::plan::{ContainerRole, FromEnvironment, Plan, PlanError, Role, Waits};
+use crate::facts::{self, Process};
 use crate::report::activity::{ActivityFile, Awaited};
 use crate::report::ending::Ending;
 use crate::report::failure::{Failure, without_number, write_termination};
@@ -222,7 +223,7 @@ fn stop_code(stop: Stop) -> u8 {
 /// The plan, and the mount path of the pod's volume.
 fn plan(options: &RunOptions, container: &ContainerRole, process: &Process) -> Result<(Plan, String), Failure> {
     let (spec, facts) = options.facts(process.clone())?;
-    let planned = crate::plan::plan(&spec, &facts, container);
+    let planned = flux_agent_plan::plan::plan(&spec, &facts, container);
     let view = options.root.join(spec.paths().view().trim_start_matches('/'));
     planned.map(|plan| (plan.with_waits(options.waits()), spec.mount_path)).map_err(|error| {
         // An empty volume may still be filled; a view without Flux will not change.
@@ -296,7 +297,7 @@ impl RunOptions {
     pub fn facts(&self, process: Process) -> Result<(AgentSpec, Facts), Failure> {
         let spec = spec(self.spec.as_deref(), &self.from_environment, &process.environment)?;
         let key = self.from_environment.key(&process.environment).map_err(|error| refused(&error))?;
-        let facts = Facts::read(&self.root, &spec, process).map_err(|error| Failure::internal(chain(&error)))?;
+        let facts = facts::read(&self.root, &spec, process).map_err(|error| Failure::internal(chain(&error)))?;
         let (restarts_left, grace_period) = (self.restarts_left, self.grace_period);
         let spec_file = self.spec.as_ref().map(|file| file.display().to_string());
         Ok((spec, Facts { restarts_left, grace_period, key, spec_file, ..facts }))

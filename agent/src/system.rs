@@ -5,7 +5,6 @@ pub mod glibc;
 pub mod identity;
 pub mod mount_table;
 pub mod netlink;
-pub mod owner;
 pub mod raw;
 pub mod runtime;
 pub mod signals;

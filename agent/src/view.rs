@@ -72,8 +72,9 @@ pub fn view(options: &Places) -> Result<(), Failure> {
     lay_out(&options.mount)?;
     crate::install::link_own(&options.mount)?;
     let files = Files::new(Path::new("/"), "view");
-    let us = crate::plan::Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
-    files.ensure_file(&marker.to_string_lossy(), crate::plan::Mode(0o644), us, mark.as_bytes())?;
+    let us =
+        flux_agent_plan::plan::Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
+    files.ensure_file(&marker.to_string_lossy(), flux_agent_plan::plan::Mode(0o644), us, mark.as_bytes())?;
     let (count, bytes) =
         software.iter().fold((view.files, view.bytes), |(count, bytes), tree| (count + tree.files, bytes + tree.bytes));
     let seconds = begin.elapsed().as_secs_f64();

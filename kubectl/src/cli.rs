@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use flux_agent_plan::dry_run as plans;
 use flux_operator::choices::Choices;
 use flux_operator::on_server::{self, ValidateArgs};
 use flux_operator_core::offline::{self, Judgement};
@@ -16,7 +17,7 @@ use crate::completion;
 use crate::connect;
 use crate::debug;
 use crate::failure::{FAILED, Failure};
-use crate::input::read;
+use crate::input::{self, read};
 use crate::list;
 use crate::logs;
 use crate::output::Output;
@@ -88,7 +89,7 @@ enum Command {
         choices: Choices,
     },
     /// Show what every pod of a MiniCluster would do, without a cluster
-    DryRun(flux_agent::dry_run::Args),
+    DryRun(plans::Args),
     /// Enable completion in kubectl: creates the link that kubectl looks for
     Completion {
         /// Folder on the PATH for the link [default: this program's]
@@ -166,15 +167,16 @@ fn print_judgement(judgement: Judgement, output: Output) -> Result<u8, Failure> 
     Ok(if is_valid { 0 } else { FAILED })
 }
 
-fn dry_run(args: &flux_agent::dry_run::Args, output: Output) -> Result<u8, Failure> {
-    let Some(format) = output.format else { return Ok(flux_agent::show_plans(args)) };
-    let args = flux_agent::dry_run::Args { format: flux_agent::dry_run::Format::Json, ..args.clone() };
-    let plans = flux_agent::dry_run::run(&args).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
-    match plans {
-        Some(plans) => format.show(&plans).map(|()| 0),
-        // `show_plans` prints the error.
-        None => Ok(flux_agent::show_plans(&args)),
-    }
+fn dry_run(args: &plans::Args, output: Output) -> Result<u8, Failure> {
+    let Some(format) = output.format else {
+        let text = plans::run(args, input::text)?;
+        let is_painted = args.format == plans::Format::Text && screen::shows_colours();
+        return screen::print(&if is_painted { plans::paint(&text) } else { text }).map(|()| 0);
+    };
+    let args = plans::Args { format: plans::Format::Json, ..args.clone() };
+    let document: Value =
+        serde_json::from_str(&plans::run(&args, input::text)?).map_err(|source| plans::DryRunError::Json { source })?;
+    format.show(&document).map(|()| 0)
 }
 
 /// One thread is enough: it mostly waits for the API server and the person. A pending read of standard input does not

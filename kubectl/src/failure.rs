@@ -1,5 +1,6 @@
 //! Why a command ends with an error.
 
+use flux_agent_plan::dry_run::DryRunError;
 use flux_operator_core::offline::OfflineError;
 use flux_shared::causes::causes;
 
@@ -23,6 +24,8 @@ pub enum Failure {
     Offline(#[from] OfflineError),
     #[error(transparent)]
     Check(#[from] flux_operator::on_server::CheckError),
+    #[error("{}", told(.0))]
+    Plans(#[from] DryRunError),
     #[error("failed to find the API server: {0}")]
     Config(String),
     #[error("failed to {doing}: {why}")]
@@ -59,13 +62,24 @@ impl Failure {
 
     /// The exit code of a command that ends with it.
     pub fn code(&self) -> u8 {
-        if matches!(self, Failure::Unread) { UNREAD } else { FAILED }
+        match self {
+            Failure::Unread => UNREAD,
+            // As `flux-agent dry-run` and the pods themselves.
+            Failure::Plans(error) => error.category().code(),
+            _ => FAILED,
+        }
     }
 
     /// The failure of something on this machine.
     pub fn here(doing: &'static str) -> impl FnOnce(std::io::Error) -> Failure {
         move |source| Failure::Here { doing, source }
     }
+}
+
+/// Every problem of a manifest on a line of its own, or the cause and what to do.
+fn told(error: &DryRunError) -> String {
+    let lines = error.lines().unwrap_or_else(|| causes(error));
+    error.hint().map_or_else(|| lines.clone(), |hint| format!("{lines}; {hint}"))
 }
 
 /// What the API server said, or why there was no answer.

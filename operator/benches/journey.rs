@@ -18,7 +18,7 @@ use std::panic::AssertUnwindSafe;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use flux_operator::install;
+use flux_operator::definition::{self, crd};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::{AsyncBufReadExt, FutureExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
@@ -69,7 +69,7 @@ async fn make_crd(client: &Client) -> bool {
         }
         tokio::time::sleep(POLL).await;
     }
-    let crd = serde_saphyr::from_str(&install::crd().unwrap()).unwrap();
+    let crd = serde_saphyr::from_str(&crd(&definition::Options::default()).unwrap()).unwrap();
     crds.create(&PostParams::default(), &crd).await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     true
@@ -282,7 +282,7 @@ impl Operator {
     fn start(namespace: &str) -> Operator {
         let mut command = Command::new(env!("CARGO_BIN_EXE_flux-operator"));
         command.args(["run", "--log", "warn", "--namespace", namespace]);
-        command.args(["--agent-image", &image("BENCH_AGENT_IMAGE", "flux-agent:0.1.0")]);
+        command.args(["--agent-image", &image("BENCH_AGENT_IMAGE", concat!("flux-agent:", env!("CARGO_PKG_VERSION")))]);
         command.args(["--view-image", &image("BENCH_VIEW_IMAGE", "ghcr.io/converged-computing/flux-view-rocky:tag-9")]);
         Operator(command.stdin(Stdio::null()).spawn().unwrap())
     }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use flux_operator::install;
+use flux_operator::definition::{self, crd};
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -65,7 +65,7 @@ impl Drop for Fleet {
 
 impl Fleet {
     async fn start() -> Fleet {
-        let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
+        let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
         let client = client(plane.kubeconfig_path()).await;
         let kwok = std::env::var("KWOK").expect("KWOK names the kwok program: use .ci/bench large");
         let stages = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/kwok/stages.yaml");

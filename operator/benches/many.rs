@@ -21,7 +21,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use flux_operator::install;
+use flux_operator::definition::{self, crd};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
@@ -68,7 +68,7 @@ async fn rush(number: usize, report: &mut Report) {
     let rounds = if number < 500 { 5 } else { 1 };
     let (mut baselines, mut alls) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
-        let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
+        let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
         let client = client(plane.kubeconfig_path()).await;
         let by_hand = |namespace| {
             let client = client.clone();
@@ -95,7 +95,7 @@ async fn rush(number: usize, report: &mut Report) {
 
 /// Seconds until all Jobs are there. What it costs goes into the report.
 async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
-    let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
+    let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
     let client = client(plane.kubeconfig_path()).await;
     let (kubeconfig, bytes) = counted(plane.kubeconfig_path());
     let operator = Operator::start(&kubeconfig).await;
@@ -186,7 +186,7 @@ async fn jobs_made<F: Future<Output = ()>>(
 
 /// A client that waits for each answer, as most are: until every MiniCluster has a status that tells of its Job.
 async fn paced(number: usize, report: &mut Report) {
-    let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
+    let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
     let client = client(plane.kubeconfig_path()).await;
     let by_hand = |name: String| {
         let client = client.clone();
@@ -195,7 +195,7 @@ async fn paced(number: usize, report: &mut Report) {
     let (baseline, _) = jobs_made(&client, "baseline", number, PACED, by_hand).await;
     drop(plane);
 
-    let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
+    let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
     let client = plane::client(plane.kubeconfig_path()).await;
     let operator = Operator::start(plane.kubeconfig_path()).await;
     let cluster = |namespace| {
@@ -245,7 +245,7 @@ async fn all_told(client: Client, namespace: &str, number: usize) {
 
 /// What a MiniCluster of this size costs in writes, until all its pods are there (they get no node).
 async fn of_size(size: u32, report: &mut Report) {
-    let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
+    let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
     let client = client(plane.kubeconfig_path()).await;
     let operator = Operator::start(plane.kubeconfig_path()).await;
     let cluster = |namespace| {

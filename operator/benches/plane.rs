@@ -73,6 +73,7 @@ impl Operator {
     pub async fn start_with(kubeconfig: &Path, arguments: &[&str]) -> Operator {
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
+            .env("FLUX_AGENT_IMAGE", "agent:test")
             .args(["run", "--log=warn", "--health", &address])
             .args(arguments)
             .env("KUBECONFIG", kubeconfig)

@@ -24,7 +24,7 @@ mod plane;
 
 use std::time::{Duration, Instant};
 
-use flux_operator::install;
+use flux_operator::definition::{self, crd};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::StreamExt;
 use k8s_openapi::api::batch::v1::Job;
@@ -61,7 +61,7 @@ fn main() {
 }
 
 async fn started() -> (ControlPlane, Client) {
-    let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
+    let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
     let client = client(plane.kubeconfig_path()).await;
     (plane, client)
 }

@@ -20,11 +20,11 @@ use crate::api::client;
 use crate::api::lease::Candidate;
 use crate::choices::Choices;
 use crate::controller;
+use crate::definition;
 use crate::delete_miniclusters::{self, Deletion};
 use crate::health::log;
 use crate::health::metrics::Metrics;
 use crate::input;
-use crate::install;
 use crate::on_server::{self, ValidateArgs};
 use crate::webhook;
 use crate::webhook::migrate;
@@ -47,15 +47,14 @@ impl Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the operator: watch MiniClusters and reconcile them
+    #[command(mut_arg("agent_image", |image| image.required(true).default_value(None)))]
     Run(Box<Run>),
     /// Run the webhook that converts MiniClusters between v1alpha1 and v1alpha2
     Webhook(Box<Webhook>),
     /// Print the CustomResourceDefinition
-    Crd(install::Definition),
-    /// Print the manifests of the installation (CRD, RBAC, Deployments, policies) as one YAML stream
-    Install(Box<install::Settings>),
+    Crd(definition::Options),
     /// Store every MiniCluster as v1alpha2, including those that an earlier operator stored as v1alpha1
-    Migrate(install::Migration),
+    Migrate,
     /// Delete every MiniCluster of the cluster with its volumes and wait until their pods are gone. Run it before you delete
     /// the CustomResourceDefinition
     DeleteMiniclusters(Deletion),
@@ -111,7 +110,7 @@ enum CliError {
     #[error(transparent)]
     Check(#[from] on_server::CheckError),
     #[error(transparent)]
-    Install(#[from] install::InstallError),
+    Crd(#[from] definition::CrdError),
     #[error("failed to register the metrics")]
     Metrics(#[from] prometheus::Error),
     #[error("failed to start")]
@@ -148,19 +147,14 @@ fn answer(command: Command) -> Result<(), CliError> {
     let text = match command {
         Command::Run(run) => return serve(*run),
         Command::Webhook(webhook) => return convert(*webhook),
-        Command::Crd(definition) => install::crd_of(&definition)?,
-        Command::Migrate(how) if how.manifests => install::migration(&how)?,
-        Command::Migrate(_) => block_on(async { Ok(migrate::migrate(connect(uncounted()?).await?).await?) })?,
+        Command::Crd(options) => definition::crd(&options)?,
+        Command::Migrate => block_on(async { Ok(migrate::migrate(connect(uncounted()?).await?).await?) })?,
         Command::DeleteMiniclusters(deletion) => {
             log::start(&deletion.log);
             block_on(async {
                 let client = connect(uncounted()?).await?;
                 Ok(delete_miniclusters::delete_all(&client, deletion.timeout).await?)
             })?
-        }
-        Command::Install(settings) => {
-            let values = settings.values.as_deref().map(read).transpose()?;
-            install::manifests(&settings.installation(values.as_deref())?)?
         }
         Command::Render { file, choices } => offline::render(&read(&file)?, &choices.into())?,
         Command::Validate(ValidateArgs { files, server }) => {
@@ -257,14 +251,5 @@ mod tests {
     #[test]
     fn every_command_can_be_parsed() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn who_installs_for_one_namespace_learns_of_a_definition_that_is_there() {
-        let command = Cli::command();
-        let install = command.find_subcommand("install").unwrap();
-        let option = install.get_arguments().find(|argument| argument.get_id() == "namespaced").unwrap();
-        let help = option.get_help().unwrap().to_string();
-        assert!(help.contains("--without-crd") && help.contains("v1alpha1"), "{help}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cli ─► controller ─► observe (watches) ─► reconcile: flux_operator_core decides and renders ─► apply ─► one patch
-//! cli ─► webhook, install, on_server, delete_miniclusters
+//! cli ─► webhook, definition, on_server, delete_miniclusters
 //! api, choices, health, input: below all
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
@@ -11,10 +11,10 @@ pub mod api;
 pub mod choices;
 pub mod cli;
 pub mod controller;
+pub mod definition;
 pub mod delete_miniclusters;
 pub mod health;
 pub mod input;
-pub mod install;
 pub mod observe;
 pub mod on_server;
 pub mod reconcile;

@@ -192,6 +192,7 @@ fn functions() -> BTreeSet<String> {
     let mut folders: Vec<PathBuf> = [
         "shared/src",
         "shared/tests",
+        "agent/plan/src",
         "agent/src",
         "agent/tests",
         "operator/core/src",

@@ -13,7 +13,6 @@ const EFFECTS: &[&str] = &[
     "hyper",
     "kube-client",
     "kube-runtime",
-    "libc",
     "log",
     "mio",
     "nix",
@@ -50,6 +49,7 @@ fn assert_without(package: &str, options: &[&str], banned: &[&str]) {
 fn pure_crates_depend_on_nothing_that_acts() {
     assert_without("flux-shared", &[], EFFECTS);
     assert_without("flux-shared", &["--all-features"], EFFECTS);
+    assert_without("flux-agent-plan", &[], EFFECTS);
     assert_without("flux-operator-core", &[], EFFECTS);
 }
 

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use flux_agent_plan::facts::Facts;
+use flux_agent_plan::plan::{ContainerRole, Waits};
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::secret_names::{LEFT_OUT, is_secret};
 use serde_json::Value;
 
-use crate::facts::{Facts, Process};
-use crate::plan::{ContainerRole, Waits};
+use crate::facts::Process;
 use crate::report::failure::Failure;
 use crate::run;
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use flux_agent_plan::plan::Owner;
 use flux_shared::exit::Category;
 use flux_shared::hostlist;
 use flux_shared::usage::Usage;
@@ -17,7 +18,6 @@ use super::status::{self, Absent, Link, Observations, State};
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::message::{ANY, AskError};
 use crate::flux_rpc::usage;
-use crate::plan::Owner;
 use crate::report::activity::Activity;
 use crate::report::failure::{Failure, plain};
 use crate::system::identity::Credentials;

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use flux_agent_plan::facts::Facts;
+use flux_agent_plan::plan::Instance;
 use flux_shared::agent_spec::AgentSpec;
 
 use crate::execute::session::Session;
-use crate::facts::{Facts, Process};
-use crate::plan::Instance;
+use crate::facts::Process;
 use crate::report::failure::Failure;
 use crate::run;
 

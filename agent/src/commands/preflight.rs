@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use flux_agent_plan::facts::Facts;
+use flux_agent_plan::plan::Instance;
+
 use super::status::remedy;
-use crate::facts::Facts;
-use crate::plan::Instance;
 use crate::system::glibc::{Libc, version};
 use crate::wait::Missing;
 use crate::wait::resolve::NameError;

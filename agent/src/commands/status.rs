@@ -1,9 +1,9 @@
 //! `status`: what an instance waits for, judged from the observations. Pure.
 
+use flux_agent_plan::plan::Instance;
 use serde_json::{Value, json};
 
 use crate::flux_rpc::message::AskError;
-use crate::plan::Instance;
 use crate::report::activity::Activity;
 use crate::wait::Missing;
 

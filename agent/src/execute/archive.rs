@@ -16,11 +16,11 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
+use flux_agent_plan::plan::{self, ANY, Owner};
 use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
 
 use super::executor::Executor;
 use crate::files::{self, Files, safe_path};
-use crate::plan::{self, ANY, Owner};
 use crate::report::failure::{Failure, plain};
 use crate::supervise::End;
 

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
+use flux_agent_plan::plan::{Launch, Part, Stdout};
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
 use super::broker_options;
@@ -14,7 +15,6 @@ use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::lead_presence::LeadPresence;
 use crate::flux_rpc::states::{StateActions, StateLog, States};
 use crate::metrics::Server;
-use crate::plan::{Launch, Part, Stdout};
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::End;
@@ -42,6 +42,20 @@ impl Executor<'_> {
         let mut session = self.session.of_flux(launch.run_as.as_ref());
         launch.environment.iter().for_each(|change| session.apply(change));
         let argv = broker_options::with_those_of_snippets(launch, &session);
+        if launch.part != Part::Command {
+            for name in session.leave_out_bytes() {
+                tracing::warn!(
+                    stage = "broker",
+                    "the variable {name} is not UTF-8, which Flux cannot take: it is left out"
+                );
+            }
+            if let Some(word) = argv.iter().find(|word| word.to_str().is_none()) {
+                let word = word.to_string_lossy();
+                let why =
+                    format!("a word of the command is not UTF-8, which Flux cannot take: {word}. Pass it in a file");
+                return Ok(Err(self.report_no_instance(why)));
+            }
+        }
         if let Some(record) = &launch.record {
             self.record_start(record)?;
         }

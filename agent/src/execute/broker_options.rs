@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 
+use flux_agent_plan::plan::Launch;
 use flux_shared::command_words::Word;
 
 use super::session::Session;
-use crate::plan::Launch;
 
 /// Options that the agent itself needs: it follows the broker at this socket.
 const NEEDED: [&str; 2] = ["-Srundir=", "-Slocal-uri="];

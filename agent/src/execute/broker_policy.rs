@@ -12,12 +12,12 @@
 
 use std::time::{Duration, Instant};
 
+use flux_agent_plan::plan::{Launch, Reach};
 use flux_shared::hostlist;
 
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::departure::Departure;
 use crate::flux_rpc::lead_presence::{LeadPresence, lead_stays};
-use crate::plan::{Launch, Reach};
 use crate::supervise::policy::{AtStop, Order, Policy, Reason, SecondStop, Target, Terms};
 use crate::supervise::{self, End, Stop, orphans};
 use crate::wait::{Missing, ParentProbe, Presence};

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flux_agent_plan::plan::{self, Owner, Plan, Role, SnippetShell, Waits};
 use flux_shared::exit::{REPLACE, of_signal};
 
 use super::broker_end::BrokerEnd;
@@ -12,7 +13,6 @@ use super::shell::Shell;
 use super::start_record::Record;
 use super::timing::Timeline;
 use crate::files::Files;
-use crate::plan::{self, Owner, Plan, Role, SnippetShell, Waits};
 use crate::report::activity::ActivityFile;
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;

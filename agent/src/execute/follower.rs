@@ -12,12 +12,12 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use flux_agent_plan::plan::{self, Launch};
 use flux_shared::backoff;
 use flux_shared::exit::{Category, REPLACE};
 
 use super::broker_policy::LaunchEnd;
 use super::executor::{Executor, wait_failed};
-use crate::plan::{self, Launch};
 use crate::report::failure::Failure;
 use crate::supervise::{End, Interrupted, orphans, until};
 use crate::wait::{self, Backoff, Missing, ParentProbe, Reporter};

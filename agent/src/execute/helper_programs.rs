@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 
+use flux_agent_plan::plan::Owner;
+
 use super::executor::Executor;
-use crate::plan::Owner;
 use crate::report::failure::Failure;
 use crate::supervise::policy::{DefaultPolicy, Terms};
 use crate::supervise::program::{Output, Program};

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use flux_agent_plan::plan::{AtEnd, Launch, Part};
 use flux_shared::exit::{NOT_FOUND, of_signal};
 
 use super::broker_end::BrokerEnd;
 use super::broker_policy::LaunchEnd;
 use super::executor::Executor;
 use crate::execute::program_note::noted;
-use crate::plan::{AtEnd, Launch, Part};
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::End;

@@ -4,11 +4,11 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 
+use flux_agent_plan::plan::{Mode, Owner};
 use flux_shared::exit::Category;
 use sha_crypt::{PasswordHash, PasswordHasher, PasswordVerifier, ShaCrypt, password_hash};
 
 use crate::files::Files;
-use crate::plan::{Mode, Owner};
 use crate::report::failure::{Failure, plain};
 
 const SHADOW: &str = "/etc/shadow";

@@ -5,12 +5,12 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use flux_agent_plan::plan::{Mode, SnippetResources};
 use flux_shared::exit::Category;
 use flux_shared::hostlist;
 use serde_json::Value;
 
 use super::executor::{Executor, Flow};
-use crate::plan::{Mode, SnippetResources};
 use crate::report::failure::Failure;
 
 /// Most bytes of an R that are read: a line for each of ten thousand different nodes.

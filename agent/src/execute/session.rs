@@ -5,11 +5,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use flux_agent_plan::plan::{EnvChange, RunAs};
 use flux_shared::command_words::{Part, Word};
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::facts::OF_THE_POD;
-use crate::plan::{EnvChange, RunAs};
 use crate::supervise::program::Environment;
 
 /// The state that one step leaves to the next.
@@ -82,6 +82,13 @@ impl Session {
         }
         session.environment.extend(self.as_flux.clone());
         session
+    }
+
+    /// Leaves out the variables that are not UTF-8, and returns their names: Flux starts programs by messages of JSON.
+    pub fn leave_out_bytes(&mut self) -> Vec<String> {
+        let is_text = |name: &OsString, value: &OsString| name.to_str().is_some() && value.to_str().is_some();
+        let left_out = self.environment.extract_if(.., |name, value| !is_text(name, value));
+        left_out.map(|(name, _)| name.to_string_lossy().into_owned()).collect()
     }
 
     /// The limits that a snippet has changed, for a program.
@@ -301,7 +308,7 @@ mod tests {
 
     #[test]
     fn another_users_home_is_for_programs_with_its_rights_alone_and_what_a_snippet_has_set_stays() {
-        let owner = crate::plan::Owner { uid: 1002, gid: 1002 };
+        let owner = flux_agent_plan::plan::Owner { uid: 1002, gid: 1002 };
         let ada = RunAs { owner, name: "ada".into(), home: "/home/ada".into() };
         let mut session = session(&[("HOME", "/root"), ("USER", "root")]);
         let home = |session: &Session| session.of_flux(Some(&ada)).lookup("HOME").unwrap();

@@ -15,6 +15,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
+use flux_agent_plan::plan::{Snippet, SnippetShell};
 use flux_shared::exit::Category;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -23,7 +24,6 @@ use tokio::io::unix::AsyncFd;
 use super::last_errors::LastErrors;
 use super::session::{Session, assignments, current_limits, shell_changes};
 use super::shell_state::{self, State, without_shells_own};
-use crate::plan::{Snippet, SnippetShell};
 use crate::report::failure::{Failure, is_passing, plain};
 use crate::supervise::program::{Child, Environment, Output, Program, StartError};
 use crate::supervise::{End, Event, Supervisor, is_stop, terminal, until};

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use flux_agent_plan::plan::{Snippet, SnippetPhase};
 use flux_shared::backoff;
 
 use super::executor::{Executor, Flow};
 use super::shell::{Outcome, Shell, Started};
-use crate::plan::{Snippet, SnippetPhase};
 use crate::report::activity::Activity;
 use crate::report::ending::EndedSnippet;
 use crate::report::failure::Failure;

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::Instant;
 
+use flux_agent_plan::plan::{Mode, Owner};
 use flux_shared::exit::Category;
 
 use super::executor::{Executor, Flow};
 use super::start_record::{self, EarlierStarts, Record};
-use crate::plan::{Mode, Owner};
 use crate::report::failure::{Failure, plain};
 
 impl Executor<'_> {

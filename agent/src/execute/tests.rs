@@ -9,12 +9,12 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
+use flux_agent_plan::plan::{AtEnd, Launch, Part, Reach, Role, Stdout, VERSION, Waits};
 use flux_shared::agent_spec::LogFormat;
 use flux_shared::command_words::Word;
 use test_support::waiting::{DEADLINE, eventually};
 
 use super::*;
-use crate::plan::{AtEnd, Launch, Part, Reach, Role, Stdout, VERSION, Waits};
 use crate::report::activity::ActivityFile;
 use crate::testing::{self, OF_ITS_OWN, stop_after};
 
@@ -45,7 +45,7 @@ fn plan(role: Role, quiet: bool, steps: Vec<Step>) -> Plan {
         hostname: "mc-0".into(),
         rank: Some(0),
         trace: None,
-        log: crate::plan::Log { quiet, timed: false, format: LogFormat::Text },
+        log: flux_agent_plan::plan::Log { quiet, timed: false, format: LogFormat::Text },
         waits: Waits::default(),
         kill_after: Some(DEADLINE.as_secs_f64()),
         binding: None,

@@ -9,12 +9,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use flux_agent_plan::owner::{Mode, Owner};
 use flux_shared::paths::{AGENT_DIR, PodPaths, timeline_note_in};
 use flux_shared::trace::{Span, TraceParent};
 
 use crate::files::Files;
 use crate::report::log::{self, Format, since_epoch, timestamp};
-use crate::system::owner::{Mode, Owner};
 
 /// The stages of one container, in order.
 #[derive(Debug)]

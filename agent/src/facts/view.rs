@@ -1,45 +1,23 @@
 //! The Flux view: what it holds.
 
-use serde::{Deserialize, Serialize};
+use flux_agent_plan::facts::ViewFacts;
 
 use super::host::Host;
 
-/// What the view holds. Default: a current one with Fluxion.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ViewFacts {
-    /// `bin/flux` is there and leads to a program.
-    pub flux: bool,
-    /// Its newest `lib/python3.X` with site-packages, such as `python3.11`.
-    pub python: Option<String>,
-    /// Fluxion's modules are there (`lib/flux/modules/sched-fluxion-qmanager.so`).
-    pub fluxion: bool,
-    /// Fluxion comes with a file for `flux modprobe`; false: with an rc1 script, as before 2025.
-    pub fluxion_modprobe: bool,
-}
-
-impl Default for ViewFacts {
-    fn default() -> Self {
-        ViewFacts { flux: true, python: Some("python3.11".into()), fluxion: true, fluxion_modprobe: true }
-    }
-}
-
-impl ViewFacts {
-    /// What the view at the absolute path `view` holds.
-    pub fn read(host: &Host, view: &str) -> ViewFacts {
-        let at = |path: &str| format!("{view}/{path}");
-        let python = host
-            .names(&at("lib"))
-            .into_iter()
-            .filter_map(|name| Some((name.strip_prefix("python3.")?.parse::<u32>().ok()?, name)))
-            .filter(|(_, name)| host.exists(&at(&format!("lib/{name}/site-packages"))))
-            .max();
-        ViewFacts {
-            flux: host.is_executable(&at("bin/flux")),
-            python: python.map(|(_, name)| name),
-            fluxion: host.exists(&at("lib/flux/modules/sched-fluxion-qmanager.so")),
-            fluxion_modprobe: host.exists(&at("etc/flux/modprobe/modprobe.d/fluxion.toml")),
-        }
+/// What the view at the absolute path `view` holds.
+pub fn read(host: &Host, view: &str) -> ViewFacts {
+    let at = |path: &str| format!("{view}/{path}");
+    let python = host
+        .names(&at("lib"))
+        .into_iter()
+        .filter_map(|name| Some((name.strip_prefix("python3.")?.parse::<u32>().ok()?, name)))
+        .filter(|(_, name)| host.exists(&at(&format!("lib/{name}/site-packages"))))
+        .max();
+    ViewFacts {
+        flux: host.is_executable(&at("bin/flux")),
+        python: python.map(|(_, name)| name),
+        fluxion: host.exists(&at("lib/flux/modules/sched-fluxion-qmanager.so")),
+        fluxion_modprobe: host.exists(&at("etc/flux/modprobe/modprobe.d/fluxion.toml")),
     }
 }
 
@@ -59,7 +37,7 @@ mod tests {
         make("view/lib/python3.11/site-packages/flux.py");
         make("view/lib/python3.13/other");
         make("view/lib/flux/modules/sched-fluxion-qmanager.so");
-        let view = ViewFacts::read(&Host::new(root.path()), "/view");
+        let view = read(&Host::new(root.path()), "/view");
         assert_eq!(
             view,
             ViewFacts { flux: false, python: Some("python3.11".into()), fluxion: true, fluxion_modprobe: false }

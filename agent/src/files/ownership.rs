@@ -14,12 +14,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use flux_agent_plan::owner::Owner;
 use rustix::fs::{AtFlags, Gid, Stat, Uid, chownat, fstat};
 
 use super::safe_path::Walked;
 use crate::system::mount_table;
-use crate::system::owner::Owner;
-
 /// Directories of the Filesystem Hierarchy Standard that hold users' and applications' data; all others are the system's.
 const FOR_DATA: [&str; 6] = ["/home", "/opt", "/srv", "/tmp", "/var/tmp", "/mnt"];
 /// The system's directories, with all that is in them.

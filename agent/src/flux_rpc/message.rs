@@ -119,6 +119,8 @@ fn frames(message: &[u8]) -> Option<Vec<&[u8]>> {
 
 #[cfg(test)]
 mod tests {
+    use test_support::mutate;
+
     use super::*;
 
     /// What flux-core 0.88 answered to `state-machine.get`.
@@ -164,5 +166,31 @@ mod tests {
         fn any_bytes_are_answered(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..80)) {
             let _ = answer(&bytes);
         }
+    }
+
+    #[test]
+    fn whatever_a_broker_says_is_read() {
+        let mut understood = 0;
+        mutate::for_a_while(2, |dice| {
+            let deep = ["[", "{\"a\":", "0,", "x"][dice.roll(4)].repeat(1 << dice.roll(16));
+            let payload = ["{\"state\":\"run\",\"set\":[0,1.5,null]}\0", "", "null\0", &deep][dice.roll(4)].to_owned();
+            let mut bytes = response([0, 1, 38, u32::MAX][dice.roll(4)], 0b1011, payload.as_bytes());
+            for _ in 0..dice.roll(4) {
+                let at = dice.roll(bytes.len());
+                match dice.roll(4) {
+                    0 => bytes.truncate(at),
+                    1 => bytes[at] = *dice.pick(&[0, 1, 20, 127, 254, 255]),
+                    2 => drop(bytes.splice(at..at, vec![*dice.pick(&[0, 255, b'{']); 1 << dice.roll(12)])),
+                    _ => drop(bytes.remove(at)),
+                }
+                if bytes.is_empty() {
+                    break;
+                }
+            }
+            understood += usize::from(matches!(answer(&bytes), Some(Ok(_))));
+            let head: Vec<u8> = bytes.iter().copied().chain([0; 8]).take(8).collect();
+            let _ = length(head.try_into().unwrap());
+        });
+        assert!(understood > 5, "only {understood} were understood");
     }
 }

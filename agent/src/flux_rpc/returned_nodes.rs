@@ -97,7 +97,8 @@ impl Returned {
             Ok(()) => *self = Returned { online: std::mem::take(&mut self.online), ..Returned::default() },
             Err(why) => {
                 let since = *self.failing_since.get_or_insert_with(Instant::now);
-                if !self.was_logged && since.elapsed() >= LONG {
+                // While brokers are missing, Flux knows no nodes yet.
+                if !self.was_logged && since.elapsed() >= LONG && runs(broker).await {
                     self.was_logged = true;
                     tracing::warn!(stage = "broker", "failed to check which nodes are drained: {why}; retrying");
                 }
@@ -105,6 +106,11 @@ impl Returned {
             }
         }
     }
+}
+
+/// Whether the instance runs: enough brokers have joined.
+async fn runs(broker: &Broker) -> bool {
+    broker.ask(ANY, "state-machine.get", "{}").await.is_ok_and(|answer| answer["state"] == "run")
 }
 
 /// Undrains those of `ranks` that an agent has drained.

@@ -5,12 +5,13 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flux_agent_plan::known_paths::own_name;
+
 use super::command_runner::CommandRunner;
 use super::deaf_flux;
 use crate::execute::program_note::{note_end, note_start};
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::jobs;
-use crate::known_paths::own_name;
 use crate::report::failure::Failure;
 use crate::supervise::policy::{AtStop, Order, Policy, Request, SecondStop, Target, Terms};
 use crate::supervise::program::{Environment, Output};

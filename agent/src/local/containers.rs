@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use flux_agent_plan::dry_run::Source;
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::names::{self, DEFAULT_GRACE_PERIOD, RESTARTS_LEFT};
 use flux_shared::paths::{
@@ -10,8 +11,6 @@ use flux_shared::paths::{
 };
 use flux_shared::validate::{Mount, ValidContainer, ValidMiniCluster, VolumeSource};
 use serde::{Deserialize, Serialize};
-
-use crate::dry_run::Source;
 
 /// Most pods of one run: each is a tree of processes.
 const MOST: u32 = 250;

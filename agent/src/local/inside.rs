@@ -14,13 +14,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use flux_agent_plan::plan::Owner;
 use flux_shared::paths::{AGENT_FILE, TERMINATION_LOG, VIEW_IMAGE_MOUNT};
 use nix::mount::{MntFlags, umount2};
 use nix::sched::{CloneFlags, unshare};
 
 use super::containers::{Bind, Container};
 use super::run_folder::failed;
-use crate::plan::Owner;
 use crate::report::failure::{Failure, plain};
 use crate::report::log;
 use crate::system::identity::Credentials;

@@ -208,6 +208,12 @@ impl RunState<'_> {
         } else if code != 0 && code != REPLACE && !is_stopping && self.result.is_none() {
             self.result = Some(code);
             self.stop(&format!("{}: stopping all pods", end_of(container, code, run_folder)));
+        } else if code == REPLACE && !is_stopping && self.result.is_none() {
+            tracing::info!(
+                stage = "local",
+                "{} was stopped: a cluster replaces it, and here nobody does",
+                container.name()
+            );
         }
     }
 

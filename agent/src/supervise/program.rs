@@ -8,10 +8,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use flux_agent_plan::known_paths::DEFAULT_PATH;
 use flux_shared::exit::{NOT_EXECUTABLE, NOT_FOUND};
 
 use super::output::{self, Copier};
-use crate::known_paths::DEFAULT_PATH;
 use crate::report::failure::{is_passing, plain};
 use crate::system::glibc::Libc;
 use crate::system::raw::{self, ChildSetup};

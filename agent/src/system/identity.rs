@@ -10,11 +10,11 @@
 use std::io;
 use std::path::Path;
 
+use flux_agent_plan::owner::Owner;
 use flux_shared::exit::Category;
 use nix::unistd::{Gid, Uid};
 
 use crate::report::failure::Failure;
-use crate::system::owner::Owner;
 
 /// What a container needs for a user of Flux's own.
 pub const REMEDY: &str = "let the container run as root with the capabilities SETUID, SETGID, CHOWN, DAC_OVERRIDE and KILL, or leave out fluxUser";

@@ -44,7 +44,7 @@ struct Case {
 }
 
 fn input(name: &str) -> Case {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/inputs").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plan/tests/inputs").join(name);
     Case {
         input: std::fs::read_to_string(path).unwrap(),
         ids: (0, 0),

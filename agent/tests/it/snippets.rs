@@ -266,3 +266,17 @@ fn a_trace_that_nobody_takes_changes_nothing() {
     let told = ended.stderr.lines().last().unwrap();
     assert!(told.ends_with("failed to send the timeline to http://127.0.0.1:1: connection refused"), "{told}");
 }
+
+/// Flux starts programs by messages of JSON: with such a variable no instance came up, and nothing said why.
+#[test]
+fn bytes_that_are_not_utf8_are_left_out_of_the_environment_and_named_in_a_word() {
+    let side = "pre = '''export BYTES=$(printf \"a\\377b\") TEXT=kept'''\n";
+    let (code, stdout, stderr, _) = run_in("bash", "", side, "echo \"${BYTES-unset} $TEXT\"");
+    assert_eq!((code, stdout.as_str()), (0, "unset kept\n"), "{stderr}");
+    assert!(stderr.contains("the variable BYTES is not UTF-8"), "{stderr}");
+    let program = "[runner.program]\nmode = 'submit'\nwords = ['echo', [{ env = 'BYTES' }]]\n";
+    let image = crate::live::pod_image(&format!("{program}[runner.snippets]\n{side}"), 1);
+    let ended = image::run(&[Container::new(&image, "mc-0", &crate::live::run_words(&[]))]).remove(0);
+    assert_eq!((ended.code, ended.stdout.as_str()), (248, ""), "{ended:?}");
+    assert!(ended.stderr.contains("a word of the command is not UTF-8"), "{ended:?}");
+}

@@ -40,6 +40,13 @@ fn a_file_that_is_wrong_is_refused_with_every_problem() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(said.contains("did you mean tasks?") && said.contains("spec.size: "), "{said}");
+    for format in [&[][..], &["-o", "json"]] {
+        let output = Command::new(PROGRAM).arg("dry-run").arg(&file).args(format).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(flux_shared::exit::Category::SpecInvalid.code().into()));
+        assert!(said.contains("did you mean tasks?") && said.contains("spec.size: "), "{said}");
+        assert!(output.stdout.is_empty());
+    }
 }
 
 /// Its own rules (internal/index/validation and cmd/validate-krew-manifest of kubernetes-sigs/krew).

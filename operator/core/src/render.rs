@@ -49,8 +49,8 @@ pub use volumes::IMAGE as VIEW_IMAGE_VOLUME;
 
 /// The view's image for clusters that name none: it has the oldest libc of the published ones, so it suits most images.
 pub const DEFAULT_VIEW_IMAGE: &str = "ghcr.io/converged-computing/flux-view-rocky:tag-9";
-/// The agent that belongs to this operator.
-pub const DEFAULT_AGENT_IMAGE: &str = concat!("ghcr.io/flux-framework/flux-agent:", env!("CARGO_PKG_VERSION"));
+/// The agent that belongs to this operator, as `make images` names it: no registry has it, so `run` asks for a name.
+pub const DEFAULT_AGENT_IMAGE: &str = concat!("flux-agent:", env!("CARGO_PKG_VERSION"));
 
 /// What the administrator chose.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
-mod equal;
 mod pages;
 mod refused;
 mod rights;
+mod values;
 
 use std::process::{Command, Output};
 
@@ -25,6 +25,7 @@ fn plain_manifest_is_what_helm_renders() {
     let helm = &helms()[0];
     let mut command = Command::new(helm);
     command.args(["template", "flux-framework"]).arg(repository().join("chart"));
+    command.arg("--values").arg(values::images());
     let output = command.args(["--namespace", "flux-operator", "--set", "crds.enabled=false"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();

@@ -72,15 +72,35 @@ fn chart_and_program_have_one_version_and_name_the_same_images() {
     let chart: Value = serde_saphyr::from_str(&read("chart/Chart.yaml")).unwrap();
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!((&chart["version"], &chart["appVersion"]), (&version.into(), &version.into()));
-    let installation = flux_operator::install::Installation::usual("flux-operator").unwrap();
-    assert_eq!(installation.image, flux_operator::install::DEFAULT_IMAGE);
-    assert_eq!(installation.agent_image, flux_operator_core::render::DEFAULT_AGENT_IMAGE);
-    assert_eq!(installation.view_image, flux_operator_core::render::DEFAULT_VIEW_IMAGE);
-    assert_eq!(installation.restful_repository, flux_shared::agent_spec::RESTFUL_REPOSITORY);
+    let values: Value = serde_saphyr::from_str(&read("chart/values.yaml")).unwrap();
+    let plain: Value = serde_saphyr::from_str(&read("operator/manifests/values.yaml")).unwrap();
+    let name = |image: &Value, usual_tag: &str| {
+        let tag = image["tag"].as_str().filter(|tag| !tag.is_empty()).unwrap_or(usual_tag);
+        format!("{}:{tag}", image["repository"].as_str().unwrap())
+    };
+    let [operator, agent, view] =
+        [&plain["image"], &plain["agent"]["image"], &values["view"]["image"]].map(|image| name(image, version));
+    assert_eq!(agent, flux_operator_core::render::DEFAULT_AGENT_IMAGE);
+    assert_eq!(view, flux_operator_core::render::DEFAULT_VIEW_IMAGE);
+    assert_eq!(values["restful"]["repository"], flux_shared::agent_spec::RESTFUL_REPOSITORY);
     let images: Value =
         serde_saphyr::from_str(chart["annotations"]["artifacthub.io/images"].as_str().unwrap()).unwrap();
     let images: Vec<&str> = images.as_array().unwrap().iter().filter_map(|it| it["image"].as_str()).collect();
-    assert_eq!(images, [&installation.image, &installation.agent_image, &installation.view_image]);
+    assert_eq!(images, [operator, agent, view]);
+}
+
+/// Names that kustomize replaces have the version of what `make images` builds.
+#[test]
+fn manifests_and_examples_name_the_images_of_this_version() {
+    let version = env!("CARGO_PKG_VERSION");
+    for (file, image) in [
+        ("operator/manifests/migrate/migrate.yaml", "flux-operator"),
+        ("examples/jobset/jobset.yaml", "flux-agent"),
+        ("examples/plain-job/job.yaml", "flux-agent"),
+        ("examples/trainjob/runtime.yaml", "flux-agent"),
+    ] {
+        assert!(read(file).contains(&format!("image: {image}:{version}\n")), "{file}");
+    }
 }
 
 /// An annotation is text: that which is YAML inside is an example that can be used.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::equal::{Objects, installed, templated};
+use crate::values::{Objects, defaults, templated};
 use crate::{helms, repository};
 
 /// Of each role: resources with their groups, the names that they are limited to, and what may be done.
@@ -96,17 +96,12 @@ fn rights(objects: &Objects) -> String {
 }
 
 #[test]
-fn what_is_installed_by_default_allows_this_and_nothing_else() {
-    assert_eq!(rights(&installed(&[])), RIGHTS);
-    let kueue = rights(&installed(&["--kueue"]));
-    let more: Vec<&str> = kueue.lines().filter(|line| !RIGHTS.contains(line)).collect();
-    assert_eq!(more, ["  workloads.kueue.x-k8s.io: list"], "a right more is seen");
-}
-
-#[test]
-fn the_chart_without_a_value_allows_the_same() {
+fn installation_with_default_values_allows_this_and_nothing_else() {
     for helm in helms() {
-        let file = repository().join("operator/tests/chart/values/defaults.yaml");
-        assert_eq!(rights(&templated(&helm, "some-namespace", &file)), RIGHTS);
+        assert_eq!(rights(&templated(&helm, "some-namespace", &defaults())), RIGHTS);
+        let kueue = repository().join("operator/tests/chart/values/kueue.yaml");
+        let kueue = rights(&templated(&helm, "some-namespace", &kueue));
+        let more: Vec<&str> = kueue.lines().filter(|line| !RIGHTS.contains(line)).collect();
+        assert_eq!(more, ["  workloads.kueue.x-k8s.io: list"], "a right more is seen");
     }
 }

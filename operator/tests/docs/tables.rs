@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flux_operator::health::families::{self, Family, Of};
-use flux_operator::install::monitoring::alerts::ALERTS;
 use flux_operator_core::render::gang::{GangApi, Served};
 use flux_operator_core::render::{self, Facts, Options};
 use flux_operator_core::vocabulary::{self, CONDITIONS, REASONS};
@@ -12,6 +11,7 @@ use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND, REPLACE};
 use flux_shared::{manifest, validate};
 use serde_json::Value;
 
+use test_support::monitoring::alerts;
 use test_support::pages::{is_committed, repository};
 
 const MADE: &str = "<!-- made from the code by `make generate` -->";
@@ -80,7 +80,7 @@ fn exit_codes_are_those_of_the_code() {
 fn metrics_are_those_of_the_code() {
     let mut text = format!(
         "# Metrics\n\n{MADE}\n\nOperator and webhook answer on port 8080 of their pods, path `/metrics`, in Prometheus' text format \
-         (option `--health`; `install` sets it). With `install`'s NetworkPolicies, namespaces with the label \
+         (option `--health`; the installation sets it). With the installation's NetworkPolicies, namespaces with the label \
          `flux-framework.org/metrics: allowed` reach it. Names are controller-runtime's where it has one. Every label has a fixed \
          set of values, and none names an object. [Monitoring](../tasks/monitoring.md) explains how to collect the metrics, and \
          [alerts](../tasks/alerts.md) lists the alerts on them.\n"
@@ -101,8 +101,9 @@ fn each_alert_has_its_section_which_says_how_severe_it_is_and_when_it_comes() {
     let page = std::fs::read_to_string(repository().join("docs/tasks/alerts.md")).unwrap();
     let sections: Vec<&str> = page.split("\n## ").skip(1).collect();
     let names: Vec<&str> = sections.iter().map(|section| section.lines().next().unwrap()).collect();
-    assert_eq!(names, ALERTS.iter().map(|alert| alert.name).collect::<Vec<_>>());
-    for (alert, section) in ALERTS.iter().zip(sections) {
+    let alerts = alerts();
+    assert_eq!(names, alerts.iter().map(|alert| alert.name.as_str()).collect::<Vec<_>>());
+    for (alert, section) in alerts.iter().zip(sections) {
         let severity = format!("{}{}", alert.severity[..1].to_uppercase(), &alert.severity[1..]);
         let lasts = match alert.lasts.split_at(alert.lasts.len() - 1) {
             ("0", "m") => ", at once".to_owned(),

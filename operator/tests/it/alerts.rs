@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use flux_operator::api::lease::Candidate;
 use flux_operator::health::families::{ALL, Kind};
-use flux_operator::install::monitoring::alerts::{self, ALERTS};
-use flux_operator::install::monitoring::dashboard::PANELS;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
 use rcgen::CertificateParams;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-use crate::prometheus::{Prometheus, free_address, get, promtool, promtool_is_content};
+use crate::prometheus::{Prometheus, free_address, get, promtool, promtool_is_content, rule_groups};
 use crate::webhook::{Webhook, review};
 use test_support::api_server::{Call, Calls, Fault, apply, operator_kubeconfig, test, until};
+use test_support::installation::NAMESPACE;
+use test_support::monitoring::{alerts, panels};
 use test_support::repository::repository;
 
 /// What the expressions ask for: metrics, and labels.
@@ -90,7 +90,8 @@ fn every_alert_is_fired_by_a_fault() {
     let call = ["comes_to_warn_of", "(&["].concat();
     let names = |rest: &'static str| rest.split(']').next().unwrap().split('"').skip(1).step_by(2);
     let fired: BTreeSet<&str> = include_str!("alerts.rs").split(&call).skip(1).flat_map(names).collect();
-    assert_eq!(fired, ALERTS.iter().map(|alert| alert.name).collect());
+    let alerts = alerts();
+    assert_eq!(fired, alerts.iter().map(|alert| alert.name.as_str()).collect());
 }
 
 /// What Prometheus gives to every series itself.
@@ -100,11 +101,14 @@ const LOOKED_AT_BY_NOBODY: [&str; 2] = ["process_virtual_memory_bytes", "workque
 
 #[test]
 fn every_figure_of_an_alert_or_a_picture_is_in_the_table_and_the_other_way_round() {
-    let of_alerts = ALERTS.iter().map(|alert| (alert.name, alert.expression));
-    let of_panels = PANELS.iter().flat_map(|it| it.queries.iter().map(|(expression, _)| (it.title, *expression)));
+    let of_alerts = alerts().into_iter().map(|alert| (alert.name, alert.expression));
+    let of_panels = panels().into_iter().flat_map(|panel| {
+        let title = panel.title;
+        panel.expressions.into_iter().map(move |expression| (title.clone(), expression))
+    });
     let mut used = BTreeSet::new();
     for (name, expression) in of_alerts.chain(of_panels) {
-        let words = words(expression);
+        let words = words(&expression);
         assert!(!words.metrics.is_empty(), "{name}: {expression}");
         let mut labels: BTreeSet<&str> = BTreeSet::from(OF_TARGETS);
         for metric in &words.metrics {
@@ -126,7 +130,7 @@ fn every_figure_of_an_alert_or_a_picture_is_in_the_table_and_the_other_way_round
 
 /// The rules of an installation in the namespace `n`.
 fn rules_of_n() -> String {
-    Value::Object(alerts::groups("n", true)).to_string()
+    rule_groups().to_string().replace(&format!("\\\"{NAMESPACE}\\\""), "\\\"n\\\"")
 }
 
 /// Rules and their tests, in a folder of their own.
@@ -152,7 +156,7 @@ fn promtool_takes_the_rules_and_they_do_what_their_tests_say() {
     let folder = rules();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let told = promtool_is_content(&["check", "rules", "--lint=all", "--lint-fatal", &path("rules.yml")], "");
-    assert!(told.contains(&format!("{} rules found", ALERTS.len())), "{told}");
+    assert!(told.contains(&format!("{} rules found", alerts().len())), "{told}");
     let (mut fires, mut is_silent) = (BTreeSet::new(), BTreeSet::new());
     for (number, (text, parsed)) in unit_tests().into_iter().enumerate() {
         let file = path(&format!("test-{number}.yml"));
@@ -170,7 +174,7 @@ fn promtool_takes_the_rules_and_they_do_what_their_tests_say() {
             }
         }
     }
-    let all: BTreeSet<String> = ALERTS.iter().map(|alert| alert.name.to_owned()).collect();
+    let all: BTreeSet<String> = alerts().into_iter().map(|alert| alert.name).collect();
     assert_eq!(fires, all, "each is seen to fire");
     assert_eq!(is_silent, all, "and to be silent");
     // The tests are no formality: with another rule one of them fails.
@@ -196,6 +200,7 @@ fn run(arguments: &[&str], health: SocketAddr, kubeconfig: &Path) -> Program {
         .args(arguments)
         .args(["--health", &health.to_string()])
         .env("KUBECONFIG", kubeconfig)
+        .env("FLUX_AGENT_IMAGE", "agent:test")
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -225,7 +230,7 @@ fn promtool_finds_nothing_at_the_figures_and_every_picture_can_be_drawn() {
         let prometheus = Prometheus::of(health).await;
         prometheus.is_calm(&["FluxOperatorWebhookDown"]).await;
         let drawn = |expression: &str| expression.replace("$namespace", ".*").replace("$__rate_interval", "1m");
-        for (expression, _) in PANELS.iter().flat_map(|panel| panel.queries) {
+        for expression in panels().iter().flat_map(|panel| &panel.expressions) {
             // It is understood; those about the webhook are empty here.
             let series = prometheus.query(&drawn(expression)).await;
             assert!(!series.is_empty() || expression.contains("webhook"), "{expression}");

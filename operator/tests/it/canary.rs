@@ -28,6 +28,7 @@ impl Program {
     pub fn with(namespace: &str, log: &str, errors: Stdio) -> Program {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
+            .env("FLUX_AGENT_IMAGE", "agent:test")
             .args(["run", "--log", log, "--namespace", namespace, "--health", &address])
             .env("KUBECONFIG", operator_kubeconfig())
             .stdin(Stdio::null())

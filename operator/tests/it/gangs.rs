@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use flux_operator::controller::Settings;
+use flux_operator::definition;
 use flux_operator::health::metrics::Metrics;
-use flux_operator::install::{self, GANG_PERMISSIONS};
 use flux_operator_core::render::gang::GangApi;
 use flux_operator_core::yaml;
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -22,8 +22,8 @@ use serde_json::{Value, json};
 use test_support::api_server::{
     Call, Calls, Fault, Fixture, Operator, apply, condition, config, kubectl_program, test, until,
 };
-use test_support::call::granted;
 use test_support::control_plane::ControlPlane;
+use test_support::installation::{Installation, Permission};
 
 /// What switches Kubernetes' own API on, in each version that has one.
 const SWITCHED_ON: [(&str, &str); 2] =
@@ -74,7 +74,9 @@ async fn lead(fixture: &Fixture, cluster: &str, pods: usize) -> Value {
 
 /// An operator that may make gangs, with what an installation for this namespace may.
 async fn operator(fixture: &Fixture, calls: &Calls) -> Operator {
-    fixture.operator_installed(calls.clone(), |it| it.gang = true, |it| it.options.gang = true).await
+    fixture
+        .operator_installed(calls.clone(), &json!({ "gang": { "enabled": true } }), |it| it.options.gang = true)
+        .await
 }
 
 fn spec(more: Value) -> Value {
@@ -192,11 +194,15 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         assert!(refused.is_empty(), "{refused:#?}");
         let used: Vec<Call> = calls.all().into_iter().filter(|call| call.group.contains('.')).collect();
         let used: BTreeSet<_> = used.iter().map(Call::permission).collect();
-        let unused: Vec<_> = granted(&[GANG_PERMISSIONS]).into_iter().filter(|it| !used.contains(it)).collect();
-        let others = |(group, _, verb): &&(&str, &str, &str)| {
-            *group == "scheduling.volcano.sh" || *group == "scheduling.x-k8s.io" && *verb != "get"
+        let gangs =
+            |is_on: bool| Installation::whole(&json!({ "gang": { "enabled": is_on } })).permissions("flux-operator");
+        let granted: BTreeSet<_> = gangs(true).difference(&gangs(false)).cloned().collect();
+        assert!(granted.len() > 12, "{granted:?}");
+        let unused: Vec<_> = granted.difference(&used).collect();
+        let others = |(group, _, verb): &&&Permission| {
+            group == "scheduling.volcano.sh" || group == "scheduling.x-k8s.io" && verb != "get"
         };
-        assert_eq!(unused.iter().find(others), None, "permissions that nothing uses");
+        assert_eq!(unused.iter().find(|it| others(it)), None, "permissions that nothing uses");
     });
 }
 
@@ -315,11 +321,7 @@ async fn has_another_gang(fixture: &Fixture, api: GangApi, name: &str, before: &
 #[test]
 fn kubernetes_own_api_is_found_in_each_version_that_has_one() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let crd = install::crd_of(&install::Definition {
-        namespace: install::NAME.into(),
-        without_conversion: true,
-        cert_manager: false,
-    });
+    let crd = definition::crd(&definition::Options { without_conversion: true, ..Default::default() });
     let program = kubectl_program().0;
     let version = std::process::Command::new(program).args(["kubectl", "version", "--client"]).output().unwrap();
     let version = String::from_utf8_lossy(&version.stdout).into_owned();

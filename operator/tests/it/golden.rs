@@ -1,9 +1,6 @@
-//! What is committed is what is made: the objects of some MiniClusters, the CRD, the installation.
+//! What is committed is what is made: the objects of some MiniClusters and the CRD.
 
 use std::path::{Path, PathBuf};
-
-use clap::Parser;
-use flux_operator::install;
 
 use test_support::committed::same;
 use test_support::repository::repository;
@@ -33,26 +30,6 @@ fn objects_are_as_committed() {
 #[test]
 fn the_definition_is_as_committed() {
     same(&repository().join("chart/crd/crd.yaml"), &operator(&["crd"]));
-}
-
-#[test]
-fn the_migration_is_as_committed() {
-    same(&folder("manifests/migrate.yaml"), &operator(&["migrate", "--manifests"]));
-}
-
-#[test]
-fn an_installation_of_one_namespace_reaches_no_further() {
-    #[derive(Debug, Parser)]
-    struct Arguments {
-        #[command(flatten)]
-        settings: install::Settings,
-    }
-    let settings = Arguments::parse_from(["install", "--namespaced", "--namespace=team"]).settings;
-    let text = install::manifests(&settings.installation(None).unwrap()).unwrap();
-    let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text).unwrap();
-    let kinds: Vec<&str> = documents.iter().filter_map(|document| document["kind"].as_str()).collect();
-    assert!(kinds.contains(&"Role") && !kinds.iter().any(|kind| kind.starts_with("ClusterRole")), "{kinds:?}");
-    assert!(text.contains("--namespace=team"), "{text}");
 }
 
 #[test]

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use clap::Parser;
 use flux_operator::api::lease::Candidate;
-use flux_operator::install;
+use flux_operator_core::labels::OPERATOR;
 use flux_operator_core::render::HeadlessName;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
@@ -17,22 +16,9 @@ use serde_json::{Value, json};
 
 use test_support::api_server::{Call, Calls, Fixture, apply, test, until};
 use test_support::call::of_all_parts;
+use test_support::installation::{Installation, NAMESPACE};
 
 const DIGEST: &str = "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
-
-fn settings(arguments: &[&str]) -> install::Installation {
-    #[derive(Debug, Parser)]
-    struct Arguments {
-        #[command(flatten)]
-        settings: install::Settings,
-    }
-    Arguments::parse_from([&["install"][..], arguments].concat()).settings.installation(None).unwrap()
-}
-
-fn without_deployment(manifests: &str) -> String {
-    let others = manifests.split("\n---\n").filter(|document| !document.contains("kind: Deployment\n"));
-    others.collect::<Vec<_>>().join("\n---\n")
-}
 
 async fn pods(api: &Api<Pod>, selector: &str) -> Vec<Pod> {
     api.list(&ListParams::default().labels(selector)).await.unwrap().items
@@ -41,12 +27,14 @@ async fn pods(api: &Api<Pod>, selector: &str) -> Vec<Pod> {
 #[test]
 fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
     test("one-namespace", async |fixture| {
-        let arguments = ["--namespaced", "--without-crd", "--namespace", &fixture.namespace];
-        let manifests = install::manifests(&settings(&arguments)).unwrap();
-        assert!(!manifests.contains("kind: CustomResourceDefinition") && !manifests.contains("kind: Namespace\n"));
+        let installed = Installation::of_namespace(&fixture.namespace, &json!({}));
+        let is_outside = |object: &&Value| object["metadata"]["namespace"] != fixture.namespace.as_str();
+        assert_eq!(installed.objects.iter().find(is_outside), None);
+        let deployment = installed.objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
+        assert!(deployment.to_string().contains(&format!("--namespace={}", fixture.namespace)));
         // The operator runs in this process.
-        apply(&without_deployment(&manifests));
-        let kubeconfig = fixture.kubeconfig_of(install::NAME);
+        apply(&installed.without("Deployment").text());
+        let kubeconfig = fixture.kubeconfig_of(OPERATOR);
         let calls = Calls::default();
         let (namespace, identity) = (fixture.namespace.clone(), "one".to_owned());
         let candidate = Candidate { namespace, identity, duration: Duration::from_secs(3) };
@@ -90,8 +78,9 @@ fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
             ("", "persistentvolumes", "list"),
             ("storage.k8s.io", "storageclasses", "list"),
         ];
+        let wanted = wanted.map(|(group, resource, verb)| (group.into(), resource.into(), verb.into()));
         assert_eq!(refused, BTreeSet::from(wanted));
-        let account = format!("--as=system:serviceaccount:{}:{}", fixture.namespace, install::NAME);
+        let account = format!("--as=system:serviceaccount:{}:{}", fixture.namespace, OPERATOR);
         for (verb, resource, is_allowed) in
             [("list", "pods", true), ("create", "secrets", true), ("list", "secrets", false)]
         {
@@ -108,7 +97,7 @@ fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
 fn the_operators_pods_are_admitted_where_pods_are_restricted() {
     test("restricted", async |fixture| {
         // As it is installed for all: the label is the installation's own.
-        let all: Api<Pod> = Api::namespaced(fixture.client.clone(), install::NAME);
+        let all: Api<Pod> = Api::namespaced(fixture.client.clone(), NAMESPACE);
         let (operators, webhooks) = ("app.kubernetes.io/component=operator", "app.kubernetes.io/component=webhook");
         for both in [operators, webhooks] {
             until("both replicas are there", async || (pods(&all, both).await.len() == 2).then_some(())).await;
@@ -117,11 +106,14 @@ fn the_operators_pods_are_admitted_where_pods_are_restricted() {
         let label = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } });
         let namespaces: Api<Namespace> = Api::all(fixture.client.clone());
         namespaces.patch(&fixture.namespace, &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
-        let arguments = ["--namespaced", "--without-crd", "--namespace", &fixture.namespace];
-        apply(&install::manifests(&settings(&arguments)).unwrap());
-        let namespace = fixture.namespace.clone();
-        let job = install::Migration { manifests: true, image: "operator:test".into(), namespace };
-        apply(&install::migration(&job).unwrap());
+        apply(&Installation::of_namespace(&fixture.namespace, &json!({})).text());
+        let mut migration = Installation::of_text(include_str!("../../manifests/migrate/migrate.yaml"));
+        for object in &mut migration.objects {
+            if object["metadata"]["namespace"].is_string() {
+                object["metadata"]["namespace"] = json!(fixture.namespace);
+            }
+        }
+        apply(&migration.text());
         for selector in [operators, "batch.kubernetes.io/job-name=flux-operator-migrate"] {
             let what = format!("{selector} has a pod");
             until(&what, async || (pods(&fixture.api(), selector).await.len() == 1).then_some(())).await;
@@ -180,24 +172,21 @@ fn kubernetes_own_roles_hold_miniclusters() {
 
 #[test]
 fn without_v1alpha1_there_is_no_webhook_and_nothing_of_it() {
-    let documents = |arguments: &[&str]| -> Vec<Value> {
-        serde_saphyr::from_multiple(&install::manifests(&settings(arguments)).unwrap()).unwrap()
-    };
     let of_webhook = |documents: &[Value]| -> Vec<String> {
         let of_it = documents
             .iter()
             .filter(|it| it.to_string().contains("operator-webhook") || it["spec"]["conversion"].is_object());
         of_it.map(|it| format!("{} {}", it["kind"], it["metadata"]["name"])).collect()
     };
-    assert!(of_webhook(&documents(&[])).len() > 8);
-    let without = documents(&["--without-v1alpha1"]);
+    assert!(of_webhook(&Installation::whole(&json!({})).objects).len() > 8);
+    let without = Installation::whole(&json!({ "v1alpha1": { "enabled": false } })).objects;
     assert_eq!(of_webhook(&without), Vec::<String>::new());
     let crd = without.iter().find(|it| it["kind"] == "CustomResourceDefinition").unwrap();
     assert_eq!(crd["spec"]["versions"].as_array().unwrap().len(), 1);
     let rules = |documents: &[Value]| documents.iter().map(|it| it["rules"].to_string()).collect::<String>();
     assert!(!rules(&without).contains("customresourcedefinitions"));
     // With cert-manager the webhook may do nothing either.
-    let with = documents(&["--cert-manager"]);
+    let with = Installation::whole(&json!({ "certManager": { "enabled": true } })).objects;
     assert!(!rules(&with).contains("customresourcedefinitions") && !rules(&with).contains("flux-operator-webhook"));
     let crd = with.iter().find(|it| it["kind"] == "CustomResourceDefinition").unwrap();
     assert_eq!(crd["metadata"]["annotations"]["cert-manager.io/inject-ca-from"], "flux-operator/flux-operator-webhook");
@@ -206,7 +195,7 @@ fn without_v1alpha1_there_is_no_webhook_and_nothing_of_it() {
 /// FluxCD's operator is called flux-operator, too.
 #[test]
 fn what_is_in_no_namespace_has_a_name_that_nobody_else_takes() {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&install::manifests(&settings(&[])).unwrap()).unwrap();
+    let documents = Installation::whole(&json!({})).objects;
     let of_all = documents.iter().filter(|it| it["metadata"]["namespace"].is_null() && it["kind"] != "Namespace");
     let names: Vec<&str> = of_all.map(|it| it["metadata"]["name"].as_str().unwrap()).collect();
     assert!(names.len() > 8, "{names:?}");
@@ -217,12 +206,11 @@ fn what_is_in_no_namespace_has_a_name_that_nobody_else_takes() {
 #[test]
 fn brokers_are_reached_from_their_own_pods_alone_where_that_is_wanted() {
     test("policy", async |fixture| {
-        let arguments =
-            ["--namespaced", "--without-crd", "--minicluster-network-policy", "--namespace", &fixture.namespace];
-        let manifests = install::manifests(&settings(&arguments)).unwrap();
-        assert!(manifests.contains("FLUX_MINICLUSTER_NETWORK_POLICY"));
-        apply(&without_deployment(&manifests));
-        let kubeconfig = fixture.kubeconfig_of(install::NAME);
+        let values = json!({ "networkPolicy": { "miniclusters": true } });
+        let installed = Installation::of_namespace(&fixture.namespace, &values);
+        assert!(installed.text().contains("FLUX_MINICLUSTER_NETWORK_POLICY"));
+        apply(&installed.without("Deployment").text());
+        let kubeconfig = fixture.kubeconfig_of(OPERATOR);
         let calls = Calls::default();
         let operator = fixture.operator_as(&kubeconfig, calls.clone(), |it| it.options.network_policy = true).await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
@@ -263,9 +251,11 @@ fn every_image_can_be_given_by_its_digest() {
     test("digest", async |fixture| {
         let [operator, agent, view, app] =
             ["operator", "agent", "view", "app"].map(|name| format!("r.example/{name}{DIGEST}"));
-        let arguments = ["--image", &operator, "--agent-image", &agent, "--view-image", &view];
-        let manifests: Vec<Value> =
-            serde_saphyr::from_multiple(&install::manifests(&settings(&arguments)).unwrap()).unwrap();
+        let image = |name: &str| json!({ "repository": format!("r.example/{name}"), "tag": "", "digest": DIGEST.trim_start_matches('@') });
+        let values = json!({
+            "image": image("operator"), "agent": { "image": image("agent") }, "view": { "image": image("view") },
+        });
+        let manifests = Installation::whole(&values).objects;
         let deployment = manifests.iter().find(|document| document["kind"] == "Deployment").unwrap();
         let container = &deployment["spec"]["template"]["spec"]["containers"][0];
         assert_eq!(container["image"], operator.as_str());
@@ -297,10 +287,10 @@ async fn refuses(fixture: &Fixture, name: &str, spec: Value, field: &str, value:
 
 #[test]
 fn installation_without_volumes_and_services_refuses_them_and_asks_for_nothing() {
+    let without = json!({ "volumes": { "enabled": false }, "services": { "enabled": false } });
     test("without-parts", async |fixture| {
-        let without = |it: &mut install::Installation| (it.volumes, it.services) = (false, false);
         let operator = fixture
-            .operator_installed(Calls::default(), without, |it| {
+            .operator_installed(Calls::default(), &without, |it| {
                 (it.options.volumes, it.options.services) = (false, false);
             })
             .await;
@@ -322,12 +312,12 @@ fn installation_without_volumes_and_services_refuses_them_and_asks_for_nothing()
         // Nodes are in no namespace.
         let refused = |call: &&Call| call.status == 403 && call.resource != "nodes";
         assert_eq!(calls.iter().find(refused), None, "a permission that was removed is needed");
-        let account = format!("--as=system:serviceaccount:{}:{}", fixture.namespace, install::NAME);
+        let account = format!("--as=system:serviceaccount:{}:{}", fixture.namespace, OPERATOR);
         for (verb, resource) in [("create", "pods"), ("delete", "pods"), ("create", "persistentvolumeclaims")] {
             assert!(fixture.kubectl(&["auth", "can-i", &account, verb, resource]).is_err(), "{verb} {resource}");
         }
     });
-    let all = install::manifests(&settings(&["--without-volumes", "--without-services"])).unwrap();
+    let all = Installation::whole(&without).without("CustomResourceDefinition").text();
     assert!(!all.contains("persistentvolume") && !all.contains("flux-operator-volumes"), "{all}");
     assert!(all.contains("--without-volumes") && all.contains("--without-services"));
 }
@@ -367,7 +357,7 @@ fn miniclusters_have_a_headless_service_of_their_own_name_where_that_is_chosen()
 #[test]
 fn webhook_may_change_nothing_of_the_definition_but_its_ca_bundle() {
     test("webhook-policy", async |fixture| {
-        let account = format!("system:serviceaccount:{}:flux-operator-webhook", install::NAME);
+        let account = format!("system:serviceaccount:{NAMESPACE}:flux-operator-webhook");
         let webhook: Api<CustomResourceDefinition> = Api::all(fixture.client_as(&account).await);
         let admin: Api<CustomResourceDefinition> = Api::all(fixture.client.clone());
         let name = "miniclusters.flux-framework.org";

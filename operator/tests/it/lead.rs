@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use flux_operator::api::lease::Candidate;
 use flux_operator::controller::ControllerError;
-use flux_operator::install::OWN_PERMISSIONS;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -14,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use test_support::api_server::{Calls, test, until};
 use test_support::call::assert_exactly;
+use test_support::installation::Installation;
 
 /// Where the shipped Role allows a Lease.
 const NAMESPACE: &str = "flux-operator";
@@ -92,7 +92,7 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
         leases.patch("flux-operator", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
         assert!(matches!(two.end().await, Err(ControllerError::LostLease)));
         let asked = [first.all(), calls.all()].concat();
-        assert_exactly(&asked, &[OWN_PERMISSIONS]);
+        assert_exactly(&asked, &Installation::whole(&json!({})).permissions("flux-operator-leader"));
     });
 }
 

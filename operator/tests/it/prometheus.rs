@@ -6,14 +6,13 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use flux_operator::install::NAME;
-use flux_operator::install::monitoring::alerts;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use test_support::api_server::{DEADLINE, until};
 use test_support::helm::built;
+use test_support::installation::{Installation, NAMESPACE};
 
 /// promtool or prometheus, as the test node builds them.
 fn program(name: &str) -> PathBuf {
@@ -59,6 +58,12 @@ pub async fn get(address: SocketAddr, path: &str) -> String {
     answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
 }
 
+/// The rules that are shipped, for an installation in the usual namespace.
+pub fn rule_groups() -> Value {
+    let installed = Installation::whole(&json!({ "prometheus": { "rules": { "enabled": true } } }));
+    installed.objects.iter().find(|object| object["kind"] == "PrometheusRule").unwrap()["spec"].clone()
+}
+
 /// One that runs until it is dropped.
 pub struct Prometheus {
     child: Child,
@@ -82,7 +87,7 @@ impl Prometheus {
 
     /// The same, with other changes of the rules.
     pub async fn with(target: SocketAddr, change: impl Fn(&mut Value)) -> Prometheus {
-        let mut groups = Value::Object(alerts::groups(NAME, true));
+        let mut groups = rule_groups();
         for rule in groups["groups"].as_array_mut().unwrap().iter_mut() {
             for rule in rule["rules"].as_array_mut().unwrap() {
                 if rule["for"] != "0m" {
@@ -96,7 +101,7 @@ impl Prometheus {
             "rule_files": ["rules.yml"],
             "scrape_configs": [{
                 "job_name": "flux-operator-metrics",
-                "static_configs": [{ "targets": [target.to_string()], "labels": { "namespace": NAME } }],
+                "static_configs": [{ "targets": [target.to_string()], "labels": { "namespace": NAMESPACE } }],
             }],
         });
         let folder = tempfile::tempdir().unwrap();

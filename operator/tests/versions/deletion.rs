@@ -3,9 +3,10 @@
 use super::*;
 
 use flux_operator::delete_miniclusters::{DeletionError, delete_all};
-use flux_operator::install::Installation;
 use flux_operator_core::labels;
 
+/// The name of the chart's Job.
+const DELETION: &str = "flux-operator-delete-miniclusters";
 const NONE: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: nothing}\n";
 
 /// A MiniCluster with what the operator would have made.
@@ -50,9 +51,11 @@ fn make(plane: &ControlPlane, name: &str) {
 fn nothing_is_left_of_a_definition_that_has_just_come() {
     let plane = ControlPlane::start(NONE).unwrap();
     plane.apply(&installation()).unwrap();
-    let settings = Installation { image: "operator:test".into(), ..Installation::usual(NAMESPACE).unwrap() };
-    plane.apply(&yaml::stream(install::deletion(&settings).unwrap())).unwrap();
-    let token = plane.kubectl(&["-n", NAMESPACE, "create", "token", install::DELETION]).unwrap();
+    let mut deletion = Installation::whole(&json!({ "crds": { "keep": false } }));
+    deletion.objects.retain(|object| object["metadata"]["name"].as_str().unwrap().ends_with(DELETION));
+    assert_eq!(deletion.objects.len(), 4);
+    plane.apply(&deletion.text()).unwrap();
+    let token = plane.kubectl(&["-n", NAMESPACE, "create", "token", DELETION]).unwrap();
     let kubeconfig = plane.kubeconfig_for_token("delete", &token).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -100,6 +103,6 @@ fn nothing_is_left_of_a_definition_that_has_just_come() {
         })
         .await;
         let asked = std::mem::take(&mut *calls.lock().unwrap());
-        assert_exactly(&asked, &[install::DELETION_PERMISSIONS]);
+        assert_exactly(&asked, &deletion.permissions(DELETION));
     });
 }

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use flux_operator_core::yaml;
 use futures::StreamExt;
 
-use flux_operator::install;
 use flux_operator::webhook;
 use flux_operator::webhook::migrate;
 use flux_shared::crd::convert::{Version, convert_spec};
@@ -30,9 +29,9 @@ use tokio::task::JoinHandle;
 
 use test_support::call::{Call, assert_exactly};
 use test_support::control_plane::ControlPlane;
+use test_support::installation::{Installation, NAMESPACE};
 use test_support::upstream_manifests;
 
-const NAMESPACE: &str = "flux-operator";
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Fixture {
@@ -88,11 +87,7 @@ async fn client(kubeconfig: &Path, calls: &Calls) -> Client {
 
 /// What is shipped, but for the definition and the operator itself.
 fn installation() -> String {
-    let text = install::manifests(&test_support::installation()).unwrap();
-    let is_other = |document: &&str| {
-        !document.contains("kind: CustomResourceDefinition\n") && !document.contains("kind: Deployment\n")
-    };
-    text.split("\n---\n").filter(is_other).collect::<Vec<_>>().join("\n---\n")
+    Installation::whole(&json!({})).without("CustomResourceDefinition").without("Deployment").text()
 }
 
 async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, String>) -> T {
@@ -360,15 +355,15 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
         };
         assert_eq!(stored().unwrap(), r#"["v1alpha1","v1alpha2"]"#);
         // As the Job does it that is shipped.
-        let job = install::Migration { manifests: true, image: "operator:test".into(), namespace: NAMESPACE.into() };
-        fixture.plane.apply(&install::migration(&job).unwrap()).unwrap();
-        let token = fixture.plane.kubectl(&["-n", NAMESPACE, "create", "token", install::MIGRATION]).unwrap();
+        let migration = Installation::of_text(include_str!("../../manifests/migrate/migrate.yaml"));
+        fixture.plane.apply(&migration.text()).unwrap();
+        let token = fixture.plane.kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator-migrate"]).unwrap();
         let calls = Calls::default();
         let migrator = client(&fixture.plane.kubeconfig_for_token("migrate", &token).unwrap(), &calls).await;
         let said = migrate::migrate(migrator).await.unwrap();
         assert!(said.starts_with("5 MiniClusters are stored as v1alpha2 now"), "{said}");
         let asked = std::mem::take(&mut *calls.lock().unwrap());
-        assert_exactly(&asked, &[install::MIGRATION_PERMISSIONS]);
+        assert_exactly(&asked, &migration.permissions("flux-operator-migrate"));
         assert_eq!(stored().unwrap(), r#"["v1alpha2"]"#);
         assert!(migrate::migrate(fixture.client.clone()).await.unwrap().contains("nothing to do"));
 

@@ -145,6 +145,6 @@ fn a_certificate_that_ends_soon_is_renewed_while_everything_is_answered() {
         .await;
         fixture.answers().await;
         let calls = fixture.calls.lock().unwrap().clone();
-        assert_exactly(&calls, &[install::WEBHOOK_OWN_PERMISSIONS, install::WEBHOOK_PERMISSIONS]);
+        assert_exactly(&calls, &Installation::whole(&json!({})).permissions(webhook::NAME));
     });
 }

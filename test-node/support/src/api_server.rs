@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use flux_operator::api::client;
 use flux_operator::controller;
+use flux_operator::definition::{self, crd};
 use flux_operator::health::metrics::Metrics;
-use flux_operator::install;
 use flux_operator::reconcile::apply::Writer;
+use flux_operator_core::labels::OPERATOR;
 use flux_operator_core::observe::Index;
 use flux_operator_core::render::services::Member;
 use flux_operator_core::render::{Facts, Options, objects};
@@ -35,7 +36,7 @@ pub use calls::{Calls, Fault};
 
 pub use crate::call::Call;
 use crate::control_plane::ControlPlane;
-use crate::installation::installation;
+use crate::installation::{Installation, NAMESPACE};
 
 /// Far longer than anything takes on a quiet machine.
 pub const DEADLINE: Duration = Duration::from_secs(150);
@@ -57,10 +58,9 @@ static PLANE: OnceLock<Plane> = OnceLock::new();
 
 fn plane() -> &'static Plane {
     PLANE.get_or_init(|| {
-        let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
-        let settings = install::Installation { kueue: true, ..installation() };
-        plane.apply(&install::manifests(&settings).unwrap()).unwrap();
-        let token = plane.kubectl(&["-n", "flux-operator", "create", "token", "flux-operator"]).unwrap();
+        let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
+        plane.apply(&Installation::whole(&json!({ "kueue": { "enabled": true } })).text()).unwrap();
+        let token = plane.kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator"]).unwrap();
         let operator_kubeconfig = plane.kubeconfig_for_token("operator", &token).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let admin = runtime.block_on(async { Client::try_from(config(plane.kubeconfig_path()).await).unwrap() });
@@ -188,23 +188,15 @@ impl Fixture {
         Operator { calls, stop: Some(stop), task }
     }
 
-    /// An operator installed for this namespace alone, with the permissions of such an installation.
+    /// An operator installed for this namespace alone with the chart's values, and with the permissions that come of them.
     pub async fn operator_installed(
         &self,
         calls: Calls,
-        installation: impl FnOnce(&mut install::Installation),
+        values: &Value,
         change: impl FnOnce(&mut controller::Settings),
     ) -> Operator {
-        let mut settings = install::Installation {
-            namespaced: true,
-            crd: false,
-            ..install::Installation::usual(&self.namespace).unwrap()
-        };
-        installation(&mut settings);
-        let manifests = install::manifests(&settings).unwrap();
-        let others: Vec<&str> = manifests.split("\n---\n").filter(|it| !it.contains("kind: Deployment\n")).collect();
-        apply(&others.join("\n---\n"));
-        self.operator_as(&self.kubeconfig_of(install::NAME), calls, change).await
+        apply(&Installation::of_namespace(&self.namespace, values).without("Deployment").text());
+        self.operator_as(&self.kubeconfig_of(OPERATOR), calls, change).await
     }
 
     /// The kubeconfig of a ServiceAccount of this namespace.

@@ -1,13 +1,102 @@
-//! The installation that tests apply: images that nothing pulls, and a repository that nothing clones.
+//! The installation as the chart renders it, with the plain manifest's images.
 
-use flux_operator::install::{Installation, NAME};
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
-pub fn installation() -> Installation {
-    Installation {
-        image: "operator:test".into(),
-        agent_image: "agent:test".into(),
-        view_image: "view:test".into(),
-        restful_repository: "repository:test".into(),
-        ..Installation::usual(NAME).unwrap()
+use serde_json::{Value, json};
+
+use crate::helm::helms;
+use crate::repository::repository;
+
+/// The namespace of an installation for all namespaces.
+pub const NAMESPACE: &str = "flux-operator";
+
+/// API group, resource and verb.
+pub type Permission = (String, String, String);
+
+/// The objects of an installation.
+#[derive(Debug, Clone)]
+pub struct Installation {
+    pub objects: Vec<Value>,
+}
+
+impl Installation {
+    /// One for all namespaces, with the namespace that it is in.
+    pub fn whole(values: &Value) -> Installation {
+        let namespace = std::fs::read_to_string(repository().join("operator/manifests/namespace.yaml")).unwrap();
+        let mut objects = Installation::of_text(&namespace).objects;
+        objects.extend(rendered(NAMESPACE, values).objects);
+        Installation { objects }
     }
+
+    /// One for this namespace alone, without the CustomResourceDefinition.
+    pub fn of_namespace(namespace: &str, values: &Value) -> Installation {
+        let mut values = values.clone();
+        values["namespaced"] = json!(true);
+        values["crds"] = json!({ "enabled": false });
+        rendered(namespace, &values)
+    }
+
+    /// Objects as YAML.
+    pub fn of_text(yaml: &str) -> Installation {
+        let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(yaml).unwrap();
+        Installation { objects: documents.into_iter().flatten().collect() }
+    }
+
+    /// All but the objects of a kind, such as `Deployment` where the operator runs in the test's process.
+    #[must_use]
+    pub fn without(mut self, kind: &str) -> Installation {
+        self.objects.retain(|object| object["kind"] != kind);
+        self
+    }
+
+    /// What `kubectl apply` takes.
+    pub fn text(&self) -> String {
+        let documents: Vec<String> = self.objects.iter().map(Value::to_string).collect();
+        documents.join("\n---\n")
+    }
+
+    /// The permissions of the Role and the ClusterRole of this name; that of a ClusterRole has a prefix. Panics if there
+    /// is neither.
+    pub fn permissions(&self, role: &str) -> BTreeSet<Permission> {
+        let is_it = |object: &&Value| {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            object["rules"].is_array() && name.strip_prefix("flux-framework-").unwrap_or(name) == role
+        };
+        let rules = self.objects.iter().filter(is_it).flat_map(|object| object["rules"].as_array().unwrap());
+        let words = |rule: &Value, field: &str| -> Vec<String> {
+            rule[field].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+        };
+        let mut found = BTreeSet::new();
+        for rule in rules {
+            for group in words(rule, "apiGroups") {
+                for resource in words(rule, "resources") {
+                    let of_verb = |verb| (group.clone(), resource.clone(), verb);
+                    found.extend(words(rule, "verbs").into_iter().map(of_verb));
+                }
+            }
+        }
+        assert!(!found.is_empty(), "there is no role {role}");
+        found
+    }
+}
+
+/// What `helm template` prints, hooks included.
+fn rendered(namespace: &str, values: &Value) -> Installation {
+    let mut helm = Command::new(&helms()[0])
+        .args(["template", "flux-framework"])
+        .arg(repository().join("chart"))
+        .arg("--values")
+        .arg(repository().join("operator/manifests/values.yaml"))
+        .args(["--values", "-", "--namespace", namespace])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    helm.stdin.take().unwrap().write_all(values.to_string().as_bytes()).unwrap();
+    let output = helm.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Installation::of_text(&String::from_utf8(output.stdout).unwrap())
 }

@@ -8,7 +8,8 @@
 //! collector                                 keeps the traces that it is sent
 //! report                                    the figures of benches
 //! helm                                      programs that the test node builds
-//! installation                              what is applied to a control plane (feature `cluster`)
+//! installation                              what the chart renders, for a control plane
+//! monitoring                                the chart's alerts and dashboard
 //! control_plane ─► api_server               the operator on an API server without nodes (feature `cluster`)
 //! node                                      a namespace of a cluster where pods really run (feature `cluster`)
 //! ```
@@ -21,8 +22,8 @@ pub mod collector;
 pub mod committed;
 pub mod helm;
 pub mod history;
-#[cfg(feature = "cluster")]
-mod installation;
+pub mod installation;
+pub mod monitoring;
 pub mod mutate;
 pub mod pages;
 pub mod pattern;
@@ -41,6 +42,3 @@ pub mod control_plane;
 pub mod field_values;
 #[cfg(feature = "cluster")]
 pub mod node;
-
-#[cfg(feature = "cluster")]
-pub use installation::installation;

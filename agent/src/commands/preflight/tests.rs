@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::PlanError;
+use flux_agent_plan::plan::PlanError;
 use flux_shared::agent_spec::AgentSpec;
 
 /// The checks of a good pod, changed by `change`, that do not pass.

@@ -1,6 +1,6 @@
 use super::*;
-use crate::facts::Facts;
 use crate::wait::resolve::NameError;
+use flux_agent_plan::facts::Facts;
 use flux_shared::agent_spec::AgentSpec;
 
 fn instance(index: u32) -> Instance {

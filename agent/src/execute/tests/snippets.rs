@@ -1,7 +1,8 @@
 //! The executor follows the plan: the user's snippets and their shell.
 
+use flux_agent_plan::plan::{Snippet, SnippetPhase, SnippetShell};
+
 use super::*;
-use crate::plan::{Snippet, SnippetPhase, SnippetShell};
 
 fn snippet(name: &'static str, source: &str) -> Snippet {
     Snippet {

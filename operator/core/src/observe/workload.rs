@@ -59,7 +59,7 @@ pub fn why(workloads: impl IntoIterator<Item = Workload>) -> String {
 
 /// The message if the operator may not list Workloads and no event says why the Job waits.
 pub const NOT_FOR_US: &str =
-    "the reason is in Kueue's Workload, which the operator may read only if installed with kueue.enabled (--kueue)";
+    "the reason is in Kueue's Workload, which the operator may read only if it was installed with kueue.enabled=true";
 
 /// The message if the cluster has no Workload API.
 pub const NOT_INSTALLED: &str = "there is no Kueue in this cluster to admit it: install Kueue, or recreate the MiniCluster without the label kueue.x-k8s.io/queue-name";

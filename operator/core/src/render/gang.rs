@@ -219,7 +219,7 @@ fn why_not(cluster: &ValidMiniCluster, is_installed: bool) -> String {
     let remedy = "set gang: auto to start without a gang";
     if !is_installed {
         return format!(
-            "spec.gang: the operator was installed without gangs: install it with gang.enabled (install --gang), or {remedy}"
+            "spec.gang: the operator was installed without gangs: install it with gang.enabled=true, or {remedy}"
         );
     }
     let scheduler = scheduler(cluster).unwrap_or(DEFAULT_SCHEDULER);

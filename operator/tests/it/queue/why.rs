@@ -45,16 +45,16 @@ fn the_status_says_what_the_queue_waits_for_with_the_rights_that_are_shipped() {
         operator.stop().await;
         // One that may not list Workloads says the same, and never that a right would help.
         let calls = Calls::default();
-        let plain = fixture.operator_installed(calls.clone(), |it| it.kueue = false, |_| {}).await;
+        let plain = fixture.operator_installed(calls.clone(), &json!({}), |_| {}).await;
         queue(&fixture, "plain", json!({}), json!({ "size": 1 })).await;
         fixture.when("plain", "told that there is no Kueue", |status| message(status, "there is no Kueue")).await;
         plain.stop().await;
         assert!(calls.all().iter().any(|call| (call.resource.as_str(), call.status) == ("workloads", 403)));
 
         define_workloads(&fixture).await;
-        let plain = fixture.operator_installed(Calls::default(), |it| it.kueue = false, |_| {}).await;
+        let plain = fixture.operator_installed(Calls::default(), &json!({}), |_| {}).await;
         queue(&fixture, "unread", json!({}), json!({ "size": 1 })).await;
-        fixture.when("unread", "told the remedy", |status| message(status, "kueue.enabled (--kueue)")).await;
+        fixture.when("unread", "told the remedy", |status| message(status, "kueue.enabled=true")).await;
         plain.stop().await;
 
         let operator = fixture.operator().await;

@@ -1,0 +1,29 @@
+//! What every pod of a MiniCluster would do, shown on a laptop: no cluster, no root, no Flux.
+//!
+//! ```text
+//! FILE ─► source (MiniCluster or AgentSpec) ─► AgentSpec + pretended facts ─► plan ─► text | JSON
+//! in a pod, --here: its own AgentSpec + its own facts                        ─► plan ─► text | JSON
+//! ```
+//!
+//! The plans are those that `run` executes. Pods that do the same are shown once.
+
+mod args;
+mod error;
+mod format;
+mod json;
+mod pods;
+mod source;
+mod summary;
+mod text;
+
+pub use args::{Args, run};
+pub use error::DryRunError;
+pub use format::Format;
+pub use json::json;
+pub use pods::PlannedPod;
+pub use source::{Problems, Source};
+pub use summary::paint;
+pub use text::render as text;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! `dry-run FILE`: the plans of all pods, with assumed facts.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::error::DryRunError;
+use super::format::Format;
+use super::json::json;
+use super::source::{Source, pretend_user};
+use super::{pods, summary, text};
+use crate::facts::Facts;
+use crate::plan::FromEnvironment;
+
+/// Show what every pod of a MiniCluster would do, without a cluster; with --here, what this pod does.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Args {
+    /// A MiniCluster (YAML or JSON) or an AgentSpec (TOML); `-` reads standard input
+    #[arg(value_name = "FILE", required_unless_present_any = ["here", "name_from_env", "lead_from_env"])]
+    pub file: Option<PathBuf>,
+    /// In a pod: print every step of this container's plan, from the pod's own spec and facts
+    #[arg(long, conflicts_with_all = ["file", "index", "full", "facts", "cpus", "gpus", "uid", "no_fluxion", "no_shell"])]
+    pub here: bool,
+    /// Print only the pod with this completion index, with every step
+    #[arg(long, value_name = "N")]
+    pub index: Option<u32>,
+    /// Print every step of every pod, not a summary
+    #[arg(long)]
+    pub full: bool,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Assume the host facts in this file (TOML, YAML or JSON; see `flux-agent facts`)
+    #[arg(long, value_name = "FILE")]
+    pub facts: Option<PathBuf>,
+    /// Assume this number of cores, 1 or more
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cpus: Option<u32>,
+    /// Assume this number of GPUs
+    #[arg(long, value_name = "N")]
+    pub gpus: Option<u32>,
+    /// Assume that the containers run as this user, with no entry in /etc/passwd unless it is 0
+    #[arg(long, value_name = "UID")]
+    pub uid: Option<u32>,
+    /// Assume a view without Fluxion
+    #[arg(long)]
+    pub no_fluxion: bool,
+    /// Assume an image without a shell
+    #[arg(long)]
+    pub no_shell: bool,
+    /// Assume this variable in the container's environment; can be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub env: Vec<(String, String)>,
+    /// What the entrypoint's command line says, for an AgentSpec
+    #[command(flatten)]
+    pub from_environment: FromEnvironment,
+}
+
+/// Gives the text of a file.
+type Read<'a> = dyn Fn(&Path) -> io::Result<String> + 'a;
+
+fn text_of(path: &Path, read: &Read) -> Result<String, DryRunError> {
+    read(path).map_err(|source| DryRunError::Read { path: path.to_owned(), source })
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or("use NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// The plans of the file, printed; `read` gives the text of a file.
+pub fn run(args: &Args, read: impl Fn(&Path) -> io::Result<String>) -> Result<String, DryRunError> {
+    let (source, facts) = input(args, &read)?;
+    let pods = pods::plan(&source, &facts, args.index)?;
+    match args.format {
+        Format::Text if args.full || args.index.is_some() => Ok(text::render(&source, &facts, &pods)),
+        Format::Text => Ok(summary::render(&source, &facts, &pods)),
+        Format::Json => json(&source, &facts, &pods).map_err(|source| DryRunError::Json { source }),
+    }
+}
+
+/// The source to explain, and the assumed facts.
+fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
+    let pretended = pretended(args, read)?;
+    let mut environment = pretended.as_ref().map_or_else(BTreeMap::new, |facts| facts.environment.clone());
+    environment.extend(args.env.iter().cloned());
+    let (path, text) = match (&args.file, args.from_environment.in_place_of_spec()) {
+        (Some(path), _) => (path.clone(), text_of(path, read)?),
+        (None, Some(text)) => (PathBuf::from("the command line"), text.to_owned()),
+        (None, None) => return Err(DryRunError::NotHere),
+    };
+    let source = Source::of(&text, &args.from_environment, &environment)
+        .map_err(|problems| DryRunError::Input { path, source: problems })?;
+    let mut facts = facts(args, pretended, &source);
+    facts.environment.extend(args.env.iter().cloned());
+    facts.key = args.from_environment.key(&environment).map_err(|source| DryRunError::Plan { index: 0, source })?;
+    Ok((source, facts))
+}
+
+/// The assumed facts: the file's, else those of the usual pod with what the MiniCluster says of it; flags override both.
+fn facts(args: &Args, pretended: Option<Facts>, source: &Source) -> Facts {
+    let mut facts = pretended.unwrap_or_else(|| source.assumed_facts());
+    if let Some(cores) = args.cpus {
+        facts.cores = cores;
+        facts.cpu_quota = None;
+    }
+    if let Some(uid) = args.uid {
+        pretend_user(&mut facts, uid, uid);
+    }
+    facts.gpus = args.gpus.unwrap_or(facts.gpus);
+    facts.view.fluxion &= !args.no_fluxion;
+    if args.no_shell {
+        facts.shell = None;
+    }
+    facts
+}
+
+fn pretended(args: &Args, read: &Read) -> Result<Option<Facts>, DryRunError> {
+    let Some(path) = &args.facts else { return Ok(None) };
+    let text = text_of(path, read)?;
+    Facts::parse(&text).map(Some).map_err(|source| DryRunError::Facts { path: path.clone(), source })
+}

@@ -1,0 +1,176 @@
+//! What to explain: a MiniCluster, or the AgentSpec that was made of one.
+
+use std::collections::BTreeMap;
+
+use flux_shared::agent_spec::{AgentSpec, Program};
+use flux_shared::paths::{SOFTWARE_DIR, VIEW_IMAGE_MOUNT};
+use flux_shared::validate::{Problem, ValidMiniCluster, ViewContainer, ViewSource};
+use flux_shared::{derive, manifest, validate};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::facts::Facts;
+use crate::plan::FromEnvironment;
+
+/// What the input was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Kind {
+    MiniCluster,
+    AgentSpec,
+}
+
+/// The parsed input.
+#[derive(Debug)]
+pub struct Source {
+    pub kind: Kind,
+    /// Whether the facts are those of the pod that this runs in.
+    pub is_here: bool,
+    pub spec: AgentSpec,
+    /// Valid, but perhaps not what the user meant.
+    pub notices: Vec<String>,
+    /// Containers that the agent has no part in, one a line.
+    pub others: Vec<String>,
+    /// How the view gets into the pods; none for an AgentSpec, which does not say.
+    pub view: Option<String>,
+    pub(super) cluster: Option<Box<ValidMiniCluster>>,
+}
+
+/// Everything that is wrong with the input.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", lines(.0))]
+pub struct Problems(pub Vec<Problem>);
+
+fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(Problem::to_string).collect::<Vec<String>>().join("\n")
+}
+
+impl Source {
+    /// The spec of the pod that this runs in.
+    pub fn here(spec: AgentSpec, notices: Vec<String>) -> Source {
+        Source { kind: Kind::AgentSpec, is_here: true, spec, notices, others: Vec::new(), view: None, cluster: None }
+    }
+
+    /// Parses a MiniCluster, which names its kind or is JSON, or else an AgentSpec.
+    pub fn parse(text: &str) -> Result<Source, Problems> {
+        Source::of(text, &FromEnvironment::default(), &BTreeMap::new())
+    }
+
+    /// Parses the input and applies the options of the entrypoint's command line, which only an AgentSpec has; their
+    /// values are in `environment`.
+    pub fn of(
+        text: &str,
+        from_environment: &FromEnvironment,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<Source, Problems> {
+        let names_kind = |line: &str| line.trim_start_matches(['{', ' ', '"']).starts_with("kind");
+        let is_json = text.trim_start().starts_with('{');
+        match is_json || text.lines().any(|line| names_kind(line) && line.contains(':')) {
+            true if !from_environment.is_empty() => {
+                Err(problem("--…-from-env and -- CMD are for an AgentSpec: a MiniCluster sets them itself".into()))
+            }
+            true => mini_cluster(text).map_err(Problems),
+            false => agent_spec(text, from_environment, environment),
+        }
+    }
+
+    /// The MiniCluster, if the input was one.
+    pub fn cluster(&self) -> Option<&ValidMiniCluster> {
+        self.cluster.as_deref()
+    }
+
+    /// The facts of the usual pod, with what the MiniCluster says of its container.
+    pub fn assumed_facts(&self) -> Facts {
+        let mut facts = Facts { address: Some("POD_IP".into()), ..Facts::default() };
+        let is_up_for_people = self.spec.runner.interactive || self.spec.runner.program == Program::Persistent;
+        facts.terminal = is_up_for_people;
+        let Some(cluster) = &self.cluster else { return facts };
+        facts.restarts_left = Some(cluster.restarts_left(0));
+        facts.grace_period = Some(cluster.grace_period());
+        let container = &cluster.runner.container;
+        if let Some((uid, gid)) = container.run_as() {
+            pretend_user(&mut facts, uid, gid);
+        }
+        facts.environment.extend(laid_over(cluster, &container.environment));
+        if let Some(folder) = &container.working_dir {
+            facts.working_directory = folder.clone();
+            facts.writable.insert(folder.clone());
+        }
+        facts
+    }
+}
+
+/// The variables of the container that runs Flux, with those that `spec.podTemplate` adds or removes. (Values that come from
+/// other objects are unknown here.)
+fn laid_over(cluster: &ValidMiniCluster, environment: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let Some(overlay) = &cluster.pod_template else { return environment.clone() };
+    let env: Vec<Value> = environment.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
+    let container = json!({ "name": cluster.runner.container.name, "env": env });
+    let merged = overlay.over(json!({ "spec": { "containers": [container] } }));
+    let env = merged.pointer("/spec/containers/0/env").and_then(Value::as_array).into_iter().flatten();
+    let text = |item: &Value, key: &str| item.get(key).and_then(Value::as_str).map(str::to_owned);
+    env.filter_map(|item| Some((text(item, "name")?, text(item, "value")?))).collect()
+}
+
+/// Pretends that the container runs as this user, who (unless it is root) is not in the image's password file.
+pub fn pretend_user(facts: &mut Facts, uid: u32, gid: u32) {
+    (facts.uid, facts.gid) = (uid, gid);
+    if uid != 0 {
+        facts.environment.insert("HOME".into(), "/".into());
+        facts.writable.remove("/");
+    }
+}
+
+fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
+    let cluster = validate::validate_and_note(&manifest::parse(text)?)?;
+    let unwrapped = cluster.sidecars.iter().filter(|sidecar| sidecar.wrapped.is_none());
+    let mut others: Vec<String> = unwrapped
+        .map(|sidecar| format!("{} (in every pod): the image's own entrypoint", sidecar.container.name))
+        .collect();
+    others.extend(cluster.services.iter().map(|service| {
+        let entrypoint =
+            service.entrypoint.as_ref().map_or("the image's own entrypoint".into(), |words| words.join(" "));
+        format!("{} (in the services pod): {entrypoint}", service.name)
+    }));
+    Ok(Source {
+        kind: Kind::MiniCluster,
+        is_here: false,
+        spec: derive::agent_spec(&cluster),
+        notices: cluster.notices.iter().chain(&cluster.hints()).map(Problem::to_string).collect(),
+        others,
+        view: Some(view(&cluster.view)),
+        cluster: Some(Box::new(cluster)),
+    })
+}
+
+/// How the view gets into the pods: the operator's decision, of which the pods know nothing.
+fn view(view: &ViewContainer) -> String {
+    let ViewContainer { name, mount_path, .. } = view;
+    let image = view.image.as_deref().unwrap_or("the operator's default image");
+    let mounted = format!("{image} is mounted at {VIEW_IMAGE_MOUNT} and linked below {mount_path}/view");
+    let copied = format!("the init container {name} copies it from {image} to {mount_path}/view and {SOFTWARE_DIR}");
+    let from = match view.source {
+        _ if !view.enabled => return "none: the image's own Flux".into(),
+        Some(ViewSource::Copy) => copied,
+        Some(ViewSource::ImageVolume) => format!("{mounted}, nothing is copied; if it cannot be mounted, {copied}"),
+        None | Some(ViewSource::Auto) => {
+            format!("if all nodes support it, {mounted}, and nothing is copied; else {copied} (flux.container.source)")
+        }
+    };
+    format!("{from}. What the image itself has in {SOFTWARE_DIR} is copied beside its packages")
+}
+
+fn problem(text: String) -> Problems {
+    Problems(vec![Problem::new("", text)])
+}
+
+fn agent_spec(
+    text: &str,
+    from_environment: &FromEnvironment,
+    environment: &BTreeMap<String, String>,
+) -> Result<Source, Problems> {
+    let mut spec = AgentSpec::unchecked(text).map_err(|error| problem(error.to_string()))?;
+    from_environment.put_into(&mut spec, environment).map_err(|error| problem(error.to_string()))?;
+    spec.check().map_err(|error| problem(error.to_string()))?;
+    let (notices, others) = (Vec::new(), Vec::new());
+    Ok(Source { kind: Kind::AgentSpec, is_here: false, spec, notices, others, view: None, cluster: None })
+}

@@ -1,0 +1,246 @@
+use std::path::{Path, PathBuf};
+
+use super::*;
+use flux_shared::exit::Category;
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
+fn inputs() -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(folder("inputs")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty());
+    files
+}
+
+fn run(args: &Args) -> Result<String, DryRunError> {
+    super::run(args, |path| std::fs::read_to_string(path))
+}
+
+fn args(file: &Path) -> Args {
+    Args { file: Some(file.to_owned()), ..Args::default() }
+}
+
+fn input(name: &str) -> PathBuf {
+    folder("inputs").join(name)
+}
+
+fn golden(name: &str, got: &str) {
+    let path = folder("golden").join(name);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, got).unwrap();
+    }
+    let want = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        want == got,
+        "{} is not what it says now; renew it with UPDATE=1 cargo test -p flux-agent-plan\n{got}",
+        path.display()
+    );
+}
+
+#[test]
+fn every_input_is_told_as_its_golden_files_say() {
+    for file in inputs() {
+        let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
+        let full = run(&Args { full: true, ..args(&file) }).unwrap();
+        golden(&format!("{name}.txt"), &(run(&args(&file)).unwrap() + "\n" + &full));
+        let json = Args { format: Format::Json, ..args(&file) };
+        golden(&format!("{name}.json"), &run(&json).unwrap());
+    }
+}
+
+#[test]
+fn the_json_form_is_that_of_the_schema() {
+    let schema = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("schema/dry-run.json")).unwrap();
+    let schema = serde_json::from_str(&schema).unwrap();
+    jsonschema::meta::validate(&schema).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    for file in inputs() {
+        let json = run(&Args { format: Format::Json, ..args(&file) }).unwrap();
+        let value = serde_json::from_str(&json).unwrap();
+        let errors: Vec<String> =
+            validator.iter_errors(&value).map(|error| format!("{}: {error}", error.instance_path())).collect();
+        assert!(errors.is_empty(), "{}: {errors:#?}", file.display());
+    }
+}
+
+#[test]
+fn json_on_one_line_is_a_minicluster_too() {
+    let text = r#"{"apiVersion":"flux-framework.org/v1alpha2","kind":"MiniCluster","metadata":{"name":"a"},"spec":{"containers":[{"image":"b"}]}}"#;
+    assert!(super::source::Source::parse(text).is_ok());
+}
+
+#[test]
+fn one_pod_is_told_alone_and_others_do_not_exist() {
+    let text = run(&Args { index: Some(3), ..args(&input("hello.yaml")) }).unwrap();
+    assert!(text.contains("Follower: index 3, host hello-world-3, rank 3") && !text.contains("Lead:"), "{text}");
+    let error = run(&Args { index: Some(4), ..args(&input("hello.yaml")) }).unwrap_err();
+    assert_eq!(error.to_string(), "failed to find a pod of index 4: there are 4");
+}
+
+#[test]
+fn a_pretended_host_shows() {
+    let text = |change: fn(&mut Args)| {
+        let mut args = Args { full: true, ..args(&input("hello.yaml")) };
+        change(&mut args);
+        run(&args)
+    };
+    let eight = text(|args| args.cpus = Some(8)).unwrap();
+    assert!(eight.contains("8 cores") && eight.matches("type=\"Core\"").count() >= 8);
+    let stranger = text(|args| args.uid = Some(4711)).unwrap();
+    assert!(stranger.contains("HOME=/home/flux-operator") && stranger.contains("4711:4711"));
+    assert!(text(|args| args.gpus = Some(2)).unwrap().contains("name=\"gpu1\""));
+    assert!(text(|args| args.no_shell = true).is_ok(), "a command needs no shell");
+}
+
+#[test]
+fn facts_of_a_file_count_and_its_mistakes_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("facts.toml");
+    let with = |text: &str, name: &str| {
+        std::fs::write(&file, text).unwrap();
+        run(&Args { facts: Some(file.clone()), ..args(&input(name)) })
+    };
+    let text = with("cores = 16\ncpu_quota = 2.0\n[view]\nfluxion = false\n", "hello.yaml").unwrap();
+    assert!(text.contains("2 cores") && text.contains("no Fluxion"), "{text}");
+    assert!(matches!(with("core = 1\n", "hello.yaml"), Err(DryRunError::Facts { .. })));
+    let shellless = with("shell = ''\nindex = 0\n", "hello.yaml");
+    assert!(shellless.is_ok(), "{shellless:?}");
+    let missing = with("[view]\nflux = false\n", "hello.yaml").unwrap_err();
+    assert_eq!(missing.category(), Category::ViewMissing);
+}
+
+#[test]
+fn every_problem_of_a_manifest_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bad.yaml");
+    std::fs::write(
+        &file,
+        "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: a}\nspec:\n  size: 0\n  deadlineSeconds: 0\n  containers: [{image: x, command: a}]\n",
+    )
+    .unwrap();
+    let DryRunError::Input { source, .. } = run(&args(&file)).unwrap_err() else { unreachable!() };
+    assert!(source.0.len() >= 2, "{source}");
+}
+
+#[test]
+fn what_lies_over_the_container_that_runs_flux_is_in_its_environment() {
+    let text = "{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {name: mc}, spec: {\
+        podTemplate: {spec: {containers: [{name: app, env: [{name: B, value: over}, {name: A, $patch: delete}, \
+        {name: C, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}]}}, \
+        containers: [{image: a, name: app, command: b, environment: {A: one, D: two}}]}}";
+    let environment = Source::parse(text).unwrap().assumed_facts().environment;
+    let of = |name: &str| environment.get(name).map(String::as_str);
+    assert_eq!((of("A"), of("B"), of("C"), of("D")), (None, Some("over"), None, Some("two")));
+}
+
+#[test]
+fn a_certificate_in_the_manifest_is_not_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret.yaml");
+    let secret = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+    let public = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID";
+    let manifest = format!(
+        "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: a}}\nspec:\n  size: 2\n  flux:\n    curveCert: |\n      metadata\n          name = \"a\"\n      curve\n          public-key = \"{public}\"\n          secret-key = \"{secret}\"\n  containers:\n  - image: x\n    command: hostname\n"
+    );
+    std::fs::write(&file, manifest).unwrap();
+    for format in [Format::Text, Format::Json] {
+        match run(&Args { format, ..args(&file) }) {
+            Ok(told) => assert!(!told.contains(secret) && !told.contains(&secret[..8])),
+            Err(DryRunError::Input { source, .. }) => assert!(!source.to_string().contains(secret), "{source}"),
+            Err(other) => unreachable!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn the_summary_has_five_lines_and_colours_only_where_they_are_asked_for() {
+    let text = run(&args(&input("hello.yaml"))).unwrap();
+    assert_eq!(text.lines().count(), 6, "{text}");
+    assert!(text.contains("lead       flux submit -N 4 -n 4 --quiet --watch echo \"hello ${USER}\"\n"), "{text}");
+    assert!(!text.contains('\u{1b}'));
+    let painted = paint(&text);
+    assert!(painted.contains("\u{1b}[1mlead \u{1b}[0m"), "{painted}");
+    let plain = ["\u{1b}[0m", "\u{1b}[1m", "\u{1b}[2m", "\u{1b}[33m"]
+        .iter()
+        .fold(painted, |text, style| text.replace(style, ""));
+    assert_eq!(plain, text);
+}
+
+/// Every file that holds a MiniCluster, below `examples/` and of those that only spell one otherwise.
+fn examples() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = ["../../examples", "../../shared/tests/spellings"]
+        .map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join(name))
+        .into();
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let is_manifest = |path: &Path| path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+            let holds_one = |text: String| text.lines().any(|line| line == "kind: MiniCluster");
+            if path.is_dir() {
+                folders.push(path);
+            } else if is_manifest(&path) && holds_one(std::fs::read_to_string(&path).unwrap()) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_example_is_planned() {
+    let examples = examples();
+    assert!(examples.len() > 20, "{examples:?}");
+    for file in examples {
+        for format in [Format::Text, Format::Json] {
+            let told = run(&Args { format, ..args(&file) });
+            assert!(told.is_ok(), "{}: {:?}", file.display(), told.err());
+        }
+    }
+}
+
+/// The words of an example's entrypoint, by pretended labels.
+fn of_a_jobset(more: &[&str]) -> Args {
+    use clap::Parser;
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+    let words =
+        ["dry-run", "--name-from-env=JOB", "--service-from-env=SET", "--size-from-env=N", "--key-from-env=UID,ATTEMPT"];
+    let pretended = ["--env=JOB=train-node-0", "--env=SET=train", "--env=N=3", "--env=UID=4-5", "--env=ATTEMPT=1"];
+    Line::try_parse_from(words.iter().chain(&pretended).chain(more)).unwrap().args
+}
+
+#[test]
+fn the_pods_of_a_jobset_are_planned_from_the_words_of_their_entrypoint() {
+    let text = run(&of_a_jobset(&["--full", "--", "echo", "a  b", "$HOME"])).unwrap();
+    assert!(text.contains("train-node-0-[0-2]") && text.contains("train-node-0-0.train.default.svc"), "{text}");
+    assert!(text.contains("submit -N 3 --quiet --watch echo 'a  b' '$HOME'\n"), "{text}");
+    let certificate =
+        "(a certificate derived from the seed in /etc/flux-agent/seed/seed and from train-node-0, 4-5, 1; never shown)";
+    // The followers' file is told to be the same as the lead's.
+    assert_eq!(text.matches(certificate).count(), 1, "{text}");
+
+    let json = run(&Args { format: Format::Json, ..of_a_jobset(&["--", "true"]) }).unwrap();
+    let schema = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("schema/dry-run.json")).unwrap();
+    let validator = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
+    let errors: Vec<String> =
+        validator.iter_errors(&serde_json::from_str(&json).unwrap()).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+}
+
+#[test]
+fn what_a_jobset_says_is_not_said_of_a_minicluster_and_a_variable_must_be_there() {
+    let cluster = Args { file: Some(input("hello.yaml")), ..of_a_jobset(&[]) };
+    let why = run(&cluster).unwrap_err();
+    assert!(std::error::Error::source(&why).unwrap().to_string().contains("a MiniCluster sets them itself"), "{why}");
+    let unset = Args { env: Vec::new(), ..of_a_jobset(&[]) };
+    let why = run(&unset).unwrap_err();
+    let source = std::error::Error::source(&why).unwrap().to_string();
+    assert!(source.contains("failed to use --name-from-env JOB: it is not set"), "{source}");
+}

@@ -1,0 +1,17 @@
+//! What every pod of a MiniCluster does, as data, and how it is shown. Pure.
+//!
+//! ```text
+//! (AgentSpec, Facts) ─► plan ─► Plan ─► flux-agent executes it
+//! MiniCluster or AgentSpec, assumed facts ─► dry_run: plan ─► text | JSON
+//! known_paths, owner: below all
+//! ```
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")
+)]
+
+pub mod dry_run;
+pub mod facts;
+pub mod known_paths;
+pub mod owner;
+pub mod plan;

@@ -1,0 +1,224 @@
+//! What one container of a pod will do, as data. `run` executes this value and `dry-run` prints it: there is only one
+//! planner.
+//!
+//! ```text
+//! (AgentSpec, Facts) ─► plan ─► Plan { steps } ─► execute, in order ─► exit code
+//! ```
+//!
+//! Pure: no files, environment, network or clock here; what the host says comes in as `Facts`.
+//! The JSON form of these types is the documented output of `dry-run --format json` (version [`VERSION`]).
+
+mod accounts;
+mod archive;
+mod batch;
+mod binding;
+mod broker;
+mod curve;
+mod discovery;
+mod environment;
+mod environment_change;
+mod error;
+mod follower;
+mod from_environment;
+mod hosts;
+mod identity;
+mod instance;
+mod launch;
+mod lead;
+mod munge;
+mod node_network;
+mod notices;
+mod options;
+mod own_paths;
+mod program;
+mod python;
+mod resolved;
+mod resources;
+mod restful;
+mod runner;
+mod scheduler;
+mod shell_defaults;
+pub mod shell_quote;
+mod sidecar;
+mod snippet_variables;
+mod snippets;
+mod sourced_files;
+mod step;
+mod topology;
+mod user;
+
+use flux_shared::agent_spec::{AgentSpec, Flux, LogFormat, Trace};
+use flux_shared::trace::PODS;
+use serde::Serialize;
+
+use crate::facts::Facts;
+
+pub use crate::owner::{Mode, Owner};
+pub use archive::ANY;
+pub use binding::Binding;
+pub use environment_change::EnvChange;
+use environment_change::set;
+pub use error::PlanError;
+pub use from_environment::FromEnvironment;
+pub use instance::Instance;
+pub use launch::{AtEnd, Launch, Metrics, Parent, Part, Reach, RunAs, Stdout};
+use resolved::Resolved;
+pub use step::{Content, Planned, Snippet, SnippetPhase, SnippetResources, SnippetShell, Step};
+
+/// Version of the JSON form.
+pub const VERSION: u32 = 2;
+
+/// Default of [`Waits::lead_gone`].
+const LEAD_GONE: u64 = 30;
+
+/// What one container will do.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// Version of this form.
+    pub version: u32,
+    /// Name of the MiniCluster.
+    pub cluster: String,
+    /// The container's role.
+    pub role: Role,
+    /// The pod's completion index.
+    pub index: u32,
+    /// The pod's host name, as Flux knows it.
+    pub hostname: String,
+    /// Position in the hostlist; none for a sidecar.
+    pub rank: Option<u32>,
+    /// What the agent itself logs.
+    pub log: Log,
+    /// Where its timeline is sent at the end, as spans.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Trace>,
+    /// How long a follower waits.
+    #[serde(skip_serializing_if = "Waits::is_empty")]
+    pub waits: Waits,
+    /// Seconds after a stop when what has not ended is killed, snippets too; none: the kubelet does that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kill_after: Option<f64>,
+    /// Whether tasks are bound to cores by default; none for a sidecar.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binding: Option<Binding>,
+    /// Notices for people, a line each: where the spec could not be followed as it stands.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<String>,
+    /// The steps, in order.
+    pub steps: Vec<Planned>,
+}
+
+/// Which container is planned for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ContainerRole {
+    /// The container that runs Flux.
+    Runner,
+    /// A sidecar, by name.
+    Sidecar(String),
+}
+
+/// Plans what the container does on the host that `facts` describe.
+pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Result<Plan, PlanError> {
+    let mut resolved = Resolved::new(spec, facts)?;
+    let (role, steps) = match container {
+        ContainerRole::Sidecar(name) => {
+            let sidecar = spec.sidecars.get(name).ok_or_else(|| PlanError::UnknownSidecar(name.clone()))?;
+            resolved.in_sidecar();
+            (Role::Sidecar(name.clone()), sidecar::steps(&resolved, name, sidecar)?)
+        }
+        ContainerRole::Runner if resolved.is_lead() => (Role::Lead, lead::steps(&resolved)?),
+        ContainerRole::Runner => (Role::Follower, follower::steps(&resolved)?),
+    };
+    let command = match container {
+        ContainerRole::Sidecar(name) => spec.sidecars.get(name).map(|sidecar| sidecar.command.as_deref().unwrap_or("")),
+        ContainerRole::Runner => None,
+    };
+    let mut steps = snippets::in_one_shell(&resolved, steps, command)?;
+    if matches!(container, ContainerRole::Runner) {
+        steps.extend(sidecar::note_end(&resolved));
+    }
+    let logging = &spec.logging;
+    Ok(Plan {
+        version: VERSION,
+        cluster: spec.name.clone(),
+        index: resolved.index(),
+        rank: (!matches!(role, Role::Sidecar(_))).then_some(resolved.rank),
+        waits: if role == Role::Follower { Waits::of(&resolved) } else { Waits::default() },
+        kill_after: resolved::kill_after(facts),
+        binding: matches!(container, ContainerRole::Runner).then(|| resolved.binding.clone()),
+        role,
+        hostname: resolved.hostname.clone(),
+        log: Log { quiet: logging.quiet, timed: logging.timed && !logging.quiet, format: logging.format },
+        trace: spec
+            .trace
+            .clone()
+            .filter(|_| resolved.index() < PODS && !matches!(container, ContainerRole::Sidecar(_))),
+        notices: notices::of(&resolved),
+        steps,
+    })
+}
+
+impl Plan {
+    /// The plan with the waits of the container's command line, which override the spec's.
+    pub fn with_waits(mut self, told: Waits) -> Plan {
+        if self.role == Role::Follower {
+            self.waits = Waits {
+                parent_deadline: told.parent_deadline.or(self.waits.parent_deadline),
+                // None: a missing name does not end this pod.
+                lead_gone: self.waits.lead_gone.map(|planned| told.lead_gone.unwrap_or(planned)),
+                lead_silent: told.lead_silent.or(self.waits.lead_silent),
+            };
+        }
+        self
+    }
+}
+
+/// The role of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Rank 0: starts the instance and runs the program.
+    Lead,
+    /// Joins its parent.
+    Follower,
+    /// Sidecar of the runner; its name.
+    Sidecar(String),
+}
+
+/// What the agent itself logs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Log {
+    pub quiet: bool,
+    pub timed: bool,
+    #[serde(skip_serializing_if = "LogFormat::is_text")]
+    pub format: LogFormat,
+}
+
+/// How long a follower waits, in seconds; none: without a limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Waits {
+    /// Seconds to wait for the parent at the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_deadline: Option<u64>,
+    /// Seconds that the DNS name of a lead that was there may be missing. None where the lead may start again: that it
+    /// has no name meanwhile says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lead_gone: Option<u64>,
+    /// Seconds that a lead that has answered before may be silent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lead_silent: Option<u64>,
+}
+
+impl Waits {
+    fn of(resolved: &Resolved) -> Waits {
+        let Flux { parent_deadline, lead_gone, lead_silent, .. } = resolved.spec.flux;
+        let lead_gone = follower::ends_with_lead(resolved).then(|| lead_gone.unwrap_or(LEAD_GONE));
+        Waits { parent_deadline, lead_gone, lead_silent }
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Waits::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! The CustomResourceDefinition as YAML. The chart has it as a file, which `make generate` renews.
+
+use clap::Args;
+use flux_shared::crd::definition::{Conversion, DefinitionError, WebhookClient, definition};
+
+use flux_operator_core::labels;
+use flux_operator_core::yaml::{self, YamlError};
+
+use crate::webhook;
+
+/// The port of the webhook's Service.
+const SERVICE_PORT: i32 = 443;
+
+/// Arguments of `crd`.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Namespace of the operator, whose webhook converts
+    #[arg(long, default_value = labels::OPERATOR)]
+    pub namespace: String,
+    /// Serve v1alpha2 only, without a conversion webhook
+    #[arg(long)]
+    pub without_conversion: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { namespace: labels::OPERATOR.into(), without_conversion: false }
+    }
+}
+
+/// Why the definition could not be written: a bug of ours.
+#[derive(Debug, thiserror::Error)]
+pub enum CrdError {
+    #[error("failed to generate the CustomResourceDefinition")]
+    Definition(#[from] DefinitionError),
+    #[error(transparent)]
+    Yaml(#[from] YamlError),
+}
+
+/// The CustomResourceDefinition as YAML.
+pub fn crd(options: &Options) -> Result<String, CrdError> {
+    let conversion = if options.without_conversion {
+        Conversion::None
+    } else {
+        Conversion::Webhook {
+            client: WebhookClient::Service {
+                namespace: options.namespace.clone(),
+                name: webhook::NAME.into(),
+                path: webhook::PATH.into(),
+                port: SERVICE_PORT,
+            },
+            ca_bundle: Vec::new(),
+        }
+    };
+    Ok(yaml::document(&definition(&conversion)?)?)
+}

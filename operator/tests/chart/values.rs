@@ -1,0 +1,230 @@
+//! What each set of values makes of the installation: written down, and taken by a real API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use test_support::control_plane::ControlPlane;
+
+use crate::{built, helms, repository, same};
+
+/// Objects by kind, namespace and name.
+pub type Objects = BTreeMap<String, Value>;
+
+fn objects(yaml: &[u8]) -> Objects {
+    let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(std::str::from_utf8(yaml).unwrap()).unwrap();
+    let mut all = Objects::new();
+    for mut document in documents.into_iter().flatten() {
+        whole(&mut document);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let metadata = &document["metadata"];
+        let name = format!("{} {}/{}", text(&document["kind"]), text(&metadata["namespace"]), text(&metadata["name"]));
+        assert!(all.insert(name.clone(), document).is_none(), "{name} twice");
+    }
+    all
+}
+
+/// kustomize and Helm may write a number as 2147483647.0 or 2.147483647e+09.
+fn whole(value: &mut Value) {
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(whole),
+        Value::Object(all) => all.values_mut().for_each(whole),
+        Value::Number(number) if number.is_f64() => {
+            let float = number.as_f64().unwrap();
+            if float.fract() == 0.0 && float.abs() < 1e18 {
+                *value = json!(float as i64);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The values of the plain manifest: the images that the chart asks for.
+pub fn images() -> PathBuf {
+    repository().join("operator/manifests/values.yaml")
+}
+
+/// What Helm makes of the chart with a file of values.
+pub fn templated(helm: &Path, namespace: &str, values: &Path) -> Objects {
+    let mut command = Command::new(helm);
+    command.args(["template", "flux-framework", "--namespace", namespace]).arg(repository().join("chart"));
+    let output = command.arg("--values").arg(images()).arg("--values").arg(values).output().unwrap();
+    assert!(output.status.success(), "{}: {}", values.display(), String::from_utf8_lossy(&output.stderr));
+    objects(&output.stdout)
+}
+
+fn files() -> Vec<PathBuf> {
+    let folder = std::fs::read_dir(repository().join("operator/tests/chart/values")).unwrap();
+    let mut files: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() >= 19, "{files:?}");
+    files
+}
+
+fn stem(file: &Path) -> &str {
+    file.file_stem().unwrap().to_str().unwrap()
+}
+
+/// A namespace may be a number to YAML.
+fn namespace_of(file: &Path) -> &'static str {
+    if stem(file) == "numbers" { "123" } else { "some-namespace" }
+}
+
+pub fn defaults() -> PathBuf {
+    repository().join("operator/tests/chart/values/defaults.yaml")
+}
+
+/// The longest value that is written down whole; the dashboard is longer.
+const LONGEST: usize = 400;
+
+/// `path: value` of each value.
+fn lines(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(all) if !all.is_empty() => {
+            all.iter().for_each(|(key, value)| lines(value, &format!("{path}.{key}"), found));
+        }
+        Value::Array(all) if !all.is_empty() => {
+            for (number, value) in all.iter().enumerate() {
+                // Another element in front is no change of those behind it.
+                let of_name = value["name"].as_str().or(value["alert"].as_str()).map(str::to_owned);
+                let element = if value.is_object() { of_name.unwrap_or(number.to_string()) } else { String::new() };
+                lines(value, &format!("{path}[{element}]"), found);
+            }
+        }
+        _ => {
+            let text = value.to_string();
+            let text = text.char_indices().nth(LONGEST).map_or(&text[..], |(end, _)| &text[..end]);
+            found.insert(format!("{path}: {text}"));
+        }
+    }
+}
+
+fn lines_of(object: &Value) -> BTreeSet<String> {
+    let mut object = object.clone();
+    if object["kind"] == "CustomResourceDefinition" {
+        let versions: Vec<Value> =
+            object["spec"]["versions"].as_array().unwrap().iter().map(|version| version["name"].clone()).collect();
+        object["spec"]["versions"] = json!(versions);
+    }
+    if let Some(rules) = object["rules"].as_array() {
+        let rule = |rule: &Value| {
+            let words = |field: &str| rule[field].as_array().map(|_| format!(" {field}: {}", rule[field]));
+            ["apiGroups", "resources", "resourceNames", "verbs"]
+                .iter()
+                .filter_map(|field| words(field))
+                .collect::<String>()
+        };
+        object["rules"] = json!(rules.iter().map(rule).collect::<Vec<_>>());
+    }
+    let mut found = BTreeSet::new();
+    lines(&object, "", &mut found);
+    found
+}
+
+/// What differs from the installation with default values.
+fn differences(usual: &Objects, other: &Objects) -> String {
+    let mut text = String::new();
+    for (name, object) in usual {
+        let Some(other) = other.get(name) else {
+            text += &format!("- {name}\n");
+            continue;
+        };
+        let (before, after) = (lines_of(object), lines_of(other));
+        if before != after {
+            text += &format!("  {name}\n");
+        }
+        before.difference(&after).for_each(|line| text += &format!("  - {line}\n"));
+        after.difference(&before).for_each(|line| text += &format!("  + {line}\n"));
+    }
+    for (name, object) in other.iter().filter(|(name, _)| !usual.contains_key(*name)) {
+        text += &format!("+ {name}\n");
+        lines_of(object).iter().for_each(|line| text += &format!("  + {line}\n"));
+    }
+    text
+}
+
+#[test]
+fn each_set_of_values_changes_what_is_written_down() {
+    for helm in helms() {
+        for file in files() {
+            let namespace = namespace_of(&file);
+            let usual = templated(&helm, namespace, &defaults());
+            let changes = differences(&usual, &templated(&helm, namespace, &file));
+            if file == defaults() {
+                assert_eq!(changes, "");
+                continue;
+            }
+            assert_ne!(changes, "", "{} says nothing", file.display());
+            same(&repository().join(format!("operator/tests/chart/changes/{}.txt", stem(&file))), &changes);
+        }
+    }
+}
+
+/// Kinds of programs that this API server does not have.
+const OF_NEIGHBOURS: [&str; 4] = ["Certificate", "Issuer", "PrometheusRule", "ServiceMonitor"];
+
+/// A field that is misspelt is dropped without a word where nobody asks for more.
+#[test]
+fn api_server_takes_every_object_and_knows_every_field() {
+    let plane = ControlPlane::start("apiVersion: v1\nkind: Namespace\nmetadata: {name: some-namespace}\n").unwrap();
+    plane.kubectl(&["create", "namespace", "123"]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for file in files() {
+        let mut all = templated(&helms()[0], namespace_of(&file), &file);
+        all.retain(|_, object| !OF_NEIGHBOURS.contains(&object["kind"].as_str().unwrap()));
+        let text = all.values().map(Value::to_string).collect::<Vec<_>>().join("\n---\n");
+        let path = folder.path().join("all.yaml");
+        std::fs::write(&path, text).unwrap();
+        let apply = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", path.to_str().unwrap()];
+        let answer = plane.kubectl(&apply).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        assert_eq!(answer.lines().count(), all.len(), "{answer}");
+    }
+}
+
+fn kustomized(folder: &Path) -> Objects {
+    let node = match std::env::var_os("CONTROLPLANE") {
+        Some(program) => program.into(),
+        None => built("build", &[]).join("node"),
+    };
+    let output = Command::new(node).args(["kubectl", "kustomize"]).arg(folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    objects(&output.stdout)
+}
+
+#[test]
+fn kustomize_base_is_the_chart_with_its_namespace() {
+    let mut base = kustomized(&repository().join("operator/manifests"));
+    let namespace = base.remove("Namespace /flux-operator").unwrap();
+    assert_eq!(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted");
+    let mut chart = templated(&helms()[0], "flux-operator", &defaults());
+    let crd = chart.get_mut("CustomResourceDefinition /miniclusters.flux-framework.org").unwrap();
+    // What Helm keeps when a release goes.
+    assert_eq!(crd["metadata"]["annotations"], json!({ "helm.sh/resource-policy": "keep" }));
+    crd["metadata"].as_object_mut().unwrap().remove("annotations");
+    assert_eq!(differences(&chart, &base), "");
+    assert_eq!(chart, base);
+}
+
+/// The agent's and the view's image are no `image` of a container: a name that stayed would be pulled from nowhere.
+#[test]
+fn images_of_an_overlay_replace_all_three() {
+    let folder = tempfile::tempdir_in(repository().join("operator")).unwrap();
+    let overlay = "resources: [../manifests, ../manifests/migrate]\nimages:\n\
+                   - {name: flux-operator, newName: r.example/o}\n\
+                   - {name: flux-agent, newName: r.example/a, newTag: '7'}\n\
+                   - {name: ghcr.io/converged-computing/flux-view-rocky, newName: r.example/v, newTag: '8'}\n";
+    std::fs::write(folder.path().join("kustomization.yaml"), overlay).unwrap();
+    let base = kustomized(&repository().join("operator/manifests"));
+    let mut other = kustomized(folder.path());
+    let migrate = &other["Job flux-operator/flux-operator-migrate"]["spec"]["template"]["spec"]["containers"][0];
+    let operator = format!("r.example/o:{}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(migrate["image"], operator);
+    other.retain(|name, _| !name.contains("migrate"));
+    let changes = differences(&base, &other);
+    let new: BTreeSet<&str> =
+        changes.lines().filter_map(|line| line.strip_prefix("  + ")?.split(": ").nth(1)).collect();
+    let quoted = [operator.as_str(), "r.example/a:7", "r.example/v:8"].map(|image| format!("{image:?}"));
+    assert_eq!(new, quoted.iter().map(String::as_str).collect());
+    assert_eq!(changes.matches("  - ").count(), 4, "the operator, its webhook, and two variables: {changes}");
+}
