@@ -11,9 +11,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use flux_agent_plan::known_paths::{DEFAULT_PATH, KEPT_FROM_FLUX, own_name};
 use flux_shared::exit::{NOT_EXECUTABLE, NOT_FOUND};
 
-use crate::known_paths::{DEFAULT_PATH, KEPT_FROM_FLUX, own_name};
 use crate::supervise::program::Environment;
 
 const NAME: &str = "flux";
@@ -84,7 +84,7 @@ pub fn is_called() -> bool {
 pub fn run() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let Some(flux) = next_flux() else {
-        eprintln!("flux-agent: there is no other `flux` on the PATH");
+        tracing::error!("there is no other `flux` on the PATH");
         return NOT_FOUND.into();
     };
     let mut command = Command::new(&flux);
@@ -96,7 +96,8 @@ pub fn run() -> ExitCode {
             }
         }
     }
-    eprintln!("flux-agent: failed to start {}: {}", flux.display(), command.exec());
+    let error = command.exec();
+    tracing::error!("failed to start {}: {error}", flux.display());
     NOT_EXECUTABLE.into()
 }
 
