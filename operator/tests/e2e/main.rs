@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 mod examples;
+mod gpus;
 mod hostile;
 mod restarts;
 mod silent_node;
