@@ -12,7 +12,6 @@
 //! messages between them go by TCP, and so do those of the bare processes that they are compared with. Needs root, and
 //! Debian's packages mpich, libmpich-dev, openmpi-bin, libopenmpi-dev and lammps.
 #![allow(
-    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,

@@ -8,7 +8,6 @@
 //!
 //! Runs in namespaces of its own: nothing of the host is changed, and loopback, DNS and /mnt are its own.
 #![allow(
-    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,

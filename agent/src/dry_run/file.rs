@@ -1,5 +1,4 @@
 //! The files that a person names.
-#![expect(clippy::disallowed_methods, reason = "reads the files that it is given")]
 
 use std::path::Path;
 

@@ -11,7 +11,6 @@
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::expect_used,
     reason = "a program for tests, outside the zones"

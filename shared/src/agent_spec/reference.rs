@@ -1,5 +1,4 @@
 //! The reference for people who write a spec by hand, made from the types: `docs/AGENTSPEC.md`.
-#![allow(clippy::disallowed_methods, reason = "the test renews a file")]
 
 use serde_json::Value;
 
