@@ -153,7 +153,40 @@ pub fn lines_of(table: &Table) -> Vec<String> {
     table.lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
+/// Columns of the terminal, if standard output is one.
+pub fn width() -> Option<usize> {
+    let (columns, _) = std::io::stdout().is_terminal().then(crossterm::terminal::size)?.ok()?;
+    Some(columns.into()).filter(|columns| *columns > 0)
+}
+
+/// The text with its long lines broken at words, below where they began.
+pub fn fitted(text: &str, width: Option<usize>) -> String {
+    let Some(width) = width else { return text.to_owned() };
+    let fit = |line: &str| {
+        let indent = " ".repeat(line.len() - line.trim_start().len());
+        let options = textwrap::Options::new(width).subsequent_indent(&indent).break_words(false);
+        textwrap::fill(line, options) + "\n"
+    };
+    text.lines().map(fit).collect()
+}
+
 /// Text in bold, if colours are shown.
 pub fn bold(text: &str) -> String {
     if shows_colours() { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_break_at_words_below_where_they_began() {
+        let text = "work Failed\n  work-0: BackOff: Back-off pulling image registry.example/a/long/name:1\n\n  short\n";
+        let fitted = fitted(text, Some(40));
+        assert_eq!(
+            fitted,
+            "work Failed\n  work-0: BackOff: Back-off pulling\n  image registry.example/a/long/name:1\n\n  short\n"
+        );
+        assert_eq!(super::fitted(text, None), text);
+    }
 }

@@ -70,7 +70,7 @@ pub async fn status(target: &Target, args: &Args, output: Output) -> Result<u8, 
     let cluster = target.cluster(&args.name).await?;
     let pods = target.pods_of(&args.name).await?;
     let report = ask_for_report(target, &cluster, &pods).await;
-    output.show(&report, || report_text(&report)).map(|()| 0)
+    output.show(&report, || screen::fitted(&report_text(&report), screen::width())).map(|()| 0)
 }
 
 /// The report as text.

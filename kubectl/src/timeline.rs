@@ -6,10 +6,13 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::screen;
 use crate::target::Target;
 
-/// Width of the widest bar.
-const WIDTH: f64 = 50.0;
+/// Columns of the widest bar, of the narrowest, and of what stands before each.
+const WIDTH: usize = 50;
+const NARROW: usize = 5;
+const TEXT: usize = 43;
 
 /// Arguments of `timeline`.
 #[derive(Debug, Clone, clap::Args)]
@@ -32,12 +35,13 @@ pub struct Step {
 pub async fn timeline(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let cluster = target.cluster(&args.name).await?;
     let steps = steps(&cluster);
-    output.show(&steps, || bars(&steps)).map(|()| 0)
+    let room = screen::width().map_or(WIDTH, |columns| columns.saturating_sub(TEXT).clamp(NARROW, WIDTH));
+    output.show(&steps, || bars(&steps, room)).map(|()| 0)
 }
 
 /// The timeline as text.
 pub fn text(cluster: &MiniCluster) -> String {
-    bars(&steps(cluster))
+    bars(&steps(cluster), WIDTH)
 }
 
 /// Each step from the one before it that was reached. Times are of whole seconds, as the API server keeps them.
@@ -77,25 +81,27 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64()
 }
 
-fn bars(steps: &[Step]) -> String {
+/// Bars of `width` columns at most.
+fn bars(steps: &[Step], width: usize) -> String {
     let all = steps.iter().map(|step| step.begin + step.seconds.unwrap_or(0.0)).fold(0.0, f64::max);
-    let scale = if all > 0.0 { WIDTH / all } else { 0.0 };
+    let part = |seconds: f64| if all > 0.0 { whole(seconds / all, width) } else { 0 };
     let mut text = String::new();
     for step in steps {
         let (took, length) = match step.seconds {
-            Some(seconds) => (format!("{seconds:8.1} s"), seconds * scale),
-            None => ("      now  ".to_owned(), 1.0),
+            Some(seconds) => (format!("{seconds:8.1} s"), part(step.begin + seconds) - part(step.begin)),
+            None => ("      now  ".to_owned(), 1),
         };
-        let (before, length) = (whole(step.begin * scale), whole(length));
-        text += format!("{:<30} {took}  {}{}", step.name, " ".repeat(before), "█".repeat(length)).trim_end();
+        let before = " ".repeat(part(step.begin));
+        text += format!("{:<30} {took}  {before}{}", step.name, "█".repeat(length)).trim_end();
         text.push('\n');
     }
     text + &format!("{:<30} {all:8.1} s\n", "in all")
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to WIDTH")]
-fn whole(cells: f64) -> usize {
-    cells.round().clamp(0.0, WIDTH) as usize
+/// A part of `width` columns.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "0 to width")]
+fn whole(part: f64, width: usize) -> usize {
+    (part * width as f64).round().clamp(0.0, width as f64) as usize
 }
 
 #[cfg(test)]
@@ -121,10 +127,12 @@ mod tests {
         });
         let steps = steps(&cluster(status));
         assert_eq!(steps.iter().map(|step| step.seconds.unwrap()).collect::<Vec<_>>(), [0.0, 1.0, 3.0, 1.0, 5.0]);
-        let text = bars(&steps);
+        let text = bars(&steps, WIDTH);
         let last = text.lines().nth(4).unwrap();
         assert!(last.ends_with(&format!("5.0 s  {}{}", " ".repeat(25), "█".repeat(25))), "{text}");
         assert!(text.lines().nth(5).unwrap().ends_with("10.0 s"), "{text}");
+        let narrow = bars(&steps, 60 - TEXT);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
     }
 
     #[test]
@@ -133,6 +141,6 @@ mod tests {
         assert_eq!((begun.len(), begun[1].name, begun[1].seconds), (2, "pods are scheduled", None));
         let failed = json!({ "startTime": "2026-01-01T00:00:01Z", "completionTime": "2026-01-01T00:00:03Z" });
         assert_eq!(steps(&cluster(failed)).len(), 2);
-        assert!(bars(&[]).contains("0.0 s"));
+        assert!(bars(&[], WIDTH).contains("0.0 s"));
     }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod examples;
+mod gpus;
 mod hostile;
 mod restarts;
 mod silent_node;

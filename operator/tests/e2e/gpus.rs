@@ -1,0 +1,94 @@
+//! GPUs on a node: those that `test-node/neighbours/gpus` offers, by the same API as NVIDIA's device plugin.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+use test_support::node::{Fixture, test};
+
+use super::examples::{has_flux_itself, kubectl};
+
+const ON_THE_NODE: u32 = 4;
+
+#[test]
+fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
+    let Ok(image) = std::env::var("E2E_GPUS_IMAGE") else {
+        let told = b"NOT TESTED (on the test node it is): GPUs of a device plugin\n";
+        return std::io::stderr().write_all(told).unwrap();
+    };
+    test("gpus", async |fixture| {
+        kubectl(&fixture, &["apply", "-f", "-"], &device_plugin(&image).to_string());
+        fixture.until("the node offers GPUs", async || (offered(&fixture).await == ON_THE_NODE).then_some(())).await;
+        fixture
+            .create("gpus", 2, json!({ "resources": { "limits": { "nvidia.com/gpu": 2, "memory": "256Mi" } } }))
+            .await;
+        fixture.when_condition("gpus", "Ready").await;
+
+        let mut seen = BTreeSet::new();
+        for index in ["0", "1"] {
+            let pod = fixture.pod("gpus", index).await.unwrap().metadata.name.unwrap();
+            let in_pod = |words: &[&str]| kubectl(&fixture, &[&["exec", &pod, "--"], words].concat(), "");
+            let files: Vec<String> =
+                in_pod(&["ls", "/dev"]).lines().filter(|it| it.starts_with("nvidia")).map(str::to_owned).collect();
+            let facts: Value = serde_json::from_str(&in_pod(&["/mnt/flux/flux-agent", "facts", "--json"])).unwrap();
+            assert_eq!((files.len(), &facts["gpus"]), (2, &json!(2)), "{pod}: {files:?} {facts:#}");
+            seen.extend(files);
+        }
+        assert_eq!(seen.len(), 4, "no GPU is given twice: {seen:?}");
+
+        if std::env::var_os("E2E_FLUXION").is_none() {
+            has_flux_itself("GPUs of jobs, which take Flux with Fluxion");
+            return;
+        }
+        let lead = fixture.lead("gpus").await.unwrap().metadata.name.unwrap();
+        let flux = |words: &[&str]| {
+            super::examples::try_kubectl(
+                &fixture,
+                &[&["exec", &lead, "--", "/mnt/flux/flux-agent", "connect", "--", "flux"], words].concat(),
+                "",
+            )
+        };
+        let gpus = flux(&["resource", "list", "--no-header", "--states=free", "-o", "{ngpus}"]).unwrap();
+        assert_eq!(gpus.trim(), "4");
+        let told = "echo $FLUX_TASK_LOCAL_ID on $(hostname): $CUDA_VISIBLE_DEVICES";
+        let per_task = ["run", "-N2", "-n4", "-g1", "-o", "gpu-affinity=per-task", "sh", "-c", told];
+        let lines: BTreeSet<String> = flux(&per_task).unwrap().lines().map(str::to_owned).collect();
+        let expected = ["0 on gpus-0: 0", "0 on gpus-1: 0", "1 on gpus-0: 1", "1 on gpus-1: 1"];
+        assert_eq!(lines, expected.map(str::to_owned).into());
+        let none = flux(&["run", "-n1", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]).unwrap();
+        assert_eq!(none.trim(), "-1", "a job that asks for none sees none");
+        let refused = flux(&["run", "-n5", "-g1", "true"]).unwrap_err();
+        assert!(refused.contains("unsatisfiable"), "{refused}");
+    });
+}
+
+/// As its vendors run theirs on each node.
+fn device_plugin(image: &str) -> Value {
+    let folder = json!({ "hostPath": { "path": "/var/lib/kubelet/device-plugins" }, "name": "plugins" });
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": "device-plugin" },
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "gpus",
+                "image": image,
+                "args": [ON_THE_NODE.to_string()],
+                "securityContext": { "privileged": true },
+                "volumeMounts": [{ "name": "plugins", "mountPath": "/var/lib/kubelet/device-plugins" }],
+            }],
+            "volumes": [folder],
+        },
+    })
+}
+
+/// GPUs that all nodes together offer to pods.
+async fn offered(fixture: &Fixture) -> u32 {
+    let nodes = Api::<Node>::all(fixture.client.clone()).list(&ListParams::default()).await.unwrap();
+    let of = |node: Node| node.status?.allocatable?.get("nvidia.com/gpu")?.0.parse::<u32>().ok();
+    nodes.items.into_iter().filter_map(of).sum()
+}
