@@ -13,7 +13,7 @@
     clippy::print_stderr,
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a program for tests, outside the zones"
+    reason = "a program for tests"
 )]
 
 mod archive;
