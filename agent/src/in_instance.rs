@@ -7,6 +7,7 @@
 pub mod accounting;
 pub mod batch;
 mod command_runner;
+pub mod deaf_flux;
 pub mod diagnostics;
 pub mod program;
 pub mod restful;

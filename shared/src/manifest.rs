@@ -10,7 +10,7 @@ use crate::crd::convert::{Version, convert_spec};
 use crate::crd::shape;
 use crate::crd::v1alpha2::{KIND, MiniClusterSpec};
 use crate::overlay::drop_nulls;
-use crate::problem::Problem;
+use crate::problem::{Notice, Problem};
 use crate::queueing::Queueing;
 use crate::suggest;
 use crate::validate::validate;
@@ -93,13 +93,14 @@ fn items(mut document: Value) -> Vec<Value> {
     }
 }
 
-/// A key that stands twice in one mapping of `text`: kubectl keeps the last one without a word.
-pub fn duplicate_key(text: &str) -> Option<Problem> {
+/// A key that stands twice in one mapping of `text`: kubectl keeps the last one without a word, and so does this.
+pub fn duplicate_key(text: &str) -> Option<Notice> {
     let options =
         serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error, legacy_octal_numbers: true };
     let error = serde_saphyr::from_multiple_with_options::<Value>(text, options).err()?;
     let told = first_line(&error);
-    told.contains("duplicate").then(|| Problem::new("", format!("{told}; only the last of them would count")))
+    let told = told.split(", set DuplicateKeyPolicy").next().unwrap_or_default();
+    told.contains("duplicate").then(|| Notice::new("", format!("{told}: only the last of them counts")))
 }
 
 fn first_line(error: &serde_saphyr::Error) -> String {

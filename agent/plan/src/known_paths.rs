@@ -6,6 +6,8 @@ pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 pub const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 /// Where Design 3.3 has the broker's configuration.
 pub const SYSTEM_CONFIG: &str = "/etc/flux/config";
+/// Paths of the user's that Flux from a view must not follow.
+pub const KEPT_FROM_FLUX: [&str; 3] = ["LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME"];
 /// The name under which a broker carries a variable that is kept from it.
 pub fn own_name(name: &str) -> String {
     format!("FLUX_AGENT_OWN_{name}")

@@ -8,6 +8,7 @@ use std::time::Duration;
 use flux_agent_plan::known_paths::own_name;
 
 use super::command_runner::CommandRunner;
+use super::deaf_flux;
 use crate::execute::program_note::{note_end, note_start};
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::jobs;
@@ -48,6 +49,11 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
             runner.session.environment.remove(name);
         }
         args.own.iter().for_each(|name| give_back(&mut runner.session.environment, name));
+        if let Some(broker) = broker.as_ref().filter(|_| !args.own.is_empty())
+            && let Err(error) = deaf_flux::put_first(&mut runner.session.environment, &broker.socket)
+        {
+            tracing::warn!("flux follows PYTHONPATH and LD_LIBRARY_PATH of the program: {error}");
+        }
         // Without a note, the entrypoint knows that it has not started.
         if let Some(code) = runner.stop_code() {
             return Ok(code);

@@ -337,6 +337,8 @@ fn libraries(program: &Path) -> Vec<String> {
 
 fn link(real: &Path, to: &Path) {
     fs::create_dir_all(to.parent().unwrap()).unwrap();
+    // It may be a link to the same file of the host's, which a copy onto it would empty.
+    let _ = fs::remove_file(to);
     if fs::hard_link(real, to).is_err() {
         fs::copy(real, to).unwrap();
     }

@@ -61,6 +61,25 @@ fn launcher_has_the_users_paths() {
     assert!(line.starts_with("index=0 python=/user") && line.ends_with("libraries=/user"), "{line}");
 }
 
+/// As a script does that a snippet has written, or that exports its own path.
+#[test]
+fn flux_in_a_script_is_deaf_to_its_paths_and_the_script_and_tasks_see_them() {
+    let words = run_words(&[]);
+    let script = "export PYTHONPATH=/user\necho script=$PYTHONPATH\nflux submit --quiet --watch sh -c 'echo task=$PYTHONPATH'\n\
+                  flux jobs -a >/dev/null\n";
+    let script = serde_json::to_string(script).unwrap();
+    let images = images(&format!("[runner.program]\nmode = 'launcher'\nwords = ['sh', '-ec', {script}]\n"), 1);
+    let ended = run(&pods(&images, &words)).remove(0);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stdout.contains("script=/user\n"), "{}", ended.stdout);
+    if real_flux().is_some() {
+        assert!(ended.stdout.contains("task=/user"), "{}", ended.stdout);
+    } else {
+        let paths = paths_of(&images[0], "submit");
+        assert!(paths.iter().all(|path| !path.contains("/user")), "{paths:?}");
+    }
+}
+
 /// What the job shell of each pod is told.
 #[test]
 fn each_pod_has_its_own_values_for_tasks() {

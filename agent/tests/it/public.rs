@@ -9,6 +9,7 @@ use crate::image::{AGENT, Container, Ended, Image, real_flux, run};
 use crate::live::{Network, Running, eventually, run_words, termination_of};
 
 mod documents;
+mod idioms;
 mod own_software;
 
 /// The pods of a MiniCluster, one image each, and its name.

@@ -49,6 +49,9 @@ pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError
 pub struct Judgement {
     /// MiniClusters that are valid in themselves; the API server may have refused them all the same (`problems`).
     pub miniclusters: Vec<Judged>,
+    /// About a file as a whole: valid, but perhaps not what was meant.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Notice>,
     pub problems: Vec<Problem>,
 }
 
@@ -88,7 +91,10 @@ impl Judgement {
     /// Text for people: a line for each valid MiniCluster, with its notes; or every problem as an error.
     pub fn text(self) -> Result<String, OfflineError> {
         match self.problems.is_empty() {
-            true => Ok(self.miniclusters.iter().map(Judged::text).collect()),
+            true => {
+                let notes = self.notes.iter().map(|note| format!("note: {note}\n"));
+                Ok(notes.chain(self.miniclusters.iter().map(Judged::text)).collect())
+            }
             false => Err(OfflineError::Problems(self.problems)),
         }
     }
@@ -99,8 +105,12 @@ impl Judgement {
     pub fn of_files(found: Vec<(&Path, Judgement)>) -> Judgement {
         let has_several = found.len() > 1;
         let mut all = Judgement::default();
-        for (file, Judgement { miniclusters, problems }) in found {
+        for (file, Judgement { miniclusters, notes, problems }) in found {
             all.miniclusters.extend(miniclusters);
+            all.notes.extend(notes.into_iter().map(|note| match has_several {
+                true => Notice::new(file.display().to_string(), note.message),
+                false => note,
+            }));
             all.problems.extend(problems.into_iter().map(|problem| match file.display() {
                 _ if !has_several => problem,
                 file if problem.field.is_empty() => Problem::new(file.to_string(), problem.message),
@@ -111,13 +121,15 @@ impl Judgement {
     }
 }
 
-/// The documents of `text`, and what is wrong with it as a whole; the latter alone if it has no documents.
+/// The documents of `text`, and what is to be said of it as a whole; the latter alone if it has no documents.
 pub fn documents(text: &str) -> (Vec<Value>, Judgement) {
-    let (documents, problems) = match manifest::documents(text) {
-        Ok(documents) => (documents, manifest::duplicate_key(text).into_iter().collect()),
-        Err(problems) => (Vec::new(), problems),
-    };
-    (documents, Judgement { problems, ..Judgement::default() })
+    match manifest::documents(text) {
+        Ok(documents) => {
+            let notes = manifest::duplicate_key(text).into_iter().collect();
+            (documents, Judgement { notes, ..Judgement::default() })
+        }
+        Err(problems) => (Vec::new(), Judgement { problems, ..Judgement::default() }),
+    }
 }
 
 /// Validates every MiniCluster of `text`.

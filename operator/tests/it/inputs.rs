@@ -109,6 +109,35 @@ fn upstreams_manifests_are_accepted_where_they_are_at_hand() {
     });
 }
 
+/// Each document that people have published, also those that are refused.
+#[test]
+fn validate_and_the_api_server_agree_on_every_public_document() {
+    test("public", async |fixture| {
+        let Some(folder) = upstream_manifests::manifests("public") else { return };
+        let (mut wrong, mut count) = (Vec::new(), 0);
+        for file in files(&folder) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            for (number, document) in manifest::documents(&text).unwrap().into_iter().enumerate() {
+                let judged = manifest::from_value(&document).and_then(|it| validate::validate(&it)).map(drop);
+                // What v1alpha1 alone refuses is tested with the webhook.
+                let is_older = document["apiVersion"] != "flux-framework.org/v1alpha2";
+                if is_older && judged.is_err() {
+                    continue;
+                }
+                let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+                let document = if is_older { convert(document, Version::V1alpha2).unwrap() } else { document };
+                let offered = offer_minicluster(&fixture, &document).await;
+                count += 1;
+                if judged.is_ok() != offered.is_ok() {
+                    wrong.push(format!("{}#{number} {name}: {judged:?}, {offered:?}", file.display()));
+                }
+            }
+        }
+        assert!(count > 100, "{count} documents");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    });
+}
+
 #[test]
 fn bad_inputs_are_refused_by_whom_they_say() {
     test("bad", async |fixture| {

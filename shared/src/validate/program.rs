@@ -22,12 +22,29 @@ pub(super) fn check(
         (Some(script), _) => Program::Script { text: unescape(script), launch: launcher },
         (None, None) => Program::Persistent,
         (None, Some(_)) if container.batch && container.batch_raw => {
-            Program::BatchRaw { text: container.command.clone().unwrap_or_default() }
+            let text = container.command.clone().unwrap_or_default();
+            own_paths(field, &text, report);
+            Program::BatchRaw { text }
         }
         (None, Some(_)) if container.batch => {
             Program::Batch { lines: lines(container.command.as_deref().unwrap_or_default()) }
         }
         (None, Some(command)) => words_of(field, command, launcher, report),
+    }
+}
+
+/// Notes that `flux` follows a path that the script of a batch sets: inside the batch's own instance nothing keeps it away.
+fn own_paths(field: &str, script: &str, report: &mut Report) {
+    const NAMES: [&str; 2] = ["PYTHONPATH", "LD_LIBRARY_PATH"];
+    let is_set = |name: &str| {
+        let mut words = script.split(|it: char| it.is_whitespace() || it == ';');
+        words.any(|word| word.strip_prefix(name).is_some_and(|rest| rest.starts_with('=')))
+    };
+    for name in NAMES.into_iter().filter(|name| is_set(name)) {
+        report.notice(
+            format!("{field}.command"),
+            format!("sets {name}, which `flux` in this script follows, too. If a module or library there has the name of one of Flux's, set it for the tasks alone: flux run --env={name}=..."),
+        );
     }
 }
 

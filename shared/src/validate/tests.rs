@@ -162,6 +162,15 @@ fn a_command_is_words_and_a_notice_tells_of_shell_syntax() {
 }
 
 #[test]
+fn batch_script_that_sets_a_path_for_flux_is_told() {
+    let notes = |command: &str| runner(&format!("batch: true, batchRaw: true, command: \"{command}\"")).notices;
+    let told = notes("export PYTHONPATH=/a\\nflux run b\\n");
+    assert!(told[0].to_string().starts_with("spec.containers[0].command: sets PYTHONPATH"), "{told:?}");
+    assert!(told[0].message.contains("flux run --env=PYTHONPATH=") && told.len() == 1, "{told:?}");
+    assert_eq!(notes("flux run --env=PYTHONPATH=/a b\\nMYPYTHONPATH=1 c"), []);
+}
+
+#[test]
 fn what_has_no_effect_as_it_stands_is_told() {
     let told = |spec: &str| -> Vec<String> { cluster(spec).notices.iter().map(ToString::to_string).collect() };
     let launcher = "containers: [{launcher: true, command: run}]";

@@ -8,16 +8,14 @@ use flux_shared::agent_spec::Program;
 use flux_shared::command_words::{Part, Word};
 
 use super::{EnvChange, Resolved, restful, set};
-pub use crate::known_paths::own_name;
+use crate::known_paths::{KEPT_FROM_FLUX, own_name};
 
-const LIBRARIES: &str = "LD_LIBRARY_PATH";
 const MODULES: &str = "PYTHONPATH";
-const NAMES: [&str; 3] = [LIBRARIES, MODULES, "PYTHONHOME"];
 
 /// The variables that are kept from Flux: not those that the user sets for Flux.
 fn names<'a>(resolved: &'a Resolved) -> impl Iterator<Item = &'static str> + use<'a> {
     let is_kept = |name: &&str| !resolved.spec.flux.environment.contains_key(*name);
-    NAMES.into_iter().filter(|_| resolved.spec.view.enabled).filter(is_kept)
+    KEPT_FROM_FLUX.into_iter().filter(|_| resolved.spec.view.enabled).filter(is_kept)
 }
 
 /// The changes for a broker.
@@ -52,7 +50,10 @@ pub fn given_to_tasks(resolved: &Resolved) -> String {
         .map(|name| {
             let (own, flux_own) = (own_name(name), resolved.python_path().filter(|_| name == MODULES));
             let is_unchanged = match flux_own {
-                Some(path) => format!("string.find (shell.getenv (\"{name}\") or \"\", \"{path}\", 1, true)"),
+                // Not set at all: a `flux` in a script (`in_instance::deaf_flux`).
+                Some(path) => format!(
+                    "((shell.getenv (\"{name}\") or \"\") == \"\" or string.find (shell.getenv (\"{name}\"), \"{path}\", 1, true))"
+                ),
                 None => format!("shell.getenv (\"{name}\") == nil"),
             };
             format!(
@@ -102,12 +103,12 @@ mod tests {
     #[test]
     fn every_broker_starts_without_the_users_libraries() {
         for index in [0, 1] {
-            assert!(is_removed(&launch(SUBMIT, index), LIBRARIES), "{index}");
+            assert!(is_removed(&launch(SUBMIT, index), "LD_LIBRARY_PATH"), "{index}");
         }
         let own = launch(&format!("{SUBMIT}[view]\nenabled=false\n"), 0);
-        assert!(!is_removed(&own, LIBRARIES), "an image's Flux may need them");
+        assert!(!is_removed(&own, "LD_LIBRARY_PATH"), "an image's Flux may need them");
         let asked = launch(&format!("{SUBMIT}[flux.environment]\nLD_LIBRARY_PATH='/x'\n"), 0);
-        assert!(!is_removed(&asked, LIBRARIES), "they are for Flux");
+        assert!(!is_removed(&asked, "LD_LIBRARY_PATH"), "they are for Flux");
     }
 
     #[test]

@@ -43,8 +43,9 @@ const FAILED_INDEXES: &str = "FailedIndexes";
 const TOO_MANY_FAILURES: &str = "MaxFailedIndexesExceeded";
 /// So many pods at most are told to end, each by a call. Others are deleted.
 const TOLD_TO_END: usize = 16;
-/// Seconds in which a pod ends that was told to, before it is deleted; by this operator's clock alone.
-pub const TIME_TO_END: i64 = 60;
+/// Seconds in which a pod ends that was told to, before it is deleted; by this operator's clock alone. The kubelet writes the
+/// annotation into the pod at once, or with its next look at the pod, within 90 s.
+pub const TIME_TO_END: i64 = 120;
 
 pub const LEAD_LOST: &str = "LeadLost";
 pub const POD_LOST: &str = "PodLost";

@@ -58,7 +58,8 @@ fn drained_lead_restarts_on_another_node() {
             stage.ended(name, &End::after_restart(&["LeadLost"])).await;
             let seconds = stage.history(name).runs()[1].from - drained_at;
             eprintln!("{name}: its program starts again {seconds:.1} s after the drain began");
-            assert!(seconds < 45.0, "{}", stage.account(name));
+            // 33 s on a quiet machine.
+            assert!(seconds < 60.0, "{}", stage.account(name));
         }
         assert_eq!(stage.node_of("may", "0").await, "worker-1");
         // The program had the time to end by itself.
