@@ -99,12 +99,12 @@ impl Category {
     }
 }
 
-/// A follower's code when its pod alone was told to stop: whoever took it away may have it replaced. The Job's failure
-/// policy lets this code alone through; a lead that ends with it is caught by the condition that it is the lead.
+/// A follower's code when its pod alone was told to stop: whoever took it away may have it replaced. (A lead that ends with
+/// this code still fails the Job: the failure policy has a rule for the lead.)
 pub const REPLACE: u8 = 238;
 /// The code that containerd and CRI-O report for a container whose end they did not see, as after a reboot of the node.
 pub const UNSEEN: u8 = 255;
-/// Codes of the runner's that fail no Job by themselves.
+/// Exit codes of a follower that the Job's failure policy does not treat as a failure.
 pub const RETRIED: [u8; 2] = [REPLACE, UNSEEN];
 /// The shell's code for a command that was found but could not be executed.
 pub const NOT_EXECUTABLE: u8 = 126;
