@@ -11,14 +11,7 @@
 //! What counts are the ratios. Two hosts are on one loopback interface, as pods of one node are behind one bridge;
 //! messages between them go by TCP, and so do those of the bare processes that they are compared with. Needs root, and
 //! Debian's packages mpich, libmpich-dev, openmpi-bin, libopenmpi-dev and lammps.
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a program outside the zones"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "a program")]
 
 #[path = "agent/hosts.rs"]
 mod hosts;

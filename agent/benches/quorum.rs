@@ -8,14 +8,7 @@
 //!
 //! What counts is the time from the moment when nothing is missing any more to the quorum: the lead's program runs.
 //! Every host has its own mounts, name and address; names come from /etc/hosts. Needs root.
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a program outside the zones"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "a program")]
 
 #[path = "agent/dns.rs"]
 mod dns;

@@ -346,7 +346,6 @@ fn bring_view(options: view::Places, link: bool) -> Result<(), Failure> {
 }
 
 /// Does `work` and, if it succeeded, leaves a note for the timelines of the pod's other containers.
-#[expect(clippy::disallowed_methods, reason = "wire up: reads the clock")]
 fn with_timeline_note<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let begin = Instant::now();
     end_when_told()?;
@@ -423,14 +422,12 @@ fn show_plans(args: &explain::Args) -> u8 {
 }
 
 /// Whether standard output is a terminal and colours are not disabled (https://no-color.org).
-#[expect(clippy::disallowed_methods, reason = "wire up: looks where the output goes")]
 fn shows_colours() -> bool {
     use std::io::IsTerminal;
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Writes to standard output. A reader that has closed the pipe (`| head`) is no failure.
-#[expect(clippy::disallowed_methods, reason = "wire up: prints what was asked for")]
 fn write_out(text: &str) -> u8 {
     use std::io::Write;
     match std::io::stdout().write_all(text.as_bytes()) {

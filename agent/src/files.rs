@@ -2,7 +2,6 @@
 //!
 //! There is no fsync here: a pod's volumes are filled again by the next run after a crash of the node, and a file whose
 //! bytes differ is written anew. (What outlives the pod, the archive, is synced.)
-#![expect(clippy::disallowed_methods, reason = "act: writes files; with all below it")]
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};

@@ -3,7 +3,6 @@
 //! ```text
 //! program (notes how all of the rest ended) ─► accounting ─► time ─► batch │ diagnostics │ restful │ the user's own
 //! ```
-#![expect(clippy::disallowed_methods, reason = "act: start programs, read their output; with all below it")]
 
 pub mod accounting;
 pub mod batch;

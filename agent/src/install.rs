@@ -6,7 +6,6 @@
 //!
 //! No other container may write to that volume; below the mount path there is a link to the binary.
 //! Killed at any moment, there is the old binary, the whole new one, or none: never a part of one under its name.
-#![expect(clippy::disallowed_methods, reason = "act: writes the binary")]
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};

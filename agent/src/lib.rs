@@ -1,8 +1,5 @@
 //! flux-agent: the entrypoint of a MiniCluster's pods, and what explains it.
-#![cfg_attr(
-    test,
-    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods, reason = "tests")
-)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
 
 mod cli;
 mod commands;

@@ -8,7 +8,6 @@
 //!
 //! The agent knows nothing of it: it finds spec, certificate, names and Flux where a pod has them. The pods see this
 //! machine's programs read-only; what a pod writes is its own, but for the folder that the command was given in.
-#![expect(clippy::disallowed_methods, reason = "wire up: reads the file, the environment and who runs it")]
 
 mod containers;
 mod inside;

@@ -8,7 +8,6 @@
 //! Whoever reaches the port may read and nothing else. The number of connections is bounded (the oldest is dropped),
 //! and so is the time of each. One request to the broker answers all clients that come meanwhile, and is finished even
 //! if they have gone: clients cannot make the agent ask the broker more often.
-#![expect(clippy::disallowed_methods, reason = "act: serves, reads the clock")]
 
 mod answer;
 

@@ -3,7 +3,6 @@
 //! ```text
 //! spec ─► facts ─► plan ─► execute ─► exit code, timeline, termination message
 //! ```
-#![expect(clippy::disallowed_methods, reason = "wire up: reads the clock")]
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,7 +1,5 @@
 //! The spec file: read, and checked by the contract's own rules.
 
-#![expect(clippy::disallowed_methods, reason = "reads the spec file")]
-
 use std::path::{Path, PathBuf};
 
 use flux_shared::agent_spec::{AgentSpec, SpecError};

@@ -9,7 +9,6 @@
 //! A stop and a child's end are states, not events: whoever waits when they come, the next one that asks learns of them.
 //! Every signal is blocked and read as an event: none is lost, also as PID 1, and none ends the agent by itself.
 //! A child leads a process group of its own and has the terminal, where there is one, as long as it runs.
-#![expect(clippy::disallowed_methods, reason = "act: starts and ends processes; with all below it")]
 
 mod hold;
 pub mod orphans;

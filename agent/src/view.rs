@@ -7,7 +7,6 @@
 //!
 //! The staging folder is the volume that the other containers see as /opt/software. The marker comes last and names what
 //! it was made from, so a second run does nothing, and a run after a kill at any moment does all of it again.
-#![expect(clippy::disallowed_methods, reason = "act: copies the view")]
 
 mod copy;
 mod find;

@@ -3,7 +3,6 @@
 //! Attempts are fresh (a new connection every time, a new look-up at least every second), the pauses between them grow to a
 //! cap, with jitter, and there is no deadline unless one is asked for. Lines in the log say what is missing, every ten
 //! seconds at most.
-#![expect(clippy::disallowed_methods, reason = "act: asks the network, the clock; with all below it")]
 
 mod backoff;
 pub mod end;

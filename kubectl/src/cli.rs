@@ -1,13 +1,12 @@
 //! The command line: its subcommands and options.
-#![expect(clippy::disallowed_methods, reason = "reads the arguments, makes the runtime")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use flux_agent_plan::dry_run as plans;
-use flux_operator::choices::Choices;
-use flux_operator::on_server::{self, ValidateArgs};
+use flux_operator_client::choices::Choices;
+use flux_operator_client::on_server::{self, ValidateArgs};
 use flux_operator_core::offline::{self, Judgement};
 use flux_operator_core::render::Options;
 use flux_shared::causes::causes;

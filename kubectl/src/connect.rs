@@ -1,5 +1,4 @@
 //! Programs in a running instance, by exec: the agent in a pod knows its Flux, its user and its environment.
-#![expect(clippy::disallowed_methods, reason = "reads the terminal, hands bytes on")]
 
 mod terminal;
 

@@ -3,7 +3,6 @@
 //! ```text
 //! MiniCluster, pods, events, logs ─► redact (pure) ─► entries of a tar archive
 //! ```
-#![expect(clippy::disallowed_methods, reason = "writes the archive, reads the clock of nothing else")]
 
 mod redact;
 

@@ -23,7 +23,7 @@ pub enum Failure {
     #[error(transparent)]
     Offline(#[from] OfflineError),
     #[error(transparent)]
-    Check(#[from] flux_operator::on_server::CheckError),
+    Check(#[from] flux_operator_client::on_server::CheckError),
     #[error("{}", told(.0))]
     Plans(#[from] DryRunError),
     #[error("failed to find the API server: {0}")]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use flux_operator::input;
+use flux_operator_client::input;
 
 use crate::failure::Failure;
 

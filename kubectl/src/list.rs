@@ -1,5 +1,4 @@
 //! `list`: the MiniClusters of a namespace, or of all.
-#![expect(clippy::disallowed_types, reason = "asks for all namespaces")]
 
 use comfy_table::{Table, presets};
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -34,7 +33,6 @@ pub async fn list(target: &Target, args: &Args, output: Output) -> Result<u8, Fa
     output.show(&all, || table(&all, args.all_namespaces, now())).map(|()| 0)
 }
 
-#[expect(clippy::disallowed_methods, reason = "ages are as of now")]
 fn now() -> Timestamp {
     Timestamp::now()
 }

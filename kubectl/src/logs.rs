@@ -1,5 +1,4 @@
 //! Logs of a MiniCluster's pods, live; a log whose connection breaks is resumed.
-#![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "reads logs, waits between two tries")]
 
 mod resume;
 

@@ -1,12 +1,11 @@
 //! `run`: creates a MiniCluster, follows it to its end, and deletes it; the exit code is its job's.
-#![expect(clippy::disallowed_methods, reason = "waits between two tries, draws a name")]
 
 mod follow;
 mod manifest;
 
 use std::time::Duration;
 
-use flux_operator::api::retry::until_done;
+use flux_operator_client::retry::until_done;
 use flux_operator_core::offline::OfflineError;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use kube::ResourceExt;

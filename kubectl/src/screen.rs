@@ -1,6 +1,5 @@
 //! The output for people: progress on standard error, in place on a terminal and line by line in a pipe; results on standard
 //! output.
-#![expect(clippy::disallowed_methods, reason = "writes, looks where the output goes, and reads the clock")]
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

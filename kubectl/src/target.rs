@@ -1,5 +1,4 @@
 //! The cluster and namespace of a command, and a client for them.
-#![expect(clippy::disallowed_types, reason = "makes the client")]
 
 use std::path::PathBuf;
 use std::time::Duration;

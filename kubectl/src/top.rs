@@ -3,7 +3,6 @@
 //! ```text
 //! the lead's `flux-agent usage`, by exec ─► Usage ─► table (pure) ─► the terminal, or a pipe
 //! ```
-#![expect(clippy::disallowed_methods, reason = "waits between two looks, reads keys")]
 
 mod display;
 mod table;

@@ -1,5 +1,4 @@
 //! `wait` for a MiniCluster's state, and `scale`.
-#![expect(clippy::disallowed_methods, reason = "waits, with an end")]
 
 use std::time::Duration;
 

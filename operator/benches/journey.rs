@@ -6,13 +6,7 @@
 //!
 //! The operator runs here, for a namespace of its own, so none may serve all namespaces of that cluster meanwhile.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a measurement")]
-#![allow(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "it looks, acts and tells"
-)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it looks, acts and tells")]
 
 use std::panic::AssertUnwindSafe;
 use std::process::{Child, Command, Stdio};

@@ -5,13 +5,7 @@
 //! them the seconds until the Job controller, the scheduler and the fake nodes had all pods ready, which the operator
 //! cannot hasten.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a measurement")]
-#![allow(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "it looks, acts and tells"
-)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it looks, acts and tells")]
 
 #[allow(dead_code, reason = "shared with other benches")]
 mod plane;

@@ -6,13 +6,7 @@
 //! writes, by its size. Without nodes no pod runs: a MiniCluster that becomes ready and ends has two more statuses
 //! (`--bench large`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a measurement")]
-#![allow(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "it looks, acts and tells"
-)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it looks, acts and tells")]
 
 #[allow(dead_code, reason = "shared with other benches")]
 mod plane;

@@ -11,13 +11,7 @@
 //!
 //! Without nodes: no pod runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a measurement")]
-#![allow(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "it looks, acts and tells"
-)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it looks, acts and tells")]
 
 #[allow(dead_code, reason = "shared with other benches")]
 mod plane;

@@ -2,7 +2,6 @@
 //! in pages, the version of Kubernetes, retries.
 
 pub mod client;
-pub mod dry_run;
 pub mod installed;
 pub mod lease;
 pub mod pages;

@@ -1,9 +1,4 @@
 //! The command line: its subcommands and options.
-#![expect(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    reason = "files are read, answers are written, a client is made"
-)]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,20 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use flux_operator_client::choices::Choices;
+use flux_operator_client::input;
+use flux_operator_client::on_server::{self, ValidateArgs};
 use flux_operator_core::offline::{self, Judgement, OfflineError};
 use flux_operator_core::render::Options;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::client;
 use crate::api::lease::Candidate;
-use crate::choices::Choices;
 use crate::controller;
 use crate::definition;
 use crate::delete_miniclusters::{self, Deletion};
 use crate::health::log;
 use crate::health::metrics::Metrics;
-use crate::input;
-use crate::on_server::{self, ValidateArgs};
 use crate::webhook;
 use crate::webhook::migrate;
 

@@ -4,11 +4,6 @@
 //! watches ─► Wake ─► (wait for the first lists; take bursts together) ─► reconcile, several at a time ─► pause on error
 //!         └► pods without their documented label ─► label;  volumes without their MiniCluster ─► sweep
 //! ```
-#![expect(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "the controller owns the client, the pauses and the log"
-)]
 
 use std::collections::HashSet;
 use std::net::SocketAddr;

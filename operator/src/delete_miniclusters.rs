@@ -4,13 +4,13 @@
 //! delete what they own. Of a definition that is younger than half a minute it may see nothing: then Jobs and pods
 //! would run on without an owner. A foreground deletion makes each MiniCluster wait for the garbage collector, however
 //! late that is.
-#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "it deletes, and waits for the API server")]
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use flux_operator_client::retry::until_done;
 use flux_operator_core::labels;
 use flux_operator_core::observe::storage::Orphan;
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -22,7 +22,6 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
 use crate::api::pages::all_metadata;
-use crate::api::retry::until_done;
 use crate::health::log;
 use crate::reconcile::apply::{delete_params, unless_gone};
 

@@ -7,7 +7,6 @@
 //! What no watch brings (gang APIs, events, specs too large for the cache) is read when it is needed (`lookups`).
 //!
 //! The process may be killed after each step: the next reconcile finds the same, or does the rest.
-#![expect(clippy::disallowed_methods, reason = "the clock and the log of one reconcile")]
 
 use std::borrow::Cow;
 use std::pin::pin;

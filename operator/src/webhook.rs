@@ -11,11 +11,6 @@
 //! readers and writers of v1alpha1 depend on it.
 //!
 //! After a stop it serves for a while: the API server may not know yet, and every answer tells it to open a new connection.
-#![expect(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "it hands the client on, and stops by the clock"
-)]
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

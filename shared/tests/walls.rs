@@ -53,6 +53,35 @@ fn pure_crates_depend_on_nothing_that_acts() {
     assert_without("flux-operator-core", &[], EFFECTS);
 }
 
+/// Our programs, and crates that build only on Linux, or with a system's own libraries.
+const OF_LINUX: &[&str] = &[
+    "caps",
+    "flux-agent",
+    "flux-operator",
+    "inotify",
+    "linux-raw-sys",
+    "neli",
+    "netlink-packet-route",
+    "netlink-sys",
+    "nix",
+    "openssl-sys",
+    "procfs",
+    "rtnetlink",
+    "seccompiler",
+];
+
+#[test]
+fn plugin_depends_on_no_program_of_ours_and_on_nothing_of_linux() {
+    for target in ["x86_64-apple-darwin", "aarch64-apple-darwin"] {
+        assert_without("kubectl-minicluster", &["--target", target], OF_LINUX);
+    }
+    assert_without(
+        "kubectl-minicluster",
+        &[],
+        &["flux-agent", "flux-operator", "nix", "procfs", "netlink-sys", "inotify"],
+    );
+}
+
 #[test]
 fn agent_depends_on_no_kubernetes_crate() {
     assert_without("flux-agent", &[], &["k8s-openapi", "kube", "kube-client", "kube-core", "kube-derive", "schemars"]);

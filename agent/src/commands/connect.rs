@@ -1,5 +1,4 @@
 //! `connect` and `stop`: become a program inside the instance.
-#![expect(clippy::disallowed_methods, reason = "act: becomes another program")]
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;

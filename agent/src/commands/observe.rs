@@ -1,5 +1,4 @@
 //! Asks the broker for its state, and the network why other brokers are missing.
-#![expect(clippy::disallowed_methods, reason = "looks: asks the broker and the network")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -1,11 +1,10 @@
 //! The files that a person names.
-#![expect(clippy::disallowed_methods, reason = "reads the files that it is given")]
 
 use std::path::Path;
 
 use flux_agent_plan::dry_run::{DryRunError, Source};
 
-/// The text of a file; `-` is standard input. (The operator's and the plugin's is `operator/src/input.rs`: see there.)
+/// The text of a file; `-` is standard input. (The operator's and the plugin's is `operator/client/src/input.rs`: see there.)
 pub fn read(path: &Path) -> std::io::Result<String> {
     match path == Path::new("-") {
         true => std::io::read_to_string(std::io::stdin()),

@@ -1,6 +1,5 @@
 //! Retries a step whose failure may pass, in this pod, with growing pauses and a bound: by default Kubernetes does not
 //! restart the container.
-#![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,6 @@
 //! Stages are not spans of `tracing`, which begin when they are created: a stage is recorded once it is over, with a
 //! start in the past. Examples are the init containers' (another process), the wait for a name and a connection (one
 //! wait measures both) and the program.
-#![expect(clippy::disallowed_methods, reason = "act: reads the clock")]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;

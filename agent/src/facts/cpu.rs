@@ -1,7 +1,5 @@
 //! What the container may use of the CPUs: the affinity mask (which a cpuset shapes) in cores, and the CFS quota.
 
-#![expect(clippy::disallowed_methods, reason = "reads the affinity mask")]
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use flux_shared::hostlist;

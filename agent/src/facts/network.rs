@@ -1,7 +1,5 @@
 //! Names and addresses of this host, from plain files.
 
-#![expect(clippy::disallowed_methods, reason = "reads the host name")]
-
 use std::net::IpAddr;
 
 use super::FactsError;

@@ -1,6 +1,5 @@
 //! The broker's socket: one request ([`Broker::ask`]) or a conversation ([`Conversation`]), beside other work. A
 //! request takes less than a millisecond, without any `flux` program or Python.
-#![expect(clippy::disallowed_methods, reason = "looks: asks the broker")]
 
 use std::io;
 use std::path::PathBuf;

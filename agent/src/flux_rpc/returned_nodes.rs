@@ -8,7 +8,6 @@
 //!
 //! A node that somebody else has drained, for another reason, is left to them. So is one that is drained while it is there:
 //! it is about to leave. Drains of an earlier instance, from an archive, are undone at the start.
-#![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
 use std::collections::BTreeSet;
 use std::io;

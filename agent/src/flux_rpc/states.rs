@@ -6,7 +6,6 @@
 //! ```
 //!
 //! Requests are sent only at a change. If the broker refuses (it is another user's), its states are unknown.
-#![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

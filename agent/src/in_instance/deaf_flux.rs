@@ -75,6 +75,13 @@ pub fn put_first(environment: &mut Environment, socket: &Path) -> io::Result<()>
     Ok(())
 }
 
+/// Removes the link, once the program has ended.
+pub fn remove(socket: &Path) {
+    let folder = socket.with_file_name(FOLDER);
+    // What is left, if anything, is in the broker's run directory.
+    let _ = std::fs::remove_file(folder.join(NAME)).and_then(|()| std::fs::remove_dir(&folder));
+}
+
 /// Whether this process was started by that link.
 pub fn is_called() -> bool {
     std::env::args_os().next().is_some_and(|own| Path::new(&own).file_name() == Some(OsStr::new(NAME)))

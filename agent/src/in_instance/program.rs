@@ -64,6 +64,9 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
         let terms = Terms { target: Target::Group, second_stop: SecondStop::IsIgnored };
         let mut policy = GracefulStop { jobs: broker.clone().filter(|_| args.jobs), are_killed: false };
         let code = runner.run_by(&args.command, Output::Inherit, terms, &mut policy).await?;
+        if let Some(broker) = broker.as_ref().filter(|_| !args.own.is_empty()) {
+            deaf_flux::remove(&broker.socket);
+        }
         let node_failure = match &broker {
             Some(broker) if code != 0 => jobs::node_was_lost(broker).await,
             _ => false,

@@ -3,7 +3,6 @@
 //! ```text
 //! container.json ─► folders and mounts below ROOT ─► read-only but for its own ─► ROOT is / ─► the agent's words
 //! ```
-#![expect(clippy::disallowed_methods, reason = "act: makes folders, mounts and links, and becomes another program")]
 
 mod mounts;
 

@@ -1,5 +1,4 @@
 //! Namespaces of the whole run: a network namespace and, without root, a user namespace in which the caller is root.
-#![expect(clippy::disallowed_methods, reason = "act: writes the maps of ids")]
 
 use std::io;
 

@@ -1,5 +1,4 @@
 //! What the containers print: the lead's as it is, the others' by whole lines, with their name before them.
-#![expect(clippy::disallowed_methods, reason = "act: copies output in threads")]
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::thread::JoinHandle;

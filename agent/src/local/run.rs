@@ -2,7 +2,6 @@
 //!
 //! As in a cluster: the lead's end is the end, a follower that fails ends all, and a stop is for all pods at once. What has
 //! not ended in the grace period is killed.
-#![expect(clippy::disallowed_methods, reason = "act: starts the containers, reads the clock")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

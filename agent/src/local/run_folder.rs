@@ -5,7 +5,6 @@
 //!                            /volumes/CLAIM
 //!                            /pods/INDEX/{spec.toml,curve.cert,flux,root}  and /pods/INDEX/sidecar-NAME
 //! ```
-#![expect(clippy::disallowed_methods, reason = "act: makes and removes the folder")]
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;

@@ -1,5 +1,4 @@
 //! `local --shell`: a shell in a running pod, from another terminal, as `kubectl exec` gives one.
-#![expect(clippy::disallowed_methods, reason = "act: enters the namespaces of another process")]
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -1,7 +1,6 @@
 //! What the entrypoint is doing while there is no broker. It is in the container's termination message until the container
 //! ends: the kubelet creates that file anew for each start, any user may write to it, and a full or read-only volume
 //! does not matter. If the container is killed meanwhile, Kubernetes shows it.
-#![expect(clippy::disallowed_methods, reason = "acts: reads and writes the termination message")]
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
 //! How the agent itself gives up: a closed category, a cause, a remedy; one line, the same for log and pod status.
-#![expect(clippy::disallowed_methods, reason = "act: writes the termination message")]
 
 use std::fmt;
 use std::io::Write;

@@ -8,7 +8,6 @@
 //! | error | what was asked for will not happen |
 //! | warn | something failed, and the agent goes on or tries again |
 //! | info | everything else; left out when quiet |
-#![expect(clippy::disallowed_methods, reason = "act: writes lines, reads the clock")]
 
 use std::fmt::{self, Debug, Write as _};
 use std::io::Write as _;

@@ -5,7 +5,6 @@
 //!
 //! The files are parsed by hand: the C library's look-ups, which crates call as well, load NSS modules, and a static program
 //! cannot rely on those of the image.
-#![expect(clippy::disallowed_methods, reason = "act: reads and changes the process' ids")]
 
 use std::io;
 use std::path::Path;

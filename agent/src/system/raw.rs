@@ -1,5 +1,4 @@
 //! The few system calls that no safe crate offers. The only unsafe code of the agent; nothing is decided here.
-#![expect(clippy::disallowed_methods, reason = "act: system calls")]
 #![expect(
     unsafe_code,
     reason = "real-time signals have no safe kill or waitpid (nix knows the first 31), and a child's process group, \

@@ -1,5 +1,4 @@
 //! One thread, one event loop: what every subcommand that supervises or waits needs.
-#![expect(clippy::disallowed_methods, reason = "act: starts the event loop")]
 
 use std::pin::Pin;
 

@@ -3,8 +3,6 @@
 //! signalfd rather than tokio's signals, which do not say who sent one (the kernel, another process, the agent itself) and
 //! need a handler and a stream for each number.
 
-#![expect(clippy::disallowed_methods, reason = "act: reads signals")]
-
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -2,7 +2,6 @@
 //!
 //! Kept: modes, symbolic links as they are, modification times (Python's compiled files depend on them).
 //! Not insisted on: owners, which only root could set.
-#![expect(clippy::disallowed_methods, reason = "act: copies files")]
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};

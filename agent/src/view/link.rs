@@ -5,7 +5,6 @@
 //! ```
 //!
 //! `etc` and `etc/flux` are real folders, since the documented paths of the configuration lead through them.
-#![expect(clippy::disallowed_methods, reason = "act: makes the links")]
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,5 +1,4 @@
 //! How far a copy is: a line in the log every five seconds, so that a slow disk does not look like a hang.
-#![expect(clippy::disallowed_methods, reason = "act: reads the clock")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

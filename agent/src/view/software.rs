@@ -7,7 +7,6 @@
 //!
 //! A folder that both have is a real one, with what each has in it; where both have a file, the view's counts. All of it is
 //! made again at each run.
-#![expect(clippy::disallowed_methods, reason = "act: makes the links")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;

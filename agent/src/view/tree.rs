@@ -2,7 +2,6 @@
 //!
 //! Not walkdir: for modes, sizes and targets of links each entry would be looked up by its whole path; here it is looked
 //! up in its folder, which is open. There are tens of thousands of them.
-#![expect(clippy::disallowed_methods, reason = "act: lists and removes files")]
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};

@@ -276,7 +276,14 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
     for name in initial[..from].iter().filter_map(|word| word.strip_prefix("--own=")) {
         want_environment.remove(name);
         let own = want_environment.remove(&format!("FLUX_AGENT_OWN_{name}")).unwrap();
-        want_environment.extend((!own.is_empty()).then(|| (name.to_owned(), own)));
+        // What runs nothing of the user's is deaf to it again.
+        let is_deaf = initial[from + 1] != "batch";
+        let name = if is_deaf { format!("FLUX_AGENT_OWN_{name}") } else { name.to_owned() };
+        want_environment.extend((!own.is_empty()).then_some((name, own)));
+    }
+    if initial[..from].iter().any(|word| word.starts_with("--own=")) {
+        let path = format!("/mnt/flux/config/run/flux/flux-agent-bin:{}", want_environment["PATH"]);
+        want_environment.insert("PATH".into(), path);
     }
     want_environment.extend(added);
     let uri = wanted.argv.iter().find_map(|word| word.strip_prefix("-Slocal-uri="));

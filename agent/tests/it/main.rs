@@ -1,6 +1,5 @@
 //! The agent as a whole: real processes, signals, namespaces.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 mod accounting;
 mod any_image;

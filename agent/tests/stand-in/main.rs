@@ -11,10 +11,9 @@
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a program for tests, outside the zones"
+    reason = "a program for tests"
 )]
 
 mod archive;

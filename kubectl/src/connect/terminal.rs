@@ -1,5 +1,4 @@
 //! The person's terminal while a program in a pod uses it: raw, and with the same size there.
-#![expect(clippy::disallowed_methods, reason = "listens for the terminal's signals in the background")]
 
 use crossterm::terminal;
 use futures::SinkExt;

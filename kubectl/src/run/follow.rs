@@ -301,7 +301,6 @@ impl<'a> Follower<'a> {
 
 mod kube_pods {
     //! A name for the type, where clients are made nowhere.
-    #![expect(clippy::disallowed_types, reason = "is handed on")]
 
     pub type Pods = kube::Api<k8s_openapi::api::core::v1::Pod>;
 }

@@ -1,5 +1,4 @@
 //! The person's terminal while live figures are shown, updated in place. Dropping it restores the terminal.
-#![expect(clippy::disallowed_methods, reason = "writes to the terminal")]
 
 use std::io::Write;
 

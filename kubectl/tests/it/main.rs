@@ -2,7 +2,6 @@
 //! real one; the tests play the kubelet. Who calls has no more rights than a person who runs jobs, and may not even
 //! delete.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 mod cut_connection;
 mod documents;

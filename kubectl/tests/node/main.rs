@@ -1,7 +1,6 @@
 //! The plugin where pods really run: on the cluster that KUBECONFIG names, with the operator installed (`.ci/e2e`). Who
 //! calls has no more rights than a person who runs jobs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 #[path = "../it/cut_connection.rs"]
 mod cut_connection;

@@ -1,9 +1,4 @@
 //! The client of the API server, whose calls are counted.
-#![expect(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "makes the client, which does not wait for ever"
-)]
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
 //! Objects that this process creates for itself are owned by its Deployment, so that they are deleted with it.
-#![expect(clippy::disallowed_types, reason = "a client asks")]
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;

@@ -8,7 +8,6 @@
 //!
 //! By hand: kube (5.0) has no leader election. Each call goes by our client's counts, and the Lease is owned by the
 //! Deployment.
-#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "a client, a clock and pauses")]
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! All objects of a kind, page by page.
-#![expect(clippy::disallowed_types, reason = "a client")]
 
 use std::fmt::Debug;
 

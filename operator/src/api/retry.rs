@@ -1,6 +1,4 @@
-//! Retries with growing pauses: of a call that is waited for ([`until_done`]), and of small writes in the background
-//! ([`run_queue`]), where a failed one does not hold up the others.
-#![expect(clippy::disallowed_methods, reason = "pauses")]
+//! Small writes in the background, again with growing pauses ([`run_queue`]): a failed one does not hold up the others.
 
 use std::error::Error;
 use std::time::Duration;
@@ -19,23 +17,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub fn retry_after(error: &kube::Error) -> Duration {
     let kube::Error::Api(status) = error else { return Duration::ZERO };
     Duration::from_secs(status.details.as_ref().map_or(0, |details| details.retry_after_seconds).into())
-}
-
-/// Repeats `call` until it succeeds or `judge` returns its error as final, with pauses that grow from `first` to `longest`.
-pub async fn until_done<T, E, F, C: Future<Output = Result<T, E>>>(
-    (first, longest): (Duration, Duration),
-    mut call: impl FnMut() -> C,
-    mut judge: impl FnMut(E) -> Result<(), F>,
-) -> Result<T, F> {
-    let mut failures = 0;
-    loop {
-        match call().await {
-            Ok(done) => return Ok(done),
-            Err(error) => judge(error)?,
-        }
-        failures += 1;
-        tokio::time::sleep(backoff::after(failures, first, longest)).await;
-    }
 }
 
 /// Calls `write` for each item, for at most `concurrency` at the same time, and again later for those that fail.
@@ -88,25 +69,6 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_call_is_made_again_until_it_succeeds_or_its_error_is_final() {
-        let pauses = (Duration::from_secs(1), Duration::from_secs(3));
-        let begin = tokio::time::Instant::now();
-        let mut calls = 0;
-        let call = || {
-            calls += 1;
-            std::future::ready(if calls <= 4 { Err(calls) } else { Ok(calls) })
-        };
-        assert_eq!(until_done(pauses, call, |_| Ok::<(), u32>(())).await, Ok(5));
-        assert_eq!(begin.elapsed().as_secs(), 1 + 2 + 3 + 3);
-        let mut calls = 0;
-        let call = || {
-            calls += 1;
-            std::future::ready(Err::<(), u32>(calls))
-        };
-        assert_eq!(until_done(pauses, call, |error| if error < 3 { Ok(()) } else { Err(error) }).await, Err(3));
-    }
 
     #[tokio::test(start_paused = true)]
     async fn what_fails_is_done_later_and_what_comes_after_it_is_not_held_up() {

@@ -1,12 +1,11 @@
 //! The version of Kubernetes. (Features that a supported version may lack: `render::requirements`.)
-#![expect(clippy::disallowed_types, reason = "asks, and asks again")]
 
 use std::convert::Infallible;
 use std::time::Duration;
 
+use flux_operator_client::retry;
 use kube::Client;
 
-use super::retry;
 use crate::health::log;
 
 /// The oldest Kubernetes 1.n that the operator runs on: it needs Jobs with a success policy, and native sidecars.

@@ -1,5 +1,4 @@
 //! What the health server says of this process.
-#![expect(clippy::disallowed_methods, reason = "how long MiniClusters have waited")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

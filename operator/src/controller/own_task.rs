@@ -1,6 +1,5 @@
 //! Work in a task of its own. kube's controller polls all running reconciles whenever one of them moves, and within one task
 //! each is polled in full: with thousands of them, a fifth of all work.
-#![expect(clippy::disallowed_methods, reason = "starts the task")]
 
 use std::task::{Poll, Waker};
 

@@ -1,5 +1,4 @@
 //! The log: one line of JSON an event, to standard error.
-#![expect(clippy::disallowed_methods, reason = "the log goes to standard error")]
 
 use std::ops::ControlFlow::{Break, Continue};
 

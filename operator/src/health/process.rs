@@ -74,7 +74,6 @@ mod tests {
         assert!(value("process_resident_memory_bytes ") > 1e5 && value("process_virtual_memory_bytes ") > 1e6);
         assert!(value("process_open_fds ") >= 3.0 && value("process_max_fds ") >= value("process_open_fds "));
         assert!(value("process_cpu_seconds_total ") >= 0.0);
-        #[expect(clippy::disallowed_methods, reason = "now")]
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
         let age = now - value("process_start_time_seconds ");
         assert!((-2.0..3600.0).contains(&age), "{age}");

@@ -106,7 +106,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "some point in time")]
     fn who_waits_waits_from_the_first_news_on_until_its_turn_or_its_end() {
         let queue = Queue::default();
         let start = Instant::now();

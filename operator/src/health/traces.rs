@@ -1,6 +1,5 @@
 //! Sends spans (OpenTelemetry) of MiniClusters that have ended. Nobody waits for it: spans that cannot be sent are dropped,
 //! with a line in the log.
-#![expect(clippy::disallowed_methods, reason = "act: a task, a connection, the clock")]
 
 use std::error::Error;
 use std::time::{Duration, Instant};

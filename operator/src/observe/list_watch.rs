@@ -7,7 +7,6 @@
 //!
 //! By hand: kube's `watcher` has one size of page for all lists, begins a list again when one of its pages fails, and waits
 //! before it lists again after a 410 as if the server had failed. Its events and errors are used.
-#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "it reads from the API server, with pauses")]
 
 use std::collections::VecDeque;
 use std::fmt::Debug;

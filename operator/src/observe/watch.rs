@@ -1,7 +1,6 @@
 //! The watches: events go into the index, and the MiniClusters to reconcile come out.
 //!
 //! Only objects with our label are watched. ConfigMaps and Secrets are not: once made they never change.
-#![expect(clippy::disallowed_types, reason = "watches are clients")]
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 //! Creation is a POST, which never touches an object that exists. Where one does, its owner is looked up: ours is kept,
 //! an earlier MiniCluster's is waited for, anybody else's is an obstacle. What is changed later is changed by
 //! server-side apply with the uid of the object that was seen. One field manager for all.
-#![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
 
+use flux_operator_client::dry_run::{self, Verdict};
 use flux_operator_core::labels;
 use flux_operator_core::observe::cluster::version;
 use flux_operator_core::observe::job::{JobObject, JobSeen, JobSize};
@@ -29,8 +29,6 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-
-use crate::api::dry_run::{self, Verdict};
 
 mod deletion;
 mod events;

@@ -386,7 +386,6 @@ mod tests {
     use flux_operator_core::obstacle::{Obstacle, WAITING_FOR_GANG};
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "some point in time")]
     fn statuses_that_follow_each_other_come_ever_less_often_until_it_is_quiet() {
         let start = Instant::now();
         let mut last = WrittenAt::now(None, start);
@@ -402,7 +401,6 @@ mod tests {
     }
 
     #[tokio::test]
-    #[expect(clippy::disallowed_methods, reason = "some point in time")]
     async fn each_object_has_its_own_pauses() {
         let now = Instant::now();
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| {

@@ -1,5 +1,4 @@
 //! Why a MiniCluster waits although no status says so: read from events, and repaired if possible.
-#![expect(clippy::disallowed_methods, reason = "the clock")]
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,5 @@
 //! What is deleted after a job has ended: pods and volumes (`cleanupPods`), the MiniCluster
 //! (`ttlSecondsAfterFinished`), or a Job whose pods cannot mount the view's image.
-#![expect(clippy::disallowed_methods, reason = "the clock")]
 
 use std::time::{Duration, Instant};
 

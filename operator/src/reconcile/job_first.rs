@@ -1,6 +1,5 @@
 //! The order of work: Jobs are created before writes that only describe MiniClusters (statuses, labels, owners of a shared
 //! Service). In a rush all Jobs exist sooner, and one later write covers more changes.
-#![expect(clippy::disallowed_methods, reason = "a bound in time")]
 
 use std::time::Duration;
 

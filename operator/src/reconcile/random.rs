@@ -1,5 +1,4 @@
 //! A random curve certificate, passwords and keys. The only place with a random source.
-#![expect(clippy::disallowed_methods, reason = "the operating system's random source")]
 
 use flux_operator_core::render::Generated;
 use flux_shared::curve::Certificate;

@@ -3,11 +3,6 @@
 //! An authority is in the caBundle before a certificate of it is in the Secret, and a certificate is served only when the
 //! caBundle that the API server has holds its authority. Of replicas that renew at the same time the first one wins: the
 //! Secret is replaced only as it was read, and no authority of another replica is taken out of the caBundle.
-#![expect(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "it reads and writes a Secret and the CRD, by the clock, and tells when it cannot"
-)]
 
 use std::path::Path;
 use std::sync::Arc;

@@ -3,7 +3,6 @@
 //!
 //! Not tower's limits: they count requests, of a service that knows no peer, and can close no idle connection for a new
 //! one.
-#![expect(clippy::disallowed_methods, reason = "it waits, but not for ever")]
 
 use std::collections::HashMap;
 use std::net::IpAddr;

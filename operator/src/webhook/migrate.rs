@@ -2,11 +2,6 @@
 //!
 //! For clusters where v1alpha1 was stored. Until it has been done, the API server needs the webhook to read those objects;
 //! afterwards v1alpha1 could be dropped. It can be interrupted and run again at any time.
-#![expect(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "it reads and writes what is stored, and waits for the API server"
-)]
 
 use std::time::Duration;
 

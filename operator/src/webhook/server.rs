@@ -1,5 +1,4 @@
 //! The HTTPS server: few connections, bounded bodies, an answer to everything. (Limits per caller: `limits`.)
-#![expect(clippy::disallowed_methods, reason = "it listens, and has time limits")]
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! The Helm chart is the source of the installation. The plain manifest is what it renders.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 mod pages;
 mod refused;

@@ -1,7 +1,6 @@
 //! What people read is true: the reference is that of the code, the pages' YAML can be used, their commands run, their links
 //! lead somewhere, and every word that the code can say is explained. No cluster is needed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 mod examples;
 mod fields;

@@ -2,7 +2,6 @@
 //! installed (`.ci/e2e` does that, from the printed manifests). E2E_APP_IMAGE names an image with a shell,
 //! E2E_FLUX_IMAGE one with Flux as well.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 mod examples;
 mod gpus;

@@ -1,12 +1,7 @@
 //! Gangs on a node where pods really run, whose Kubernetes has its own API for them switched on (`make e2e-gang`), or
 //! where another scheduler runs (`E2E_SCHEDULER`): two MiniClusters that each need all of the node's CPUs, at once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    clippy::print_stdout,
-    reason = "tests look, act and tell"
-)]
+#![allow(clippy::print_stdout, reason = "tests look, act and tell")]
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! A release of the chart comes, changes and goes on a cluster where pods run (KUBECONFIG), while a job runs: it ends
 //! as if nothing had been. `.ci/e2e` runs it, where nothing of the operator's is installed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
+#![allow(clippy::print_stdout, reason = "tests look and act")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

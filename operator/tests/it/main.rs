@@ -1,6 +1,6 @@
 //! The operator's tests. Those with a `fixture` need a control plane, which is built once (`test-node/build`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
+#![allow(clippy::print_stdout, reason = "tests look and act")]
 
 mod alerts;
 mod calm;

@@ -14,7 +14,6 @@
 //! reason. They run one after the other, since each takes nodes away from all.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stderr, reason = "tests tell")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 mod chaos;
 mod long;

@@ -1,7 +1,6 @@
 //! Traces on a node where pods really run, at an OpenTelemetry Collector (`make e2e-tracing`): what the operator and
 //! the pods' agents send is one trace.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 use std::collections::BTreeMap;
 

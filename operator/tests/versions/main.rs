@@ -1,7 +1,7 @@
 //! What changes the definition or needs it, each on a control plane of its own: both versions with the operator's
 //! webhook, the migration, and the end of all MiniClusters. Conversion itself is tested in `shared`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
+#![allow(clippy::print_stdout, reason = "tests look and act")]
 
 mod deletion;
 mod replaced;

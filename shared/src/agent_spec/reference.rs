@@ -1,5 +1,4 @@
 //! The reference for people who write a spec by hand, made from the types: `docs/AGENTSPEC.md`.
-#![allow(clippy::disallowed_methods, reason = "the test renews a file")]
 
 use serde_json::Value;
 
@@ -8,9 +7,10 @@ use super::AgentSpec;
 const HEAD: &str = "\
 # AgentSpec
 
-`flux-agent run` reads this spec in a pod: TOML, version 1, from `/etc/flux-agent/spec/agent.toml` or the file that `--spec`
-names. The operator writes one for each MiniCluster; for [any other Job](https://github.com/flux-framework/flux-operator/blob/main/examples/plain-job/README.md) you can write one
-yourself. Only `name` is needed; an unknown field is an error. `flux-agent dry-run FILE` shows what a spec does.
+In a pod, `flux-agent run` reads this spec from `/etc/flux-agent/spec/agent.toml`, or from the file that `--spec` names. The
+format is TOML, version 1. The operator writes a spec for each MiniCluster. For
+[any other Job](https://github.com/flux-framework/flux-operator/blob/main/examples/plain-job/README.md) you can write one yourself.
+Only `name` is required; an unknown field is an error. `flux-agent dry-run FILE` shows what a spec does.
 
 A *word* is a string or, if it refers to variables of the container's environment, a list of parts:
 `[{ text = \"hello \" }, { env = \"USER\" }]`.

@@ -163,7 +163,6 @@ fn describe_shape(shape: &Value) -> String {
 
 #[cfg(all(test, feature = "crd"))]
 mod tests {
-    #![allow(clippy::disallowed_methods, reason = "the test renews files")]
 
     use super::*;
     use crate::crd::definition::{Conversion, WebhookClient, definition};

@@ -16,7 +16,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests and benches tell")]
 #![allow(missing_debug_implementations, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 pub mod collector;
 pub mod committed;

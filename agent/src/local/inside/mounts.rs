@@ -1,5 +1,4 @@
 //! The mounts of one mount namespace.
-#![expect(clippy::disallowed_methods, reason = "act: reads the table of mounts")]
 
 use std::io;
 use std::path::{Path, PathBuf};

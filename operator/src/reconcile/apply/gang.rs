@@ -1,5 +1,4 @@
 //! The object that schedules a Job's pods as a gang. It is JSON, since there are no Rust types for its APIs.
-#![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::{Key, controller_uid};

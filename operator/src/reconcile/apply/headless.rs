@@ -1,8 +1,6 @@
 //! The headless Service, which the MiniClusters of a namespace may share. All of them own it, so that it goes with the
 //! last one; those that join at the same time are written together.
 
-#![expect(clippy::disallowed_types, reason = "a writer's part")]
-
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,5 +1,4 @@
 //! Reads past the cache, before something is done for good: what the watches lack may be there.
-#![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::job::{JobObject, JobSeen};

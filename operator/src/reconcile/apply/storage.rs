@@ -1,12 +1,6 @@
 //! PersistentVolumes, which have no namespace and no owner that Kubernetes knows: the operator knows them by an annotation.
 //! A claim belongs to its MiniCluster as everything else does.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    reason = "a writer's part, which waits for Kubernetes' binder"
-)]
-
 use std::time::Duration;
 
 use flux_operator_core::labels;

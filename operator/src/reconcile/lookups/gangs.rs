@@ -1,10 +1,5 @@
 //! The APIs for gangs that the cluster serves. They are looked up when a Job is created that may be a gang, and again
 //! when the answer is old: without gangs there is no call, and nothing is watched.
-#![expect(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "a client that reads, and how old its answer is"
-)]
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,5 @@
 //! The last warning event of an object that waits, if no Job's and no pod's status says why. Only events tell of a quota,
 //! or of a missing account or Secret.
-#![expect(clippy::disallowed_types, reason = "a client that reads")]
 
 use std::sync::Arc;
 

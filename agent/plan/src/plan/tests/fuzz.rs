@@ -1,5 +1,4 @@
 //! What validation accepts can be planned, or is refused with a reason, on any host: no panic, no endless time.
-#![allow(clippy::disallowed_methods, reason = "tests read files and the clock")]
 
 use flux_shared::{derive, manifest, validate};
 

@@ -3,10 +3,9 @@
 //! pods; nothing is created.
 //!
 //! ```text
-//! text ─► offline (each MiniCluster) ─► api::dry_run: the MiniCluster ─► its Job, its services pod ─► render::refusal
+//! text ─► offline (each MiniCluster) ─► dry_run: the MiniCluster ─► its Job, its services pod ─► render::refusal
 //!      ─► Judgement
 //! ```
-#![expect(clippy::disallowed_types, reason = "asks the API server")]
 
 use std::path::PathBuf;
 
@@ -25,7 +24,7 @@ use kube::{Client, Resource};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::api::dry_run::{self, Verdict};
+use crate::dry_run::{self, Verdict};
 
 /// The command line of `validate`.
 #[derive(Debug, Args)]

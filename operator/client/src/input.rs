@@ -2,7 +2,6 @@
 //!
 //! The agent's `dry_run/file.rs` has these lines of its own: it is built without this crate, and `shared` performs no
 //! I/O.
-#![expect(clippy::disallowed_methods, reason = "reads them")]
 
 use std::path::Path;
 

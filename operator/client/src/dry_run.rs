@@ -1,6 +1,5 @@
 //! Asks the API server whether it would accept an object, by a dry run of its creation (`dryRun=All`) that reports unknown
 //! fields. Nothing is created.
-#![expect(clippy::disallowed_types, reason = "asks the API server")]
 
 use flux_operator_core::labels;
 use kube::Client;
