@@ -59,10 +59,8 @@ impl Files {
         }
         let (folder, name) = open_parent(&real)?;
         let existed = safe_path::stat(&folder, &name).map_err(failed)?.is_some();
-        let result = match existed {
-            true => adopt_directory(&real, mode, owner),
-            false => self.new_directory(&folder, &name, mode, owner),
-        };
+        let result =
+            if existed { adopt_directory(&real, mode, owner) } else { self.new_directory(&folder, &name, mode, owner) };
         match result {
             // It is somebody else's, such as a volume's own folder: it stays so as long as the owner can write to it.
             Err(error) if existed && is_not_permitted(&error) => {

@@ -83,10 +83,7 @@ fn write_copy(source: &Path, beside: &Path) -> io::Result<()> {
     }
     to.set_permissions(Permissions::from_mode(MODE))?;
     to.sync_all()?;
-    match is_same(source, beside)? {
-        true => Ok(()),
-        false => Err(io::Error::other("the copy differs from the original")),
-    }
+    if is_same(source, beside)? { Ok(()) } else { Err(io::Error::other("the copy differs from the original")) }
 }
 
 fn is_runnable(path: &Path) -> bool {

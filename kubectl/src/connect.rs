@@ -149,10 +149,7 @@ async fn start(target: &Target, pod: &Pod, words: &[&str], terminal: bool) -> Re
     target.pods().exec(name, command, &parameters).await.map_err(|error| {
         let may_not = is_code(&error, 403);
         let failure = Failure::call(format!("run a program in pod {name}"))(error);
-        match may_not {
-            true => Failure::Told(format!("{failure}. {NEEDS_EXEC}")),
-            false => failure,
-        }
+        if may_not { Failure::Told(format!("{failure}. {NEEDS_EXEC}")) } else { failure }
     })
 }
 
@@ -191,10 +188,7 @@ async fn collect(from: &mut (impl AsyncRead + Unpin), to: &mut Vec<u8>) -> std::
 
 /// Copies bytes in both directions until the program has ended; returns its exit code.
 async fn copy_both_ways(mut attached: AttachedProcess, terminal: bool) -> Result<u8, Failure> {
-    let _raw = match terminal {
-        true => Some(terminal::Raw::begin(attached.terminal_size())?),
-        false => None,
-    };
+    let _raw = if terminal { Some(terminal::Raw::begin(attached.terminal_size())?) } else { None };
     if let Some(stdin) = attached.stdin() {
         // The task ends with this process: a pending read of the keyboard does not keep it alive.
         tokio::spawn(copy_input(stdin));

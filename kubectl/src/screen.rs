@@ -30,11 +30,10 @@ enum Lines {
 impl Screen {
     /// In place if standard error is a terminal, else line by line.
     pub fn open() -> Screen {
-        let lines = match std::io::stderr().is_terminal() {
-            true => {
-                Lines::Terminal { all: MultiProgress::with_draw_target(ProgressDrawTarget::stderr()), bars: Vec::new() }
-            }
-            false => Lines::Pipe { said: BTreeMap::new() },
+        let lines = if std::io::stderr().is_terminal() {
+            Lines::Terminal { all: MultiProgress::with_draw_target(ProgressDrawTarget::stderr()), bars: Vec::new() }
+        } else {
+            Lines::Pipe { said: BTreeMap::new() }
         };
         Screen { lines: RefCell::new(lines), is_over: Cell::new(false) }
     }

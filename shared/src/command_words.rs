@@ -83,10 +83,8 @@ pub fn split_literal(text: &str) -> Result<Vec<String>, String> {
 pub fn join<T: AsRef<str>>(words: &[T]) -> String {
     let is_plain =
         |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:=,+@%".contains(c));
-    let quoted = |text: &str| match is_plain(text) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    };
+    let quoted =
+        |text: &str| if is_plain(text) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) };
     words.iter().map(|word| quoted(word.as_ref())).collect::<Vec<_>>().join(" ")
 }
 
@@ -165,11 +163,10 @@ impl Splitter<'_> {
     fn end_word(&mut self) {
         let Some(parts) = self.word.take() else { return };
         let only_text = parts.iter().all(|part| matches!(part, Part::Text(_)));
-        self.out.words.push(match only_text {
-            true => Word::Literal(
-                parts.into_iter().map(|p| if let Part::Text(t) = p { t } else { String::new() }).collect(),
-            ),
-            false => Word::Template(parts),
+        self.out.words.push(if only_text {
+            Word::Literal(parts.into_iter().map(|p| if let Part::Text(t) = p { t } else { String::new() }).collect())
+        } else {
+            Word::Template(parts)
         });
     }
 

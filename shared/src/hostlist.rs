@@ -11,10 +11,7 @@ pub const MAX_HOSTS: usize = 65_536;
 
 /// The list as one entry for hosts `<prefix>-<first>` … `<prefix>-<last>`.
 pub fn range(prefix: &str, first: u32, last: u32) -> String {
-    match first == last {
-        true => format!("{prefix}-{first}"),
-        false => format!("{prefix}-[{first}-{last}]"),
-    }
+    if first == last { format!("{prefix}-{first}") } else { format!("{prefix}-[{first}-{last}]") }
 }
 
 /// Every host in order, duplicates removed (the first position counts, as Flux has it), or why the text is not a hostlist.
@@ -49,10 +46,8 @@ pub fn to_idset(numbers: &BTreeSet<u32>) -> String {
             _ => ranges.push((number, number)),
         }
     }
-    let texts = ranges.iter().map(|(first, last)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    });
+    let texts =
+        ranges.iter().map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") });
     texts.collect::<Vec<_>>().join(",")
 }
 
@@ -130,9 +125,10 @@ fn expand_entry(entry: &str) -> Result<Vec<String>, String> {
 }
 
 fn number(text: &str) -> Result<u64, String> {
-    match !text.is_empty() && text.len() < 16 && text.bytes().all(|b| b.is_ascii_digit()) {
-        true => text.parse().map_err(|_| format!("`{text}` is not a number")),
-        false => Err(format!("`{text}` in brackets is not a number")),
+    if !text.is_empty() && text.len() < 16 && text.bytes().all(|b| b.is_ascii_digit()) {
+        text.parse().map_err(|_| format!("`{text}` is not a number"))
+    } else {
+        Err(format!("`{text}` in brackets is not a number"))
     }
 }
 

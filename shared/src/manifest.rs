@@ -122,9 +122,10 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         problems.push(Problem::new("apiVersion", format!("is `{}`, must be {known}", document.api_version)));
     }
     if document.kind != KIND {
-        let remedy = match is_nearly_ours(&document.kind) {
-            true => format!("; did you mean {KIND}?"),
-            false => format!(", must be {KIND}"),
+        let remedy = if is_nearly_ours(&document.kind) {
+            format!("; did you mean {KIND}?")
+        } else {
+            format!(", must be {KIND}")
         };
         problems.push(Problem::new("kind", format!("is `{}`{remedy}", document.kind)));
     }
@@ -132,9 +133,10 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         problems.push(Problem::new("spec", "is missing"));
         return Err(problems);
     }
-    let name = match document.metadata.name.is_empty() && !document.metadata.generate_name.is_empty() {
-        true => format!("{}xxxxx", document.metadata.generate_name),
-        false => document.metadata.name,
+    let name = if document.metadata.name.is_empty() && !document.metadata.generate_name.is_empty() {
+        format!("{}xxxxx", document.metadata.generate_name)
+    } else {
+        document.metadata.name
     };
     let namespace = document.metadata.namespace.unwrap_or_else(|| "default".into());
     let (labels, annotations) = (texts(&document.metadata.labels), texts(&document.metadata.annotations));

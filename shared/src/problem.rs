@@ -17,9 +17,10 @@ impl Problem {
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.field.is_empty() {
-            true => write!(formatter, "{}", self.message),
-            false => write!(formatter, "{}: {}", self.field, self.message),
+        if self.field.is_empty() {
+            write!(formatter, "{}", self.message)
+        } else {
+            write!(formatter, "{}: {}", self.field, self.message)
         }
     }
 }

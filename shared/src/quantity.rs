@@ -21,11 +21,12 @@ impl Quantity {
             suffix,
             "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E" | "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei"
         ) || exponent(suffix);
-        match number_ok && suffix_ok {
-            true => Ok(()),
-            false => Err(format!(
+        if number_ok && suffix_ok {
+            Ok(())
+        } else {
+            Err(format!(
                 "`{text}` is not a Kubernetes quantity: use a number and one of m, k, M, G, T, Ki, Mi, Gi, Ti (such as 500M or 64Gi)"
-            )),
+            ))
         }
     }
 }

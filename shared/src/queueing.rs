@@ -172,14 +172,15 @@ impl Queueing {
         if !self.is_elastic(asked.resizes) {
             return;
         }
-        let (field, remedy) = match self.annotations.contains_key(ELASTIC_JOB) {
-            true => (annotation(ELASTIC_JOB), "leave it out".to_owned()),
-            false => (
+        let (field, remedy) = if self.annotations.contains_key(ELASTIC_JOB) {
+            (annotation(ELASTIC_JOB), "leave it out".to_owned())
+        } else {
+            (
                 "spec.maxSize".to_owned(),
                 format!(
                     "leave it out, or set the annotation {ELASTIC_JOB}: \"false\", so that its size is fixed while it runs"
                 ),
-            ),
+            )
         };
         if self.least(asked.size, asked.min_size).is_some() {
             let message = format!(

@@ -253,9 +253,10 @@ fn fields_that_the_pages_name_are_there() {
             if path.len() < 2 || is_file || !shapes.iter().any(|shape| field(shape, path[0]).is_some()) {
                 continue;
             }
-            match shapes.iter().any(|shape| path.iter().try_fold(shape, |shape, name| field(shape, name)).is_some()) {
-                true => right += 1,
-                false => wrong.push(format!("{}: {name}", page.display())),
+            if shapes.iter().any(|shape| path.iter().try_fold(shape, |shape, name| field(shape, name)).is_some()) {
+                right += 1
+            } else {
+                wrong.push(format!("{}: {name}", page.display()))
             }
         }
     }

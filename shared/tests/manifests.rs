@@ -45,9 +45,10 @@ fn take_all(version: &str, broken: &[(&str, &str)]) {
     for file in entries.map(|entry| entry.unwrap().path()) {
         let name = file.file_name().unwrap().to_str().unwrap().to_owned();
         let text = std::fs::read_to_string(&file).unwrap();
-        let result = match version.starts_with("v1alpha1") {
-            true => take(&text).and_then(|spec| converts(&text).map(|()| spec)),
-            false => take(&text),
+        let result = if version.starts_with("v1alpha1") {
+            take(&text).and_then(|spec| converts(&text).map(|()| spec))
+        } else {
+            take(&text)
         };
         match (result, expected.remove(name.as_str())) {
             (Ok(_), None) => taken += 1,

@@ -156,15 +156,16 @@ fn flux(findings: &Findings) -> (Level, String) {
 
 fn arch(libc: &Libc) -> (Level, String) {
     let own = std::env::consts::ARCH;
-    match libc.machine == own {
-        true => (Pass, own.into()),
-        false => (
+    if libc.machine == own {
+        (Pass, own.into())
+    } else {
+        (
             Fail,
             format!(
                 "Flux is for {}, this node is {own}: use a view image for it, or set pod.nodeSelector",
                 libc.machine
             ),
-        ),
+        )
     }
 }
 
@@ -359,9 +360,10 @@ fn place(must: bool, path: &str, writable: bool) -> (Level, String) {
 }
 
 fn clock(behind: bool) -> (Level, String) {
-    match behind {
-        false => (Pass, "plausible (after Flux's build date)".into()),
-        true => (Fail, "before Flux's build date: set the node's clock (NTP), job time limits depend on it".into()),
+    if !behind {
+        (Pass, "plausible (after Flux's build date)".into())
+    } else {
+        (Fail, "before Flux's build date: set the node's clock (NTP), job time limits depend on it".into())
     }
 }
 

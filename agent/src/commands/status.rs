@@ -228,9 +228,10 @@ fn broker(observed: &Observations) -> String {
 
 fn online_of(online: usize, instance: &Instance) -> String {
     let (size, most) = (instance.asked_for(), instance.hosts.len());
-    match size == most {
-        true => format!("{online} of {most} brokers"),
-        false => format!("{online} brokers: the cluster started with {size} and may have {most}"),
+    if size == most {
+        format!("{online} of {most} brokers")
+    } else {
+        format!("{online} brokers: the cluster started with {size} and may have {most}")
     }
 }
 

@@ -6,10 +6,7 @@ use flux_agent_plan::dry_run::{DryRunError, Source};
 
 /// The text of a file; `-` is standard input. (The operator's and the plugin's is `operator/client/src/input.rs`: see there.)
 pub fn read(path: &Path) -> std::io::Result<String> {
-    match path == Path::new("-") {
-        true => std::io::read_to_string(std::io::stdin()),
-        false => std::fs::read_to_string(path),
-    }
+    if path == Path::new("-") { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) }
 }
 
 /// Parses the file.

@@ -83,10 +83,10 @@ impl Executor<'_> {
         drop(served);
         let StateLog { states, lead_goes_on } = states.map(States::end).unwrap_or_default();
         ended.lead_goes_on = lead_goes_on;
-        ended.joined = match states.is_empty() {
-            // Its states are unknown: one that its lead refuses ends at once.
-            true => ended.at.duration_since(begin) >= JOINED_AFTER,
-            false => states.iter().any(|(name, _)| JOINED.contains(&name.as_str())),
+        ended.joined = if states.is_empty() {
+            ended.at.duration_since(begin) >= JOINED_AFTER
+        } else {
+            states.iter().any(|(name, _)| JOINED.contains(&name.as_str()))
         };
         if !launch.program.is_empty() {
             self.ending.program = Some((ended.end.code(), shutdown_began(&states).unwrap_or(ended.at)));

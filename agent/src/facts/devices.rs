@@ -19,9 +19,10 @@ pub fn gpus(host: &Host) -> u32 {
     let parts = parts(host);
     let nvidia = if parts > 0 { parts } else { whole };
     let rendering = || host.names("/dev/dri").into_iter().filter(|name| is_numbered(name, "renderD"));
-    let amd = match host.exists("/dev/kfd") {
-        true => rendering().filter(|node| vendor(host, node).as_deref() == Some(AMD)).count(),
-        false => 0,
+    let amd = if host.exists("/dev/kfd") {
+        rendering().filter(|node| vendor(host, node).as_deref() == Some(AMD)).count()
+    } else {
+        0
     };
     let is_intel = |node: &String| vendor(host, node).as_deref() == Some(INTEL) && !is_in_the_processor(host, node);
     u32::try_from(nvidia + amd + rendering().filter(is_intel).count()).unwrap_or(u32::MAX)

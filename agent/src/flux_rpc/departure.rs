@@ -155,9 +155,12 @@ mod tests {
     fn departs(below: &[u32], looks: Vec<(&'static str, &'static str)>) -> (Vec<bool>, Vec<String>) {
         let count = looks.len();
         let mut answers = looks.into_iter();
-        let says = move |question: &str| match question.contains("resource.sched-status") {
-            true => answers.next().map(|(down, allocated)| nodes(down, allocated)),
-            false => Some(answer_of("{}")),
+        let says = move |question: &str| {
+            if question.contains("resource.sched-status") {
+                answers.next().map(|(down, allocated)| nodes(down, allocated))
+            } else {
+                Some(answer_of("{}"))
+            }
         };
         let (mut steps, below) = (Vec::new(), below.iter().copied().collect());
         let questions = beside(says, async |broker| {

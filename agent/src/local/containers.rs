@@ -233,9 +233,10 @@ fn environment(
 ) -> BTreeMap<String, String> {
     let mut environment = machine.environment.clone();
     let bin = format!("{}/bin", machine.prefix);
-    let path = match spec.view.enabled || machine.path.split(':').any(|folder| folder == bin) {
-        true => machine.path.clone(),
-        false => format!("{bin}:{}", machine.path),
+    let path = if spec.view.enabled || machine.path.split(':').any(|folder| folder == bin) {
+        machine.path.clone()
+    } else {
+        format!("{bin}:{}", machine.path)
     };
     environment.insert("PATH".into(), path);
     environment.extend(given.map(|it| it.environment.clone()).unwrap_or_default());

@@ -60,9 +60,10 @@ fn lay_out(container: &Container) -> Result<(), Failure> {
     }
     let (mount, image) = (Path::new(&container.mount_path), Path::new(VIEW_IMAGE_MOUNT));
     log::set_quiet(true);
-    match container.view {
-        true => crate::view::link(image, mount)?,
-        false => crate::view::lay_out(mount)?,
+    if container.view {
+        crate::view::link(image, mount)?
+    } else {
+        crate::view::lay_out(mount)?
     }
     crate::install::link(mount, Path::new(AGENT_FILE))
 }
@@ -200,10 +201,7 @@ fn is_ours_alone() -> bool {
 
 /// Creates an empty folder or file to mount on.
 fn make_mount_point(is_folder: bool, at: &Path) -> io::Result<()> {
-    match is_folder {
-        true => fs::create_dir(at),
-        false => fs::File::create(at).map(drop),
-    }
+    if is_folder { fs::create_dir(at) } else { fs::File::create(at).map(drop) }
 }
 
 /// The failure of a container that did not start.

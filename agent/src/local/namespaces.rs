@@ -10,13 +10,12 @@ use crate::report::failure::{Failure, plain};
 
 /// Moves this process, and so all that it starts, into namespaces of its own. To be called before there is a second thread.
 pub fn enter(machine: &Machine) -> Result<(), Failure> {
-    match machine.is_root() {
-        true => unshare(CloneFlags::CLONE_NEWNET).map_err(|error| refused(&error.into())),
-        false => {
-            unshare(CloneFlags::CLONE_NEWUSER).map_err(|error| refused(&error.into()))?;
-            map_ids(machine).map_err(|error| refused(&error))?;
-            unshare(CloneFlags::CLONE_NEWNET).map_err(|error| refused(&error.into()))
-        }
+    if machine.is_root() {
+        unshare(CloneFlags::CLONE_NEWNET).map_err(|error| refused(&error.into()))
+    } else {
+        unshare(CloneFlags::CLONE_NEWUSER).map_err(|error| refused(&error.into()))?;
+        map_ids(machine).map_err(|error| refused(&error))?;
+        unshare(CloneFlags::CLONE_NEWNET).map_err(|error| refused(&error.into()))
     }
 }
 

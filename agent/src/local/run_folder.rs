@@ -42,9 +42,10 @@ impl RunFolder {
     /// The folder, if a run is in progress in it.
     pub fn running(&self) -> Option<&Path> {
         let lock = OpenOptions::new().read(true).open(self.folder.join("lock")).ok()?;
-        match self.is_ours().ok()? && Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_err() {
-            true => Some(&self.folder),
-            false => None,
+        if self.is_ours().ok()? && Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_err() {
+            Some(&self.folder)
+        } else {
+            None
         }
     }
 

@@ -52,9 +52,10 @@ fn ask(address: SocketAddr, request: &[u8]) -> String {
 }
 
 fn jobs(question: &str) -> Vec<u8> {
-    match question.contains("job-list.job-stats") {
-        true => answer_of(r#"{"job_states":{"depend":0,"priority":0,"sched":20,"run":1,"cleanup":0,"inactive":2}}"#),
-        false => answer_with(38, "no such service"),
+    if question.contains("job-list.job-stats") {
+        answer_of(r#"{"job_states":{"depend":0,"priority":0,"sched":20,"run":1,"cleanup":0,"inactive":2}}"#)
+    } else {
+        answer_with(38, "no such service")
     }
 }
 

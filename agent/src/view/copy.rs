@@ -164,9 +164,12 @@ impl Copier<'_> {
         let copied = if is_shared { Ok(()) } else { self.copy_content(&mut source, &mut copy, size, buffer) };
         copied
             .and_then(|()| Ok(futimens(&copy, &Timestamps { last_access: KEPT, last_modification: modified })?))
-            .and_then(|()| match mode & 0o777 & !self.umask == mode {
-                true => Ok(()),
-                false => copy.set_permissions(Permissions::from_mode(mode)),
+            .and_then(|()| {
+                if mode & 0o777 & !self.umask == mode {
+                    Ok(())
+                } else {
+                    copy.set_permissions(Permissions::from_mode(mode))
+                }
             })
             .map_err(write_failed)
     }

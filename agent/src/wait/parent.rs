@@ -107,10 +107,7 @@ impl ParentProbe {
 
     /// One attempt: looks the name up, connects, and closes again.
     pub async fn probe(&mut self) -> Result<(), Missing> {
-        match self.connects {
-            true => self.try_connect(&mut None).await,
-            false => self.look_up().await.map(drop),
-        }
+        if self.connects { self.try_connect(&mut None).await } else { self.look_up().await.map(drop) }
     }
 
     async fn look_up(&mut self) -> Result<Vec<IpAddr>, Missing> {

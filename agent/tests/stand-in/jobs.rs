@@ -200,9 +200,10 @@ fn collect(
         let (mut held_back, mut buffer) = (Vec::new(), [0; 4096]);
         let mut from = from.expect("it is piped");
         while let Some(count) = from.read(&mut buffer).ok().filter(|count| *count > 0) {
-            match live {
-                true => drop(to.write_all(&buffer[..count]).and_then(|()| to.flush())),
-                false => held_back.extend(&buffer[..count]),
+            if live {
+                drop(to.write_all(&buffer[..count]).and_then(|()| to.flush()))
+            } else {
+                held_back.extend(&buffer[..count])
             }
         }
         held_back

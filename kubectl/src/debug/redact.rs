@@ -64,10 +64,8 @@ fn line(line: &str) -> String {
     let is_of_name = |it: char| it.is_alphanumeric() || matches!(it, '_' | '-' | '.');
     let (mut clean, mut rest) = (String::with_capacity(line.len()), line);
     while let Some(first) = rest.chars().next() {
-        let end = match is_of_name(first) {
-            true => rest.find(|it| !is_of_name(it)).unwrap_or(rest.len()),
-            false => first.len_utf8(),
-        };
+        let end =
+            if is_of_name(first) { rest.find(|it| !is_of_name(it)).unwrap_or(rest.len()) } else { first.len_utf8() };
         let (name, after) = rest.split_at(end);
         clean.push_str(name);
         rest = after;

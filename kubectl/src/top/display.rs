@@ -40,9 +40,10 @@ impl Display {
             queue!(output, MoveTo(0, 0))?;
             for (number, line) in lines.iter().enumerate() {
                 let line: String = line.chars().take(width.into()).collect();
-                match number == 0 && screen::shows_colours() {
-                    true => queue!(output, SetAttribute(Attribute::Bold), Print(line), SetAttribute(Attribute::Reset))?,
-                    false => queue!(output, Print(line))?,
+                if number == 0 && screen::shows_colours() {
+                    queue!(output, SetAttribute(Attribute::Bold), Print(line), SetAttribute(Attribute::Reset))?
+                } else {
+                    queue!(output, Print(line))?
                 }
                 queue!(output, Clear(ClearType::UntilNewLine), Print("\r\n"))?;
             }

@@ -7,8 +7,5 @@ use std::path::Path;
 
 /// The text of a file; `-` is standard input.
 pub fn read(path: &Path) -> std::io::Result<String> {
-    match path == Path::new("-") {
-        true => std::io::read_to_string(std::io::stdin()),
-        false => std::fs::read_to_string(path),
-    }
+    if path == Path::new("-") { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) }
 }

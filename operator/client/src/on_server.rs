@@ -169,9 +169,10 @@ impl Check<'_> {
             }
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 // A refusal by a quota or a policy is not about the caller's permissions.
-                match status.message.contains("cannot create resource") {
-                    true => self.judged.unchecked.push(format!("its {what}: {}", status.message)),
-                    false => self.problems.push(Problem::new("", format!("{what}: {}", status.message))),
+                if status.message.contains("cannot create resource") {
+                    self.judged.unchecked.push(format!("its {what}: {}", status.message))
+                } else {
+                    self.problems.push(Problem::new("", format!("{what}: {}", status.message)))
                 }
                 Ok(None)
             }
@@ -193,12 +194,11 @@ impl Check<'_> {
 fn of_fields(status: &Status) -> Vec<Problem> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let fields: Vec<Problem> = causes.map(|cause| Problem::new(cause.field.clone(), cause.message.clone())).collect();
-    match fields.is_empty() {
-        true => {
-            let words = &status.message;
-            let from = words.find("strict decoding error: ").unwrap_or_default();
-            vec![Problem::new("", words.get(from..).unwrap_or(words))]
-        }
-        false => fields,
+    if fields.is_empty() {
+        let words = &status.message;
+        let from = words.find("strict decoding error: ").unwrap_or_default();
+        vec![Problem::new("", words.get(from..).unwrap_or(words))]
+    } else {
+        fields
     }
 }

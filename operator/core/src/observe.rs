@@ -223,10 +223,8 @@ impl Index {
     /// Whether a node has stopped responding. The MiniClusters to wake: those with pods there, if this is news.
     pub fn update_silence(&self, name: &str, is_silent: bool) -> Vec<Key> {
         let mut state = self.state();
-        let is_news = match is_silent {
-            true => state.silent_nodes.insert(name.to_owned()),
-            false => state.silent_nodes.remove(name),
-        };
+        let is_news =
+            if is_silent { state.silent_nodes.insert(name.to_owned()) } else { state.silent_nodes.remove(name) };
         if !is_news {
             return Vec::new();
         }

@@ -90,12 +90,11 @@ impl Judged {
 impl Judgement {
     /// Text for people: a line for each valid MiniCluster, with its notes; or every problem as an error.
     pub fn text(self) -> Result<String, OfflineError> {
-        match self.problems.is_empty() {
-            true => {
-                let notes = self.notes.iter().map(|note| format!("note: {note}\n"));
-                Ok(notes.chain(self.miniclusters.iter().map(Judged::text)).collect())
-            }
-            false => Err(OfflineError::Problems(self.problems)),
+        if self.problems.is_empty() {
+            let notes = self.notes.iter().map(|note| format!("note: {note}\n"));
+            Ok(notes.chain(self.miniclusters.iter().map(Judged::text)).collect())
+        } else {
+            Err(OfflineError::Problems(self.problems))
         }
     }
 }
@@ -107,10 +106,11 @@ impl Judgement {
         let mut all = Judgement::default();
         for (file, Judgement { miniclusters, notes, problems }) in found {
             all.miniclusters.extend(miniclusters);
-            all.notes.extend(notes.into_iter().map(|note| match has_several {
-                true => Notice::new(file.display().to_string(), note.message),
-                false => note,
-            }));
+            all.notes.extend(
+                notes
+                    .into_iter()
+                    .map(|note| if has_several { Notice::new(file.display().to_string(), note.message) } else { note }),
+            );
             all.problems.extend(problems.into_iter().map(|problem| match file.display() {
                 _ if !has_several => problem,
                 file if problem.field.is_empty() => Problem::new(file.to_string(), problem.message),

@@ -143,9 +143,10 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
         },
         failed_index: outcome.index.or(previous.failed_index.filter(|_| ended)),
         reason: (!outcome.reason.is_empty()).then(|| outcome.reason.clone()),
-        message: match outcome.message.is_empty() {
-            true => conditions::awaited(inputs, &facts),
-            false => Some(short(&outcome.message)),
+        message: if outcome.message.is_empty() {
+            conditions::awaited(inputs, &facts)
+        } else {
+            Some(short(&outcome.message))
         },
         conditions,
     }
@@ -353,10 +354,8 @@ impl<'a> Facts<'a> {
         };
         // When a Job is finished all its pods have ended, though the watch of pods may report it later.
         let is_finished = inputs.job.is_some_and(|job| job.is_finished() && !job.has_living_pods);
-        let living = |which: fn(&PodSeen) -> bool| match is_finished {
-            true => 0,
-            false => number(&|pod| !pod.ended && which(pod)),
-        };
+        let living =
+            |which: fn(&PodSeen) -> bool| if is_finished { 0 } else { number(&|pod| !pod.ended && which(pod)) };
         let wanted = inputs.job.map_or(0, |job| job.completions);
         let quorum = match inputs.verdict {
             Verdict::Valid(cluster) => cluster.min_size.unwrap_or(wanted).min(wanted),

@@ -81,9 +81,10 @@ mod tests {
             let mut done = done.lock().unwrap();
             done.push(item);
             // The first one fails three times.
-            match item == 0 && done.iter().filter(|done| **done == 0).count() <= 3 {
-                true => Err(std::io::Error::other("no")),
-                false => Ok(()),
+            if item == 0 && done.iter().filter(|done| **done == 0).count() <= 3 {
+                Err(std::io::Error::other("no"))
+            } else {
+                Ok(())
             }
         };
         let work = run_queue(items, 1, "failed", write);

@@ -23,9 +23,10 @@ pub(super) async fn sweep(context: &Context, store: &Store<Cluster>, orphans: mp
     }
     let delete = |orphan: Orphan| async move {
         let key = ObjectRef::new(&orphan.cluster.name).within(&orphan.cluster.namespace);
-        match store.get(&key).is_some_and(|cluster| cluster.uid().as_deref() == Some(&orphan.owner)) {
-            true => Ok(()),
-            false => context.writer.sweep(&orphan).await,
+        if store.get(&key).is_some_and(|cluster| cluster.uid().as_deref() == Some(&orphan.owner)) {
+            Ok(())
+        } else {
+            context.writer.sweep(&orphan).await
         }
     };
     retry::run_queue(orphans, BACKGROUND_WRITES, "failed to delete a PersistentVolume; retrying", delete).await;

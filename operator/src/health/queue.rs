@@ -60,10 +60,7 @@ impl<K: Hash + Eq + Clone> Queue<K> {
     /// Adds a key unless it waits already; whether it was added.
     pub fn enqueue(&self, key: &K, now: Instant) -> bool {
         let mut state = lock(&self.0);
-        match state.waiting.contains_key(key) {
-            true => false,
-            false => state.waiting.insert(key.clone(), now).is_none(),
-        }
+        if state.waiting.contains_key(key) { false } else { state.waiting.insert(key.clone(), now).is_none() }
     }
 
     /// Removes a key that need not be reconciled any more.

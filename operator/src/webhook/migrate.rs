@@ -112,10 +112,7 @@ async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
             }
         }
     }
-    match errors.is_empty() {
-        true => Ok(count),
-        false => Err(MigrateError::Objects(errors, count)),
-    }
+    if errors.is_empty() { Ok(count) } else { Err(MigrateError::Objects(errors, count)) }
 }
 
 #[cfg(test)]

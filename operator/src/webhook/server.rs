@@ -208,15 +208,14 @@ async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut Held) ->
         Ok(read) => read?,
         Err(_) => return refuse(408, "timed out reading the body, or too many requests are in progress\n"),
     };
-    let answer = match body.len() < LARGE {
-        true => review::answer(&body),
-        false => {
-            // The semaphore is never closed: this cannot fail.
-            let _turn = shared.thread.acquire().await;
-            match tokio::task::spawn_blocking(move || review::answer(&body)).await {
-                Ok(answer) => answer,
-                Err(_) => return refuse(500, "the conversion failed\n"),
-            }
+    let answer = if body.len() < LARGE {
+        review::answer(&body)
+    } else {
+        // The semaphore is never closed: this cannot fail.
+        let _turn = shared.thread.acquire().await;
+        match tokio::task::spawn_blocking(move || review::answer(&body)).await {
+            Ok(answer) => answer,
+            Err(_) => return refuse(500, "the conversion failed\n"),
         }
     };
     shared.metrics.converted(answer.is_success);

@@ -78,10 +78,11 @@ impl Examples {
 
     /// A link to it: the folder, or the manifest in it that is not the folder's first.
     pub fn link(&self, path: &str) -> String {
-        let twin = TWINS.iter().fold(path.to_owned(), |path, (name, twin)| match path.contains(name) {
-            true => path.replace(name, twin),
-            false => path,
-        });
+        let twin =
+            TWINS.iter().fold(
+                path.to_owned(),
+                |path, (name, twin)| if path.contains(name) { path.replace(name, twin) } else { path },
+            );
         // What no example sets is in the block of one that does.
         let own = [path, &twin].into_iter().find(|path| self.0.get(*path).is_some_and(|place| !place.is_other));
         let blocks = twin.rmatch_indices('.').map(|(at, _)| &twin[..at]).filter(|block| *block != "spec");

@@ -70,9 +70,10 @@ fn kind(schema: &Value, path: &str) -> String {
     let shape = match schema["type"].as_str().unwrap_or_default() {
         "object" if schema["additionalProperties"].is_object() => {
             let most = format!(", {} at most", schema["maxProperties"]);
-            match schema["additionalProperties"]["properties"].is_object() {
-                true => format!("map of [{name}](#{}){most}", anchor(&format!("{path}{{}}"))),
-                false => format!("map of {}{most}", kind(&schema["additionalProperties"], "")),
+            if schema["additionalProperties"]["properties"].is_object() {
+                format!("map of [{name}](#{}){most}", anchor(&format!("{path}{{}}")))
+            } else {
+                format!("map of {}{most}", kind(&schema["additionalProperties"], ""))
             }
         }
         "object" => format!("[{name}](#{})", anchor(path)),
@@ -151,9 +152,10 @@ impl Page<'_> {
         }
         let needed: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let is_spec = path.starts_with("spec");
-        let columns: &[&str] = match is_spec {
-            true => &["field", "type", "default", "read by", "can change", "meaning", "example"],
-            false => &["field", "type", "default", "meaning"],
+        let columns: &[&str] = if is_spec {
+            &["field", "type", "default", "read by", "can change", "meaning", "example"]
+        } else {
+            &["field", "type", "default", "meaning"]
         };
         self.text += &format!("\n| {} |\n|{}\n", columns.join(" | "), " --- |".repeat(columns.len()));
         let mut inner = Vec::new();

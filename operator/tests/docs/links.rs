@@ -66,10 +66,7 @@ fn every_link_leads_somewhere() {
                 (path, None) => page.parent().unwrap().join(path),
             };
             let is_there = target.exists() && place.is_none_or(|place| anchors(&target).contains(place));
-            match is_there {
-                true => right += 1,
-                false => wrong.push(format!("{}: {link}", page.display())),
-            }
+            if is_there { right += 1 } else { wrong.push(format!("{}: {link}", page.display())) }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -94,10 +91,7 @@ fn no_relative_link_leaves_the_book() {
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let ups = link.split('/').take_while(|part| *part == "..").count();
             let is_page = link.contains("://") || link.starts_with('#') || ups <= depth;
-            match is_page {
-                true => right += 1,
-                false => wrong.push(format!("{}: {link}", page.display())),
-            }
+            if is_page { right += 1 } else { wrong.push(format!("{}: {link}", page.display())) }
         }
     }
     assert!(wrong.is_empty(), "write {REPOSITORY}/blob/main/…:\n{}", wrong.join("\n"));

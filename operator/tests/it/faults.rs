@@ -116,9 +116,10 @@ fn many_broken_and_slow_ones_delay_no_other_and_are_tried_ever_less() {
                 return None;
             }
             *log.lock().unwrap().entry(call.name.clone()).or_default() += 1;
-            match call.name.starts_with("bad-slow") {
-                true => Some(Fault::Late(Duration::from_secs(30), 504)),
-                false => Some(Fault::Answer(503)),
+            if call.name.starts_with("bad-slow") {
+                Some(Fault::Late(Duration::from_secs(30), 504))
+            } else {
+                Some(Fault::Answer(503))
             }
         });
         let operator = fixture.operator_of(calls, |_| {}).await;

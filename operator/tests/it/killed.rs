@@ -43,10 +43,7 @@ impl Change<'_> {
             let was_done = until("it is killed, or done", async || {
                 // First: what is done may be what it was killed at, while this looks.
                 let is_done = is_done(&name).await;
-                match victim.is_dead() {
-                    true => Some(false),
-                    false => is_done.then_some(true),
-                }
+                if victim.is_dead() { Some(false) } else { is_done.then_some(true) }
             })
             .await;
             drop(victim);

@@ -60,16 +60,22 @@ pub fn resources(field: &str, resources: &Option<Resources>, report: &mut Report
 /// An absolute path without `..`, not `/` itself.
 pub fn absolute(path: &str) -> Result<String, String> {
     let clean = path.trim_end_matches('/');
-    match clean.starts_with('/') && clean.len() > 1 && !clean.split('/').any(|part| part == ".." || part == ".") {
-        true if !clean.contains(':') => Ok(clean.to_owned()),
-        _ => Err(format!("`{path}` must be an absolute path, not `/`, without `..` and `:`")),
+    if clean.starts_with('/')
+        && clean.len() > 1
+        && !clean.split('/').any(|part| part == ".." || part == ".")
+        && !clean.contains(':')
+    {
+        Ok(clean.to_owned())
+    } else {
+        Err(format!("`{path}` must be an absolute path, not `/`, without `..` and `:`"))
     }
 }
 
 pub fn object_name(name: &str) -> Result<(), String> {
-    match names::is_dns_subdomain(name) {
-        true => Ok(()),
-        false => Err(format!("`{name}` cannot be the name of an object: lower case letters, digits, `-` and `.`")),
+    if names::is_dns_subdomain(name) {
+        Ok(())
+    } else {
+        Err(format!("`{name}` cannot be the name of an object: lower case letters, digits, `-` and `.`"))
     }
 }
 

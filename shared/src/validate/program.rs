@@ -81,10 +81,7 @@ fn words_of(field: &str, command: &str, launcher: bool, report: &mut Report) -> 
         );
     }
     one_command(&field, &split, report);
-    match launcher {
-        true => Program::Launcher { words: split.words },
-        false => Program::Submit { words: split.words },
-    }
+    if launcher { Program::Launcher { words: split.words } } else { Program::Submit { words: split.words } }
 }
 
 /// Notes that several lines are one command.

@@ -82,9 +82,10 @@ fn capacity(volume: &MadeVolume) -> Result<(), String> {
     volume.capacity.check()?;
     let text = &volume.capacity.0;
     let number = text.split(|c: char| c.is_ascii_alphabetic()).next().unwrap_or_default();
-    match number.starts_with('-') || !number.contains(|c: char| matches!(c, '1'..='9')) {
-        true => Err(format!("`{text}` must be greater than 0")),
-        false => Ok(()),
+    if number.starts_with('-') || !number.contains(|c: char| matches!(c, '1'..='9')) {
+        Err(format!("`{text}` must be greater than 0"))
+    } else {
+        Ok(())
     }
 }
 

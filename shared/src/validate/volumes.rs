@@ -41,9 +41,10 @@ pub(super) fn check(
             report.problem(&field, "this name is in volumes as well: choose another");
         }
         let is_made = list == "volumes" && surroundings.volumes.contains_key(name);
-        let source = match is_made {
-            true => made(&field, name, &volume, surroundings, report),
-            false => source(&field, &volume, list, report),
+        let source = if is_made {
+            made(&field, name, &volume, surroundings, report)
+        } else {
+            source(&field, &volume, list, report)
         };
         let Some(source) = source else { continue };
         let Some(path) = mount_path(&field, &volume, &source, report) else { continue };
@@ -138,9 +139,10 @@ fn source(field: &str, volume: &Volume, list: &str, report: &mut Report) -> Opti
             "existingVolumes" => "claimName, configMapName, secretName".to_owned(),
             _ => given.map(|(name, _)| name).join(", "),
         };
-        let elsewhere = match list == "volumes" && named.is_empty() {
-            true => ", or define a volume of this name in spec.volumes",
-            false => "",
+        let elsewhere = if list == "volumes" && named.is_empty() {
+            ", or define a volume of this name in spec.volumes"
+        } else {
+            ""
         };
         report.problem(field, format!("{what}: set exactly one of {names}{elsewhere}"));
         return None;
@@ -183,9 +185,10 @@ fn source(field: &str, volume: &Volume, list: &str, report: &mut Report) -> Opti
 }
 
 pub(super) fn host_path(path: &str) -> Result<String, String> {
-    match path.starts_with('/') && !path.split('/').any(|part| part == "..") {
-        true => Ok(path.to_owned()),
-        false => Err(format!("`{path}` must be an absolute path without `..`")),
+    if path.starts_with('/') && !path.split('/').any(|part| part == "..") {
+        Ok(path.to_owned())
+    } else {
+        Err(format!("`{path}` must be an absolute path without `..`"))
     }
 }
 

@@ -111,9 +111,10 @@ impl ControlPlane {
         let _ = kubectl.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
         let output = kubectl.wait_with_output().map_err(|e| format!("failed to wait for kubectl: {e}"))?;
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        match output.status.success() {
-            true => Ok(text(&output.stdout)),
-            false => Err(format!("kubectl {}: {}", arguments.join(" "), text(&output.stderr).trim_end())),
+        if output.status.success() {
+            Ok(text(&output.stdout))
+        } else {
+            Err(format!("kubectl {}: {}", arguments.join(" "), text(&output.stderr).trim_end()))
         }
     }
 }

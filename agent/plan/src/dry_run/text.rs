@@ -91,10 +91,7 @@ fn line_of(out: &mut String, depth: usize, text: &str) {
 fn head(out: &mut String, source: &Source, facts: &Facts) {
     let spec = &source.spec;
     let pods = if spec.size == 1 { "1 pod".into() } else { format!("{} pods", spec.size) };
-    let most = match spec.max_size() > spec.size {
-        true => format!(", {} at most", spec.max_size()),
-        false => String::new(),
-    };
+    let most = if spec.max_size() > spec.size { format!(", {} at most", spec.max_size()) } else { String::new() };
     line_of(
         out,
         0,

@@ -78,9 +78,10 @@ pub fn system_link(resolved: &Resolved) -> Option<Planned> {
         return None;
     }
     let config = resolved.paths.broker_config_dir();
-    let (path, target, place) = match facts.is_present(SYSTEM_CONFIG) {
-        true => (format!("{SYSTEM_CONFIG}/broker.toml"), resolved.paths.broker_toml(), SYSTEM_CONFIG),
-        false => (SYSTEM_CONFIG.to_owned(), config, "/etc"),
+    let (path, target, place) = if facts.is_present(SYSTEM_CONFIG) {
+        (format!("{SYSTEM_CONFIG}/broker.toml"), resolved.paths.broker_toml(), SYSTEM_CONFIG)
+    } else {
+        (SYSTEM_CONFIG.to_owned(), config, "/etc")
     };
     facts.is_writable(place).then(|| Planned::with(&["etc"], Step::Link { path, target }))
 }

@@ -110,9 +110,10 @@ fn scheduler_changes(resolved: &Resolved) -> Result<Vec<EnvChange>, PlanError> {
         Some(SchedulerKind::Simple) => Vec::new(),
         Some(SchedulerKind::Fluxion) => {
             let mut changes = vec![append("FLUX_RC_EXTRA", format!("{view}/etc/flux"))];
-            match old {
-                true => changes.push(set("FLUX_SCHED_MODULE", "none")),
-                false => changes.push(append("FLUX_MODPROBE_PATH_APPEND", format!("{view}/etc/flux/modprobe"))),
+            if old {
+                changes.push(set("FLUX_SCHED_MODULE", "none"))
+            } else {
+                changes.push(append("FLUX_MODPROBE_PATH_APPEND", format!("{view}/etc/flux/modprobe")))
             }
             changes.push(append("FLUX_MODULE_PATH_PREPEND", format!("{view}/lib/flux/modules")));
             changes

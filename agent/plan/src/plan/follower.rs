@@ -52,9 +52,10 @@ fn reached(resolved: &Resolved, rank: u32) -> Option<Parent> {
 
 fn at_end(resolved: &Resolved) -> AtEnd {
     let again = resolved.spec.restart_policy == RestartPolicy::OnFailure;
-    match resolved.spec.flux.complete_workers {
-        true => AtEnd::Complete { again },
-        false => AtEnd::RestartFollower { limit: RESTART_LIMIT, again },
+    if resolved.spec.flux.complete_workers {
+        AtEnd::Complete { again }
+    } else {
+        AtEnd::RestartFollower { limit: RESTART_LIMIT, again }
     }
 }
 

@@ -50,31 +50,28 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     let has_program = initial.has_program();
     // The prefix of a program stands inside the instance; without a program it stands before the broker.
     let prefix = if has_program { &[] } else { resolved.spec.runner.prefix.as_slice() };
-    let own_options = match has_program {
-        true => {
-            facts.extend(match resolved.spec.runner.program {
-                Program::Batch { .. } | Program::BatchRaw { .. } => Some("working_directory"),
-                Program::Submit { .. } | Program::Script { launch: false, .. } => Some("terminal"),
-                _ => None,
-            });
-            argv.extend(runner::flux_start(resolved)?.into_iter().map(Word::Literal));
-            let before = argv.len();
-            argv.extend(options(resolved, false, &mut facts));
-            let own_options = before..argv.len();
-            argv.extend(wrapper(resolved).into_iter().map(Word::Literal));
-            argv.extend(initial.words);
-            own_options
-        }
-        false => {
-            facts.push("terminal");
-            let headless = resolved.spec.runner.interactive || !resolved.facts.terminal;
-            let config = resolved.paths.broker_config_dir();
-            argv.extend_from_slice(prefix);
-            argv.extend([resolved.flux()?, "broker".into(), "--config-path".into(), config].map(Word::Literal));
-            let before = argv.len();
-            argv.extend(options(resolved, headless, &mut facts));
-            before..argv.len()
-        }
+    let own_options = if has_program {
+        facts.extend(match resolved.spec.runner.program {
+            Program::Batch { .. } | Program::BatchRaw { .. } => Some("working_directory"),
+            Program::Submit { .. } | Program::Script { launch: false, .. } => Some("terminal"),
+            _ => None,
+        });
+        argv.extend(runner::flux_start(resolved)?.into_iter().map(Word::Literal));
+        let before = argv.len();
+        argv.extend(options(resolved, false, &mut facts));
+        let own_options = before..argv.len();
+        argv.extend(wrapper(resolved).into_iter().map(Word::Literal));
+        argv.extend(initial.words);
+        own_options
+    } else {
+        facts.push("terminal");
+        let headless = resolved.spec.runner.interactive || !resolved.facts.terminal;
+        let config = resolved.paths.broker_config_dir();
+        argv.extend_from_slice(prefix);
+        argv.extend([resolved.flux()?, "broker".into(), "--config-path".into(), config].map(Word::Literal));
+        let before = argv.len();
+        argv.extend(options(resolved, headless, &mut facts));
+        before..argv.len()
     };
     let run_as = user::run_as(resolved);
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));

@@ -148,9 +148,10 @@ fn output_of(flags: &[String]) -> Option<&str> {
 /// The words that make the agent measure what follows, if that is asked for and shown.
 fn timed(resolved: &Resolved) -> Vec<Word> {
     let logging = &resolved.spec.logging;
-    match logging.timed && !logging.quiet {
-        true => literals([&resolved.paths.agent(), "time", "--label", "fluxsubmit", "--"]),
-        false => Vec::new(),
+    if logging.timed && !logging.quiet {
+        literals([&resolved.paths.agent(), "time", "--label", "fluxsubmit", "--"])
+    } else {
+        Vec::new()
     }
 }
 

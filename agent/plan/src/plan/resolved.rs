@@ -125,9 +125,10 @@ impl<'a> Resolved<'a> {
 
     /// The broker's socket: where the documents promise it, or where Flux puts it.
     pub fn socket(&self) -> String {
-        match self.spec.flux.disable_socket {
-            true => format!("{}/local-{}", self.paths.run_dir(), self.rank),
-            false => self.paths.socket(),
+        if self.spec.flux.disable_socket {
+            format!("{}/local-{}", self.paths.run_dir(), self.rank)
+        } else {
+            self.paths.socket()
         }
     }
 
@@ -150,9 +151,10 @@ fn logs(spec: &AgentSpec, facts: &Facts) -> String {
     let wanted = &spec.runner.logs;
     let folders: Vec<&str> = Path::new(wanted).ancestors().filter_map(Path::to_str).collect();
     let nearest = folders.iter().find(|folder| facts.is_present(folder)).or(folders.last());
-    match wanted == DEFAULT_LOGS && !nearest.is_some_and(|folder| facts.is_writable(folder)) {
-        true => format!("{}/fluxout", spec.paths().config_root()),
-        false => wanted.clone(),
+    if wanted == DEFAULT_LOGS && !nearest.is_some_and(|folder| facts.is_writable(folder)) {
+        format!("{}/fluxout", spec.paths().config_root())
+    } else {
+        wanted.clone()
     }
 }
 

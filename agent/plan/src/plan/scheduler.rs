@@ -37,9 +37,11 @@ pub fn notices(resolved: &Resolved) -> Vec<String> {
         notices.push("the view has no Fluxion: the queue policy has no effect".into());
     }
     if resolved.spec.runner.gpus && flux.scheduler.is_none() && flux.queue_policy.is_none() {
-        notices.push(match has_fluxion {
-            true => "the scheduler is Fluxion, since GPUs are requested (flux.scheduler.simple: true selects the simple one)".into(),
-            false => "GPUs are requested, but the view has no Fluxion: the scheduler is the simple one".to_owned(),
+        notices.push(if has_fluxion {
+            "the scheduler is Fluxion, since GPUs are requested (flux.scheduler.simple: true selects the simple one)"
+                .into()
+        } else {
+            "GPUs are requested, but the view has no Fluxion: the scheduler is the simple one".to_owned()
         });
     }
     notices

@@ -30,13 +30,14 @@ pub fn steps(resolved: &Resolved) -> [Planned; 2] {
 /// Lua, as the job shell reads it.
 fn defaults(binding: &Binding) -> String {
     let head = "-- Defaults of flux-agent for the shell of jobs on this pod.\n";
-    match binding.on {
-        true => format!("{head}-- Tasks are bound to cores: {}.\n", binding.why),
-        false => format!(
+    if binding.on {
+        format!("{head}-- Tasks are bound to cores: {}.\n", binding.why)
+    } else {
+        format!(
             "{head}-- Tasks are not bound to cores: {}.\n\
-             if shell.options[\"cpu-affinity\"] == nil then\n    shell.options[\"cpu-affinity\"] = \"off\"\nend\n",
+         if shell.options[\"cpu-affinity\"] == nil then\n    shell.options[\"cpu-affinity\"] = \"off\"\nend\n",
             binding.why
-        ),
+        )
     }
 }
 

@@ -117,8 +117,5 @@ fn as_flux(resolved: &Resolved) -> String {
 
 /// A script's text, with a first line for the image's shell if it has none.
 pub fn with_shebang(resolved: &Resolved, text: &str, what: &str) -> Result<String, PlanError> {
-    match text.starts_with("#!") {
-        true => Ok(text.to_owned()),
-        false => Ok(resolved.shebang(what)? + text),
-    }
+    if text.starts_with("#!") { Ok(text.to_owned()) } else { Ok(resolved.shebang(what)? + text) }
 }

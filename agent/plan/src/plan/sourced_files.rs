@@ -55,10 +55,8 @@ fn connect(resolved: &Resolved) -> String {
 /// load-fluxion.sh: puts Fluxion in place of the scheduler that runs. To be run inside the instance, on the lead.
 fn fluxion(resolved: &Resolved) -> String {
     let modules = format!("{}/lib/flux/modules", resolved.paths.view());
-    let load = |name: &str| match resolved.spec.view.enabled {
-        true => quote(&format!("{modules}/{name}.so")),
-        false => name.to_owned(),
-    };
+    let load =
+        |name: &str| if resolved.spec.view.enabled { quote(&format!("{modules}/{name}.so")) } else { name.to_owned() };
     let mut text = String::from("#!/bin/sh\n");
     for module in ["sched-fluxion-qmanager", "sched-fluxion-feasibility", "sched-fluxion-resource", "sched-simple"] {
         text += &format!("flux module remove -f {module}\n");

@@ -63,9 +63,10 @@ fn home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Plann
 
 /// The home to fall back on: the volume that the operator mounts for it, else a folder of the configuration's.
 fn fallback_home(resolved: &Resolved) -> String {
-    match has_home_volume(resolved.facts) {
-        true => FALLBACK_HOME.to_owned(),
-        false => format!("{}/home-{}", resolved.paths.config_root(), resolved.identity.owner.uid),
+    if has_home_volume(resolved.facts) {
+        FALLBACK_HOME.to_owned()
+    } else {
+        format!("{}/home-{}", resolved.paths.config_root(), resolved.identity.owner.uid)
     }
 }
 

@@ -81,9 +81,10 @@ impl Expected {
                 if let Some(last) = parts.iter().rposition(|part| *part == value) {
                     parts.remove(last);
                 }
-                match parts.is_empty() {
-                    true => self.environment.remove(&name),
-                    false => self.environment.insert(name, parts.join(separator)),
+                if parts.is_empty() {
+                    self.environment.remove(&name)
+                } else {
+                    self.environment.insert(name, parts.join(separator))
                 };
             }
             "remove" => {

@@ -128,12 +128,11 @@ fn instance_without_a_command_completes_when_shut_down() {
             let (network, command) = (Network::new(), run_words(&[]));
             let pod = |index: usize| {
                 let (image, name) = (&images[index], format!("mc-{index}"));
-                match has_terminal {
-                    true => {
-                        let (pod, terminal) = Running::pod_with_terminal(image, &name, &command, &network);
-                        (pod, Some(terminal))
-                    }
-                    false => (Running::pod(&Container::new(image, &name, &command), &network), None),
+                if has_terminal {
+                    let (pod, terminal) = Running::pod_with_terminal(image, &name, &command, &network);
+                    (pod, Some(terminal))
+                } else {
+                    (Running::pod(&Container::new(image, &name, &command), &network), None)
                 }
             };
             let (lead, follower) = (pod(0), pod(1));

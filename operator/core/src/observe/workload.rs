@@ -103,10 +103,11 @@ fn checks(checks: &[AdmissionCheck]) -> String {
 fn not_ready(checks: &[AdmissionCheck]) -> String {
     let waits = checks.iter().filter(|check| check.state != "Ready");
     let told: Vec<String> = waits
-        .map(|AdmissionCheck { name, state, message }| match message.is_empty() {
-            true => format!("{name} ({state})"),
-            false => format!("{name} ({state}: {message})"),
-        })
+        .map(
+            |AdmissionCheck { name, state, message }| {
+                if message.is_empty() { format!("{name} ({state})") } else { format!("{name} ({state}: {message})") }
+            },
+        )
         .collect();
     told.join(", ")
 }

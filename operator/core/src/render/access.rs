@@ -45,9 +45,10 @@ pub(super) fn access(
     if pod.is_some_and(|context| context.fs_group.is_some()) || user == Some(0) {
         return Access { fs_group: None, mode: OWNER_ONLY };
     }
-    match holds_user_data {
-        false => Access { fs_group: Some(GROUP), mode: OWNER_ONLY },
-        true => Access { fs_group: None, mode: EVERYONE },
+    if !holds_user_data {
+        Access { fs_group: Some(GROUP), mode: OWNER_ONLY }
+    } else {
+        Access { fs_group: None, mode: EVERYONE }
     }
 }
 

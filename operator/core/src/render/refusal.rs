@@ -136,9 +136,10 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
 fn near(list: &[Value], place: usize, more: usize) -> &[Value] {
     /// Of a longer one not all are compared with each.
     const SHORT: usize = 32;
-    match list.len() <= SHORT {
-        true => list,
-        false => list.get(place..=place.saturating_add(more).min(list.len() - 1)).unwrap_or_default(),
+    if list.len() <= SHORT {
+        list
+    } else {
+        list.get(place..=place.saturating_add(more).min(list.len() - 1)).unwrap_or_default()
     }
 }
 

@@ -76,9 +76,10 @@ impl JobState {
     /// A condition that is true if the Job has ended in the `wanted` way.
     fn ended(self, type_: &'static str, wanted: JobState, reason: &str, message: &str) -> Statement {
         let idle = if self == JobState::Suspended { JobState::Active } else { self }.idle();
-        match self == wanted {
-            true => Statement::new(type_, true, reason, message),
-            false => Statement::new(type_, false, idle.0, idle.1),
+        if self == wanted {
+            Statement::new(type_, true, reason, message)
+        } else {
+            Statement::new(type_, false, idle.0, idle.1)
         }
     }
 }
@@ -88,9 +89,10 @@ pub(super) fn conditions(inputs: &Inputs, facts: &Facts, outcome: &Outcome) -> V
     let since = inputs.job.and_then(JobSeen::end_time);
     let valid = valid(inputs);
     let stalled = stalled(state, &valid, inputs, outcome);
-    let finished = match state.is_finished() {
-        true => Statement::new("JobFinished", true, &outcome.reason, outcome.message.clone()),
-        false => state.ended("JobFinished", JobState::Completed, "", ""),
+    let finished = if state.is_finished() {
+        Statement::new("JobFinished", true, &outcome.reason, outcome.message.clone())
+    } else {
+        state.ended("JobFinished", JobState::Completed, "", "")
     };
     let is_suspended = state == JobState::Suspended;
     let suspended = match is_suspended {

@@ -368,10 +368,7 @@ fn of_init(init: &FailedInit, place: &str) -> Outcome {
 }
 
 fn of_exit(exit: &Exit, place: &str) -> Outcome {
-    let said = |text: String| match exit.message.is_empty() {
-        true => text,
-        false => format!("{text}: {}", exit.message),
-    };
+    let said = |text: String| if exit.message.is_empty() { text } else { format!("{text}: {}", exit.message) };
     let code = exit.code;
     if let Some(told) = exit.said.as_ref().and_then(|said| of_words(said, place)) {
         return told;

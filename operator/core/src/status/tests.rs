@@ -98,9 +98,10 @@ impl Observation {
             name: "mc",
             generation: Some(self.generation),
             deleting: false,
-            verdict: match self.problems.is_empty() {
-                true => Verdict::Valid(&self.cluster),
-                false => Verdict::Invalid(&self.problems),
+            verdict: if self.problems.is_empty() {
+                Verdict::Valid(&self.cluster)
+            } else {
+                Verdict::Invalid(&self.problems)
             },
             previous: &self.previous,
             job: self.job.as_ref(),
