@@ -3,6 +3,8 @@
 
 use super::report::Report;
 use super::{ValidMiniCluster, flux};
+use crate::agent_spec::Program;
+use crate::command_words::{Part, Word};
 use crate::crd::v1alpha2::MiniClusterSpec;
 
 /// The entrypoint's variables, but for `brokerOptions`, which reaches the broker.
@@ -29,14 +31,16 @@ const WITHOUT_EFFECT: [&str; 17] = [
 pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &mut Report) {
     let Some((field, _)) = flux::runner(spec) else { return };
     let snippets = &cluster.runner.snippets;
-    for (name, source) in [
+    let sources = [
         ("commands.init", &snippets.init),
         ("preCommand", &snippets.pre_command),
         ("commands.pre", &snippets.pre),
         ("commands.brokerPre", &snippets.broker_pre),
         ("commands.workerPre", &snippets.worker_pre),
-    ] {
-        for variable in source.iter().flat_map(|source| assigned(source)) {
+    ];
+    let sources = sources.map(|(name, source)| (name, source.as_deref().unwrap_or_default()));
+    for (name, source) in sources {
+        for variable in assigned(source) {
             report.notice(
                 format!("{field}.{name}"),
                 format!(
@@ -45,17 +49,47 @@ pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &
             );
         }
     }
+    for variable in read_by(&cluster.runner.program) {
+        let is_exported = |source: &str| source.contains(&format!("export {variable}")) || source.contains("set -a");
+        let is_set = cluster.runner.container.environment.contains_key(variable);
+        let at = sources.iter().find(|(_, source)| assignments(source).any(|name| name == variable));
+        if let Some((name, _)) = at
+            && !is_set
+            && !sources.iter().any(|(_, source)| is_exported(source))
+        {
+            report.notice(
+                format!("{field}.{name}"),
+                format!(
+                    "assigns `{variable}` without export, so it is empty in the command: write `export {variable}`"
+                ),
+            );
+        }
+    }
 }
 
-/// Which of the variables a snippet assigns, at the beginning of a command.
+/// The variables in a command's words.
+fn read_by(program: &Program) -> impl Iterator<Item = &str> {
+    let words = match program {
+        Program::Submit { words } | Program::Launcher { words } => words.as_slice(),
+        _ => &[],
+    };
+    let parts = words.iter().flat_map(|word| if let Word::Template(parts) = word { parts.as_slice() } else { &[] });
+    parts.filter_map(|part| if let Part::Env(name) = part { Some(name.as_str()) } else { None })
+}
+
+/// Which of the entrypoint's variables a snippet assigns.
 fn assigned(source: &str) -> impl Iterator<Item = &'static str> {
+    let names: Vec<&str> = assignments(source).collect();
+    WITHOUT_EFFECT.into_iter().filter(move |variable| names.contains(variable))
+}
+
+/// The names that a snippet assigns at the beginning of a command.
+fn assignments(source: &str) -> impl Iterator<Item = &str> {
     let commands = source.split(['\n', ';', '&', '|', '(']).map(str::trim_start);
-    let names: Vec<&str> = commands
+    commands
         .map(|command| command.strip_prefix("export ").unwrap_or(command).trim_start())
         .filter_map(|command| command.split_once('='))
         .map(|(name, _)| name.trim_end_matches('+'))
-        .collect();
-    WITHOUT_EFFECT.into_iter().filter(move |variable| names.contains(variable))
 }
 
 #[cfg(test)]

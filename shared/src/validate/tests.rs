@@ -141,6 +141,22 @@ fn architectures_have_two_names_each() {
 }
 
 #[test]
+fn variable_of_a_snippet_that_the_command_reads_must_be_exported() {
+    let notices = |snippet: &str, more: &str| {
+        let container = format!("image: a\n    command: app -n $COUNT\n    commands: {{pre: '{snippet}'}}{more}");
+        let cluster = read(&format!("containers:\n  - {container}")).unwrap();
+        cluster.notices.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let told = "spec.containers[0].commands.pre: assigns `COUNT` without export, so it is empty in the command: write \
+                `export COUNT`";
+    assert_eq!(notices("cd /tmp; COUNT=4", ""), [told]);
+    for fine in ["export COUNT=4", "COUNT=4; export COUNT", "set -a; COUNT=4", "OTHER=4"] {
+        assert_eq!(notices(fine, ""), [""; 0], "{fine}");
+    }
+    assert_eq!(notices("COUNT=4", "\n    environment: {COUNT: '2'}"), [""; 0]);
+}
+
+#[test]
 fn a_command_is_words_and_a_notice_tells_of_shell_syntax() {
     let plain = runner(r#"command: 'sh -c "echo hi; exit 7"'"#);
     assert_eq!(words(&plain.runner.program), ["sh", "-c", "echo hi; exit 7"]);
