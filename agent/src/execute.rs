@@ -51,7 +51,7 @@ mod user;
 use std::time::{Duration, Instant};
 
 use flux_agent_plan::plan::{Content, Mode, Owner, Parent, Plan, Planned, Snippet, SnippetPhase, Step};
-use flux_shared::exit::{Category, REPLACE, of_signal};
+use flux_shared::exit::{Category, REPLACE};
 
 use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
@@ -70,10 +70,11 @@ fn own() -> Owner {
 }
 
 /// How a series of steps ended.
-enum Done {
-    /// All were executed; with the program's code if it has ended.
-    Went(Option<u8>),
-    /// The container ends with this code.
+enum StepsEnd {
+    Completed {
+        program_code: Option<u8>,
+    },
+    /// The container ends now, with this code.
     Exit(u8),
 }
 
@@ -107,49 +108,47 @@ impl Executor<'_> {
         let (first, rest) = plan.steps.split_at(before);
         let mut done = self.steps(first).await?;
         // No program stands before Replan: unless the container has ended, all of the rest is still to be done.
-        if matches!(done, Done::Went(_)) && !rest.is_empty() {
+        if matches!(done, StepsEnd::Completed { .. }) && !rest.is_empty() {
             let plan = again()?;
             let after = plan.steps.iter().position(is_replan).map_or(0, |at| at + 1);
             done = self.steps(&plan.steps[after..]).await?;
         }
         Ok(match done {
-            Done::Exit(code) => code,
-            Done::Went(code) => code.unwrap_or(0),
+            StepsEnd::Exit(code) => code,
+            StepsEnd::Completed { program_code } => program_code.unwrap_or(0),
         })
     }
 
-    async fn steps(&mut self, steps: &[Planned]) -> Result<Done, Failure> {
-        let mut code = None;
+    async fn steps(&mut self, steps: &[Planned]) -> Result<StepsEnd, Failure> {
+        let mut program_code = None;
         for planned in steps {
-            match (self.supervisor.stop(), code) {
-                (Some(stop), None) => {
+            // What comes after it never hides the program's own failure.
+            let failure_code = program_code.filter(|code| *code != 0);
+            if let Some(stop) = self.supervisor.stop() {
+                if program_code.is_none() {
                     tracing::info!(stage = "stop", "received signal {}: stopping", stop.signal);
-                    return Ok(Done::Exit(self.stop_code(stop)));
+                    return Ok(StepsEnd::Exit(self.stop_code(stop)));
                 }
-                (Some(_), Some(_)) if self.skip_after_stop(&planned.step) => continue,
-                _ => {}
+                if self.skip_after_stop(&planned.step) {
+                    continue;
+                }
             }
-            if planned.step == Step::Stay && code.is_some_and(|code| code != 0) {
+            if planned.step == Step::Stay && failure_code.is_some() {
                 break;
             }
-            match self.step_with_retries(&planned.step).await {
-                Ok(Flow::Next) => {}
-                Ok(Flow::Ended(with)) => code = Some(with),
-                // The job's own failure is never hidden by what comes after it.
-                Ok(Flow::Exit(with)) => {
-                    return Ok(Done::Exit(code.filter(|code| *code != 0).unwrap_or(with)));
+            match (self.step_with_retries(&planned.step).await, failure_code) {
+                (Ok(Flow::Next), _) => {}
+                (Ok(Flow::ProgramEnded(code)), _) => program_code = Some(code),
+                (Ok(Flow::Exit(code)), _) => return Ok(StepsEnd::Exit(failure_code.unwrap_or(code))),
+                (Err(failure), Some(code)) => {
+                    log::failure(&failure);
+                    self.ending.note(failure.sentences());
+                    return Ok(StepsEnd::Exit(code));
                 }
-                Err(failure) => match code {
-                    Some(code @ 1..) => {
-                        log::failure(&failure);
-                        self.ending.note(failure.sentences());
-                        return Ok(Done::Exit(code));
-                    }
-                    _ => return Err(failure),
-                },
+                (Err(failure), None) => return Err(failure),
             }
         }
-        Ok(Done::Went(code))
+        Ok(StepsEnd::Completed { program_code })
     }
 
     /// Whether this step after the program is left out because of the stop: a snippet, which says so.
@@ -229,7 +228,7 @@ impl Executor<'_> {
             Step::SnippetResources(resources) => return self.take_resources(resources),
             Step::WaitParent(parent) => return self.wait_parent(parent).await,
             Step::WaitSocket { path } => return self.wait_socket(path, begin).await,
-            Step::Launch(launch) => return self.launch(launch).await.map(Flow::Ended),
+            Step::Launch(launch) => return self.launch(launch).await.map(Flow::ProgramEnded),
             Step::PrepareArchive { dump, leftovers, owner } => {
                 self.prepare_archive(dump, leftovers, *owner)?;
                 self.timeline.record("archive", begin);
@@ -299,7 +298,7 @@ impl Executor<'_> {
         tracing::info!(stage = "lead", "{cause}; waiting for the operator to restart this MiniCluster");
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
         match stopped.map_err(wait_failed)? {
-            Interrupted::Stopped(stop) => Ok(Flow::Exit(of_signal(stop.signal))),
+            Interrupted::Stopped(stop) => Ok(Flow::Exit(self.stop_code(stop))),
             Interrupted::Done(()) => Ok(Flow::Exit(0)),
         }
     }
@@ -332,7 +331,7 @@ impl Executor<'_> {
         self.timeline.record("socket", begin);
         match waited.map_err(wait_failed)? {
             Interrupted::Done(()) => Ok(Flow::Next),
-            Interrupted::Stopped(stop) => Ok(Flow::Exit(of_signal(stop.signal))),
+            Interrupted::Stopped(stop) => Ok(Flow::Exit(self.stop_code(stop))),
         }
     }
 }

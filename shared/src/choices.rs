@@ -1,7 +1,7 @@
-//! Fields whose value is one of a few words: the CRD and the validation have them from here.
+//! Fields whose value is one of a few words: the CRD and the validation are built from these.
 
-/// `spec.pod.dnsPolicy`. Without `None`: Kubernetes takes no pod of it without name servers, which a MiniCluster does
-/// not have.
+/// `spec.pod.dnsPolicy`. Not `None`: Kubernetes rejects such a pod unless it names DNS servers, and a MiniCluster
+/// cannot name any.
 pub(crate) const DNS_POLICIES: &[&str] = &["ClusterFirst", "ClusterFirstWithHostNet", "Default"];
 
 /// `spec.flux.scheduler.queuePolicy`: what Fluxion knows.

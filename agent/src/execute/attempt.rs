@@ -28,16 +28,24 @@ const JOINED: [&str; 4] = ["config-sync", "init", "quorum", "run"];
 /// A broker whose states are unknown has joined if it lived for this long.
 const JOINED_AFTER: Duration = Duration::from_secs(60);
 
+/// What became of one start.
+pub(super) enum Launched {
+    Ended(LaunchEnd),
+    /// It could not be started, or a stop came before: the container's exit code.
+    NotStarted(u8),
+}
+
 impl Executor<'_> {
-    /// Starts the program once and supervises it to its end. The inner error is an exit code: the program failed to
-    /// start, or a stop signal came before.
+    /// Starts the program once and supervises it to its end.
     pub(super) async fn launch_once(
         &mut self,
         launch: &Launch,
         parent: Option<&mut ParentProbe>,
-    ) -> Result<Result<LaunchEnd, u8>, Failure> {
+    ) -> Result<Launched, Failure> {
         if let Some(stop) = self.supervisor.stop() {
-            return Ok(Err(if launch.part == Part::Follower { REPLACE } else { of_signal(stop.signal) }));
+            // The launch says who follows, not the role: a plan may differ.
+            let code = if launch.part == Part::Follower { REPLACE } else { of_signal(stop.signal) };
+            return Ok(Launched::NotStarted(code));
         }
         let mut session = self.session.of_flux(launch.run_as.as_ref());
         launch.environment.iter().for_each(|change| session.apply(change));
@@ -53,7 +61,7 @@ impl Executor<'_> {
                 let word = word.to_string_lossy();
                 let why =
                     format!("a word of the command is not UTF-8, which Flux cannot take: {word}. Pass it in a file");
-                return Ok(Err(self.report_no_instance(why)));
+                return Ok(Launched::NotStarted(self.report_no_instance(why)));
             }
         }
         if let Some(record) = &launch.record {
@@ -63,7 +71,7 @@ impl Executor<'_> {
         let program = self.program(launch, &argv, &session)?;
         let child = match self.supervisor.start(program) {
             Ok(child) => child,
-            Err(error) => return Ok(Err(self.report_start_failure(launch, &error))),
+            Err(error) => return Ok(Launched::NotStarted(self.report_start_failure(launch, &error))),
         };
         let owner = launch.run_as.as_ref().map(|user| user.owner.uid);
         let broker = launch.socket.as_ref().map(|path| Broker { socket: self.files.at(path), owner });
@@ -96,7 +104,7 @@ impl Executor<'_> {
             self.timeline.record_until(stage, from, to);
         }
         self.log_end(launch, begin, &ended);
-        Ok(Ok(ended))
+        Ok(Launched::Ended(ended))
     }
 
     fn program<'a>(&self, launch: &Launch, argv: &'a [OsString], session: &'a Session) -> Result<Program<'a>, Failure> {

@@ -60,7 +60,7 @@ pub struct Executor<'a> {
 pub enum Flow {
     Next,
     /// The program has ended with this code; what follows tidies up.
-    Ended(u8),
+    ProgramEnded(u8),
     /// The container ends at once with this code.
     Exit(u8),
 }

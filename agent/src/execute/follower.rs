@@ -16,6 +16,7 @@ use flux_agent_plan::plan::{self, Launch};
 use flux_shared::backoff;
 use flux_shared::exit::{Category, REPLACE};
 
+use super::attempt::Launched;
 use super::broker_policy::LaunchEnd;
 use super::executor::{Executor, wait_failed};
 use crate::report::failure::Failure;
@@ -66,8 +67,8 @@ impl Executor<'_> {
             let begin = Instant::now();
             let others = orphans::children();
             let ended = match self.launch_once(launch, above.parent.as_mut()).await? {
-                Err(code) => return Ok(code),
-                Ok(ended) => ended,
+                Launched::NotStarted(code) => return Ok(code),
+                Launched::Ended(ended) => ended,
             };
             self.end_orphans(&others).await?;
             let why = match self.verdict(&ended, &mut above).await? {

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use flux_agent_plan::plan::{AtEnd, Launch, Part};
 use flux_shared::exit::{NOT_FOUND, of_signal};
 
+use super::attempt::Launched;
 use super::broker_end::BrokerEnd;
 use super::broker_policy::LaunchEnd;
 use super::executor::Executor;
@@ -28,8 +29,8 @@ impl Executor<'_> {
             AtEnd::Exit | AtEnd::ExitUnlessStopped => {
                 let mut parent = launch.parent.as_ref().map(|parent| self.parent(parent));
                 match self.launch_once(launch, parent.as_mut()).await? {
-                    Err(code) => Ok(code),
-                    Ok(ended) => Ok(self.finish_program(launch, &ended)),
+                    Launched::NotStarted(code) => Ok(code),
+                    Launched::Ended(ended) => Ok(self.finish_program(launch, &ended)),
                 }
             }
             AtEnd::RestartFollower { limit, again } => self.launch_follower(launch, Some(limit), again).await,

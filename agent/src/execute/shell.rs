@@ -54,7 +54,7 @@ esac
 ///
 /// What the user's environment holds is not in the way. Builtins are called by `command`, since a function may have their
 /// name. `read` is called again where TMOUT or a trap has ended it. Only keywords decide (`! case x in x) ;; esac` is a
-/// failure). If the user replaces even `command` or `.`, or disables them, the agent's changes do not name the word of this
+/// failure, which `false`, that may be redefined, need not be). If the user replaces even `command` or `.`, or disables them, the agent's changes do not name the word of this
 /// round: then the shell reports that it does not hear the agent, runs nothing, and ends.
 const STEP: &str = r#"
 flux_agent_round=$((flux_agent_round + 1)) flux_agent_word=''
@@ -111,6 +111,12 @@ enum Reply {
     Unusable(u8),
 }
 
+/// What was heard from the shell.
+enum Heard<T> {
+    Reply(T),
+    ShellEnded(End),
+}
+
 /// A shell that was started.
 pub enum Started {
     Ready(Box<Shell>),
@@ -120,8 +126,9 @@ pub enum Started {
 
 /// Where the descriptors begin that the shell inherits where it has to: scripts use low ones, and 200 for locks.
 const INHERITED: RawFd = 230;
-/// Number of descriptors whose paths the driver takes.
-const DESCRIPTORS: usize = 8;
+
+/// How many paths the driver takes.
+const FILES: usize = 8;
 
 /// How the shell reaches the agent's descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +137,29 @@ enum Access {
     OfAgent,
     /// As its own, where a security module or a capability keeps it from the other way.
     Inherited,
+}
+
+/// What the shell opens by the numbers that its command line names. It all stays open here for as long as the shell may.
+#[derive(Debug)]
+struct ShellFiles {
+    agent: File,
+    /// A byte here asks for the next step.
+    ask: File,
+    changes: File,
+    snippet: File,
+    reply: File,
+    hidden: File,
+    step: File,
+    /// Where standard error goes, unless it goes to a terminal.
+    shown: Option<File>,
+}
+
+impl ShellFiles {
+    /// In the order of the driver's arguments.
+    fn numbers(&self) -> Vec<RawFd> {
+        let ShellFiles { agent, ask, changes, snippet, reply, hidden, step, shown } = self;
+        [agent, ask, changes, snippet, reply, hidden, step].into_iter().chain(shown).map(AsRawFd::as_raw_fd).collect()
+    }
 }
 
 /// What a shell that can start no program reports, before the code.
@@ -142,8 +172,7 @@ pub struct Shell {
     ask: File,
     /// Number of words that it was sent.
     round: u32,
-    /// The shell's ends, in the order of the driver's words. They stay open here for as long as the shell may open them.
-    theirs: [File; DESCRIPTORS],
+    files: ShellFiles,
     reply: AsyncFd<OwnedFd>,
     /// What came on it and is not read yet.
     bytes: Vec<u8>,
@@ -179,11 +208,11 @@ impl Shell {
     async fn until_ready(&mut self, supervisor: &mut Supervisor) -> Result<Option<End>, Failure> {
         let is_ready = |bytes: &[u8]| bytes.starts_with(READY).then_some(());
         match self.await_reply(supervisor, is_ready).await.map_err(failed)? {
-            Ok(()) => {
+            Heard::Reply(()) => {
                 self.bytes.drain(..READY.len());
                 Ok(None)
             }
-            Err(end) => Ok(Some(end)),
+            Heard::ShellEnded(end) => Ok(Some(end)),
         }
     }
 
@@ -202,17 +231,24 @@ impl Shell {
             .map_err(failed)?;
         let memory = |name: &str| memfd_create(name, MFdFlags::MFD_CLOEXEC).map_err(io::Error::from).map_err(failed);
         // Opened now: by its path, the shell might run what has taken its place by then.
-        let program = path_to(agent).map_err(failed)?;
-        let (changes, snippet, step) = (memory("changes")?, memory("snippet")?, memory("step")?);
-        let theirs = [program.into(), ask_there, changes, snippet, reply_there, hidden_there, step, shown_there];
-        let mut theirs = theirs.map(|fd| File::from(raised(fd)));
-        let [.., step, _] = &mut theirs;
-        fill(step, STEP.as_bytes()).map_err(failed)?;
+        let program = open_program(agent).map_err(failed)?;
+        let there = |fd: OwnedFd| File::from(raised(fd));
+        let has_terminal = supervisor.has_terminal();
+        let mut files = ShellFiles {
+            agent: there(program.into()),
+            ask: there(ask_there),
+            changes: there(memory("changes")?),
+            snippet: there(memory("snippet")?),
+            reply: there(reply_there),
+            hidden: there(hidden_there),
+            step: there(memory("step")?),
+            shown: (!has_terminal).then(|| there(shown_there)),
+        };
+        fill(&mut files.step, STEP.as_bytes()).map_err(failed)?;
         let hidden = LastErrors::keep(hidden, false).map_err(failed)?;
         // A person at a terminal sees it as it comes, and programs ask whether it is one.
-        let shown = if supervisor.has_terminal() { None } else { Some(LastErrors::keep(shown, true).map_err(failed)?) };
-        let mut numbers: Vec<RawFd> = theirs.iter().map(AsRawFd::as_raw_fd).collect();
-        numbers.truncate(if shown.is_some() { DESCRIPTORS } else { DESCRIPTORS - 1 });
+        let shown = if has_terminal { None } else { Some(LastErrors::keep(shown, true).map_err(failed)?) };
+        let numbers = files.numbers();
         let argv = command_line(planned, &numbers, access);
         let program = Program {
             argv: &argv,
@@ -221,7 +257,7 @@ impl Shell {
             output: Output::Inherit,
             setup: ChildSetup {
                 tied: true,
-                foreground: supervisor.has_terminal(),
+                foreground: has_terminal,
                 umask: Some(session.umask),
                 limits: session.limits(),
                 inherit: if access == Access::Inherited { numbers } else { Vec::new() },
@@ -234,7 +270,7 @@ impl Shell {
         let variables = planned.variables.iter().map(|(name, value)| (OsStr::new(name), OsStr::new(value)));
         let variables = assignments(variables.filter(|(name, _)| !known.contains_key(*name)));
         let (limits, bytes, ask) = (current_limits().collect(), Vec::new(), File::from(ask));
-        Ok(Shell { child, ask, round: 0, theirs, reply, bytes, end: None, hidden, shown, variables, known, limits })
+        Ok(Shell { child, ask, round: 0, files, reply, bytes, end: None, hidden, shown, variables, known, limits })
     }
 
     /// Runs one snippet and carries its state over into `session`.
@@ -247,8 +283,7 @@ impl Shell {
         if supervisor.has_terminal() {
             terminal::give_to(self.child.pid);
         }
-        let [_, _, _, source, ..] = &mut self.theirs;
-        fill(source, snippet.source.as_bytes()).map_err(failed)?;
+        fill(&mut self.files.snippet, snippet.source.as_bytes()).map_err(failed)?;
         self.forget_errors();
         let changes = self.changes_before(session, snippet);
         self.tell(if snippet.silent { "silent" } else { "go" }, changes).map_err(failed)?;
@@ -260,14 +295,14 @@ impl Shell {
             terminal::take_back();
         }
         Ok(match outcome {
-            Ok(Reply::State(state)) => {
+            Heard::Reply(Reply::State(state)) => {
                 state.carry_over(session, &self.limits);
                 self.known = state.environment;
                 Outcome::Finished(state.status)
             }
-            Ok(Reply::Unusable(code)) => Outcome::ShellUnusable(code),
-            Ok(Reply::Unheard) => Outcome::Unheard,
-            Err(end) => Outcome::ShellEnded(end.code()),
+            Heard::Reply(Reply::Unusable(code)) => Outcome::ShellUnusable(code),
+            Heard::Reply(Reply::Unheard) => Outcome::Unheard,
+            Heard::ShellEnded(end) => Outcome::ShellEnded(end.code()),
         })
     }
 
@@ -291,8 +326,7 @@ impl Shell {
         changes.extend_from_slice(
             format!("case $flux_agent_round in {round}) flux_agent_word={word} ;; esac\n").as_bytes(),
         );
-        let [_, _, file, ..] = &mut self.theirs;
-        fill(file, &changes)?;
+        fill(&mut self.files.changes, &changes)?;
         self.ask.write_all(b"\n")
     }
 
@@ -303,7 +337,7 @@ impl Shell {
     }
 
     /// Waits for the shell's state, or its end.
-    async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Result<Reply, End>> {
+    async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Heard<Reply>> {
         let parse = |bytes: &[u8]| {
             if shell_state::is_unheard(bytes) {
                 return Some(Reply::Unheard);
@@ -321,17 +355,17 @@ impl Shell {
         &mut self,
         supervisor: &mut Supervisor,
         parse: impl Fn(&[u8]) -> Option<T>,
-    ) -> io::Result<Result<T, End>> {
+    ) -> io::Result<Heard<T>> {
         let mut is_killed = false;
         loop {
             let end = self.ended(supervisor);
             // What it has said comes before its end.
             self.read_reply()?;
             if let Some(found) = parse(&self.bytes) {
-                return Ok(Ok(found));
+                return Ok(Heard::Reply(found));
             }
             if let Some(end) = end {
-                return Ok(Err(end));
+                return Ok(Heard::ShellEnded(end));
             }
             let kill_at = supervisor.kill_deadline().filter(|_| !is_killed);
             tokio::select! {
@@ -400,7 +434,7 @@ fn failed(error: io::Error) -> Failure {
 }
 
 /// A descriptor to run the program by, which need not be readable.
-fn path_to(program: &Path) -> io::Result<File> {
+fn open_program(program: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     File::options().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(program)
 }
@@ -422,9 +456,11 @@ fn command_line(planned: &SnippetShell, numbers: &[RawFd], access: Access) -> Ve
         Access::OfAgent => std::process::id().to_string(),
         Access::Inherited => "self".to_owned(),
     };
-    let paths = numbers.iter().map(|number| format!("/proc/{process}/fd/{number}"));
-    // Without the last, standard error stays what it is.
-    argv.extend(paths.chain(std::iter::repeat(String::new())).take(DESCRIPTORS));
+    argv.extend(numbers.iter().map(|number| format!("/proc/{process}/fd/{number}")));
+    if numbers.len() < FILES {
+        // Without a path, standard error stays what it is.
+        argv.push(String::new());
+    }
     argv.push(planned.as_flux.clone());
     argv.into_iter().map(OsString::from).collect()
 }

@@ -53,14 +53,14 @@ impl Executor<'_> {
                 Ok(if is_program { Flow::Exit(ended.code) } else { self.end_entrypoint(snippet, ended) })
             }
             Outcome::Unheard => Ok(self.end_before(snippet, End::Exited(0))),
-            Outcome::ShellEnded(code) if is_program => Ok(Flow::Ended(code)),
+            Outcome::ShellEnded(code) if is_program => Ok(Flow::ProgramEnded(code)),
             Outcome::ShellEnded(code) => Ok(self.end_entrypoint(snippet, ended(code))),
             Outcome::Finished(code) => {
                 if !is_program {
                     self.note_status(snippet, ended(code));
                 }
                 self.shell = Some(shell);
-                Ok(if is_program { Flow::Ended(code) } else { Flow::Next })
+                Ok(if is_program { Flow::ProgramEnded(code) } else { Flow::Next })
             }
         }
     }

@@ -230,11 +230,11 @@ fn resource(resolved: &Resolved) -> Option<Resource> {
 #[derive(Debug, PartialEq)]
 pub enum SnippetR {
     /// broker.toml names it.
-    IsNamed,
-    /// It is used with this file beside broker.toml: its path and text.
-    WithFile(String, String),
+    Named,
+    /// It is used with this file beside broker.toml.
+    WithFile { path: String, text: String },
     /// The user's own broker.toml names another file.
-    IsUnused,
+    Unused,
 }
 
 /// What becomes of an R that a snippet writes, where each broker discovers its own, or has a broker.toml of the user's.
@@ -251,9 +251,9 @@ pub fn snippet_r(resolved: &Resolved) -> Result<SnippetR, PlanError> {
     if let Some(named) = own.get("path") {
         let ours = [path, format!("{}/etc/flux/system/R", resolved.paths.view())];
         return Ok(if ours.iter().any(|path| named.as_str() == Some(path)) {
-            SnippetR::IsNamed
+            SnippetR::Named
         } else {
-            SnippetR::IsUnused
+            SnippetR::Unused
         });
     }
     // Whole: releases of Flux may put this table in the place of that in broker.toml.
@@ -262,7 +262,7 @@ pub fn snippet_r(resolved: &Resolved) -> Result<SnippetR, PlanError> {
     own.entry("noverify").or_insert(true.into());
     let file = toml::Table::from_iter([("resource".to_owned(), toml::Value::Table(own))]);
     let text = toml::to_string(&file).map_err(|error| failed(error.to_string()))?;
-    Ok(SnippetR::WithFile(format!("{}/resources.toml", resolved.paths.broker_config_dir()), text))
+    Ok(SnippetR::WithFile { path: format!("{}/resources.toml", resolved.paths.broker_config_dir()), text })
 }
 
 fn bootstrap(resolved: &Resolved) -> Bootstrap {

@@ -56,9 +56,9 @@ pub fn of_a_snippet(resolved: &Resolved) -> Result<Option<Planned>, PlanError> {
     }
     let is_discovered = discovery::is_discovered(resolved);
     let config = match broker::snippet_r(resolved)? {
-        SnippetR::IsUnused => return Ok(None),
-        SnippetR::IsNamed => None,
-        SnippetR::WithFile(path, text) => Some((path, text)),
+        SnippetR::Unused => return Ok(None),
+        SnippetR::Named => None,
+        SnippetR::WithFile { path, text } => Some((path, text)),
     };
     let step = SnippetResources {
         path: resolved.paths.resources(),

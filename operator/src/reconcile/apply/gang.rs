@@ -79,8 +79,8 @@ impl Writer {
         unless_gone(deleted).map_err(|error| api_error_of(at.api.kind(), "delete", &at.name, error))
     }
 
-    /// Deletes the MiniCluster's gangs but `kept`, found by a list: this operator may not have seen their Jobs.
-    pub async fn delete_gangs_but(
+    /// Deletes the MiniCluster's gangs except `kept`, found by a list: this operator may not have seen their Jobs.
+    pub async fn delete_gangs_except(
         &self,
         cluster: &Key,
         owner: &str,
@@ -91,8 +91,8 @@ impl Writer {
         let found = all_metadata(&self.gangs(namespace, api), &format!("{}={name}", labels::CLUSTER)).await;
         let found = found.map_err(|error| api_error_of(api.kind(), "list", name, error))?;
         let goes = |it: &ObjectMeta| controller_uid(it) == Some(owner) && it.deletion_timestamp.is_none();
-        for there in found.into_iter().filter(goes) {
-            let (Some(name), Some(uid)) = (there.name, there.uid) else { continue };
+        for existing in found.into_iter().filter(goes) {
+            let (Some(name), Some(uid)) = (existing.name, existing.uid) else { continue };
             if Some(name.as_str()) != kept {
                 self.delete_found(namespace, &GangRef { api, name }, uid).await?;
             }
@@ -105,11 +105,12 @@ impl Writer {
     async fn find_own_gang(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<Option<String>, ApplyError> {
         let GangRef { api, name } = at;
         let found = self.gangs(namespace, *api).get_metadata_opt(name).await;
-        let Some(there) = found.map_err(|error| api_error_of(api.kind(), "get", name, error))? else { return Ok(None) };
-        if controller_uid(&there.metadata) != Some(owner) {
+        let found = found.map_err(|error| api_error_of(api.kind(), "get", name, error))?;
+        let Some(existing) = found else { return Ok(None) };
+        if controller_uid(&existing.metadata) != Some(owner) {
             tracing::warn!(gang = %at, "the Job names a gang that another object owns: left unchanged");
             return Ok(None);
         }
-        Ok(there.metadata.uid)
+        Ok(existing.metadata.uid)
     }
 }

@@ -86,7 +86,7 @@ pub(super) async fn before(objects: &Objects, target: &Target, observed: &Observ
     if target.status.maximum_size.is_none() && observed.last_job.is_none() {
         return;
     }
-    delete_but(object.at.api, Some(&object.at.name), target, context).await;
+    delete_all_except(object.at.api, Some(&object.at.name), target, context).await;
 }
 
 /// Deletes the gangs of a MiniCluster that has ended without a Job. A failure does not keep it from ending: they go with
@@ -97,14 +97,14 @@ pub(in crate::reconcile) async fn delete_all(target: &Target, cluster: Option<&V
         return;
     }
     match served(cluster, context).await.map(|served| api_for(cluster, served)) {
-        Ok(Some(api)) => delete_but(api, None, target, context).await,
+        Ok(Some(api)) => delete_all_except(api, None, target, context).await,
         Ok(None) => {}
         Err(error) => crate::health::log::warn("failed to find the API of gangs", &error),
     }
 }
 
-async fn delete_but(api: GangApi, kept: Option<&str>, target: &Target, context: &Context) {
-    let deleted = context.writer.delete_gangs_but(&target.key, &target.uid, api, kept).await;
+async fn delete_all_except(api: GangApi, kept: Option<&str>, target: &Target, context: &Context) {
+    let deleted = context.writer.delete_gangs_except(&target.key, &target.uid, api, kept).await;
     if let Err(error) = deleted {
         crate::health::log::warn("failed to delete the gangs of earlier Jobs", &error);
     }

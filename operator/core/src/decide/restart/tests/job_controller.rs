@@ -39,13 +39,8 @@ impl World {
             if pod.seen.ended {
                 continue;
             }
-            if pod.seen.told_to_end.is_some() && !pod.seen.deleting {
-                let code = if pod.seen.index == 0 { 143 } else { exit::REPLACE };
-                self.end(&name, Termination::new(Ender::Stop, code));
-                continue;
-            }
             let replaces = pod.seen.index_failures + pod.seen.index_disruptions > 0;
-            if pod.seen.deleting {
+            if pod.seen.deleting || pod.seen.told_to_end.is_some() {
                 let code = if pod.seen.index == 0 { 143 } else { exit::REPLACE };
                 self.end(&name, Termination::new(Ender::Stop, code));
             } else if pod.seen.index == 0 && replaces && pod.restarts_left == 0 {
@@ -77,11 +72,14 @@ impl World {
 
     fn judged(pod: &Pod) -> Judged {
         let code = pod.seen.exit.as_ref().map_or(0, |exit| exit.code);
-        match pod.is_unseen || is_retried(code) {
-            _ if pod.seen.is_disrupted() => Judged::Ignored,
-            false => Judged::FailsIndex,
-            true if pod.seen.labelled => Judged::FailsJob,
-            true => Judged::Counts,
+        if pod.seen.is_disrupted() {
+            Judged::Ignored
+        } else if !pod.is_unseen && !is_retried(code) {
+            Judged::FailsIndex
+        } else if pod.seen.labelled {
+            Judged::FailsJob
+        } else {
+            Judged::Counts
         }
     }
 
@@ -158,9 +156,11 @@ impl World {
         for pod in failed.iter().filter(|pod| pod.has_finalizer) {
             let is_at_limit = || World::judged(pod) == Judged::Counts && pod.seen.index_failures >= limit;
             if World::judged(pod) == Judged::FailsIndex || is_at_limit() {
-                let failed = (pod.seen.index == 0, Some(pod.seen.index).filter(|index| *index > 0));
-                seen.lead_index_failed |= failed.0;
-                seen.failed_index = seen.failed_index.or(failed.1);
+                if pod.seen.index == 0 {
+                    seen.lead_index_failed = true;
+                } else {
+                    seen.failed_index.get_or_insert(pod.seen.index);
+                }
             }
         }
         let has_follower_ended =
@@ -196,7 +196,8 @@ impl World {
     /// Makes the pod of an index that has none, with the counts of the last one that failed.
     fn replace(&mut self, job: &Job, index: u32) {
         let of_index = || self.pods.values().filter(|pod| pod.seen.index == index);
-        if if index == 0 { job.seen.lead_index_failed } else { job.seen.failed_index == Some(index) } {
+        let has_failed = if index == 0 { job.seen.lead_index_failed } else { job.seen.failed_index == Some(index) };
+        if has_failed {
             return;
         }
         if of_index().any(|pod| !pod.seen.ended || (pod.succeeds() && pod.has_finalizer)) {
