@@ -67,10 +67,13 @@ fn exit_code_7_goes_through_pod_job_and_minicluster() {
         let lead = fixture.lead("seven").await.unwrap().status.unwrap();
         let code = lead.container_statuses.unwrap()[0].state.clone().unwrap().terminated.unwrap().exit_code;
         assert_eq!((lead.phase.as_deref(), code), (Some("Failed"), 7));
-        let job: Job = fixture.api().get("seven").await.unwrap();
-        let conditions = job.status.unwrap().conditions.unwrap();
-        let failed =
-            conditions.iter().find(|condition| condition.type_ == "Failed" && condition.status == "True").unwrap();
+        // The Job controller takes the condition over once the pods have ended.
+        let failed = fixture
+            .until("the Job has failed", async || {
+                let job: Job = fixture.api().get("seven").await.unwrap();
+                job.status?.conditions?.into_iter().find(|it| it.type_ == "Failed" && it.status == "True")
+            })
+            .await;
         assert!(failed.message.as_ref().unwrap().contains("exit code 7"), "{failed:?}");
     });
 }
