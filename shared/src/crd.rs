@@ -21,5 +21,7 @@ pub use rules::FIXED;
 #[cfg(feature = "crd")]
 mod schemas;
 pub mod shape;
+#[cfg(feature = "crd")]
+mod unchanged;
 pub mod v1alpha1;
 pub mod v1alpha2;

@@ -8,7 +8,7 @@ use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::rules::{ENUMS, EXISTING_VOLUME_RULES, FIXED, PATTERNS, RANGES, RULES, Rule, V1ALPHA2_RULES, VOLUME_RULES};
-use super::{v1alpha1, v1alpha2};
+use super::{unchanged, v1alpha1, v1alpha2};
 
 /// A quantity as Kubernetes' own schema has it.
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
@@ -136,8 +136,10 @@ fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
 
 /// Adds rules that compare with the previous object; at the root, where the status can be read.
 fn lifetime_rules(root: &mut Map<String, Value>) {
-    let all =
-        |each: fn(&str) -> String, between: &str| FIXED.iter().map(|it| each(it)).collect::<Vec<_>>().join(between);
+    let spec = root.get("properties").and_then(|fields| fields.get("spec")).and_then(Value::as_object);
+    let unchanged: Vec<String> = FIXED.iter().filter_map(|field| unchanged::is_as_before(spec?, field)).collect();
+    let named: Vec<String> =
+        FIXED.iter().map(|field| format!("({} ? '' : '{field} ')", is_written_as_before(field))).collect();
     // The Go operator stores 0 before it has created the Job.
     let is_made = "has(oldSelf.status) && has(oldSelf.status.maximumSize) && oldSelf.status.maximumSize > 0";
     let rules = json!([
@@ -154,10 +156,10 @@ fn lifetime_rules(root: &mut Map<String, Value>) {
         },
         // One rule for all fields, because rules also run at each status write.
         {
-            "rule": format!("!({is_made}) || self.spec == oldSelf.spec || ({})", all(is_as_before, " && ")),
+            "rule": format!("!({is_made}) || self.spec == oldSelf.spec || ({})", unchanged.join(" && ")),
             "messageExpression": format!(
                 "{} + 'cannot change once the Job has been created: delete and recreate the MiniCluster'",
-                all(|field| format!("({} ? '' : '{field} ')", is_as_before(field)), " + "),
+                named.join(" + "),
             ),
             "fieldPath": ".spec",
             "reason": "FieldValueForbidden",
@@ -166,8 +168,8 @@ fn lifetime_rules(root: &mut Map<String, Value>) {
     root.insert("x-kubernetes-validations".into(), rules);
 }
 
-/// CEL expression that a field of the spec has not changed.
-fn is_as_before(field: &str) -> String {
+/// CEL expression that a field of the spec is written as before; for the message, where precision is not worth its length.
+fn is_written_as_before(field: &str) -> String {
     let (new, old) = (format!("self.spec.{field}"), format!("oldSelf.spec.{field}"));
     format!("(has({new}) == has({old}) && (!has({new}) || {new} == {old}))")
 }
