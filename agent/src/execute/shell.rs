@@ -302,6 +302,8 @@ impl Shell {
             }
             Heard::Reply(Reply::Unusable(code)) => Outcome::ShellUnusable(code),
             Heard::Reply(Reply::Unheard) => Outcome::Unheard,
+            // It ended between two snippets, which nobody had seen yet.
+            Heard::ShellEnded(_) if self.has_unread_word().map_err(failed)? => Outcome::Unheard,
             Heard::ShellEnded(end) => Outcome::ShellEnded(end.code()),
         })
     }
@@ -328,6 +330,11 @@ impl Shell {
         );
         fill(&mut self.files.changes, &changes)?;
         self.ask.write_all(b"\n")
+    }
+
+    /// Whether the shell has not read that it was asked for a step, and so has not begun with it.
+    fn has_unread_word(&self) -> io::Result<bool> {
+        Ok(rustix::io::ioctl_fionread(&self.files.ask)? > 0)
     }
 
     /// How the shell ended; none: it is there.

@@ -61,7 +61,10 @@ fn design_3_3_statement_2_first_config_maps_volumes_and_secrets_then_an_indexed_
             let volumes = spec["template"]["spec"]["volumes"].as_array().unwrap();
             let uses = |source: &str, key: &str, value: &str| volumes.iter().any(|it: &Value| it[source][key] == value);
             let secret = async |what: &str| fixture.secret(name, what).await.unwrap().metadata.name.unwrap();
-            assert!(uses("configMap", "name", &format!("{name}-agent")), "{volumes:#?}");
+            // Beside it, in one folder, stands what the operator tells a pod.
+            let projected = volumes.iter().filter_map(|it| it["projected"]["sources"].as_array()).flatten();
+            let config_maps: Vec<&Value> = projected.map(|it| &it["configMap"]["name"]).collect();
+            assert!(config_maps.contains(&&json!(format!("{name}-agent"))), "{volumes:#?}");
             assert!(uses("secret", "secretName", &secret("curve").await), "{volumes:#?}");
             assert!(uses("secret", "secretName", &secret("users").await), "{volumes:#?}");
             assert!(uses("persistentVolumeClaim", "claimName", &format!("{name}.data")), "{volumes:#?}");
