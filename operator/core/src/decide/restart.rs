@@ -337,7 +337,9 @@ pub fn is_by_policy(observation: &Observation, verdict: &Verdict) -> bool {
         let is_own = |(_, end): &(&PodSeen, Option<End>)| matches!(end, Some(End::Own | End::NodeFailure));
         leads(observation).iter().any(is_own) || observation.pods.iter().any(|pod| has_failed_by_itself(pod))
     };
-    verdict.reason == BY_POLICY || (verdict.reason == FAILED_INDEXES && has_own_end())
+    // The pods of a suspended Job were stopped, which is nobody's failure.
+    let is_suspended = || observation.job.is_some_and(|job| job.suspended);
+    verdict.reason == BY_POLICY || (verdict.reason == FAILED_INDEXES && (is_suspended() || has_own_end()))
 }
 
 /// The decision when a follower's snippet or broker has failed.
@@ -411,9 +413,9 @@ pub fn follower_lost(observation: &Observation) -> Option<LostPod> {
 }
 
 /// The decision for a suspended Job. Its stopped pods are still its own for a moment, and the Job may have counted them
-/// as failed.
+/// as failed. An index that has failed for good would get no pod when the Job is resumed.
 fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToReplace) -> Decision {
-    if !to_replace.is_failing {
+    if !to_replace.is_failing && !job.lead_index_failed && job.failed_index.is_none() {
         return Decision::Continue;
     }
     let (reason, who) = if job.queue.is_some() {
