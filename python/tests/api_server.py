@@ -72,8 +72,8 @@ class Plane:
 
     def install(self) -> None:
         """What an administrator applies, without the Deployments: the operator runs on this machine."""
-        run = subprocess.run([OPERATOR, "install", *IMAGES], capture_output=True, text=True, check=True)
-        documents = [it for it in yaml.safe_load_all(run.stdout) if it and it["kind"] != "Deployment"]
+        base = self.kubectl("kustomize", str(REPOSITORY / "operator/manifests"))
+        documents = [it for it in yaml.safe_load_all(base) if it and it["kind"] != "Deployment"]
         self.kubectl("apply", "--server-side", "-f", "-", text=yaml.safe_dump_all(documents))
         self.kubectl("wait", "--for", "condition=Established", "crd/miniclusters.flux-framework.org")
 
