@@ -337,9 +337,8 @@ pub fn is_by_policy(observation: &Observation, verdict: &Verdict) -> bool {
         let is_own = |(_, end): &(&PodSeen, Option<End>)| matches!(end, Some(End::Own | End::NodeFailure));
         leads(observation).iter().any(is_own) || observation.pods.iter().any(|pod| has_failed_by_itself(pod))
     };
-    // The pods of a suspended Job were stopped, which is nobody's failure.
-    let is_suspended = || observation.job.is_some_and(|job| job.suspended);
-    verdict.reason == BY_POLICY || (verdict.reason == FAILED_INDEXES && (is_suspended() || has_own_end()))
+    // With a policy, each end for good fails an index, also of a pod that was taken away: in a Job of one pod that is all.
+    verdict.reason == BY_POLICY || (verdict.reason == FAILED_INDEXES && (!observation.on_failure || has_own_end()))
 }
 
 /// The decision when a follower's snippet or broker has failed.
