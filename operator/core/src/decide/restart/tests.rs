@@ -21,6 +21,7 @@ mod histories;
 mod job_controller;
 mod operator;
 
+/// Pods of a MiniCluster, unless a test says otherwise.
 const SIZE: u32 = 2;
 
 /// What may happen next.
@@ -83,6 +84,7 @@ enum News<T> {
 }
 
 struct World {
+    size: u32,
     backoff_limit: i32,
     max_restarts: i32,
     job: Option<Job>,
@@ -113,8 +115,9 @@ fn exit(said: Termination) -> Option<Exit> {
 }
 
 impl World {
-    fn new(backoff_limit: i32, max_restarts: i32) -> World {
+    fn new(size: u32, backoff_limit: i32, max_restarts: i32) -> World {
         let mut world = World {
+            size,
             backoff_limit,
             max_restarts,
             job: None,
@@ -360,7 +363,11 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn played(backoff_limit: i32, max_restarts: i32, events: &[Event]) -> World {
-    let mut world = World::new(backoff_limit, max_restarts);
+    played_by(SIZE, backoff_limit, max_restarts, events)
+}
+
+fn played_by(size: u32, backoff_limit: i32, max_restarts: i32, events: &[Event]) -> World {
+    let mut world = World::new(size, backoff_limit, max_restarts);
     // It begins as it should, most of the time.
     for event in events {
         world.happen(*event);
@@ -379,11 +386,12 @@ proptest! {
 
     #[test]
     fn it_never_starts_more_often_than_allowed_and_never_hangs(
+        size in 1..=SIZE,
         backoff_limit in 0..3,
         max_restarts in 0..2,
         events in proptest::collection::vec(event(), 0..120),
     ) {
-        let world = played(backoff_limit, max_restarts, &events);
+        let world = played_by(size, backoff_limit, max_restarts, &events);
         prop_assert_eq!(&world.wrong, &None);
         let is_over = previous_status::is_finished(&world.status.1);
         prop_assert!(is_over || world.running_lead().is_some(), "it waits for ever: {:#?} {:#?} {:#?}", world.job, world.pods, world.status);
@@ -394,13 +402,14 @@ proptest! {
 
     #[test]
     fn a_suspension_never_ends_it(
+        size in 1..=SIZE,
         events in proptest::collection::vec(prop_oneof![
             2 => any::<bool>().prop_map(Event::Suspend),
             4 => Just(Event::Kubelets), 5 => Just(Event::Controller), 5 => Just(Event::NewsOfJobs), 5 => Just(Event::NewsOfPods),
             5 => Just(Event::Operator(9)), 1 => Just(Event::Restart(600)),
         ], 0..120),
     ) {
-        let mut world = World::new(0, 0);
+        let mut world = World::new(size, 0, 0);
         for event in &events {
             world.happen(*event);
         }

@@ -298,3 +298,14 @@ fn end_of_all_pods_decides_as_a_policy_does() {
     let limit = Seen::of(job(), vec![ended(1, by(Ender::Stop, REPLACE))]);
     assert_eq!(limit.decision(), Decision::Continue, "a limit is final");
 }
+
+/// The Job controller makes no pod for such an index when the Job is resumed.
+#[test]
+fn suspended_job_with_an_index_that_has_failed_for_good_is_made_anew() {
+    for job in [JobSeen { lead_index_failed: true, ..job() }, JobSeen { failed_index: Some(1), ..job() }] {
+        let seen = Seen::of(JobSeen { suspended: true, ..job }, Vec::new());
+        assert!(matches!(seen.decision(), Decision::Restart { limit: Limit::None, .. }), "{:?}", seen.decision());
+    }
+    let whole = Seen::of(JobSeen { suspended: true, ..job() }, Vec::new());
+    assert_eq!(whole.decision(), Decision::Continue);
+}

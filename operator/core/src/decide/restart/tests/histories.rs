@@ -111,3 +111,15 @@ fn follower_that_failed_by_itself_is_not_taken_for_lost_before_it_is_seen() {
     ];
     assert_eq!(played(0, 1, &events).wrong, None);
 }
+
+/// Its index is all that the Job has: the Job fails with `FailedIndexes`.
+#[test]
+fn lead_without_followers_starts_again_when_its_pod_is_deleted() {
+    let begin = [Event::Operator(9), Event::Controller, Event::Kubelets, Event::NewsOfJobs, Event::NewsOfPods];
+    for event in [Event::Delete(0), Event::Kill(0), Event::Evict(0)] {
+        let world = played_by(1, 1, 0, &[&begin[..], &[event]].concat());
+        assert_eq!(world.wrong, None, "{event:?}");
+        assert!(world.running_lead().is_some(), "{event:?}: {:#?} {:#?}", world.job, world.status);
+        assert_eq!((world.starts, world.status.1.backoff_limit_used), (2, 1), "{event:?}");
+    }
+}

@@ -108,7 +108,7 @@ impl World {
             }
             return self.collect();
         }
-        for index in 0..SIZE {
+        for index in 0..self.size {
             self.replace(&job, index);
         }
     }
@@ -163,9 +163,10 @@ impl World {
                 }
             }
         }
-        let has_follower_ended =
-            seen.failed_index.is_some() || self.pods.values().any(|pod| pod.seen.index > 0 && pod.succeeds());
-        if seen.failing.is_none() && !succeeded && seen.lead_index_failed && has_follower_ended {
+        let have_followers_ended = self.size == 1
+            || seen.failed_index.is_some()
+            || self.pods.values().any(|pod| pod.seen.index > 0 && pod.succeeds());
+        if seen.failing.is_none() && !succeeded && seen.lead_index_failed && have_followers_ended {
             seen.failing = verdict(FAILED_INDEXES);
         }
         (seen, succeeded)

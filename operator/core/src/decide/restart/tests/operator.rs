@@ -228,7 +228,7 @@ impl World {
         self.jobs += 1;
         self.lost_follower = false;
         let uid = format!("job-{}", self.tick());
-        let seen = JobSeen { uid: uid.clone(), completions: SIZE, ..JobSeen::default() };
+        let seen = JobSeen { uid: uid.clone(), completions: self.size, ..JobSeen::default() };
         let restarts_left = u32::try_from(self.backoff_limit - used).unwrap_or(0);
         self.job = Some(Job { uid: uid.clone(), restarts_left, seen: seen.clone() });
         let version = self.tick();
