@@ -67,9 +67,10 @@ impl Release {
         result.unwrap_or_else(|error| panic!("helm {command}: {error}"));
     }
 
-    fn is_refused(&self, release: &str, namespace: &str, values: &[&str]) -> String {
-        let chart = repository().join("chart");
-        self.helm(&["install", release, chart.to_str().unwrap()], namespace, values).unwrap_err()
+    fn is_refused(&self, release: &str, namespace: &str) -> String {
+        let (chart, values) = (repository().join("chart"), self.folder.path().join("values.yaml"));
+        let options = ["--values", values.to_str().unwrap()];
+        self.helm(&["install", release, chart.to_str().unwrap()], namespace, &options).unwrap_err()
     }
 
     fn uninstall(&self) {
@@ -239,13 +240,13 @@ fn what_somebody_else_has_installed_is_refused_and_stays() {
             let file = release.folder.path().join("other.json");
             std::fs::write(&file, other.to_string()).unwrap();
             kubectl(&["create", "--filename", file.to_str().unwrap()]).unwrap();
-            let said = release.is_refused("flux-operator", &fixture.namespace, &[]);
+            let said = release.is_refused("flux-operator", &fixture.namespace);
             assert!(said.contains("another operator's Deployment flux-operator"), "{said}");
             assert_eq!(kubectl(&["get", "crd", CRD, "--ignore-not-found"]).unwrap(), "");
 
             // A second installation for all namespaces, beside one of ours.
             release.apply("install", &repository().join("chart"), &["--create-namespace", "--set", "crds.keep=false"]);
-            let said = release.is_refused("second", "default", &[]);
+            let said = release.is_refused("second", "default");
             assert!(said.contains("cannot be imported into the current release"), "{said}");
             assert_eq!(kubectl(&["get", "deployments", "--namespace", "default", "--output=name"]).unwrap(), "");
             release.uninstall();
