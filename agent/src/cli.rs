@@ -21,6 +21,7 @@ use crate::local;
 use crate::report::failure::Failure;
 use crate::report::log::{self, Format};
 use crate::run;
+use crate::system::below;
 use crate::system::runtime::end_when_told;
 use crate::view;
 
@@ -328,7 +329,7 @@ fn install_binary(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Optio
 
 /// In the same container: makes one folder of the packages of the view's image and of the runner's, both mounted.
 fn merge_mounted((view, runner): (&Path, PathBuf)) -> Result<(), Failure> {
-    let packages = view.join(SOFTWARE_DIR.trim_start_matches('/'));
+    let packages = below(view, SOFTWARE_DIR);
     view::software(&view::SoftwareOptions {
         root: runner,
         packages,

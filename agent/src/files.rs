@@ -21,6 +21,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::report::failure::{Failure, plain};
+use crate::system::below;
 use crate::system::identity::{self, Capability, Credentials};
 use crate::system::raw;
 use ownership::Subject;
@@ -48,7 +49,7 @@ impl Files {
 
     /// The absolute path `path` below the root.
     pub fn at(&self, path: &str) -> PathBuf {
-        self.root.join(path.trim_start_matches('/'))
+        below(&self.root, path)
     }
 
     pub fn ensure_directory(&self, path: &str, mode: Mode, owner: Owner) -> Result<(), Failure> {

@@ -14,7 +14,7 @@ use flux_agent_plan::facts::Facts;
 use flux_agent_plan::plan::{ContainerRole, FromEnvironment, Plan, PlanError, Role, Waits};
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::causes::causes_by;
-use flux_shared::exit::{Category, REPLACE, of_signal};
+use flux_shared::exit::{Category, of_stop};
 use flux_shared::names::COMPLETION_INDEX;
 use flux_shared::paths::{END_KEY, SPEC_DIR, SPEC_FILE, TERMINATION_LOG};
 
@@ -28,6 +28,7 @@ use crate::report::failure::{Failure, without_number, write_termination};
 use crate::report::log::{self, Format};
 use crate::spec::ReadError;
 use crate::supervise::{Interrupted, Stop, Supervisor};
+use crate::system::below;
 use crate::wait::end;
 
 /// Default of `--patience`: how long failures that may be temporary are retried, in seconds.
@@ -147,7 +148,7 @@ async fn carry_out(
 ) -> Result<u8, Failure> {
     log_identity(plan);
     let is_runner = !matches!(plan.role, Role::Sidecar(_));
-    let file = how.root.join(SPEC_DIR.trim_start_matches('/')).join(END_KEY);
+    let file = below(&how.root, SPEC_DIR).join(END_KEY);
     let watch = is_runner.then(|| tokio::spawn(end::stop_when_told(file.clone())));
     let result = execute(plan, again, how, supervisor, timeline, ending).await;
     watch.inspect(tokio::task::JoinHandle::abort);
@@ -213,17 +214,14 @@ async fn plan_with_retries(
 
 /// The exit code of a stop before the spec is read, when only the index tells who leads.
 fn stop_code(stop: Stop) -> u8 {
-    match std::env::var(COMPLETION_INDEX) {
-        Ok(index) if index != "0" => REPLACE,
-        _ => of_signal(stop.signal),
-    }
+    of_stop(stop.signal, std::env::var(COMPLETION_INDEX).is_ok_and(|index| index != "0"))
 }
 
 /// The plan, and the mount path of the pod's volume.
 fn plan(options: &RunOptions, container: &ContainerRole, process: &Process) -> Result<(Plan, String), Failure> {
     let (spec, facts) = options.facts(process.clone())?;
     let planned = flux_agent_plan::plan::plan(&spec, &facts, container);
-    let view = options.root.join(spec.paths().view().trim_start_matches('/'));
+    let view = below(&options.root, &spec.paths().view());
     planned.map(|plan| (plan.with_waits(options.waits()), spec.mount_path)).map_err(|error| {
         // An empty volume may still be filled; a view without Flux will not change.
         let passing = error.category() == Category::ViewMissing && spec.view.enabled && !view.exists();

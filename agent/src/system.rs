@@ -8,3 +8,10 @@ pub mod netlink;
 pub mod raw;
 pub mod runtime;
 pub mod signals;
+
+use std::path::{Path, PathBuf};
+
+/// An absolute path below another root.
+pub fn below(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
+}

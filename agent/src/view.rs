@@ -25,6 +25,7 @@ use flux_shared::paths::{PodPaths, SOFTWARE_DIR};
 
 use crate::files::{Files, make_parents};
 use crate::report::failure::Failure;
+use crate::system::below;
 use find::find_view;
 pub use layout::lay_out;
 pub use link::link;
@@ -46,7 +47,7 @@ pub fn view(options: &Places) -> Result<(), Failure> {
     let paths = PodPaths::new(&options.mount.to_string_lossy());
     let (marker, target) = (PathBuf::from(paths.view_done()), PathBuf::from(paths.view()));
     let source = find_view(&options.root)?;
-    let software = options.root.join(SOFTWARE_DIR.trim_start_matches('/'));
+    let software = below(&options.root, SOFTWARE_DIR);
     let (mut view, software) = list(&source, &software)?;
     let mark = mark(&view, software.as_ref());
     if fs::read_to_string(&marker).is_ok_and(|text| text == mark) && options.software.is_dir() {

@@ -6,6 +6,7 @@
 
 mod backoff;
 pub mod end;
+mod folder;
 mod parent;
 mod presence;
 mod reporter;

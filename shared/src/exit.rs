@@ -111,6 +111,11 @@ pub const NOT_EXECUTABLE: u8 = 126;
 /// The shell's code for a command that was not found.
 pub const NOT_FOUND: u8 = 127;
 
+/// The exit code of a pod that is stopped before its program has run.
+pub const fn of_stop(signal: i32, is_follower: bool) -> u8 {
+    if is_follower { REPLACE } else { of_signal(signal) }
+}
+
 /// The exit code for a process that a signal ended, as shells have it.
 pub const fn of_signal(signal: i32) -> u8 {
     ((128 + signal) & 0xff) as u8

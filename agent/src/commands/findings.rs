@@ -13,6 +13,7 @@ use super::observe;
 use super::pod::Pod;
 use super::preflight::{Findings, HugePages, Names, Numa, Resources};
 use crate::report::failure::{Failure, plain};
+use crate::system::below;
 use crate::system::glibc::Libc;
 use crate::wait::ParentProbe;
 use crate::wait::resolve::Resolver;
@@ -22,7 +23,7 @@ const NAMES_WITHIN: Duration = Duration::from_secs(10);
 
 pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let session = pod.session();
-    let at = |path: &str| pod.root.join(path.trim_start_matches('/'));
+    let at = |path: &str| below(&pod.root, path);
     let home = session.lookup("HOME").unwrap_or_default();
     let own = pod.spec.paths();
     // The checks are made as Flux's user, if the agent may become that user.

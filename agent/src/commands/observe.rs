@@ -19,6 +19,7 @@ use crate::flux_rpc::message::{ANY, AskError};
 use crate::flux_rpc::usage;
 use crate::report::activity::Activity;
 use crate::report::failure::{Failure, plain};
+use crate::system::below;
 use crate::system::identity::Credentials;
 use crate::wait::{Missing, ParentProbe};
 
@@ -159,7 +160,7 @@ pub fn has_socket(pod: &Pod) -> bool {
 }
 
 fn socket(pod: &Pod) -> PathBuf {
-    pod.root.join(pod.instance.socket.trim_start_matches('/'))
+    below(&pod.root, &pod.instance.socket)
 }
 
 /// Asks as this process's own user.

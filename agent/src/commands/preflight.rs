@@ -360,10 +360,10 @@ fn place(must: bool, path: &str, writable: bool) -> (Level, String) {
 }
 
 fn clock(behind: bool) -> (Level, String) {
-    if !behind {
-        (Pass, "plausible (after Flux's build date)".into())
-    } else {
+    if behind {
         (Fail, "before Flux's build date: set the node's clock (NTP), job time limits depend on it".into())
+    } else {
+        (Pass, "plausible (after Flux's build date)".into())
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use flux_agent_plan::plan::{Launch, Part, Stdout};
-use flux_shared::exit::{Category, REPLACE, of_signal};
+use flux_shared::exit::{Category, of_stop};
 
 use super::broker_options;
 use super::broker_policy::{BrokerPolicy, LaunchEnd, terms};
@@ -44,8 +44,7 @@ impl Executor<'_> {
     ) -> Result<Launched, Failure> {
         if let Some(stop) = self.supervisor.stop() {
             // The launch says who follows, not the role: a plan may differ.
-            let code = if launch.part == Part::Follower { REPLACE } else { of_signal(stop.signal) };
-            return Ok(Launched::NotStarted(code));
+            return Ok(Launched::NotStarted(of_stop(stop.signal, launch.part == Part::Follower)));
         }
         let mut session = self.session.of_flux(launch.run_as.as_ref());
         launch.environment.iter().for_each(|change| session.apply(change));

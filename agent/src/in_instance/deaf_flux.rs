@@ -61,9 +61,34 @@ const COMMANDS: [&str; 38] = [
     "watch",
 ];
 
-/// Puts the link before everything else on the PATH.
-pub fn put_first(environment: &mut Environment, socket: &Path) -> io::Result<()> {
-    let folder = socket.with_file_name(FOLDER);
+/// The link; dropped, it is removed.
+#[derive(Debug)]
+pub struct DeafFlux {
+    folder: PathBuf,
+}
+
+impl DeafFlux {
+    /// Makes the link, before everything else on the PATH; none if that fails, which a warning says.
+    pub fn first_on_path(environment: &mut Environment, socket: &Path) -> Option<DeafFlux> {
+        let folder = socket.with_file_name(FOLDER);
+        match put_first(environment, folder.clone()) {
+            Ok(()) => Some(DeafFlux { folder }),
+            Err(error) => {
+                tracing::warn!("flux follows PYTHONPATH and LD_LIBRARY_PATH of the program: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for DeafFlux {
+    fn drop(&mut self) {
+        // What is left, if anything, is in the broker's run directory.
+        let _ = std::fs::remove_file(self.folder.join(NAME)).and_then(|()| std::fs::remove_dir(&self.folder));
+    }
+}
+
+fn put_first(environment: &mut Environment, folder: PathBuf) -> io::Result<()> {
     std::fs::create_dir_all(&folder)?;
     match std::os::unix::fs::symlink(std::env::current_exe()?, folder.join(NAME)) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -73,13 +98,6 @@ pub fn put_first(environment: &mut Environment, socket: &Path) -> io::Result<()>
     let folders = std::iter::once(folder).chain(std::env::split_paths(&path));
     environment.insert("PATH".into(), std::env::join_paths(folders).map_err(io::Error::other)?);
     Ok(())
-}
-
-/// Removes the link, once the program has ended.
-pub fn remove(socket: &Path) {
-    let folder = socket.with_file_name(FOLDER);
-    // What is left, if anything, is in the broker's run directory.
-    let _ = std::fs::remove_file(folder.join(NAME)).and_then(|()| std::fs::remove_dir(&folder));
 }
 
 /// Whether this process was started by that link.
@@ -125,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_of_fluxs_own_are_deaf_and_programs_of_the_users_are_not() {
+    fn only_commands_of_flux_itself_are_deaf() {
         let is_deaf = |line: &str| is_deaf(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
         for line in ["submit -N2 python x.py", "--parent jobs -a", "-v run a", "R encode --local"] {
             assert!(is_deaf(line), "{line}");
@@ -141,9 +159,8 @@ mod tests {
     fn link_comes_first_on_the_path_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut environment = Environment::from([("PATH".into(), "/bin".into())]);
-        for _ in 0..2 {
-            put_first(&mut environment, &folder.path().join("local")).unwrap();
-        }
+        let link = || DeafFlux::first_on_path(&mut environment, &folder.path().join("local")).unwrap();
+        let links: Vec<DeafFlux> = std::iter::repeat_with(link).take(2).collect();
         let path = environment[OsStr::new("PATH")].to_str().unwrap().to_owned();
         let first = format!("{}/flux-agent-bin:", folder.path().display());
         assert!(path.starts_with(&first) && path.ends_with(":/bin"), "{path}");
@@ -151,5 +168,7 @@ mod tests {
             std::fs::read_link(folder.path().join("flux-agent-bin/flux")).unwrap(),
             std::env::current_exe().unwrap()
         );
+        drop(links);
+        assert!(!folder.path().join("flux-agent-bin").exists());
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use flux_agent_plan::known_paths::own_name;
 
 use super::command_runner::CommandRunner;
-use super::deaf_flux;
+use super::deaf_flux::DeafFlux;
 use crate::execute::program_note::{note_end, note_start};
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::jobs;
@@ -49,11 +49,12 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
             runner.session.environment.remove(name);
         }
         args.own.iter().for_each(|name| give_back(&mut runner.session.environment, name));
-        if let Some(broker) = broker.as_ref().filter(|_| !args.own.is_empty())
-            && let Err(error) = deaf_flux::put_first(&mut runner.session.environment, &broker.socket)
-        {
-            tracing::warn!("flux follows PYTHONPATH and LD_LIBRARY_PATH of the program: {error}");
-        }
+        let deaf_flux = match &broker {
+            Some(broker) if !args.own.is_empty() => {
+                DeafFlux::first_on_path(&mut runner.session.environment, &broker.socket)
+            }
+            _ => None,
+        };
         // Without a note, the entrypoint knows that it has not started.
         if let Some(code) = runner.stop_code() {
             return Ok(code);
@@ -64,9 +65,7 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
         let terms = Terms { target: Target::Group, second_stop: SecondStop::IsIgnored };
         let mut policy = GracefulStop { jobs: broker.clone().filter(|_| args.jobs), are_killed: false };
         let code = runner.run_by(&args.command, Output::Inherit, terms, &mut policy).await?;
-        if let Some(broker) = broker.as_ref().filter(|_| !args.own.is_empty()) {
-            deaf_flux::remove(&broker.socket);
-        }
+        drop(deaf_flux);
         let node_failure = match &broker {
             Some(broker) if code != 0 => jobs::node_was_lost(broker).await,
             _ => false,

@@ -22,6 +22,7 @@ use super::containers::{Bind, Container};
 use super::run_folder::failed;
 use crate::report::failure::{Failure, plain};
 use crate::report::log;
+use crate::system::below;
 use crate::system::identity::Credentials;
 
 /// Reads the container that `file` describes.
@@ -75,7 +76,7 @@ struct Root {
 
 impl Root {
     fn at(&self, path: &str) -> PathBuf {
-        self.path.join(path.trim_start_matches('/'))
+        below(&self.path, path)
     }
 
     fn build(&self, container: &Container) -> Result<(), Failure> {

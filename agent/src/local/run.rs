@@ -23,6 +23,7 @@ use crate::report::failure::Failure;
 use crate::supervise::policy::{DefaultPolicy, Terms};
 use crate::supervise::program::{Environment, Output, Program};
 use crate::supervise::{Event, Supervisor, is_stop, until};
+use crate::system::below;
 use crate::system::raw::{self, ChildSetup};
 
 /// How long the other pods may take to end with the lead by themselves, before they are told to, as in a cluster.
@@ -246,8 +247,7 @@ impl RunState<'_> {
 
 /// How a container ended, by its exit code and its own termination message.
 fn end_of(container: &Container, code: u8, run_folder: &LockedRunFolder) -> String {
-    let path =
-        pod_folder(run_folder.path(), container.index).join("root").join(TERMINATION_LOG.trim_start_matches('/'));
+    let path = below(&pod_folder(run_folder.path(), container.index).join("root"), TERMINATION_LOG);
     let told = std::fs::read_to_string(path).ok().and_then(|text| Termination::decode(&text));
     let why = told.and_then(|told| Some(format!(" ({})", told.category?.name()))).unwrap_or_default();
     format!("{} ended with {code}{why}", container.name())

@@ -26,7 +26,7 @@ impl Libc {
         let needs = elf::needs(&bytes)?;
         let loader = needs.loader?;
         let core = program.parent().and_then(|folder| flux_core(&folder.parent()?.join("lib")));
-        let here = fs::canonicalize(root.join(loader.trim_start_matches('/'))).ok();
+        let here = fs::canonicalize(super::below(root, &loader)).ok();
         // The library is beside the loader, or in Debian's folder.
         let usual = format!("lib/{}-linux-gnu", needs.machine);
         let folders = here.iter().filter_map(|loader| Some(loader.parent()?.to_owned())).chain([root.join(usual)]);

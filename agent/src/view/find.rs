@@ -7,10 +7,11 @@ use flux_shared::exit::Category;
 use flux_shared::paths::{VIEW_IMAGE_LINK, VIEW_IMAGE_VIEWS};
 
 use crate::report::failure::Failure;
+use crate::system::below;
 
 /// The view's folder in the image at `root`.
 pub fn find_view(root: &Path) -> Result<PathBuf, Failure> {
-    let below = |path: &str| root.join(path.trim_start_matches('/'));
+    let at = |path: &str| below(root, path);
     let missing = |cause: String| {
         Failure::new(
             Category::ViewMissing,
@@ -18,11 +19,11 @@ pub fn find_view(root: &Path) -> Result<PathBuf, Failure> {
             "use an image with a Flux view for flux.container.image, or set flux.container.disable",
         )
     };
-    let views = below(VIEW_IMAGE_VIEWS);
+    let views = at(VIEW_IMAGE_VIEWS);
     let folders: Vec<PathBuf> = fs::read_dir(&views)
         .map(|entries| entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect())
         .unwrap_or_default();
-    let link = below(VIEW_IMAGE_LINK);
+    let link = at(VIEW_IMAGE_LINK);
     // The link is absolute: below another root it leads elsewhere, so its last part decides.
     let linked = fs::read_link(&link)
         .ok()

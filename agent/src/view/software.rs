@@ -23,6 +23,7 @@ use super::tree::{self, Kind, Tree, TreeError};
 use crate::facts::host::Host;
 use crate::files::make_parents;
 use crate::report::failure::{Failure, plain};
+use crate::system::below;
 
 /// Where the view's packages are, as all containers see them; the folder to make; and the root of the runner's image.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ pub struct SoftwareOptions {
 /// Makes the folder.
 pub fn software(options: &SoftwareOptions) -> Result<(), Failure> {
     let SoftwareOptions { root, packages, to } = options;
-    let own = Host::new(root).real(SOFTWARE_DIR).unwrap_or_else(|| root.join(SOFTWARE_DIR.trim_start_matches('/')));
+    let own = Host::new(root).real(SOFTWARE_DIR).unwrap_or_else(|| below(root, SOFTWARE_DIR));
     let name = to.file_name().unwrap_or_default().to_string_lossy();
     let beside = to.with_file_name(format!(".{name}.new"));
     make_parents(to)?;

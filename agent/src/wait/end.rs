@@ -7,18 +7,25 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The kubelet writes the file within about a second.
-const PAUSE: Duration = Duration::from_secs(1);
+use super::folder::watch_nearest;
+
+/// Time between two looks where inotify is not to be had.
+const SLOW_POLL: Duration = Duration::from_secs(10);
 
 /// Sends this process SIGTERM once `file` says why; never returns before.
 pub async fn stop_when_told(file: PathBuf) {
     loop {
+        // The kubelet replaces a link in this folder. The watch begins before the look, so that no change is missed.
+        let watch = watch_nearest(&file);
         if let Some(why) = reason(&file) {
             tracing::error!(stage = "end", "{why}: this pod ends");
             let _ = kill(Pid::this(), Signal::SIGTERM);
             return;
         }
-        tokio::time::sleep(PAUSE).await;
+        match watch {
+            Some(watch) => drop(watch.readable().await),
+            None => tokio::time::sleep(SLOW_POLL).await,
+        }
     }
 }
 

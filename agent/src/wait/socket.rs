@@ -3,17 +3,17 @@
 //! Root connects as the socket's owner: what stands in another user's folder may lead anywhere.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, socket};
 use tokio::io::unix::AsyncFd;
 
 use super::backoff::Backoff;
+use super::folder::watch_nearest;
 use super::reporter::Reporter;
 use crate::system::identity;
 
@@ -70,18 +70,6 @@ pub fn connect_at_once(path: &Path) -> io::Result<net::UnixStream> {
     let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     nix::sys::socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
     Ok(stream.into())
-}
-
-/// Watches the nearest folder above `path` that exists.
-fn watch_nearest(path: &Path) -> Option<AsyncFd<OwnedFd>> {
-    let folder: PathBuf = path.ancestors().skip(1).find(|folder| folder.is_dir())?.to_owned();
-    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).ok()?;
-    let events = AddWatchFlags::IN_CREATE
-        | AddWatchFlags::IN_MOVED_TO
-        | AddWatchFlags::IN_ATTRIB
-        | AddWatchFlags::IN_DELETE_SELF;
-    inotify.add_watch(&folder, events).ok()?;
-    crate::system::raw::watch(inotify.as_fd().try_clone_to_owned().ok()?).ok()
 }
 
 async fn changed_or_late(watch: Option<AsyncFd<OwnedFd>>) {

@@ -288,7 +288,7 @@ impl Index {
     pub fn update_pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> (Option<Key>, Option<Unlabelled>) {
         // A broker's pod always has the first label, whatever labels its author gives it.
         let is_broker = Key::cluster_of(metadata, labels::CLUSTER).is_some();
-        if let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF).filter(|_| !is_broker) {
+        if !is_broker && let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF) {
             let services_pod = (uid(metadata), controller_uid(metadata).map(str::to_owned));
             let mut state = self.state();
             let place = &mut state.observed_mut(&key).services_pod;

@@ -15,7 +15,7 @@ const MODULES: &str = "PYTHONPATH";
 /// The variables that are kept from Flux: not those that the user sets for Flux.
 fn names<'a>(resolved: &'a Resolved) -> impl Iterator<Item = &'static str> + use<'a> {
     let is_kept = |name: &&str| !resolved.spec.flux.environment.contains_key(*name);
-    KEPT_FROM_FLUX.into_iter().filter(|_| resolved.spec.view.enabled).filter(is_kept)
+    KEPT_FROM_FLUX.into_iter().filter(move |name| resolved.spec.view.enabled && is_kept(name))
 }
 
 /// The changes for a broker.
@@ -41,7 +41,7 @@ pub fn given_to_program(resolved: &Resolved) -> Vec<String> {
         Program::Persistent => restful::wanted(resolved).is_some(),
         Program::Diagnostics => false,
     };
-    names(resolved).filter(|_| is_own).map(|name| format!("--own={name}")).collect()
+    if is_own { names(resolved).map(|name| format!("--own={name}")).collect() } else { Vec::new() }
 }
 
 /// Lua for the job shell: gives the variables back to tasks, unless they are brokers or the job sets its own.

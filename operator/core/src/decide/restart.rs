@@ -324,10 +324,9 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         let message = describe_lost_follower(follower_lost(observation).as_ref(), &observation.pods);
         return restart_or_end(observation, to_replace(), POD_LOST, message, Limit::MaxRestarts);
     }
-    let failed = job.lead_index_failed.then_some(0).or(job.failed_index);
-    match failed.filter(|_| !is_failing) {
-        Some(index) => when_index_failed(observation, to_replace(), index),
-        None => Decision::Continue,
+    match job.lead_index_failed.then_some(0).or(job.failed_index) {
+        Some(index) if !is_failing => when_index_failed(observation, to_replace(), index),
+        _ => Decision::Continue,
     }
 }
 
