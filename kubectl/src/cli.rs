@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use flux_agent_plan::dry_run as plans;
 use flux_operator_client::choices::Choices;
+use flux_operator_client::input::command_line;
 use flux_operator_client::on_server::{self, ValidateArgs};
 use flux_operator_core::offline::{self, Judgement};
 use flux_operator_core::render::Options;
@@ -103,14 +104,6 @@ enum Command {
     },
 }
 
-impl Cli {
-    /// The command line of this process.
-    fn of_process(version: &'static str) -> Cli {
-        let matches = Cli::command().version(version).get_matches();
-        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
-    }
-}
-
 /// The command line, for completions.
 pub(crate) fn command() -> clap::Command {
     Cli::command()
@@ -122,7 +115,7 @@ pub fn main(version: &'static str) -> ExitCode {
         Some(words) => {
             Cli { access: Access::default(), output: Output::default(), command: Command::Complete { words } }
         }
-        None => Cli::of_process(version),
+        None => command_line(version),
     };
     ExitCode::from(answer(command).unwrap_or_else(|failure| {
         if !matches!(failure, Failure::Unread) {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use flux_operator_client::choices::Choices;
 use flux_operator_client::input;
 use flux_operator_client::on_server::{self, ValidateArgs};
@@ -29,14 +29,6 @@ use crate::webhook::migrate;
 struct Cli {
     #[command(subcommand)]
     command: Command,
-}
-
-impl Cli {
-    /// The command line of this process.
-    fn of_process(version: &'static str) -> Cli {
-        let matches = Cli::command().version(version).get_matches();
-        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -128,7 +120,7 @@ enum CliError {
 
 /// Parses the command line and runs it; the program's exit code.
 pub fn main(version: &'static str) -> ExitCode {
-    match answer(Cli::of_process(version).command) {
+    match answer(input::command_line::<Cli>(version).command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // If standard error is closed, there is nobody to tell.
@@ -245,6 +237,6 @@ mod tests {
 
     #[test]
     fn every_command_can_be_parsed() {
-        Cli::command().debug_assert();
+        <Cli as clap::CommandFactory>::command().debug_assert();
     }
 }

@@ -63,7 +63,7 @@ fn launcher_has_the_users_paths() {
 
 /// As a script does that a snippet has written, or that exports its own path.
 #[test]
-fn flux_in_a_script_is_deaf_to_its_paths_and_the_script_and_tasks_see_them() {
+fn flux_in_a_script_is_deaf_to_paths_that_tasks_see() {
     let words = run_words(&[]);
     let script = "export PYTHONPATH=/user\necho script=$PYTHONPATH\nflux submit --quiet --watch sh -c 'echo task=$PYTHONPATH'\n\
                   flux jobs -a >/dev/null\n";

@@ -49,7 +49,7 @@ fn fluxion_runs_when_it_or_a_gpu_is_requested() {
 
 /// The page: "you should see two modules for fluxion, qmanager and resource", and none other that schedules.
 #[test]
-fn fluxion_modules_are_those_of_the_page_when_load_fluxion_sh_ran() {
+fn fluxion_modules_are_as_documented_when_loaded() {
     if real_flux().is_none() {
         return;
     }

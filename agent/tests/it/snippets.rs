@@ -269,7 +269,7 @@ fn a_trace_that_nobody_takes_changes_nothing() {
 
 /// Flux starts programs by messages of JSON: with such a variable no instance came up, and nothing said why.
 #[test]
-fn bytes_that_are_not_utf8_are_left_out_of_the_environment_and_named_in_a_word() {
+fn non_utf8_bytes_are_left_out_or_named() {
     let side = "pre = '''export BYTES=$(printf \"a\\377b\") TEXT=kept'''\n";
     let (code, stdout, stderr, _) = run_in("bash", "", side, "echo \"${BYTES-unset} $TEXT\"");
     assert_eq!((code, stdout.as_str()), (0, "unset kept\n"), "{stderr}");

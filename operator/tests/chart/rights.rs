@@ -96,7 +96,7 @@ fn rights(objects: &Objects) -> String {
 }
 
 #[test]
-fn installation_with_default_values_allows_this_and_nothing_else() {
+fn default_installation_allows_this_and_nothing_else() {
     for helm in helms() {
         assert_eq!(rights(&templated(&helm, "some-namespace", &defaults())), RIGHTS);
         let kueue = repository().join("operator/tests/chart/values/kueue.yaml");

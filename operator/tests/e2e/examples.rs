@@ -20,7 +20,7 @@ use kube::api::{DeleteParams, LogParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use test_support::node::{Fixture, test};
+use test_support::node::{Fixture, has_flux_itself, is_stand_in, test};
 
 /// So many at once: they mostly wait.
 const AT_ONCE: usize = 6;
@@ -115,19 +115,6 @@ const ONLY_FLUX_PRINTS: &[&str] = &[
 
 fn is_twin(file: &str) -> bool {
     file.starts_with("spellings/")
-}
-
-fn is_stand_in() -> bool {
-    std::env::var_os("E2E_STAND_IN").is_some()
-}
-
-/// Whether `what` can be tested; if not, that is told.
-pub fn has_flux_itself(what: &str) -> bool {
-    if is_stand_in() {
-        let told = format!("NOT TESTED with the stand-in (FLUX=/prefix make e2e does): {what}\n");
-        std::io::stderr().write_all(told.as_bytes()).unwrap();
-    }
-    !is_stand_in()
 }
 
 /// An example's documents, for this namespace and with images that are here. Those of v1alpha1 are not cleaned up, so that

@@ -1,23 +1,21 @@
 //! GPUs on a node: those that `test-node/neighbours/gpus` offers, by the same API as NVIDIA's device plugin.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
-use test_support::node::{Fixture, test};
+use test_support::node::{Fixture, not_tested, test};
 
-use super::examples::{has_flux_itself, kubectl};
+use super::examples::{kubectl, try_kubectl};
 
 const ON_THE_NODE: u32 = 4;
 
 #[test]
 fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
     let Ok(image) = std::env::var("E2E_GPUS_IMAGE") else {
-        let told = b"NOT TESTED (on the test node it is): GPUs of a device plugin\n";
-        return std::io::stderr().write_all(told).unwrap();
+        return not_tested("GPUs of a device plugin", "make e2e on the test node");
     };
     test("gpus", async |fixture| {
         kubectl(&fixture, &["apply", "-f", "-"], &device_plugin(&image).to_string());
@@ -40,12 +38,11 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
         assert_eq!(seen.len(), 4, "no GPU is given twice: {seen:?}");
 
         if std::env::var_os("E2E_FLUXION").is_none() {
-            has_flux_itself("GPUs of jobs, which take Flux with Fluxion");
-            return;
+            return not_tested("GPUs of jobs", "FLUX=/prefix make e2e, with Fluxion in it,");
         }
         let lead = fixture.lead("gpus").await.unwrap().metadata.name.unwrap();
         let flux = |words: &[&str]| {
-            super::examples::try_kubectl(
+            try_kubectl(
                 &fixture,
                 &[&["exec", &lead, "--", "/mnt/flux/flux-agent", "connect", "--", "flux"], words].concat(),
                 "",

@@ -78,6 +78,24 @@ fn exit_code_7_goes_through_pod_job_and_minicluster() {
     });
 }
 
+/// The kubelet brings the operator's word to the pods; the Job controller deletes those that run on.
+#[test]
+fn pods_keep_their_logs_when_another_snippet_fails() {
+    test("logs", async |fixture| {
+        let pre =
+            "echo before of $JOB_COMPLETION_INDEX; [ $JOB_COMPLETION_INDEX != 1 ] || { sleep 3; cat /not/there; }";
+        fixture.create("logs", 3, json!({ "command": "echo job", "commands": { "pre": pre } })).await;
+        let status = fixture.when_condition("logs", "Failed").await;
+        let told = status["message"].as_str().unwrap();
+        assert!(status["failedIndex"] == 1 && told.contains("pre") && told.contains("/not/there"), "{status:#}");
+        for index in ["0", "1", "2"] {
+            let pod = fixture.pod("logs", index).await.unwrap_or_else(|| panic!("the pod of index {index} is gone"));
+            let log = fixture.api::<Pod>().logs(&pod.name_any(), &LogParams::default()).await.unwrap();
+            assert!(log.contains(&format!("before of {index}")), "{index}: {log}");
+        }
+    });
+}
+
 #[test]
 fn delete_while_it_runs_leaves_nothing() {
     test("delete", async |fixture| {

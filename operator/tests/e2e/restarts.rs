@@ -8,8 +8,8 @@ use kube::api::{DeleteParams, EvictParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::examples::{has_flux_itself, try_kubectl};
-use test_support::node::{Fixture, app_image, test};
+use crate::examples::try_kubectl;
+use test_support::node::{Fixture, app_image, has_flux_itself, test};
 
 /// Where every node has room for a while.
 const NODE_FOLDER: &str = "/var/tmp";

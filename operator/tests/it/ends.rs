@@ -84,7 +84,7 @@ fn program_that_ends_with_255_has_failed() {
 
 /// The Job controller would delete the pods that still run, and their logs.
 #[test]
-fn pods_stay_for_their_logs_when_a_snippet_of_another_pod_fails() {
+fn pods_stay_for_their_logs_when_another_snippet_fails() {
     test("snippet-fails", async |fixture| {
         let operator = fixture.operator().await;
         // A limit of 0 restarts ends nothing sooner.

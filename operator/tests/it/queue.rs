@@ -224,7 +224,7 @@ fn who_is_evicted_waits_again_and_ends_with_its_own_code() {
 /// A kubelet tells the Job controller that the lead's container has ended before its pod is gone, and the Job takes
 /// that for its end.
 #[test]
-fn job_counts_its_eviction_as_no_failure_and_starts_again_when_it_is_admitted() {
+fn evicted_job_has_not_failed_and_starts_again_once_admitted() {
     test("judged", async |fixture| {
         let operator = fixture.operator().await;
         queue(

@@ -318,14 +318,6 @@ pub fn with_own_name(cluster: &str) -> Value {
     })
 }
 
-pub fn has_flux_itself(what: &str) -> bool {
-    let is_stand_in = std::env::var_os("E2E_STAND_IN").is_some();
-    if is_stand_in {
-        eprintln!("NOT TESTED with the stand-in (FLUX=/prefix make e2e-nodes does): {what}");
-    }
-    !is_stand_in
-}
-
 pub async fn sleep(seconds: f64) {
     tokio::time::sleep(Duration::from_secs_f64(seconds.max(0.0))).await;
 }

@@ -13,6 +13,9 @@ use super::{unchanged, v1alpha1, v1alpha2};
 /// A quantity as Kubernetes' own schema has it.
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
+/// Most containers, and most services, of a MiniCluster.
+pub(super) const MOST_CONTAINERS: usize = 24;
+
 const JOBID: &str = "Unused; accepted because clients of the Go operator send it.";
 
 /// Why the definition could not be generated: a bug, which tests would find.
@@ -218,7 +221,11 @@ fn bound(schema: &mut Value, name: &str) {
             map.insert("maxLength".into(), json!(longest(name)));
         }
         Some("array") => {
-            map.entry("maxItems").or_insert(json!(if matches!(name, "containers" | "services") { 24 } else { 256 }));
+            map.entry("maxItems").or_insert(json!(if matches!(name, "containers" | "services") {
+                MOST_CONTAINERS
+            } else {
+                256
+            }));
         }
         Some("object") if map.contains_key("additionalProperties") => {
             let most = match name {

@@ -6,6 +6,8 @@
 
 use serde_json::{Map, Value};
 
+use super::definition::MOST_CONTAINERS;
+
 /// Fields whose zero value is an answer of its own.
 const MEANINGFUL: &[&str] = &["connectTimeout", "strict", "delete", "cleanup"];
 /// Numbers that Go types cannot leave out.
@@ -62,7 +64,7 @@ impl Comparison<'_> {
             "string" => self.texts.push(path),
             "boolean" => self.switches.push(path),
             "integer" if NUMBERS.iter().any(|number| path.ends_with(number)) => self.numbers.push(path),
-            "array" if above.is_empty() && items["properties"].is_object() && schema["maxItems"] == 24 => {
+            "array" if above.is_empty() && items["properties"].is_object() && schema["maxItems"] == MOST_CONTAINERS => {
                 self.list(items, &path);
             }
             "array" => self.same(&path, ".orValue([])"),
@@ -84,7 +86,7 @@ impl Comparison<'_> {
         let (here, there) = (format!("{}[i]", present(self.new, path)), format!("{}[i]", present(self.old, path)));
         let mut inner = Comparison { new: &here, old: &there, ..Comparison::default() };
         inner.object(items, "");
-        let all: Vec<String> = (0..24).map(|i| i.to_string()).collect();
+        let all: Vec<String> = (0..MOST_CONTAINERS).map(|i| i.to_string()).collect();
         let (all, inner) = (all.join(", "), inner.expression());
         self.conditions.push(format!("{new}.size() == {old}.size() && [{all}].all(i, i >= {new}.size() || ({inner}))"));
     }

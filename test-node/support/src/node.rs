@@ -112,6 +112,25 @@ pub fn app_image() -> String {
     std::env::var("E2E_APP_IMAGE").expect("E2E_APP_IMAGE must name an image with a shell")
 }
 
+/// Whether a stand-in plays Flux.
+pub fn is_stand_in() -> bool {
+    std::env::var_os("E2E_STAND_IN").is_some()
+}
+
+/// Whether `what` can be tested, which takes Flux; if not, that is told.
+pub fn has_flux_itself(what: &str) -> bool {
+    if is_stand_in() {
+        not_tested(what, "FLUX=/prefix");
+    }
+    !is_stand_in()
+}
+
+/// Tells, past the harness, what is not tested here, and what does test it.
+pub fn not_tested(what: &str, elsewhere: &str) {
+    let told = format!("NOT TESTED ({elsewhere} does): {what}\n");
+    std::io::Write::write_all(&mut std::io::stderr(), told.as_bytes()).unwrap();
+}
+
 /// Runs a test in a namespace that is deleted afterwards, even if the test fails.
 pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Arc<Fixture>) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -26,7 +26,8 @@ const METRICS_PORT: &str = "metrics";
 /// The agent's path in its image.
 const AGENT_IN_IMAGE: &str = "/flux-agent";
 
-/// Init containers: the agent, what copies the view and its packages, then the sidecars. These are restartable, so that they end with the pod.
+/// Init containers: the agent, what copies the view and its packages, then the sidecars. These are restartable, so that they
+/// end with the pod.
 pub(super) fn init(
     cluster: &ValidMiniCluster,
     options: &Options,

@@ -1,8 +1,9 @@
 //! Nodes that run, and do not reach each other or the API server.
 
 use crate::machines::cut;
-use crate::stage::{End, Program, has_flux_itself, test, until};
+use crate::stage::{End, Program, test, until};
 use crate::timeline::now;
+use test_support::node::has_flux_itself;
 
 #[test]
 fn program_cut_off_from_the_api_server_restarts_only_once_joined() {

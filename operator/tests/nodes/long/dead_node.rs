@@ -4,8 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::machines::{cut, kubectl, node, power_off, power_on, taint_out_of_service};
-use crate::stage::{End, Program, Stage, has_flux_itself, sleep, test, until};
+use crate::stage::{End, Program, Stage, sleep, test, until};
 use crate::timeline::now;
+use test_support::node::has_flux_itself;
 
 /// Kubernetes takes 50 s to see that a node is gone; a busy machine gets 25 more.
 const NOTICED: f64 = 75.0;

@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use crate::machines::{cordon, kubectl, node};
-use crate::stage::{End, Program, Stage, has_flux_itself, sleep, test};
+use crate::stage::{End, Program, Stage, sleep, test};
+use test_support::node::has_flux_itself;
 
 async fn drain(stage: &Stage, worker: u8) {
     let of_ours = "app.kubernetes.io/managed-by=flux-framework-flux-operator";

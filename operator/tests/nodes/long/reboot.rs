@@ -4,7 +4,8 @@
 use serde_json::json;
 
 use crate::machines::{power_on, shut_down};
-use crate::stage::{End, Program, has_flux_itself, sleep, test};
+use crate::stage::{End, Program, sleep, test};
+use test_support::node::has_flux_itself;
 
 /// worker-2 goes and is back: under a lead, a follower without a task, and a follower with one.
 pub fn table(name: &str, reboot: impl AsyncFnOnce()) {

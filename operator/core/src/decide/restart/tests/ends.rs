@@ -213,7 +213,7 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
 
 /// The Job controller deletes the pods of a Job that fails, and with them their logs.
 #[test]
-fn pods_end_and_keep_their_logs_when_a_snippet_of_another_pod_fails() {
+fn pods_keep_their_logs_when_another_snippet_fails() {
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     let told = |pod: PodSeen, seconds: i64| PodSeen {
         told_to_end: Some(Timestamp::from_second(now.as_second() - seconds).unwrap()),
@@ -301,7 +301,7 @@ fn end_of_all_pods_decides_as_a_policy_does() {
 
 /// The Job controller makes no pod for such an index when the Job is resumed.
 #[test]
-fn suspended_job_with_an_index_that_has_failed_for_good_is_made_anew() {
+fn suspended_job_is_made_anew_when_an_index_has_failed() {
     for job in [JobSeen { lead_index_failed: true, ..job() }, JobSeen { failed_index: Some(1), ..job() }] {
         let seen = Seen::of(JobSeen { suspended: true, ..job }, Vec::new());
         assert!(matches!(seen.decision(), Decision::Restart { limit: Limit::None, .. }), "{:?}", seen.decision());

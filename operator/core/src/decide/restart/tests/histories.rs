@@ -114,7 +114,7 @@ fn follower_that_failed_by_itself_is_not_taken_for_lost_before_it_is_seen() {
 
 /// Its index is all that the Job has: the Job fails with `FailedIndexes`.
 #[test]
-fn lead_without_followers_starts_again_when_its_pod_is_deleted() {
+fn lead_without_followers_starts_again_when_deleted() {
     let begin = [Event::Operator(9), Event::Controller, Event::Kubelets, Event::NewsOfJobs, Event::NewsOfPods];
     for event in [Event::Delete(0), Event::Kill(0), Event::Evict(0)] {
         let world = played_by(1, 1, 0, &[&begin[..], &[event]].concat());
