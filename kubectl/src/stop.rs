@@ -1,7 +1,11 @@
 //! Ends a MiniCluster: by a shutdown of its instance if there is one, else by suspending or deleting it.
 
+use std::time::Duration;
+
 use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::exit::of_signal;
 use flux_shared::queueing::QUEUE_NAME;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -10,6 +14,9 @@ use crate::connect;
 use crate::failure::{self, Failure};
 use crate::observed::{self, lead_of};
 use crate::target::Target;
+
+/// What a program in a container ends with that ends meanwhile.
+const KILLED: u8 = of_signal(9);
 
 /// Arguments of `stop`.
 #[derive(Debug, Clone, clap::Args)]
@@ -64,12 +71,30 @@ pub async fn in_order(target: &Target, name: &str) -> Result<Way, Failure> {
     }
     let pods = target.pods_of(name).await?;
     if let Some(lead) = lead_of(pods.iter()).filter(|lead| observed::is_running(lead)) {
-        // An agent that is stopped ends with the connection to it: what counts is the pod.
-        if connect::quietly(target, lead, &["stop"]).await.is_ok_and(|code| code == 0) {
+        let is_shut_down = match connect::quietly(target, lead, &["stop"]).await {
+            Ok(0) => true,
+            // The container may end before the answer has come.
+            Ok(KILLED) | Err(_) => ends_soon(target, name, lead).await?,
+            Ok(_) => false,
+        };
+        if is_shut_down {
             return Ok(Way::ShutDown);
         }
     }
     at_once(target, name).await
+}
+
+/// Whether this start of the lead ends within the time that the kubelet takes to say so.
+async fn ends_soon(target: &Target, name: &str, lead: &Pod) -> Result<bool, Failure> {
+    let Some(start) = observed::started(lead) else { return Ok(false) };
+    for pause in [0, 1, 2, 3].map(Duration::from_secs) {
+        tokio::time::sleep(pause).await;
+        let pods = target.pods_of(name).await?;
+        if lead_of(pods.iter()).is_none_or(|lead| observed::is_over(lead, &start)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period.

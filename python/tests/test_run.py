@@ -215,12 +215,12 @@ def test_person_without_rights_creates_nothing(api: FakeApi) -> None:
     assert api.bodies == []
 
 
-def stop_program(code: int = 143) -> Any:
+def stop_program(code: int = 143, answer: int = 0) -> Any:
     async def program(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
         lead = api.requests[-1][1].split("/pods/")[1].split("/")[0]
         await asyncio.to_thread(api.log, lead, "last words")
         await asyncio.to_thread(api.end_job, lead.rsplit("-", 2)[0], code)
-        return 0
+        return answer
 
     return program
 
@@ -231,8 +231,12 @@ def press_ctrl_c(times: int = 1) -> None:
         time.sleep(0.3)
 
 
-def test_ctrl_c_shuts_the_job_down_and_prints_its_last_words(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
-    api.programs["stop"] = stop_program()
+# The second answer is that of a program whose container ended meanwhile.
+@pytest.mark.parametrize("answer", [0, 137])
+def test_ctrl_c_shuts_the_job_down_and_prints_its_last_words(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], answer: int
+) -> None:
+    api.programs["stop"] = stop_program(answer=answer)
 
     def live(cluster: Object) -> None:
         api.log(api.start_job(cluster["metadata"]["name"]), "working")

@@ -44,13 +44,22 @@ pub fn as_flux(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     Ok(become_program(if observe::has_socket(&pod) { inside(&pod) } else { pod.session() }, command))
 }
 
-/// Shuts the instance down, from its lead.
+/// Shuts the instance down, from its lead, and does not wait for its end: this process's container ends with it.
 pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     let here = &pod.instance;
     if here.is_lead {
         observe::become_owner(&pod)?;
-        return Ok(become_program(inside(&pod), &["flux", "shutdown"].map(OsString::from)));
+        let mut is_ending = false;
+        runtime::block_on_interruptible(Box::pin(async {
+            is_ending = observe::state(&pod).await.is_ok_and(|state| state.is_ending());
+            Ok(0)
+        }))?;
+        // Flux refuses a second shutdown.
+        if is_ending {
+            return Ok(0);
+        }
+        return Ok(become_program(inside(&pod), &["flux", "shutdown", "--background"].map(OsString::from)));
     }
     let (name, namespace) = (&pod.spec.name, &pod.spec.namespace);
     write_whole(match &pod.spec.network.lead {

@@ -30,6 +30,11 @@ impl State {
     pub fn has_resources(&self) -> bool {
         matches!(self.name.as_str(), "quorum" | "run" | "cleanup")
     }
+
+    /// Whether it shuts down.
+    pub fn is_ending(&self) -> bool {
+        ["cleanup", "shutdown", "finalize", "goodbye", "unload-builtins", "exit"].contains(&self.name.as_str())
+    }
 }
 
 /// The connection to a parent whose port answers.
@@ -248,7 +253,7 @@ fn meaning(state: &State) -> &'static str {
         "join" => ": it waits for its parent broker",
         "config-sync" | "init" => ": it runs its start-up script",
         "quorum" => ": it waits until enough brokers are online",
-        "cleanup" | "shutdown" | "finalize" | "goodbye" | "unload-builtins" | "exit" => ": it is shutting down",
+        _ if state.is_ending() => ": it is shutting down",
         _ => "",
     }
 }

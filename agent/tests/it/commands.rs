@@ -203,7 +203,7 @@ fn connect_becomes_the_command_inside_the_instance() {
 fn stop_on_the_lead_ends_the_instance() {
     let folder = place(1, 0);
     let mut broker = Broker::start(folder.path());
-    assert_eq!(agent(folder.path(), &["stop"]).1, 0);
+    assert_eq!(agent(folder.path(), &["stop"]), (String::new(), 0));
     assert_eq!(broker.0.wait().unwrap().code(), Some(0));
 }
 

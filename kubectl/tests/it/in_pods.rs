@@ -248,6 +248,24 @@ fn answers_for_programs_are_the_same_everywhere_and_refused_where_there_is_none(
     });
 }
 
+/// Its container ends with the instance, and with it the program that was asked.
+#[test]
+fn stop_is_a_shutdown_even_if_its_answer_is_lost() {
+    test("stop-lost", async |fixture| {
+        let operator = up(&fixture, 1).await;
+        let killed = |session: Session| session.end(137).boxed();
+        let (front, person) = over(user_of(&fixture), killed).await;
+        let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
+        let (said, ()) = tokio::join!(person.says(&["stop", "mc"]), async {
+            test_support::api_server::until("it is asked", async || front.started().first().map(drop)).await;
+            fixture.end_pod(&lead, 0, "Completed", "").await;
+        });
+        assert!(said.code == 0 && said.out.starts_with("shutting down mc"), "{said:?}");
+        assert_eq!(fixture.get("mc").await.spec.suspend, None);
+        operator.stop().await;
+    });
+}
+
 #[test]
 fn stop_asks_the_instance_and_says_so() {
     test("stop", async |fixture| {

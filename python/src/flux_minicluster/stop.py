@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from enum import Enum
 from typing import Any
 
 from . import program
 from .errors import CallFailed, NotAllowed, NotFound
-from .observed import QUEUE_LABEL, is_running, latest_of
+from .observed import QUEUE_LABEL, is_over, is_running, latest_of, started
 from .target import Target
+
+# What a program in a container ends with that ends meanwhile.
+_KILLED = 137
 
 
 class Way(Enum):
@@ -29,13 +33,26 @@ async def in_order(target: Target, name: str) -> Way:
     if (cluster.get("status") or {}).get("phase") in ("Completed", "Failed"):
         return Way.HAD_ENDED
     lead = latest_of(0, await target.pods_of(name))
-    if lead is not None and is_running(lead):
-        try:
-            if (await program.answer(target, lead, ["stop"])).code == 0:
-                return Way.SHUT_DOWN
-        except CallFailed:
-            pass
+    if lead is not None and is_running(lead) and await _is_shut_down(target, name, lead):
+        return Way.SHUT_DOWN
     return await at_once(target, name)
+
+
+async def _is_shut_down(target: Target, name: str, lead: dict[str, Any]) -> bool:
+    """Asks the lead's agent. Its container may end before the answer has come: then what counts is the pod."""
+    try:
+        code = (await program.answer(target, lead, ["stop"])).code
+    except CallFailed:
+        code = _KILLED
+    start = started(lead)
+    if code != _KILLED or start is None:
+        return code == 0
+    for pause in range(4):
+        await asyncio.sleep(pause)
+        now = latest_of(0, await target.pods_of(name))
+        if now is None or is_over(now, start):
+            return True
+    return False
 
 
 async def at_once(target: Target, name: str) -> Way:
