@@ -71,14 +71,14 @@ pub async fn wait(target: &Target, args: &Args) -> Result<u8, Failure> {
 
 async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
     let mut events = target.watch(&args.name);
-    let mut seen = Observed::default();
+    let mut observed = Observed::default();
     let mut is_lost = false;
     while let Some(event) = events.next().await {
         match event {
-            Ok(watcher::Event::Apply(cluster) | watcher::Event::InitApply(cluster)) => seen.cluster = Some(cluster),
-            Ok(watcher::Event::Init) => seen.cluster = None,
+            Ok(watcher::Event::Apply(cluster) | watcher::Event::InitApply(cluster)) => observed.cluster = Some(cluster),
+            Ok(watcher::Event::Init) => observed.cluster = None,
             Ok(watcher::Event::Delete(_)) => return gone(args),
-            Ok(watcher::Event::InitDone) if seen.cluster.is_none() => return gone(args),
+            Ok(watcher::Event::InitDone) if observed.cluster.is_none() => return gone(args),
             Ok(watcher::Event::InitDone) => {}
             Err(error) if !is_lost => {
                 is_lost = true;
@@ -86,7 +86,7 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
             }
             Err(_) => {}
         }
-        if let Some(code) = code(&seen, args.until) {
+        if let Some(code) = code(&observed, args.until) {
             return Ok(code);
         }
     }

@@ -396,17 +396,23 @@ fn phase(inputs: &Inputs, facts: &Facts) -> &'static str {
             Verdict::Valid(_) => "Pending",
         };
     };
-    match () {
-        () if inputs.deleting => "Terminating",
-        () if job.complete.is_some() => "Completed",
-        () if job.failed.is_some() => "Failed",
-        () if job.suspended => "Suspended",
-        () if facts.is_ready() => "Running",
-        // The job has begun: brokers that are missing now do not change the phase.
-        () if facts.lead.is_some_and(|lead| lead.joined) && has_been_ready(inputs.previous) => "Running",
-        () if facts.lead.is_some_and(|lead| lead.exit.is_some()) => "Running",
-        () if facts.scheduled > 0 => "Starting",
-        () => "Pending",
+    // The job has begun: brokers that are missing now do not change the phase.
+    let has_begun = facts.lead.is_some_and(|lead| lead.joined) && has_been_ready(inputs.previous)
+        || facts.lead.is_some_and(|lead| lead.exit.is_some());
+    if inputs.deleting {
+        "Terminating"
+    } else if job.complete.is_some() {
+        "Completed"
+    } else if job.failed.is_some() {
+        "Failed"
+    } else if job.suspended {
+        "Suspended"
+    } else if facts.is_ready() || has_begun {
+        "Running"
+    } else if facts.scheduled > 0 {
+        "Starting"
+    } else {
+        "Pending"
     }
 }
 

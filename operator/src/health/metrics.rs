@@ -98,7 +98,7 @@ impl Metrics {
     /// Registers them. An error would be a mistake in the table of families.
     pub fn new() -> Result<Metrics> {
         let figures = Figures::default();
-        let one = &[CONTROLLER];
+        let controller = &[CONTROLLER];
         let queue = &[CONTROLLER, CONTROLLER];
         let metrics = Metrics {
             process: Process::new(&figures, "operator")?,
@@ -106,10 +106,10 @@ impl Metrics {
                 .counter(&families::RECONCILES)?
                 .with_series(&[CONTROLLER, "success"])
                 .with_series(&[CONTROLLER, "error"]),
-            errors: figures.counter(&families::ERRORS)?.with_series(one),
-            terminal_errors: figures.counter(&families::TERMINAL_ERRORS)?.with_series(one),
-            panics: figures.counter(&families::PANICS)?.with_series(one),
-            reconcile_time: figures.histogram(&families::RECONCILE_TIME)?.with_series(one),
+            errors: figures.counter(&families::ERRORS)?.with_series(controller),
+            terminal_errors: figures.counter(&families::TERMINAL_ERRORS)?.with_series(controller),
+            panics: figures.counter(&families::PANICS)?.with_series(controller),
+            reconcile_time: figures.histogram(&families::RECONCILE_TIME)?.with_series(controller),
             adds: figures.counter(&families::ADDS)?.with_series(queue),
             retries: figures.counter(&families::RETRIES)?.with_series(queue),
             queue_time: figures.histogram(&families::QUEUE_TIME)?.with_series(queue),
