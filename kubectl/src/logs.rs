@@ -2,6 +2,8 @@
 
 mod resume;
 
+use flux_shared::phase::Phase;
+
 use std::time::Duration;
 
 use futures::{AsyncReadExt, StreamExt};
@@ -85,7 +87,7 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
         }
         let status = target.cluster(&args.name).await?.status;
         let phase = observed::phase_of(status.as_ref());
-        if observed::is_finished(phase) || phase == "Invalid" {
+        if observed::is_finished(status.as_ref()) || phase == Phase::Invalid.as_str() {
             return Ok(());
         }
         let why = status.as_ref().and_then(|status| status.message.as_deref()).unwrap_or(observed::NO_OPERATOR);

@@ -97,7 +97,7 @@ fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage
     let observed = Observed { cluster: Some(cluster), ..Observed::default() };
     let status = observed.status();
     let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or("not begun");
-    let is_over = observed.is_true("JobFinished") || observed::is_finished(phase);
+    let is_over = observed.is_true("JobFinished") || observed::is_finished(status);
     let why = if is_over {
         format!(
             "{name} has ended ({phase}): no instance runs any more. `kubectl minicluster why {name}` and \

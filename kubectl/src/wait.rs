@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use flux_shared::causes::causes;
+use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use futures::StreamExt;
 use kube::runtime::watcher;
 use serde_json::json;
 
 use crate::failure::{FAILED, Failure};
-use crate::observed::{self, Observed, code_of};
+use crate::observed::{Observed, code_of};
 use crate::output::Output;
 use crate::screen;
 use crate::stop::change;
@@ -116,8 +117,8 @@ fn code(seen: &Observed, until: For) -> Option<u8> {
 /// Changes the MiniCluster's size.
 pub async fn scale(target: &Target, args: &Scale, output: Output) -> Result<u8, Failure> {
     let cluster = target.cluster(&args.name).await?;
-    let phase = cluster.status.and_then(|status| status.phase);
-    if let Some(phase) = phase.filter(|phase| observed::is_finished(phase)) {
+    let phase = cluster.status.as_ref().and_then(MiniClusterStatus::phase);
+    if let Some(phase) = phase.filter(|phase| phase.is_finished()) {
         return Err(Failure::Told(format!("{} is {phase}: it has no pods to scale. Create a new one", args.name)));
     }
     let changed = change(target, &args.name, json!({ "spec": { "size": args.size } }), "scale").await?;
