@@ -345,7 +345,7 @@ async fn start_anew(
     Ok(Done::Restarted)
 }
 
-/// A stand-in for a Job that has ended and is gone, with the verdict that it would have.
+/// What is known of a Job that has ended and is gone: the verdict that it would have.
 fn ended_job(target: &Target, reason: &str, message: &str) -> JobSeen {
     let now = Timestamp::now();
     let verdict = job::Verdict { reason: reason.to_owned(), message: message.to_owned(), since: Some(now) };
