@@ -75,7 +75,10 @@ pub fn enter() -> String {
 /// Shell lines that bring what Flux itself needs into the image at `$root`.
 fn mounts() -> String {
     let Some(flux) = real_flux() else { return String::new() };
-    let top: PathBuf = flux.components().take(2).collect();
+    let prefix = flux.ancestors().nth(2).unwrap();
+    // An image has folders of its own in /opt. A package of Spack's needs others beside it.
+    let is_alone = prefix.components().count() == 3;
+    let top: PathBuf = flux.components().take(if is_alone { 3 } else { 2 }).collect();
     let folders: std::collections::BTreeSet<PathBuf> = [top, "/usr".into(), "/sys".into()].into();
     let mount = |folder: &PathBuf| {
         let folder = folder.display();

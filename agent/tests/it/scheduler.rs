@@ -4,18 +4,26 @@ use crate::image::{Container, Image, real_flux, run};
 use crate::instance::submit;
 use crate::live::{pod_image, run_words};
 
-/// What `flux module list` names that schedules, with the services that each provides.
-fn schedulers(spec: &str, script: &str) -> Vec<(String, String)> {
+/// What a script prints in an instance of one pod with `gpus` GPUs.
+fn printed(spec: &str, script: &str, gpus: usize) -> String {
     let spec = submit(script).replace("'submit'", "'launcher'") + spec;
     let image: Image = pod_image(&spec, 1);
+    for gpu in 0..gpus {
+        image.file(&format!("/dev/nvidia{gpu}"), 0o666, "");
+    }
     // A released view brings what makes Flux load Fluxion; here it is the installation's own.
     let modprobe = real_flux().unwrap().ancestors().nth(2).unwrap().join("etc/flux/modprobe");
     std::os::unix::fs::symlink(modprobe, image.at("/mnt/flux/view/etc/flux/modprobe")).unwrap();
     let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
+    ended.stdout
+}
+
+/// What `flux module list` names that schedules, with the services that each provides.
+fn schedulers(spec: &str, script: &str) -> Vec<(String, String)> {
+    let printed = printed(spec, script, 0);
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<String>>();
-    let lines =
-        ended.stdout.lines().map(words).filter(|words| words.first().is_some_and(|it| it.starts_with("sched-")));
+    let lines = printed.lines().map(words).filter(|words| words.first().is_some_and(|it| it.starts_with("sched-")));
     let mut found: Vec<(String, String)> =
         lines.map(|words| (words[0].clone(), words.get(5).cloned().unwrap_or_default())).collect();
     found.sort();
@@ -57,4 +65,21 @@ fn fluxion_modules_are_as_documented_when_loaded() {
     let of = |name: &str, service: &str| (name.to_owned(), service.to_owned());
     let feasibility = of("sched-fluxion-feasibility", "feasibility");
     assert_eq!(found, [feasibility, of("sched-fluxion-qmanager", "sched"), of("sched-fluxion-resource", "")]);
+}
+
+/// The page of GPUs: with `-o gpu-affinity=per-task` each task has its own. So have jobs that run at the same time.
+#[test]
+fn fluxion_gives_tasks_and_jobs_gpus_of_their_own() {
+    if real_flux().is_none() {
+        return;
+    }
+    let script = "flux module list | grep -c sched-fluxion-qmanager; \
+        flux run -n2 -g1 -o gpu-affinity=per-task sh -c 'echo task $CUDA_VISIBLE_DEVICES'; \
+        flux submit --quiet --wait --cc=0-1 -g1 sh -c 'echo job $CUDA_VISIBLE_DEVICES >>/tmp/jobs; \
+            until [ $(wc -l </tmp/jobs) = 2 ]; do sleep 0.1; done'; \
+        cat /tmp/jobs; flux run -n1 -g3 true 2>&1 | grep -o unsatisfiable";
+    let printed = printed("[runner]\ngpus = true\n", script, 2);
+    let mut lines: Vec<&str> = printed.lines().collect();
+    lines.sort();
+    assert_eq!(lines, ["1", "job 0", "job 1", "task 0", "task 1", "unsatisfiable"], "{printed}");
 }
