@@ -133,6 +133,46 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
     });
 }
 
+/// More than the operator tells: followers that have joined end with the lead.
+#[test]
+fn pods_that_are_not_told_stay_for_their_logs_until_the_lead_has_ended_them() {
+    test("snippet-fails-large", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 20 })).await.unwrap();
+        let pods = fixture.pods("mc", 20).await;
+        for pod in pods.values() {
+            fixture.run_pod(pod).await;
+        }
+        fixture
+            .end_pod(&pods[&1], 1, "Error", &said("snippet", 1, json!({ "snippet": "pre", "snippetCode": 1 })))
+            .await;
+        let is_told = |pod: &Pod| pod.annotations().contains_key("flux-framework.org/end");
+        let told = until("16 are told to end", async || {
+            let told: Vec<Pod> = fixture.all_pods("mc").await.into_iter().filter(is_told).collect();
+            (told.len() >= 16).then_some(told)
+        })
+        .await;
+        assert_eq!((told.len(), told.iter().any(|pod| index(pod) == 0)), (16, true), "the lead is among them");
+        for pod in &told {
+            let code = if index(pod) == 0 { 143 } else { 238 };
+            fixture.end_pod(pod, code, "Error", &said("stop", code, json!({}))).await;
+        }
+        operator.settled().await;
+        let is_untold = |pod: &&Pod| index(pod) != 1 && !told.iter().any(|told| index(told) == index(pod));
+        for pod in pods.values().filter(is_untold) {
+            let now = fixture.api::<Pod>().get(&pod.name_any()).await.unwrap();
+            assert_eq!(now.metadata.deletion_timestamp, None, "its log would be lost");
+            fixture.end_pod(pod, 0, "Completed", "").await;
+        }
+        let status = finished(&fixture, "mc", "Failed").await;
+        assert_eq!((&status["failedIndex"], &status["reason"]), (&json!(1), &json!("SnippetFailed")), "{status:#}");
+        for pod in fixture.all_pods("mc").await {
+            assert_eq!(pod.metadata.deletion_timestamp, None, "its log can be read");
+        }
+        operator.stop().await;
+    });
+}
+
 #[test]
 fn follower_that_is_killed_at_once_does_not_run_the_program_again() {
     test("killed-follower", async |fixture| {

@@ -41,7 +41,7 @@ pub const BY_POLICY: &str = "PodFailurePolicy";
 const FAILED_INDEXES: &str = "FailedIndexes";
 /// The reason of a Job with an index that has failed as often as it may.
 const TOO_MANY_FAILURES: &str = "MaxFailedIndexesExceeded";
-/// So many pods at most are told to end, each by a call. Others are deleted.
+/// So many pods at most are told to end, each by a call, the lead first. Others end with its instance, or are deleted.
 const TOLD_TO_END: usize = 16;
 /// Seconds in which a pod ends that was told to, before it is deleted; by this operator's clock alone. The kubelet writes the
 /// annotation into the pod at once, or with its next look at the pod, within 90 s.
@@ -383,7 +383,9 @@ fn fail_after_logs(observation: &Observation, to_replace: JobToReplace, failed: 
         let pods: Vec<String> =
             untold.take(TOLD_TO_END.saturating_sub(told_count)).map(|pod| pod.name.clone()).collect();
         let has_time = |told: Timestamp| observation.now.as_second() - told.as_second() < TIME_TO_END;
-        if !pods.is_empty() || living.iter().any(|pod| pod.told_to_end.is_some_and(has_time)) {
+        // Those that were not told have as long: followers that have joined the lead's instance end with it.
+        let last_told = observation.pods.iter().filter_map(|pod| pod.told_to_end).max();
+        if !pods.is_empty() || living.iter().any(|pod| pod.told_to_end.or(last_told).is_some_and(has_time)) {
             let name = said.snippet.as_deref().unwrap_or("of the container");
             let message =
                 format!("the snippet {name} of the pod of index {} ended with exit code {}", failed.index, said.code);

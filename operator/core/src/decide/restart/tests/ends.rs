@@ -248,6 +248,15 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
     assert_eq!(many.unwrap().len(), TOLD_TO_END, "calls do not grow with the pods");
     let sixteen = (2..18).map(|index| told(pod(index), TIME_TO_END)).chain((18..40).map(pod));
     assert_eq!(names([failed()].into_iter().chain(sixteen).collect()), None);
+    // Followers that were not told, and have joined the lead's instance, end with the lead.
+    let joined = |seconds: i64, followers: Vec<PodSeen>| {
+        let told_pods = (2..17).map(|index| told(ended(index, by(Ender::Stop, 143)), seconds));
+        let lead = told(ended(0, by(Ender::Stop, 143)), seconds);
+        names([failed(), lead].into_iter().chain(told_pods).chain(followers).collect())
+    };
+    assert_eq!(joined(1, vec![pod(17), pod(40)]), waits, "their logs would be lost");
+    assert_eq!(joined(1, vec![PodSeen { succeeded: true, ..ended(17, by(Ender::Stop, 0)) }]), None, "all have ended");
+    assert_eq!(joined(TIME_TO_END, vec![pod(17), pod(40)]), None, "they do not end");
     // A lead's, with a follower that waits for it.
     let lead = Seen::of(job(), vec![ended(0, by(Ender::Snippet, 1)), pod(1)]);
     assert!(matches!(lead.decision(), Decision::EndPods { pods, .. } if pods == ["mc-1-abcde"]));
