@@ -90,14 +90,14 @@ impl Files {
         let beside = self.temporary_name(folder, name);
         mkdirat(folder, &beside, FileMode::from_raw_mode(0o700))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = openat(folder, &beside, flags, FileMode::empty())
+        let result = openat(folder, &beside, flags, FileMode::empty())
             .map_err(io::Error::from)
-            .and_then(|made| set_directory(&made, mode, Subject::Created, owner))
+            .and_then(|result| set_directory(&result, mode, Subject::Created, owner))
             .and_then(|()| Ok(renameat(folder, &beside, folder, name)?));
-        if made.is_err() {
+        if result.is_err() {
             let _ = unlinkat(folder, &beside, AtFlags::REMOVEDIR);
         }
-        made
+        result
     }
 
     pub fn ensure_file(&self, path: &str, mode: Mode, owner: Owner, content: &[u8]) -> Result<(), Failure> {
@@ -164,10 +164,10 @@ impl Files {
             }
         }
         let beside = self.temporary_name(&folder, &name);
-        let made = symlinkat(target, &folder, &beside)
+        let result = symlinkat(target, &folder, &beside)
             .map_err(io::Error::from)
             .and_then(|()| Ok(renameat(&folder, &beside, &folder, &name)?));
-        made.map_err(|error| {
+        result.map_err(|error| {
             let _ = safe_path::remove(&folder, &beside);
             failed(error)
         })

@@ -110,7 +110,7 @@ fn machine(args: &LocalArgs) -> Result<Machine, Failure> {
     let here = std::env::current_dir().map_err(|error| not_found("this folder", &error))?;
     let agent = std::env::current_exe().map_err(|error| not_found("the agent's own binary", &error))?;
     let home = text("HOME").map(PathBuf::from).filter(|home| home.is_absolute() && home.is_dir());
-    let passed_on = ["LANG", "LC_ALL", "TERM", "TZ", "FLUX_STANDIN_RECORD"];
+    let passed_on = ["LANG", "LC_ALL", "TERM", "TZ", "FAKE_FLUX_RECORD"];
     let environment: BTreeMap<String, String> =
         passed_on.into_iter().filter_map(|name| Some((name.to_owned(), text(name)?))).collect();
     Ok(Machine {

@@ -127,9 +127,9 @@ async fn entrypoint(
             timeline.add_earlier(&options.root, &mount);
             timeline.record("plan", begin);
             let plan = known.insert(plan);
-            let again = || self::plan(options, container, &process).map(|(plan, _)| plan);
-            let how = options.for_execute(container);
-            carry_out(plan, &again, how, timeline, ending, &mut supervisor).await
+            let plan_anew = || self::plan(options, container, &process).map(|(plan, _)| plan);
+            let execute_options = options.for_execute(container);
+            carry_out(plan, &plan_anew, execute_options, timeline, ending, &mut supervisor).await
         }
         Ok(Interrupted::Stopped(stop)) => Ok(stop_code(stop)),
         Err(failure) => Err(failure),

@@ -25,9 +25,9 @@ pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
     let done = command.output();
     before.thread_set_mask().unwrap();
     let done = done.unwrap();
-    let told = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success() && told.contains("1 passed"), "{told}");
-    told
+    let output = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && output.contains("1 passed"), "{output}");
+    output
 }
 
 /// A signal to this process.

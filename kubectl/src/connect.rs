@@ -255,8 +255,8 @@ fn code(status: Option<Status>) -> Result<u8, Failure> {
         return Ok(0);
     }
     let causes = status.details.as_ref().and_then(|details| details.causes.as_ref());
-    let said = causes.and_then(|all| all.iter().find(|it| it.reason.as_deref() == Some("ExitCode")));
-    match said.and_then(|cause| cause.message.as_deref()?.parse::<i32>().ok()) {
+    let exit_code = causes.and_then(|all| all.iter().find(|it| it.reason.as_deref() == Some("ExitCode")));
+    match exit_code.and_then(|cause| cause.message.as_deref()?.parse::<i32>().ok()) {
         Some(code) => Ok(u8::try_from(code).unwrap_or(FAILED)),
         None => Err(Failure::Told(format!("failed to run it: {}", status.message.unwrap_or_default()))),
     }

@@ -50,14 +50,14 @@ pub async fn debug(target: &Target, args: &Args, output: Output) -> Result<u8, F
     write(&path, &entries).map_err(|source| Failure::Write { path: path.display().to_string(), source })?;
     let count = entries.len();
     let about = serde_json::json!({ "file": path, "files": entries.iter().map(|(name, _)| name).collect::<Vec<_>>() });
-    let told = || {
+    let summary = || {
         format!(
             "{} has {count} files: the MiniCluster, its pods, warnings and logs. Environment values, passwords, tokens and \
              certificates are left out; check your program's own output before you share it\n",
             path.display()
         )
     };
-    output.show(&about, told).map(|()| 0)
+    output.show(&about, summary).map(|()| 0)
 }
 
 async fn collect(target: &Target, name: &str) -> Result<Entries, Failure> {
@@ -90,10 +90,10 @@ async fn server(target: &Target) -> String {
 }
 
 fn yaml(object: &impl Serialize) -> Result<String, Failure> {
-    let told = |error: &dyn std::error::Error| Failure::Told(format!("failed to write an object: {error}"));
-    let mut value: Value = serde_json::to_value(object).map_err(|error| told(&error))?;
+    let write_failed = |error: &dyn std::error::Error| Failure::Told(format!("failed to write an object: {error}"));
+    let mut value: Value = serde_json::to_value(object).map_err(|error| write_failed(&error))?;
     redact::object(&mut value);
-    flux_operator_core::yaml::document(&value).map_err(|error| told(&error))
+    flux_operator_core::yaml::document(&value).map_err(|error| write_failed(&error))
 }
 
 /// Logs of every container of the pod, and of its run before a restart. A log that cannot be read is replaced by the reason.

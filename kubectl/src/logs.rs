@@ -2,6 +2,8 @@
 
 mod resume;
 
+use flux_shared::phase::Phase;
+
 use std::time::Duration;
 
 use futures::{AsyncReadExt, StreamExt};
@@ -77,7 +79,7 @@ pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
 
 /// Waits until the pod has a log to follow, or the MiniCluster has finished without one.
 async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
-    let mut said = None;
+    let mut last_line = None;
     loop {
         let pods = target.pods_of(&args.name).await?;
         if observed::latest_of(args.index, pods.iter()).and_then(observed::started).is_some() {
@@ -85,14 +87,14 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
         }
         let status = target.cluster(&args.name).await?.status;
         let phase = observed::phase_of(status.as_ref());
-        if observed::is_finished(phase) || phase == "Invalid" {
+        if observed::is_finished(status.as_ref()) || phase == Phase::Invalid.as_str() {
             return Ok(());
         }
         let why = status.as_ref().and_then(|status| status.message.as_deref()).unwrap_or(observed::NO_OPERATOR);
-        let told = format!("waiting for the pod with index {} ({phase}: {why})", args.index);
-        if said.as_ref() != Some(&told) {
-            screen::tell(&told);
-            said = Some(told);
+        let line = format!("waiting for the pod with index {} ({phase}: {why})", args.index);
+        if last_line.as_ref() != Some(&line) {
+            screen::tell(&line);
+            last_line = Some(line);
         }
         tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
     }

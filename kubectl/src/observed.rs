@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::failure::FAILED;
 use flux_operator_core::labels;
 use flux_shared::crd::v1alpha2::{Condition, MiniCluster, MiniClusterStatus};
+use flux_shared::phase::Phase;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 use k8s_openapi::jiff::Timestamp;
 
@@ -43,7 +44,7 @@ impl Observed {
 
     /// Whether the operator has found the spec invalid.
     pub fn is_invalid(&self) -> bool {
-        self.status().and_then(|status| status.phase.as_deref()) == Some("Invalid")
+        self.status().and_then(MiniClusterStatus::phase) == Some(Phase::Invalid)
     }
 
     pub fn condition(&self, type_: &str) -> Option<&Condition> {
@@ -148,9 +149,9 @@ pub fn phase_of(status: Option<&MiniClusterStatus>) -> &str {
     status.and_then(|status| status.phase.as_deref()).unwrap_or("Unseen")
 }
 
-/// Whether a MiniCluster of this phase has finished.
-pub fn is_finished(phase: &str) -> bool {
-    matches!(phase, "Completed" | "Failed")
+/// Whether the job has ended.
+pub fn is_finished(status: Option<&MiniClusterStatus>) -> bool {
+    status.and_then(MiniClusterStatus::phase).is_some_and(Phase::is_finished)
 }
 
 /// The plugin's exit code for a job that has ended.

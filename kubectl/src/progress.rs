@@ -94,24 +94,28 @@ fn brokers(seen: &Observed) -> Stage {
     let ready = seen.status().map_or(0, |status| status.ready_size);
     let is_all = size > 0 && ready >= size;
     let message = seen.status().and_then(|status| status.message.as_deref()).unwrap_or_default();
-    let has_begun = seen.started_lead().is_some();
-    match () {
-        () if is_all || is_up(seen) => stage("brokers", State::Done, format!("{} of {size} ready", ready.max(0))),
-        () if !has_begun => stage("brokers", State::Later, "after the lead has started"),
-        () if seen.status().and_then(|it| it.reason.as_deref()) == Some("BrokersNotReady") && !message.is_empty() => {
-            stage("brokers", State::Now, format!("{ready} of {size} ready; {message}"))
-        }
-        () => stage("brokers", State::Now, format!("{ready} of {size} ready")),
+    let is_explained =
+        seen.status().and_then(|it| it.reason.as_deref()) == Some("BrokersNotReady") && !message.is_empty();
+    if is_all || is_up(seen) {
+        stage("brokers", State::Done, format!("{} of {size} ready", ready.max(0)))
+    } else if seen.started_lead().is_none() {
+        stage("brokers", State::Later, "after the lead has started")
+    } else if is_explained {
+        stage("brokers", State::Now, format!("{ready} of {size} ready; {message}"))
+    } else {
+        stage("brokers", State::Now, format!("{ready} of {size} ready"))
     }
 }
 
 fn quorum(seen: &Observed) -> Stage {
     let quorum = seen.quorum();
     let ready = seen.status().map_or(0, |status| status.ready_size);
-    match () {
-        () if is_up(seen) => stage("quorum", State::Done, format!("{quorum} brokers: the job starts")),
-        () if seen.started_lead().is_none() => stage("quorum", State::Later, format!("{quorum} brokers are needed")),
-        () => stage("quorum", State::Now, format!("{ready} of the {quorum} brokers that are needed")),
+    if is_up(seen) {
+        stage("quorum", State::Done, format!("{quorum} brokers: the job starts"))
+    } else if seen.started_lead().is_none() {
+        stage("quorum", State::Later, format!("{quorum} brokers are needed"))
+    } else {
+        stage("quorum", State::Now, format!("{ready} of the {quorum} brokers that are needed"))
     }
 }
 

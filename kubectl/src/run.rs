@@ -53,16 +53,16 @@ pub async fn run(mut target: Target, has_namespace: bool, args: &Args, output: O
                 .into(),
         ));
     }
-    let made = manifest::make(&args.wanted, file.as_deref(), &random()?).map_err(OfflineError::Problems)?;
-    if let Some(namespace) = made.namespace {
+    let wanted = manifest::make(&args.wanted, file.as_deref(), &random()?).map_err(OfflineError::Problems)?;
+    if let Some(namespace) = wanted.namespace {
         if has_namespace && namespace != target.namespace {
             let wanted = &target.namespace;
             return Err(Failure::Told(format!("the file's namespace is {namespace}, and --namespace is {wanted}")));
         }
         target.namespace = namespace;
     }
-    made.notes.iter().for_each(|note| screen::tell(&format!("note: {note}")));
-    let created = create(&target, &made.cluster).await?;
+    wanted.notes.iter().for_each(|note| screen::tell(&format!("note: {note}")));
+    let created = create(&target, &wanted.cluster).await?;
     let name = created.name_any();
     if args.detach {
         return output.show(&created, || format!("{name}\n")).map(|()| 0);
@@ -120,10 +120,10 @@ async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, F
     };
     match until_done((PAUSE, PAUSE), || clusters.create(&parameters, cluster), judge).await {
         Err(error) if failure::is_code(&error, 409) => {
-            let there = clusters.get_opt(&name).await.map_err(doing())?;
+            let existing = clusters.get_opt(&name).await.map_err(doing())?;
             let mark = |it: &MiniCluster| it.annotations().get(RUN).cloned();
-            match there {
-                Some(there) if mark(&there) == mark(cluster) => Ok(there),
+            match existing {
+                Some(existing) if mark(&existing) == mark(cluster) => Ok(existing),
                 _ => Err(Failure::Told(format!(
                     "failed to create MiniCluster {name}: the name is taken; choose another with --name"
                 ))),

@@ -4,6 +4,7 @@ mod remedy;
 
 use comfy_table::{Table, presets};
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
+use flux_shared::phase::Phase;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use serde::Serialize;
@@ -115,9 +116,9 @@ fn uids<'a>(cluster: &'a MiniCluster, lead: Option<&'a Pod>) -> Vec<&'a String> 
 
 /// Whether nothing is wrong (any more): earlier warnings have lost their cause.
 fn is_well(status: &MiniClusterStatus, size: i32) -> bool {
-    match status.phase.as_deref() {
-        Some("Completed") => true,
-        Some("Running") => status.reason.is_none() && status.ready_size >= size,
+    match status.phase() {
+        Some(Phase::Completed) => true,
+        Some(Phase::Running) => status.reason.is_none() && status.ready_size >= size,
         _ => false,
     }
 }
@@ -125,7 +126,8 @@ fn is_well(status: &MiniClusterStatus, size: i32) -> bool {
 fn report(target: &Target, cluster: &MiniCluster, pods: &[Pod], events: &[Event], instance: Option<Value>) -> Report {
     let status = cluster.status.clone().unwrap_or_default();
     let is_well = is_well(&status, cluster.spec.size);
-    let MiniClusterStatus { phase, ready_size, exit_code, reason, message, restart_count, .. } = status;
+    let is_complete = status.phase() == Some(Phase::Completed);
+    let MiniClusterStatus { ready_size, exit_code, reason, message, restart_count, .. } = status;
     let mut lines: Vec<PodLine> = pods.iter().filter_map(pod_line).collect();
     lines.sort_by_key(|line| (line.state == "running", line.index));
     let warnings = events.iter().filter(|event| !is_well && event.type_.as_deref() == Some("Warning"));
@@ -138,7 +140,7 @@ fn report(target: &Target, cluster: &MiniCluster, pods: &[Pod], events: &[Event]
         ready: ready_size,
         exit_code,
         remedy: match &reason {
-            Some(_) if phase.as_deref() == Some("Completed") => None,
+            Some(_) if is_complete => None,
             Some(reason) => remedy::of(reason),
             None if cluster.status.is_none() => Some(observed::NO_OPERATOR.into()),
             None => None,
@@ -208,7 +210,7 @@ fn report_text(report: &Report) -> String {
         name, phase, size, ready, exit_code, reason, message, restarts, pods, events, instance, remedy, ..
     } = report;
     let mut text = format!("{} {phase}", screen::bold(name));
-    if !observed::is_finished(phase) {
+    if !Phase::parse(phase).is_some_and(Phase::is_finished) {
         text += &format!(": {ready} of {size} brokers ready");
     }
     text += &exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();

@@ -66,7 +66,7 @@ pub async fn stop(target: &Target, args: &Args) -> Result<Way, Failure> {
 /// to lose.
 pub async fn in_order(target: &Target, name: &str) -> Result<Way, Failure> {
     let cluster = target.cluster(name).await?;
-    if cluster.status.as_ref().and_then(|status| status.phase.as_deref()).is_some_and(observed::is_finished) {
+    if observed::is_finished(cluster.status.as_ref()) {
         return Ok(Way::HadEnded);
     }
     let pods = target.pods_of(name).await?;

@@ -94,27 +94,30 @@ async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage
 
 /// Why a MiniCluster has no usage. None: its lead can be asked.
 fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage> {
-    let seen = Observed { cluster: Some(cluster), ..Observed::default() };
-    let phase = seen.status().and_then(|status| status.phase.clone()).unwrap_or_else(|| "not begun".into());
-    let is_over = seen.is_true("JobFinished") || observed::is_finished(&phase);
-    let why = match () {
-        () if is_over => format!(
+    let observed = Observed { cluster: Some(cluster), ..Observed::default() };
+    let status = observed.status();
+    let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or("not begun");
+    let is_over = observed.is_true("JobFinished") || observed::is_finished(status);
+    let why = if is_over {
+        format!(
             "{name} has ended ({phase}): no instance runs any more. `kubectl minicluster why {name}` and \
              `kubectl minicluster timeline {name}` tell how it went"
-        ),
-        () if lead_runs => return None,
-        () if seen.is_true("Suspended") && seen.status().is_some_and(|it| it.reason.as_deref() == Some(QUEUED)) => {
-            let waits = seen.status().and_then(|status| status.message.clone()).unwrap_or_default();
-            format!("{name} has no pods: it {waits}")
-        }
-        () if seen.is_true("Suspended") => format!(
+        )
+    } else if lead_runs {
+        return None;
+    } else if observed.is_true("Suspended") && status.and_then(|it| it.reason.as_deref()) == Some(QUEUED) {
+        let waits = status.and_then(|it| it.message.as_deref()).unwrap_or_default();
+        format!("{name} has no pods: it {waits}")
+    } else if observed.is_true("Suspended") {
+        format!(
             "{name} is suspended and has no pods: its Job was suspended, or its spec.suspend is true: \
              `kubectl patch minicluster {name} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'` resumes it"
-        ),
-        () => format!(
+        )
+    } else {
+        format!(
             "{name} does not run yet ({phase}): `kubectl minicluster why {name}` says why, \
              `kubectl minicluster wait {name} --for ready` waits for it"
-        ),
+        )
     };
     Some(NoUsage { why: Failure::Told(why), is_over })
 }
@@ -141,7 +144,7 @@ async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> 
 /// Shows the usage live until q or Ctrl-C, or until the MiniCluster has ended.
 async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> Result<u8, Failure> {
     let mut resized = signal(SignalKind::window_change()).map_err(Failure::here("listen for the terminal's size"))?;
-    let mut told = until_signalled()?;
+    let mut terminated = until_signalled()?;
     let mut keys = tokio::io::stdin();
     let mut display = Display::begin()?;
     let (mut key, mut trouble) = ([0], None);
@@ -154,7 +157,7 @@ async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> 
                 _ => {}
             },
             _ = resized.recv() => {}
-            () = &mut told => return Ok(0),
+            () = &mut terminated => return Ok(0),
             found = &mut next => {
                 match found {
                     Ok(found) => ((lead, usage), trouble) = (found, None),

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use flux_shared::causes::causes;
+use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use futures::StreamExt;
 use kube::runtime::watcher;
 use serde_json::json;
 
 use crate::failure::{FAILED, Failure};
-use crate::observed::{self, Observed, code_of};
+use crate::observed::{Observed, code_of};
 use crate::output::Output;
 use crate::screen;
 use crate::stop::change;
@@ -71,14 +72,14 @@ pub async fn wait(target: &Target, args: &Args) -> Result<u8, Failure> {
 
 async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
     let mut events = target.watch(&args.name);
-    let mut seen = Observed::default();
+    let mut observed = Observed::default();
     let mut is_lost = false;
     while let Some(event) = events.next().await {
         match event {
-            Ok(watcher::Event::Apply(cluster) | watcher::Event::InitApply(cluster)) => seen.cluster = Some(cluster),
-            Ok(watcher::Event::Init) => seen.cluster = None,
+            Ok(watcher::Event::Apply(cluster) | watcher::Event::InitApply(cluster)) => observed.cluster = Some(cluster),
+            Ok(watcher::Event::Init) => observed.cluster = None,
             Ok(watcher::Event::Delete(_)) => return gone(args),
-            Ok(watcher::Event::InitDone) if seen.cluster.is_none() => return gone(args),
+            Ok(watcher::Event::InitDone) if observed.cluster.is_none() => return gone(args),
             Ok(watcher::Event::InitDone) => {}
             Err(error) if !is_lost => {
                 is_lost = true;
@@ -86,7 +87,7 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
             }
             Err(_) => {}
         }
-        if let Some(code) = code(&seen, args.until) {
+        if let Some(code) = code(&observed, args.until) {
             return Ok(code);
         }
     }
@@ -116,8 +117,8 @@ fn code(seen: &Observed, until: For) -> Option<u8> {
 /// Changes the MiniCluster's size.
 pub async fn scale(target: &Target, args: &Scale, output: Output) -> Result<u8, Failure> {
     let cluster = target.cluster(&args.name).await?;
-    let phase = cluster.status.and_then(|status| status.phase);
-    if let Some(phase) = phase.filter(|phase| observed::is_finished(phase)) {
+    let phase = cluster.status.as_ref().and_then(MiniClusterStatus::phase);
+    if let Some(phase) = phase.filter(|phase| phase.is_finished()) {
         return Err(Failure::Told(format!("{} is {phase}: it has no pods to scale. Create a new one", args.name)));
     }
     let changed = change(target, &args.name, json!({ "spec": { "size": args.size } }), "scale").await?;

@@ -80,7 +80,7 @@ fn failed(verb: &'static str, name: impl Into<String>) -> impl FnOnce(kube::Erro
 pub async fn delete_all(client: &Client, seconds: u32) -> Result<String, DeletionError> {
     let until = Instant::now() + Duration::from_secs(seconds.into());
     let mut gone = BTreeSet::new();
-    let mut told: Option<(BTreeSet<String>, Instant)> = None;
+    let mut last_report: Option<(BTreeSet<String>, Instant)> = None;
     loop {
         let judge = |error: DeletionError| {
             if !error.may_pass() || Instant::now() >= until {
@@ -96,9 +96,9 @@ pub async fn delete_all(client: &Client, seconds: u32) -> Result<String, Deletio
         if Instant::now() >= until {
             return Err(DeletionError::Left { seconds, names: some(&left) });
         }
-        if told.as_ref().is_none_or(|(names, at)| *names != left || at.elapsed() >= REMINDER) {
+        if last_report.as_ref().is_none_or(|(names, at)| *names != left || at.elapsed() >= REMINDER) {
             tracing::info!(count = left.len(), miniclusters = some(&left), "waiting for MiniClusters to be deleted");
-            told = Some((left.clone(), Instant::now()));
+            last_report = Some((left.clone(), Instant::now()));
         }
         gone.extend(left);
         tokio::time::sleep(PAUSE).await;

@@ -345,7 +345,7 @@ async fn start_anew(
     Ok(Done::Restarted)
 }
 
-/// A stand-in for a Job that has ended and is gone, with the verdict that it would have.
+/// What is known of a Job that has ended and is gone: the verdict that it would have.
 fn ended_job(target: &Target, reason: &str, message: &str) -> JobSeen {
     let now = Timestamp::now();
     let verdict = job::Verdict { reason: reason.to_owned(), message: message.to_owned(), since: Some(now) };
@@ -364,8 +364,9 @@ fn ended_job(target: &Target, reason: &str, message: &str) -> JobSeen {
 fn pods_come(target: &Target, after: &MiniClusterStatus, context: &Context) -> bool {
     let observed = context.index.observed(&target.key);
     let job = observed.job_of(&target.uid).filter(|job| !job.is_finished() && !job.suspended && !job.deleting);
-    let there = |job: &JobSeen| observed.pods_of(job).count();
-    let comes = |job: &JobSeen| job.start_time.is_none() || there(job) < usize::try_from(job.completions).unwrap_or(0);
+    let pod_count = |job: &JobSeen| observed.pods_of(job).count();
+    let comes =
+        |job: &JobSeen| job.start_time.is_none() || pod_count(job) < usize::try_from(job.completions).unwrap_or(0);
     after.reason.is_none() && job.is_some_and(comes)
 }
 
@@ -427,8 +428,8 @@ fn new_status(
     };
     // Nobody watches a Job without its label: it is as it was seen last.
     let unseen = || observed.last_job.as_deref().filter(|last| last.is_of(&target.uid) && is_unlabelled(obstacle));
-    let there = observed.job_of(&target.uid).or_else(unseen).map(|job| restart::unless_given_up(known, job));
-    let decided = there.as_deref().map(|job| match checked {
+    let current_job = observed.job_of(&target.uid).or_else(unseen).map(|job| restart::unless_given_up(known, job));
+    let decided = current_job.as_deref().map(|job| match checked {
         Ok(cluster) if !target.deleting => ending::as_decided(&observation(target, cluster, known, &observed), job),
         _ => Cow::Borrowed(job),
     });

@@ -39,6 +39,7 @@ pub mod manifest;
 pub mod names;
 pub mod overlay;
 pub mod paths;
+pub mod phase;
 pub mod problem;
 pub mod quantity;
 pub mod queueing;

@@ -98,9 +98,9 @@ pub fn duplicate_key(text: &str) -> Option<Notice> {
     let options =
         serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error, legacy_octal_numbers: true };
     let error = serde_saphyr::from_multiple_with_options::<Value>(text, options).err()?;
-    let told = first_line(&error);
-    let told = told.split(", set DuplicateKeyPolicy").next().unwrap_or_default();
-    told.contains("duplicate").then(|| Notice::new("", format!("{told}: only the last of them counts")))
+    let message = first_line(&error);
+    let message = message.split(", set DuplicateKeyPolicy").next().unwrap_or_default();
+    message.contains("duplicate").then(|| Notice::new("", format!("{message}: only the last of them counts")))
 }
 
 fn first_line(error: &serde_saphyr::Error) -> String {

@@ -178,9 +178,9 @@ pub fn become_owner(pod: &Pod) -> Result<(), Failure> {
         return Ok(());
     }
     let planned = pod.instance.owner;
-    let made =
+    let socket_status =
         std::fs::symlink_metadata(socket(pod)).ok().filter(|data| data.file_type().is_socket() && data.uid() != 0);
-    let owner = made.map_or(planned, |data| Owner { uid: data.uid(), gid: data.gid() });
+    let owner = socket_status.map_or(planned, |data| Owner { uid: data.uid(), gid: data.gid() });
     match Credentials::of(owner, &pod.root)? {
         Some(identity) => identity.take_on().map_err(|error| {
             let cause = format!("failed to become uid {}, whom Flux runs as: {}", owner.uid, plain(&error));

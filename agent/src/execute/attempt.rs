@@ -163,8 +163,8 @@ fn stages(begin: Instant, states: &[(String, Instant)], ended: &LaunchEnd) -> Ve
     let at = |names: &[&str]| states.iter().find(|(name, _)| names.contains(&name.as_str())).map(|(_, at)| *at);
     let run = at(&["run"]);
     let down = shutdown_began(states);
-    let told = ended.stopped.map(|stop| stop.at);
-    let stop = [down, told].into_iter().flatten().min();
+    let stop_received_at = ended.stopped.map(|stop| stop.at);
+    let stop = [down, stop_received_at].into_iter().flatten().min();
     let last = stop.unwrap_or(ended.at);
     let marks = [
         ("broker", Some(begin)),

@@ -202,12 +202,12 @@ impl Hold<'_> {
     /// How this broker ends: by SIGKILL if a job runs on it or below it. A broker that shuts down in order delays that
     /// job's end by half a minute; one that is killed is a node failure, which Flux reports at once.
     fn order_to_leave(&self, why: &str, child: i32) -> Order {
-        let (signal, how) = match () {
-            () if self.has_job(child) => (libc::SIGKILL, "killing this broker: a job runs on it"),
-            () if self.leaving.as_ref().is_some_and(Leaving::takes_jobs_along) => {
-                (libc::SIGKILL, "killing this broker: a job runs on a broker below it in the tree")
-            }
-            () => (libc::SIGTERM, "stopping this broker"),
+        let (signal, how) = if self.has_job(child) {
+            (libc::SIGKILL, "killing this broker: a job runs on it")
+        } else if self.leaving.as_ref().is_some_and(Leaving::takes_jobs_along) {
+            (libc::SIGKILL, "killing this broker: a job runs on a broker below it in the tree")
+        } else {
+            (libc::SIGTERM, "stopping this broker")
         };
         tracing::info!(stage = "stop", "{why}: {how}");
         Order::signal(signal)

@@ -106,8 +106,8 @@ fn described(bytes: &[u8], hosts: &str) -> Result<String, String> {
         return Err(format!("it is for the hosts {}, and this instance has {hosts}", nodes.join(",")));
     }
     let children = |kind: &Value| {
-        let of = |name: &str| Some(format!("{name} {}", kind["children"][name].as_str()?));
-        ["core", "gpu"].into_iter().filter_map(of).collect::<Vec<_>>().join(" and ")
+        let ids_of = |name: &str| Some(format!("{name} {}", kind["children"][name].as_str()?));
+        ["core", "gpu"].into_iter().filter_map(ids_of).collect::<Vec<_>>().join(" and ")
     };
     let kinds: Vec<String> = kinds.iter().take(3).map(children).collect();
     Ok(format!("{count} hosts with {}", kinds.join("; ")))

@@ -232,17 +232,17 @@ impl Shell {
         let memory = |name: &str| memfd_create(name, MFdFlags::MFD_CLOEXEC).map_err(io::Error::from).map_err(failed);
         // Opened now: by its path, the shell might run what has taken its place by then.
         let program = open_program(agent).map_err(failed)?;
-        let there = |fd: OwnedFd| File::from(raised(fd));
+        let as_file = |fd: OwnedFd| File::from(raised(fd));
         let has_terminal = supervisor.has_terminal();
         let mut files = ShellFiles {
-            agent: there(program.into()),
-            ask: there(ask_there),
-            changes: there(memory("changes")?),
-            snippet: there(memory("snippet")?),
-            reply: there(reply_there),
-            hidden: there(hidden_there),
-            step: there(memory("step")?),
-            shown: (!has_terminal).then(|| there(shown_there)),
+            agent: as_file(program.into()),
+            ask: as_file(ask_there),
+            changes: as_file(memory("changes")?),
+            snippet: as_file(memory("snippet")?),
+            reply: as_file(reply_there),
+            hidden: as_file(hidden_there),
+            step: as_file(memory("step")?),
+            shown: (!has_terminal).then(|| as_file(shown_there)),
         };
         fill(&mut files.step, STEP.as_bytes()).map_err(failed)?;
         let hidden = LastErrors::keep(hidden, false).map_err(failed)?;

@@ -88,11 +88,11 @@ impl Executor<'_> {
     async fn running_shell(&mut self, name: &'static str) -> Result<Started, Failure> {
         if let Some(mut shell) = self.shell.take() {
             let Some(end) = shell.ended(self.supervisor) else { return Ok(Started::Ready(Box::new(shell))) };
-            let how = match end {
+            let ended = match end {
                 End::Exited(code) => format!("ended with code {code}"),
                 End::Signaled(signal) => format!("was ended by signal {signal}"),
             };
-            warn_of_new_shell(name, &format!("{how} while no snippet ran"));
+            warn_of_new_shell(name, &format!("{ended} while no snippet ran"));
         }
         self.new_shell().await
     }

@@ -110,9 +110,10 @@ fn make_folder(here: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
         Err(rustix::io::Errno::EXIST) => Ok(fs::openat(here, name, FOLDER, Mode::empty())?),
         Err(error) => Err(error.into()),
         Ok(()) => {
-            let made = fs::openat(here, name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-            fs::fchmod(&made, Mode::from_raw_mode(0o755))?;
-            Ok(made)
+            let created =
+                fs::openat(here, name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            fs::fchmod(&created, Mode::from_raw_mode(0o755))?;
+            Ok(created)
         }
     }
 }

@@ -66,8 +66,8 @@ pub struct Nodes {
 /// The nodes that take jobs and those that have some; none if the lead does not answer.
 pub async fn nodes(broker: &Broker) -> Option<Nodes> {
     let resources = resource_sets(broker).await.ok().filter(Value::is_object)?;
-    let of = |set: &str| -> BTreeSet<u32> { amounts(&resources[set]).into_keys().collect() };
-    Some(Nodes { open: &of("all") - &of("down"), allocated: of("allocated") })
+    let ranks = |set: &str| -> BTreeSet<u32> { amounts(&resources[set]).into_keys().collect() };
+    Some(Nodes { open: &ranks("all") - &ranks("down"), allocated: ranks("allocated") })
 }
 
 async fn resource_sets(broker: &Broker) -> Result<Value, AskError> {
@@ -108,11 +108,14 @@ fn resources(answers: &Answers, instance: KnownHosts) -> Resources {
     let mut sum = Resources::default();
     for (rank, Amount { cores, gpus }) in all {
         let is_online = online.as_ref().is_none_or(|online| online.contains(&rank));
-        let state = match () {
-            () if !down.contains_key(&rank) => HostState::Up,
-            () if is_online && drained.contains(&rank) => HostState::Drained,
-            () if !is_online && instance.spare.binary_search(&rank).is_ok() => HostState::Spare,
-            () => HostState::Down,
+        let state = if !down.contains_key(&rank) {
+            HostState::Up
+        } else if is_online && drained.contains(&rank) {
+            HostState::Drained
+        } else if !is_online && instance.spare.binary_search(&rank).is_ok() {
+            HostState::Spare
+        } else {
+            HostState::Down
         };
         let used = allocated.get(&rank).copied();
         let (cores_used, gpus_used) = used.map_or((0, 0), |used| (used.cores, used.gpus));
@@ -148,15 +151,15 @@ fn amounts(r: &Value) -> BTreeMap<u32, Amount> {
 
 fn jobs(stats: &Value) -> Jobs {
     let state = |name: &str| stats["job_states"][name].as_u64().unwrap_or_default();
-    let of = |name: &str| stats[name].as_u64().unwrap_or_default();
+    let count = |name: &str| stats[name].as_u64().unwrap_or_default();
     Jobs {
         waiting: state("depend") + state("priority") + state("sched"),
         running: state("run") + state("cleanup"),
         ended: state("inactive"),
-        successful: of("successful"),
-        failed: of("failed"),
-        canceled: of("canceled"),
-        timeout: of("timeout"),
+        successful: count("successful"),
+        failed: count("failed"),
+        canceled: count("canceled"),
+        timeout: count("timeout"),
         states: States {
             new: state("new"),
             depend: state("depend"),

@@ -95,9 +95,9 @@ impl Root {
             let to = self.at(path);
             fs::write(&to, text).map_err(|error| failed("write", &to, &error))?;
         }
-        let told = self.at(TERMINATION_LOG);
-        fs::set_permissions(&told, PermissionsExt::from_mode(0o666))
-            .map_err(|error| failed("open up", &told, &error))?;
+        let termination_log = self.at(TERMINATION_LOG);
+        fs::set_permissions(&termination_log, PermissionsExt::from_mode(0o666))
+            .map_err(|error| failed("open up", &termination_log, &error))?;
         let mut binds: Vec<&Bind> = container.mounts.iter().collect();
         binds.sort_by_key(|bind| Path::new(&bind.to).components().count());
         for bind in &binds {
@@ -150,14 +150,14 @@ impl Root {
 
     /// Mounts the kernel's file systems for this container's namespaces.
     fn mount_kernel_file_systems(&self) -> Result<(), Failure> {
-        let told = |path: &str, error: io::Error| failed("mount", Path::new(path), &error);
-        mounts::mount_proc(&self.at("/proc")).map_err(|error| told("/proc", error))?;
-        mounts::mount_devpts(&self.at("/dev/pts")).map_err(|error| told("/dev/pts", error))?;
-        mounts::mount_shm(&self.at("/dev/shm")).map_err(|error| told("/dev/shm", error))?;
+        let mount_failed = |path: &str, error: io::Error| failed("mount", Path::new(path), &error);
+        mounts::mount_proc(&self.at("/proc")).map_err(|error| mount_failed("/proc", error))?;
+        mounts::mount_devpts(&self.at("/dev/pts")).map_err(|error| mount_failed("/dev/pts", error))?;
+        mounts::mount_shm(&self.at("/dev/shm")).map_err(|error| mount_failed("/dev/shm", error))?;
         let ptmx = self.at("/dev/ptmx");
         // The container's own pts/ptmx: mounted over the machine's /dev/ptmx or, if that fails, linked to from there.
         let mounted = mounts::bind(&self.at("/dev/pts/ptmx"), &ptmx);
-        mounted.or_else(|_| symlink("pts/ptmx", &ptmx)).map_err(|error| told("/dev/ptmx", error))
+        mounted.or_else(|_| symlink("pts/ptmx", &ptmx)).map_err(|error| mount_failed("/dev/ptmx", error))
     }
 
     /// Makes every mount read-only that is not meant to be writable. A failure counts only for the machine's root:

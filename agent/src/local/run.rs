@@ -248,7 +248,8 @@ impl RunState<'_> {
 /// How a container ended, by its exit code and its own termination message.
 fn end_of(container: &Container, code: u8, run_folder: &LockedRunFolder) -> String {
     let path = below(&pod_folder(run_folder.path(), container.index).join("root"), TERMINATION_LOG);
-    let told = std::fs::read_to_string(path).ok().and_then(|text| Termination::decode(&text));
-    let why = told.and_then(|told| Some(format!(" ({})", told.category?.name()))).unwrap_or_default();
+    let termination = std::fs::read_to_string(path).ok().and_then(|text| Termination::decode(&text));
+    let why =
+        termination.and_then(|termination| Some(format!(" ({})", termination.category?.name()))).unwrap_or_default();
     format!("{} ended with {code}{why}", container.name())
 }

@@ -87,10 +87,10 @@ pub fn plain(stage: &str, message: &str) {
 
 /// Logs why the agent gives up: one line, also when quiet.
 pub fn failure(failure: &Failure) {
-    let said = Said { stage: failure.category.name().into(), message: failure.to_string() };
+    let entry = Said { stage: failure.category.name().into(), message: failure.to_string() };
     let mut text = String::new();
     // Not through the subscriber: a panic in the subscriber is reported here, too.
-    if line(&mut text, format(), true, Level::ERROR, &said).is_ok() {
+    if line(&mut text, format(), true, Level::ERROR, &entry).is_ok() {
         write_whole(text);
     }
 }
@@ -131,9 +131,9 @@ where
         if is_left_out && !is_plain && level > Level::WARN {
             return Ok(());
         }
-        let mut said = Said::default();
-        event.record(&mut said);
-        line(&mut writer, format(), is_plain, level, &said)
+        let mut entry = Said::default();
+        event.record(&mut entry);
+        line(&mut writer, format(), is_plain, level, &entry)
     }
 }
 

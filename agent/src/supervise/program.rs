@@ -158,8 +158,8 @@ pub fn find(name: &OsStr, environment: &Environment, directory: &Path) -> Found 
     // `which` says only that there is none; a shell's codes tell a file that may not be executed from none at all.
     let folders =
         if name.as_bytes().contains(&b'/') { vec![PathBuf::new()] } else { std::env::split_paths(path).collect() };
-    let there = folders.into_iter().map(|folder| directory.join(folder).join(name)).find(|file| file.exists());
-    there.map_or(Found::Nowhere, Found::NotExecutable)
+    let not_executable = folders.into_iter().map(|folder| directory.join(folder).join(name)).find(|file| file.exists());
+    not_executable.map_or(Found::Nowhere, Found::NotExecutable)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Any image, under Pod Security "restricted": no shell, no users, a read-only root, no capability, no writable /tmp,
-//! no terminals. What is there: the agent, Flux (the stand-in), and the C library that debug builds of both want.
+//! no terminals. What is there: the agent, the fake Flux, and the C library that debug builds of both want.
 
 use flux_shared::exit::Category;
 use flux_shared::termination::Ender;
@@ -53,7 +53,7 @@ fn a_job_runs_in_an_empty_read_only_image_as_any_user() {
         let before = image.tree();
         let ended = run(restricted(&image, uid, &[AGENT, "run"]));
         assert_eq!(ended.code, 0, "uid {uid}: {ended:?}");
-        assert!(ended.stdout.contains("stand-in"), "uid {uid}: {ended:?}");
+        assert!(ended.stdout.contains("fake"), "uid {uid}: {ended:?}");
         for (path, node) in image.tree() {
             let is_ours = path.starts_with("/mnt/flux/") && !before.contains_key(&path);
             assert!(is_ours || before.get(&path) == Some(&node), "uid {uid}: {path} has changed");
@@ -70,7 +70,7 @@ fn without_a_variable_or_a_terminal_it_runs_as_well() {
     container.before = format!("umount \"$root/dev/pts\"\n{READ_ONLY}");
     let ended = run(container);
     assert_eq!(ended.code, 0, "{ended:?}");
-    assert!(ended.stdout.contains("stand-in"), "{ended:?}");
+    assert!(ended.stdout.contains("fake"), "{ended:?}");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn what_needs_a_shell_says_so_in_one_line() {
 #[test]
 fn install_and_view_need_nothing_either() {
     let image = Image::empty();
-    image.program(image::stand_in(), "/opt/view/bin/flux");
+    image.program(image::fake_flux(), "/opt/view/bin/flux");
     std::fs::rename(image.at(AGENT), image.at("/flux-agent")).unwrap();
     // As a person's own Job has it: all in one volume.
     let installed = "/mnt/flux/flux-agent";

@@ -16,7 +16,7 @@ use crate::live::{Network, Running, eventually, pod_image, send, termination_of}
 
 const ARCHIVE: &str = "/state/archive.tgz";
 
-/// An archive as the stand-in writes it.
+/// An archive as the fake Flux writes it.
 pub fn packed(state: &str) -> Vec<u8> {
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
     let mut header = tar::Header::new_ustar();
@@ -57,7 +57,7 @@ fn with_archive(script: &str) -> (Image, Vec<u8>) {
 fn lead<'a>(image: &'a Image, dump: &str) -> Container<'a> {
     crate::live::forget_starts(image);
     let mut container = Container::new(image, "mc-0", &[AGENT, "run"]);
-    container.environment.insert("FLUX_STANDIN_DUMP".into(), dump.into());
+    container.environment.insert("FAKE_FLUX_DUMP".into(), dump.into());
     container
 }
 

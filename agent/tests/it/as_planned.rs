@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! spec + facts of the image ─► flux-agent dry-run --format json ─► expected tree, environment, argv ┐
-//! spec in the image         ─► flux-agent run, as a pod         ─► tree, the stand-in's record      ┴► equal
+//! spec in the image         ─► flux-agent run, as a pod         ─► tree, the fake Flux's record      ┴► equal
 //! ```
 //!
 //! The facts are told by the test, which has made the image, not by the agent.
@@ -396,7 +396,7 @@ fn a_batch_and_one_that_is_quiet() {
 fn an_image_with_flux_of_its_own() {
     let prepare = |image: &Image| {
         std::fs::remove_dir_all(image.at("/mnt/flux/view")).unwrap();
-        image.program(image::stand_in(), "/usr/bin/flux");
+        image.program(image::fake_flux(), "/usr/bin/flux");
     };
     compare(&Case { prepare, ..input("view-disabled.yaml") });
 }

@@ -49,7 +49,7 @@ fn of_the_program(code: u8) -> Termination {
 #[test]
 fn every_code_is_the_containers_and_says_who_ended_it() {
     in_parallel(0..=255, |code: u8| {
-        let solo = Solo::new("", "", &format!("echo >>\"$FLUX_STANDIN_RECORD.starts\"; exit {code}")).with(&["sh"]);
+        let solo = Solo::new("", "", &format!("echo >>\"$FAKE_FLUX_RECORD.starts\"; exit {code}")).with(&["sh"]);
         assert_eq!(solo.run(&[]).code, i32::from(code));
         assert_eq!(solo.termination(), of_the_program(code));
         // Started again in the same pod, it does not run again, and says the same.
@@ -62,7 +62,7 @@ fn every_code_is_the_containers_and_says_who_ended_it() {
 #[test]
 fn with_on_failure_every_code_but_0_is_tried_again_as_often_as_the_container_is_started() {
     in_parallel(0..=255, |code: u8| {
-        let script = format!("echo >>\"$FLUX_STANDIN_RECORD.starts\"; exit {code}");
+        let script = format!("echo >>\"$FAKE_FLUX_RECORD.starts\"; exit {code}");
         let solo = Solo::new("", "", &script).with(&["sh"]);
         solo.edit(|spec| format!("{ON_FAILURE}{spec}"));
         for _ in 0..3 {
@@ -74,7 +74,7 @@ fn with_on_failure_every_code_but_0_is_tried_again_as_often_as_the_container_is_
     });
 }
 
-/// Those that are somebody's: shells', signals', the agent's; with the stand-in some more.
+/// Those that are somebody's: shells', signals', the agent's; with the fake Flux some more.
 fn telling_codes() -> Vec<u8> {
     let few: Vec<u8> = [0, 1, 2, 126, 127, 128, 137, 143, 255].into_iter().chain(237..250).collect();
     if real_flux().is_some() { few } else { few.into_iter().chain((3..126).step_by(29)).collect() }

@@ -1,4 +1,4 @@
-//! Commands for people, beside a broker of the stand-in, or of Flux (`make test-flux`).
+//! Commands for people, beside a broker of the fake Flux, or of Flux (`make test-flux`).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::image;
 use crate::live::eventually;
 
-/// A mount folder with a spec of `size` hosts of which this host is `rank`, and broker.toml for the stand-in.
+/// A mount folder with a spec of `size` hosts of which this host is `rank`, and broker.toml for the fake Flux.
 fn place(size: usize, rank: usize) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let own = nix::unistd::gethostname().unwrap().into_string().unwrap();
@@ -20,7 +20,7 @@ fn place(size: usize, rank: usize) -> tempfile::TempDir {
     fs::create_dir_all(&config).unwrap();
     fs::create_dir_all(folder.path().join("config/run/flux")).unwrap();
     fs::create_dir_all(&bin).unwrap();
-    std::os::unix::fs::symlink(image::real_flux().unwrap_or_else(image::stand_in), bin.join("flux")).unwrap();
+    std::os::unix::fs::symlink(image::real_flux().unwrap_or_else(image::fake_flux), bin.join("flux")).unwrap();
     let hostlist = hosts.join(",");
     let spec = format!(
         "name = 'mc'\nsize = {size}\nmount_path = '{mount}'\n[view]\nenabled = false\n[network]\nport = 1\nhostlist = '{hostlist}'\n"

@@ -1,4 +1,4 @@
-//! What cores a job's tasks run on, with the stand-in or with Flux (`make test-flux`).
+//! What cores a job's tasks run on, with the fake Flux or with Flux (`make test-flux`).
 
 use crate::image::{AGENT, Container, Image, run};
 use crate::instance::submit;
@@ -120,7 +120,7 @@ fn expected(cores: [u32; 2]) -> Vec<String> {
     head.into_iter().chain(nodes).chain(["none -1", "ran", "ran", "ran"].map(str::to_owned)).collect()
 }
 
-/// None, where the stand-in plays Flux: it has no resources.
+/// None, where the fake Flux runs: it has no resources.
 fn two_cpus() -> Option<()> {
     crate::image::real_flux()?;
     assert_eq!(all_cpus(), "cpus 0-1\n", "this test knows of a machine of two CPUs");

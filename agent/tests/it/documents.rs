@@ -1,8 +1,8 @@
-//! Sentences of the documents, in whole instances of the stand-in, or of Flux (`make test-flux`).
+//! Sentences of the documents, in whole instances of the fake Flux, or of Flux (`make test-flux`).
 
 use std::fs;
 
-use crate::image::{Container, Image, V4, real_flux, run, stand_in};
+use crate::image::{Container, Image, V4, fake_flux, real_flux, run};
 use crate::instance::{images, start, submit};
 use crate::live::{Network, Running, eventually, forget_starts, gate, pod_image, run_words};
 
@@ -12,7 +12,7 @@ fn with_own_flux(spec: &str) -> Image {
     fs::create_dir_all(image.at("/sbin")).unwrap();
     match real_flux() {
         Some(flux) => std::os::unix::fs::symlink(flux, image.at("/sbin/flux")).unwrap(),
-        None => image.program(stand_in(), "/sbin/flux"),
+        None => image.program(fake_flux(), "/sbin/flux"),
     }
     image
 }

@@ -1,4 +1,4 @@
-//! The figures of an instance over HTTP, of the stand-in or of Flux (`make test-flux`).
+//! The figures of an instance over HTTP, of the fake Flux or of Flux (`make test-flux`).
 
 use std::fs;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn figures(pod: &Running, path: &str) -> Option<String> {
 #[test]
 fn the_lead_serves_the_figures_of_its_instance_also_where_flux_runs_as_another_user() {
     for user in ["", "[runner.user]\nname = 'flux'\nuid = 1000\n"] {
-        // One runs on the only core, and three wait for it; the stand-in has no queue.
+        // One runs on the only core, and three wait for it; the fake Flux has no queue.
         let script = "for i in 1 2 3 4; do flux submit --quiet sleep 60; done; echo up; until [ -e /tmp/go ]; do sleep 0.1; done";
         let script = if real_flux().is_some() { script } else { "echo up; until [ -e /tmp/go ]; do sleep 0.1; done" };
         let program = submit(script).replace("'submit'", "'launcher'");

@@ -21,7 +21,7 @@ fn launch(document: &Value) -> &Value {
     steps.iter().find(|step| step["step"] == "launch").unwrap()
 }
 
-/// What the entrypoint has started, as the stand-in's record has it.
+/// What the entrypoint has started, as the fake Flux's record has it.
 fn started(running: &Running, image: &Image) -> Vec<String> {
     let begun = || {
         let text = std::fs::read_to_string(image.at("/record/flux")).unwrap_or_default();
@@ -40,7 +40,7 @@ fn in_a_pod_dry_run_tells_what_its_entrypoint_has_done_and_facts_what_it_found()
     container.environment.insert("FLUX_OPTION_FLAGS".into(), "-opmi=none".into());
     container.environment.insert("FLUX_AGENT_INDEX_FAILURES".into(), "0".into());
     container.environment.insert("DB_PASSWORD".into(), "hunter2".into());
-    container.environment.insert("FLUX_STANDIN_RECORD".into(), "/record/flux".into());
+    container.environment.insert("FAKE_FLUX_RECORD".into(), "/record/flux".into());
     let running = Running::pod(&container, &Network::new());
     let argv = started(&running, &image);
 

@@ -1,6 +1,6 @@
 //! Root directories to run the agent in, as pods of a network of their own.
 //!
-//! An image is a folder with the agent, the stand-in for Flux and the C library that debug builds of both want; a pod
+//! An image is a folder with the agent, the fake Flux and the C library that debug builds of both want; a pod
 //! is a process in it by chroot, as PID 1 of namespaces of its own. Pods of one cluster share a network, where the
 //! address of index N is 10.9.0.(N + 1).
 
@@ -18,7 +18,7 @@ pub const V6: &str = "fd00:9::";
 /// Where people find it.
 const DOCUMENTED_AGENT: &str = "/mnt/flux/flux-agent";
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Where the stand-in puts its record. Not a part of the comparison.
+/// Where the fake Flux puts its record. Not a part of the comparison.
 pub const RECORD: &str = "/record";
 /// The pair of ZeroMQ's own manual: its secret half, and the other.
 pub const KEY: &str = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6";
@@ -40,24 +40,24 @@ pub fn agent() -> &'static Path {
     STRIPPED.get_or_init(|| stripped(Path::new(env!("CARGO_BIN_EXE_flux-agent"))))
 }
 
-/// The stand-in for Flux, built now unless the feature `stand-in` is on.
-pub fn stand_in() -> &'static Path {
+/// The fake Flux, built now unless the feature `fake-flux` is on.
+pub fn fake_flux() -> &'static Path {
     static STRIPPED: OnceLock<PathBuf> = OnceLock::new();
     STRIPPED.get_or_init(|| {
         // Cargo sets the variable whether or not it builds the binary: only the feature says that it is there.
-        if cfg!(feature = "stand-in") {
-            return stripped(Path::new(env!("CARGO_BIN_EXE_flux-stand-in")));
+        if cfg!(feature = "fake-flux") {
+            return stripped(Path::new(env!("CARGO_BIN_EXE_fake-flux")));
         }
-        let arguments = ["build", "--quiet", "-p", "flux-agent", "--features", "stand-in", "--bin", "flux-stand-in"];
+        let arguments = ["build", "--quiet", "-p", "flux-agent", "--features", "fake-flux", "--bin", "fake-flux"];
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(arguments).arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
-        assert!(cargo.status().unwrap().success(), "the stand-in for flux can't be built");
-        stripped(&target.join("debug/flux-stand-in"))
+        assert!(cargo.status().unwrap().success(), "the fake flux can't be built");
+        stripped(&target.join("debug/fake-flux"))
     })
 }
 
-/// Flux itself, if `FLUX` names it: `make test-flux`. Pods then have it in place of the stand-in.
+/// Flux itself, if `FLUX` names it: `make test-flux`. Pods then have it in place of the fake Flux.
 pub fn real_flux() -> Option<&'static Path> {
     static FLUX: OnceLock<Option<PathBuf>> = OnceLock::new();
     FLUX.get_or_init(|| std::env::var_os("FLUX").map(|path| fs::canonicalize(path).expect("FLUX names flux")))
@@ -211,7 +211,7 @@ impl Image {
         image
     }
 
-    /// As `empty`, with a view whose Flux is the stand-in, a shell and users.
+    /// As `empty`, with a view whose Flux is the fake Flux, a shell and users.
     pub fn usual() -> Image {
         let image = Image::empty();
         image.view();
@@ -241,7 +241,7 @@ impl Image {
                 symlink(prefix.join(folder), self.at("/mnt/flux/view").join(folder)).unwrap();
             }
         } else {
-            self.program(stand_in(), "/mnt/flux/view/bin/flux");
+            self.program(fake_flux(), "/mnt/flux/view/bin/flux");
             self.file("/mnt/flux/view/lib/python3.11/site-packages/flux.py", 0o644, "");
             self.file("/mnt/flux/view/lib/flux/modules/sched-fluxion-qmanager.so", 0o644, "");
             self.file("/mnt/flux/view/etc/flux/modprobe/modprobe.d/fluxion.toml", 0o644, "");
@@ -316,7 +316,7 @@ impl Image {
         tree(self.top())
     }
 
-    /// What the stand-in was given, call by call.
+    /// What the fake Flux was given, call by call.
     pub fn record(&self) -> Vec<serde_json::Value> {
         let text = fs::read_to_string(self.at(RECORD).join("flux")).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -363,7 +363,7 @@ pub struct Container<'a> {
 
 impl Container<'_> {
     pub fn new<'a>(image: &'a Image, hostname: &str, command: &[&str]) -> Container<'a> {
-        let environment = [("PATH", PATH), ("HOME", "/root"), ("FLUX_STANDIN_RECORD", "/record/flux")];
+        let environment = [("PATH", PATH), ("HOME", "/root"), ("FAKE_FLUX_RECORD", "/record/flux")];
         Container {
             image,
             hostname: hostname.into(),

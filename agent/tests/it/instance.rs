@@ -1,4 +1,4 @@
-//! Whole instances of the stand-in, or of Flux (`make test-flux`): codes through broker and job, live output, stopping, a
+//! Whole instances of the fake Flux, or of Flux (`make test-flux`): codes through broker and job, live output, stopping, a
 //! lead that dies.
 
 use std::fs;
@@ -96,7 +96,7 @@ fn a_line_is_seen_while_the_job_runs_and_nothing_is_lost_at_its_end() {
     let timeline: serde_json::Value = serde_json::from_str(timeline).unwrap();
     let stages: Vec<&str> =
         timeline["stages"].as_array().unwrap().iter().map(|s| s["stage"].as_str().unwrap()).collect();
-    // The stand-in does not tell its states.
+    // The fake Flux does not tell its states.
     let want = ["plan", "config", "broker", "quorum", "submit", "job", "stop"];
     let is_told = |stage: &&str| real_flux().is_some() || !["quorum", "submit", "stop"].contains(stage);
     assert_eq!(stages, want.into_iter().filter(is_told).collect::<Vec<_>>());
@@ -115,7 +115,7 @@ fn a_job_that_lost_a_node_is_told_from_one_that_failed() {
     let mut pods = start(&failing, &Network::new(), &[]);
     assert_eq!(pods.remove(0).end().code, 143);
     assert!(!termination_of(&failing[0]).node_failure);
-    // The stand-in loses no nodes.
+    // The fake Flux loses no nodes.
     if real_flux().is_none() {
         return;
     }
@@ -171,7 +171,7 @@ fn a_lead_that_is_killed_takes_its_followers_brokers_along_within_seconds() {
     assert!(ended.stderr.contains("refuses the connection"), "{}", ended.stderr);
 }
 
-/// As on a node that is too busy. Flux's own patience is five minutes; the stand-in hears no heartbeats.
+/// As on a node that is too busy. Flux's own patience is five minutes; the fake Flux hears no heartbeats.
 #[test]
 fn a_lead_that_is_silent_for_a_while_is_not_given_up() {
     let silence = if real_flux().is_some() { 14 } else { 1 };

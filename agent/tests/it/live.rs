@@ -12,7 +12,7 @@ use nix::sys::signal::Signal::SIGKILL;
 pub use test_support::waiting::eventually;
 use test_support::waiting::{DEADLINE, within};
 
-use crate::image::{Container, Image, V4, agent, enter, folder, stand_in};
+use crate::image::{Container, Image, V4, agent, enter, fake_flux, folder};
 
 /// How it ended, as a shell says it.
 #[derive(Debug)]
@@ -216,7 +216,7 @@ pub fn state_of(pid: i32) -> Option<char> {
     text.rsplit_once(") ")?.1.chars().next()
 }
 
-/// A cluster of one on this host, whose Flux is the stand-in: a folder and the words of `run`.
+/// A cluster of one on this host, whose Flux is the fake Flux: a folder and the words of `run`.
 pub struct Solo {
     pub folder: tempfile::TempDir,
     words: Vec<String>,
@@ -238,7 +238,7 @@ impl Solo {
         fs::create_dir(at("bin")).unwrap();
         fs::write(at("spec"), spec).unwrap();
         fs::write(at("termination"), "").unwrap();
-        std::os::unix::fs::symlink(stand_in(), at("bin/flux")).unwrap();
+        std::os::unix::fs::symlink(fake_flux(), at("bin/flux")).unwrap();
         std::os::unix::fs::symlink(agent(), at("flux/flux-agent")).unwrap();
         let spec = at("spec").display().to_string();
         let termination = at("termination").display().to_string();
@@ -271,7 +271,7 @@ impl Solo {
         }
         command.args(&self.words).args(more).env_clear().env("HOME", "/root");
         command.env("PATH", self.folder.path().join("bin")).env("ODD-NAME", "kept");
-        command.env("FLUX_STANDIN_RECORD", self.folder.path().join("record"));
+        command.env("FAKE_FLUX_RECORD", self.folder.path().join("record"));
         if init {
             command.env("PATH", format!("{}:/usr/bin:/bin", self.folder.path().join("bin").display()));
         }
@@ -288,7 +288,7 @@ impl Solo {
         Running::start(self.command(true, &[]), |first| child_of(first).filter(|pid| is_agent(*pid)))
     }
 
-    /// What the stand-in was given at its first call.
+    /// What the fake Flux was given at its first call.
     pub fn record(&self) -> serde_json::Value {
         let text = text_of(&self.folder.path().join("record"));
         serde_json::from_str(text.lines().next().unwrap()).unwrap()

@@ -1,11 +1,11 @@
-//! `flux-agent local`: whole MiniClusters on this machine, with the stand-in or with Flux (`make test-flux`).
+//! `flux-agent local`: whole MiniClusters on this machine, with the fake Flux or with Flux (`make test-flux`).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use crate::image::{agent, folder, real_flux, stand_in};
+use crate::image::{agent, fake_flux, folder, real_flux};
 use crate::live::{eventually, send};
 
 /// A user of the machine that is not root, and has nothing of its own.
@@ -27,7 +27,7 @@ impl Laptop {
             fs::set_permissions(laptop.at(path), PermissionsExt::from_mode(0o777)).unwrap();
         }
         if real_flux().is_none() {
-            fs::copy(stand_in(), laptop.at("flux/bin/flux")).unwrap();
+            fs::copy(fake_flux(), laptop.at("flux/bin/flux")).unwrap();
         }
         fs::copy(agent(), laptop.at("flux-agent")).unwrap();
         let text = format!(

@@ -1,4 +1,4 @@
-//! What a job writes arrives whole, in order and byte for byte, with the stand-in or with Flux (`make test-flux`).
+//! What a job writes arrives whole, in order and byte for byte, with the fake Flux or with Flux (`make test-flux`).
 
 use std::path::Path;
 use std::time::Duration;

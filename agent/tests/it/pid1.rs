@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::image::{agent, stand_in};
+use crate::image::{agent, fake_flux};
 use crate::live::{Running, Solo, eventually, state_of};
 
 /// `flux-agent time` is the supervisor and nothing else.
@@ -71,7 +71,7 @@ fn what_cannot_be_started_has_the_codes_of_a_shell() {
 #[test]
 fn every_signal_reaches_the_program_once() {
     for start in [Running::plain, Running::as_init] {
-        let running = start(&time(&[stand_in().to_str().unwrap(), "listen"]));
+        let running = start(&time(&[fake_flux().to_str().unwrap(), "listen"]));
         running.says("ready");
         for signal in (1..65).filter(|signal| ![9, 17, 19, 32, 33].contains(signal)) {
             running.signal(signal);

@@ -87,7 +87,7 @@ fn r_of_a_snippet_is_fluxs_r_wherever_it_is_written() {
                 if real_flux().is_some() {
                     continue;
                 }
-                let flux = crate::image::stand_in();
+                let flux = crate::image::fake_flux();
                 for image in &pods.images {
                     fs::remove_dir_all(image.at("/mnt/flux/view")).unwrap();
                     image.program(flux, "/usr/bin/flux");
@@ -284,7 +284,7 @@ fn v1alpha1_socket_is_reached_by_root_and_by_fluxs_user() {
             fs::create_dir(image.at("/run")).unwrap();
             fs::remove_dir_all(image.at("/mnt/flux/view")).unwrap();
             if real_flux().is_none() {
-                image.program(crate::image::stand_in(), "/usr/bin/flux");
+                image.program(crate::image::fake_flux(), "/usr/bin/flux");
             }
         });
         let image = &pods.images[0];
@@ -302,7 +302,7 @@ fn v1alpha1_socket_is_reached_by_root_and_by_fluxs_user() {
         let size = || (true, "1".to_owned());
         eventually("it answers root", || (asked(&[]) == size()).then_some(()));
         let user = ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", "env", "HOME=/tmp"];
-        // Flux lets guests in, which the stand-in does not.
+        // Flux lets guests in, which the fake Flux does not.
         if real_flux().is_some() || fields.is_empty() {
             assert_eq!(asked(&user), size(), "{fields}");
         }

@@ -1,4 +1,4 @@
-//! Where Flux's Python keeps what it has compiled, with the stand-in or with Flux (`make test-flux`).
+//! Where Flux's Python keeps what it has compiled, with the fake Flux or with Flux (`make test-flux`).
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Which scheduler runs, with Flux itself (`make test-flux`): the stand-in has none.
+//! Which scheduler runs, with Flux itself (`make test-flux`): the fake Flux has none.
 
 use crate::image::{Container, Image, real_flux, run};
 use crate::instance::submit;

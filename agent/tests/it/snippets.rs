@@ -165,7 +165,7 @@ fn as_flux_runs_what_follows_as_fluxs_user_in_fluxs_environment() {
         container.groups = vec![6, 5000];
         let ended = image::run(&[container]).remove(0);
         assert_eq!(ended.code, 0, "{shell} {strict}: {ended:?}");
-        let want = "1002 /home/flux flux exported mine 0027 none\n3\ncommands:\t\tstand-in\n127\n\
+        let want = "1002 /home/flux flux exported mine 0027 none\n3\ncommands:\t\tfake\n127\n\
             1002 2000 5000\n0\n1\nnot exported\n1002 2000 5000\nunset\n";
         assert_eq!(ended.stdout, want, "{shell} {strict}: {}", ended.stderr);
         let asked = image.record().into_iter().find(|call| call["argv"][1] == "version").unwrap();

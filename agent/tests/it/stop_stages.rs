@@ -87,7 +87,7 @@ impl Stage<'_> {
         let begin = |index: usize| {
             let mut container = Container::new(&images[index], &format!("mc-{index}"), &command);
             container.environment.insert("JOB_COMPLETION_INDEX".into(), index.to_string());
-            container.environment.insert("FLUX_STANDIN_DUMP".into(), (self.dump)(stop).into());
+            container.environment.insert("FAKE_FLUX_DUMP".into(), (self.dump)(stop).into());
             Running::pod(&container, &network)
         };
         let last = images.len() - 1;
@@ -333,7 +333,7 @@ fn stop_during_the_job_saves_the_archive_and_skips_post() {
     let image = pod_image(&format!("archive = '/state/archive.tgz'\n{}{}", says(""), program(source)), 1);
     std::fs::create_dir(image.at("/state")).unwrap();
     let mut container = Container::new(&image, "mc-0", &run_words(&["--grace-period", "30"]));
-    container.environment.insert("FLUX_STANDIN_DUMP".into(), "writes=5 pause=300".into());
+    container.environment.insert("FAKE_FLUX_DUMP".into(), "writes=5 pause=300".into());
     let pod = Running::pod(&container, &Network::new());
     pod.says("ran program\n");
     pod.signal(15);

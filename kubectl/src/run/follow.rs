@@ -96,7 +96,7 @@ struct Follower<'a> {
 pub async fn follow(target: &Target, name: &str, uid: &str, screen: &Screen) -> Result<Ending, Failure> {
     let (mut clusters, mut pods) = (target.watch(name), target.watch_pods_of(name));
     let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::here("listen for Ctrl-C"))?;
-    let mut told = signal(SignalKind::terminate()).map_err(Failure::here("listen for a signal to end"))?;
+    let mut terminated = signal(SignalKind::terminate()).map_err(Failure::here("listen for a signal to end"))?;
     let api = target.pods();
     let mut follower = Follower {
         target,
@@ -111,7 +111,7 @@ pub async fn follow(target: &Target, name: &str, uid: &str, screen: &Screen) -> 
         is_gone: false,
         is_unread: false,
     };
-    follower.until_the_end(&mut clusters, &mut pods, &mut interrupted, &mut told, &api).await
+    follower.until_the_end(&mut clusters, &mut pods, &mut interrupted, &mut terminated, &api).await
 }
 
 impl<'a> Follower<'a> {

@@ -9,6 +9,7 @@
 
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus, Timeline};
 use flux_shared::names;
+use flux_shared::phase::Phase;
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::Timestamp;
 
@@ -109,7 +110,7 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
     let conditions = conditions::conditions(inputs, &facts, &outcome);
     let restarts = restarts(inputs, &facts);
     MiniClusterStatus {
-        phase: Some(phase(inputs, &facts).to_owned()),
+        phase: Some(phase(inputs, &facts).to_string()),
         size: count(facts.living),
         ready_size: count(facts.ready),
         maximum_size: maximum_size(inputs),
@@ -166,7 +167,7 @@ fn after_the_end(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
     let conditions = kept.chain(now.iter().filter(is_new).cloned()).collect();
     let lead = lead_exit(inputs, facts).filter(|_| !is_gone);
     MiniClusterStatus {
-        phase: if inputs.deleting { Some("Terminating".into()) } else { previous.phase.clone() },
+        phase: if inputs.deleting { Some(Phase::Terminating.to_string()) } else { previous.phase.clone() },
         size: if is_gone { 0 } else { count(facts.living) },
         ready_size: 0,
         observed_generation: inputs.generation,
@@ -388,25 +389,31 @@ impl<'a> Facts<'a> {
     }
 }
 
-fn phase(inputs: &Inputs, facts: &Facts) -> &'static str {
+fn phase(inputs: &Inputs, facts: &Facts) -> Phase {
     let Some(job) = inputs.job else {
         return match inputs.verdict {
-            _ if inputs.deleting => "Terminating",
-            Verdict::Invalid(_) => "Invalid",
-            Verdict::Valid(_) => "Pending",
+            _ if inputs.deleting => Phase::Terminating,
+            Verdict::Invalid(_) => Phase::Invalid,
+            Verdict::Valid(_) => Phase::Pending,
         };
     };
-    match () {
-        () if inputs.deleting => "Terminating",
-        () if job.complete.is_some() => "Completed",
-        () if job.failed.is_some() => "Failed",
-        () if job.suspended => "Suspended",
-        () if facts.is_ready() => "Running",
-        // The job has begun: brokers that are missing now do not change the phase.
-        () if facts.lead.is_some_and(|lead| lead.joined) && has_been_ready(inputs.previous) => "Running",
-        () if facts.lead.is_some_and(|lead| lead.exit.is_some()) => "Running",
-        () if facts.scheduled > 0 => "Starting",
-        () => "Pending",
+    // The job has begun: brokers that are missing now do not change the phase.
+    let has_begun = facts.lead.is_some_and(|lead| lead.joined) && has_been_ready(inputs.previous)
+        || facts.lead.is_some_and(|lead| lead.exit.is_some());
+    if inputs.deleting {
+        Phase::Terminating
+    } else if job.complete.is_some() {
+        Phase::Completed
+    } else if job.failed.is_some() {
+        Phase::Failed
+    } else if job.suspended {
+        Phase::Suspended
+    } else if facts.is_ready() || has_begun {
+        Phase::Running
+    } else if facts.scheduled > 0 {
+        Phase::Starting
+    } else {
+        Phase::Pending
     }
 }
 

@@ -55,10 +55,10 @@ impl Target {
     pub fn with_queueing_of(mut self, job: Option<&JobSeen>) -> Target {
         // A queued Job without this annotation is from an earlier version: keep using the live labels.
         let Some(job) = job.filter(|job| job.queueing.is_some() || job.queue.is_none()) else { return self };
-        let told = std::mem::replace(&mut self.queueing, job.queueing.clone().unwrap_or_default());
+        let from_object = std::mem::replace(&mut self.queueing, job.queueing.clone().unwrap_or_default());
         self.queueing_changed = match &self.spec {
-            Ok(spec) => told.without_job_labels(&spec.job_labels) != self.queueing,
-            Err(_) => told != self.queueing,
+            Ok(spec) => from_object.without_job_labels(&spec.job_labels) != self.queueing,
+            Err(_) => from_object != self.queueing,
         };
         self
     }

@@ -61,11 +61,11 @@ impl Candidate {
     /// Waits until the Lease is ours.
     pub async fn acquire(self, client: &Client) -> Held {
         // Other machines' clocks are not compared: what counts is for how long we have seen no change.
-        let mut seen = None;
+        let mut last_change = None;
         // Not `retry::until_done`: that another replica leads is no failure, and no reason for longer pauses.
         loop {
             let begin = Instant::now();
-            match self.attempt(client, &mut seen).await {
+            match self.attempt(client, &mut last_change).await {
                 Ok(Some(version)) => return Held { candidate: self, version, renewed: begin },
                 Ok(None) => {}
                 Err(error) => crate::health::log::warn("failed to get the lease", &error),

@@ -1,5 +1,7 @@
 //! What the operator counts.
 
+use flux_shared::phase::Phase;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -36,9 +38,6 @@ const RESOURCES: [&str; 21] = [
     "version",
     "workloads",
 ];
-/// The phases of MiniClusters.
-const PHASES: [&str; 8] =
-    ["Completed", "Failed", "Invalid", "Pending", "Running", "Starting", "Suspended", "Terminating"];
 /// The methods of HTTP that the operator uses.
 const METHODS: [&str; 5] = ["DELETE", "GET", "PATCH", "POST", "PUT"];
 /// The value of `controller` and `name`: there is one controller and one queue.
@@ -98,7 +97,7 @@ impl Metrics {
     /// Registers them. An error would be a mistake in the table of families.
     pub fn new() -> Result<Metrics> {
         let figures = Figures::default();
-        let one = &[CONTROLLER];
+        let controller = &[CONTROLLER];
         let queue = &[CONTROLLER, CONTROLLER];
         let metrics = Metrics {
             process: Process::new(&figures, "operator")?,
@@ -106,10 +105,10 @@ impl Metrics {
                 .counter(&families::RECONCILES)?
                 .with_series(&[CONTROLLER, "success"])
                 .with_series(&[CONTROLLER, "error"]),
-            errors: figures.counter(&families::ERRORS)?.with_series(one),
-            terminal_errors: figures.counter(&families::TERMINAL_ERRORS)?.with_series(one),
-            panics: figures.counter(&families::PANICS)?.with_series(one),
-            reconcile_time: figures.histogram(&families::RECONCILE_TIME)?.with_series(one),
+            errors: figures.counter(&families::ERRORS)?.with_series(controller),
+            terminal_errors: figures.counter(&families::TERMINAL_ERRORS)?.with_series(controller),
+            panics: figures.counter(&families::PANICS)?.with_series(controller),
+            reconcile_time: figures.histogram(&families::RECONCILE_TIME)?.with_series(controller),
             adds: figures.counter(&families::ADDS)?.with_series(queue),
             retries: figures.counter(&families::RETRIES)?.with_series(queue),
             queue_time: figures.histogram(&families::QUEUE_TIME)?.with_series(queue),
@@ -209,10 +208,10 @@ impl Metrics {
         self.workers.set(&[CONTROLLER], snapshot.workers as f64);
         self.longest_work.set(queue, snapshot.longest.as_secs_f64());
         self.unfinished_work.set(queue, snapshot.unfinished.as_secs_f64());
-        let mut numbers: BTreeMap<&str, u32> = PHASES.into_iter().map(|phase| (phase, 0)).collect();
+        let mut numbers: BTreeMap<&str, u32> = Phase::ALL.map(|phase| (phase.as_str(), 0)).into();
         numbers.insert("other", 0);
         for phase in seen.phases {
-            *numbers.entry(known(phase, PHASES)).or_default() += 1;
+            *numbers.entry(Phase::parse(phase).map_or("other", Phase::as_str)).or_default() += 1;
         }
         for (phase, count) in numbers {
             self.miniclusters.set(&[phase], f64::from(count));

@@ -81,24 +81,24 @@ fn is_another(family: &Family) -> Error {
 impl Figures {
     pub fn counter(&self, family: &Family) -> Result<Counter> {
         let Kind::Counter = family.kind else { return Err(is_another(family)) };
-        let made = CounterVec::new(Opts::new(family.name, family.help), family.labels)?;
-        self.0.register(Box::new(made.clone()))?;
-        Ok(Counter(made))
+        let counter = CounterVec::new(Opts::new(family.name, family.help), family.labels)?;
+        self.0.register(Box::new(counter.clone()))?;
+        Ok(Counter(counter))
     }
 
     pub fn gauge(&self, family: &Family) -> Result<Gauge> {
         let Kind::Gauge = family.kind else { return Err(is_another(family)) };
-        let made = GaugeVec::new(Opts::new(family.name, family.help), family.labels)?;
-        self.0.register(Box::new(made.clone()))?;
-        Ok(Gauge(made))
+        let gauge = GaugeVec::new(Opts::new(family.name, family.help), family.labels)?;
+        self.0.register(Box::new(gauge.clone()))?;
+        Ok(Gauge(gauge))
     }
 
     pub fn histogram(&self, family: &Family) -> Result<Histogram> {
         let Kind::Histogram(bounds) = family.kind else { return Err(is_another(family)) };
         let options = HistogramOpts::new(family.name, family.help).buckets(bounds.to_vec());
-        let made = HistogramVec::new(options, family.labels)?;
-        self.0.register(Box::new(made.clone()))?;
-        Ok(Histogram(made))
+        let histogram = HistogramVec::new(options, family.labels)?;
+        self.0.register(Box::new(histogram.clone()))?;
+        Ok(Histogram(histogram))
     }
 
     /// All metrics in Prometheus' text format.

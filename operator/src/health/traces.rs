@@ -50,15 +50,15 @@ impl Traces {
 
 /// Sends what comes, one MiniCluster after the other, without retries.
 async fn deliver(endpoint: Endpoint, mut waiting: mpsc::Receiver<Traced>) {
-    let mut told: Option<Instant> = None;
+    let mut last_warning: Option<Instant> = None;
     while let Some(traced) = waiting.recv().await {
         let why = match tokio::time::timeout(PATIENCE, post(&endpoint, &traced)).await {
             Ok(Ok(())) => continue,
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {} s", PATIENCE.as_secs()),
         };
-        if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
-            told = Some(Instant::now());
+        if last_warning.is_none_or(|last_warning| last_warning.elapsed() >= TELL_EVERY) {
+            last_warning = Some(Instant::now());
             tracing::warn!("failed to send spans to {endpoint}: {why}");
         }
     }

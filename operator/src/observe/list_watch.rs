@@ -187,8 +187,8 @@ where
         begin: Instant,
         mut events: BoxStream<'static, kube::Result<WatchEvent<K>>>,
     ) -> Result<Option<Event<K>>, Error> {
-        let seen = match tokio::time::timeout(IDLE_MAX, events.next()).await {
-            Ok(Some(seen)) => seen,
+        let event = match tokio::time::timeout(IDLE_MAX, events.next()).await {
+            Ok(Some(event)) => event,
             Ok(None) | Err(_) => {
                 // A server that ends each watch at once is not asked without a pause.
                 tokio::time::sleep(BETWEEN_WATCHES.saturating_sub(begin.elapsed())).await;
@@ -196,7 +196,7 @@ where
                 return Ok(None);
             }
         };
-        let event = match seen {
+        let event = match event {
             Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => Ok(Some(Event::Apply(object))),
             Ok(WatchEvent::Deleted(object)) => Ok(Some(Event::Delete(object))),
             Ok(WatchEvent::Bookmark(bookmark)) => {

@@ -154,7 +154,7 @@ async fn follow<K: Resource>(
     seen: impl Fn(&K) -> Vec<Key>,
 ) {
     // An object that we panic at is skipped; the log reports the bug.
-    let seen = |object: &K| panics::catch_call(|| seen(object)).unwrap_or_default();
+    let labels_of = |object: &K| panics::catch_call(|| seen(object)).unwrap_or_default();
     let mut listed: HashSet<String> = HashSet::new();
     let mut is_first = true;
     let mut events = std::pin::pin!(events);
@@ -163,7 +163,7 @@ async fn follow<K: Resource>(
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => {
                 listed.extend(object.meta().uid.clone());
-                outlets.wake(seen(&object), false);
+                outlets.wake(labels_of(&object), false);
             }
             Ok(Event::InitDone) => {
                 outlets.wake(index.keep_only(kind, &std::mem::take(&mut listed)), false);
@@ -171,10 +171,10 @@ async fn follow<K: Resource>(
                     outlets.synced.send_modify(|synced| *synced += 1);
                 }
             }
-            Ok(Event::Apply(object)) => outlets.wake(seen(&object), false),
+            Ok(Event::Apply(object)) => outlets.wake(labels_of(&object), false),
             Ok(Event::Delete(object)) => {
                 // The last state of the object may be news.
-                drop(seen(&object));
+                drop(labels_of(&object));
                 outlets.wake(index.remove(kind, object.meta()), false);
             }
             Err(error) => {

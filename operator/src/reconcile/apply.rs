@@ -154,11 +154,11 @@ impl Writer {
         if let GangOf::Object(object) = gang {
             self.create_gang(&key.namespace, object, &member.uid).await?;
         }
-        let made = self.create_job(job, &member.uid).await?;
-        let seen = JobSeen::of(&made);
+        let created = self.create_job(job, &member.uid).await?;
+        let job_seen = JobSeen::of(&created);
         // A suspended Job has no services pod.
-        let services_pod = services_pod.as_ref().filter(|_| !seen.suspended);
-        index.update_job(&made.metadata, seen);
+        let services_pod = services_pod.as_ref().filter(|_| !job_seen.suspended);
+        index.update_job(&created.metadata, job_seen);
         if let Some(pod) = services_pod {
             self.create_services_pod(index, pod, &member.uid).await?;
         }
@@ -226,8 +226,8 @@ impl Writer {
     /// The Job as the API server would store it. Nothing is created.
     pub async fn dry_run_job(&self, job: &Overlaid<Job>, key: &Key) -> Result<Job, ApplyError> {
         let parameters = PostParams { dry_run: true, ..post_params() };
-        let made = self.send(creation(&job.rendered, job, &parameters)).await;
-        made.map_err(|error| api_error::<Job>("create", &key.name, error))
+        let result = self.send(creation(&job.rendered, job, &parameters)).await;
+        result.map_err(|error| api_error::<Job>("create", &key.name, error))
     }
 
     /// An object with an overlay as the API server would store it, or why it refuses; unknown fields are errors. None:
@@ -272,9 +272,9 @@ impl Writer {
         match self.send(creation(&job.rendered, job, &post_params())).await {
             Ok(made) => Ok(made),
             Err(error) => {
-                let there = self.ours_if_it_exists(&job.rendered, owner, error).await?;
-                check_label(&there)?;
-                Ok(Partial::new(there, JobSize::of(&job.rendered)))
+                let existing = self.ours_if_it_exists(&job.rendered, owner, error).await?;
+                check_label(&existing)?;
+                Ok(Partial::new(existing, JobSize::of(&job.rendered)))
             }
         }
     }
@@ -289,9 +289,9 @@ impl Writer {
             kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists" => {
                 let api: Api<Partial<K>> =
                     Api::namespaced(self.client.clone(), &wanted.namespace().unwrap_or_default());
-                let there = api.get(&name).await.map_err(|error| api_error::<K>("get", &name, error))?;
-                check_owner::<K>(&there.metadata, wanted.meta(), owner)?;
-                Ok(there.metadata)
+                let existing = api.get(&name).await.map_err(|error| api_error::<K>("get", &name, error))?;
+                check_owner::<K>(&existing.metadata, wanted.meta(), owner)?;
+                Ok(existing.metadata)
             }
             error => Err(api_error::<K>("create", &name, error)),
         }
@@ -302,8 +302,8 @@ impl Writer {
         let api: Api<JobObject> = Api::namespaced(self.client.clone(), &job.namespace);
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         let applied = api.patch(&job.name, &parameters, &Patch::Merge(fields)).await;
-        let made = applied.map_err(|error| api_error::<Job>("apply", &job.name, error))?;
-        index.update_job(&made.metadata, JobSeen::of(&made));
+        let patched = applied.map_err(|error| api_error::<Job>("apply", &job.name, error))?;
+        index.update_job(&patched.metadata, JobSeen::of(&patched));
         Ok(())
     }
 

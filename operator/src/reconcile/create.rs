@@ -86,9 +86,9 @@ pub(super) async fn create_or_update(
                 objects = self::objects(cluster, &Facts { deadline_left: Some(left), ..facts }, context)?;
             }
             gang::before(&objects, target, &observed, context).await;
-            let made = context.writer.create_all(&context.index, &objects, &member(target, cluster)).await;
-            gang::after(&objects, &made, context).await;
-            made?;
+            let result = context.writer.create_all(&context.index, &objects, &member(target, cluster)).await;
+            gang::after(&objects, &result, context).await;
+            result?;
             Ok(Done::MadeJob)
         }
         NextAction::MakeAnew { job_uid } => make_anew(target, &job_uid, &observed, context).await,

@@ -71,8 +71,8 @@ async fn read_warning(
         SilentWait::Starts(uid) => return context.reader.last(namespace, uid, now).await,
         SilentWait::Waits(uid) => return context.reader.queued(namespace, uid, now).await.map(Some),
         SilentWait::Unseen { index, uid, scheduler, is_gang } => {
-            let said = context.reader.last(namespace, uid, now).await?;
-            return Ok(Some(said.unwrap_or_else(|| silent_wait::unseen(index, scheduler, is_gang))));
+            let event = context.reader.last(namespace, uid, now).await?;
+            return Ok(Some(event.unwrap_or_else(|| silent_wait::unseen(index, scheduler, is_gang))));
         }
         SilentWait::Joins(first, second) => (first, second),
     };

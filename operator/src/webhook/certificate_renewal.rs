@@ -116,15 +116,15 @@ impl Renewal {
             Some(pair) if !pair.is_stale(&names, Timestamp::now()) => pair,
             before => {
                 let bundle = before.as_ref().map(|pair| pair.bundle.as_str());
-                let made = Pair::make(&names, bundle, Timestamp::now())?;
+                let pair = Pair::make(&names, bundle, Timestamp::now())?;
                 // API servers must trust the new authority before its certificate is served.
                 if bundle.is_some() || self.current.is_set() {
-                    self.publish(&made.bundle).await?;
+                    self.publish(&pair.bundle).await?;
                     tokio::time::sleep(self.settings.overlap).await;
                 }
-                self.store(&made, found).await?;
-                tracing::info!(certificate = ?made, "created a certificate for the webhook");
-                made
+                self.store(&pair, found).await?;
+                tracing::info!(certificate = ?pair, "created a certificate for the webhook");
+                pair
             }
         };
         self.publish(&pair.bundle).await?;

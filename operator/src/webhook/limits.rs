@@ -208,7 +208,7 @@ impl Slot {
         if size <= FREE {
             return;
         }
-        let take = async |semaphore: &Arc<Semaphore>, number: usize| {
+        let acquire = async |semaphore: &Arc<Semaphore>, number: usize| {
             // The semaphore is never closed: this cannot fail.
             semaphore.clone().acquire_many_owned(u32::try_from(number).unwrap_or(u32::MAX)).await.ok()
         };
@@ -217,7 +217,7 @@ impl Slot {
         let more = units(size.min(SMALL).div_ceil(UNIT));
         if more > 0 {
             for (number, semaphore) in [&self.share.memory, &self.limits.memory].into_iter().enumerate() {
-                let Some(permit) = take(semaphore, more).await else { return };
+                let Some(permit) = acquire(semaphore, more).await else { return };
                 match held.0.get_mut(number) {
                     Some(known) => known.merge(permit),
                     None => held.0.push(permit),
@@ -226,7 +226,7 @@ impl Slot {
         }
         if size > SMALL && held.0.len() < 4 {
             for semaphore in [&self.share.large, &self.limits.large] {
-                held.0.extend(take(semaphore, 1).await);
+                held.0.extend(acquire(semaphore, 1).await);
             }
         }
     }

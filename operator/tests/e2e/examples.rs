@@ -20,7 +20,7 @@ use kube::api::{DeleteParams, LogParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use test_support::node::{Fixture, has_flux_itself, is_stand_in, test};
+use test_support::node::{Fixture, has_flux_itself, is_fake_flux, test};
 
 /// So many at once: they mostly wait.
 const AT_ONCE: usize = 6;
@@ -96,7 +96,7 @@ const TWINS: &[Expected] = &[
     ("spellings/snippets", 0, &[("hello I am the lead broker", 1), ("hello I am a worker", 0)]),
 ];
 
-/// What takes Flux itself: a stand-in has no scheduler, no file broadcast and no events.
+/// What takes Flux itself: a fake Flux has no scheduler, no file broadcast and no events.
 const WITH_FLUX: &[Expected] = &[
     ("batch/raw", 0, &[("data of the day", 2)]),
     ("network/topology", 0, &[("0 topology-0: full", 1)]),
@@ -206,7 +206,7 @@ async fn to_the_end(fixture: Arc<Fixture>, (file, code, lines): Expected) -> Opt
     if status["exitCode"] != code {
         wrong.push(format!("the exit code is {}, not {code}: {}", status["exitCode"], status["message"]));
     }
-    let is_not_shown = is_twin(file) || is_stand_in() && ONLY_FLUX_PRINTS.contains(&file);
+    let is_not_shown = is_twin(file) || is_fake_flux() && ONLY_FLUX_PRINTS.contains(&file);
     if !is_not_shown {
         let (namespace, name) = (fixture.namespace.clone(), name.clone());
         let differences = tokio::task::spawn_blocking(move || consoles::differences(file, &name, &namespace));

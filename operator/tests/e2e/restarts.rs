@@ -176,7 +176,7 @@ fn a_lead_that_is_taken_away_starts_anew_within_the_limit() {
 
 #[test]
 fn a_follower_that_is_taken_away_from_the_job_starts_anew_only_where_it_may() {
-    // A job of the stand-in does not notice that it has lost a node.
+    // A job of the fake Flux does not notice that it has lost a node.
     if !has_flux_itself("a job that loses a follower") {
         return;
     }

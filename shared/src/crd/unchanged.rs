@@ -108,12 +108,12 @@ impl Comparison<'_> {
 
     fn expression(mut self) -> String {
         for (paths, zero) in [(&self.texts, "''"), (&self.switches, "false"), (&self.numbers, "0")] {
-            let of = |side: &str| {
+            let leaves = |side: &str| {
                 let leaves: Vec<String> = paths.iter().map(|path| format!("{side}{path}.orValue({zero})")).collect();
                 leaves.join(", ")
             };
             if !paths.is_empty() {
-                self.conditions.push(format!("[{}] == [{}]", of(self.new), of(self.old)));
+                self.conditions.push(format!("[{}] == [{}]", leaves(self.new), leaves(self.old)));
             }
         }
         self.conditions.join(" && ")

@@ -74,18 +74,18 @@ fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, rep
     let own = ["flux-agent", SOFTWARE_CONTAINER].map(|name| (name.to_owned(), "the operator's own init container"));
     let taken: Vec<_> = own.into_iter().chain([(view.name.clone(), "the view's")]).collect();
     for (list, containers) in [("containers", &spec.containers), ("services", &spec.services)] {
-        let mut seen = taken.clone();
+        let mut names = taken.clone();
         for (i, container) in containers.iter().enumerate() {
             let runs_flux = list == "containers" && spec.runs_flux(i);
             let name = if runs_flux { Some(runner_name(container, cluster)) } else { container.name.as_deref() };
             let Some(name) = name else { continue };
-            if let Some((_, whose)) = seen.iter().find(|(other, _)| other == name) {
+            if let Some((_, whose)) = names.iter().find(|(other, _)| other == name) {
                 report.problem(
                     format!("spec.{list}[{i}].name"),
                     format!("`{name}` is {whose} name already: choose another"),
                 );
             }
-            seen.push((name.to_owned(), "another container's"));
+            names.push((name.to_owned(), "another container's"));
         }
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn check(
 ) -> Vec<PersistentVolume> {
     let all = spec.containers.iter().chain(&spec.services);
     let mounted: Vec<&String> = all.flat_map(|container: &Container| container.volumes.keys()).collect();
-    let mut made = Vec::new();
+    let mut claims = Vec::new();
     for (key, volume) in &spec.volumes {
         let volume = &with_defaults(volume);
         let field = format!("spec.volumes[{key}]");
@@ -30,7 +30,7 @@ pub(super) fn check(
         labels(&format!("{field}.labels"), &volume.labels, report);
         annotations(&format!("{field}.annotations"), &volume.annotations, report);
         annotations(&format!("{field}.claimAnnotations"), &volume.claim_annotations, report);
-        made.push(PersistentVolume {
+        claims.push(PersistentVolume {
             key: key.clone(),
             name: names::persistent_volume(namespace, cluster, key),
             claim: names::volume_claim(cluster, key),
@@ -43,8 +43,8 @@ pub(super) fn check(
             source,
         });
     }
-    own_disks(&made, report);
-    made
+    own_disks(&claims, report);
+    claims
 }
 
 /// The volume with its defaults in place of empty texts.

@@ -112,17 +112,17 @@ pub fn app_image() -> String {
     std::env::var("E2E_APP_IMAGE").expect("E2E_APP_IMAGE must name an image with a shell")
 }
 
-/// Whether a stand-in plays Flux.
-pub fn is_stand_in() -> bool {
-    std::env::var_os("E2E_STAND_IN").is_some()
+/// Whether the fake Flux runs.
+pub fn is_fake_flux() -> bool {
+    std::env::var_os("E2E_FAKE_FLUX").is_some()
 }
 
 /// Whether `what` can be tested, which takes Flux; if not, that is told.
 pub fn has_flux_itself(what: &str) -> bool {
-    if is_stand_in() {
+    if is_fake_flux() {
         not_tested(what, "FLUX=/prefix");
     }
-    !is_stand_in()
+    !is_fake_flux()
 }
 
 /// Tells, past the harness, what is not tested here, and what does test it.

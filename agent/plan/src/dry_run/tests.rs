@@ -3,6 +3,8 @@ use std::path::{Path, PathBuf};
 use super::*;
 use flux_shared::exit::Category;
 
+mod golden;
+
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
 }
@@ -25,30 +27,6 @@ fn args(file: &Path) -> Args {
 
 fn input(name: &str) -> PathBuf {
     folder("inputs").join(name)
-}
-
-fn golden(name: &str, got: &str) {
-    let path = folder("golden").join(name);
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, got).unwrap();
-    }
-    let want = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        want == got,
-        "{} is not what it says now; renew it with UPDATE=1 cargo test -p flux-agent-plan\n{got}",
-        path.display()
-    );
-}
-
-#[test]
-fn every_input_is_told_as_its_golden_files_say() {
-    for file in inputs() {
-        let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
-        let full = run(&Args { full: true, ..args(&file) }).unwrap();
-        golden(&format!("{name}.txt"), &(run(&args(&file)).unwrap() + "\n" + &full));
-        let json = Args { format: Format::Json, ..args(&file) };
-        golden(&format!("{name}.json"), &run(&json).unwrap());
-    }
 }
 
 #[test]

@@ -12,8 +12,8 @@ pub fn step(resolved: &Resolved) -> Option<Planned> {
         Some(key) => {
             // A JobSet has one uid, and may have several Jobs, each of which is an instance of its own.
             let name = &resolved.spec.name;
-            let of = [name.clone()].into_iter().chain(key.of.iter().cloned()).collect();
-            (Content::DerivedCurve { seed: key.seed.clone(), name: names::host(name, 0), of }, "key")
+            let parts = [name.clone()].into_iter().chain(key.of.iter().cloned()).collect();
+            (Content::DerivedCurve { seed: key.seed.clone(), name: names::host(name, 0), of: parts }, "key")
         }
     };
     let owner = resolved.identity.owner;

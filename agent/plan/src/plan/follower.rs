@@ -51,11 +51,11 @@ fn reached(resolved: &Resolved, rank: u32) -> Option<Parent> {
 }
 
 fn at_end(resolved: &Resolved) -> AtEnd {
-    let again = resolved.spec.restart_policy == RestartPolicy::OnFailure;
+    let restarts = resolved.spec.restart_policy == RestartPolicy::OnFailure;
     if resolved.spec.flux.complete_workers {
-        AtEnd::Complete { again }
+        AtEnd::Complete { again: restarts }
     } else {
-        AtEnd::RestartFollower { limit: RESTART_LIMIT, again }
+        AtEnd::RestartFollower { limit: RESTART_LIMIT, again: restarts }
     }
 }
 

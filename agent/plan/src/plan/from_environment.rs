@@ -100,9 +100,9 @@ impl FromEnvironment {
         if self.key_from_env.is_empty() {
             return Ok(None);
         }
-        let of = self.key_from_env.iter().map(|name| value("--key-from-env", name, environment).map(str::to_owned));
+        let parts = self.key_from_env.iter().map(|name| value("--key-from-env", name, environment).map(str::to_owned));
         let seed = self.seed.as_ref().map_or(SEED_FILE.into(), |path| path.to_string_lossy().into_owned());
-        Ok(Some(Key { seed, of: of.collect::<Result<_, _>>()? }))
+        Ok(Some(Key { seed, of: parts.collect::<Result<_, _>>()? }))
     }
 }
 

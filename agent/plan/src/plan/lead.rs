@@ -76,8 +76,9 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     let run_as = user::run_as(resolved);
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
     let mut environment = own_paths::changes(resolved);
-    let told = [python::variable(resolved), discovery::broker_variable(resolved), node_network::variable(resolved)];
-    environment.extend(told.into_iter().flatten());
+    let variables =
+        [python::variable(resolved), discovery::broker_variable(resolved), node_network::variable(resolved)];
+    environment.extend(variables.into_iter().flatten());
     let launch = Launch {
         label: "fluxstart",
         part: Part::Lead,

@@ -189,11 +189,11 @@ fn share(grace: u64, of_it: f64) -> f64 {
 /// The pod's host name. With the node's network, where that is the node's, and for assumed facts without one: the name of a
 /// pod with this index.
 fn hostname(spec: &AgentSpec, facts: &Facts) -> Result<String, PlanError> {
-    let of = |index| Ok(flux_shared::names::host(&spec.name, index));
+    let host = |index| Ok(flux_shared::names::host(&spec.name, index));
     match (facts.index, facts.hostname.is_empty()) {
-        (Some(index), _) if spec.network.host_network => of(index),
+        (Some(index), _) if spec.network.host_network => host(index),
         (None, false) if spec.network.host_network => Err(PlanError::NoIndex { host: facts.hostname.clone() }),
-        (index, true) => of(index.unwrap_or(0)),
+        (index, true) => host(index.unwrap_or(0)),
         (_, false) => Ok(facts.hostname.clone()),
     }
 }

@@ -74,7 +74,7 @@ fn a_program_that_was_told_to_stop_has_its_time_and_followers_wait_for_it() {
 
 #[test]
 fn the_jobs_of_a_batch_have_their_time_as_well() {
-    // The stand-in's batch is no instance: what it is given is compared with the plan elsewhere.
+    // The fake Flux's batch is no instance: what it is given is compared with the plan elsewhere.
     if real_flux().is_none() {
         return;
     }
@@ -137,7 +137,7 @@ fn instance_without_a_command_completes_when_shut_down() {
             };
             let (lead, follower) = (pod(0), pod(1));
             eventually("the instance", || (status(&lead.0)["state"] == "run").then_some(()));
-            // Flux's broker has programs beside it, the stand-in's a process of its own.
+            // Flux's broker has programs beside it, the fake Flux's a process of its own.
             let is_shell = |pid: &i32| real_flux().is_none() || program_of(*pid).ends_with("sh");
             let has_shell = || lead.0.children().iter().any(|broker| children_of(*broker).iter().any(is_shell));
             eventually("its shell", || (has_shell() || !has_terminal).then_some(()));

@@ -1,5 +1,5 @@
 //! Followers below another than the lead: 1 and 2 are the lead's children, 3 is that of 1. With Flux alone, since all
-//! brokers of the stand-in are the lead's children.
+//! brokers of the fake Flux are the lead's children.
 
 use super::stops::node_state;
 use super::*;

@@ -11,7 +11,7 @@ use flux_shared::command_words::Word;
 use flux_shared::{derive, manifest, validate};
 use test_support::upstream_manifests::manifests;
 
-use crate::image::{AGENT, Container, Ended, Image, RECORD, real_flux, run, stand_in};
+use crate::image::{AGENT, Container, Ended, Image, RECORD, fake_flux, real_flux, run};
 
 /// Programs of an image that do nothing here but record their call: the network, and what these images bring.
 const STUBS: [&str; 19] = [
@@ -78,10 +78,10 @@ fn image(spec: &AgentSpec) -> Image {
     }
     image.file("/sys/fs/cgroup/cpuset.cpus", 0o644, "0-3\n");
     if !spec.view.enabled {
-        image.program(stand_in(), "/usr/bin/flux");
-        // Flux puts its own folder first into the PATH, which the stand-in does not.
+        image.program(fake_flux(), "/usr/bin/flux");
+        // Flux puts its own folder first into the PATH, which the fake Flux does not.
         if let Some(root) = &spec.view.install_root {
-            image.program(stand_in(), &format!("{root}/bin/flux"));
+            image.program(fake_flux(), &format!("{root}/bin/flux"));
         }
     }
     image.file(flux_shared::paths::SPEC_FILE, 0o644, &spec.to_toml().unwrap());
@@ -200,7 +200,7 @@ fn distinct(folder: &Path) -> BTreeMap<String, (String, AgentSpec)> {
 #[test]
 fn published_snippets_leave_what_they_leave_in_one_bash() {
     if real_flux().is_some() {
-        eprintln!("LEFT OUT with FLUX: these snippets run with stubs of programs, and with the stand-in for Flux");
+        eprintln!("LEFT OUT with FLUX: these snippets run with stubs of programs, and with the fake Flux");
         return;
     }
     let Some(folder) = manifests("public") else { return };

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use flux_shared::{derive, manifest, validate};
 
-use crate::image::{AGENT, Container, Ended, Image, real_flux, run, stand_in};
+use crate::image::{AGENT, Container, Ended, Image, fake_flux, real_flux, run};
 
 const SPEC: &str = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: f05}\nspec:\n  size: 1\n  tasks: 1\n  \
     logging: {quiet: true}\n  containers:\n  - image: app\n    command: app -x 1\n    \
@@ -39,7 +39,7 @@ fn spack_image(with_own: bool) -> Image {
 
 fn view_image() -> Image {
     let image = Image::empty();
-    image.program(stand_in(), "/opt/software/linux-x86_64/flux-1/bin/flux");
+    image.program(fake_flux(), "/opt/software/linux-x86_64/flux-1/bin/flux");
     fs::create_dir_all(image.at("/opt/views/._view/abc/bin")).unwrap();
     symlink("/opt/software/linux-x86_64/flux-1/bin/flux", image.at("/opt/views/._view/abc/bin/flux")).unwrap();
     for folder in ["/mnt/flux-view", "/mnt/flux-software", "/mnt/flux-image"] {

@@ -79,6 +79,7 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
 
 fn leads<'a>(observation: &Observation<'a>) -> impl Iterator<Item = (&'a PodSeen, Option<End>)> {
     let gone = observation.gone.clone().into_iter().map(|pod| (pod, end_of(pod, true)));
-    let there = observation.pods.clone().into_iter().filter(|pod| pod.index == 0).map(|pod| (pod, end_of(pod, false)));
-    gone.chain(there)
+    let present =
+        observation.pods.clone().into_iter().filter(|pod| pod.index == 0).map(|pod| (pod, end_of(pod, false)));
+    gone.chain(present)
 }

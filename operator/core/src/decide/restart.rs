@@ -118,8 +118,8 @@ pub fn unless_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen) -> Cow<
 fn lost_follower<'a>(observation: &Observation<'a>, is_said: bool) -> Option<&'a LostPod> {
     let followers = observation.status.lost_pods.iter().rev().filter(|lost| lost.index > 0);
     let is_recent = |lost: &&LostPod| {
-        let seen = lost.time.parse::<Timestamp>().ok();
-        seen.is_some_and(|seen| (0..=SHORTLY).contains(&(observation.now.as_second() - seen.as_second())))
+        let lost_at = lost.time.parse::<Timestamp>().ok();
+        lost_at.is_some_and(|lost_at| (0..=SHORTLY).contains(&(observation.now.as_second() - lost_at.as_second())))
     };
     let is_back = |lost: &LostPod| {
         observation
@@ -258,8 +258,8 @@ fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
 /// All pods of the lead, those that are gone first, and how each ended.
 fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<End>)> {
     let gone = observation.gone.iter().map(|pod| (*pod, end_of(pod, true)));
-    let there = observation.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
-    gone.chain(there).collect()
+    let present = observation.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
+    gone.chain(present).collect()
 }
 
 fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
@@ -371,16 +371,17 @@ fn fail_after_logs(observation: &Observation, to_replace: JobToReplace, failed: 
     let job_uid = to_replace.job_uid;
     // A pod that was told to end has ended by itself, too.
     let by_snippet = std::iter::once(failed).chain(observation.pods.iter().copied()).find_map(|pod| {
-        let said = pod.exit.as_ref()?.said.as_ref()?;
-        (pod.ended && said.by == Ender::Snippet && said.code != 0).then_some((pod, said))
+        let termination = pod.exit.as_ref()?.said.as_ref()?;
+        (pod.ended && termination.by == Ender::Snippet && termination.code != 0).then_some((pod, termination))
     });
     let failed = by_snippet.map_or(failed, |(pod, _)| pod);
     if let Some((_, said)) = by_snippet {
         let mut living: Vec<&PodSeen> = observation.pods.iter().copied().filter(|pod| can_end(pod)).collect();
         living.sort_by_key(|pod| pod.index);
-        let told = observation.pods.iter().filter(|pod| pod.told_to_end.is_some()).count();
+        let told_count = observation.pods.iter().filter(|pod| pod.told_to_end.is_some()).count();
         let untold = living.iter().filter(|pod| pod.told_to_end.is_none());
-        let pods: Vec<String> = untold.take(TOLD_TO_END.saturating_sub(told)).map(|pod| pod.name.clone()).collect();
+        let pods: Vec<String> =
+            untold.take(TOLD_TO_END.saturating_sub(told_count)).map(|pod| pod.name.clone()).collect();
         let has_time = |told: Timestamp| observation.now.as_second() - told.as_second() < TIME_TO_END;
         if !pods.is_empty() || living.iter().any(|pod| pod.told_to_end.is_some_and(has_time)) {
             let name = said.snippet.as_deref().unwrap_or("of the container");

@@ -69,9 +69,9 @@ pub fn silent_wait<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Opti
         return None;
     }
     let pods = || observed.pods.iter().filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
-    let there: HashSet<u32> =
+    let present: HashSet<u32> =
         pods().filter(|(_, pod)| !pod.ended || pod.has_succeeded()).map(|(_, pod)| pod.index).collect();
-    if !(0..job.completions).all(|index| there.contains(&index)) {
+    if !(0..job.completions).all(|index| present.contains(&index)) {
         return Some(SilentWait::Starts(&job.uid));
     }
     let unplaced = || pods().filter(|(_, pod)| !pod.scheduled && !pod.ended && !pod.deleting);
@@ -111,11 +111,11 @@ pub fn unseen(index: u32, scheduler: &str, is_gang: bool) -> Trouble {
 
 /// One reason for the MiniCluster from what the startup probes of one or two pods said.
 pub fn not_ready(found: &[(u32, Trouble)]) -> Option<Trouble> {
-    let said = |(index, trouble): &(u32, Trouble)| {
+    let line = |(index, trouble): &(u32, Trouble)| {
         let text = trouble.message.trim_start_matches("Startup probe failed: ").trim_start_matches("not ready: ");
         format!("pod {index}: {text}")
     };
-    let message = found.iter().map(said).collect::<Vec<_>>().join("; ");
+    let message = found.iter().map(line).collect::<Vec<_>>().join("; ");
     (!found.is_empty()).then(|| Trouble { reason: "BrokersNotReady".into(), message, ..Trouble::default() })
 }
 

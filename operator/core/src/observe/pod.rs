@@ -222,10 +222,10 @@ impl PodSeen {
 
     pub fn of_object(pod: &PodStatusObject) -> PodSeen {
         let runner = pod.spec.runner();
-        let seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), runner).on(&pod.spec);
+        let pod_seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), runner).on(&pod.spec);
         // The kubelet starts a runner again that has failed.
-        let may_return = pod.spec.restart_policy == "OnFailure" && !seen.has_agents_success();
-        PodSeen { kept_by: seen.kept_by.clone().filter(|_| !may_return), ..seen }
+        let may_return = pod.spec.restart_policy == "OnFailure" && !pod_seen.has_agents_success();
+        PodSeen { kept_by: pod_seen.kept_by.clone().filter(|_| !may_return), ..pod_seen }
     }
 
     pub fn of(metadata: &ObjectMeta, status: Option<&PodStatus>) -> PodSeen {
@@ -346,34 +346,34 @@ impl Exit {
     }
 
     fn of_runner(terminated: &ContainerStateTerminated) -> Exit {
-        let seen = exit(terminated);
+        let exit_seen = exit(terminated);
         // CRI-O calls every end but 0 an Error. The agent always says how it ended, so that a code that only the runtime
         // tells is the runtime's.
-        let is_runtimes = [i32::from(UNSEEN), -1].contains(&seen.code)
-            && seen.said.as_ref().is_none_or(|said| i32::from(said.code) != seen.code);
-        let is_unseen = seen.is_unseen || is_runtimes;
+        let is_runtimes = [i32::from(UNSEEN), -1].contains(&exit_seen.code)
+            && exit_seen.said.as_ref().is_none_or(|said| i32::from(said.code) != exit_seen.code);
+        let is_unseen = exit_seen.is_unseen || is_runtimes;
         // The agent saw the end, though the runtime did not.
-        let witness = seen.said.as_ref().filter(|said| matches!(said.by, Ender::Program | Ender::Snippet));
+        let witness = exit_seen.said.as_ref().filter(|said| matches!(said.by, Ender::Program | Ender::Snippet));
         match witness.filter(|_| is_unseen).map(|said| i32::from(said.code)) {
-            Some(code) => Exit { code, is_unseen: false, signal: None, reason: String::new(), ..seen },
-            None => Exit { is_unseen, ..seen },
+            Some(code) => Exit { code, is_unseen: false, signal: None, reason: String::new(), ..exit_seen },
+            None => Exit { is_unseen, ..exit_seen },
         }
     }
 }
 
 fn exit(terminated: &ContainerStateTerminated) -> Exit {
-    let said = terminated.message.as_deref().and_then(Termination::decode);
+    let termination = terminated.message.as_deref().and_then(Termination::decode);
     let reason = terminated.reason.clone().unwrap_or_default();
     Exit {
         code: terminated.exit_code,
         is_unseen: matches!(reason.as_str(), STATUS_UNKNOWN | CONTAINERD_UNKNOWN),
         signal: terminated.signal.filter(|signal| *signal > 0),
         reason,
-        message: match &said {
-            Some(said) => first_line(Some(&said.message)),
+        message: match &termination {
+            Some(termination) => first_line(Some(&termination.message)),
             None => first_line(terminated.message.as_deref()),
         },
-        said,
+        said: termination,
         at: terminated.finished_at.as_ref().map(|time| time.0),
     }
 }

@@ -36,12 +36,16 @@ pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<End> {
     if !pod.ended && pod.kept_by.is_none() {
         return is_gone.then_some(End::Taken);
     }
-    let said = pod.exit.as_ref().and_then(|exit| exit.said.as_ref());
-    Some(match (said, &pod.exit) {
-        (Some(said), _) if said.by == Ender::Agent && said.category == Some(Category::LeadLost) => End::Refused,
+    let termination = pod.exit.as_ref().and_then(|exit| exit.said.as_ref());
+    Some(match (termination, &pod.exit) {
+        (Some(termination), _)
+            if termination.by == Ender::Agent && termination.category == Some(Category::LeadLost) =>
+        {
+            End::Refused
+        }
         _ if pod.was_taken() && pod.unseen_end().is_some() => End::Taken,
-        (Some(said), _) if said.by == Ender::Stop && pod.was_taken() => End::Taken,
-        (Some(said), _) if said.node_failure => End::NodeFailure,
+        (Some(termination), _) if termination.by == Ender::Stop && pod.was_taken() => End::Taken,
+        (Some(termination), _) if termination.node_failure => End::NodeFailure,
         (Some(_), _) => End::Own,
         (None, Some(_)) if pod.was_taken() => End::Taken,
         (None, Some(_)) => End::Own,

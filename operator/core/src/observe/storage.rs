@@ -200,7 +200,7 @@ impl Storage {
         if !self.has_listed_disks || self.classes == Classes::NotListed {
             return None;
         }
-        let seen = cluster.volumes.iter().filter_map(|volume| {
+        let disks = cluster.volumes.iter().filter_map(|volume| {
             let (driver, handle) = volume.source.disk()?;
             let text = disk(driver, handle);
             let other = self.volumes_of(&text).find(|name| **name != volume.name);
@@ -213,7 +213,7 @@ impl Storage {
                 is_class_missing: matches!(&self.classes, Classes::Listed(all) if !all.contains(&volume.storage_class)),
             })
         });
-        Some(seen.collect())
+        Some(disks.collect())
     }
 }
 

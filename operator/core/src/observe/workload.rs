@@ -88,8 +88,8 @@ fn of(workload: &Workload) -> String {
         Some(quota) if !quota.message.is_empty() => Some(quota.message.clone()),
         _ => None,
     };
-    let told = waits.into_iter().chain(evicted).collect::<Vec<_>>().join("; ");
-    if told.is_empty() { format!("Kueue has not processed its Workload {name} yet") } else { told }
+    let reasons = waits.into_iter().chain(evicted).collect::<Vec<_>>().join("; ");
+    if reasons.is_empty() { format!("Kueue has not processed its Workload {name} yet") } else { reasons }
 }
 
 fn checks(checks: &[AdmissionCheck]) -> String {
@@ -102,14 +102,14 @@ fn checks(checks: &[AdmissionCheck]) -> String {
 /// The admission checks that are not ready, each with its state and message.
 fn not_ready(checks: &[AdmissionCheck]) -> String {
     let waits = checks.iter().filter(|check| check.state != "Ready");
-    let told: Vec<String> = waits
+    let names: Vec<String> = waits
         .map(
             |AdmissionCheck { name, state, message }| {
                 if message.is_empty() { format!("{name} ({state})") } else { format!("{name} ({state}: {message})") }
             },
         )
         .collect();
-    told.join(", ")
+    names.join(", ")
 }
 
 #[cfg(test)]

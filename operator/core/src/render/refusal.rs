@@ -63,19 +63,19 @@ fn of_overlay(path: &str, cover: &Cover) -> Option<String> {
     let below = path.strip_prefix(cover.at)?.trim_start_matches('.');
     let sent = cover.sent.pointer(&format!("/{}", cover.at.replace('.', "/")));
     let (mut sent, mut mine) = (if cover.at.is_empty() { Some(&cover.sent) } else { sent }, Some(&cover.overlay));
-    let mut told = cover.field.to_owned();
+    let mut path = cover.field.to_owned();
     // The API server names a template's metadata like this.
     if ["labels", "annotations"].iter().any(|name| below.starts_with(name)) {
-        return Some(format!("{told}.metadata.{below}"));
+        return Some(format!("{path}.metadata.{below}"));
     }
     for step in below.split('.').filter(|step| !step.is_empty()) {
         let name = step.split('[').next().unwrap_or(step);
-        told.push_str(&format!(".{name}"));
+        path.push_str(&format!(".{name}"));
         let in_overlay = mine.and_then(|it| it.get(name));
         (sent, mine) = (sent.and_then(|it| it.get(name)), in_overlay);
         for index in step.split('[').skip(1).map(|part| part.trim_end_matches(']')) {
             let Ok(number) = index.parse::<usize>() else {
-                told.push_str(&format!("[{index}]"));
+                path.push_str(&format!("[{index}]"));
                 continue;
             };
             let item = sent.and_then(|it| it.get(number));
@@ -85,11 +85,11 @@ fn of_overlay(path: &str, cover: &Cover) -> Option<String> {
                 }
                 None => number,
             };
-            told.push_str(&format!("[{place}]"));
+            path.push_str(&format!("[{place}]"));
             (sent, mine) = (item, mine.and_then(|it| it.get(place)));
         }
     }
-    Some(told)
+    Some(path)
 }
 
 /// Fields of the overlay that the API server would drop silently, as those of features that are switched off.
@@ -112,13 +112,13 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
             }
         }
         Value::Array(list) => {
-            let there = kept.as_array().map_or(&[][..], Vec::as_slice);
+            let kept_items = kept.as_array().map_or(&[][..], Vec::as_slice);
             for (i, item) in list.iter().enumerate().filter(|(_, item)| item.get("$patch").is_none()) {
                 let found = match merge_key(name) {
-                    Some(key) => there.iter().find(|it| it.get(key) == item.get(key)),
+                    Some(key) => kept_items.iter().find(|it| it.get(key) == item.get(key)),
                     None => {
-                        let others = near(there, i, there.len().saturating_sub(list.len()));
-                        there.get(i).into_iter().chain(others).find(|it| contains(it, item)).or(there.get(i))
+                        let others = near(kept_items, i, kept_items.len().saturating_sub(list.len()));
+                        kept_items.get(i).into_iter().chain(others).find(|it| contains(it, item)).or(kept_items.get(i))
                     }
                 };
                 let path = format!("{path}[{i}]");

@@ -22,8 +22,8 @@ pub(super) fn secrets(cluster: &ValidMiniCluster, facts: &Facts, generated: &Gen
     let mut secrets = Vec::new();
     if !cluster.users.is_empty() {
         let passwords = cluster.users.iter().map(|user| {
-            let made = words.next().unwrap_or_default();
-            let password = user.password.clone().unwrap_or_else(|| made.chars().take(PASSWORD).collect());
+            let random = words.next().unwrap_or_default();
+            let password = user.password.clone().unwrap_or_else(|| random.chars().take(PASSWORD).collect());
             (user.name.clone(), password)
         });
         secrets.push(secret(names::users_secret(&cluster.name, facts.uid.as_deref()), passwords.collect()));

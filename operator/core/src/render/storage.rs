@@ -29,8 +29,9 @@ pub struct MadeVolume {
 
 /// The PersistentVolumes and claims of a cluster.
 pub fn volumes(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<MadeVolume> {
-    let made = |volume| MadeVolume { volume: persistent(cluster, volume, facts), claim: claim(cluster, volume, facts) };
-    cluster.volumes.iter().map(made).collect()
+    let render =
+        |volume| MadeVolume { volume: persistent(cluster, volume, facts), claim: claim(cluster, volume, facts) };
+    cluster.volumes.iter().map(render).collect()
 }
 
 type Wanted = flux_shared::validate::PersistentVolume;

@@ -216,8 +216,8 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     if !OF_KUBERNETES.contains(&reason) {
         let lead =
             inputs.pods.iter().find(|pod| pod.index == 0 && ends_the_job(pod)).filter(|_| reason == "LeadFailed");
-        let told = lead.map(|lead| of_pod(lead)).unwrap_or_else(|| Outcome::new(reason, message));
-        return Outcome { index: Some(0), ..told };
+        let outcome = lead.map(|lead| of_pod(lead)).unwrap_or_else(|| Outcome::new(reason, message));
+        return Outcome { index: Some(0), ..outcome };
     }
     // All pods have ended before the operator has failed the Job.
     let is_own = reason == "FailedIndexes" && inputs.pods.iter().any(|pod| ends_the_job(pod));
@@ -278,8 +278,8 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
         now: inputs.now,
     };
     let gone = inputs.gone.iter().map(|pod| (*pod, end_of(pod, true)));
-    let there = inputs.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
-    let leads: Vec<(&PodSeen, End)> = gone.chain(there).filter_map(|(pod, end)| Some((pod, end?))).collect();
+    let present = inputs.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
+    let leads: Vec<(&PodSeen, End)> = gone.chain(present).filter_map(|(pod, end)| Some((pod, end?))).collect();
     if let Some((lead, end)) = leads.iter().find(|(_, end)| matches!(end, End::Own | End::NodeFailure)) {
         let lost = restart::lost_to(&observation, lead, *end)?;
         let code = lead.exit.as_ref().map(|exit| format!("; the lead ended with exit code {}", exit.code));
@@ -368,22 +368,22 @@ fn of_init(init: &FailedInit, place: &str) -> Outcome {
 }
 
 fn of_exit(exit: &Exit, place: &str) -> Outcome {
-    let said = |text: String| if exit.message.is_empty() { text } else { format!("{text}: {}", exit.message) };
+    let with_message = |text: String| if exit.message.is_empty() { text } else { format!("{text}: {}", exit.message) };
     let code = exit.code;
-    if let Some(told) = exit.said.as_ref().and_then(|said| of_words(said, place)) {
+    if let Some(told) = exit.said.as_ref().and_then(|with_message| of_words(with_message, place)) {
         return told;
     }
     if exit.reason == "OOMKilled" {
-        return Outcome::new("OOMKilled", said(format!("{place} used more memory than its limit allows")));
+        return Outcome::new("OOMKilled", with_message(format!("{place} used more memory than its limit allows")));
     }
     if let Some(signal) = exit.signal.or(signal_of(code)) {
-        let how = if signal == 1 { ", as happens to a program whose Flux instance is shut down" } else { "" };
-        return Outcome::new("Signalled", said(format!("{place} ended by signal {signal}{how}")));
+        let cause = if signal == 1 { ", as happens to a program whose Flux instance is shut down" } else { "" };
+        return Outcome::new("Signalled", with_message(format!("{place} ended by signal {signal}{cause}")));
     }
     if !matches!(exit.reason.as_str(), "" | "Error" | "Completed") {
-        return Outcome::new(exit.reason.clone(), said(format!("{place} ended with exit code {code}")));
+        return Outcome::new(exit.reason.clone(), with_message(format!("{place} ended with exit code {code}")));
     }
-    Outcome::new("NonZeroExitCode", said(format!("{place} ended with exit code {code}")))
+    Outcome::new("NonZeroExitCode", with_message(format!("{place} ended with exit code {code}")))
 }
 
 /// The outcome from the agent's termination message, unless the program alone ended.
@@ -401,8 +401,8 @@ fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
                 error => format!(": {error}"),
             };
             let remedy = if said.message.is_empty() { String::new() } else { format!(". {}", said.message) };
-            let told = format!("the snippet {name} of {place} ended with exit code {}{error}{remedy}", said.code);
-            Some(Outcome::new("SnippetFailed", told))
+            let message = format!("the snippet {name} of {place} ended with exit code {}{error}{remedy}", said.code);
+            Some(Outcome::new("SnippetFailed", message))
         }
         Ender::Stop => {
             Some(Outcome::new("Stopped", format!("{place} was stopped before its program had ended{words}")))

@@ -28,8 +28,8 @@ impl Writer {
         match all.create(&post_params(), &wanted).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
-                let there = all.get_metadata(name).await.map_err(|error| failed("get", error))?;
-                Ok(check_owner_of(api.kind(), &there.metadata, &wanted.metadata, owner)?)
+                let existing = all.get_metadata(name).await.map_err(|error| failed("get", error))?;
+                Ok(check_owner_of(api.kind(), &existing.metadata, &wanted.metadata, owner)?)
             }
             Err(error) => Err(failed("create", error)),
         }

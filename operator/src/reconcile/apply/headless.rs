@@ -108,11 +108,12 @@ impl Queue {
         let mut wanted = services::headless(&service.namespace, &service.name, &members);
         wanted.metadata.uid = Some(seen.uid.clone());
         let applied = writer.send(application(&wanted)).await;
-        let mut made: ServiceObject = applied.map_err(|error| api_error::<Service>("apply", &service.name, error))?;
-        if ServiceSeen::of(&made).minimal && members.iter().any(|member| !member.minimal) {
-            made = self.widen(writer, service, made).await?;
+        let mut applied: ServiceObject =
+            applied.map_err(|error| api_error::<Service>("apply", &service.name, error))?;
+        if ServiceSeen::of(&applied).minimal && members.iter().any(|member| !member.minimal) {
+            applied = self.widen(writer, service, applied).await?;
         }
-        index.update_service(&made.metadata, ServiceSeen::of(&made));
+        index.update_service(&applied.metadata, ServiceSeen::of(&applied));
         Ok(())
     }
 
@@ -122,12 +123,12 @@ impl Queue {
         let object = match writer.send(creation(&wanted, &wanted, &post_params())).await {
             Ok(made) => made,
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
-                let there =
+                let existing =
                     api.get(&service.name).await.map_err(|error| api_error::<Service>("get", &service.name, error))?;
-                if !is_headless(&there.metadata) {
+                if !is_headless(&existing.metadata) {
                     return Err(name_taken("Service", &service.name).into());
                 }
-                there
+                existing
             }
             Err(error) => return Err(api_error::<Service>("create", &service.name, error)),
         };

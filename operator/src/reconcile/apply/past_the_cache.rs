@@ -26,9 +26,9 @@ impl Writer {
         if controller_uid(&job.metadata) == Some(owner) {
             check_label(&job.metadata)?;
         }
-        let seen = JobSeen::of(&job);
-        index.update_job(&job.metadata, seen.clone());
-        Ok(Some(seen))
+        let job_seen = JobSeen::of(&job);
+        index.update_job(&job.metadata, job_seen.clone());
+        Ok(Some(job_seen))
     }
 
     /// The time by the API server's clock, by which Jobs end: the time of an object that is not created.
@@ -37,8 +37,8 @@ impl Writer {
             ObjectMeta { namespace: Some(namespace.into()), name: Some(CLOCK.into()), ..ObjectMeta::default() };
         let object = ConfigMap { metadata, ..ConfigMap::default() };
         let parameters = PostParams { dry_run: true, ..post_params() };
-        let made = self.send_for_metadata(creation(&object, &object, &parameters)).await?;
-        Ok(made.creation_timestamp.map(|time| time.0))
+        let metadata = self.send_for_metadata(creation(&object, &object, &parameters)).await?;
+        Ok(metadata.creation_timestamp.map(|time| time.0))
     }
 
     /// The lead's pods of a Job, by uid.

@@ -45,14 +45,19 @@ enum ExistingVolume {
 fn classify(found: &Metadata, wanted: &Metadata, owner: &str) -> ExistingVolume {
     let is_same = annotation(found, labels::RENDERED_HASH) == annotation(wanted, labels::RENDERED_HASH);
     let is_kept = annotation(found, labels::KEEP).is_some();
-    match () {
-        () if place(found).is_none_or(|it| Some(it) != place(wanted)) => ExistingVolume::Foreign,
-        () if found.deletion_timestamp.is_some() => ExistingVolume::Going,
-        () if annotation(found, labels::OWNER) == Some(owner) && is_same => ExistingVolume::Ours,
-        () if annotation(found, labels::OWNER) == Some(owner) => ExistingVolume::Outdated,
-        () if is_kept && is_same => ExistingVolume::Kept,
-        () if is_kept => ExistingVolume::KeptOther,
-        () => ExistingVolume::Going,
+    let is_owned = annotation(found, labels::OWNER) == Some(owner);
+    if place(found).is_none_or(|it| Some(it) != place(wanted)) {
+        return ExistingVolume::Foreign;
+    }
+    if found.deletion_timestamp.is_some() {
+        return ExistingVolume::Going;
+    }
+    match (is_owned, is_kept, is_same) {
+        (true, _, true) => ExistingVolume::Ours,
+        (true, _, false) => ExistingVolume::Outdated,
+        (false, true, true) => ExistingVolume::Kept,
+        (false, true, false) => ExistingVolume::KeptOther,
+        (false, false, _) => ExistingVolume::Going,
     }
 }
 

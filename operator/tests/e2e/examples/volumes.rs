@@ -38,7 +38,7 @@ fn an_archive_outlives_its_cluster() {
         claim(&fixture, "archive/claim");
         let first = to_the_end(fixture.clone(), ("archive/minicluster", 0, &[("remember me", 1)])).await;
         assert_eq!(first, None);
-        if is_stand_in() {
+        if is_fake_flux() {
             // Its archive has a line for each start; the next one reads it before anything else.
             let mut restore = documents(&fixture, "archive/restore").remove(0);
             restore["spec"]["containers"][0]["command"] = json!("tar -xzOf /state/archive.tar.gz");

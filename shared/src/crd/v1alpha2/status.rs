@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::is_zero;
+use crate::phase::Phase;
 
 block! {
     /// What the MiniCluster is doing.
@@ -80,6 +81,13 @@ block! {
         /// Conditions, one of each type.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub conditions: Vec<Condition>,
+    }
+}
+
+impl MiniClusterStatus {
+    /// The phase; none before the operator has seen the MiniCluster.
+    pub fn phase(&self) -> Option<Phase> {
+        Phase::parse(self.phase.as_deref()?)
     }
 }
 

@@ -313,15 +313,14 @@ impl World {
         let status = &self.status.1;
         let (used, also) = (status.backoff_limit_used, status.max_restarts_used);
         let counted = u32::try_from(status.restart_count).unwrap();
-        let wrong = match () {
-            () if used > self.backoff_limit => Some(format!("{used} starts of {}", self.backoff_limit)),
-            () if also > self.max_restarts => Some(format!("{also} restarts of {}", self.max_restarts)),
-            () if self.jobs > 1 + counted => Some(format!("{} Jobs, {counted} counted", self.jobs)),
-            () if self.starts > 1 + counted + suspensions => Some(format!("{} starts, {counted} counted", self.starts)),
-            () => None,
-        };
-        if let Some(wrong) = wrong {
-            self.is_wrong(wrong);
+        if used > self.backoff_limit {
+            self.is_wrong(format!("{used} starts of {}", self.backoff_limit));
+        } else if also > self.max_restarts {
+            self.is_wrong(format!("{also} restarts of {}", self.max_restarts));
+        } else if self.jobs > 1 + counted {
+            self.is_wrong(format!("{} Jobs, {counted} counted", self.jobs));
+        } else if self.starts > 1 + counted + suspensions {
+            self.is_wrong(format!("{} starts, {counted} counted", self.starts));
         }
     }
 

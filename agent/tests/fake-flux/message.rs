@@ -1,5 +1,5 @@
 //! Flux's own messages on the local socket, as far as `flux-agent status` asks (agent/src/flux_rpc/message.rs says how
-//! they look). Anything else on the socket is a line of the stand-in's own.
+//! they look). Anything else on the socket is a line of the fake Flux's own.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! A stand-in for `flux`, for tests and for CI's images: enough of its behaviour that pods start, join, run and end as
+//! A fake `flux`, for tests and for CI's images: enough of its behaviour that pods start, join, run and end as
 //! with the real one, and a record of what it was given. Facts: flux-core 0.88, measured; `make test-flux` runs the same
 //! tests with the real one.
 //!
@@ -7,7 +7,7 @@
 //! the quorum has joined; SIGTERM to the lead is SIGHUP to the program, whose code is the lead's; `submit --watch` holds
 //! its output and errors back unless on terminals.
 //!
-//! `FLUX_STANDIN_RECORD=FILE`: one JSON line for every call.
+//! `FAKE_FLUX_RECORD=FILE`: one JSON line for every call.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -49,14 +49,14 @@ fn main() -> ExitCode {
         ["listen"] => listen(),
         ["proxy", uri, command @ ..] if !command.is_empty() => proxy(uri, command),
         ["keygen", .., path] => keygen(path),
-        ["version" | "--version", ..] => say("commands:\t\tstand-in"),
+        ["version" | "--version", ..] => say("commands:\t\tfake"),
         ["job", "wait", ..] | ["queue", "idle"] | ["jobs", ..] | ["module", ..] => 0,
         ["R", "encode", rest @ ..] => resources::encode(rest).map_or(1, |r| say(&r)),
         ["resource", "list", "-no", form] => resources::list(form).map_or(1, |line| say(&line)),
         ["queue", "list", ..] => broker::ask("queues").map_or(1, |answer| say(&answer)),
-        ["lsattr" | "dmesg" | "resource" | "queue", ..] => say(&format!("stand-in: {}", words.join(" "))),
+        ["lsattr" | "dmesg" | "resource" | "queue", ..] => say(&format!("fake: {}", words.join(" "))),
         other => {
-            eprintln!("flux: {other:?} is unknown to the stand-in");
+            eprintln!("flux: {other:?} is unknown to the fake Flux");
             1
         }
     })
@@ -79,9 +79,9 @@ fn listen() -> u8 {
     1
 }
 
-/// The client's pair of ZeroMQ's own manual, for which a stand-in's brokers have no use. Tests look for the server's.
+/// The client's pair of ZeroMQ's own manual, for which a fake Flux's brokers have no use. Tests look for the server's.
 fn keygen(path: &str) -> u8 {
-    let text = "metadata\n    name = \"stand-in\"\ncurve\n    public-key = \"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID\"\n    \
+    let text = "metadata\n    name = \"fake\"\ncurve\n    public-key = \"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID\"\n    \
                 secret-key = \"D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs\"\n";
     u8::from(std::fs::write(path, text).is_err())
 }
@@ -94,7 +94,7 @@ fn proxy(uri: &str, command: &[&str]) -> u8 {
 
 /// Appends what this call was given.
 fn record() {
-    let Some(path) = std::env::var_os("FLUX_STANDIN_RECORD") else { return };
+    let Some(path) = std::env::var_os("FAKE_FLUX_RECORD") else { return };
     let environment: std::collections::BTreeMap<String, String> = std::env::vars_os()
         .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
         .collect();

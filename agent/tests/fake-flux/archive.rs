@@ -1,7 +1,7 @@
 //! The archive as Flux reads and writes it: state is loaded before the instance comes up, and dumped at its end, whatever
 //! became of it.
 //!
-//! `FLUX_STANDIN_DUMP`, words: `writes=N` (in so many writes), `die=K` (killed before the Kth), `pause=MS` (between them),
+//! `FAKE_FLUX_DUMP`, words: `writes=N` (in so many writes), `die=K` (killed before the Kth), `pause=MS` (between them),
 //! `fail` (a dump that ends with an error before its last write).
 
 use std::fs::{File, OpenOptions};
@@ -35,7 +35,7 @@ pub fn dump(path: &str, state: Option<&str>) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("flux-dump: {error}");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path).map_err(failed)?;
     let state = state.ok_or("flux-dump: error fetching checkpoints: No such file or directory")?;
-    let wanted = std::env::var("FLUX_STANDIN_DUMP").unwrap_or_default();
+    let wanted = std::env::var("FAKE_FLUX_DUMP").unwrap_or_default();
     let number = |name: &str| wanted.split(' ').find_map(|word| word.strip_prefix(name)?.parse::<usize>().ok());
     let bytes = packed(state);
     let size = bytes.len().div_ceil(number("writes=").unwrap_or(1)).max(1);

@@ -348,7 +348,7 @@ impl Broker {
         let size = self.hosts.len();
         let (online, state) = (book.online.len() + 1, self.state(book));
         let text = match what {
-            "uptime" => format!(" 00:00:00 {state} 1s,  owner stand-in,  size {size},  offline {}", size - online),
+            "uptime" => format!(" 00:00:00 {state} 1s,  owner fake,  size {size},  offline {}", size - online),
             "overlay" | "overlay -v" => {
                 // With -v Flux says how long it has been so: `full for 2.89s`.
                 let since = if what.ends_with("-v") { " for 1.0s" } else { "" };

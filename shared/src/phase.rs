@@ -1,0 +1,64 @@
+//! The phases of a MiniCluster, as `status.phase` has them.
+
+use std::fmt;
+
+/// What a MiniCluster does, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// A field cannot be used.
+    Invalid,
+    /// It has no pods that are scheduled.
+    Pending,
+    /// Pods are scheduled, and its brokers are not ready.
+    Starting,
+    /// Its brokers are ready, or were.
+    Running,
+    /// Its Job is suspended: it has no pods.
+    Suspended,
+    Completed,
+    Failed,
+    /// It is being deleted.
+    Terminating,
+}
+
+impl Phase {
+    pub const ALL: [Phase; 8] = [
+        Phase::Invalid,
+        Phase::Pending,
+        Phase::Starting,
+        Phase::Running,
+        Phase::Suspended,
+        Phase::Completed,
+        Phase::Failed,
+        Phase::Terminating,
+    ];
+
+    /// Reads `status.phase`; none if it is a word of another version.
+    pub fn parse(text: &str) -> Option<Phase> {
+        Phase::ALL.into_iter().find(|phase| phase.as_str() == text)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Phase::Invalid => "Invalid",
+            Phase::Pending => "Pending",
+            Phase::Starting => "Starting",
+            Phase::Running => "Running",
+            Phase::Suspended => "Suspended",
+            Phase::Completed => "Completed",
+            Phase::Failed => "Failed",
+            Phase::Terminating => "Terminating",
+        }
+    }
+
+    /// Whether its job has ended.
+    pub fn is_finished(self) -> bool {
+        matches!(self, Phase::Completed | Phase::Failed)
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
