@@ -7,6 +7,7 @@ mod examples;
 mod gpus;
 mod hostile;
 mod restarts;
+mod sdk;
 mod silent_node;
 mod v1alpha1;
 

@@ -9,6 +9,7 @@
 //! report                                    the figures of benches
 //! helm                                      programs that the test node builds
 //! installation                              what the chart renders, for a control plane
+//! sdk                                       the Go operator's Python SDK
 //! monitoring                                the chart's alerts and dashboard
 //! control_plane ─► api_server               the operator on an API server without nodes (feature `cluster`)
 //! node                                      a namespace of a cluster where pods really run (feature `cluster`)
@@ -29,6 +30,7 @@ pub mod pattern;
 pub mod promises;
 pub mod report;
 pub mod repository;
+pub mod sdk;
 pub mod upstream_manifests;
 pub mod waiting;
 
