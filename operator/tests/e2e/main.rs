@@ -6,6 +6,7 @@
 mod examples;
 mod gpus;
 mod hostile;
+mod pasted;
 mod restarts;
 mod sdk;
 mod silent_node;

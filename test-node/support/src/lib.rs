@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! pages, pattern, committed, repository     documentation and generated files, compared
+//! pasted                                    commands of the pages, and those that no test runs
 //! mutate, upstream_manifests, field_values  inputs
 //! waiting                                   polls until a condition holds
 //! history ─► promises                       how often a program started, and what of the pages' promises was broken
@@ -26,6 +27,7 @@ pub mod installation;
 pub mod monitoring;
 pub mod mutate;
 pub mod pages;
+pub mod pasted;
 pub mod pattern;
 pub mod promises;
 pub mod report;
