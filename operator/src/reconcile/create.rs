@@ -147,7 +147,7 @@ async fn update(
         {
             context.writer.create_service(&context.index, service, &target.uid).await?;
         }
-        if let Some(pod) = objects.services_pod.filter(|_| makes_pod) {
+        if makes_pod && let Some(pod) = objects.services_pod {
             context.writer.create_services_pod(&context.index, &pod, &target.uid).await?;
         }
     }

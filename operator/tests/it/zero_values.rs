@@ -21,7 +21,7 @@ const V1ALPHA2: &str = include_str!("../../../shared/src/crd/shape/v1alpha2.json
 const GO_CLIENT: &str = include_str!("zero_values/go_client.json");
 
 /// Numbers without `omitempty`.
-const NUMBERS: &[&str] = &["leadBroker.size", "clusters[].size", "clusters.0.size"];
+const NUMBERS: &[&str] = &["leadBroker.size", "clusters.0.size", "clusters.1.size", "clusters.2.size"];
 
 /// Fields whose zero value is an answer, and which Go leaves out when they are zero.
 const MEANINGFUL: &[&str] =
@@ -122,7 +122,8 @@ fn bases() -> [Value; 2] {
             { "image": "side:1", "name": "side", "command": "serve" },
         ],
         "services": [{ "image": "db:1", "name": "db" }],
-        "flux": { "bursting": { "clusters": [{ "name": "burst-0", "size": 2 }] } },
+        "flux": { "bursting": { "clusters": [{ "name": "burst-0", "size": 2 }, { "name": "other" }, { "size": 3 }] } },
+        "users": [{ "name": "ada" }, { "name": "grace", "password": "hopper" }],
         "pod": { "tolerations": [{ "operator": "Exists" }] },
     });
     [alone, several]

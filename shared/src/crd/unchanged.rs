@@ -6,12 +6,15 @@
 
 use serde_json::{Map, Value};
 
-use super::definition::MOST_CONTAINERS;
-
 /// Fields whose zero value is an answer of its own.
 const MEANINGFUL: &[&str] = &["connectTimeout", "strict", "delete", "cleanup"];
 /// Numbers that Go types cannot leave out.
-const NUMBERS: &[&str] = &["leadBroker.?size"];
+const NUMBERS: &[&str] = &["size"];
+/// Lists of Kubernetes' own types, which leave zero values out.
+const OF_KUBERNETES: &[&str] = &["tolerations", "sysctls"];
+
+/// Most numbers that a list of numbers is written with.
+const ROW: u64 = 32;
 
 /// Whether a field of the spec is as before, by its schema.
 pub(super) fn is_as_before(spec: &Map<String, Value>, field: &str) -> Option<String> {
@@ -63,9 +66,9 @@ impl Comparison<'_> {
             _ if MEANINGFUL.contains(&name) => self.same(&path, ""),
             "string" => self.texts.push(path),
             "boolean" => self.switches.push(path),
-            "integer" if NUMBERS.iter().any(|number| path.ends_with(number)) => self.numbers.push(path),
-            "array" if above.is_empty() && items["properties"].is_object() && schema["maxItems"] == MOST_CONTAINERS => {
-                self.list(items, &path);
+            "integer" if NUMBERS.contains(&name) => self.numbers.push(path),
+            "array" if items["properties"].is_object() && !OF_KUBERNETES.contains(&name) => {
+                self.list(items, &path, schema["maxItems"].as_u64().unwrap_or_default());
             }
             "array" => self.same(&path, ".orValue([])"),
             "object" if values["properties"].is_object() => self.map(values, &path),
@@ -81,14 +84,20 @@ impl Comparison<'_> {
     }
 
     /// A list of objects, index by index: CEL has no other way to walk along two lists.
-    fn list(&mut self, items: &Value, path: &str) {
+    fn list(&mut self, items: &Value, path: &str, most: u64) {
         let (new, old) = (format!("{}{path}.orValue([])", self.new), format!("{}{path}.orValue([])", self.old));
         let (here, there) = (format!("{}[i]", present(self.new, path)), format!("{}[i]", present(self.old, path)));
         let mut inner = Comparison { new: &here, old: &there, ..Comparison::default() };
         inner.object(items, "");
-        let all: Vec<String> = (0..MOST_CONTAINERS).map(|i| i.to_string()).collect();
-        let (all, inner) = (all.join(", "), inner.expression());
-        self.conditions.push(format!("{new}.size() == {old}.size() && [{all}].all(i, i >= {new}.size() || ({inner}))"));
+        let same = format!("i >= {new}.size() || ({})", inner.expression());
+        let each = if most <= ROW {
+            format!("{}.all(i, {same})", numbers(most))
+        } else {
+            let rows = most.div_ceil(ROW);
+            format!("{}.all(row, {}.map(i, {ROW} * row + i).all(i, {same}))", numbers(rows), numbers(ROW))
+        };
+        // The order of a list with keys means nothing, and the API server compares it so.
+        self.conditions.push(format!("([{new}] == [{old}] || {new}.size() == {old}.size() && {each})"));
     }
 
     /// A map of objects, key by key.
@@ -118,6 +127,12 @@ impl Comparison<'_> {
         }
         self.conditions.join(" && ")
     }
+}
+
+/// The numbers from 0 to `end`, without it, as CEL has them.
+fn numbers(end: u64) -> String {
+    let all: Vec<String> = (0..end).map(|i| i.to_string()).collect();
+    format!("[{}]", all.join(", "))
 }
 
 /// A text as CEL has it.
