@@ -68,7 +68,10 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     let job = context.index.job(&target.key).filter(|job| job.is_of(&target.uid));
     let target = target.with_queueing_of(job.as_ref());
     let checked = target.validate(&context.options);
-    if let Some(cluster) = checked.as_ref().ok().filter(|_| !target.deleting && !status::is_finished(&target.status)) {
+    if !target.deleting
+        && !status::is_finished(&target.status)
+        && let Some(cluster) = checked.as_ref().ok()
+    {
         join_index(&target, cluster, &context);
     }
     let known = with_losses(&target, &context);
@@ -290,7 +293,10 @@ fn decide(
     known: &MiniClusterStatus,
     observed: &Observed,
 ) -> Decision {
-    let Some(cluster) = cluster.filter(|_| !target.deleting) else { return Decision::Continue };
+    if target.deleting {
+        return Decision::Continue;
+    }
+    let Some(cluster) = cluster else { return Decision::Continue };
     if observed.job.is_some() && observed.job_of(&target.uid).is_none() {
         return Decision::Continue;
     }
@@ -386,7 +392,10 @@ pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panick
 fn count_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
     let is_ready =
         |it| status::condition(it, "JobMiniClusterReady").is_some_and(|condition| condition.status == "True");
-    if let Some(created) = object.meta().creation_timestamp.as_ref().filter(|_| is_ready(after) && !is_ready(before)) {
+    if is_ready(after)
+        && !is_ready(before)
+        && let Some(created) = object.meta().creation_timestamp.as_ref()
+    {
         let time = Timestamp::now().duration_since(created.0);
         context.metrics.ready_after(Duration::try_from(time).unwrap_or_default());
     }

@@ -20,7 +20,8 @@ from flux_minicluster import MiniCluster, NotFound, Result
 IMAGE = os.environ.get("E2E_APP_IMAGE", "rockylinux:9")
 FOLDER = Path(__file__).resolve().parents[2] / "examples/python-client"
 needs_flux = pytest.mark.skipif(
-    bool(os.environ.get("E2E_FAKE_FLUX")), reason="LEFT OUT: the fake Flux has no Python module. FLUX=/opt/flux make e2e"
+    bool(os.environ.get("E2E_FAKE_FLUX")),
+    reason="LEFT OUT: the fake Flux has no Python module. FLUX=/opt/flux make e2e",
 )
 
 

@@ -3,12 +3,13 @@
     python tools/generate.py           write them (`.ci/python generate`)
     python tools/generate.py --check   fail if one is stale
 
-`models.py` comes from the CRD's schema, `remedies.json` from the troubleshooting page, and the picture of the page on
-Python from the code that notebooks use.
+`models.py` comes from the CRD's schema, `remedies.json` from the troubleshooting page, and the pictures of the page on
+Python from the example's notebook and the code that notebooks use.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
@@ -23,7 +24,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "python/src/flux_minicluster"
 CRD = REPOSITORY / "chart/crd/crd.yaml"
 PAGE = REPOSITORY / "docs/troubleshooting.md"
-PICTURE = REPOSITORY / "docs/images/python-timeline.svg"
+NOTEBOOK = REPOSITORY / "examples/python-client/notebook.ipynb"
+PROGRESS_PICTURE = REPOSITORY / "docs/images/python-progress.svg"
+RESULT_PICTURE = REPOSITORY / "docs/images/python-result.svg"
 VERSION = "v1alpha2"
 
 # The API server checks these, and its answer names the field. The models would check them again, and differently.
@@ -190,28 +193,86 @@ def plain_text(line: str) -> str:
     return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line).replace("`", "").replace("**", "")
 
 
-def timeline() -> str:
-    """The picture of a job of four pods, whose images are on the nodes."""
-    sys.path.insert(0, str(PACKAGE.parent))
-    from flux_minicluster.steps import picture, steps_of
+# A job of four pods, whose images are on the nodes.
+FINISHED = {
+    "metadata": {"name": "run-7f3c", "creationTimestamp": "2026-01-01T00:00:00Z"},
+    "spec": {"size": 4},
+    "status": {
+        "phase": "Completed",
+        "exitCode": 0,
+        "reason": "Completed",
+        "readySize": 4,
+        "startTime": "2026-01-01T00:00:00Z",
+        "completionTime": "2026-01-01T00:00:17Z",
+        "timeline": {
+            "scheduled": "2026-01-01T00:00:01Z",
+            "running": "2026-01-01T00:00:03Z",
+            "ready": "2026-01-01T00:00:05Z",
+        },
+    },
+}
 
-    timeline = {"scheduled": "2026-01-01T00:00:01Z", "running": "2026-01-01T00:00:03Z", "ready": "2026-01-01T00:00:05Z"}
-    return picture(
-        steps_of(
-            {
-                "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
-                "status": {
-                    "startTime": "2026-01-01T00:00:00Z",
-                    "completionTime": "2026-01-01T00:00:17Z",
-                    "timeline": timeline,
-                },
-            }
-        )
-    )
+
+def progress_picture() -> str:
+    """The notebook's cell that runs the job, with what is below it while the last broker connects."""
+    from flux_minicluster.observed import Observed
+    from flux_minicluster.progress import stages
+
+    waiting = {**FINISHED, "status": {"reason": "BrokersNotReady", "readySize": 3}}
+    pods = {f"run-7f3c-{index}-x": running_pod(index) for index in range(4)}
+    return cell("run", [str(stage) for stage in stages(Observed(waiting, pods))])
+
+
+def running_pod(index: int) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": f"run-7f3c-{index}-x",
+            "uid": str(index),
+            "labels": {"batch.kubernetes.io/job-completion-index": str(index)},
+        },
+        "spec": {"nodeName": "node", "containers": [{"name": "main"}]},
+        "status": {"containerStatuses": [{"name": "main", "restartCount": 0, "state": {"running": {}}}]},
+    }
+
+
+def result_picture() -> str:
+    """The notebook's cell that shows the result."""
+    from flux_minicluster.result import Result
+
+    shown = re.fullmatch(r"<p>(.*)</p>\n(.*)", Result.of(FINISHED, "")._repr_html_(), re.DOTALL)
+    assert shown is not None
+    return cell("timeline", [html.unescape(shown[1])], shown[2])
+
+
+def cell(name: str, lines: list[str], svg: str = "") -> str:
+    """A cell of the example's notebook with its output, in SVG."""
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    source = "".join(next(it for it in cells if it["id"] == name)["source"])
+    inner = re.search(r'viewBox="0 0 \d+ (\d+)"', svg)
+    inner_height = int(inner[1]) if inner else 0
+    height = 48 + 20 * len(lines) + inner_height
+    text = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" width="720" font-family="monospace" '
+        'font-size="13" fill="#5f6368">',
+        '  <rect x="1" y="1" width="718" height="30" fill="#f5f5f5" stroke="#cfcfcf"/>',
+        f'  <text x="10" y="21" fill="#202124">{html.escape(source)}</text>',
+    ]
+    for number, line in enumerate(lines):
+        text.append(f'  <text x="10" y="{52 + 20 * number}" xml:space="preserve">{html.escape(line)}</text>')
+    if svg:
+        placed = f'<svg x="10" y="{44 + 20 * len(lines)}" height="{inner_height}" '
+        text.append(svg.strip().replace("<svg ", placed, 1))
+    return "\n".join([*text, "</svg>\n"])
 
 
 def main() -> None:
-    wanted = {PACKAGE / "models.py": models(), PACKAGE / "remedies.json": remedies(), PICTURE: timeline()}
+    sys.path.insert(0, str(PACKAGE.parent))
+    wanted = {
+        PACKAGE / "models.py": models(),
+        PACKAGE / "remedies.json": remedies(),
+        PROGRESS_PICTURE: progress_picture(),
+        RESULT_PICTURE: result_picture(),
+    }
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if "--check" in sys.argv[1:]:
         if stale:

@@ -124,7 +124,10 @@ impl Executor<'_> {
         if !self.lead_goes_on(lead, ended, patience).await? {
             return Ok(verdict);
         }
-        if let Some(parent) = parent.as_mut().filter(|_| ended.stopped.is_none() && !is_parent_the_lead) {
+        if ended.stopped.is_none()
+            && !is_parent_the_lead
+            && let Some(parent) = parent.as_mut()
+        {
             // A stop in the meantime is found before the broker is restarted.
             self.supervisor.unless_stopped(until_down(parent)).await.map_err(wait_failed)?;
         }

@@ -49,7 +49,7 @@ pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
             return Ok(code);
         }
         let id = text.split_whitespace().last();
-        if let Some(id) = id.filter(|_| *events) {
+        if *events && let Some(id) = id {
             // The exit code of wait-event says nothing about the batch.
             runner.run(&["flux", "job", "wait-event", "-v", id, "clean"].map(OsString::from), Output::Inherit).await?;
         }
@@ -58,7 +58,10 @@ pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
             None => ["flux", "job", "wait", "--all"].map(OsString::from).into(),
         };
         let code = runner.run(&wait, Output::Inherit).await?;
-        if let Some(id) = id.filter(|_| code != 0 && runner.supervisor.stop().is_none()) {
+        if code != 0
+            && runner.supervisor.stop().is_none()
+            && let Some(id) = id
+        {
             tell_output(shows, id, code);
         }
         Ok(code)

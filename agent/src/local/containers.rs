@@ -306,7 +306,9 @@ fn list_container_differences(container: &ValidContainer, machine: &Machine, not
     if container.post_start.is_some() || container.pre_stop.is_some() {
         notices.push(format!("{name}: its lifecycle hooks are not run"));
     }
-    if let Some((uid, _)) = owner(container).filter(|_| !machine.is_root()) {
+    if !machine.is_root()
+        && let Some((uid, _)) = owner(container)
+    {
         notices.push(format!("{name}: it runs as your user, not as uid {uid}, which needs root"));
     }
 }

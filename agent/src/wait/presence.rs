@@ -42,7 +42,9 @@ impl Presence {
             let missing = parent.probe_port().await.err();
             self.note(missing.is_some());
             self.next_look = Instant::now() + LOOK.min(bound / 2).max(SURE_AFTER);
-            if let Some(missing) = missing.filter(|_| self.has_lasted(bound)) {
+            if self.has_lasted(bound)
+                && let Some(missing) = missing
+            {
                 return missing;
             }
         }

@@ -44,6 +44,15 @@ pub struct Held {
     renewed: Instant,
 }
 
+/// How a try to take the Lease ended.
+enum Attempt {
+    Acquired {
+        version: Option<String>,
+    },
+    /// By another replica, or it is about to be deleted.
+    HeldByAnother,
+}
+
 /// The Lease as of its last change that we saw, and when we saw it.
 struct LastChange {
     version: Option<String>,
@@ -66,20 +75,16 @@ impl Candidate {
         loop {
             let begin = Instant::now();
             match self.attempt(client, &mut last_change).await {
-                Ok(Some(version)) => return Held { candidate: self, version, renewed: begin },
-                Ok(None) => {}
+                Ok(Attempt::Acquired { version }) => return Held { candidate: self, version, renewed: begin },
+                Ok(Attempt::HeldByAnother) => {}
                 Err(error) => crate::health::log::warn("failed to get the lease", &error),
             }
             tokio::time::sleep(self.pause()).await;
         }
     }
 
-    /// The version of the Lease, if it is ours now.
-    async fn attempt(
-        &self,
-        client: &Client,
-        seen: &mut Option<LastChange>,
-    ) -> Result<Option<Option<String>>, kube::Error> {
+    /// Takes the Lease if it is free.
+    async fn attempt(&self, client: &Client, seen: &mut Option<LastChange>) -> Result<Attempt, kube::Error> {
         let api = self.leases(client);
         let Some(lease) = api.get_opt(NAME).await? else {
             return self.create(client, seen.as_ref().is_some_and(|seen| seen.is_owned)).await;
@@ -96,22 +101,24 @@ impl Candidate {
             }
         };
         if holder.is_empty() || holder == self.identity || since.elapsed() >= duration {
-            return self.write(&api, version, &self.spec()).await.map(Some);
+            let version = self.write(&api, version, &self.spec()).await?;
+            return Ok(Attempt::Acquired { version });
         }
-        Ok(None)
+        Ok(Attempt::HeldByAnother)
     }
 
     /// Creates the Lease, owned by the operator's Deployment. Not if `it_was_owned` and the Deployment is gone: a new Lease
     /// would never be deleted, and this process is about to be.
-    async fn create(&self, client: &Client, it_was_owned: bool) -> Result<Option<Option<String>>, kube::Error> {
+    async fn create(&self, client: &Client, it_was_owned: bool) -> Result<Attempt, kube::Error> {
         let owner = installed::owner(client, &self.namespace, NAME).await?;
         if owner.is_none() && it_was_owned {
-            return Ok(None);
+            return Ok(Attempt::HeldByAnother);
         }
         let owner_references = owner.map(|owner| vec![owner]);
         let metadata = ObjectMeta { name: Some(NAME.into()), owner_references, ..ObjectMeta::default() };
         let lease = Lease { metadata, spec: Some(self.spec()) };
-        self.leases(client).create(&PostParams::default(), &lease).await.map(|lease| Some(lease.resource_version()))
+        let created = self.leases(client).create(&PostParams::default(), &lease).await?;
+        Ok(Attempt::Acquired { version: created.resource_version() })
     }
 
     fn leases(&self, client: &Client) -> Api<Lease> {

@@ -71,7 +71,10 @@ pub(super) async fn delete_or_requeue(
     after: &MiniClusterStatus,
     context: &Context,
 ) -> Result<Action, ReconcileError> {
-    let Some(spec) = target.spec.as_ref().ok().filter(|_| !target.deleting) else { return Ok(Action::await_change()) };
+    if target.deleting {
+        return Ok(Action::await_change());
+    }
+    let Some(spec) = target.spec.as_ref().ok() else { return Ok(Action::await_change()) };
     let mut now = Timestamp::now();
     if !spec.cleanup && spec.ttl_seconds_after_finished.is_some() && status::is_finished(after) {
         // The Job's end is a time of the control plane's.

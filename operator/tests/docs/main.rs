@@ -14,7 +14,7 @@ mod workflows;
 
 use std::path::Path;
 
-use test_support::pages;
+use test_support::{pages, pasted};
 
 #[test]
 fn the_commands_of_the_pages_print_what_the_pages_show() {
@@ -58,4 +58,23 @@ fn every_block_of_commands_is_run_or_says_why_not() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn blocks_that_no_node_runs_are_known_and_have_a_reason() {
+    let blocks: Vec<pages::Block> = pasted::pages_with_blocks().into_iter().flat_map(|(_, blocks)| blocks).collect();
+    for (page, command, _) in pasted::NOT_RUN {
+        let count = blocks.iter().filter(|block| pasted::means(page, command, block)).count();
+        assert!(count == 1 || count > 0 && command.is_empty(), "{page}: `{command}` begins {count} blocks");
+    }
+    for block in &blocks {
+        let reasons = pasted::NOT_RUN.iter().filter(|(page, command, _)| pasted::means(page, command, block));
+        assert!(reasons.clone().count() <= 1, "{} has several reasons", block.place());
+        assert!(reasons.into_iter().all(|(.., reason)| !reason.is_empty()), "{}", block.place());
+        assert!(!block.commands().is_empty(), "{}: a block of commands without one", block.place());
+    }
+    let run = blocks
+        .iter()
+        .filter(|block| !pasted::NOT_RUN.iter().any(|(page, command, _)| pasted::means(page, command, block)));
+    assert!(run.count() > blocks.len() / 2, "most blocks are run");
 }

@@ -23,12 +23,8 @@ const OTHERS: &[&str] = &[
     "Workload",
     "MiniClusters",
     "PersistentVolumes",
-    // Phases of a MiniCluster and of a pod.
-    "Pending",
-    "Running",
-    "Starting",
+    // A phase of a pod.
     "Succeeded",
-    "Terminating",
     // Values of Kubernetes' fields.
     "Always",
     "ClusterFirstWithHostNet",

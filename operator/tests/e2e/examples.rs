@@ -117,12 +117,16 @@ fn is_twin(file: &str) -> bool {
     file.starts_with("spellings/")
 }
 
-/// An example's documents, for this namespace and with images that are here. Those of v1alpha1 are not cleaned up, so that
-/// their logs can be read.
 fn documents(fixture: &Fixture, file: &str) -> Vec<Value> {
     let folder = if is_twin(file) { "shared/tests" } else { "examples" };
     let path = format!("{}/../{folder}/{file}.yaml", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    adapt(fixture, &text, file.starts_with("v1alpha1/"))
+}
+
+/// An example's documents, for this namespace and with images that are here. Those of v1alpha1 are not cleaned up, so that
+/// their logs can be read.
+pub fn adapt(fixture: &Fixture, text: &str, is_older: bool) -> Vec<Value> {
     let folder = volumes::folder_on_the_node(fixture);
     let text = text
         .replace(".default.svc.", &format!(".{}.svc.", fixture.namespace))
@@ -130,12 +134,13 @@ fn documents(fixture: &Fixture, file: &str) -> Vec<Value> {
         .replace("hostPath:\n    path: /data\n", &format!("hostPath:\n    path: {folder}\n"))
         .replace("path: /tmp/data\n", &format!("path: {folder}\n"));
     let mut documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
-    let is_older = file.starts_with("v1alpha1/");
     for document in &mut documents {
         if is_older {
             document["spec"]["cleanup"] = json!(false);
         }
-        document["metadata"].as_object_mut().unwrap().remove("namespace");
+        if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("namespace");
+        }
         for list in ["containers", "services"] {
             let containers = document.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut);
             for container in containers.into_iter().flatten() {

@@ -6,7 +6,9 @@
 mod examples;
 mod gpus;
 mod hostile;
+mod pasted;
 mod restarts;
+mod sdk;
 mod silent_node;
 mod v1alpha1;
 

@@ -1,70 +1,55 @@
-//! The Go operator's Python SDK from PyPI, against our CRD on the real API server.
-
-use std::path::{Path, PathBuf};
-use std::process::Command;
+//! The Go operator's Python SDK from PyPI, against our CRD on the real API server. What it does in pods that run is in
+//! `tests/e2e/sdk.rs`.
 
 use kube::ResourceExt;
-use serde_json::Value;
 
-use test_support::api_server::test;
-
-/// An environment with the SDK, made once and kept under the hash of what is in it.
-fn python() -> PathBuf {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sdk");
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").expect("HOME")).join(".cache"));
-    let wanted = std::fs::read_to_string(tests.join("requirements.txt")).unwrap();
-    let name: String = wanted.split_whitespace().collect::<Vec<_>>().join("-").replace("==", "-");
-    let place = cache.join("flux-operator").join(name);
-    let marker = place.join("complete");
-    if !marker.exists() {
-        run(
-            Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place),
-            "python3 with venv (Debian: python3-venv)",
-        );
-        let pip = [Path::new("-m"), Path::new("pip"), Path::new("install"), Path::new("--quiet"), Path::new("-r")];
-        let pip = pip.into_iter().map(Path::to_owned).chain([tests.join("requirements.txt")]);
-        run(Command::new(place.join("bin/python")).args(pip), "pip and PyPI");
-        std::fs::write(&marker, wanted).unwrap();
-    }
-    place.join("bin/python")
-}
-
-fn run(command: &mut Command, needs: &str) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{needs} is needed: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{command:?} failed; {needs} is needed: {said}");
-    String::from_utf8(output.stdout).unwrap()
-}
+use test_support::api_server::{kubeconfig, test};
+use test_support::sdk;
 
 #[test]
 fn python_sdk_of_the_go_operator_creates_scales_follows_and_deletes() {
     test("sdk", async |fixture| {
         let operator = fixture.operator().await;
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sdk/use.py");
-        let mut command = Command::new(python());
-        command.arg(script).arg(&fixture.namespace).env("KUBECONFIG", test_support::api_server::kubeconfig());
-        let script = tokio::task::spawn_blocking(move || run(&mut command, "the SDK"));
+        let namespace = fixture.namespace.clone();
+        let program = tokio::task::spawn_blocking(move || sdk::run("use.py", &namespace, kubeconfig().as_ref()));
         let pods = fixture.pods("lammps", 4).await;
         for pod in pods.values() {
             fixture.run_pod(pod).await;
         }
-        let out = script.await.unwrap();
-        let steps: Vec<Value> = out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        let step = |name: &str| &steps.iter().find(|step| step["step"] == name).unwrap()["object"];
-        let created = &step("created")["spec"];
+        let steps = program.await.unwrap();
+
+        // With every operator: it never asks the API server.
+        let not_created = steps.object("not created");
+        for function in ["create_minicluster", "FluxMiniCluster", "FluxBrokerMiniCluster"] {
+            let error = not_created[function].as_str().unwrap_or_else(|| panic!("{function}: {not_created}"));
+            assert!(error.starts_with("TypeError: ") && error.contains("'flux_restful'"), "{function}: {error}");
+        }
+        assert_eq!(not_created["items"].as_array().unwrap().len(), 0);
+
+        let created = &steps.object("created")["spec"];
         assert_eq!((&created["size"], &created["maxSize"], &created["tasks"]), (&2.into(), &4.into(), &2.into()));
         assert_eq!(created["flux"]["optionFlags"], "-ompi=openmpi@5");
         assert_eq!(created["containers"][0]["resources"]["requests"]["cpu"], 1);
-        assert_eq!(step("scaled")["spec"]["size"], 4);
-        assert!(step("refused")["message"].as_str().unwrap().contains("must not be smaller than size"));
-        assert_eq!(step("listed")["items"].as_array().unwrap().len(), 1);
-        let followed = step("followed");
+        assert_eq!(steps.object("scaled")["spec"]["size"], 4);
+        assert!(steps.object("refused")["message"].as_str().unwrap().contains("must not be smaller than size"));
+        assert_eq!(steps.object("listed")["items"].as_array().unwrap().len(), 1);
+
+        assert_eq!(steps.object("typed"), "-ompi=openmpi@5");
+        let whole = steps.object("typed whole").as_str().unwrap();
+        assert!(whole.starts_with("AttributeError: module 'fluxoperator.models'"), "{whole}");
+
+        let followed = steps.object("followed");
         let names: Vec<String> = pods.values().map(ResourceExt::name_any).collect();
-        assert_eq!(followed["pods"].as_array().unwrap().len(), 4, "{followed}");
-        assert!(names.iter().all(|name| followed["pods"].as_array().unwrap().contains(&name.as_str().into())));
-        assert_eq!(followed["broker"], names[0], "{followed}");
-        assert!(step("deleted")["delete"].is_number(), "it waits for the end of the pods");
+        for list in ["pods", "again"] {
+            let listed = followed[list].as_array().unwrap();
+            assert_eq!(listed.len(), 4, "{followed}");
+            assert!(names.iter().all(|name| listed.contains(&name.as_str().into())), "{followed}");
+        }
+        assert_eq!((&followed["broker"], &followed["found"]), (&names[0].as_str().into(), &names[0].as_str().into()));
+        let status = steps.object("status");
+        assert!(status["maximumSize"] == 4 && status["conditions"].is_array(), "{status:#}");
+
+        assert!(steps.object("deleted")["delete"].is_number(), "it waits for the end of the pods");
         let gone = fixture.api::<flux_shared::crd::v1alpha2::MiniCluster>().get_opt("lammps").await.unwrap();
         assert!(gone.is_none_or(|cluster| cluster.metadata.deletion_timestamp.is_some()));
         operator.stop().await;

@@ -4,22 +4,54 @@ Arguments: a namespace. KUBECONFIG names the API server. Prints what it read as 
 """
 import json
 import sys
+from types import SimpleNamespace
 
+import fluxoperator
 from fluxoperator import models
-from fluxoperator.client import FluxMiniCluster
+from fluxoperator.client import FluxBrokerMiniCluster, FluxMiniCluster
+from fluxoperator.resource.pods import create_minicluster
 from kubernetes import client, config
 
 namespace = sys.argv[1]
 config.load_kube_config()
 api = client.CustomObjectsApi()
 place = dict(group="flux-framework.org", version="v1alpha2", namespace=namespace, plural="miniclusters")
+container = dict(
+    image="ghcr.io/converged-computing/metric-lammps:latest",
+    working_dir="/opt/lammps/examples/reaxff/HNS",
+    command="lmp -v x 2 -v y 2 -v z 2 -in in.reaxc.hns -nocite",
+)
 
 
-def show(step):
-    print(json.dumps({"step": step, "object": api.get_namespaced_custom_object(**place, name="lammps")}), flush=True)
+def show(step, value):
+    print(json.dumps({"step": step, "object": value}), flush=True)
 
 
-# The SDK's own create_minicluster passes fields to its model that the model of this release no longer has.
+def get():
+    return api.get_namespaced_custom_object(**place, name="lammps")
+
+
+def error_of(function, **arguments):
+    try:
+        function(**arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+# Its own functions that create pass a field to its own model that the model of this release no longer has.
+asked = dict(namespace=namespace, name="lammps", size=2, container=container, flux={"connect_timeout": "5s"})
+show(
+    "not created",
+    {
+        "create_minicluster": error_of(create_minicluster, **asked),
+        "FluxMiniCluster": error_of(FluxMiniCluster().create, **asked),
+        "FluxBrokerMiniCluster": error_of(FluxBrokerMiniCluster().create, **asked),
+        "items": api.list_namespaced_custom_object(**place)["items"],
+    },
+)
+
+# With the typed objects and Kubernetes' own client it works.
 cluster = models.MiniCluster(
     api_version="flux-framework.org/v1alpha2",
     kind="MiniCluster",
@@ -32,9 +64,7 @@ cluster = models.MiniCluster(
         flux=models.FluxSpec(connect_timeout="5s", option_flags="-ompi=openmpi@5"),
         containers=[
             models.MiniClusterContainer(
-                image="ghcr.io/converged-computing/metric-lammps:latest",
-                working_dir="/opt/lammps/examples/reaxff/HNS",
-                command="lmp -v x 2 -v y 2 -v z 2 -in in.reaxc.hns -nocite",
+                **container,
                 resources=models.ContainerResources(limits={"cpu": "1"}, requests={"cpu": 1}),
                 run_flux=True,
             )
@@ -42,24 +72,39 @@ cluster = models.MiniCluster(
     ),
 )
 api.create_namespaced_custom_object(**place, body=cluster)
-show("created")
+show("created", get())
 api.patch_namespaced_custom_object(**place, name="lammps", body={"spec": {"size": 4}})
-show("scaled")
+show("scaled", get())
 try:
     api.patch_namespaced_custom_object(**place, name="lammps", body={"spec": {"size": 9}})
     sys.exit("size 9 of at most 4 was taken")
 except client.exceptions.ApiException as error:
-    print(json.dumps({"step": "refused", "object": json.loads(error.body)}), flush=True)
-print(json.dumps({"step": "listed", "object": api.list_namespaced_custom_object(**place)}), flush=True)
-# Its own functions print as well: their lines are no JSON.
+    show("refused", json.loads(error.body))
+show("listed", api.list_namespaced_custom_object(**place))
+
+# Its client reads typed objects back, except those that hold objects or quantities of Kubernetes.
+typed = fluxoperator.ApiClient()
+
+
+def read(value, kind):
+    return typed.deserialize(SimpleNamespace(data=json.dumps(value)), kind)
+
+
+show("typed", read(get()["spec"]["flux"], "FluxSpec").option_flags)
+show("typed whole", error_of(read, value=get(), kind="MiniCluster"))
+
 cluster = FluxMiniCluster()
-cluster.load(api.get_namespaced_custom_object(**place, name="lammps"))
-followed = {
-    "pods": sorted(cluster.pods),
-    "broker": cluster.broker_pod,
-    "again": [pod.metadata.name for pod in cluster.get_pods().items],
-    "nodes": len(cluster.get_nodes().items),
-}
-print(json.dumps({"step": "followed", "object": followed}), flush=True)
+cluster.load(get())
+show(
+    "followed",
+    {
+        "pods": sorted(cluster.pods),
+        "broker": cluster.broker_pod,
+        "found": cluster.ctrl.get_broker_pod(name="lammps", namespace=namespace).metadata.name,
+        "again": [pod.metadata.name for pod in cluster.get_pods().items],
+        "nodes": len(cluster.get_nodes().items),
+    },
+)
+show("status", api.get_namespaced_custom_object_status(**place, name="lammps")["status"])
 cluster.delete()
-print(json.dumps({"step": "deleted", "object": cluster.times}), flush=True)
+show("deleted", cluster.times)

@@ -13,7 +13,10 @@ pub(super) fn tell(spec: &MiniClusterSpec, cleans_by_default: bool, cluster: &Va
     let (program, lead_is_elsewhere) = (&cluster.runner.program, cluster.flux.lead.is_some());
     let is_idle = lead_is_elsewhere || spec.interactive;
     let has_program = !matches!(program, Program::Persistent | Program::Diagnostics);
-    if let Some((field, container)) = flux::runner(spec).filter(|_| is_idle && has_program) {
+    if is_idle
+        && has_program
+        && let Some((field, container)) = flux::runner(spec)
+    {
         let name = if container.command.iter().any(|it| !it.trim().is_empty()) { "command" } else { "commands.script" };
         let why =
             if lead_is_elsewhere { "the lead broker is in another cluster" } else { "the cluster is interactive" };

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! pages, pattern, committed, repository     documentation and generated files, compared
+//! pasted                                    commands of the pages, and those that no test runs
 //! mutate, upstream_manifests, field_values  inputs
 //! waiting                                   polls until a condition holds
 //! history ─► promises                       how often a program started, and what of the pages' promises was broken
@@ -9,6 +10,7 @@
 //! report                                    the figures of benches
 //! helm                                      programs that the test node builds
 //! installation                              what the chart renders, for a control plane
+//! sdk                                       the Go operator's Python SDK
 //! monitoring                                the chart's alerts and dashboard
 //! control_plane ─► api_server               the operator on an API server without nodes (feature `cluster`)
 //! node                                      a namespace of a cluster where pods really run (feature `cluster`)
@@ -25,10 +27,12 @@ pub mod installation;
 pub mod monitoring;
 pub mod mutate;
 pub mod pages;
+pub mod pasted;
 pub mod pattern;
 pub mod promises;
 pub mod report;
 pub mod repository;
+pub mod sdk;
 pub mod upstream_manifests;
 pub mod waiting;
 

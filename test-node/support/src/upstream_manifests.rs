@@ -16,21 +16,44 @@ pub fn documents() -> Option<PathBuf> {
     find("UPSTREAM_DOCUMENTS", "docs", "")
 }
 
-/// A folder that `variable` names must exist. Without the variable, a missing folder beside the checkout leaves the
-/// test out. The report goes past the harness, which hides what passing tests print.
+/// Without its folder a test is left out. The report goes past the harness, which hides what passing tests print.
 fn find(variable: &str, beside: &str, version: &str) -> Option<PathBuf> {
-    let named = std::env::var_os(variable);
-    let folder = named.as_ref().map_or_else(|| repository().join("../shared").join(beside), PathBuf::from);
-    let wanted = folder.join(version);
-    if wanted.is_dir() {
-        return Some(wanted);
+    let named = std::env::var_os(variable).map(PathBuf::from);
+    let folder = existing(variable, named.as_deref(), &repository().join("../shared").join(beside)).join(version);
+    if folder.is_dir() {
+        return Some(folder);
     }
-    assert!(named.is_none(), "{variable} is {}, but there is no folder {}", folder.display(), wanted.display());
-    report_left_out(variable, &wanted);
+    report_left_out(variable, &folder);
     None
+}
+
+/// A folder that the variable names must exist. It may hold one version of several: `.ci/public-manifests` makes such a one.
+fn existing<'a>(variable: &str, named: Option<&'a Path>, beside: &'a Path) -> &'a Path {
+    if let Some(named) = named {
+        assert!(named.is_dir(), "{variable} is {}, but there is no such folder", named.display());
+    }
+    named.unwrap_or(beside)
 }
 
 fn report_left_out(variable: &str, folder: &Path) {
     let line = format!("LEFT OUT: there is no folder {}. Set {variable} to test what is in it.\n", folder.display());
     std::io::stderr().write_all(line.as_bytes()).unwrap();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_that_the_variable_names_is_preferred() {
+        let named = tempfile::tempdir().unwrap();
+        assert_eq!(existing("NAME", Some(named.path()), Path::new("/beside")), named.path());
+        assert_eq!(existing("NAME", None, Path::new("/beside")), Path::new("/beside"));
+    }
+
+    #[test]
+    #[should_panic(expected = "NAME is /not/there, but there is no such folder")]
+    fn folder_that_the_variable_names_must_exist() {
+        existing("NAME", Some(Path::new("/not/there")), Path::new("/"));
+    }
 }

@@ -3,8 +3,6 @@
 
 use std::borrow::Cow;
 
-use k8s_openapi::jiff::Timestamp;
-
 use super::restart::{self, BY_POLICY, Decision, Observation, is_by_policy};
 use crate::observe::job::{JobSeen, Verdict};
 use crate::observe::pod::PodSeen;
@@ -16,8 +14,7 @@ pub fn as_decided<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, Jo
         return Cow::Borrowed(job);
     }
     let has_living_pods = job.failed.is_none() && observation.pods.iter().any(|pod| !pod.ended);
-    if let Some(since) = succeeded_since(observation, job) {
-        let complete = Verdict { reason: "Completed".into(), message: String::new(), since };
+    if let Some(complete) = success(observation, job) {
         return Cow::Owned(JobSeen { complete: Some(complete), failed: None, has_living_pods, ..job.clone() });
     }
     let failing = job.failed.as_ref().or(job.failing.as_ref()).filter(|_| has_failed_for_good(observation, job));
@@ -28,10 +25,11 @@ pub fn as_decided<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, Jo
     Cow::Owned(JobSeen { failed, has_living_pods, ..job.clone() })
 }
 
-/// Since when the lead has succeeded: the Job says so, or the agent does where the Job sees a failed or disrupted pod.
-fn succeeded_since(observation: &Observation, job: &JobSeen) -> Option<Option<Timestamp>> {
+/// The lead's success: the Job says so, or the agent does where the Job sees a failed or disrupted pod.
+fn success(observation: &Observation, job: &JobSeen) -> Option<Verdict> {
+    let since = |since| Verdict { reason: "Completed".into(), message: String::new(), since };
     if let Some(succeeding) = &job.succeeding {
-        return Some(succeeding.since);
+        return Some(since(succeeding.since));
     }
     let failing = job.failed.as_ref().or(job.failing.as_ref());
     let is_own_failure = failing.is_some_and(|failing| !is_by_policy(observation, failing))
@@ -41,7 +39,7 @@ fn succeeded_since(observation: &Observation, job: &JobSeen) -> Option<Option<Ti
     if is_own_failure || !is_missed || !lead.has_agents_success() {
         return None;
     }
-    Some(lead.exit.as_ref().and_then(|exit| exit.at))
+    Some(since(lead.exit.as_ref().and_then(|exit| exit.at)))
 }
 
 /// The failure of a lead whose pod a container that is not ours keeps alive: the Job does not see it. The pods stay, for

@@ -65,7 +65,10 @@ pub fn next_action(
     headless: Option<&ServiceSeen>,
 ) -> NextAction {
     let Target { uid, status, .. } = target;
-    let Some(cluster) = valid.filter(|_| !target.deleting) else { return NextAction::Nothing };
+    if target.deleting {
+        return NextAction::Nothing;
+    }
+    let Some(cluster) = valid else { return NextAction::Nothing };
     let Some(seen) = &observed.job else {
         return without_job(target, observed);
     };

@@ -131,16 +131,23 @@ fn lost_follower<'a>(observation: &Observation<'a>, is_said: bool) -> Option<&'a
     chosen.next()
 }
 
-/// Whether a lost follower is why the job of a lead that has ended failed. `Some(None)`: yes, but which pod is not known.
-pub fn lost_to<'a>(observation: &Observation<'a>, lead: &PodSeen, end: End) -> Option<Option<&'a LostPod>> {
+/// The loss of a follower that failed the lead's job.
+#[derive(Debug, Clone, Copy)]
+pub struct FollowerLoss<'a> {
+    /// None: which pod was lost is not known.
+    pub pod: Option<&'a LostPod>,
+}
+
+/// The loss because of which the job of a lead that has ended failed.
+pub fn follower_loss<'a>(observation: &Observation<'a>, lead: &PodSeen, end: End) -> Option<FollowerLoss<'a>> {
     if observation.pods.iter().any(|pod| has_failed_by_itself(pod)) {
         return None;
     }
     match end {
-        End::NodeFailure => Some(lost_follower(observation, true)),
+        End::NodeFailure => Some(FollowerLoss { pod: lost_follower(observation, true) }),
         // An end by the agent or a snippet is not the loss of a follower.
         End::Own if lead.exit.as_ref().and_then(|exit| exit.said.as_ref()).is_none_or(|it| it.by == Ender::Program) => {
-            lost_follower(observation, false).map(Some)
+            lost_follower(observation, false).map(|pod| FollowerLoss { pod: Some(pod) })
         }
         _ => None,
     }
@@ -309,7 +316,9 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         return restart_or_end(observation, to_replace(), LEAD_LOST, describe_loss(&loss(lead)), Limit::Backoff);
     }
     let remembered = observation.status.lost_pods.iter().rev().find(|lost| lost.index == 0);
-    if let Some(lost) = remembered.filter(|_| replacing.is_some() || (may_be_lost && !has_living_lead(&leads))) {
+    if (replacing.is_some() || (may_be_lost && !has_living_lead(&leads)))
+        && let Some(lost) = remembered
+    {
         return restart_or_end(observation, to_replace(), LEAD_LOST, describe_loss(lost), Limit::Backoff);
     }
     if let Some(lead) = replacing {
@@ -440,10 +449,10 @@ fn when_lead_ended(
     end: End,
     is_replaced: bool,
 ) -> Decision {
-    if let Some(lost) = lost_to(observation, lead, end)
+    if let Some(loss) = follower_loss(observation, lead, end)
         && observation.status.max_restarts_used < observation.max_restarts
     {
-        let message = describe_lost_follower(lost, &observation.pods);
+        let message = describe_lost_follower(loss.pod, &observation.pods);
         return restart_or_end(observation, to_replace, POD_LOST, message, Limit::MaxRestarts);
     }
     if to_replace.is_failing {

@@ -42,7 +42,7 @@ impl Elastic {
     pub fn patch(self, cluster: &ValidMiniCluster, uid: &str, before: Option<&str>, maximum: u32) -> Value {
         let mut spec = json!({ "parallelism": self.size, "completions": self.size });
         let is_told = (1..=maximum).any(|size| before == Some(Elastic { size, ..self }.hash().as_str()));
-        if let Some(suspend) = self.suspend.filter(|_| !is_told) {
+        if !is_told && let Some(suspend) = self.suspend {
             spec["suspend"] = json!(suspend);
         }
         let mut annotations = queueing::of_size(cluster, self.size);

@@ -331,7 +331,9 @@ fn post(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
         return Some(Statement::new(POST_SUCCEEDED, false, "PostFailed", failure));
     }
     let before = super::condition(inputs.previous, POST_SUCCEEDED);
-    if let Some(before) = before.filter(|_| facts.lead.is_none_or(|lead| lead.exit.is_none())) {
+    if facts.lead.is_none_or(|lead| lead.exit.is_none())
+        && let Some(before) = before
+    {
         return Some(Statement::new(POST_SUCCEEDED, before.status == "True", &before.reason, before.message.clone()));
     }
     let lead = facts.lead?.exit.as_ref()?.said.as_ref()?;

@@ -174,7 +174,9 @@ fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     let troubled = living().filter_map(|pod| Some((pod, pod.trouble.as_ref()?)));
     let (pod, trouble) = troubled.min_by_key(|(pod, _)| pod.index)?;
     // An elastic Job has grown, and the queue has not admitted that.
-    if let Some(queue) = inputs.job.and_then(|job| job.queue.as_deref()).filter(|_| pod.held_by_queue) {
+    if pod.held_by_queue
+        && let Some(queue) = inputs.job.and_then(|job| job.queue.as_deref())
+    {
         let held = living().filter(|pod| pod.held_by_queue).count();
         return Some(queued(&format!("{queue} for {held} of {} pods", facts.wanted), inputs.warning));
     }
@@ -281,7 +283,7 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
     let present = inputs.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
     let leads: Vec<(&PodSeen, End)> = gone.chain(present).filter_map(|(pod, end)| Some((pod, end?))).collect();
     if let Some((lead, end)) = leads.iter().find(|(_, end)| matches!(end, End::Own | End::NodeFailure)) {
-        let lost = restart::lost_to(&observation, lead, *end)?;
+        let lost = restart::follower_loss(&observation, lead, *end)?.pod;
         let code = lead.exit.as_ref().map(|exit| format!("; the lead ended with exit code {}", exit.code));
         let limit = format!("no restart left: maxRestarts is {max_restarts}");
         let message =

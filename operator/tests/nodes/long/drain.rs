@@ -4,6 +4,7 @@ use serde_json::json;
 
 use crate::machines::{cordon, kubectl, node};
 use crate::stage::{End, Program, Stage, sleep, test};
+use crate::timeline::now;
 use test_support::node::has_flux_itself;
 
 async fn drain(stage: &Stage, worker: u8) {
@@ -48,10 +49,19 @@ fn drained_follower_is_replaced_and_the_leads_job_goes_on() {
 fn drained_lead_restarts_on_another_node() {
     test("drain-lead", async |stage| {
         let may = Program { name: "may", lead_on: 2, may_use: &[1], ..Program::default() };
+        // Its followers on the other node learn of the loss from the operator alone.
+        let of_two = Program { name: "of-two", followers_on: &[3], ..may.clone() };
         let never = Program { name: "never", lead_on: 2, spec: json!({ "backoffLimit": 0 }), ..Program::default() };
-        stage.create_all(&[&may, &never]).await;
+        stage.create_all(&[&may, &of_two, &never]).await;
+        let drained_at = now();
         drain(stage, 2).await;
-        stage.ended("may", &End::after_restart(&["LeadLost"])).await;
+        for name in ["may", "of-two"] {
+            stage.ended(name, &End::after_restart(&["LeadLost"])).await;
+            let seconds = stage.history(name).runs()[1].from - drained_at;
+            eprintln!("{name}: its program starts again {seconds:.1} s after the drain began");
+            // 33 s on a quiet machine.
+            assert!(seconds < 60.0, "{}", stage.account(name));
+        }
         assert_eq!(stage.node_of("may", "0").await, "worker-1");
         // The program had the time to end by itself.
         let lost = End { phase: "Failed", code: Some(143), reason: Some("LeadLost"), starts: 1, restarts: &[] };
@@ -64,7 +74,7 @@ fn drained_pod_without_another_node_waits_and_says_why() {
     test("drain-nowhere", async |stage| {
         let program = Program { name: "mc", lead_on: 2, ..Program::default() };
         stage.create_all(&[&program]).await;
-        let drained_at = crate::timeline::now();
+        let drained_at = now();
         drain(stage, 2).await;
         stage.said_reason("mc", drained_at, "Unschedulable").await;
         sleep(2.0).await;

@@ -148,7 +148,10 @@ impl World {
         let succeeded = seen.has_succeeded()
             || self.pods.values().any(|pod| pod.seen.index == 0 && pod.succeeds() && pod.has_finalizer);
         let culprit = failed.iter().find(|pod| World::judged(pod) == Judged::FailsJob);
-        if let Some(culprit) = culprit.filter(|_| seen.failing.is_none() && !seen.has_succeeded()) {
+        if seen.failing.is_none()
+            && !seen.has_succeeded()
+            && let Some(culprit) = culprit
+        {
             let message = format!("Container mc for pod ns/{} failed with a code", culprit.seen.name);
             seen.failing = verdict(BY_POLICY).map(|verdict| Verdict { message, ..verdict });
         }

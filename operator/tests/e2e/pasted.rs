@@ -1,0 +1,151 @@
+//! The commands of the pages and of the examples' READMEs as a reader pastes them: the blocks of a page in order, in one
+//! shell. The exceptions are in `test_support::pasted`.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use serde_json::Value;
+
+use super::examples::adapt;
+use test_support::node::{Fixture, app_image, has_flux_itself, test};
+use test_support::pages::{self, Block, repository};
+use test_support::pasted::{NOT_RUN, means, pages_with_blocks};
+
+/// So many pages at once: they mostly wait.
+const AT_ONCE: usize = 4;
+/// Of one page: some wait until something is cleaned up.
+const DEADLINE: &str = "300";
+
+/// Page, beginning of a command, and why it may fail.
+const MAY_FAIL: &[(&str, &str, &str)] = &[
+    ("docs/tasks/alerts.md", "grep", "a healthy operator logs nothing of it"),
+    ("docs/tasks/alerts.md", "kubectl -n flux-operator logs deployment/flux-operator --previous", "never restarted"),
+    ("examples/cleanup-and-ttl/README.md", "kubectl get minicluster cleanup-and-ttl", "shows that it is gone"),
+    ("examples/elasticity/README.md", "kubectl scale minicluster/elasticity --replicas=5", "shows a refusal"),
+    ("examples/exit-code/README.md", "kubectl minicluster logs", "exits as its job"),
+];
+
+#[test]
+fn blocks_of_commands_run_as_they_are_pasted() {
+    if !has_flux_itself("commands of the pages and READMEs, as they are pasted") {
+        return;
+    }
+    let mut waiting: Vec<(usize, Vec<Block>)> = Vec::new();
+    for (number, (_, blocks)) in pages_with_blocks().into_iter().enumerate() {
+        let is_run = |block: &Block| !NOT_RUN.iter().any(|(page, command, _)| means(page, command, block));
+        let blocks: Vec<Block> = blocks.into_iter().filter(is_run).collect();
+        if !blocks.is_empty() {
+            waiting.push((number, blocks));
+        }
+    }
+    assert!(waiting.len() > 25, "only {} pages", waiting.len());
+    let (waiting, wrong) = (Mutex::new(waiting), Mutex::new(Vec::new()));
+    let run_all = || {
+        while let Some((number, blocks)) = { waiting.lock().unwrap().pop() } {
+            test(&format!("pasted-{number}"), async |fixture| {
+                let failures = tokio::task::spawn_blocking(move || failures_of(&fixture, &blocks)).await.unwrap();
+                wrong.lock().unwrap().extend(failures);
+            });
+        }
+    };
+    std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(run_all))));
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// What is wrong with the blocks of one page.
+fn failures_of(fixture: &Fixture, blocks: &[Block]) -> Option<String> {
+    let page = &blocks[0].page;
+    let folder = tempfile::tempdir().unwrap();
+    copy_examples(fixture, folder.path());
+    let place = if page.starts_with("examples") {
+        folder.path().join(page.parent().unwrap())
+    } else {
+        give_manifests(fixture, page, blocks, folder.path());
+        folder.path().to_owned()
+    };
+    let failed = folder.path().join("failed");
+    let mut script = format!(
+        "trap 'echo \"$BASH_COMMAND\" >> {}' ERR\ntrap 'trap - ERR; kill $(jobs -p) 2>/dev/null' EXIT\n",
+        failed.display()
+    );
+    for (command, _) in blocks.iter().flat_map(Block::commands) {
+        script += &format!("{}\n", command.replace("rockylinux:9", &app_image()));
+    }
+    let plugin = std::env::var("E2E_PLUGIN").expect("E2E_PLUGIN must name the plugin's program");
+    // `.ci/e2e` leaves the programs of a release there.
+    let agent = repository().join("dist").join(if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" });
+    let plugin = Path::new(&plugin).parent().unwrap().display();
+    let path = format!("{plugin}:{}:{}", agent.display(), std::env::var("PATH").unwrap());
+    let mut bash = Command::new("timeout");
+    bash.args([DEADLINE, "bash", "-o", "pipefail", "-c", &script]).current_dir(place).stdin(Stdio::null());
+    bash.env("PATH", path).env("KUBECONFIG", kubeconfig_in(fixture, folder.path()));
+    let output = bash.output().unwrap();
+    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let may_fail = |command: &str| {
+        MAY_FAIL.iter().any(|(of, begins, _)| Path::new(of) == page.as_path() && command.starts_with(begins))
+    };
+    let failed = std::fs::read_to_string(failed).unwrap_or_default();
+    let mut wrong: Vec<&str> = failed.lines().filter(|command| !may_fail(command)).collect();
+    if output.status.code() == Some(124) {
+        wrong.push("it does not end");
+    }
+    (!wrong.is_empty()).then(|| format!("{}: {}\n{printed}", page.display(), wrong.join("; ")))
+}
+
+/// `kubectl` without an option is in the fixture's namespace.
+fn kubeconfig_in(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
+    let kubeconfig = folder.join("kubeconfig");
+    std::fs::copy(std::env::var_os("KUBECONFIG").expect("KUBECONFIG must name a cluster"), &kubeconfig).unwrap();
+    let mut kubectl = Command::new("kubectl");
+    kubectl
+        .args(["config", "set-context", "--current", "--namespace", &fixture.namespace])
+        .env("KUBECONFIG", &kubeconfig);
+    assert!(kubectl.output().unwrap().status.success());
+    kubeconfig
+}
+
+/// The examples, with images that are here.
+fn copy_examples(fixture: &Fixture, to: &Path) {
+    for entry in std::fs::read_dir(repository().join("examples")).unwrap().map(|entry| entry.unwrap().path()) {
+        if !entry.is_dir() {
+            continue;
+        }
+        let folder = to.join("examples").join(entry.file_name().unwrap());
+        std::fs::create_dir_all(&folder).unwrap();
+        for file in std::fs::read_dir(&entry).unwrap().map(|file| file.unwrap().path()).filter(|path| path.is_file()) {
+            let copy = folder.join(file.file_name().unwrap());
+            if file.extension().is_some_and(|ending| ending == "yaml") {
+                let text = std::fs::read_to_string(&file).unwrap();
+                std::fs::write(copy, yaml_of(&adapt(fixture, &text, entry.ends_with("v1alpha1")))).unwrap();
+            } else {
+                std::fs::copy(file, copy).unwrap();
+            }
+        }
+    }
+}
+
+fn yaml_of(documents: &[Value]) -> String {
+    documents.iter().map(|it| format!("---\n{}\n", serde_saphyr::to_string(it).unwrap())).collect()
+}
+
+/// The MiniClusters of a page that its commands name: as a file if a command reads it, else applied.
+fn give_manifests(fixture: &Fixture, page: &Path, blocks: &[Block], folder: &Path) {
+    let commands: String = blocks.iter().map(|block| block.text.as_str()).collect();
+    for block in pages::blocks(&repository().join(page)) {
+        if block.language != "yaml" || block.word.is_some() {
+            continue;
+        }
+        let documents = adapt(fixture, &block.text, false);
+        let Some(name) = documents[0].pointer("/metadata/name").and_then(Value::as_str) else { continue };
+        if documents[0]["kind"] != "MiniCluster" || !commands.contains(name) {
+            continue;
+        }
+        let file = format!("{name}.yaml");
+        std::fs::write(folder.join(&file), yaml_of(&documents)).unwrap();
+        if !commands.contains(&file) {
+            super::examples::kubectl(fixture, &["apply", "-f", "-"], &yaml_of(&documents));
+        }
+    }
+}
