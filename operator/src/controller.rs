@@ -250,11 +250,8 @@ async fn reconciles(
             Err(controller::Error::ObjectNotFound(gone)) => {
                 queue_of.remove(&Key::new(gone.namespace.unwrap_or_default(), gone.name));
             }
-            // It waits for its turn to create a gang and asks every second; its status says so.
-            // Nor is the end of a namespace a failure.
-            Err(controller::Error::ReconcilerFailed(error, object))
-                if error.waits_for_turn() || error.is_of_terminating_namespace() =>
-            {
+            // The end of a namespace is no failure.
+            Err(controller::Error::ReconcilerFailed(error, object)) if error.is_of_terminating_namespace() => {
                 tracing::debug!("{object}: {error}");
             }
             Err(controller::Error::ReconcilerFailed(error, object)) => {
@@ -298,7 +295,6 @@ async fn in_turn(
     let result = reconcile_in_slot(cluster, context.clone(), &slots, (slot, first)).instrument(span).boxed().await;
     let outcome = match &result {
         Ok(_) => Outcome::Success,
-        Err(error) if error.waits_for_turn() => Outcome::Success,
         Err(error) if error.obstacle().is_some() || error.is_of_terminating_namespace() => Outcome::Obstacle,
         Err(ReconcileError::Panicked(_)) => Outcome::Panic,
         Err(_) => Outcome::Error,
@@ -370,9 +366,7 @@ async fn reconcile_whole(cluster: Arc<Cluster>, context: Arc<Context>) -> Result
 
 /// The pause after a failure: of this object only.
 fn error_policy(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Context>) -> Action {
-    if !error.waits_for_turn() {
-        context.metrics.retried();
-    }
+    context.metrics.retried();
     let key = Key::of(kube::Resource::meta(&*cluster));
     Action::requeue(context.pause_after_failure(&key, error, Instant::now()))
 }

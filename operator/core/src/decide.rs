@@ -5,11 +5,9 @@
 //!     ─► silent_wait (does it wait without a status that says why?)
 //! ```
 //!
-//! `remaining`: which pods have to be gone first. `gang_turn`: whether a gang may be created now, where that is done one
-//! after the other.
+//! `remaining`: which pods have to be gone first.
 
 pub mod ending;
-pub mod gang_turn;
 pub mod next_action;
 pub mod remaining;
 pub mod restart;

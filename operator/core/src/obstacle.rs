@@ -3,9 +3,6 @@
 /// The API server refuses a pod template of the spec: the spec is not valid.
 pub const POD_TEMPLATE_REFUSED: &str = "PodTemplateRefused";
 
-/// Another gang is being scheduled. This passes within a minute or so, without anybody's help.
-pub const WAITING_FOR_GANG: &str = "WaitingForGang";
-
 /// Pods of a Job that is gone still run.
 pub const WAITING_FOR_PODS: &str = "WaitingForPods";
 
@@ -19,7 +16,7 @@ pub const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 pub const JOB_UNLABELLED: &str = "JobUnlabelled";
 
 /// Reasons that pass without a person, or that somebody else is mending: the MiniCluster is not stalled.
-pub const PASSING: [&str; 4] = ["WaitingForPrevious", WAITING_FOR_GANG, API_ERROR, NAMESPACE_TERMINATING];
+pub const PASSING: [&str; 3] = ["WaitingForPrevious", API_ERROR, NAMESPACE_TERMINATING];
 
 /// Why the operator cannot go on. It retries with growing pauses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

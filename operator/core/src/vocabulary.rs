@@ -104,7 +104,7 @@ impl Reason {
             ("ValidWithNotes" | "Completed", _) => Some("Normal"),
             (
                 "ViewCopied" | "NotSaved" | "Defect" | "Deleted" | "Gone" | "Valid" | "ImageVolume"
-                | "ImageVolumeUnsure" | "WaitingForPrevious" | "WaitingForGang" | "Queued" | "Requeued",
+                | "ImageVolumeUnsure" | "WaitingForPrevious" | "Queued" | "Requeued",
                 _,
             )
             | (_, Of::Progress) => None,
@@ -193,12 +193,7 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Start, "NameTaken", "another object already has the name of one that the MiniCluster needs"),
     reason(Of::Start, "TooLarge", "an object would be larger than the API server accepts"),
     reason(Of::Start, "Unsupported", "this Kubernetes is too old for a field of the spec"),
-    reason(Of::Start, "GangUnavailable", "`gang` is on, and the cluster has no gang API"),
-    reason(
-        Of::Start,
-        "WaitingForGang",
-        "another gang is being placed: on Kubernetes 1.35 the operator creates gangs one after the other",
-    ),
+    reason(Of::Start, "GangUnavailable", "`gang` is on, and the cluster has no gang API that the operator uses"),
     reason(Of::Start, "WaitingForPrevious", "an object of an earlier MiniCluster of this name is still being deleted"),
     reason(
         Of::Start,

@@ -5,7 +5,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use flux_operator_core::decide::gang_turn::Waiting;
 use flux_operator_core::decide::silent_wait::{EventCheck, Turns};
 use flux_operator_core::observe::pod::Trouble;
 use flux_operator_core::observe::{Index, Key};
@@ -49,10 +48,6 @@ const FIRST_LOOK: Duration = Duration::from_millis(100);
 /// From so many failures in a row, or after so long, the status says what fails. A single failure is no news.
 const LASTING_FAILURES: u32 = 3;
 const LASTING_TIME: Duration = Duration::from_secs(5);
-/// Pause while another gang is being scheduled, which is no failure.
-const BETWEEN_TURNS: Duration = Duration::from_secs(1);
-/// Twice as many ask half as often, so that all together ask some ten times a second.
-const MANY_WAIT: u32 = 10;
 /// Longest pause when a call failed: the API server may recover at any moment.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(30);
 
@@ -89,9 +84,6 @@ pub struct Context {
     pub traces: Traces,
     pub queue: Queue<Key>,
     pub job_first: JobFirst,
-    /// Held while a gang is created, where gangs are created one after the other (`decide::gang_turn`).
-    pub gang_turn: tokio::sync::Mutex<()>,
-    gangs_waiting: Mutex<Waiting>,
     /// Statuses that were written and that the watch has not reported yet: resourceVersion and status, by uid.
     written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
     /// When statuses were written, by uid.
@@ -139,8 +131,6 @@ impl Context {
             metrics,
             queue: Queue::default(),
             job_first: JobFirst::default(),
-            gang_turn: tokio::sync::Mutex::default(),
-            gangs_waiting: Mutex::default(),
             written: Mutex::default(),
             written_at: Mutex::default(),
             event_checks: Mutex::default(),
@@ -229,11 +219,6 @@ impl Context {
         self.room.acquire_many(u32::try_from(permits).unwrap_or(u32::MAX)).await.ok()
     }
 
-    /// MiniClusters that wait to create a gang.
-    pub fn gangs_waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.gangs_waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes that an object waits although no status says why. True: its events have to be read now, and the next check is
     /// scheduled. The first is due after `patience`, or now if `at_once` (it has waited before).
     pub fn events_are_due(
@@ -289,7 +274,6 @@ impl Context {
     }
 
     pub fn clear_failures(&self, key: &Key) {
-        self.gangs_waiting().leave(key);
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
@@ -304,18 +288,10 @@ impl Context {
         let failures = all.entry(key.clone()).or_default();
         let is_outage = error.obstacle().is_none() && !matches!(error, ReconcileError::Panicked(_));
         let longest = if is_outage { LONGEST_OUTAGE } else { LONGEST_PAUSE };
-        let pause = if error.waits_for_turn() {
-            let waiting = u32::try_from(self.gangs_waiting().count()).unwrap_or(u32::MAX);
-            BETWEEN_TURNS * (waiting / MANY_WAIT).clamp(1, 10)
-        } else {
-            if error.obstacle().is_some() {
-                self.gangs_waiting().leave(key);
-            }
-            failures.count = failures.count.saturating_add(1);
-            failures.since.get_or_insert(now);
-            let least = if error.is_of_terminating_namespace() { IN_TERMINATING_NAMESPACE } else { Duration::ZERO };
-            backoff::after(failures.count, FIRST_PAUSE, longest).max(error.asked_to_wait()).max(least)
-        };
+        failures.count = failures.count.saturating_add(1);
+        failures.since.get_or_insert(now);
+        let least = if error.is_of_terminating_namespace() { IN_TERMINATING_NAMESPACE } else { Duration::ZERO };
+        let pause = backoff::after(failures.count, FIRST_PAUSE, longest).max(error.asked_to_wait()).max(least);
         let mut hasher = DefaultHasher::new();
         (key, failures.count).hash(&mut hasher);
         pause.mul_f64(1.0 + (hasher.finish() % 256) as f64 / 1024.0)
@@ -324,7 +300,6 @@ impl Context {
     /// The pause before the next look at a MiniCluster for which something was just created or deleted, or whose cached
     /// objects differ from the API server's. It grows if the next look finds the same again.
     pub fn pause_after_change(&self, key: &Key, now: Instant) -> Duration {
-        self.gangs_waiting().leave(key);
         let mut all = self.failures();
         let failures = all.entry(key.clone()).or_default();
         failures.changes = failures.changes.saturating_add(1);
@@ -383,7 +358,7 @@ impl Context {
 mod tests {
     use super::*;
     use crate::reconcile::apply::ApplyError;
-    use flux_operator_core::obstacle::{Obstacle, WAITING_FOR_GANG};
+    use flux_operator_core::obstacle::Obstacle;
 
     #[test]
     fn statuses_that_follow_each_other_come_ever_less_often_until_it_is_quiet() {
@@ -427,17 +402,6 @@ mod tests {
         assert!(
             context.pause_after_failure(&two, &failed(500, 0), now) < Duration::from_millis(400),
             "nobody else waits"
-        );
-        let turn = || ApplyError::from(Obstacle { reason: WAITING_FOR_GANG, message: String::new() }).into();
-        for _ in 0..20 {
-            assert!(
-                context.pause_after_failure(&two, &turn(), now) <= Duration::from_millis(1250),
-                "however long it waits"
-            );
-        }
-        assert!(
-            context.pause_after_failure(&two, &failed(500, 0), now) < Duration::from_millis(800),
-            "that is no failure"
         );
         context.clear_failures(&one);
         assert!(

@@ -73,12 +73,8 @@ pub(super) async fn create_or_update(
             let facts = Facts { gangs: gang::served(cluster, context).await?, ..facts };
             let mut objects = self::objects(cluster, &facts, context)?;
             gang::refuse_unserved(&objects)?;
-            // What waits for its turn asks every second: it was looked at before it began to wait.
-            if !context.gangs_waiting().has(target, Instant::now()) {
-                try_overlays(&objects, &target.key, context).await?;
-                refuse_unsupported(&objects, &target.key, context).await?;
-            }
-            let _turn = gang::turn(&objects, cluster, target, context).await?;
+            try_overlays(&objects, &target.key, context).await?;
+            refuse_unsupported(&objects, &target.key, context).await?;
             if let Some(left) = deadline_left(target, cluster, &objects, context).await? {
                 if left <= 0 {
                     return Ok(Done::OutOfTime);
@@ -131,7 +127,7 @@ async fn update(
     if let Some(elastic) = elastic {
         let before = context.index.job(&target.key).and_then(|job| job.rendered_hash);
         let fields = elastic.patch(cluster, &job_uid, before.as_deref(), facts.maximum_size.unwrap_or(elastic.size));
-        gang::resize(target, cluster, &facts, elastic.size, context).await?;
+        gang::resize(target, cluster, elastic.size, context).await?;
         context.writer.scale_job(&context.index, &target.key, &fields).await?;
         tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flux_operator_core::obstacle::{API_ERROR, NAMESPACE_TERMINATING, Obstacle, Panicked, WAITING_FOR_GANG};
+use flux_operator_core::obstacle::{API_ERROR, NAMESPACE_TERMINATING, Obstacle, Panicked};
 use flux_operator_core::render::RenderError;
 
 use crate::api::retry::retry_after;
@@ -59,11 +59,6 @@ impl ReconcileError {
     /// Whether the namespace is being deleted.
     pub fn is_of_terminating_namespace(&self) -> bool {
         matches!(self, ReconcileError::Apply(ApplyError::NamespaceTerminating))
-    }
-
-    /// Whether it waits for its turn to create a gang, which is no failure.
-    pub fn waits_for_turn(&self) -> bool {
-        self.obstacle().is_some_and(|obstacle| obstacle.reason == WAITING_FOR_GANG)
     }
 
     /// How long the API server asks to wait, if it is overloaded.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flux_operator::health::families::{self, Family, Of};
-use flux_operator_core::render::gang::{GangApi, Served};
+use flux_operator_core::render::gang::Served;
 use flux_operator_core::render::{self, Facts, Options};
 use flux_operator_core::vocabulary::{self, CONDITIONS, REASONS};
 use flux_shared::curve::Certificate;
@@ -176,7 +176,7 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
         let text = std::fs::read_to_string(file).unwrap();
         let cluster = validate::validate(&manifest::parse(&text).unwrap()).unwrap();
         let certificate = Certificate::from_keys("page", &[1; 32], &[2; 32]);
-        let gangs = Served { kubernetes: Some(GangApi::PodGroupV1beta1), ..Served::default() };
+        let gangs = Served { kubernetes: true, ..Served::default() };
         let facts = Facts { uid: Some("uid".into()), spec_hash: Some("hash".into()), gangs, ..Facts::default() };
         let options = Options { network_policy: true, gang: true, ..Options::default() };
         let objects = render::objects(&cluster, &options, &facts, certificate).unwrap();

@@ -163,7 +163,6 @@ fn published_manifests_are_fetched_at_one_commit_and_read_by_the_tests() {
     assert_eq!(steps[at("make test")]["env"]["UPSTREAM_MANIFESTS"], "${{ runner.temp }}/manifests");
 }
 
-/// Each Kubernetes that has an API for gangs has another one.
 #[test]
 fn gangs_are_tried_by_every_api_that_can_be_had() {
     let e2e = workflows().into_iter().find(|workflow| workflow.name == "e2e.yml").unwrap();
@@ -174,7 +173,7 @@ fn gangs_are_tried_by_every_api_that_can_be_had() {
         .iter()
         .map(|it| (it["kubernetes"].as_str().unwrap(), it["gang"].as_str().unwrap()))
         .collect();
-    assert_eq!(tried, [("1.35", "1"), ("1.36", "1"), ("1.37", "1"), ("1.35", "scheduler-plugins")]);
+    assert_eq!(tried, [("1.37", "1"), ("1.35", "scheduler-plugins")]);
     let is_make = |step: &&Value| step["run"].as_str().is_some_and(|it| it.contains("make "));
     let step = steps(gangs).iter().find(is_make).unwrap();
     for (variable, wanted) in [("KUBERNETES", "${{ matrix.kubernetes }}"), ("GANG", "${{ matrix.gang }}")] {

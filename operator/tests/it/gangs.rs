@@ -1,7 +1,6 @@
 //! `spec.gang`: all pods or none, by whichever API the cluster serves; nothing where nobody wants it.
 
 mod rendered;
-mod turn;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use flux_operator::controller::Settings;
 use flux_operator::definition;
-use flux_operator::health::metrics::Metrics;
 use flux_operator_core::render::gang::GangApi;
 use flux_operator_core::yaml;
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -48,8 +46,8 @@ fn definition(group: &str, version: &str, spec: &Value) -> String {
 }
 
 fn gangs(fixture: &Fixture, api: GangApi) -> Api<DynamicObject> {
-    let kind = GroupVersionKind::gvk(api.group(), api.version(), api.kind());
-    let resource = ApiResource::from_gvk_with_plural(&kind, api.plural());
+    let kind = GroupVersionKind::gvk(api.group(), api.version(), GangApi::KIND);
+    let resource = ApiResource::from_gvk_with_plural(&kind, GangApi::PLURAL);
     Api::namespaced_with(fixture.client.clone(), &fixture.namespace, &resource)
 }
 
@@ -179,7 +177,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         assert!(at("podgroups") < at("jobs"), "{order:#?}");
 
         for (api, name) in [(GangApi::Volcano, "volcano"), (GangApi::Coscheduling, "plugins")] {
-            follows_the_size_and_the_job(&fixture, api, name, [Some(1), Some(2)]).await;
+            follows_the_size_and_the_job(&fixture, api, name).await;
         }
         leaves_a_gang_alone_that_the_job_only_names(&fixture, "auto").await;
         next_operator_deletes_the_gang_of_a_job_it_has_never_seen(&fixture, operator, &calls).await;
@@ -270,19 +268,11 @@ async fn leaves_a_gang_alone_that_the_job_only_names(fixture: &Fixture, name: &s
     assert_eq!(gangs.get("victim").await.unwrap().data["spec"]["minMember"], 7);
 }
 
-/// A cluster of 2 shrinks and grows again, and its gang with it, unless the API server refuses that (None); and another
-/// Job has another gang.
-async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &str, counts: [Option<i64>; 2]) {
+/// A cluster of 2 shrinks and grows again, and its gang with it; and another Job has another gang.
+async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &str) {
     fixture.when(name, "its maximum", |status| status["maximumSize"] == 2).await;
     let made = gang(fixture, api, name).await.name_any();
-    if counts == [None, None] {
-        fixture.patch::<MiniCluster>(name, json!({ "spec": { "size": 1 } })).await.unwrap();
-        let refused =
-            |status: &Value| status["message"].as_str().is_some_and(|it| it.contains("cannot change parallelism"));
-        fixture.when(name, "refused another size", refused).await;
-        fixture.patch::<MiniCluster>(name, json!({ "spec": { "size": 2 } })).await.unwrap();
-    }
-    for (size, count) in [1, 2].into_iter().zip(counts).filter(|(_, count)| count.is_some()) {
+    for size in [1, 2] {
         fixture.patch::<MiniCluster>(name, json!({ "spec": { "size": size } })).await.unwrap();
         until(&format!("its Job has {size}"), async || {
             (fixture.job(name).await.spec?.completions == Some(size)).then_some(())
@@ -291,9 +281,9 @@ async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &st
         let now = gang(fixture, api, name).await;
         assert_eq!(now.name_any(), made);
         let spec = &now.data["spec"];
-        let places = ["/minMember", "/schedulingPolicy/gang/minCount", "/podGroups/0/policy/gang/minCount"];
+        let places = ["/minMember", "/schedulingPolicy/gang/minCount"];
         let found = places.into_iter().find_map(|place| spec.pointer(place)).and_then(Value::as_i64);
-        assert_eq!(found, Some(count.unwrap_or(2)), "{spec:#}");
+        assert_eq!(found, Some(size.into()), "{spec:#}");
     }
     // Somebody deletes its Job, and it starts again.
     fixture.api::<Job>().delete(name, &DeleteParams::background()).await.unwrap();
@@ -317,61 +307,58 @@ async fn has_another_gang(fixture: &Fixture, api: GangApi, name: &str, before: &
     .await;
 }
 
-/// Kubernetes' own API, which is off by default, on a control plane of its own.
+/// Kubernetes' own API, which is off by default, on a control plane of its own. Before 1.37 it is an alpha API.
 #[test]
-fn kubernetes_own_api_is_found_in_each_version_that_has_one() {
+fn kubernetes_gang_api_is_used_when_beta_and_refused_when_alpha() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let crd = definition::crd(&definition::Options { without_conversion: true, ..Default::default() });
-    let program = kubectl_program().0;
-    let version = std::process::Command::new(program).args(["kubectl", "version", "--client"]).output().unwrap();
-    let version = String::from_utf8_lossy(&version.stdout).into_owned();
-    let minor = version.split("v1.").nth(1).and_then(|it| it.split('.').next()?.parse::<u32>().ok()).unwrap();
-    let (api, counts) = match minor {
-        // There is none.
-        ..35 => return,
-        35 => (GangApi::WorkloadV1alpha1, [Some(1), Some(2)]),
-        // Fixed, and its Job's size with it.
-        36 => (GangApi::PodGroupV1alpha2, [None, None]),
-        _ => (GangApi::PodGroupV1beta1, [Some(1), Some(2)]),
-    };
+    let minor = kubernetes_minor();
     let plane = ControlPlane::start_with(&crd.unwrap(), &SWITCHED_ON).unwrap();
     runtime.block_on(async {
         let client = Client::try_from(config(plane.kubeconfig_path()).await).unwrap();
         let fixture = Fixture { namespace: "default".into(), client };
-        let is_gone = std::sync::Arc::new(AtomicBool::new(false));
-        let gone = is_gone.clone();
-        let calls = Calls::with_faults(move |call: &Call| {
-            let is_new = call.verb == "create" && call.resource == "workloads";
-            (is_new && gone.load(Ordering::SeqCst)).then_some(Fault::Answer(404))
-        });
-        let metrics = Arc::new(Metrics::new().unwrap());
-        let settings = |it: &mut Settings| (it.options.gang, it.metrics) = (true, metrics.clone());
-        let operator = fixture.operator_as(plane.kubeconfig_path(), calls.clone(), settings).await;
-        fixture.create("mc", spec(json!({}))).await.unwrap();
-        let made = gang(&fixture, api, "mc").await;
-        assert_eq!(
-            Some(&made.metadata.owner_references.as_ref().unwrap()[0].uid),
-            fixture.get("mc").await.metadata.uid.as_ref()
-        );
-        let pod = lead(&fixture, "mc", 2).await["spec"].clone();
-        let tied = match api {
-            GangApi::WorkloadV1alpha1 => &pod["workloadRef"]["name"],
-            _ => &pod["schedulingGroup"]["podGroupName"],
-        };
-        assert_eq!(tied, &json!(made.name_any()), "{pod:#}");
-        follows_the_size_and_the_job(&fixture, api, "mc", counts).await;
-        if api == GangApi::WorkloadV1alpha1 {
-            is_gone.store(true, Ordering::SeqCst);
-            fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 1 } })).await.unwrap();
-            let shrinks = async || (fixture.job("mc").await.spec?.completions == Some(1)).then_some(());
-            until("it shrinks though its gang's API is gone", shrinks).await;
-            is_gone.store(false, Ordering::SeqCst);
-            turn::gangs_are_made_one_after_the_other(&fixture, &operator, &metrics).await;
+        let settings = |it: &mut Settings| it.options.gang = true;
+        let operator = fixture.operator_as(plane.kubeconfig_path(), Calls::default(), settings).await;
+        fixture.create("mc", spec(json!({ "gang": "on" }))).await.unwrap();
+        match minor {
+            ..35 => is_refused(&fixture, "mc", "does not serve PodGroup of scheduling.k8s.io/v1beta1").await,
+            35 => is_refused(&fixture, "mc", "scheduling.k8s.io/v1alpha1, an alpha API that Kubernetes 1.35").await,
+            36 => is_refused(&fixture, "mc", "scheduling.k8s.io/v1alpha2, an alpha API that Kubernetes 1.36").await,
+            _ => is_a_gang(&fixture, "mc").await,
         }
-        // The same object twice is one.
         fixture.create("off", spec(json!({ "gang": "off" }))).await.unwrap();
         let pod = lead(&fixture, "off", 2).await["spec"].clone();
         assert!(pod["workloadRef"].is_null() && pod["schedulingGroup"].is_null(), "{pod:#}");
         operator.stop().await;
     });
+}
+
+/// With `on` no pod is created, and the status says why; with `auto` pods start without a gang.
+async fn is_refused(fixture: &Fixture, name: &str, cause: &str) {
+    let status = fixture.when(name, "refused", |status| status["reason"] == "GangUnavailable").await["status"].clone();
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains(cause) && message.contains("Kubernetes 1.37 or newer"), "{message}");
+    assert!(fixture.api::<Job>().get_opt(name).await.unwrap().is_none());
+    fixture.create("auto", spec(json!({}))).await.unwrap();
+    let pod = lead(fixture, "auto", 2).await["spec"].clone();
+    assert!(pod["workloadRef"].is_null() && pod["schedulingGroup"].is_null(), "{pod:#}");
+    fixture.patch::<MiniCluster>(name, json!({ "spec": { "gang": "off" } })).await.unwrap();
+    fixture.pods(name, 2).await;
+}
+
+async fn is_a_gang(fixture: &Fixture, name: &str) {
+    let made = gang(fixture, GangApi::Kubernetes, name).await;
+    let owner = &made.metadata.owner_references.as_ref().unwrap()[0];
+    assert_eq!(Some(&owner.uid), fixture.get(name).await.metadata.uid.as_ref());
+    let pod = lead(fixture, name, 2).await["spec"].clone();
+    assert_eq!(pod["schedulingGroup"]["podGroupName"], json!(made.name_any()), "{pod:#}");
+    follows_the_size_and_the_job(fixture, GangApi::Kubernetes, name).await;
+}
+
+/// The minor version of the Kubernetes that the tests run on.
+fn kubernetes_minor() -> u32 {
+    let program = kubectl_program().0;
+    let version = std::process::Command::new(program).args(["kubectl", "version", "--client"]).output().unwrap();
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    version.split("v1.").nth(1).and_then(|it| it.split('.').next()?.parse().ok()).unwrap()
 }

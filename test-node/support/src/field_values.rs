@@ -5,7 +5,7 @@ use flux_operator_core::decide::restart::{Decision, Observation, decide};
 use flux_operator_core::observe::Observed;
 use flux_operator_core::observe::job::JobSeen;
 use flux_operator_core::observe::pod::{Exit, PodSeen};
-use flux_operator_core::render::gang::{GangApi, GangOf, Served};
+use flux_operator_core::render::gang::{GangOf, Served};
 use flux_operator_core::render::{self, Facts, Options};
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
 use flux_shared::curve::Certificate;
@@ -253,7 +253,7 @@ pub fn outcome(spec: &Value) -> Result<Outcome, Vec<Problem>> {
     let options = Options { gang: true, ..Options::default() };
     let objects = |facts: &Facts| render::objects(&cluster, &options, facts, certificate.clone()).unwrap();
     // Nodes and API server decide where the user leaves it to them.
-    let gangs = Served { kubernetes: Some(GangApi::PodGroupV1beta1), ..Served::default() };
+    let gangs = Served { kubernetes: true, ..Served::default() };
     let elsewhere = objects(&Facts { nodes_mount_images: true, gangs, ..Facts::default() }).job;
     let mut elsewhere = serde_json::to_value(elsewhere).unwrap();
     let render::Objects { config_map, secrets, volumes, network_policy, headless, services, gang, job, services_pod } =

@@ -1,17 +1,16 @@
-//! All pods start or none: an object of one of the APIs for that, and what ties the pods to it. Each Kubernetes has had
-//! an API of its own; which of them is served is found out (`lookups::gangs`), never concluded from a version.
+//! All pods start or none: an object of one of the APIs for that, and what ties the pods to it. Which of them is served
+//! is found out (`lookups::gangs`), never concluded from a version.
 //!
 //! | API | object | the pods' tie |
 //! | --- | --- | --- |
-//! | Kubernetes 1.35 | `scheduling.k8s.io/v1alpha1` Workload, fixed | `spec.workloadRef` |
-//! | 1.36 | `v1alpha2` PodGroup, fixed, as is the size of its Job | `spec.schedulingGroup` |
-//! | 1.37 | `v1beta1` or `v1alpha3` PodGroup, whose minCount may change | the same |
+//! | Kubernetes 1.37 | `scheduling.k8s.io/v1beta1` PodGroup | `spec.schedulingGroup` |
 //! | scheduler-plugins | `scheduling.x-k8s.io/v1alpha1` PodGroup | a label |
 //! | Volcano | `scheduling.volcano.sh/v1beta1` PodGroup | an annotation |
+//!
+//! Kubernetes 1.35 to 1.37 also have an alpha API each ([`Alpha`]), which no other version serves. They are not used.
 
 use std::collections::BTreeMap;
 
-use flux_shared::crd::v1alpha2::KIND;
 use flux_shared::validate::{Gang, ValidMiniCluster};
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
@@ -21,18 +20,13 @@ use super::{Facts, RenderError, hash, metadata};
 use crate::labels;
 use crate::observe::pod::DEFAULT_SCHEDULER;
 
-/// Name of the only pod group in a Workload.
-const GROUP: &str = "brokers";
 /// Annotation or label of pods by which Volcano's controllers know the queue.
 const VOLCANO_QUEUE: &str = "scheduling.volcano.sh/queue-name";
 
-/// An API for gangs: Kubernetes' own, the newest first, then those of others.
+/// An API for gangs. The object's kind is PodGroup in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GangApi {
-    PodGroupV1beta1,
-    PodGroupV1alpha3,
-    PodGroupV1alpha2,
-    WorkloadV1alpha1,
+    Kubernetes,
     /// scheduler-plugins' coscheduling.
     Coscheduling,
     Volcano,
@@ -43,52 +37,22 @@ const VOLCANO_SCHEDULER: &str = "volcano";
 const COSCHEDULER: &str = "scheduler-plugins-scheduler";
 
 impl GangApi {
-    pub const ALL: [GangApi; 6] = [
-        GangApi::PodGroupV1beta1,
-        GangApi::PodGroupV1alpha3,
-        GangApi::PodGroupV1alpha2,
-        GangApi::WorkloadV1alpha1,
-        GangApi::Coscheduling,
-        GangApi::Volcano,
-    ];
+    pub const ALL: [GangApi; 3] = [GangApi::Kubernetes, GangApi::Coscheduling, GangApi::Volcano];
+    pub const KIND: &str = "PodGroup";
+    pub const PLURAL: &str = "podgroups";
 
     pub const fn group(self) -> &'static str {
         match self {
             GangApi::Coscheduling => "scheduling.x-k8s.io",
             GangApi::Volcano => "scheduling.volcano.sh",
-            _ => "scheduling.k8s.io",
+            GangApi::Kubernetes => "scheduling.k8s.io",
         }
     }
 
     pub const fn version(self) -> &'static str {
         match self {
-            GangApi::PodGroupV1beta1 | GangApi::Volcano => "v1beta1",
-            GangApi::PodGroupV1alpha3 => "v1alpha3",
-            GangApi::PodGroupV1alpha2 => "v1alpha2",
-            GangApi::WorkloadV1alpha1 | GangApi::Coscheduling => "v1alpha1",
-        }
-    }
-
-    pub const fn kind(self) -> &'static str {
-        match self {
-            GangApi::WorkloadV1alpha1 => "Workload",
-            _ => "PodGroup",
-        }
-    }
-
-    pub const fn plural(self) -> &'static str {
-        match self {
-            GangApi::WorkloadV1alpha1 => "workloads",
-            _ => "podgroups",
-        }
-    }
-
-    /// How a gang's number of pods can be changed.
-    pub const fn resize(self) -> Resize {
-        match self {
-            GangApi::WorkloadV1alpha1 => Resize::MakeAnew,
-            GangApi::PodGroupV1alpha2 => Resize::Never,
-            _ => Resize::Patch,
+            GangApi::Kubernetes | GangApi::Volcano => "v1beta1",
+            GangApi::Coscheduling => "v1alpha1",
         }
     }
 
@@ -96,43 +60,63 @@ impl GangApi {
     pub fn with_count(self, count: u32) -> Value {
         match self {
             GangApi::Coscheduling | GangApi::Volcano => json!({ "spec": { "minMember": count } }),
-            GangApi::WorkloadV1alpha1 => {
-                json!({ "spec": { "podGroups": [{ "name": GROUP, "policy": { "gang": { "minCount": count } } }] } })
-            }
-            _ => json!({ "spec": { "schedulingPolicy": { "gang": { "minCount": count } } } }),
+            GangApi::Kubernetes => json!({ "spec": { "schedulingPolicy": { "gang": { "minCount": count } } } }),
         }
     }
 }
 
-/// How a gang's number of pods can be changed.
+/// An alpha form of Kubernetes' own API: of one version of Kubernetes, and served by no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resize {
-    Patch,
-    /// Delete the object and create one with the same name.
-    MakeAnew,
-    /// It cannot be changed, and the API server refuses another size of the Job too.
-    Never,
+pub enum Alpha {
+    V1alpha3,
+    V1alpha2,
+    V1alpha1,
+}
+
+impl Alpha {
+    /// The newest first.
+    pub const ALL: [Alpha; 3] = [Alpha::V1alpha3, Alpha::V1alpha2, Alpha::V1alpha1];
+
+    pub const fn version(self) -> &'static str {
+        match self {
+            Alpha::V1alpha3 => "v1alpha3",
+            Alpha::V1alpha2 => "v1alpha2",
+            Alpha::V1alpha1 => "v1alpha1",
+        }
+    }
+
+    /// The version of Kubernetes that serves it.
+    const fn kubernetes(self) -> &'static str {
+        match self {
+            Alpha::V1alpha3 => "1.37",
+            Alpha::V1alpha2 => "1.36",
+            Alpha::V1alpha1 => "1.35",
+        }
+    }
 }
 
 /// Which APIs the cluster serves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Served {
-    pub kubernetes: Option<GangApi>,
+    pub kubernetes: bool,
     pub coscheduling: bool,
     pub volcano: bool,
+    /// The newest alpha form of Kubernetes' API that is served: why there is no gang.
+    pub alpha: Option<Alpha>,
 }
 
 impl Served {
     /// The API for pods of this scheduler: its own if we know its name. Other schedulers are kube-scheduler with one more
     /// plugin: scheduler-plugins' API if that is served, else Kubernetes' own.
     pub fn for_scheduler(self, name: Option<&str>) -> Option<GangApi> {
+        let kubernetes = self.kubernetes.then_some(GangApi::Kubernetes);
         let volcano = self.volcano.then_some(GangApi::Volcano);
         let coscheduling = self.coscheduling.then_some(GangApi::Coscheduling);
         match name {
-            None | Some(DEFAULT_SCHEDULER) => self.kubernetes,
+            None | Some(DEFAULT_SCHEDULER) => kubernetes,
             Some(VOLCANO_SCHEDULER) => volcano,
             Some(COSCHEDULER) => coscheduling,
-            Some(_) => coscheduling.or(self.kubernetes),
+            Some(_) => coscheduling.or(kubernetes),
         }
     }
 }
@@ -154,7 +138,7 @@ pub struct GangRef {
 impl std::fmt::Display for GangRef {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let GangRef { api, name } = self;
-        write!(formatter, "{}.{}.{}/{name}", api.plural(), api.version(), api.group())
+        write!(formatter, "{}.{}.{}/{name}", GangApi::PLURAL, api.version(), api.group())
     }
 }
 
@@ -185,18 +169,10 @@ fn scheduler(cluster: &ValidMiniCluster) -> Option<&str> {
 
 /// The API for a cluster's gang. None: none is served for it, or no gang is wanted.
 pub fn api_for(cluster: &ValidMiniCluster, served: Served) -> Option<GangApi> {
-    // Where a gang's size is fixed, a cluster that is meant to grow, or that a queue may admit in part, gets no gang
-    // unless it asks for one.
-    let is_fixed = |api: &GangApi| {
-        api.resize() == Resize::Never && (cluster.max_size > cluster.size || is_admitted_in_part(cluster))
-    };
-    let api = served.for_scheduler(scheduler(cluster)).filter(|_| cluster.gang != Gang::Off);
-    api.filter(|api| cluster.gang == Gang::On || !is_fixed(api))
-}
-
-/// Whether a queue may start the cluster with fewer pods, by another parallelism of its Job.
-fn is_admitted_in_part(cluster: &ValidMiniCluster) -> bool {
-    cluster.queueing.least(cluster.size, cluster.min_size).is_some()
+    if cluster.gang == Gang::Off {
+        return None;
+    }
+    served.for_scheduler(scheduler(cluster))
 }
 
 /// How many pods have to be scheduled at once.
@@ -206,16 +182,13 @@ pub fn count(least: Option<u32>, size: u32) -> u32 {
 
 pub(super) fn gang(cluster: &ValidMiniCluster, is_installed: bool, facts: &Facts) -> GangOf {
     match api_for(cluster, facts.gangs).filter(|_| is_installed) {
-        Some(api) if api.resize() == Resize::Never && is_admitted_in_part(cluster) => GangOf::Unserved(
-            "spec.gang: on this Kubernetes the size of a gang's Job is fixed, so a queue cannot admit a part of it (spec.minSize): leave out minSize, or set gang: auto to start without a gang".to_owned(),
-        ),
         Some(api) => GangOf::Object(Box::new(object(cluster, api, facts))),
-        None if cluster.gang == Gang::On => GangOf::Unserved(why_not(cluster, is_installed)),
+        None if cluster.gang == Gang::On => GangOf::Unserved(why_not(cluster, is_installed, facts.gangs.alpha)),
         None => GangOf::None,
     }
 }
 
-fn why_not(cluster: &ValidMiniCluster, is_installed: bool) -> String {
+fn why_not(cluster: &ValidMiniCluster, is_installed: bool, alpha: Option<Alpha>) -> String {
     let remedy = "set gang: auto to start without a gang";
     if !is_installed {
         return format!(
@@ -223,13 +196,25 @@ fn why_not(cluster: &ValidMiniCluster, is_installed: bool) -> String {
         );
     }
     let scheduler = scheduler(cluster).unwrap_or(DEFAULT_SCHEDULER);
-    let wanted = match scheduler {
-        VOLCANO_SCHEDULER => "Volcano's PodGroup (scheduling.volcano.sh/v1beta1)".to_owned(),
-        COSCHEDULER => "scheduler-plugins' PodGroup (scheduling.x-k8s.io/v1alpha1)".to_owned(),
-        _ => "Workload or PodGroup of scheduling.k8s.io (Kubernetes 1.35 or newer with the feature gate GenericWorkload and its API enabled)".to_owned(),
+    let missing = match (scheduler, alpha) {
+        (VOLCANO_SCHEDULER, _) => "Volcano's PodGroup (scheduling.volcano.sh/v1beta1)".to_owned(),
+        (COSCHEDULER, _) => "scheduler-plugins' PodGroup (scheduling.x-k8s.io/v1alpha1)".to_owned(),
+        (_, Some(alpha)) => return why_not_by(alpha, scheduler),
+        (_, None) => "PodGroup of scheduling.k8s.io/v1beta1 (Kubernetes 1.37 or newer with the feature gate GenericWorkload and this API enabled)".to_owned(),
     };
     format!(
-        "spec.gang: the cluster does not serve {wanted}, which scheduler {scheduler} needs to schedule all pods or none: enable it, or {remedy}"
+        "spec.gang: the cluster does not serve {missing}, which scheduler {scheduler} needs to schedule all pods or none: enable it, or {remedy}"
+    )
+}
+
+fn why_not_by(alpha: Alpha, scheduler: &str) -> String {
+    let (version, kubernetes) = (alpha.version(), alpha.kubernetes());
+    let enable = match alpha {
+        Alpha::V1alpha3 => "enable scheduling.k8s.io/v1beta1 as well",
+        Alpha::V1alpha2 | Alpha::V1alpha1 => "upgrade to Kubernetes 1.37 or newer and enable scheduling.k8s.io/v1beta1",
+    };
+    format!(
+        "spec.gang: for scheduler {scheduler} the cluster serves only scheduling.k8s.io/{version}, an alpha API that Kubernetes {kubernetes} alone has, and the operator needs PodGroup of v1beta1 (Kubernetes 1.37 or newer): {enable}, use scheduler-plugins (pod.schedulerName: {COSCHEDULER}), or set gang: auto or off to start without a gang"
     )
 }
 
@@ -250,15 +235,11 @@ pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &Facts, count:
         owner.block_owner_deletion = None;
     }
     let mut body = json!({
-        "apiVersion": format!("{}/{}", api.group(), api.version()), "kind": api.kind(), "metadata": metadata,
+        "apiVersion": format!("{}/{}", api.group(), api.version()), "kind": GangApi::KIND, "metadata": metadata,
     });
     body["spec"] = api.with_count(count)["spec"].take();
     let priority = over(cluster, "/spec/priorityClassName");
     match api {
-        GangApi::WorkloadV1alpha1 => {
-            body["spec"]["controllerRef"] =
-                json!({ "apiGroup": "flux-framework.org", "kind": KIND, "name": cluster.name });
-        }
         GangApi::Coscheduling => {}
         GangApi::Volcano => {
             let own = |map: &BTreeMap<String, String>| map.get(VOLCANO_QUEUE).map(|queue| json!(queue));
@@ -269,7 +250,7 @@ pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &Facts, count:
                 }
             }
         }
-        _ => {
+        GangApi::Kubernetes => {
             if let Some(name) = priority {
                 body["spec"]["priorityClassName"] = name;
             }
@@ -288,10 +269,9 @@ pub(super) fn tie(mut job: Overlaid<Job>, at: &GangRef) -> Result<Overlaid<Job>,
     job.rendered.metadata.annotations.get_or_insert_default().insert(labels::GANG.into(), at.to_string());
     let name = json!(at.name);
     let (place, key, value) = match at.api {
-        GangApi::WorkloadV1alpha1 => ("spec", "workloadRef", json!({ "name": name, "podGroup": GROUP })),
         GangApi::Coscheduling => ("metadata/labels", "scheduling.x-k8s.io/pod-group", name),
         GangApi::Volcano => ("metadata/annotations", "scheduling.k8s.io/group-name", name),
-        _ => ("spec", "schedulingGroup", json!({ "podGroupName": name })),
+        GangApi::Kubernetes => ("spec", "schedulingGroup", json!({ "podGroupName": name })),
     };
     let annotation = (labels::GANG, json!(at.to_string()));
     let all = [
@@ -307,17 +287,17 @@ mod tests {
 
     #[test]
     fn each_scheduler_has_its_api_and_others_are_kube_schedulers() {
-        let all = Served { kubernetes: Some(GangApi::PodGroupV1beta1), coscheduling: true, volcano: true };
+        let all = Served { kubernetes: true, coscheduling: true, volcano: true, alpha: None };
         let of = |served: Served, name: &str| served.for_scheduler(Some(name).filter(|name| !name.is_empty()));
         for name in ["", "default-scheduler"] {
-            assert_eq!(of(all, name), Some(GangApi::PodGroupV1beta1));
+            assert_eq!(of(all, name), Some(GangApi::Kubernetes));
         }
         assert_eq!(of(all, "volcano"), Some(GangApi::Volcano));
         assert_eq!(of(all, "mine"), Some(GangApi::Coscheduling));
         let own = Served { coscheduling: false, volcano: false, ..all };
-        assert_eq!(of(own, "mine"), Some(GangApi::PodGroupV1beta1));
+        assert_eq!(of(own, "mine"), Some(GangApi::Kubernetes));
         assert_eq!((of(own, "volcano"), of(own, "scheduler-plugins-scheduler")), (None, None));
-        let others = Served { kubernetes: None, ..all };
+        let others = Served { kubernetes: false, ..all };
         assert_eq!(of(others, ""), None, "the default scheduler does not know it");
     }
 
@@ -328,17 +308,17 @@ mod tests {
             assert_eq!(GangRef::read(&at.to_string()), Some(at.clone()), "{at}");
         }
         let of = |api: GangApi| GangRef { api, name: "mc".into() }.to_string();
-        assert_eq!(of(GangApi::PodGroupV1beta1), "podgroups.v1beta1.scheduling.k8s.io/mc");
-        assert_eq!(of(GangApi::WorkloadV1alpha1), "workloads.v1alpha1.scheduling.k8s.io/mc");
-        assert_eq!(GangRef::read("podgroups.v9.scheduling.k8s.io/mc"), None);
+        assert_eq!(of(GangApi::Kubernetes), "podgroups.v1beta1.scheduling.k8s.io/mc");
+        for unknown in ["podgroups.v9.scheduling.k8s.io/mc", "workloads.v1alpha1.scheduling.k8s.io/mc"] {
+            assert_eq!(GangRef::read(unknown), None, "{unknown}");
+        }
     }
 
     /// JSON pointer to the number of pods in the gang's object of an API.
     fn count_at(api: GangApi) -> &'static str {
         match api {
-            GangApi::WorkloadV1alpha1 => "/spec/podGroups/0/policy/gang/minCount",
             GangApi::Coscheduling | GangApi::Volcano => "/spec/minMember",
-            _ => "/spec/schedulingPolicy/gang/minCount",
+            GangApi::Kubernetes => "/spec/schedulingPolicy/gang/minCount",
         }
     }
 
@@ -356,28 +336,34 @@ mod tests {
     }
 
     #[test]
-    fn where_a_gangs_size_is_fixed_nothing_that_a_queue_admits_in_part_is_a_gang() {
-        let of = |gang: &str, queued: bool, min: u32, api| {
-            let labels = if queued { "\njobLabels: {kueue.x-k8s.io/queue-name: team}" } else { "" };
-            let cluster = crate::testing::cluster(&format!("size: 4\nminSize: {min}\ngang: {gang}{labels}"));
-            let gangs = Served { kubernetes: Some(api), ..Served::default() };
+    fn gang_is_refused_with_its_remedy_when_only_an_alpha_api_is_served() {
+        let of = |gang: &str, scheduler: &str, alpha, kubernetes| {
+            let cluster = crate::testing::cluster(&format!("gang: {gang}\npod: {{schedulerName: {scheduler}}}"));
+            let gangs = Served { alpha, kubernetes, ..Served::default() };
             super::gang(&cluster, true, &Facts { uid: Some("uid".into()), gangs, ..Facts::default() })
         };
-        let fixed = GangApi::PodGroupV1alpha2;
-        assert_eq!(of("auto", true, 2, fixed), GangOf::None);
-        let GangOf::Unserved(why) = of("\"on\"", true, 2, fixed) else { panic!("it would never start") };
-        assert!(why.contains("leave out minSize"), "{why}");
-        for whole in
-            [of("auto", false, 2, fixed), of("auto", true, 4, fixed), of("auto", true, 2, GangApi::PodGroupV1beta1)]
-        {
-            assert!(matches!(whole, GangOf::Object(_)), "{whole:?}");
+        for (alpha, kubernetes, remedy) in [
+            (Alpha::V1alpha1, "Kubernetes 1.35 alone", "upgrade to Kubernetes 1.37"),
+            (Alpha::V1alpha2, "Kubernetes 1.36 alone", "upgrade to Kubernetes 1.37"),
+            (Alpha::V1alpha3, "Kubernetes 1.37 alone", "enable scheduling.k8s.io/v1beta1 as well"),
+        ] {
+            let GangOf::Unserved(why) = of("\"on\"", "default-scheduler", Some(alpha), false) else {
+                panic!("{alpha:?} is not used")
+            };
+            for part in [alpha.version(), kubernetes, remedy, "scheduler-plugins", "gang: auto"] {
+                assert!(why.contains(part), "{part}: {why}");
+            }
+            assert_eq!(of("auto", "default-scheduler", Some(alpha), false), GangOf::None, "pods start one by one");
+            assert!(matches!(of("\"on\"", "default-scheduler", Some(alpha), true), GangOf::Object(_)));
         }
+        let GangOf::Unserved(why) = of("\"on\"", "volcano", Some(Alpha::V1alpha2), false) else { panic!() };
+        assert!(why.contains("Volcano's PodGroup"), "{why}");
     }
 
     #[test]
     fn each_job_has_an_object_of_its_own() {
         let cluster = crate::testing::cluster("size: 4");
-        let named = |facts: Facts| object(&cluster, GangApi::PodGroupV1beta1, &facts).at.name;
+        let named = |facts: Facts| object(&cluster, GangApi::Kubernetes, &facts).at.name;
         let first = Facts { uid: Some("a".into()), ..Facts::default() };
         assert_eq!(named(first.clone()), named(first.clone()), "who was killed finds it again");
         let others = [

@@ -86,7 +86,7 @@ pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Even
         && before.reason.as_ref() != Some(reason)
         && !matches!(
             reason.as_str(),
-            "Invalid" | "Suspended" | "Queued" | "Requeued" | "Completed" | "WaitingForPrevious" | "WaitingForGang"
+            "Invalid" | "Suspended" | "Queued" | "Requeued" | "Completed" | "WaitingForPrevious"
         )
         && condition(after, "JobFinished").is_none_or(|finished| finished.status == "False")
     {

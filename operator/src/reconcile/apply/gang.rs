@@ -2,7 +2,7 @@
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::{Key, controller_uid};
-use flux_operator_core::render::gang::{GangApi, GangObject, GangRef, Resize};
+use flux_operator_core::render::gang::{GangApi, GangObject, GangRef};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
@@ -13,15 +13,15 @@ use crate::api::pages::all_metadata;
 
 impl Writer {
     fn gangs(&self, namespace: &str, api: GangApi) -> Api<DynamicObject> {
-        let kind = GroupVersionKind::gvk(api.group(), api.version(), api.kind());
-        let resource = ApiResource::from_gvk_with_plural(&kind, api.plural());
+        let kind = GroupVersionKind::gvk(api.group(), api.version(), GangApi::KIND);
+        let resource = ApiResource::from_gvk_with_plural(&kind, GangApi::PLURAL);
         Api::namespaced_with(self.client.clone(), namespace, &resource)
     }
 
     /// Creates the gang's object, unless it exists and is ours.
     pub async fn create_gang(&self, namespace: &str, object: &GangObject, owner: &str) -> Result<(), ApplyError> {
         let GangObject { at: GangRef { api, name }, body } = object;
-        let failed = |verb, error| api_error_of(api.kind(), verb, name, error);
+        let failed = |verb, error| api_error_of(GangApi::KIND, verb, name, error);
         let all = self.gangs(namespace, *api);
         let wanted: DynamicObject =
             serde_json::from_value(body.clone()).map_err(|error| failed("create", kube::Error::SerdeError(error)))?;
@@ -29,41 +29,20 @@ impl Writer {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
                 let existing = all.get_metadata(name).await.map_err(|error| failed("get", error))?;
-                Ok(check_owner_of(api.kind(), &existing.metadata, &wanted.metadata, owner)?)
+                Ok(check_owner_of(GangApi::KIND, &existing.metadata, &wanted.metadata, owner)?)
             }
             Err(error) => Err(failed("create", error)),
         }
     }
 
-    /// Changes the number of pods in the gang to `count`, as far as its API allows.
-    pub async fn resize_gang(
-        &self,
-        namespace: &str,
-        object: &GangObject,
-        count: u32,
-        owner: &str,
-    ) -> Result<(), ApplyError> {
-        let GangRef { api, name } = &object.at;
-        match api.resize() {
-            Resize::Never => Ok(()),
-            Resize::MakeAnew => {
-                self.delete_gang(namespace, &object.at, owner).await?;
-                match self.create_gang(namespace, object, owner).await {
-                    // The API is no longer served: its gangs mean nothing to any scheduler.
-                    Err(error) if error.is_not_found() => Ok(()),
-                    made => made,
-                }
-            }
-            Resize::Patch => {
-                let Some(uid) = self.find_own_gang(namespace, &object.at, owner).await? else { return Ok(()) };
-                let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
-                let mut change = api.with_count(count);
-                change["metadata"] = json!({ "uid": uid });
-                let change = Patch::Merge(change);
-                let patched = self.gangs(namespace, *api).patch(name, &parameters, &change).await.map(drop);
-                unless_gone(patched).map_err(|error| api_error_of(api.kind(), "patch", name, error))
-            }
-        }
+    /// Changes the number of pods in the gang.
+    pub async fn resize_gang(&self, namespace: &str, at: &GangRef, count: u32, owner: &str) -> Result<(), ApplyError> {
+        let Some(uid) = self.find_own_gang(namespace, at, owner).await? else { return Ok(()) };
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let mut change = at.api.with_count(count);
+        change["metadata"] = json!({ "uid": uid });
+        let patched = self.gangs(namespace, at.api).patch(&at.name, &parameters, &Patch::Merge(change)).await.map(drop);
+        unless_gone(patched).map_err(|error| api_error_of(GangApi::KIND, "patch", &at.name, error))
     }
 
     /// Deletes the gang's object of a Job that is to be deleted.
@@ -76,7 +55,7 @@ impl Writer {
 
     async fn delete_found(&self, namespace: &str, at: &GangRef, uid: String) -> Result<(), ApplyError> {
         let deleted = self.gangs(namespace, at.api).delete(&at.name, &delete_params(Some(uid))).await.map(drop);
-        unless_gone(deleted).map_err(|error| api_error_of(at.api.kind(), "delete", &at.name, error))
+        unless_gone(deleted).map_err(|error| api_error_of(GangApi::KIND, "delete", &at.name, error))
     }
 
     /// Deletes the MiniCluster's gangs except `kept`, found by a list: this operator may not have seen their Jobs.
@@ -89,7 +68,7 @@ impl Writer {
     ) -> Result<(), ApplyError> {
         let Key { namespace, name } = cluster;
         let found = all_metadata(&self.gangs(namespace, api), &format!("{}={name}", labels::CLUSTER)).await;
-        let found = found.map_err(|error| api_error_of(api.kind(), "list", name, error))?;
+        let found = found.map_err(|error| api_error_of(GangApi::KIND, "list", name, error))?;
         let goes = |it: &ObjectMeta| controller_uid(it) == Some(owner) && it.deletion_timestamp.is_none();
         for existing in found.into_iter().filter(goes) {
             let (Some(name), Some(uid)) = (existing.name, existing.uid) else { continue };
@@ -105,7 +84,7 @@ impl Writer {
     async fn find_own_gang(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<Option<String>, ApplyError> {
         let GangRef { api, name } = at;
         let found = self.gangs(namespace, *api).get_metadata_opt(name).await;
-        let found = found.map_err(|error| api_error_of(api.kind(), "get", name, error))?;
+        let found = found.map_err(|error| api_error_of(GangApi::KIND, "get", name, error))?;
         let Some(existing) = found else { return Ok(None) };
         if controller_uid(&existing.metadata) != Some(owner) {
             tracing::warn!(gang = %at, "the Job names a gang that another object owns: left unchanged");

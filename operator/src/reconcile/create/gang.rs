@@ -1,16 +1,11 @@
 //! The gang object of the pods: created before the Job, resized with it, deleted after it. Without gangs it costs no call.
 
-use std::time::Instant;
-
-use flux_operator_core::decide::gang_turn;
-use flux_operator_core::observe::{Key, Observed};
-use flux_operator_core::obstacle::{Obstacle, WAITING_FOR_GANG};
-use flux_operator_core::render::gang::{GangApi, GangOf, GangRef, Served, api_for, count, recounted};
-use flux_operator_core::render::{Facts, Objects};
+use flux_operator_core::observe::Observed;
+use flux_operator_core::obstacle::Obstacle;
+use flux_operator_core::render::Objects;
+use flux_operator_core::render::gang::{GangApi, GangOf, GangRef, Served, api_for, count};
 use flux_operator_core::target::Target;
 use flux_shared::validate::{Gang, ValidMiniCluster};
-use k8s_openapi::jiff::Timestamp;
-use tokio::sync::MutexGuard;
 
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
@@ -46,37 +41,6 @@ pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
         }
         GangOf::None | GangOf::Object(_) => Ok(()),
     }
-}
-
-/// Where gangs are created one after the other, waits for this MiniCluster's turn by failing with `WaitingForGang`. Until
-/// the result is dropped, no other gang is created.
-pub(super) async fn turn<'a>(
-    objects: &Objects,
-    cluster: &ValidMiniCluster,
-    target: &Target,
-    context: &'a Context,
-) -> Result<Option<MutexGuard<'a, ()>>, ReconcileError> {
-    let GangOf::Object(object) = &objects.gang else { return Ok(None) };
-    // A suspended Job gets its pods when a queue, or somebody, resumes it.
-    let is_suspended = objects.job.rendered.spec.as_ref().is_some_and(|job| job.suspend == Some(true));
-    if is_suspended || count(cluster.min_size, cluster.size) < 2 || !gang_turn::takes_turns(object) {
-        return Ok(None);
-    }
-    let (now, clock) = (Timestamp::now(), Instant::now());
-    let is_being_placed = |key: &Key, observed: &Observed| {
-        *key != target.key && gang_turn::has_turn(observed, now) && context.gangs_waiting().holds_up(key, clock)
-    };
-    if context.gangs_waiting().ask_for_turn(target, clock)
-        // If it is locked, another gang is being created.
-        && let Ok(turn) = context.gang_turn.try_lock()
-        && !context.index.any(is_being_placed)
-    {
-        context.gangs_waiting().took_turn(&target.key, clock);
-        return Ok(Some(turn));
-    }
-    let message =
-        "on this Kubernetes, gangs are created one after the other: waiting until the pods of another one have nodes";
-    Err(ApplyError::from(Obstacle { reason: WAITING_FOR_GANG, message: message.to_owned() }).into())
 }
 
 /// Deletes the gangs of the MiniCluster's earlier Jobs. If it has had none, no call is made; a failure does not keep it from
@@ -134,7 +98,6 @@ pub(super) async fn delete(target: &Target, observed: &Observed, context: &Conte
 pub(super) async fn resize(
     target: &Target,
     cluster: &ValidMiniCluster,
-    facts: &Facts,
     size: u32,
     context: &Context,
 ) -> Result<(), ReconcileError> {
@@ -144,8 +107,7 @@ pub(super) async fn resize(
     let full = cluster.min_size.or(job.initial_size);
     let (before, now) = (count(full, job.completions), count(full, size));
     if before != now {
-        let object = recounted(cluster, &at, facts, now);
-        context.writer.resize_gang(&target.key.namespace, &object, now, &target.uid).await?;
+        context.writer.resize_gang(&target.key.namespace, &at, now, &target.uid).await?;
         tracing::info!(pods = now, gang = %at, "changed the gang");
     }
     Ok(())

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use flux_operator_core::render::gang::{GangApi, Served};
+use flux_operator_core::render::gang::{Alpha, GangApi, Served};
 use kube::Client;
 use tokio::sync::Mutex;
 
@@ -38,26 +38,24 @@ impl Known {
     }
 }
 
-/// Asks the API server: one call for the groups, and one for each of their versions that we know.
+/// Asks the API server: one call for the groups, and one for each of their versions that we use.
 async fn ask(client: &Client) -> Result<Served, kube::Error> {
     let groups = client.list_api_groups().await?.groups;
-    let mut served = Served::default();
+    let has_version = |group: &str, version: &str| {
+        let group = groups.iter().find(|found| found.name == group);
+        group.is_some_and(|group| group.versions.iter().any(|found| found.version == version))
+    };
+    let kubernetes = GangApi::Kubernetes.group();
+    let alpha = Alpha::ALL.into_iter().find(|alpha| has_version(kubernetes, alpha.version()));
+    let mut served = Served { alpha, ..Served::default() };
     for api in GangApi::ALL {
-        let is_wanted = match api {
-            GangApi::Coscheduling => !served.coscheduling,
-            GangApi::Volcano => !served.volcano,
-            // The newest of Kubernetes' own comes first.
-            _ => served.kubernetes.is_none(),
-        };
-        let group = groups.iter().find(|group| group.name == api.group());
-        let has_version = group.is_some_and(|group| group.versions.iter().any(|it| it.version == api.version()));
-        if !is_wanted || !has_version || !has_resource(client, api).await? {
+        if !has_version(api.group(), api.version()) || !has_resource(client, api).await? {
             continue;
         }
         match api {
+            GangApi::Kubernetes => served.kubernetes = true,
             GangApi::Coscheduling => served.coscheduling = true,
             GangApi::Volcano => served.volcano = true,
-            _ => served.kubernetes = Some(api),
         }
     }
     Ok(served)
@@ -67,7 +65,7 @@ async fn ask(client: &Client) -> Result<Served, kube::Error> {
 async fn has_resource(client: &Client, api: GangApi) -> Result<bool, kube::Error> {
     let version = format!("{}/{}", api.group(), api.version());
     match client.list_api_group_resources(&version).await {
-        Ok(list) => Ok(list.resources.iter().any(|it| it.name == api.plural() && it.kind == api.kind())),
+        Ok(list) => Ok(list.resources.iter().any(|it| it.name == GangApi::PLURAL && it.kind == GangApi::KIND)),
         // The version is gone since the first call.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),

@@ -36,7 +36,6 @@ fn parts(objects: &render::Objects) -> Option<Vec<Value>> {
             },
             "spec": {
                 "schedulerName": template["spec"]["schedulerName"],
-                "workloadRef": template["spec"]["workloadRef"],
                 "schedulingGroup": template["spec"]["schedulingGroup"],
             },
         },
@@ -59,7 +58,7 @@ fn the_objects_of_each_api_are_as_committed() {
                 ("scheduler-plugins-scheduler", Served { coscheduling: true, ..Served::default() })
             }
             GangApi::Volcano => ("volcano", Served { volcano: true, ..Served::default() }),
-            own => ("", Served { kubernetes: Some(own), ..Served::default() }),
+            GangApi::Kubernetes => ("", Served { kubernetes: true, ..Served::default() }),
         };
         let documents = parts(&rendered(spec(scheduler), served)).unwrap();
         let text = yaml::stream(documents.iter().map(|it| yaml::document(it).unwrap()));
@@ -70,7 +69,7 @@ fn the_objects_of_each_api_are_as_committed() {
 
 #[test]
 fn off_and_a_group_of_ones_own_are_no_gang_and_change_nothing() {
-    let served = Served { kubernetes: Some(GangApi::PodGroupV1beta1), ..Served::default() };
+    let served = Served { kubernetes: true, ..Served::default() };
     let spec = |more: Value| {
         let mut spec = json!({ "size": 2, "containers": [{ "image": "app:1", "command": "hostname" }] });
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
