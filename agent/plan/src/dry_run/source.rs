@@ -50,7 +50,7 @@ impl Source {
         Source { kind: Kind::AgentSpec, is_here: true, spec, notices, others: Vec::new(), view: None, cluster: None }
     }
 
-    /// Parses a MiniCluster, which names its kind or is JSON, or else an AgentSpec.
+    /// Parses a MiniCluster, in YAML or JSON, or an AgentSpec.
     pub fn parse(text: &str) -> Result<Source, Problems> {
         Source::of(text, &FromEnvironment::default(), &BTreeMap::new())
     }
@@ -62,15 +62,13 @@ impl Source {
         from_environment: &FromEnvironment,
         environment: &BTreeMap<String, String>,
     ) -> Result<Source, Problems> {
-        let names_kind = |line: &str| line.trim_start_matches(['{', ' ', '"']).starts_with("kind");
-        let is_json = text.trim_start().starts_with('{');
-        match is_json || text.lines().any(|line| names_kind(line) && line.contains(':')) {
-            true if !from_environment.is_empty() => {
-                Err(problem("--…-from-env and -- CMD are for an AgentSpec: a MiniCluster sets them itself".into()))
-            }
-            true => mini_cluster(text).map_err(Problems),
-            false => agent_spec(text, from_environment, environment),
+        if !is_kubernetes_object(text) {
+            return agent_spec(text, from_environment, environment);
         }
+        if !from_environment.is_empty() {
+            return Err(problem("--…-from-env and -- CMD are for an AgentSpec: a MiniCluster sets them itself".into()));
+        }
+        mini_cluster(text).map_err(Problems)
     }
 
     /// The MiniCluster, if the input was one.
@@ -118,6 +116,15 @@ pub fn pretend_user(facts: &mut Facts, uid: u32, gid: u32) {
         facts.environment.insert("HOME".into(), "/".into());
         facts.writable.remove("/");
     }
+}
+
+/// Whether the text is YAML or JSON of an object rather than TOML: it begins as a document, or it names a kind.
+fn is_kubernetes_object(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let first = lines.clone().next().unwrap_or_default();
+    first.starts_with('{')
+        || first.starts_with("---")
+        || lines.any(|line| line.trim_start_matches(['{', ' ', '"']).starts_with("kind") && line.contains(':'))
 }
 
 fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {

@@ -45,9 +45,11 @@ fn the_json_form_is_that_of_the_schema() {
 }
 
 #[test]
-fn json_on_one_line_is_a_minicluster_too() {
+fn json_is_a_minicluster_on_one_line_and_after_three_dashes() {
     let text = r#"{"apiVersion":"flux-framework.org/v1alpha2","kind":"MiniCluster","metadata":{"name":"a"},"spec":{"containers":[{"image":"b"}]}}"#;
-    assert!(super::source::Source::parse(text).is_ok());
+    for begin in ["", "---\n", "# mine\n---\n"] {
+        assert!(super::source::Source::parse(&format!("{begin}{text}")).is_ok(), "{begin:?}");
+    }
 }
 
 #[test]
