@@ -8,10 +8,16 @@
 //! lammps   two tasks in one pod, and in two
 //! ```
 //!
-//! What counts are the ratios. Two hosts are on one loopback interface, as pods of one node are behind one bridge;
-//! messages between them go by TCP, and so do those of the bare processes that they are compared with. Needs root, and
-//! Debian's packages mpich, libmpich-dev, openmpi-bin, libopenmpi-dev and lammps.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "a program")]
+//! What counts are the ratios. Two hosts are on one loopback interface, as pods of one node are behind one
+//! bridge; messages between them go by TCP, and so do those of the bare processes that they are compared
+//! with. Needs root, and Debian's packages mpich, libmpich-dev, openmpi-bin, libopenmpi-dev and lammps.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a program"
+)]
 
 #[path = "agent/hosts.rs"]
 mod hosts;
@@ -56,12 +62,19 @@ const LIBRARIES: [Library; 2] = [
 ];
 
 fn main() {
-    let flux = PathBuf::from(std::env::var_os("FLUX").expect("FLUX must name flux, such as /opt/flux/bin/flux"));
-    let agent = std::env::var_os("FLUX_AGENT")
-        .map_or(PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/flux-agent")), PathBuf::from);
+    let flux =
+        PathBuf::from(std::env::var_os("FLUX").expect("FLUX must name flux, such as /opt/flux/bin/flux"));
+    let agent = std::env::var_os("FLUX_AGENT").map_or(
+        PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/flux-agent")),
+        PathBuf::from,
+    );
     let agent = agent.canonicalize().expect("run `make dist` first");
-    let lammps = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/lammps/in.lj")).unwrap();
-    let parts: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let lammps =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/lammps/in.lj")).unwrap();
+    let parts: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with('-'))
+        .collect();
     let is_wanted = |part: &str| parts.is_empty() || parts.iter().any(|wanted| wanted == part);
     place::enter(&agent);
     hosts::prepare(&flux);
@@ -69,14 +82,20 @@ fn main() {
     fs::write("/etc/hosts", hosts::names(2, 0)).unwrap();
     fs::write("/mnt/in.lj", lammps).unwrap();
     let mut report = Report::new(include_str!("ranges.toml"));
-    let fixture = Fixture { flux, runs: setting("BENCH_RUNS", 3) };
+    let fixture = Fixture {
+        flux,
+        runs: setting("BENCH_RUNS", 3),
+    };
     if is_wanted("output") {
         fixture.output(&mut report);
     }
     if is_wanted("batch") {
         fixture.batch(&mut report);
     }
-    for library in LIBRARIES.iter().filter(|library| is_wanted("mpi") || is_wanted(library.name)) {
+    for library in LIBRARIES
+        .iter()
+        .filter(|library| is_wanted("mpi") || is_wanted(library.name))
+    {
         fixture.mpi(library, &mut report);
     }
     if is_wanted("lammps") {
@@ -108,11 +127,19 @@ struct Job<'a> {
 
 impl Fixture {
     fn output(&self, report: &mut Report) {
-        let job = Job { hosts: 1, tasks: 1, script: FLOOD, last: None };
+        let job = Job {
+            hosts: 1,
+            tasks: 1,
+            script: FLOOD,
+            last: None,
+        };
         let bare = Command::new("bash").args(["-c", FLOOD]).output().unwrap().stdout;
         let (agent, plain) = self.in_turn(|is_agent| {
             let run = self.submitted(job, is_agent);
-            assert!(run.output.contains(std::str::from_utf8(&bare).unwrap()), "output is missing, agent: {is_agent}");
+            assert!(
+                run.output.contains(std::str::from_utf8(&bare).unwrap()),
+                "output is missing, agent: {is_agent}"
+            );
             run.seconds
         });
         compared(report, "output", agent, plain);
@@ -120,33 +147,56 @@ impl Fixture {
 
     fn batch(&self, report: &mut Report) {
         let lines = setting("BENCH_LINES", 200);
-        let numbered: Vec<String> =
-            (0..lines).map(|number| format!("{{ number = {number}, text = 'true' }}")).collect();
-        spec(1, 1, &format!("mode = 'batch'\nlines = [{}]\n", numbered.join(", ")));
+        let numbered: Vec<String> = (0..lines)
+            .map(|number| format!("{{ number = {number}, text = 'true' }}"))
+            .collect();
+        spec(
+            1,
+            1,
+            &format!("mode = 'batch'\nlines = [{}]\n", numbered.join(", ")),
+        );
         let submit = |number| {
             format!(
                 "flux submit --flags waitable --error=/mnt/flux/{number}.err --output=/mnt/flux/{number}.out true\n"
             )
         };
         let script: String = (0..lines).map(submit).collect();
-        fs::write("/mnt/batch", format!("#!/bin/bash\n{script}flux queue idle\nflux jobs -a\nflux job wait --all\n"))
-            .unwrap();
+        fs::write(
+            "/mnt/batch",
+            format!("#!/bin/bash\n{script}flux queue idle\nflux jobs -a\nflux job wait --all\n"),
+        )
+        .unwrap();
         let plain = "bash -c 'flux batch -N 1 -n 1 --flags waitable /mnt/batch && flux job wait --all'";
         let (agent, plain) = self.in_turn(|is_agent| self.run(1, is_agent, plain, None).seconds);
         compared(report, "batch", agent, plain);
     }
 
-    /// One byte and a mebibyte, between two pods and within one, each against plain Flux and against two bare processes.
+    /// One byte and a mebibyte, between two pods and within one, each against plain Flux and against two bare
+    /// processes.
     fn mpi(&self, library: &Library, report: &mut Report) {
         let program = format!("/mnt/ping-{}", library.name);
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/ping.c");
-        let compiled = Command::new(library.compiler).args(["-O2", "-o", &program, source]).status();
-        assert!(compiled.is_ok_and(|status| status.success()), "{} failed", library.compiler);
+        let compiled = Command::new(library.compiler)
+            .args(["-O2", "-o", &program, source])
+            .status();
+        assert!(
+            compiled.is_ok_and(|status| status.success()),
+            "{} failed",
+            library.compiler
+        );
         for (place, hosts, variables) in [("within", 1, ""), ("between", 2, library.tcp)] {
             let script = format!("export {variables}\n{program}\n");
             // MPICH 4.0 with UCX over TCP hangs at its end now and then, which is not what is measured.
-            let job = Job { hosts, tasks: 2, script: &script, last: Some("ping 1048576 ") };
-            let bare = format!("cd /mnt && env {variables} HOME=/mnt timeout -k 1 60 {} {program} 2>&1", library.bare);
+            let job = Job {
+                hosts,
+                tasks: 2,
+                script: &script,
+                last: Some("ping 1048576 "),
+            };
+            let bare = format!(
+                "cd /mnt && env {variables} HOME=/mnt timeout -k 1 60 {} {program} 2>&1",
+                library.bare
+            );
             let mut times: [Vec<[f64; 2]>; 3] = Default::default();
             for _ in 0..self.runs {
                 let output = Command::new("bash").args(["-c", &bare]).output().unwrap();
@@ -167,7 +217,12 @@ impl Fixture {
     fn lammps(&self, report: &mut Report) {
         let run = format!("export {}\nlmp -in /mnt/in.lj -log none\n", LIBRARIES[0].tcp);
         for (place, hosts) in [("one-pod", 1), ("two-pods", 2)] {
-            let job = Job { hosts, tasks: 2, script: &run, last: None };
+            let job = Job {
+                hosts,
+                tasks: 2,
+                script: &run,
+                last: None,
+            };
             let (agent, plain) = self.in_turn(|is_agent| {
                 let run = self.submitted(job, is_agent);
                 assert!(run.output.contains("Loop time"), "{}{}", run.output, errors());
@@ -189,9 +244,14 @@ impl Fixture {
         fs::write("/mnt/job", job.script).unwrap();
         let Job { hosts, tasks, .. } = job;
         let program = "mode = 'submit'\nwords = ['bash', '/mnt/job']\n";
-        spec(hosts, tasks, &format!("{program}[flux]\noption_flags = ['-t', '5m']\n"));
-        let submit =
-            format!("flux submit -N {hosts} -n {tasks} --quiet --watch -t 5m -o cpu-affinity=off bash /mnt/job");
+        spec(
+            hosts,
+            tasks,
+            &format!("{program}[flux]\noption_flags = ['-t', '5m']\n"),
+        );
+        let submit = format!(
+            "flux submit -N {hosts} -n {tasks} --quiet --watch -t 5m -o cpu-affinity=off bash /mnt/job"
+        );
         self.run(hosts, is_agent, &submit, job.last)
     }
 
@@ -200,17 +260,25 @@ impl Fixture {
         let begin = Instant::now();
         let start = |rank: usize| {
             let program = if rank == 0 { program } else { "" };
-            let script = if is_agent { hosts::AGENT_RUNS.into() } else { hosts::plain(hosts, rank, program) };
+            let script = if is_agent {
+                hosts::AGENT_RUNS.into()
+            } else {
+                hosts::plain(hosts, rank, program)
+            };
             hosts::start(&self.flux, rank, &script)
         };
         let mut running = Hosts((0..hosts).map(start).collect());
         let output = || fs::read_to_string("/mnt/log-0").unwrap();
-        while running.0[0].try_wait().unwrap().is_none() && !last.is_some_and(|last| output().contains(last)) {
+        while running.0[0].try_wait().unwrap().is_none() && !last.is_some_and(|last| output().contains(last))
+        {
             assert!(begin.elapsed() < DEADLINE, "no end in {DEADLINE:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
         let seconds = begin.elapsed().as_secs_f64();
-        Run { seconds, output: output() }
+        Run {
+            seconds,
+            output: output(),
+        }
     }
 }
 

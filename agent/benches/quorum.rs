@@ -1,4 +1,5 @@
-//! Real brokers under the agent and without it, in a network of their own: `make bench-quorum FLUX=/path/to/flux`.
+//! Real brokers under the agent and without it, in a network of their own: `make bench-quorum
+//! FLUX=/path/to/flux`.
 //!
 //! ```text
 //! together    all start at once
@@ -6,9 +7,15 @@
 //! lost-syns   packets to the lead are lost for some seconds; then it is there
 //! ```
 //!
-//! What counts is the time from the moment when nothing is missing any more to the quorum: the lead's program runs.
-//! Every host has its own mounts, name and address; names come from /etc/hosts. Needs root.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "a program")]
+//! What counts is the time from the moment when nothing is missing any more to the quorum: the lead's program
+//! runs. Every host has its own mounts, name and address; names come from /etc/hosts. Needs root.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a program"
+)]
 
 #[path = "agent/dns.rs"]
 mod dns;
@@ -50,31 +57,49 @@ enum Entrypoint {
 }
 
 fn main() {
-    let flux =
-        PathBuf::from(std::env::var_os("FLUX").expect("FLUX must name flux, such as /opt/software/flux/bin/flux"));
-    let agent = std::env::var_os("FLUX_AGENT")
-        .map_or(PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/flux-agent")), PathBuf::from);
+    let flux = PathBuf::from(
+        std::env::var_os("FLUX").expect("FLUX must name flux, such as /opt/software/flux/bin/flux"),
+    );
+    let agent = std::env::var_os("FLUX_AGENT").map_or(
+        PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/flux-agent")),
+        PathBuf::from,
+    );
     let agent = agent.canonicalize().expect("run `make dist` first");
     let sizes = std::env::var("BENCH_SIZES").unwrap_or_else(|_| "4 16".into());
     place::enter(&agent);
     hosts::prepare(&flux);
     let mut report = Report::new(include_str!("ranges.toml"));
-    for size in sizes.split(' ').map(|size| size.parse::<usize>().expect("BENCH_SIZES has numbers")) {
-        let fixture = Fixture { flux: flux.clone(), size };
-        for (what, trouble) in
-            [("together", Trouble::Together), ("late-name", Trouble::LateName), ("lost-syns", Trouble::LostSyns)]
-        {
+    for size in sizes
+        .split(' ')
+        .map(|size| size.parse::<usize>().expect("BENCH_SIZES has numbers"))
+    {
+        let fixture = Fixture {
+            flux: flux.clone(),
+            size,
+        };
+        for (what, trouble) in [
+            ("together", Trouble::Together),
+            ("late-name", Trouble::LateName),
+            ("lost-syns", Trouble::LostSyns),
+        ] {
             for (who, entrypoint) in [("agent", Entrypoint::Agent), ("plain", Entrypoint::Plain)] {
                 let times = TIMEOUTS.map(|timeout| {
-                    let runs = (0..setting("BENCH_RUNS", 1)).map(|_| fixture.run(trouble, entrypoint, timeout));
+                    let runs =
+                        (0..setting("BENCH_RUNS", 1)).map(|_| fixture.run(trouble, entrypoint, timeout));
                     median(&runs.collect::<Vec<_>>())
                 });
                 for (timeout, time) in TIMEOUTS.iter().zip(&times) {
-                    report.figure(&format!("quorum-{size}-{what}-{who}-{}-s", timeout.unwrap_or("unset")), *time);
+                    report.figure(
+                        &format!("quorum-{size}-{what}-{who}-{}-s", timeout.unwrap_or("unset")),
+                        *time,
+                    );
                 }
                 if trouble == Trouble::LostSyns {
                     // Unset is 30 s in Flux.
-                    report.figure(&format!("quorum-{size}-{what}-{who}-slope"), (times[2] - times[0]) / 29.0);
+                    report.figure(
+                        &format!("quorum-{size}-{what}-{who}-slope"),
+                        (times[2] - times[0]) / 29.0,
+                    );
                 }
             }
         }
@@ -83,7 +108,11 @@ fn main() {
     let questions = dns::serve();
     let asks = |entrypoint| fixture.asks(entrypoint, &questions);
     let (agent, plain) = (asks(Entrypoint::Agent), asks(Entrypoint::Plain));
-    for (what, rate) in [("agent-dns-per-s", agent), ("plain-dns-per-s", plain), ("dns-ratio", agent / plain)] {
+    for (what, rate) in [
+        ("agent-dns-per-s", agent),
+        ("plain-dns-per-s", plain),
+        ("dns-ratio", agent / plain),
+    ] {
         report.figure(&format!("follower-{what}"), rate);
     }
     report.figure("stop-agent-s", fixture.stop(Entrypoint::Agent));
@@ -100,9 +129,20 @@ impl Fixture {
     /// Seconds from "nothing is missing" to the quorum.
     fn run(&self, trouble: Trouble, entrypoint: Entrypoint, timeout: Option<&str>) -> f64 {
         let _ = fs::remove_file(NOTE);
-        self.spec(timeout, &["sh", "-c", &format!("date +%s.%N >{NOTE}.new && mv {NOTE}.new {NOTE}")]);
+        self.spec(
+            timeout,
+            &[
+                "sh",
+                "-c",
+                &format!("date +%s.%N >{NOTE}.new && mv {NOTE}.new {NOTE}"),
+            ],
+        );
         fs::write("/mnt/hosts.lead", hosts::names(self.size, 0)).unwrap();
-        fs::write("/etc/hosts", hosts::names(self.size, usize::from(trouble == Trouble::LateName))).unwrap();
+        fs::write(
+            "/etc/hosts",
+            hosts::names(self.size, usize::from(trouble == Trouble::LateName)),
+        )
+        .unwrap();
         hosts::addresses(self.size);
         let lead = || self.start(0, entrypoint, timeout);
         let mut hosts = Hosts(Vec::new());
@@ -112,7 +152,9 @@ impl Fixture {
         } else {
             hosts.0.push(lead());
         }
-        hosts.0.extend((1..self.size).map(|rank| self.start(rank, entrypoint, timeout)));
+        hosts
+            .0
+            .extend((1..self.size).map(|rank| self.start(rank, entrypoint, timeout)));
         match trouble {
             Trouble::Together => {}
             Trouble::LateName => {
@@ -125,7 +167,10 @@ impl Fixture {
                 hosts.0.push(lead());
             }
         }
-        let begin = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+        let begin = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap()
+            .as_secs_f64();
         let deadline = Instant::now() + DEADLINE;
         loop {
             if let Ok(note) = fs::read_to_string(NOTE) {
@@ -148,14 +193,22 @@ impl Fixture {
         (questions.load(Ordering::Relaxed) - before) as f64 / begin.elapsed().as_secs_f64()
     }
 
-    /// Seconds from SIGTERM to all hosts, whose entrypoint is process 1, to the end of the last; at most the grace period.
+    /// Seconds from SIGTERM to all hosts, whose entrypoint is process 1, to the end of the last; at most the
+    /// grace period.
     fn stop(&self, entrypoint: Entrypoint) -> f64 {
         let _ = fs::remove_file(NOTE);
-        self.spec(Some("5s"), &["sh", "-c", &format!("date +%s.%N >{NOTE} && sleep 600")]);
+        self.spec(
+            Some("5s"),
+            &["sh", "-c", &format!("date +%s.%N >{NOTE} && sleep 600")],
+        );
         fs::write("/mnt/hosts.lead", hosts::names(self.size, 0)).unwrap();
         fs::write("/etc/hosts", hosts::names(self.size, 0)).unwrap();
         hosts::addresses(self.size);
-        let mut hosts = Hosts((0..self.size).map(|rank| self.start(rank, entrypoint, Some("5s"))).collect());
+        let mut hosts = Hosts(
+            (0..self.size)
+                .map(|rank| self.start(rank, entrypoint, Some("5s")))
+                .collect(),
+        );
         let deadline = Instant::now() + DEADLINE;
         while !Path::new(NOTE).exists() {
             assert!(Instant::now() < deadline, "no quorum in {DEADLINE:?}");
@@ -165,7 +218,10 @@ impl Fixture {
         for host in &hosts.0 {
             // Ours is the unshare, whose only child is process 1 there.
             let children = format!("/proc/{0}/task/{0}/children", host.id());
-            place::run(&format!("kill -TERM {}", fs::read_to_string(children).unwrap().trim()));
+            place::run(&format!(
+                "kill -TERM {}",
+                fs::read_to_string(children).unwrap().trim()
+            ));
         }
         while begin.elapsed() < GRACE && hosts.0.iter_mut().any(|host| host.try_wait().unwrap().is_none()) {
             std::thread::sleep(Duration::from_millis(10));
@@ -175,8 +231,14 @@ impl Fixture {
 
     fn spec(&self, timeout: Option<&str>, words: &[&str]) {
         let root = self.flux.ancestors().nth(2).unwrap().display();
-        let timeout = timeout.map_or(String::new(), |timeout| format!("connect_timeout = \"{timeout}\"\n"));
-        let words = words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ");
+        let timeout = timeout.map_or(String::new(), |timeout| {
+            format!("connect_timeout = \"{timeout}\"\n")
+        });
+        let words = words
+            .iter()
+            .map(|word| format!("{word:?}"))
+            .collect::<Vec<_>>()
+            .join(", ");
         let size = self.size;
         let text = format!(
             "name = \"{CLUSTER}\"\nsize = {size}\ntasks = {size}\n[view]\nenabled = false\ninstall_root = \"{root}\"\n\
@@ -188,12 +250,22 @@ impl Fixture {
     }
 
     fn start(&self, rank: usize, entrypoint: Entrypoint, timeout: Option<&str>) -> Child {
-        let hosts = if rank == 0 { "mount --bind /mnt/hosts.lead /etc/hosts" } else { "true" };
+        let hosts = if rank == 0 {
+            "mount --bind /mnt/hosts.lead /etc/hosts"
+        } else {
+            "true"
+        };
         let program = match entrypoint {
             Entrypoint::Agent => hosts::AGENT_RUNS.into(),
             Entrypoint::Plain => {
-                let timeout = timeout.map_or(String::new(), |timeout| format!("-Stbon.connect_timeout={timeout}"));
-                let program = if rank == 0 { "sh -c \"$(sed -n '3,$p' /mnt/program)\"" } else { "" };
+                let timeout = timeout.map_or(String::new(), |timeout| {
+                    format!("-Stbon.connect_timeout={timeout}")
+                });
+                let program = if rank == 0 {
+                    "sh -c \"$(sed -n '3,$p' /mnt/program)\""
+                } else {
+                    ""
+                };
                 hosts::plain(self.size, rank, &format!("{timeout} {program}; true"))
             }
         };

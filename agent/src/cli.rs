@@ -9,7 +9,9 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use flux_agent_plan::dry_run as explain;
 use flux_agent_plan::plan::ContainerRole;
 use flux_shared::exit::Category;
-use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_DIR, SOFTWARE_FOLDER, SOFTWARE_STAGING, TERMINATION_LOG};
+use flux_shared::paths::{
+    DEFAULT_MOUNT_PATH, SOFTWARE_DIR, SOFTWARE_FOLDER, SOFTWARE_STAGING, TERMINATION_LOG,
+};
 
 use crate::commands::{self, PodPlace, Shell};
 use crate::dry_run;
@@ -27,15 +29,16 @@ use crate::view;
 
 /// The entrypoint of a Flux MiniCluster's pods.
 ///
-/// In a pod: `install` and `view` fill the shared volume, then `run` is the container's entrypoint. It writes Flux's
-/// files, runs the user's snippets, waits for the parent broker, starts Flux and ends with the job's own exit code.
+/// In a pod: `install` and `view` fill the shared volume, then `run` is the container's entrypoint. It writes
+/// Flux's files, runs the user's snippets, waits for the parent broker, starts Flux and ends with the job's
+/// own exit code.
 ///
-/// For people, by `kubectl exec POD -- /mnt/flux/flux-agent …`: `status` shows what the instance is waiting for, `usage` its
-/// nodes, cores and jobs, `preflight` what is wrong with the pod; `connect` opens a shell in the instance, `stop` shuts it
-/// down.
+/// For people, by `kubectl exec POD -- /mnt/flux/flux-agent …`: `status` shows what the instance is waiting
+/// for, `usage` its nodes, cores and jobs, `preflight` what is wrong with the pod; `connect` opens a shell in
+/// the instance, `stop` shuts it down.
 ///
-/// On a laptop or a login node, without a cluster: `dry-run FILE` shows what every pod of a MiniCluster would do, and
-/// `local FILE` does it, with the Flux that is installed there.
+/// On a laptop or a login node, without a cluster: `dry-run FILE` shows what every pod of a MiniCluster would
+/// do, and `local FILE` does it, with the Flux that is installed there.
 #[derive(Debug, Parser)]
 #[command(name = "flux-agent", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub struct Cli {
@@ -54,7 +57,8 @@ If the agent itself fails, with one line on standard error (the termination mess
 enum Command {
     /// Install this binary atomically into a volume of the pod, and lay out the shared volume
     Install {
-        /// Install as DIR/flux-agent, best in a volume that the other containers mount read-only [default: as --to]
+        /// Install as DIR/flux-agent, best in a volume that the other containers mount read-only [default: as
+        /// --to]
         #[arg(long, value_name = "DIR")]
         binary: Option<PathBuf>,
         /// The shared volume, where the documented links are made [default: /mnt/flux; with --binary: none]
@@ -63,7 +67,8 @@ enum Command {
         /// Link the view whose image is mounted at DIR into the shared volume
         #[arg(long, value_name = "DIR", requires = "to")]
         link_view: Option<PathBuf>,
-        /// Also make one folder of that view's packages and the /opt/software of the runner's image, which is mounted at DIR
+        /// Also make one folder of that view's packages and the /opt/software of the runner's image, which is
+        /// mounted at DIR
         #[arg(long, value_name = "DIR", requires = "link_view")]
         runner_image: Option<PathBuf>,
         #[command(flatten)]
@@ -86,7 +91,8 @@ enum Command {
         #[command(flatten)]
         log: LogArgs,
     },
-    /// Make one folder of the view's packages and this image's own /opt/software, which other containers see there
+    /// Make one folder of the view's packages and this image's own /opt/software, which other containers see
+    /// there
     Software {
         /// Where all containers see the view's packages
         #[arg(long, value_name = "DIR")]
@@ -108,7 +114,8 @@ enum Command {
         #[command(flatten)]
         options: run::RunOptions,
     },
-    /// Run as the entrypoint of a sidecar: its snippets, then its command once the broker answers on its socket
+    /// Run as the entrypoint of a sidecar: its snippets, then its command once the broker answers on its
+    /// socket
     Sidecar {
         /// The container's name in the MiniCluster
         name: String,
@@ -185,7 +192,8 @@ enum Command {
     /// Report on the instance and keep it up (the lead's program in diagnostics mode)
     #[command(hide = true)]
     Diagnostics,
-    /// Add users to Flux Accounting, then run a command (the lead's program where the image has Flux Accounting)
+    /// Add users to Flux Accounting, then run a command (the lead's program where the image has Flux
+    /// Accounting)
     #[command(hide = true)]
     Accounting {
         /// Database file of Flux Accounting
@@ -237,35 +245,79 @@ impl Cli {
     /// Runs the subcommand; returns the exit code.
     pub fn run(self) -> ExitCode {
         ExitCode::from(match self.command {
-            Command::Install { binary, to, link_view, runner_image, log } => {
+            Command::Install {
+                binary,
+                to,
+                link_view,
+                runner_image,
+                log,
+            } => {
                 log.apply();
-                let software = || link_view.as_deref().zip(runner_image).map_or(Ok(()), merge_mounted);
-                finish(install_binary(binary, to, link_view.as_deref()).and_then(|()| software()).map(|()| 0))
+                let software = || {
+                    link_view
+                        .as_deref()
+                        .zip(runner_image)
+                        .map_or(Ok(()), merge_mounted)
+                };
+                finish(
+                    install_binary(binary, to, link_view.as_deref())
+                        .and_then(|()| software())
+                        .map(|()| 0),
+                )
             }
-            Command::View { to, software, root, link, log } => {
+            Command::View {
+                to,
+                software,
+                root,
+                link,
+                log,
+            } => {
                 log.apply();
-                finish(bring_view(view::Places { root, mount: to, software }, link).map(|()| 0))
+                finish(
+                    bring_view(
+                        view::Places {
+                            root,
+                            mount: to,
+                            software,
+                        },
+                        link,
+                    )
+                    .map(|()| 0),
+                )
             }
-            Command::Software { packages, to, root, log } => {
+            Command::Software {
+                packages,
+                to,
+                root,
+                log,
+            } => {
                 log.apply();
                 let merge = || view::software(&view::SoftwareOptions { root, packages, to });
                 finish(end_when_told().and_then(|()| merge()).map(|()| 0))
             }
-            Command::Run { container, options } => {
-                run::run(&options, &container.map_or(ContainerRole::Runner, ContainerRole::Sidecar))
-            }
+            Command::Run { container, options } => run::run(
+                &options,
+                &container.map_or(ContainerRole::Runner, ContainerRole::Sidecar),
+            ),
             Command::Sidecar { name, options } => run::run(&options, &ContainerRole::Sidecar(name)),
             Command::DryRun(args) if args.here => here(args.format),
-            Command::Facts { json } => {
-                print_found(entrypoint().and_then(|found| commands::facts(&found.facts, json)).map(|text| (text, 0)))
-            }
+            Command::Facts { json } => print_found(
+                entrypoint()
+                    .and_then(|found| commands::facts(&found.facts, json))
+                    .map(|text| (text, 0)),
+            ),
             Command::DryRun(args) => show_plans(&args),
             Command::Local(args) => log_failure(local::local(&args)),
             Command::LocalContainer { file } => log_failure(local::become_container(&file)),
-            Command::Connect { place, command } => log_failure(commands::connect(&as_entrypoint(place), &command)),
-            Command::Status { ready: true, wait, place, .. } => {
-                print_found(commands::ready(&as_entrypoint(place), wait))
+            Command::Connect { place, command } => {
+                log_failure(commands::connect(&as_entrypoint(place), &command))
             }
+            Command::Status {
+                ready: true,
+                wait,
+                place,
+                ..
+            } => print_found(commands::ready(&as_entrypoint(place), wait)),
             Command::Status { json, place, .. } => print_found(commands::status(&as_entrypoint(place), json)),
             Command::Usage { place } => print_found(commands::usage(&as_entrypoint(place))),
             Command::Preflight { place } => print_found(commands::preflight(&as_entrypoint(place))),
@@ -275,13 +327,18 @@ impl Cli {
             Command::Batch(args) => log_failure(batch::run(&args)),
             Command::Program(args) => log_failure(program::run(&args)),
             Command::Diagnostics => log_failure(diagnostics::run()),
-            Command::Accounting { database, users, command } => {
-                log_failure(accounting::run(&database, &users, &command))
-            }
+            Command::Accounting {
+                database,
+                users,
+                command,
+            } => log_failure(accounting::run(&database, &users, &command)),
             Command::Restful(args) => log_failure(restful::run(&args)),
-            Command::AsFlux { place, command } => log_failure(commands::as_flux(&as_entrypoint(place), &command)),
+            Command::AsFlux { place, command } => {
+                log_failure(commands::as_flux(&as_entrypoint(place), &command))
+            }
             Command::SnippetState(report) => {
-                let failed = |error| Failure::internal(format!("failed to report the shell's state: {error}"));
+                let failed =
+                    |error| Failure::internal(format!("failed to report the shell's state: {error}"));
                 log_failure(execute::shell_state::report(&report).map(|()| 0).map_err(failed))
             }
         })
@@ -289,7 +346,8 @@ impl Cli {
 }
 
 impl Cli {
-    /// Whether it reads signals itself, from the first one that came: a container's own program, or one that runs others.
+    /// Whether it reads signals itself, from the first one that came: a container's own program, or one that
+    /// runs others.
     pub fn takes_signals(&self) -> bool {
         matches!(
             self.command,
@@ -308,15 +366,30 @@ impl Cli {
     }
 }
 
-/// In the init container of the agent's image: installs the binary, and lays out the shared volume or links the view.
-fn install_binary(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<&Path>) -> Result<(), Failure> {
+/// In the init container of the agent's image: installs the binary, and lays out the shared volume or links
+/// the view.
+fn install_binary(
+    binary: Option<PathBuf>,
+    to: Option<PathBuf>,
+    link_view: Option<&Path>,
+) -> Result<(), Failure> {
     // One volume for everything: the view's container or the entrypoint lays it out.
     let in_one = binary.is_none();
-    let mount = if in_one { Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into())) } else { to };
-    let Some(folder) = binary.or_else(|| mount.clone()) else { return Ok(()) };
+    let mount = if in_one {
+        Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into()))
+    } else {
+        to
+    };
+    let Some(folder) = binary.or_else(|| mount.clone()) else {
+        return Ok(());
+    };
     let installed = with_timeline_note("install", &folder, || install(&folder))?;
     let (Installed::Now(path) | Installed::Already(path)) = &installed;
-    let verb = if matches!(installed, Installed::Now(_)) { "installed as" } else { "already at" };
+    let verb = if matches!(installed, Installed::Now(_)) {
+        "installed as"
+    } else {
+        "already at"
+    };
     tracing::info!(stage = "install", "{verb} {}", path.display());
     let Some(mount) = mount else { return Ok(()) };
     match link_view {
@@ -327,7 +400,8 @@ fn install_binary(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Optio
     install::link(&mount, path)
 }
 
-/// In the same container: makes one folder of the packages of the view's image and of the runner's, both mounted.
+/// In the same container: makes one folder of the packages of the view's image and of the runner's, both
+/// mounted.
 fn merge_mounted((view, runner): (&Path, PathBuf)) -> Result<(), Failure> {
     let packages = below(view, SOFTWARE_DIR);
     view::software(&view::SoftwareOptions {
@@ -341,13 +415,18 @@ fn merge_mounted((view, runner): (&Path, PathBuf)) -> Result<(), Failure> {
 fn bring_view(options: view::Places, link: bool) -> Result<(), Failure> {
     let view::Places { root, mount, .. } = &options;
     if link {
-        return with_timeline_note("view", mount, || view::link(root, mount)).and_then(|()| install::link_own(mount));
+        return with_timeline_note("view", mount, || view::link(root, mount))
+            .and_then(|()| install::link_own(mount));
     }
     with_timeline_note("view", mount, || view::view(&options))
 }
 
 /// Does `work` and, if it succeeded, leaves a note for the timelines of the pod's other containers.
-fn with_timeline_note<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+fn with_timeline_note<T>(
+    stage: &str,
+    mount: &Path,
+    work: impl FnOnce() -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let begin = Instant::now();
     end_when_told()?;
     let done = work()?;
@@ -359,9 +438,10 @@ fn with_timeline_note<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Resul
 fn known_entrypoint() -> Option<(ContainerRole, run::RunOptions, Process)> {
     let process = commands::process_one()?;
     let (role, options) = match Cli::try_parse_from(&process.words).ok()?.command {
-        Command::Run { container, options } => {
-            (container.map_or(ContainerRole::Runner, ContainerRole::Sidecar), options)
-        }
+        Command::Run { container, options } => (
+            container.map_or(ContainerRole::Runner, ContainerRole::Sidecar),
+            options,
+        ),
         Command::Sidecar { name, options } => (ContainerRole::Sidecar(name), options),
         _ => return None,
     };
@@ -382,7 +462,11 @@ fn as_entrypoint(place: PodPlace) -> PodPlace {
 }
 
 fn here(format: explain::Format) -> u8 {
-    print_found(entrypoint().and_then(|container| dry_run::here(container, format)).map(|text| (text, 0)))
+    print_found(
+        entrypoint()
+            .and_then(|container| dry_run::here(container, format))
+            .map(|text| (text, 0)),
+    )
 }
 
 /// Prints a command's output; returns its exit code.
@@ -393,7 +477,8 @@ fn print_found(found: Result<(String, u8), Failure>) -> u8 {
     }))
 }
 
-/// The exit code. A failure is logged, but not written to the termination message, which belongs to the entrypoint.
+/// The exit code. A failure is logged, but not written to the termination message, which belongs to the
+/// entrypoint.
 fn log_failure(result: Result<u8, Failure>) -> u8 {
     result.unwrap_or_else(|failure| {
         log::failure(&failure);
@@ -409,7 +494,9 @@ fn finish(result: Result<u8, Failure>) -> u8 {
 /// Prints the plans, or what is wrong; returns the exit code.
 fn show_plans(args: &explain::Args) -> u8 {
     match explain::run(args, dry_run::read) {
-        Ok(text) if args.format == explain::Format::Text && shows_colours() => write_out(&explain::paint(&text)),
+        Ok(text) if args.format == explain::Format::Text && shows_colours() => {
+            write_out(&explain::paint(&text))
+        }
         Ok(text) => write_out(&text),
         Err(error) => {
             let category = error.category();
@@ -417,7 +504,11 @@ fn show_plans(args: &explain::Args) -> u8 {
                 log::write_whole(format!("flux-agent: {}: {lines}\n", category.name()));
                 return category.code();
             }
-            log_failure(Err(Failure::new(category, run::chain(&error), error.hint().unwrap_or_default())))
+            log_failure(Err(Failure::new(
+                category,
+                run::chain(&error),
+                error.hint().unwrap_or_default(),
+            )))
         }
     }
 }
@@ -449,7 +540,9 @@ mod tests {
     #[test]
     fn the_operators_options_are_known() {
         use flux_shared::names::RESTARTS_LEFT;
-        assert!(Cli::try_parse_from(["flux-agent", "run", "--grace-period", "30", RESTARTS_LEFT, "2"]).is_ok());
+        assert!(
+            Cli::try_parse_from(["flux-agent", "run", "--grace-period", "30", RESTARTS_LEFT, "2"]).is_ok()
+        );
     }
 
     #[test]
@@ -463,7 +556,11 @@ mod tests {
     #[test]
     fn the_help_names_every_category_with_its_code() {
         for category in Category::ALL {
-            assert!(EXIT_CODES.contains(&format!("{} {}", category.code(), category.name())), "{}", category.name());
+            assert!(
+                EXIT_CODES.contains(&format!("{} {}", category.code(), category.name())),
+                "{}",
+                category.name()
+            );
         }
     }
 }

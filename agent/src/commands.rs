@@ -1,4 +1,5 @@
-//! Commands for people, over `kubectl exec POD -- /mnt/flux/flux-agent …`: connect, status, usage, preflight, stop.
+//! Commands for people, over `kubectl exec POD -- /mnt/flux/flux-agent …`: connect, status, usage, preflight,
+//! stop.
 //!
 //! ```text
 //! spec, facts ─► plan::instance ─► look (broker's socket, network, files) ─► judge (pure) ─► lines, exit code
@@ -27,14 +28,17 @@ pub use container::{OwnContainer, facts, process_one};
 use pod::Pod;
 pub use pod::PodPlace;
 
-/// Exit code 0 if the broker is in its running state, else 1 and the reason; waits for up to `seconds`. A probe that waits
-/// this way succeeds as soon as the broker is ready, and does not fail while a start is in progress.
+/// Exit code 0 if the broker is in its running state, else 1 and the reason; waits for up to `seconds`. A
+/// probe that waits this way succeeds as soon as the broker is ready, and does not fail while a start is in
+/// progress.
 pub fn ready(place: &PodPlace, seconds: u64) -> Result<(String, u8), Failure> {
     run_as_owner(place, async |pod| {
-        Ok(match observe::until_ready(pod, Duration::from_secs(seconds)).await {
-            Ok(()) => (String::new(), 0),
-            Err(why) => (format!("not ready: {why}\n"), 1),
-        })
+        Ok(
+            match observe::until_ready(pod, Duration::from_secs(seconds)).await {
+                Ok(()) => (String::new(), 0),
+                Err(why) => (format!("not ready: {why}\n"), 1),
+            },
+        )
     })
 }
 
@@ -54,7 +58,11 @@ pub fn usage(place: &PodPlace) -> Result<(String, u8), Failure> {
     run_as_owner(place, async |pod| match observe::usage(pod).await {
         Ok(usage) => {
             let text = serde_json::to_string(&usage);
-            Ok((text.map_err(|error| Failure::internal(format!("failed to write the figures: {error}")))? + "\n", 0))
+            Ok((
+                text.map_err(|error| Failure::internal(format!("failed to write the figures: {error}")))?
+                    + "\n",
+                0,
+            ))
         }
         Err(why) => {
             write_whole(format!("flux-agent: not up: {why}\n"));

@@ -5,8 +5,9 @@
 //!                        └─ Session (environment, working directory, umask, limits) carries over
 //! ```
 //!
-//! Reads no spec: all that it needs is in the plan, but for how the broker ended, which only the run can tell and which
-//! says whether its dump is worth publishing. Every step but the launch may run again after a kill, with the same result.
+//! Reads no spec: all that it needs is in the plan, but for how the broker ended, which only the run can tell
+//! and which says whether its dump is worth publishing. Every step but the launch may run again after a kill,
+//! with the same result.
 //!
 //! Words:
 //!
@@ -19,9 +20,9 @@
 //! | lost | the parent broker no longer answers |
 //! | replan | the rest of the plan is made again after the snippets that may change what it rests on |
 //!
-//! Methods of `Executor`: steps and waits here, `snippet` (the user's shell), `launch` (one program, its result), `attempt`
-//! (one start of it), `follower` (its restarts), `archive`, `starts` (the record of earlier starts), `resources` (a
-//! snippet's R), `helper_programs` (munged).
+//! Methods of `Executor`: steps and waits here, `snippet` (the user's shell), `launch` (one program, its
+//! result), `attempt` (one start of it), `follower` (its restarts), `archive`, `starts` (the record of
+//! earlier starts), `resources` (a snippet's R), `helper_programs` (munged).
 
 mod archive;
 mod attempt;
@@ -66,7 +67,10 @@ use timing::Timeline;
 
 /// The user and group of this process.
 fn own() -> Owner {
-    Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() }
+    Owner {
+        uid: nix::unistd::geteuid().as_raw(),
+        gid: nix::unistd::getegid().as_raw(),
+    }
 }
 
 /// How a series of steps ended.
@@ -89,7 +93,11 @@ pub async fn execute(
     timeline: &mut Timeline,
     ending: &mut Ending,
 ) -> Result<u8, Failure> {
-    if plan.steps.iter().any(|planned| matches!(planned.step, Step::PublishArchive { .. })) {
+    if plan
+        .steps
+        .iter()
+        .any(|planned| matches!(planned.step, Step::PublishArchive { .. }))
+    {
         ending.archive_not_saved = Some("the pod ended before it could be saved".into());
     }
     supervisor.set_kill_after(plan.kill_after.map(Duration::from_secs_f64));
@@ -102,12 +110,21 @@ pub async fn execute(
 }
 
 impl Executor<'_> {
-    async fn all_steps(&mut self, plan: &Plan, again: &dyn Fn() -> Result<Plan, Failure>) -> Result<u8, Failure> {
+    async fn all_steps(
+        &mut self,
+        plan: &Plan,
+        again: &dyn Fn() -> Result<Plan, Failure>,
+    ) -> Result<u8, Failure> {
         let is_replan = |planned: &Planned| planned.step == Step::Replan;
-        let before = plan.steps.iter().position(is_replan).map_or(plan.steps.len(), |at| at + 1);
+        let before = plan
+            .steps
+            .iter()
+            .position(is_replan)
+            .map_or(plan.steps.len(), |at| at + 1);
         let (first, rest) = plan.steps.split_at(before);
         let mut done = self.steps(first).await?;
-        // No program stands before Replan: unless the container has ended, all of the rest is still to be done.
+        // No program stands before Replan: unless the container has ended, all of the rest is still to be
+        // done.
         if matches!(done, StepsEnd::Completed { .. }) && !rest.is_empty() {
             let plan = again()?;
             let after = plan.steps.iter().position(is_replan).map_or(0, |at| at + 1);
@@ -153,7 +170,9 @@ impl Executor<'_> {
 
     /// Whether this step after the program is left out because of the stop: a snippet, which says so.
     fn skip_after_stop(&mut self, step: &Step) -> bool {
-        let Step::Snippet(snippet) = step else { return false };
+        let Step::Snippet(snippet) = step else {
+            return false;
+        };
         self.note_skipped(snippet);
         true
     }
@@ -176,9 +195,14 @@ impl Executor<'_> {
                 Step::Snippet(snippet) if snippet.phase == SnippetPhase::After => Some(snippet),
                 _ => None,
             };
-            match (attempts.after(failure, Awaited::Volume, self.supervisor).await?, after) {
+            match (
+                attempts.after(failure, Awaited::Volume, self.supervisor).await?,
+                after,
+            ) {
                 (AfterFailure::Retry, _) => {}
-                (AfterFailure::GiveUp(failure), Some(snippet)) => return Ok(self.pass_over(snippet, &failure)),
+                (AfterFailure::GiveUp(failure), Some(snippet)) => {
+                    return Ok(self.pass_over(snippet, &failure));
+                }
                 (AfterFailure::GiveUp(failure), None) => return Err(failure),
                 (AfterFailure::Stop(_), Some(snippet)) => {
                     self.note_skipped(snippet);
@@ -212,7 +236,12 @@ impl Executor<'_> {
                 self.files.ensure_directory(path, *mode, *owner)?;
                 self.timeline.record("config", begin);
             }
-            Step::File { path, mode, owner, content } => {
+            Step::File {
+                path,
+                mode,
+                owner,
+                content,
+            } => {
                 self.file(path, *mode, *owner, content)?;
                 self.timeline.record("config", begin);
             }
@@ -229,7 +258,11 @@ impl Executor<'_> {
             Step::WaitParent(parent) => return self.wait_parent(parent).await,
             Step::WaitSocket { path } => return self.wait_socket(path, begin).await,
             Step::Launch(launch) => return self.launch(launch).await.map(Flow::ProgramEnded),
-            Step::PrepareArchive { dump, leftovers, owner } => {
+            Step::PrepareArchive {
+                dump,
+                leftovers,
+                owner,
+            } => {
                 self.prepare_archive(dump, leftovers, *owner)?;
                 self.timeline.record("archive", begin);
             }
@@ -240,7 +273,8 @@ impl Executor<'_> {
             Step::Once { record, restarts } => return self.check_earlier_starts(record, *restarts),
             Step::LeadLost { restarts_left } => return self.lead_lost(*restarts_left).await,
             Step::Linger { note, seconds } => {
-                self.supervisor.hold_stop_after(self.files.at(note), Duration::from_secs_f64(*seconds));
+                self.supervisor
+                    .hold_stop_after(self.files.at(note), Duration::from_secs_f64(*seconds));
             }
             Step::NoteEnd { note } => self.note_end_of_flux(note)?,
             Step::Stay => return self.stay().await,
@@ -251,7 +285,10 @@ impl Executor<'_> {
     fn file(&mut self, path: &str, mode: Mode, owner: Owner, content: &Content) -> Result<(), Failure> {
         match content {
             Content::Text(text) => self.files.ensure_file(path, mode, owner, text.as_bytes())?,
-            Content::Exports(variables) => self.files.ensure_file(path, mode, owner, &self.exports(variables))?,
+            Content::Exports(variables) => {
+                self.files
+                    .ensure_file(path, mode, owner, &self.exports(variables))?
+            }
             Content::Secret { source } => {
                 let secret = self.files.read(source)?;
                 self.files.ensure_file(path, mode, owner, &secret)?;
@@ -295,7 +332,10 @@ impl Executor<'_> {
             let remedy = "no restart is left: raise backoffLimit (or maxRestarts)";
             return Err(Failure::new(Category::LeadLost, cause, remedy));
         }
-        tracing::info!(stage = "lead", "{cause}; waiting for the operator to restart this MiniCluster");
+        tracing::info!(
+            stage = "lead",
+            "{cause}; waiting for the operator to restart this MiniCluster"
+        );
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
         match stopped.map_err(wait_failed)? {
             Interrupted::Stopped(stop) => Ok(Flow::Exit(self.stop_code(stop))),
@@ -303,17 +343,29 @@ impl Executor<'_> {
         }
     }
 
-    fn exports(&self, variables: &std::collections::BTreeMap<String, flux_shared::command_words::Word>) -> Vec<u8> {
-        let resolved: Vec<_> = variables.iter().map(|(name, word)| (name, self.session.resolve(word))).collect();
-        session::exports(resolved.iter().map(|(name, value)| (name.as_str().as_ref(), value.as_os_str())))
+    fn exports(
+        &self,
+        variables: &std::collections::BTreeMap<String, flux_shared::command_words::Word>,
+    ) -> Vec<u8> {
+        let resolved: Vec<_> = variables
+            .iter()
+            .map(|(name, word)| (name, self.session.resolve(word)))
+            .collect();
+        session::exports(
+            resolved
+                .iter()
+                .map(|(name, value)| (name.as_str().as_ref(), value.as_os_str())),
+        )
     }
 
     async fn wait_parent(&mut self, parent: &Parent) -> Result<Flow, Failure> {
         let begin = Instant::now();
         let host = parent.host.as_str();
         let mut parent = self.parent(parent);
-        let waited =
-            self.supervisor.unless_stopped(parent.wait(self.waits.parent_deadline.map(Duration::from_secs))).await;
+        let waited = self
+            .supervisor
+            .unless_stopped(parent.wait(self.waits.parent_deadline.map(Duration::from_secs)))
+            .await;
         let reached = match waited.map_err(wait_failed)? {
             // Whether the lead stays is not known; if it does, another pod may come in place of this one.
             Interrupted::Stopped(_) => return Ok(Flow::Exit(REPLACE)),
@@ -321,13 +373,17 @@ impl Executor<'_> {
             Interrupted::Done(Ok(reached)) => reached,
         };
         self.timeline.record_until("dns", begin, reached.resolved);
-        self.timeline.record_until("connect", reached.resolved, reached.connected);
+        self.timeline
+            .record_until("connect", reached.resolved, reached.connected);
         Ok(Flow::Next)
     }
 
     async fn wait_socket(&mut self, path: &str, begin: Instant) -> Result<Flow, Failure> {
         let real = self.files.at(path);
-        let waited = self.supervisor.unless_stopped(crate::wait::socket::wait_aloud(&real)).await;
+        let waited = self
+            .supervisor
+            .unless_stopped(crate::wait::socket::wait_aloud(&real))
+            .await;
         self.timeline.record("socket", begin);
         match waited.map_err(wait_failed)? {
             Interrupted::Done(()) => Ok(Flow::Next),

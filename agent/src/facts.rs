@@ -33,7 +33,13 @@ pub const SHELLS: [&str; 4] = ["/bin/bash", "/usr/bin/bash", "/bin/sh", "/usr/bi
 pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, FactsError> {
     let host = host::Host::new(root);
     let hostname = network::hostname()?;
-    let Process { program: agent, mut environment, working_directory, terminal, .. } = process;
+    let Process {
+        program: agent,
+        mut environment,
+        working_directory,
+        terminal,
+        ..
+    } = process;
     let earlier_pods = earlier_pods(&mut environment);
     let address = network::parse_address(environment.remove(names::POD_ADDRESS.0));
     let address = address.or_else(|| network::address(&host, &hostname, spec.network.host_network));
@@ -45,9 +51,17 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
     let installation = installation(spec, flux_on_path.as_deref());
     // Flux reads the archive.
     let is_archive = |path: &String| spec.archive.as_ref() == Some(path);
-    let is_present = |path| if is_archive(path) { host.is_file_or_folder(path) } else { host.exists(path) };
+    let is_present = |path| {
+        if is_archive(path) {
+            host.is_file_or_folder(path)
+        } else {
+            host.exists(path)
+        }
+    };
     Ok(Facts {
-        index: environment.get(names::COMPLETION_INDEX).and_then(|index| index.parse().ok()),
+        index: environment
+            .get(names::COMPLETION_INDEX)
+            .and_then(|index| index.parse().ok()),
         earlier_pods,
         restarts_left: None,
         grace_period: None,
@@ -74,7 +88,11 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
         shell: shell(&host, path),
         terminal,
         present: asked.iter().filter(|path| is_present(path)).cloned().collect(),
-        writable: asked.iter().filter(|path| host.is_writable(path)).cloned().collect(),
+        writable: asked
+            .iter()
+            .filter(|path| host.is_writable(path))
+            .cloned()
+            .collect(),
         hostname,
         environment,
         working_directory,
@@ -86,13 +104,22 @@ fn installation(spec: &AgentSpec, flux_on_path: Option<&str>) -> String {
     if spec.view.enabled {
         return spec.paths().view();
     }
-    let found = flux_on_path.and_then(|flux| flux.strip_suffix("/bin/flux")).map(str::to_owned);
-    spec.view.install_root.clone().or(found).unwrap_or_else(|| "/usr".into())
+    let found = flux_on_path
+        .and_then(|flux| flux.strip_suffix("/bin/flux"))
+        .map(str::to_owned);
+    spec.view
+        .install_root
+        .clone()
+        .or(found)
+        .unwrap_or_else(|| "/usr".into())
 }
 
-/// How many pods this index had before, by variables of the downward API. They are for the agent alone, and removed.
+/// How many pods this index had before, by variables of the downward API. They are for the agent alone, and
+/// removed.
 fn earlier_pods(environment: &mut BTreeMap<String, String>) -> u32 {
-    let counts = OF_THE_INDEX.iter().filter_map(|name| environment.remove(*name)?.trim().parse().ok());
+    let counts = OF_THE_INDEX
+        .iter()
+        .filter_map(|name| environment.remove(*name)?.trim().parse().ok());
     counts.fold(0, u32::saturating_add)
 }
 
@@ -101,11 +128,16 @@ const OF_THE_INDEX: [&str; 2] = [names::INDEX_FAILURES.0, names::INDEX_DISRUPTIO
 /// Variables that the operator sets for the agent alone.
 pub const OF_THE_POD: [&str; 3] = [OF_THE_INDEX[0], OF_THE_INDEX[1], names::POD_ADDRESS.0];
 
-/// The shell that all of the container's snippets and scripts run in: bash on the PATH, else sh on it, else one in the
-/// usual places. If a usual path leads to the same file, it is named by that.
+/// The shell that all of the container's snippets and scripts run in: bash on the PATH, else sh on it, else
+/// one in the usual places. If a usual path leads to the same file, it is named by that.
 fn shell(host: &host::Host, path: &str) -> Option<String> {
     let on_path = ["bash", "sh"].into_iter().find_map(|name| host.which(name, path));
-    let by_habit = || SHELLS.into_iter().find(|shell| host.is_executable(shell)).map(str::to_owned);
+    let by_habit = || {
+        SHELLS
+            .into_iter()
+            .find(|shell| host.is_executable(shell))
+            .map(str::to_owned)
+    };
     let found = on_path.or_else(by_habit)?;
     let usual = SHELLS.into_iter().find(|usual| host.is_same(usual, &found));
     Some(usual.map_or(found, str::to_owned))
@@ -121,18 +153,32 @@ fn attempt() -> String {
 
 /// The paths that a plan for `spec` may ask about.
 fn questions(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str) -> BTreeSet<String> {
-    let mut paths: BTreeSet<String> = [paths::FALLBACK_HOME, paths::CURVE_FILE, cwd].map(str::to_owned).into();
-    paths.extend(Path::new(&spec.runner.logs).ancestors().filter_map(Path::to_str).map(str::to_owned));
+    let mut paths: BTreeSet<String> = [paths::FALLBACK_HOME, paths::CURVE_FILE, cwd]
+        .map(str::to_owned)
+        .into();
+    paths.extend(
+        Path::new(&spec.runner.logs)
+            .ancestors()
+            .filter_map(Path::to_str)
+            .map(str::to_owned),
+    );
     paths.extend(spec.archive.clone());
     paths.extend(spec.view.install_root.as_deref().map(flux_below));
     paths.extend(environment.get("SHELL").cloned());
     let users = spec.runner.user.iter().map(|user| &user.name).chain(&spec.users);
     paths.extend(users.map(|name| home_of(name)));
     paths.extend(
-        [SYSTEM_CONFIG, "/etc", SYSTEM_RUN, "/run", MUNGE, MUNGE_KEY].into_iter().chain(TEMPORARY).map(str::to_owned),
+        [SYSTEM_CONFIG, "/etc", SYSTEM_RUN, "/run", MUNGE, MUNGE_KEY]
+            .into_iter()
+            .chain(TEMPORARY)
+            .map(str::to_owned),
     );
     let own = [Some(spec.paths().view()), spec.view.install_root.clone()];
-    paths.extend(own.into_iter().flatten().filter_map(|root| accounting_of(&flux_below(&root))));
+    paths.extend(
+        own.into_iter()
+            .flatten()
+            .filter_map(|root| accounting_of(&flux_below(&root))),
+    );
     paths
 }
 
@@ -148,16 +194,24 @@ mod tests {
     fn a_host_without_any_file_is_read() {
         let root = tempfile::tempdir().unwrap();
         let facts = read(root.path(), &spec(), Process::own()).unwrap();
-        assert_eq!((facts.passwd.as_str(), facts.shell, facts.flux_on_path), ("", None, None));
+        assert_eq!(
+            (facts.passwd.as_str(), facts.shell, facts.flux_on_path),
+            ("", None, None)
+        );
         assert!(!facts.view.flux && facts.present.iter().eq(["/"]) && facts.cores >= 1 && facts.gpus == 0);
     }
 
     #[test]
     fn earlier_pods_are_counted_and_the_variables_are_nobody_elses() {
         let count = |failures: &str, disruptions: &str| {
-            let pairs = [(OF_THE_INDEX[0], failures), (OF_THE_INDEX[1], disruptions), ("HOME", "/root")];
-            let mut environment: BTreeMap<String, String> =
-                pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+            let pairs = [
+                (OF_THE_INDEX[0], failures),
+                (OF_THE_INDEX[1], disruptions),
+                ("HOME", "/root"),
+            ];
+            let mut environment: BTreeMap<String, String> = pairs
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into();
             let count = earlier_pods(&mut environment);
             assert!(environment.keys().eq(["HOME"]));
             count
@@ -184,12 +238,24 @@ mod tests {
         assert_eq!(found(DEFAULT_PATH), None);
         add("usr/bin/sh");
         symlink("usr/bin", root.path().join("bin")).unwrap();
-        assert_eq!(found(DEFAULT_PATH).as_deref(), Some("/bin/sh"), "the same file as /usr/bin/sh");
-        assert_eq!(found("/elsewhere").as_deref(), Some("/bin/sh"), "a PATH that has none");
+        assert_eq!(
+            found(DEFAULT_PATH).as_deref(),
+            Some("/bin/sh"),
+            "the same file as /usr/bin/sh"
+        );
+        assert_eq!(
+            found("/elsewhere").as_deref(),
+            Some("/bin/sh"),
+            "a PATH that has none"
+        );
         add("usr/local/bin/bash");
         assert_eq!(found(DEFAULT_PATH).as_deref(), Some("/usr/local/bin/bash"));
         add("usr/bin/bash");
         assert_eq!(found("/usr/sbin:/usr/bin:/bin").as_deref(), Some("/bin/bash"));
-        assert_eq!(found(DEFAULT_PATH).as_deref(), Some("/usr/local/bin/bash"), "the first on the PATH");
+        assert_eq!(
+            found(DEFAULT_PATH).as_deref(),
+            Some("/usr/local/bin/bash"),
+            "the first on the PATH"
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! Directories, files and links below the root, each in one move: nobody sees half a file, a second run changes nothing.
+//! Directories, files and links below the root, each in one move: nobody sees half a file, a second run
+//! changes nothing.
 //!
-//! There is no fsync here: a pod's volumes are filled again by the next run after a crash of the node, and a file whose
-//! bytes differ is written anew. (What outlives the pod, the archive, is synced.)
+//! There is no fsync here: a pod's volumes are filled again by the next run after a crash of the node, and a
+//! file whose bytes differ is written anew. (What outlives the pod, the archive, is synced.)
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -15,8 +16,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use flux_agent_plan::owner::{Mode, Owner};
 use flux_shared::exit::Category;
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode as FileMode, OFlags, fchmod, fstat, mkdirat, openat, readlinkat, renameat, symlinkat,
-    unlinkat,
+    AtFlags, Dir, FileType, Mode as FileMode, OFlags, fchmod, fstat, mkdirat, openat, readlinkat, renameat,
+    symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -44,7 +45,10 @@ pub struct Files {
 
 impl Files {
     pub fn new(root: &Path, tag: &str) -> Files {
-        Files { root: root.to_owned(), tag: tag.to_owned() }
+        Files {
+            root: root.to_owned(),
+            tag: tag.to_owned(),
+        }
     }
 
     /// The absolute path `path` below the root.
@@ -55,15 +59,23 @@ impl Files {
     pub fn ensure_directory(&self, path: &str, mode: Mode, owner: Owner) -> Result<(), Failure> {
         let real = self.at(path);
         let failed = |error: io::Error| failed("set up the directory", &real, &error);
-        if is_missing(&real) && self.as_owner(owner, || create_directory(&real, mode)).map_err(failed)? {
+        if is_missing(&real)
+            && self
+                .as_owner(owner, || create_directory(&real, mode))
+                .map_err(failed)?
+        {
             return Ok(());
         }
         let (folder, name) = open_parent(&real)?;
         let existed = safe_path::stat(&folder, &name).map_err(failed)?.is_some();
-        let result =
-            if existed { adopt_directory(&real, mode, owner) } else { self.new_directory(&folder, &name, mode, owner) };
+        let result = if existed {
+            adopt_directory(&real, mode, owner)
+        } else {
+            self.new_directory(&folder, &name, mode, owner)
+        };
         match result {
-            // It is somebody else's, such as a volume's own folder: it stays so as long as the owner can write to it.
+            // It is somebody else's, such as a volume's own folder: it stays so as long as the owner can
+            // write to it.
             Err(error) if existed && is_not_permitted(&error) => {
                 let credentials = Credentials::of(owner, &self.root)?;
                 can_write(&real, credentials.as_ref()).map_err(|_| failed(error))
@@ -74,18 +86,21 @@ impl Files {
         }
     }
 
-    /// Does `work`, system calls on a file system, as `owner`. False: they are no other user, or they lack the right; the
-    /// agent must do it.
+    /// Does `work`, system calls on a file system, as `owner`. False: they are no other user, or they lack
+    /// the right; the agent must do it.
     pub fn as_owner(&self, owner: Owner, work: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
         let identity = Credentials::of(owner, &self.root).ok().flatten();
-        let Some(identity) = identity.filter(|_| is_root()) else { return Ok(false) };
+        let Some(identity) = identity.filter(|_| is_root()) else {
+            return Ok(false);
+        };
         match raw::with_identity(&identity, work) {
             Err(error) if is_not_permitted(&error) => Ok(false),
             done => done.map(|()| true),
         }
     }
 
-    /// Creates a directory under a temporary name and renames it, so that it has the right owner from the beginning.
+    /// Creates a directory under a temporary name and renames it, so that it has the right owner from the
+    /// beginning.
     fn new_directory(&self, folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner) -> io::Result<()> {
         let beside = self.temporary_name(folder, name);
         mkdirat(folder, &beside, FileMode::from_raw_mode(0o700))?;
@@ -127,12 +142,14 @@ impl Files {
         fs::read(&real).map_err(|error| Failure::write("read", &real, &error))
     }
 
-    /// Makes `owner` able to write to a folder, which may become theirs; a missing one is left to others. Returns why
-    /// they cannot write to it.
+    /// Makes `owner` able to write to a folder, which may become theirs; a missing one is left to others.
+    /// Returns why they cannot write to it.
     pub fn make_writable(&self, path: &str, owner: Owner) -> Result<Option<String>, Failure> {
         let real = self.at(path);
         let credentials = Credentials::of(owner, &self.root)?;
-        let Err(error) = can_write(&real, credentials.as_ref()) else { return Ok(None) };
+        let Err(error) = can_write(&real, credentials.as_ref()) else {
+            return Ok(None);
+        };
         match error.raw_os_error() {
             Some(libc::ENOENT) => return Ok(None),
             Some(libc::EACCES) if is_root() => {}
@@ -142,13 +159,18 @@ impl Files {
         Ok(given.err().map(|error| plain(&error)))
     }
 
-    /// Creates the empty file `path` for `owner`, with what is missing above it: by the owner, or else by the agent.
+    /// Creates the empty file `path` for `owner`, with what is missing above it: by the owner, or else by the
+    /// agent.
     pub fn create_file(&self, path: &Path, mode: Mode, owner: Owner) -> io::Result<()> {
         let create = |owner| {
             let folder = safe_path::open(path.parent().unwrap_or(Path::new("/")), true)?;
             write_new(&folder, path.file_name().unwrap_or_default(), mode, owner, &[])
         };
-        if self.as_owner(owner, || create(owner))? { Ok(()) } else { create(owner) }
+        if self.as_owner(owner, || create(owner))? {
+            Ok(())
+        } else {
+            create(owner)
+        }
     }
 
     pub fn ensure_link(&self, path: &str, target: &str) -> Result<(), Failure> {
@@ -157,8 +179,9 @@ impl Files {
         let (folder, name) = open_parent(&real)?;
         if let Some(data) = safe_path::stat(&folder, &name).map_err(failed)? {
             let is_link = FileType::from_raw_mode(data.st_mode) == FileType::Symlink;
-            let leads_there =
-                || readlinkat(&folder, &name, Vec::new()).is_ok_and(|now| now.to_bytes() == target.as_bytes());
+            let leads_there = || {
+                readlinkat(&folder, &name, Vec::new()).is_ok_and(|now| now.to_bytes() == target.as_bytes())
+            };
             if !is_link || leads_there() {
                 return Ok(());
             }
@@ -173,7 +196,8 @@ impl Files {
         })
     }
 
-    /// A name that nobody can guess, for what is made beside `name` and renamed; what an earlier start left goes.
+    /// A name that nobody can guess, for what is made beside `name` and renamed; what an earlier start left
+    /// goes.
     fn temporary_name(&self, folder: &OwnedFd, name: &OsStr) -> OsString {
         let begin = format!(".{}.{}-", name.to_string_lossy(), self.tag);
         remove_stale(folder, &begin);
@@ -182,20 +206,36 @@ impl Files {
     }
 }
 
-/// Removes what the agent began to make in `folder` and was killed at: another container may be at work on the younger.
+/// Removes what the agent began to make in `folder` and was killed at: another container may be at work on
+/// the younger.
 fn remove_stale(folder: &OwnedFd, begin: &str) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(entries) = openat(folder, ".", flags, FileMode::empty()).and_then(Dir::new) else { return };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let Ok(entries) = openat(folder, ".", flags, FileMode::empty()).and_then(Dir::new) else {
+        return;
+    };
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
     for entry in entries.flatten() {
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        let is_temporary = name.to_str().is_some_and(|name| name.starts_with(begin) && name.ends_with(TEMPORARY));
+        let is_temporary = name
+            .to_str()
+            .is_some_and(|name| name.starts_with(begin) && name.ends_with(TEMPORARY));
         if is_temporary
             && let Ok(Some(data)) = safe_path::stat(folder, name)
             && now.saturating_sub(data.st_mtime.cast_unsigned()) > STALE_AFTER.as_secs()
         {
             let is_folder = FileType::from_raw_mode(data.st_mode) == FileType::Directory;
-            let _ = unlinkat(folder, name, if is_folder { AtFlags::REMOVEDIR } else { AtFlags::empty() });
+            let _ = unlinkat(
+                folder,
+                name,
+                if is_folder {
+                    AtFlags::REMOVEDIR
+                } else {
+                    AtFlags::empty()
+                },
+            );
         }
     }
 }
@@ -211,7 +251,9 @@ fn open_parent(path: &Path) -> Result<(OwnedFd, OsString), Failure> {
 
 /// Creates the folder `path` and what is missing above it, with mode 0755 whatever the umask.
 pub fn make_parents(path: &Path) -> Result<(), Failure> {
-    safe_path::open(path, true).map(drop).map_err(|error| Failure::write("create the directory", path, &error))
+    safe_path::open(path, true)
+        .map(drop)
+        .map_err(|error| Failure::write("create the directory", path, &error))
 }
 
 /// Creates a directory as this process, which is its owner to be.
@@ -225,7 +267,10 @@ fn create_directory(path: &Path, mode: Mode) -> io::Result<()> {
     }
     // Whatever the umask.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(fchmod(openat(&folder, name, flags, FileMode::empty())?, FileMode::from_raw_mode(mode.0))?)
+    Ok(fchmod(
+        openat(&folder, name, flags, FileMode::empty())?,
+        FileMode::from_raw_mode(mode.0),
+    )?)
 }
 
 /// Sets mode and owner of a directory that was there already.
@@ -240,7 +285,10 @@ fn set_directory(folder: &OwnedFd, mode: Mode, subject: Subject, owner: Owner) -
     if data.st_mode & 0o7777 != mode.0 {
         // fchmod does not work on a descriptor that was opened with O_PATH.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        fchmod(openat(folder, ".", flags, FileMode::empty())?, FileMode::from_raw_mode(mode.0))?;
+        fchmod(
+            openat(folder, ".", flags, FileMode::empty())?,
+            FileMode::from_raw_mode(mode.0),
+        )?;
     }
     ownership::give(folder, subject, owner)
 }
@@ -263,7 +311,10 @@ pub fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
         None => Failure::write(what, path, error),
         Some(capability) => {
             let name = capability.name();
-            let cause = format!("failed to {what} {}: the container lacks the capability {name}", path.display());
+            let cause = format!(
+                "failed to {what} {}: the container lacks the capability {name}",
+                path.display()
+            );
             Failure::new(Category::UserFailed, cause, identity::REMEDY)
         }
     }
@@ -291,7 +342,9 @@ fn can_write(path: &Path, credentials: Option<&Credentials>) -> io::Result<()> {
 }
 
 fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[u8]) -> bool {
-    let Ok(Some(data)) = safe_path::stat(folder, name) else { return false };
+    let Ok(Some(data)) = safe_path::stat(folder, name) else {
+        return false;
+    };
     let alike = FileType::from_raw_mode(data.st_mode) == FileType::RegularFile
         && data.st_size.cast_unsigned() == content.len() as u64
         && data.st_mode & 0o7777 == mode.0
@@ -300,8 +353,12 @@ fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut now = Vec::new();
     alike
-        && openat(folder, name, flags, FileMode::empty())
-            .is_ok_and(|file| File::from(file).take(content.len() as u64 + 1).read_to_end(&mut now).is_ok())
+        && openat(folder, name, flags, FileMode::empty()).is_ok_and(|file| {
+            File::from(file)
+                .take(content.len() as u64 + 1)
+                .read_to_end(&mut now)
+                .is_ok()
+        })
         && now == content
 }
 
@@ -322,7 +379,10 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     fn us() -> Owner {
-        Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() }
+        Owner {
+            uid: nix::unistd::geteuid().as_raw(),
+            gid: nix::unistd::getegid().as_raw(),
+        }
     }
 
     fn mode_of(path: &Path) -> u32 {
@@ -334,13 +394,26 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let files = Files::new(root.path(), "lead");
         let at = root.path().join("mnt/flux/config/R");
-        files.ensure_file("/mnt/flux/config/R", Mode(0o400), us(), b"one").unwrap();
+        files
+            .ensure_file("/mnt/flux/config/R", Mode(0o400), us(), b"one")
+            .unwrap();
         let first = fs::metadata(&at).unwrap().ino();
-        files.ensure_file("/mnt/flux/config/R", Mode(0o400), us(), b"one").unwrap();
+        files
+            .ensure_file("/mnt/flux/config/R", Mode(0o400), us(), b"one")
+            .unwrap();
         assert_eq!((fs::metadata(&at).unwrap().ino(), mode_of(&at)), (first, 0o400));
-        files.ensure_file("/mnt/flux/config/R", Mode(0o640), us(), b"two").unwrap();
-        assert_eq!((fs::read(&at).unwrap().as_slice(), mode_of(&at)), (b"two".as_slice(), 0o640));
-        assert_eq!(fs::read_dir(at.parent().unwrap()).unwrap().count(), 1, "no temporary file stays");
+        files
+            .ensure_file("/mnt/flux/config/R", Mode(0o640), us(), b"two")
+            .unwrap();
+        assert_eq!(
+            (fs::read(&at).unwrap().as_slice(), mode_of(&at)),
+            (b"two".as_slice(), 0o640)
+        );
+        assert_eq!(
+            fs::read_dir(at.parent().unwrap()).unwrap().count(),
+            1,
+            "no temporary file stays"
+        );
         assert_eq!(mode_of(at.parent().unwrap()), 0o755);
     }
 
@@ -348,13 +421,22 @@ mod tests {
     fn temporary_file_of_a_killed_start_goes_and_one_at_work_stays() {
         let root = tempfile::tempdir().unwrap();
         let files = Files::new(root.path(), "lead");
-        let names = [".x.lead-0123456789abcdef.new", ".x.lead-fedcba9876543210.new", ".x.other-0123456789abcdef.new"];
+        let names = [
+            ".x.lead-0123456789abcdef.new",
+            ".x.lead-fedcba9876543210.new",
+            ".x.other-0123456789abcdef.new",
+        ];
         for name in names {
             fs::write(root.path().join(name), "half").unwrap();
         }
         let long_ago = SystemTime::now() - 2 * STALE_AFTER;
         for name in [names[0], names[2]] {
-            File::options().write(true).open(root.path().join(name)).unwrap().set_modified(long_ago).unwrap();
+            File::options()
+                .write(true)
+                .open(root.path().join(name))
+                .unwrap()
+                .set_modified(long_ago)
+                .unwrap();
         }
         files.ensure_file("/x", Mode(0o644), us(), b"whole").unwrap();
         assert_eq!(fs::read(root.path().join("x")).unwrap(), b"whole");
@@ -367,7 +449,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (folder, name) = open_parent(&root.path().join("x")).unwrap();
         let files = Files::new(root.path(), "lead");
-        assert_ne!(files.temporary_name(&folder, &name), files.temporary_name(&folder, &name));
+        assert_ne!(
+            files.temporary_name(&folder, &name),
+            files.temporary_name(&folder, &name)
+        );
     }
 
     #[test]
@@ -376,7 +461,10 @@ mod tests {
         let files = Files::new(root.path(), "lead");
         files.ensure_link("/view/run", "../elsewhere").unwrap();
         files.ensure_link("/view/run", "../config/run").unwrap();
-        assert_eq!(fs::read_link(root.path().join("view/run")).unwrap(), Path::new("../config/run"));
+        assert_eq!(
+            fs::read_link(root.path().join("view/run")).unwrap(),
+            Path::new("../config/run")
+        );
         fs::create_dir(root.path().join("view/var")).unwrap();
         files.ensure_link("/view/var", "../config/var").unwrap();
         assert!(root.path().join("view/var").symlink_metadata().unwrap().is_dir());
@@ -395,17 +483,27 @@ mod tests {
         }
         let files = Files::new(root.path(), "lead");
         let owner = Owner { uid: 1002, gid: 1002 };
-        files.ensure_directory("/theirs/here", Mode(0o700), owner).unwrap_err();
-        files.ensure_directory("/theirs/here/new", Mode(0o700), owner).unwrap_err();
-        files.ensure_file("/theirs/there/passwd", Mode(0o644), owner, b"x").unwrap_err();
+        files
+            .ensure_directory("/theirs/here", Mode(0o700), owner)
+            .unwrap_err();
+        files
+            .ensure_directory("/theirs/here/new", Mode(0o700), owner)
+            .unwrap_err();
+        files
+            .ensure_file("/theirs/there/passwd", Mode(0o644), owner, b"x")
+            .unwrap_err();
         files.ensure_link("/theirs/there/passwd", "x").unwrap_err();
         let etc = fs::metadata(at("etc")).unwrap();
         assert_eq!((etc.uid(), etc.mode() & 0o777), (0, 0o755));
         assert_eq!(fs::read_dir(at("etc")).unwrap().count(), 0);
         // In place of a file it is replaced, not followed; our own is followed.
-        files.ensure_file("/theirs/there", Mode(0o644), us(), b"x").unwrap();
+        files
+            .ensure_file("/theirs/there", Mode(0o644), us(), b"x")
+            .unwrap();
         std::os::unix::fs::symlink("../etc", at("theirs/ours")).unwrap();
-        files.ensure_file("/theirs/ours/new", Mode(0o644), us(), b"x").unwrap();
+        files
+            .ensure_file("/theirs/ours/new", Mode(0o644), us(), b"x")
+            .unwrap();
         assert!(at("etc/new").is_file() && at("theirs/there").symlink_metadata().unwrap().is_file());
     }
 
@@ -413,7 +511,9 @@ mod tests {
     fn what_stands_in_the_way_is_named_with_a_remedy() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("config"), "a file").unwrap();
-        let failure = Files::new(root.path(), "lead").ensure_file("/config/R", Mode(0o644), us(), b"").unwrap_err();
+        let failure = Files::new(root.path(), "lead")
+            .ensure_file("/config/R", Mode(0o644), us(), b"")
+            .unwrap_err();
         assert!(failure.to_string().contains("config"), "{failure}");
     }
 }

@@ -1,4 +1,5 @@
-//! Questions to a Flux broker over its local socket, in Flux's own messages (RFC 3): no `flux` program, no Python.
+//! Questions to a Flux broker over its local socket, in Flux's own messages (RFC 3): no `flux` program, no
+//! Python.
 //!
 //! ```text
 //! message (form of a request and an answer) ─► connection (one request, or a conversation)

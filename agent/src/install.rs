@@ -1,11 +1,12 @@
-//! `flux-agent install`: the binary copies itself into a volume of the pod, from where the other containers run it.
+//! `flux-agent install`: the binary copies itself into a volume of the pod, from where the other containers
+//! run it.
 //!
 //! ```text
 //! /proc/self/exe ─► DIR/.flux-agent.new (written in pieces, synced) ─► compared byte for byte ─► renamed to DIR/flux-agent
 //! ```
 //!
-//! No other container may write to that volume; below the mount path there is a link to the binary.
-//! Killed at any moment, there is the old binary, the whole new one, or none: never a part of one under its name.
+//! No other container may write to that volume; below the mount path there is a link to the binary. Killed at
+//! any moment, there is the old binary, the whole new one, or none: never a part of one under its name.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -42,7 +43,9 @@ pub fn link(mount: &Path, binary: &Path) -> Result<(), Failure> {
 pub fn link_own(mount: &Path) -> Result<(), Failure> {
     match std::env::current_exe() {
         Ok(binary) => link(mount, &binary),
-        Err(error) => Err(Failure::internal(format!("failed to find the agent's own binary: {error}"))),
+        Err(error) => Err(Failure::internal(format!(
+            "failed to find the agent's own binary: {error}"
+        ))),
     }
 }
 
@@ -71,7 +74,11 @@ fn write_copy(source: &Path, beside: &Path) -> io::Result<()> {
         _ => {}
     }
     let mut from = File::open(source)?;
-    let mut to = OpenOptions::new().write(true).create_new(true).mode(0o600).open(beside)?;
+    let mut to = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(beside)?;
     let mut piece = vec![0; PIECE];
     loop {
         let count = from.read(&mut piece)?;
@@ -83,7 +90,11 @@ fn write_copy(source: &Path, beside: &Path) -> io::Result<()> {
     }
     to.set_permissions(Permissions::from_mode(MODE))?;
     to.sync_all()?;
-    if is_same(source, beside)? { Ok(()) } else { Err(io::Error::other("the copy differs from the original")) }
+    if is_same(source, beside)? {
+        Ok(())
+    } else {
+        Err(io::Error::other("the copy differs from the original"))
+    }
 }
 
 fn is_runnable(path: &Path) -> bool {

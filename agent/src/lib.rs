@@ -1,5 +1,8 @@
 //! flux-agent: the entrypoint of a MiniCluster's pods, and what explains it.
-#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")
+)]
 
 mod cli;
 mod commands;
@@ -30,8 +33,8 @@ pub fn main(version: &'static str) -> ExitCode {
         report::log::start();
         return in_instance::deaf_flux::run();
     }
-    // Before anything else: as PID 1, a stop signal that is not blocked is dropped by the kernel. A failure shows again
-    // where the event loop starts.
+    // Before anything else: as PID 1, a stop signal that is not blocked is dropped by the kernel. A failure
+    // shows again where the event loop starts.
     let _ = system::signals::block();
     report::log::start();
     let cli = cli::Cli::of_process(version);

@@ -6,8 +6,9 @@
 //! in each:  inside (mounts, host name) ─► `flux-agent run`, as in a pod
 //! ```
 //!
-//! The agent knows nothing of it: it finds spec, certificate, names and Flux where a pod has them. The pods see this
-//! machine's programs read-only; what a pod writes is its own, but for the folder that the command was given in.
+//! The agent knows nothing of it: it finds spec, certificate, names and Flux where a pod has them. The pods
+//! see this machine's programs read-only; what a pod writes is its own, but for the folder that the command
+//! was given in.
 
 mod containers;
 mod inside;
@@ -33,11 +34,12 @@ use crate::supervise::program::{Environment, Found, find};
 use containers::{Arrangement, Machine};
 pub use inside::become_container;
 
-/// Run a MiniCluster on this machine, without Kubernetes: each pod is a process tree that uses this machine's Flux.
+/// Run a MiniCluster on this machine, without Kubernetes: each pod is a process tree that uses this machine's
+/// Flux.
 ///
-/// Needs Linux namespaces: root has them, and on most machines every user. The pods see this machine's files read-only. What
-/// they write is private and removed at the end, except in the current folder. They can reach each other and no other
-/// network. What is not supported here is reported.
+/// Needs Linux namespaces: root has them, and on most machines every user. The pods see this machine's files
+/// read-only. What they write is private and removed at the end, except in the current folder. They can reach
+/// each other and no other network. What is not supported here is reported.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LocalArgs {
     /// A MiniCluster (YAML or JSON) or an AgentSpec (TOML)
@@ -66,13 +68,21 @@ pub fn local(args: &LocalArgs) -> Result<u8, Failure> {
     }
     let machine = machine(args)?;
     let mut arrangement = Arrangement::of(&source, &machine).map_err(|why| {
-        Failure::new(Category::SpecInvalid, format!("failed to run it on this machine: {why}"), "run it in a cluster")
+        Failure::new(
+            Category::SpecInvalid,
+            format!("failed to run it on this machine: {why}"),
+            "run it in a cluster",
+        )
     })?;
     log::set_quiet(source.spec.logging.quiet);
     let run_folder = run_folder.take()?;
     let code = run_in(&run_folder, &mut arrangement, &source, &machine);
     if args.keep {
-        tracing::info!(stage = "local", "the pods' files are in {}/pods/INDEX/root", run_folder.path().display());
+        tracing::info!(
+            stage = "local",
+            "the pods' files are in {}/pods/INDEX/root",
+            run_folder.path().display()
+        );
         return code;
     }
     let removed = run_folder.remove();
@@ -87,14 +97,21 @@ fn run_in(
 ) -> Result<u8, Failure> {
     run_folder.prepare(arrangement)?;
     let size = source.spec.size;
-    let pods = if size == 1 { "1 pod".to_owned() } else { format!("{size} pods") };
+    let pods = if size == 1 {
+        "1 pod".to_owned()
+    } else {
+        format!("{size} pods")
+    };
     tracing::info!(
         stage = "local",
         "{}: {pods} on this machine, with the Flux in {}",
         source.spec.name,
         machine.prefix
     );
-    arrangement.notices.iter().for_each(|notice| tracing::info!(stage = "local", "{notice}"));
+    arrangement
+        .notices
+        .iter()
+        .for_each(|notice| tracing::info!(stage = "local", "{notice}"));
     namespaces::enter(machine)?;
     network::up(size)?;
     crate::system::runtime::block_on(Box::pin(run::run(arrangement, run_folder, machine)))
@@ -109,10 +126,14 @@ fn machine(args: &LocalArgs) -> Result<Machine, Failure> {
     let text = |name: &str| std::env::var(name).ok();
     let here = std::env::current_dir().map_err(|error| not_found("this folder", &error))?;
     let agent = std::env::current_exe().map_err(|error| not_found("the agent's own binary", &error))?;
-    let home = text("HOME").map(PathBuf::from).filter(|home| home.is_absolute() && home.is_dir());
+    let home = text("HOME")
+        .map(PathBuf::from)
+        .filter(|home| home.is_absolute() && home.is_dir());
     let passed_on = ["LANG", "LC_ALL", "TERM", "TZ", "FAKE_FLUX_RECORD"];
-    let environment: BTreeMap<String, String> =
-        passed_on.into_iter().filter_map(|name| Some((name.to_owned(), text(name)?))).collect();
+    let environment: BTreeMap<String, String> = passed_on
+        .into_iter()
+        .filter_map(|name| Some((name.to_owned(), text(name)?)))
+        .collect();
     Ok(Machine {
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
@@ -132,9 +153,16 @@ fn not_found(what: &str, error: &std::io::Error) -> Failure {
 /// The folder with `bin/flux`.
 fn prefix(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let remedy = "give the folder that Flux is installed in with --flux, or put flux on the PATH";
-    let not_there = |what: String| Failure::new(Category::ViewMissing, format!("failed to find Flux: {what}"), remedy);
+    let not_there = |what: String| {
+        Failure::new(
+            Category::ViewMissing,
+            format!("failed to find Flux: {what}"),
+            remedy,
+        )
+    };
     let real = |path: &Path| {
-        std::fs::canonicalize(path).map_err(|error| not_there(format!("{}: {}", path.display(), plain(&error))))
+        std::fs::canonicalize(path)
+            .map_err(|error| not_there(format!("{}: {}", path.display(), plain(&error))))
     };
     if let Some(prefix) = given {
         real(&prefix.join("bin/flux"))?;
@@ -145,9 +173,14 @@ fn prefix(given: Option<&Path>) -> Result<PathBuf, Failure> {
         return Err(not_there("there is no `flux` on the PATH".into()));
     };
     // A link on the PATH leads to where it is installed.
-    let program = Some(real(&program)?).filter(|program| program.ends_with("bin/flux")).unwrap_or(program);
+    let program = Some(real(&program)?)
+        .filter(|program| program.ends_with("bin/flux"))
+        .unwrap_or(program);
     match program.parent().and_then(Path::parent) {
         Some(prefix) if program.ends_with("bin/flux") => real(prefix),
-        _ => Err(not_there(format!("{} is not in a folder PREFIX/bin", program.display()))),
+        _ => Err(not_there(format!(
+            "{} is not in a folder PREFIX/bin",
+            program.display()
+        ))),
     }
 }

@@ -5,9 +5,9 @@
 //!      └──────────── answer (pure), closed ◄──────────┘
 //! ```
 //!
-//! Whoever reaches the port may read and nothing else. The number of connections is bounded (the oldest is dropped),
-//! and so is the time of each. One request to the broker answers all clients that come meanwhile, and is finished even
-//! if they have gone: clients cannot make the agent ask the broker more often.
+//! Whoever reaches the port may read and nothing else. The number of connections is bounded (the oldest is
+//! dropped), and so is the time of each. One request to the broker answers all clients that come meanwhile,
+//! and is finished even if they have gone: clients cannot make the agent ask the broker more often.
 
 mod answer;
 
@@ -51,8 +51,8 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Serves the figures of the broker's instance, which belongs to `cluster`. A port that cannot be used is logged
-    /// and ignored: it ends no job.
+    /// Serves the figures of the broker's instance, which belongs to `cluster`. A port that cannot be used is
+    /// logged and ignored: it ends no job.
     pub fn start(port: u16, cluster: &str, broker: Broker) -> Option<Server> {
         match listen(port) {
             Ok(listener) => {
@@ -61,7 +61,10 @@ impl Server {
             }
             Err(error) => {
                 let why = crate::report::failure::plain(&error);
-                tracing::warn!(stage = "broker", "failed to serve metrics of the instance on port {port}: {why}");
+                tracing::warn!(
+                    stage = "broker",
+                    "failed to serve metrics of the instance on port {port}: {why}"
+                );
                 None
             }
         }
@@ -140,7 +143,11 @@ struct BrokerAnswer {
 
 impl Figures {
     fn new(cluster: &str, broker: Broker) -> Figures {
-        Figures { cluster: cluster.to_owned(), broker, last: Mutex::new(None) }
+        Figures {
+            cluster: cluster.to_owned(),
+            broker,
+            last: Mutex::new(None),
+        }
     }
 
     /// The current figures; none: the broker does not answer.
@@ -169,7 +176,10 @@ impl Question {
         let mut task = JoinSet::new();
         task.spawn(async move {
             let usage = tokio::time::timeout(BROKER, usage::figures(&broker)).await.ok();
-            tell.send_replace(Some(BrokerAnswer { at: Instant::now(), usage }));
+            tell.send_replace(Some(BrokerAnswer {
+                at: Instant::now(),
+                usage,
+            }));
         });
         Question { answer, _task: task }
     }

@@ -37,7 +37,8 @@ const PATIENCE: u64 = 120;
 /// How to run, apart from what the spec says: the entrypoint's command line.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RunOptions {
-    /// The AgentSpec, which the operator mounts [default: /etc/flux-agent/spec/agent.toml; with --name-from-env or
+    /// The AgentSpec, which the operator mounts [default: /etc/flux-agent/spec/agent.toml; with
+    /// --name-from-env or
     /// --lead-from-env: no file, default values and one task per node]
     #[arg(long, value_name = "FILE")]
     pub spec: Option<PathBuf>,
@@ -47,10 +48,12 @@ pub struct RunOptions {
     /// Seconds to wait for the parent broker at the start [default: the spec's, else no limit]
     #[arg(long, value_name = "SECONDS")]
     parent_deadline: Option<u64>,
-    /// Seconds to retry after failures that may be temporary: a spec or view that is not there yet, a full or missing volume
+    /// Seconds to retry after failures that may be temporary: a spec or view that is not there yet, a full or
+    /// missing volume
     #[arg(long, value_name = "SECONDS", default_value_t = PATIENCE)]
     patience: u64,
-    /// The pod's terminationGracePeriodSeconds: shortly before its end, remaining processes are killed [default: unknown]
+    /// The pod's terminationGracePeriodSeconds: shortly before its end, remaining processes are killed
+    /// [default: unknown]
     #[arg(long, value_name = "SECONDS")]
     grace_period: Option<u64>,
     /// How often the program may be restarted [default: with OnFailure no limit, else never]
@@ -59,7 +62,8 @@ pub struct RunOptions {
     /// Seconds the lead's DNS name may be missing before a follower exits [default: the spec's, else 30]
     #[arg(long, value_name = "SECONDS")]
     lead_gone: Option<u64>,
-    /// Seconds a lead that has answered before may be silent before a follower exits [default: the spec's, else no limit]
+    /// Seconds a lead that has answered before may be silent before a follower exits [default: the spec's,
+    /// else no limit]
     #[arg(long, value_name = "SECONDS")]
     lead_silent: Option<u64>,
     #[command(flatten)]
@@ -86,7 +90,10 @@ pub fn run(options: &RunOptions, container: &ContainerRole) -> u8 {
     let is_stopped = ending.stopped.is_some();
     let termination = ending.termination(&result);
     write_termination(&options.termination_log, &termination.encode());
-    if let Some((trace, owner)) = planned.as_ref().and_then(|plan| Some((plan.trace.as_ref()?, timeline_owner(plan)))) {
+    if let Some((trace, owner)) = planned
+        .as_ref()
+        .and_then(|plan| Some((plan.trace.as_ref()?, timeline_owner(plan))))
+    {
         let spans = timeline.spans(trace.parent, owner, termination.code);
         let sent = async {
             trace::send(trace, &spans, &options.root, is_stopped).await;
@@ -104,7 +111,11 @@ fn timeline_owner(plan: &Plan) -> TimelineOwner<'_> {
         Role::Follower => "follower",
         Role::Sidecar(_) => "sidecar",
     };
-    TimelineOwner { hostname: &plan.hostname, index: plan.index, role }
+    TimelineOwner {
+        hostname: &plan.hostname,
+        index: plan.index,
+        role,
+    }
 }
 
 async fn entrypoint(
@@ -115,9 +126,10 @@ async fn entrypoint(
     known: &mut Option<Plan>,
 ) -> Result<u8, Failure> {
     let begin = Instant::now();
-    let mut supervisor =
-        Supervisor::new().map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
-    // Before anything of the user's has run: later somebody else's program might stand where the agent's does.
+    let mut supervisor = Supervisor::new()
+        .map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
+    // Before anything of the user's has run: later somebody else's program might stand where the agent's
+    // does.
     let process = Process::own();
     let planned = plan_with_retries(options, container, &process, &mut supervisor).await;
     let result = match planned {
@@ -129,7 +141,15 @@ async fn entrypoint(
             let plan = known.insert(plan);
             let plan_anew = || self::plan(options, container, &process).map(|(plan, _)| plan);
             let execute_options = options.for_execute(container);
-            carry_out(plan, &plan_anew, execute_options, timeline, ending, &mut supervisor).await
+            carry_out(
+                plan,
+                &plan_anew,
+                execute_options,
+                timeline,
+                ending,
+                &mut supervisor,
+            )
+            .await
         }
         Ok(Interrupted::Stopped(stop)) => Ok(stop_code(stop)),
         Err(failure) => Err(failure),
@@ -172,9 +192,14 @@ async fn carry_out(
 fn report_panics(options: &RunOptions) {
     let termination_log = options.termination_log.clone();
     std::panic::set_hook(Box::new(move |panic| {
-        let place = panic.location().map_or(String::new(), |place| format!(" at {}:{}", place.file(), place.line()));
+        let place = panic.location().map_or(String::new(), |place| {
+            format!(" at {}:{}", place.file(), place.line())
+        });
         let words = panic.payload();
-        let text = words.downcast_ref::<&str>().copied().or(words.downcast_ref::<String>().map(String::as_str));
+        let text = words
+            .downcast_ref::<&str>()
+            .copied()
+            .or(words.downcast_ref::<String>().map(String::as_str));
         let why = text.unwrap_or("no reason given");
         let failure = Failure::internal(format!("flux-agent panicked{place}: {why}"));
         log::failure(&failure);
@@ -184,7 +209,10 @@ fn report_panics(options: &RunOptions) {
         std::process::exit(termination.code.into());
     }));
     #[cfg(debug_assertions)]
-    #[expect(clippy::panic, reason = "only the tests' builds know how to, for their test of what it leaves")]
+    #[expect(
+        clippy::panic,
+        reason = "only the tests' builds know how to, for their test of what it leaves"
+    )]
     if std::env::var_os("FLUX_AGENT_PANIC").is_some() {
         panic!("as the test wished");
     }
@@ -197,13 +225,20 @@ async fn plan_with_retries(
     process: &Process,
     supervisor: &mut Supervisor,
 ) -> Result<Interrupted<(Plan, String)>, Failure> {
-    let mut attempts = Attempts::new(Duration::from_secs(options.patience), options.activity_file(container));
+    let mut attempts = Attempts::new(
+        Duration::from_secs(options.patience),
+        options.activity_file(container),
+    );
     loop {
         let failure = match plan(options, container, process) {
             Ok(planned) => return Ok(Interrupted::Done(planned)),
             Err(failure) => failure,
         };
-        let awaited = if failure.category == Category::ViewMissing { Awaited::View } else { Awaited::Spec };
+        let awaited = if failure.category == Category::ViewMissing {
+            Awaited::View
+        } else {
+            Awaited::Spec
+        };
         match attempts.after(failure, awaited, supervisor).await? {
             AfterFailure::Retry => {}
             AfterFailure::GiveUp(failure) => return Err(failure),
@@ -214,19 +249,31 @@ async fn plan_with_retries(
 
 /// The exit code of a stop before the spec is read, when only the index tells who leads.
 fn stop_code(stop: Stop) -> u8 {
-    of_stop(stop.signal, std::env::var(COMPLETION_INDEX).is_ok_and(|index| index != "0"))
+    of_stop(
+        stop.signal,
+        std::env::var(COMPLETION_INDEX).is_ok_and(|index| index != "0"),
+    )
 }
 
 /// The plan, and the mount path of the pod's volume.
-fn plan(options: &RunOptions, container: &ContainerRole, process: &Process) -> Result<(Plan, String), Failure> {
+fn plan(
+    options: &RunOptions,
+    container: &ContainerRole,
+    process: &Process,
+) -> Result<(Plan, String), Failure> {
     let (spec, facts) = options.facts(process.clone())?;
     let planned = flux_agent_plan::plan::plan(&spec, &facts, container);
     let view = below(&options.root, &spec.paths().view());
-    planned.map(|plan| (plan.with_waits(options.waits()), spec.mount_path)).map_err(|error| {
-        // An empty volume may still be filled; a view without Flux will not change.
-        let passing = error.category() == Category::ViewMissing && spec.view.enabled && !view.exists();
-        Failure { passing, ..Failure::new(error.category(), chain(&error), error.hint()) }
-    })
+    planned
+        .map(|plan| (plan.with_waits(options.waits()), spec.mount_path))
+        .map_err(|error| {
+            // An empty volume may still be filled; a view without Flux will not change.
+            let passing = error.category() == Category::ViewMissing && spec.view.enabled && !view.exists();
+            Failure {
+                passing,
+                ..Failure::new(error.category(), chain(&error), error.hint())
+            }
+        })
 }
 
 /// The spec, with what the command line says of the job put into it by the environment of the pod.
@@ -244,7 +291,9 @@ fn spec(
         Some(text) => AgentSpec::unchecked(text).map_err(|error| Failure::internal(chain(&error)))?,
         None => crate::spec::read(path).map_err(unreadable)?,
     };
-    from_environment.put_into(&mut spec, environment).map_err(|error| refused(&error))?;
+    from_environment
+        .put_into(&mut spec, environment)
+        .map_err(|error| refused(&error))?;
     crate::spec::check(&spec, path).map_err(unreadable)?;
     Ok(spec)
 }
@@ -258,16 +307,24 @@ fn log_identity(plan: &Plan) {
     let who = match (&plan.role, plan.rank) {
         (Role::Sidecar(name), _) => format!("sidecar {name}"),
         (role, rank) => {
-            format!("{} (rank {})", if *role == Role::Lead { "lead" } else { "follower" }, rank.unwrap_or_default())
+            format!(
+                "{} (rank {})",
+                if *role == Role::Lead { "lead" } else { "follower" },
+                rank.unwrap_or_default()
+            )
         }
     };
     tracing::info!(stage = "plan", "{} of {}: {who}", plan.hostname, plan.cluster);
-    plan.notices.iter().for_each(|notice| tracing::info!(stage = "plan", "{notice}"));
+    plan.notices
+        .iter()
+        .for_each(|notice| tracing::info!(stage = "plan", "{notice}"));
 }
 
 /// An error with its sources, without the numbers of the system's.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
-    causes_by(error, |error| ControlFlow::Continue(without_number(&error.to_string()).to_owned()))
+    causes_by(error, |error| {
+        ControlFlow::Continue(without_number(&error.to_string()).to_owned())
+    })
 }
 
 impl Default for RunOptions {
@@ -293,17 +350,35 @@ impl RunOptions {
     /// The spec, and this host with what the command line says of the pod, for a process of this container.
     pub fn facts(&self, process: Process) -> Result<(AgentSpec, Facts), Failure> {
         let spec = spec(self.spec.as_deref(), &self.from_environment, &process.environment)?;
-        let key = self.from_environment.key(&process.environment).map_err(|error| refused(&error))?;
-        let facts = facts::read(&self.root, &spec, process).map_err(|error| Failure::internal(chain(&error)))?;
+        let key = self
+            .from_environment
+            .key(&process.environment)
+            .map_err(|error| refused(&error))?;
+        let facts =
+            facts::read(&self.root, &spec, process).map_err(|error| Failure::internal(chain(&error)))?;
         let (restarts_left, grace_period) = (self.restarts_left, self.grace_period);
         let spec_file = self.spec.as_ref().map(|file| file.display().to_string());
-        Ok((spec, Facts { restarts_left, grace_period, key, spec_file, ..facts }))
+        Ok((
+            spec,
+            Facts {
+                restarts_left,
+                grace_period,
+                key,
+                spec_file,
+                ..facts
+            },
+        ))
     }
 
     /// How long a follower waits, by the command line.
     pub fn waits(&self) -> Waits {
-        let (parent_deadline, lead_gone, lead_silent) = (self.parent_deadline, self.lead_gone, self.lead_silent);
-        Waits { parent_deadline, lead_gone, lead_silent }
+        let (parent_deadline, lead_gone, lead_silent) =
+            (self.parent_deadline, self.lead_gone, self.lead_silent);
+        Waits {
+            parent_deadline,
+            lead_gone,
+            lead_silent,
+        }
     }
 
     fn for_execute(&self, container: &ContainerRole) -> execute::Options {

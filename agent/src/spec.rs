@@ -36,9 +36,10 @@ impl ReadError {
     pub fn hint(&self) -> &'static str {
         match self {
             ReadError::Unreadable { .. } => "is the ConfigMap `<cluster>-agent` mounted in this container?",
-            ReadError::Invalid { source: SpecError::Version(_), .. } => {
-                "operator and agent must be of one release: renew the agent's image"
-            }
+            ReadError::Invalid {
+                source: SpecError::Version(_),
+                ..
+            } => "operator and agent must be of one release: renew the agent's image",
             ReadError::Invalid { .. } => "`flux-agent dry-run FILE` shows the problem on a laptop, too",
         }
     }
@@ -46,14 +47,22 @@ impl ReadError {
 
 /// The spec in the file `path`, not yet checked.
 pub fn read(path: &Path) -> Result<AgentSpec, ReadError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| ReadError::Unreadable { path: path.to_owned(), source })?;
-    AgentSpec::unchecked(&text).map_err(|source| ReadError::Invalid { path: path.to_owned(), source })
+    let text = std::fs::read_to_string(path).map_err(|source| ReadError::Unreadable {
+        path: path.to_owned(),
+        source,
+    })?;
+    AgentSpec::unchecked(&text).map_err(|source| ReadError::Invalid {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Checks that the spec of `path`, with what the pod has put into it, can be used.
 pub fn check(spec: &AgentSpec, path: &Path) -> Result<(), ReadError> {
-    spec.check().map_err(|source| ReadError::Invalid { path: path.to_owned(), source })
+    spec.check().map_err(|source| ReadError::Invalid {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 #[cfg(test)]
@@ -69,7 +78,12 @@ mod tests {
         std::fs::write(&path, "name = 'mc'\nsice = 4\n").unwrap();
         let error = read(&path).unwrap_err();
         assert_eq!(error.category(), Category::SpecInvalid);
-        assert!(std::error::Error::source(&error).unwrap().to_string().contains("sice"));
+        assert!(
+            std::error::Error::source(&error)
+                .unwrap()
+                .to_string()
+                .contains("sice")
+        );
         std::fs::write(&path, "name = 'mc'\nversion = 9\n").unwrap();
         assert!(read(&path).unwrap_err().hint().contains("release"));
         std::fs::write(&path, "name = 'mc'\nsize = 4\n").unwrap();

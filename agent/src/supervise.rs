@@ -6,9 +6,10 @@
 //!      └─ SIGCHLD ─► reap all ─► ours: remembered until it is asked for; an adopted orphan: forgotten
 //! ```
 //!
-//! A stop and a child's end are states, not events: whoever waits when they come, the next one that asks learns of them.
-//! Every signal is blocked and read as an event: none is lost, also as PID 1, and none ends the agent by itself.
-//! A child leads a process group of its own and has the terminal, where there is one, as long as it runs.
+//! A stop and a child's end are states, not events: whoever waits when they come, the next one that asks
+//! learns of them. Every signal is blocked and read as an event: none is lost, also as PID 1, and none ends
+//! the agent by itself. A child leads a process group of its own and has the terminal, where there is one, as
+//! long as it runs.
 
 mod hold;
 pub mod orphans;
@@ -113,13 +114,21 @@ pub fn is_stop(signal: i32) -> bool {
 }
 
 impl Supervisor {
-    /// Needs [`block`](crate::system::signals::block) before, and a runtime around it. Also adopts orphans where the agent is not PID 1.
+    /// Needs [`block`](crate::system::signals::block) before, and a runtime around it. Also adopts orphans
+    /// where the agent is not PID 1.
     pub fn new() -> io::Result<Supervisor> {
         if std::process::id() != 1 {
             nix::sys::prctl::set_child_subreaper(true)?;
         }
         let (signals, terminal) = (Signals::new()?, terminal::is_ours());
-        Ok(Supervisor { signals, stop: None, hold: None, kill_after: None, children: BTreeMap::new(), terminal })
+        Ok(Supervisor {
+            signals,
+            stop: None,
+            hold: None,
+            kill_after: None,
+            children: BTreeMap::new(),
+            terminal,
+        })
     }
 
     /// Sets the time from the stop to SIGKILL for whatever runs then; none: there is no time limit.
@@ -127,8 +136,8 @@ impl Supervisor {
         self.kill_after = kill_after;
     }
 
-    /// From now on, a stop that comes within `most` after the file `note` was written is held back until then. A second
-    /// signal ends that.
+    /// From now on, a stop that comes within `most` after the file `note` was written is held back until
+    /// then. A second signal ends that.
     pub fn hold_stop_after(&mut self, note: PathBuf, most: Duration) {
         self.hold = Some(Hold::new(note, most));
     }
@@ -195,7 +204,9 @@ impl Supervisor {
 
     /// Whether this child was suspended since the last call.
     fn take_suspended(&mut self, pid: i32) -> bool {
-        self.children.get_mut(&pid).is_some_and(|child| std::mem::take(&mut child.is_suspended))
+        self.children
+            .get_mut(&pid)
+            .is_some_and(|child| std::mem::take(&mut child.is_suspended))
     }
 
     /// The next event. Safe to drop and call again.
@@ -216,8 +227,8 @@ impl Supervisor {
         }
     }
 
-    /// Reads the signals that have come, without waiting. Those that are neither a stop nor of a child have nobody to
-    /// be passed on to.
+    /// Reads the signals that have come, without waiting. Those that are neither a stop nor of a child have
+    /// nobody to be passed on to.
     fn read_signals(&mut self) {
         while let Some(received) = self.signals.try_next() {
             self.classify(received);
@@ -232,11 +243,14 @@ impl Supervisor {
                 }
                 Some(Event::Child)
             }
-            // From the agent's own write to a closed pipe, or use of the terminal in the background: blocking them is
-            // enough.
+            // From the agent's own write to a closed pipe, or use of the terminal in the background: blocking
+            // them is enough.
             libc::SIGPIPE if received.by_self => None,
             libc::SIGTTIN | libc::SIGTTOU if received.by_kernel => None,
-            signal if is_stop(signal) && self.stop.is_none() => self.note_stop(Stop { signal, at: Instant::now() }),
+            signal if is_stop(signal) && self.stop.is_none() => self.note_stop(Stop {
+                signal,
+                at: Instant::now(),
+            }),
             _ => Some(Event::Signal(received)),
         }
     }
@@ -252,7 +266,9 @@ impl Supervisor {
 
     /// Notes what became of a child. An adopted orphan is not known, and forgotten.
     fn note(&mut self, pid: i32, status: Status) {
-        let Some(child) = self.children.get_mut(&pid) else { return };
+        let Some(child) = self.children.get_mut(&pid) else {
+            return;
+        };
         match status {
             Status::Exited(code) => child.end = Some(End::Exited(code)),
             Status::Signaled(signal) => child.end = Some(End::Signaled(signal)),
@@ -286,7 +302,12 @@ impl Supervisor {
     }
 
     /// Supervises `child` to its end.
-    pub async fn run(&mut self, mut child: Child, terms: Terms, policy: &mut dyn Policy) -> io::Result<Ended> {
+    pub async fn run(
+        &mut self,
+        mut child: Child,
+        terms: Terms,
+        policy: &mut dyn Policy,
+    ) -> io::Result<Ended> {
         let copier = child.copier.take();
         let mut stopping = Stopping::default();
         let end = loop {
@@ -326,7 +347,13 @@ impl Supervisor {
         if let Some(asked) = stopping.asked {
             asked.request.await;
         }
-        Ok(Ended { end, at, stopped: stopping.since, passed_on: stopping.passed_on, first_output })
+        Ok(Ended {
+            end,
+            at,
+            stopped: stopping.since,
+            passed_on: stopping.passed_on,
+            first_output,
+        })
     }
 
     fn handle_signal(
@@ -339,7 +366,8 @@ impl Supervisor {
     ) {
         let signal = received.number;
         if !is_stop(signal) {
-            // Suspend and continue are for all of the child's processes; other signals are for the target of the terms.
+            // Suspend and continue are for all of the child's processes; other signals are for the target of
+            // the terms.
             let group = matches!(signal, libc::SIGTSTP | libc::SIGCONT);
             if signal == libc::SIGCONT {
                 stopping.suspended = false;
@@ -363,7 +391,8 @@ impl Supervisor {
         }
     }
 
-    /// After the child was stopped from the terminal: stops this process, so that the shell above gets its terminal back.
+    /// After the child was stopped from the terminal: stops this process, so that the shell above gets its
+    /// terminal back.
     fn suspend_self(&self) {
         if self.terminal && std::process::id() != 1 {
             terminal::take_back();
@@ -371,8 +400,8 @@ impl Supervisor {
         }
     }
 
-    /// Waits until all output of an ended child is copied. After a stop there is time for that until the deadline; if
-    /// there is no deadline, a stop ends the wait.
+    /// Waits until all output of an ended child is copied. After a stop there is time for that until the
+    /// deadline; if there is no deadline, a stop ends the wait.
     async fn drain(&mut self, copier: output::Copier) -> io::Result<()> {
         let done = raw::watch(copier.finish())?;
         let copied = done.readable();
@@ -418,7 +447,14 @@ enum Purpose {
 
 impl Stopping {
     /// The stop reaches this child.
-    fn begin(&mut self, stop: Stop, kill_at: Option<Instant>, child: &Child, terms: Terms, policy: &mut dyn Policy) {
+    fn begin(
+        &mut self,
+        stop: Stop,
+        kill_at: Option<Instant>,
+        child: &Child,
+        terms: Terms,
+        policy: &mut dyn Policy,
+    ) {
         self.since = Some(stop);
         match policy.at_stop(stop.signal) {
             AtStop::PassOn(order) => self.pass_on(order, kill_at, child, terms, policy),
@@ -439,7 +475,12 @@ impl Stopping {
         let bounds = [kill_at, order.within.map(|within| Instant::now() + within)];
         self.deadline = bounds.into_iter().flatten().min();
         match policy.in_place_of_signal() {
-            Some(request) => self.asked = Some(Asked { request, purpose: Purpose::Stop(order.signal) }),
+            Some(request) => {
+                self.asked = Some(Asked {
+                    request,
+                    purpose: Purpose::Stop(order.signal),
+                })
+            }
             None => self.send_stop(order.signal, child, terms),
         }
     }
@@ -451,14 +492,23 @@ impl Stopping {
         }
     }
 
-    fn handle_deadline(&mut self, kill_at: Option<Instant>, child: &Child, terms: Terms, policy: &mut dyn Policy) {
+    fn handle_deadline(
+        &mut self,
+        kill_at: Option<Instant>,
+        child: &Child,
+        terms: Terms,
+        policy: &mut dyn Policy,
+    ) {
         if !self.passed_on {
             let order = policy.at_hold_timeout(child.pid);
             return self.pass_on(order, kill_at, child, terms, policy);
         }
         self.deadline = None;
         if let Some(request) = policy.kill_first() {
-            self.asked = Some(Asked { request, purpose: Purpose::Kill });
+            self.asked = Some(Asked {
+                request,
+                purpose: Purpose::Kill,
+            });
             return;
         }
         tracing::info!(stage = "stop", "not ended in time: killing what is left");

@@ -1,4 +1,5 @@
-//! What the kernel and the image's files offer, below everything else: nothing here knows of MiniClusters or plans.
+//! What the kernel and the image's files offer, below everything else: nothing here knows of MiniClusters or
+//! plans.
 
 pub mod elf;
 pub mod glibc;

@@ -9,8 +9,8 @@ use test_support::waiting::eventually;
 /// Variable with the folder of a test, set in the process of its own.
 pub const OF_ITS_OWN: &str = "FLUX_AGENT_TEST_OF_ITS_OWN";
 
-/// Runs `work` of the test with this path in a process of its own, since a supervisor takes all signals and waits for all
-/// children: what it printed. Nothing in that process.
+/// Runs `work` of the test with this path in a process of its own, since a supervisor takes all signals and
+/// waits for all children: what it printed. Nothing in that process.
 pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
     if let Some(folder) = std::env::var_os(OF_ITS_OWN) {
         work(Path::new(&folder));
@@ -21,7 +21,9 @@ pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
     // As `block_on` does: but here the harness has its threads before the supervisor is there.
     SigSet::all().thread_block().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture"]).env(OF_ITS_OWN, folder.path());
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(OF_ITS_OWN, folder.path());
     let done = command.output();
     before.thread_set_mask().unwrap();
     let done = done.unwrap();

@@ -1,12 +1,14 @@
-//! `flux-agent view`: in the container of the view image, brings Flux into the pod's volumes with one copy; or [`link`]s it.
+//! `flux-agent view`: in the container of the view image, brings Flux into the pod's volumes with one copy;
+//! or [`link`]s it.
 //!
 //! ```text
 //! /opt/view | /opt/views/._view/<one> ─► MOUNT/.view.new ─► renamed to MOUNT/view ┐
 //! /opt/software ─► STAGING/.software.new ─► its entries renamed into STAGING      ┴► links ─► MOUNT/.flux-view.done
 //! ```
 //!
-//! The staging folder is the volume that the other containers see as /opt/software. The marker comes last and names what
-//! it was made from, so a second run does nothing, and a run after a kill at any moment does all of it again.
+//! The staging folder is the volume that the other containers see as /opt/software. The marker comes last and
+//! names what it was made from, so a second run does nothing, and a run after a kill at any moment does all
+//! of it again.
 
 mod copy;
 mod find;
@@ -64,7 +66,14 @@ pub fn view(options: &Places) -> Result<(), Failure> {
         fold::fold(&mut view, software, Path::new(SOFTWARE_DIR));
     }
     let progress = Progress::new(view.bytes + software.as_ref().map_or(0, |tree| tree.bytes));
-    let result = bring(options, &view, software.as_ref(), &target, spare_memory, &progress);
+    let result = bring(
+        options,
+        &view,
+        software.as_ref(),
+        &target,
+        spare_memory,
+        &progress,
+    );
     if result.is_err() {
         tidy(options);
     }
@@ -72,13 +81,27 @@ pub fn view(options: &Places) -> Result<(), Failure> {
     lay_out(&options.mount)?;
     crate::install::link_own(&options.mount)?;
     let files = Files::new(Path::new("/"), "view");
-    let us =
-        flux_agent_plan::plan::Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
-    files.ensure_file(&marker.to_string_lossy(), flux_agent_plan::plan::Mode(0o644), us, mark.as_bytes())?;
-    let (count, bytes) =
-        software.iter().fold((view.files, view.bytes), |(count, bytes), tree| (count + tree.files, bytes + tree.bytes));
+    let us = flux_agent_plan::plan::Owner {
+        uid: nix::unistd::geteuid().as_raw(),
+        gid: nix::unistd::getegid().as_raw(),
+    };
+    files.ensure_file(
+        &marker.to_string_lossy(),
+        flux_agent_plan::plan::Mode(0o644),
+        us,
+        mark.as_bytes(),
+    )?;
+    let (count, bytes) = software
+        .iter()
+        .fold((view.files, view.bytes), |(count, bytes), tree| {
+            (count + tree.files, bytes + tree.bytes)
+        });
     let seconds = begin.elapsed().as_secs_f64();
-    tracing::info!(stage = "view", "copied Flux: {count} files, {} MB in {seconds:.2} s", bytes / 1_000_000);
+    tracing::info!(
+        stage = "view",
+        "copied Flux: {count} files, {} MB in {seconds:.2} s",
+        bytes / 1_000_000
+    );
     Ok(())
 }
 
@@ -110,8 +133,14 @@ fn bring(
     fs::rename(&beside, target).map_err(|error| Failure::write("put in place", target, &error))
 }
 
-/// Copies beside, then renames entry by entry: the staging folder is a volume's mount point, which cannot be renamed.
-fn bring_software(software: &Tree, staging: &Path, spare_memory: bool, progress: &Progress) -> Result<(), Failure> {
+/// Copies beside, then renames entry by entry: the staging folder is a volume's mount point, which cannot be
+/// renamed.
+fn bring_software(
+    software: &Tree,
+    staging: &Path,
+    spare_memory: bool,
+    progress: &Progress,
+) -> Result<(), Failure> {
     make_parents(staging)?;
     let beside = staging.join(".software.new");
     tree::remove(&beside)?;
@@ -119,7 +148,8 @@ fn bring_software(software: &Tree, staging: &Path, spare_memory: bool, progress:
     for name in software.top_names() {
         let target = staging.join(name);
         tree::remove(&target)?;
-        fs::rename(beside.join(name), &target).map_err(|error| Failure::write("put in place", &target, &error))?;
+        fs::rename(beside.join(name), &target)
+            .map_err(|error| Failure::write("put in place", &target, &error))?;
     }
     Ok(tree::remove(&beside)?)
 }
@@ -130,12 +160,16 @@ fn tidy(options: &Places) {
     let _ = tree::remove(&options.software.join(".software.new"));
 }
 
-/// The marker's text: what the copy was made from, and in which boot of the machine, since files may be empty after a
-/// crash of the node.
+/// The marker's text: what the copy was made from, and in which boot of the machine, since files may be empty
+/// after a crash of the node.
 fn mark(view: &Tree, software: Option<&Tree>) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let software = software.map_or(0, Tree::digest);
-    format!("view {:016x}\nsoftware {software:016x}\nboot {}\n", view.digest(), boot.trim())
+    format!(
+        "view {:016x}\nsoftware {software:016x}\nboot {}\n",
+        view.digest(),
+        boot.trim()
+    )
 }
 
 #[cfg(test)]
@@ -158,7 +192,11 @@ mod tests {
     }
 
     fn options(root: &Path, pod: &Path) -> Places {
-        Places { root: root.to_owned(), mount: pod.join("flux"), software: pod.join("software") }
+        Places {
+            root: root.to_owned(),
+            mount: pod.join("flux"),
+            software: pod.join("software"),
+        }
     }
 
     #[test]
@@ -168,15 +206,33 @@ mod tests {
         view(&options).unwrap();
         let at = |path: &str| pod.path().join(path);
         assert_eq!(fs::read(at("software/flux/bin/flux")).unwrap(), b"flux");
-        assert_eq!(fs::read_link(at("flux/view/bin/flux")).unwrap(), Path::new("/opt/software/flux/bin/flux"));
-        assert_eq!(fs::read_link(at("flux/view/run")).unwrap(), Path::new("../config/run"));
+        assert_eq!(
+            fs::read_link(at("flux/view/bin/flux")).unwrap(),
+            Path::new("/opt/software/flux/bin/flux")
+        );
+        assert_eq!(
+            fs::read_link(at("flux/view/run")).unwrap(),
+            Path::new("../config/run")
+        );
         assert_eq!(
             fs::read_link(at("flux/view/etc/flux/config")).unwrap(),
             Path::new("../../../config/etc/flux/config")
         );
-        assert!(at("flux/view/etc/flux/system").symlink_metadata().unwrap().is_dir(), "a real folder stays");
-        assert_eq!(fs::read_link(at("flux/software")).unwrap(), Path::new("/opt/software"));
-        assert_eq!(fs::read_link(at("flux/flux-view.sh")).unwrap(), Path::new("config/flux-view.sh"));
+        assert!(
+            at("flux/view/etc/flux/system")
+                .symlink_metadata()
+                .unwrap()
+                .is_dir(),
+            "a real folder stays"
+        );
+        assert_eq!(
+            fs::read_link(at("flux/software")).unwrap(),
+            Path::new("/opt/software")
+        );
+        assert_eq!(
+            fs::read_link(at("flux/flux-view.sh")).unwrap(),
+            Path::new("config/flux-view.sh")
+        );
         assert!(at("flux/config").is_dir());
         assert!(
             at("flux/.flux-view.done").is_file()
@@ -196,7 +252,10 @@ mod tests {
         fs::write(root.path().join("opt/software/flux/bin/flux"), "newer flux").unwrap();
         view(&options).unwrap();
         assert!(!pod.path().join("flux/view/mine").exists());
-        assert_eq!(fs::read(pod.path().join("software/flux/bin/flux")).unwrap(), b"newer flux");
+        assert_eq!(
+            fs::read(pod.path().join("software/flux/bin/flux")).unwrap(),
+            b"newer flux"
+        );
     }
 
     #[test]
@@ -208,7 +267,9 @@ mod tests {
         fs::create_dir_all(pod.path().join("software/.software.new/x")).unwrap();
         fs::create_dir_all(pod.path().join("software/flux/half")).unwrap();
         view(&options).unwrap();
-        assert!(!pod.path().join("flux/view/half").exists() && !pod.path().join("software/flux/half").exists());
+        assert!(
+            !pod.path().join("flux/view/half").exists() && !pod.path().join("software/flux/half").exists()
+        );
     }
 
     #[test]

@@ -48,7 +48,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a program on a new MiniCluster: prints its output, exits with its code, then deletes the MiniCluster
+    /// Run a program on a new MiniCluster: prints its output, exits with its code, then deletes the
+    /// MiniCluster
     Run(Box<run::Args>),
     /// List MiniClusters with their status and exit code
     #[command(visible_alias = "ls")]
@@ -112,9 +113,11 @@ pub(crate) fn command() -> clap::Command {
 /// Parses the command line and runs it; the program's exit code.
 pub fn main(version: &'static str) -> ExitCode {
     let command = match completer_words() {
-        Some(words) => {
-            Cli { access: Access::default(), output: Output::default(), command: Command::Complete { words } }
-        }
+        Some(words) => Cli {
+            access: Access::default(),
+            output: Output::default(),
+            command: Command::Complete { words },
+        },
         None => command_line(version),
     };
     ExitCode::from(answer(command).unwrap_or_else(|failure| {
@@ -137,8 +140,13 @@ fn answer(cli: Cli) -> Result<u8, Failure> {
     let output = cli.output;
     match &cli.command {
         Command::Validate(ValidateArgs { files, server: false }) => {
-            let found = files.iter().map(|file| Ok((file.as_path(), offline::judge(&read(file)?))));
-            print_judgement(Judgement::of_files(found.collect::<Result<_, Failure>>()?), output)
+            let found = files
+                .iter()
+                .map(|file| Ok((file.as_path(), offline::judge(&read(file)?))));
+            print_judgement(
+                Judgement::of_files(found.collect::<Result<_, Failure>>()?),
+                output,
+            )
         }
         Command::DryRun(args) => dry_run(args, output),
         Command::Completion { folder } => {
@@ -165,14 +173,17 @@ fn dry_run(args: &plans::Args, output: Output) -> Result<u8, Failure> {
         let is_painted = args.format == plans::Format::Text && screen::shows_colours();
         return screen::print(&if is_painted { plans::paint(&text) } else { text }).map(|()| 0);
     };
-    let args = plans::Args { format: plans::Format::Json, ..args.clone() };
-    let document: Value =
-        serde_json::from_str(&plans::run(&args, input::text)?).map_err(|source| plans::DryRunError::Json { source })?;
+    let args = plans::Args {
+        format: plans::Format::Json,
+        ..args.clone()
+    };
+    let document: Value = serde_json::from_str(&plans::run(&args, input::text)?)
+        .map_err(|source| plans::DryRunError::Json { source })?;
     format.show(&document).map(|()| 0)
 }
 
-/// One thread is enough: it mostly waits for the API server and the person. A pending read of standard input does not
-/// hold up the end.
+/// One thread is enough: it mostly waits for the API server and the person. A pending read of standard input
+/// does not hold up the end.
 fn in_cluster(cli: Cli) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::here("start"))?;
@@ -182,7 +193,11 @@ fn in_cluster(cli: Cli) -> Result<u8, Failure> {
 }
 
 async fn ask(cli: Cli) -> Result<u8, Failure> {
-    let Cli { access, output, command } = cli;
+    let Cli {
+        access,
+        output,
+        command,
+    } = cli;
     let command = match command {
         Command::Render { file, choices } => {
             let (text, choices) = (read(&file)?, choices.into());
@@ -201,7 +216,9 @@ async fn ask(cli: Cli) -> Result<u8, Failure> {
     };
     let target = Target::find(&access).await?;
     let server = target.server.clone();
-    call(target, access.namespace.is_some(), command, output).await.map_err(|failure| failure.with_server(&server))
+    call(target, access.namespace.is_some(), command, output)
+        .await
+        .map_err(|failure| failure.with_server(&server))
 }
 
 async fn call(target: Target, is_asked_for: bool, command: Command, output: Output) -> Result<u8, Failure> {
@@ -220,7 +237,9 @@ async fn call(target: Target, is_asked_for: bool, command: Command, output: Outp
         Command::Stop(args) => {
             let way = stop::stop(&target, &args).await?;
             let about = json!({ "name": args.name, "way": way });
-            output.show(&about, || format!("{}\n", way.text(&args.name))).map(|()| 0)
+            output
+                .show(&about, || format!("{}\n", way.text(&args.name)))
+                .map(|()| 0)
         }
         Command::Scale(args) => wait::scale(&target, &args, output).await,
         Command::Connect(args) => {
@@ -233,15 +252,22 @@ async fn call(target: Target, is_asked_for: bool, command: Command, output: Outp
         Command::Timeline(args) => timeline::timeline(&target, &args, output).await,
         Command::Top(args) => top::top(&target, &args, output).await,
         Command::Validate(ValidateArgs { files, .. }) => {
-            let asked = on_server::Target { namespace: &target.namespace, is_asked_for };
+            let asked = on_server::Target {
+                namespace: &target.namespace,
+                is_asked_for,
+            };
             let mut found = Vec::new();
             for file in &files {
-                let judgement = on_server::judge(&target.client, asked, &read(file)?, &Options::default()).await?;
+                let judgement =
+                    on_server::judge(&target.client, asked, &read(file)?, &Options::default()).await?;
                 found.push((file.as_path(), judgement));
             }
             print_judgement(Judgement::of_files(found), output)
         }
-        Command::Render { .. } | Command::DryRun(_) | Command::Completion { .. } | Command::Complete { .. } => Ok(0),
+        Command::Render { .. }
+        | Command::DryRun(_)
+        | Command::Completion { .. }
+        | Command::Complete { .. } => Ok(0),
     }
 }
 

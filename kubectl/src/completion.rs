@@ -1,6 +1,6 @@
-//! Completions in kubectl's protocol (cobra's `__complete`): the words so far are the arguments, the last of which may be
-//! empty; the output is one candidate a line, then what the shell should do with them. By hand: clap_complete writes
-//! scripts, and names come from the API server.
+//! Completions in kubectl's protocol (cobra's `__complete`): the words so far are the arguments, the last of
+//! which may be empty; the output is one candidate a line, then what the shell should do with them. By hand:
+//! clap_complete writes scripts, and names come from the API server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,7 +33,9 @@ enum Choice {
 /// Creates the link by which kubectl finds the completions; returns a sentence about where it is.
 pub fn install(folder: Option<PathBuf>) -> Result<String, Failure> {
     let program = std::env::current_exe().map_err(Failure::here("find this program"))?;
-    let folder = folder.or_else(|| program.parent().map(PathBuf::from)).unwrap_or_default();
+    let folder = folder
+        .or_else(|| program.parent().map(PathBuf::from))
+        .unwrap_or_default();
     let link = folder.join(COMPLETER);
     match std::fs::remove_file(&link) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -50,21 +52,34 @@ pub fn install(folder: Option<PathBuf>) -> Result<String, Failure> {
 
 /// The candidates for the last of `words`, in cobra's format.
 pub async fn complete(command: &Command, words: &[String]) -> String {
-    let (current, before) = words.split_last().map_or(("", &[][..]), |(last, rest)| (last.as_str(), rest));
+    let (current, before) = words
+        .split_last()
+        .map_or(("", &[][..]), |(last, rest)| (last.as_str(), rest));
     let (candidates, directive) = match choose(command, before, current) {
         Choice::Files => (Vec::new(), FILES),
         Choice::These(these) => (these, NO_FILES),
-        Choice::Names => (tokio::time::timeout(PATIENCE, names(&access(before))).await.unwrap_or_default(), NO_FILES),
+        Choice::Names => (
+            tokio::time::timeout(PATIENCE, names(&access(before)))
+                .await
+                .unwrap_or_default(),
+            NO_FILES,
+        ),
     };
-    let fitting = candidates.into_iter().filter(|candidate| candidate.starts_with(current));
+    let fitting = candidates
+        .into_iter()
+        .filter(|candidate| candidate.starts_with(current));
     fitting.map(|candidate| candidate + "\n").collect::<String>() + directive + "\n"
 }
 
 /// Names of the MiniClusters in the namespace; none if the cluster cannot be asked.
 async fn names(access: &Access) -> Vec<String> {
-    let Ok(target) = Target::find(access).await else { return Vec::new() };
+    let Ok(target) = Target::find(access).await else {
+        return Vec::new();
+    };
     let clusters = target.clusters().list_metadata(&ListParams::default()).await;
-    clusters.map(|all| all.items.iter().map(|it| it.name_any()).collect()).unwrap_or_default()
+    clusters
+        .map(|all| all.items.iter().map(|it| it.name_any()).collect())
+        .unwrap_or_default()
 }
 
 /// The cluster named by --context/--namespace so far.
@@ -118,7 +133,11 @@ fn choose(command: &Command, before: &[String], current: &str) -> Choice {
         let names = shown.flat_map(|it| std::iter::once(it.get_name()).chain(it.get_visible_aliases()));
         return Choice::These(names.map(str::to_owned).collect());
     }
-    match command.get_positionals().filter(|it| !it.is_last_set()).nth(places) {
+    match command
+        .get_positionals()
+        .filter(|it| !it.is_last_set())
+        .nth(places)
+    {
         Some(positional) if positional.get_id() == "name" => Choice::Names,
         Some(positional) => values(positional),
         None => Choice::These(Vec::new()),
@@ -130,7 +149,10 @@ fn option<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
     let mut all = command.get_arguments();
     match name.strip_prefix("--") {
         Some(long) => all.find(|it| it.get_long() == Some(long)),
-        None => all.find(|it| it.get_short().is_some_and(|short| name.strip_prefix('-') == Some(&short.to_string()))),
+        None => all.find(|it| {
+            it.get_short()
+                .is_some_and(|short| name.strip_prefix('-') == Some(&short.to_string()))
+        }),
     }
 }
 
@@ -139,9 +161,19 @@ fn takes_value(option: &Arg) -> bool {
 }
 
 fn values(of: &Arg) -> Choice {
-    let values: Vec<String> = of.get_possible_values().iter().map(|it| it.get_name().to_owned()).collect();
-    let is_file = of.get_value_names().is_some_and(|names| names.iter().any(|name| name == "FILE" || name == "DIR"));
-    if is_file { Choice::Files } else { Choice::These(values) }
+    let values: Vec<String> = of
+        .get_possible_values()
+        .iter()
+        .map(|it| it.get_name().to_owned())
+        .collect();
+    let is_file = of
+        .get_value_names()
+        .is_some_and(|names| names.iter().any(|name| name == "FILE" || name == "DIR"));
+    if is_file {
+        Choice::Files
+    } else {
+        Choice::These(values)
+    }
 }
 
 #[cfg(test)]
@@ -166,14 +198,23 @@ mod tests {
     #[test]
     fn each_place_has_its_candidates() {
         assert!(these(&[""]).contains(&"connect".to_owned()));
-        assert!(these(&[""]).contains(&"why".to_owned()), "an alias that the help names");
+        assert!(
+            these(&[""]).contains(&"why".to_owned()),
+            "an alias that the help names"
+        );
         assert!(these(&["connect", "--"]).contains(&"--index".to_owned()));
-        assert!(these(&["connect", "-"]).contains(&"--namespace".to_owned()), "those of all commands, too");
+        assert!(
+            these(&["connect", "-"]).contains(&"--namespace".to_owned()),
+            "those of all commands, too"
+        );
         assert_eq!(chosen(&["connect", ""]), Choice::Names);
         assert_eq!(chosen(&["connect", "-n", "team", ""]), Choice::Names);
         assert_eq!(chosen(&["why", "--namespace=team", ""]), Choice::Names);
         assert!(these(&["connect", "mc", ""]).is_empty());
-        assert_eq!(these(&["wait", "mc", "--for", ""]), ["finished", "ready", "deleted"]);
+        assert_eq!(
+            these(&["wait", "mc", "--for", ""]),
+            ["finished", "ready", "deleted"]
+        );
         assert_eq!(chosen(&["validate", ""]), Choice::Files);
         assert_eq!(chosen(&["run", "app:1", "--", ""]), Choice::Files);
     }
@@ -182,6 +223,9 @@ mod tests {
     fn names_are_those_of_the_namespace_that_was_named() {
         let words = ["connect", "-n", "team", "--context=there"].map(str::to_owned);
         let access = access(&words);
-        assert_eq!((access.namespace.as_deref(), access.context.as_deref()), (Some("team"), Some("there")));
+        assert_eq!(
+            (access.namespace.as_deref(), access.context.as_deref()),
+            (Some("team"), Some("there"))
+        );
     }
 }

@@ -73,7 +73,10 @@ pub async fn connect(target: &Target, args: &Connect) -> Result<u8, Failure> {
 /// Submits a job; the exit code of the submission, or with `--watch` the job's.
 pub async fn submit(target: &Target, args: &Submit, output: Output) -> Result<u8, Failure> {
     if args.watch {
-        output.refuse("submit --watch", "it prints the job's output. Without --watch it prints the job's id")?;
+        output.refuse(
+            "submit --watch",
+            "it prints the job's output. Without --watch it prints the job's id",
+        )?;
     }
     let mut words = vec!["flux", "submit"];
     if args.watch {
@@ -81,7 +84,9 @@ pub async fn submit(target: &Target, args: &Submit, output: Output) -> Result<u8
         words.extend(["--watch", "--quiet"]);
     }
     words.extend(args.command.iter().map(String::as_str));
-    let Some(format) = output.format else { return in_lead(target, &args.name, &words).await };
+    let Some(format) = output.format else {
+        return in_lead(target, &args.name, &words).await;
+    };
     let (code, said) = answer(target, &running(target, &args.name, 0).await?, &connected(&words)).await?;
     match code {
         // One job id per line.
@@ -95,7 +100,9 @@ pub async fn submit(target: &Target, args: &Submit, output: Output) -> Result<u8
 pub async fn jobs(target: &Target, args: &Jobs, output: Output) -> Result<u8, Failure> {
     let mut words = vec!["flux", "jobs"];
     words.extend(args.all.then_some("-a"));
-    let Some(format) = output.format else { return in_lead(target, &args.name, &words).await };
+    let Some(format) = output.format else {
+        return in_lead(target, &args.name, &words).await;
+    };
     words.push("--json");
     let (code, said) = answer(target, &running(target, &args.name, 0).await?, &connected(&words)).await?;
     match serde_json::from_slice::<serde_json::Value>(&said) {
@@ -121,8 +128,15 @@ pub async fn running(target: &Target, name: &str, index: u32) -> Result<Pod, Fai
         Some(pod) => Ok(pod.clone()),
         None => {
             let cluster = target.cluster(name).await?;
-            let phase = cluster.status.and_then(|status| status.phase).unwrap_or_else(|| "not begun".into());
-            let which = if index == 0 { "lead".to_owned() } else { format!("pod of index {index}") };
+            let phase = cluster
+                .status
+                .and_then(|status| status.phase)
+                .unwrap_or_else(|| "not begun".into());
+            let which = if index == 0 {
+                "lead".to_owned()
+            } else {
+                format!("pod of index {index}")
+            };
             Err(Failure::Told(format!(
                 "the {which} of {name} does not run (the MiniCluster is {phase}): `kubectl minicluster why {name}` says more"
             )))
@@ -131,7 +145,12 @@ pub async fn running(target: &Target, name: &str, index: u32) -> Result<Pod, Fai
 }
 
 /// Starts the agent's command `words` in the pod's runner.
-async fn start(target: &Target, pod: &Pod, words: &[&str], terminal: bool) -> Result<AttachedProcess, Failure> {
+async fn start(
+    target: &Target,
+    pod: &Pod,
+    words: &[&str],
+    terminal: bool,
+) -> Result<AttachedProcess, Failure> {
     let (name, runner) = (observed::name(pod), observed::runner(pod).unwrap_or_default());
     let agent = observed::agent(pod).unwrap_or(flux_shared::paths::DEFAULT_MOUNT_PATH);
     let parameters = AttachParams {
@@ -146,11 +165,19 @@ async fn start(target: &Target, pod: &Pod, words: &[&str], terminal: bool) -> Re
         max_stderr_buf_size: Some(CHUNK),
     };
     let command: Vec<&str> = [&[agent], words].concat();
-    target.pods().exec(name, command, &parameters).await.map_err(|error| {
-        let may_not = is_code(&error, 403);
-        let failure = Failure::call(format!("run a program in pod {name}"))(error);
-        if may_not { Failure::Told(format!("{failure}. {NEEDS_EXEC}")) } else { failure }
-    })
+    target
+        .pods()
+        .exec(name, command, &parameters)
+        .await
+        .map_err(|error| {
+            let may_not = is_code(&error, 403);
+            let failure = Failure::call(format!("run a program in pod {name}"))(error);
+            if may_not {
+                Failure::Told(format!("{failure}. {NEEDS_EXEC}"))
+            } else {
+                failure
+            }
+        })
 }
 
 /// What the agent's command `words` prints, and its exit code.
@@ -170,7 +197,9 @@ pub async fn answer(target: &Target, pod: &Pod, words: &[&str]) -> Result<(u8, V
             None => Ok(()),
         }
     });
-    first.and(second).map_err(Failure::here("read what the pod said"))?;
+    first
+        .and(second)
+        .map_err(Failure::here("read what the pod said"))?;
     let status = match status {
         Some(status) => status.await,
         None => None,
@@ -188,7 +217,11 @@ async fn collect(from: &mut (impl AsyncRead + Unpin), to: &mut Vec<u8>) -> std::
 
 /// Copies bytes in both directions until the program has ended; returns its exit code.
 async fn copy_both_ways(mut attached: AttachedProcess, terminal: bool) -> Result<u8, Failure> {
-    let _raw = if terminal { Some(terminal::Raw::begin(attached.terminal_size())?) } else { None };
+    let _raw = if terminal {
+        Some(terminal::Raw::begin(attached.terminal_size())?)
+    } else {
+        None
+    };
     if let Some(stdin) = attached.stdin() {
         // The task ends with this process: a pending read of the keyboard does not keep it alive.
         tokio::spawn(copy_input(stdin));
@@ -224,7 +257,9 @@ async fn copy_input(mut to: impl AsyncWrite + Unpin) {
     let mut from = tokio::io::stdin();
     let mut buffer = vec![0; CHUNK];
     while let Ok(count) = from.read(&mut buffer).await {
-        let Some(bytes) = buffer.get(..count).filter(|bytes| !bytes.is_empty()) else { break };
+        let Some(bytes) = buffer.get(..count).filter(|bytes| !bytes.is_empty()) else {
+            break;
+        };
         if to.write_all(bytes).await.and(to.flush().await).is_err() {
             return;
         }
@@ -238,7 +273,10 @@ async fn copy(
 ) -> Result<(), Failure> {
     let mut buffer = vec![0; CHUNK];
     loop {
-        let count = from.read(&mut buffer).await.map_err(Failure::here("read what the program said"))?;
+        let count = from
+            .read(&mut buffer)
+            .await
+            .map_err(Failure::here("read what the program said"))?;
         match buffer.get(..count) {
             Some(bytes) if !bytes.is_empty() => put(bytes)?,
             _ => return Ok(()),
@@ -249,22 +287,32 @@ async fn copy(
 /// The exit code in the status of an exec.
 fn code(status: Option<Status>) -> Result<u8, Failure> {
     let Some(status) = status else {
-        return Err(Failure::Told("the connection was lost before the program had ended".into()));
+        return Err(Failure::Told(
+            "the connection was lost before the program had ended".into(),
+        ));
     };
     if status.status.as_deref() == Some("Success") {
         return Ok(0);
     }
-    let causes = status.details.as_ref().and_then(|details| details.causes.as_ref());
+    let causes = status
+        .details
+        .as_ref()
+        .and_then(|details| details.causes.as_ref());
     let exit_code = causes.and_then(|all| all.iter().find(|it| it.reason.as_deref() == Some("ExitCode")));
     match exit_code.and_then(|cause| cause.message.as_deref()?.parse::<i32>().ok()) {
         Some(code) => Ok(u8::try_from(code).unwrap_or(FAILED)),
-        None => Err(Failure::Told(format!("failed to run it: {}", status.message.unwrap_or_default()))),
+        None => Err(Failure::Told(format!(
+            "failed to run it: {}",
+            status.message.unwrap_or_default()
+        ))),
     }
 }
 
 /// Runs the agent's command `words` in the lead and drops its output.
 pub async fn quietly(target: &Target, pod: &Pod, words: &[&str]) -> Result<u8, Failure> {
-    answer(target, pod, words).map(|done| done.map(|(code, _)| code)).await
+    answer(target, pod, words)
+        .map(|done| done.map(|(code, _)| code))
+        .await
 }
 
 #[cfg(test)]
@@ -274,10 +322,20 @@ mod tests {
     use super::*;
 
     fn ended(code: &str) -> Option<Status> {
-        let cause =
-            StatusCause { reason: Some("ExitCode".into()), message: Some(code.into()), ..StatusCause::default() };
-        let details = StatusDetails { causes: Some(vec![cause]), ..StatusDetails::default() };
-        Some(Status { status: Some("Failure".into()), details: Some(details), ..Status::default() })
+        let cause = StatusCause {
+            reason: Some("ExitCode".into()),
+            message: Some(code.into()),
+            ..StatusCause::default()
+        };
+        let details = StatusDetails {
+            causes: Some(vec![cause]),
+            ..StatusDetails::default()
+        };
+        Some(Status {
+            status: Some("Failure".into()),
+            details: Some(details),
+            ..Status::default()
+        })
     }
 
     #[test]
@@ -285,12 +343,25 @@ mod tests {
         for wanted in 1..=255 {
             assert_eq!(code(ended(&wanted.to_string())).unwrap(), wanted);
         }
-        assert_eq!(code(Some(Status { status: Some("Success".into()), ..Status::default() })).unwrap(), 0);
+        assert_eq!(
+            code(Some(Status {
+                status: Some("Success".into()),
+                ..Status::default()
+            }))
+            .unwrap(),
+            0
+        );
     }
 
     #[test]
     fn an_end_that_nobody_told_is_no_success() {
         assert!(code(None).is_err());
-        assert!(code(Some(Status { status: Some("Failure".into()), ..Status::default() })).is_err());
+        assert!(
+            code(Some(Status {
+                status: Some("Failure".into()),
+                ..Status::default()
+            }))
+            .is_err()
+        );
     }
 }

@@ -45,9 +45,15 @@ type Entries = Vec<(String, String)>;
 /// Collects everything, writes it, and prints where.
 pub async fn debug(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let name = &args.name;
-    let path = args.to.clone().unwrap_or_else(|| PathBuf::from(format!("{name}-debug.tar")));
+    let path = args
+        .to
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(format!("{name}-debug.tar")));
     let entries = collect(target, name).await?;
-    write(&path, &entries).map_err(|source| Failure::Write { path: path.display().to_string(), source })?;
+    write(&path, &entries).map_err(|source| Failure::Write {
+        path: path.display().to_string(),
+        source,
+    })?;
     let count = entries.len();
     let about = serde_json::json!({ "file": path, "files": entries.iter().map(|(name, _)| name).collect::<Vec<_>>() });
     let summary = || {
@@ -67,16 +73,27 @@ async fn collect(target: &Target, name: &str) -> Result<Entries, Failure> {
     let mut entries = vec![
         (
             "version.txt".to_owned(),
-            format!("kubectl-minicluster {}\n{}\n", env!("CARGO_PKG_VERSION"), server(target).await),
+            format!(
+                "kubectl-minicluster {}\n{}\n",
+                env!("CARGO_PKG_VERSION"),
+                server(target).await
+            ),
         ),
         ("minicluster.yaml".to_owned(), yaml(&cluster)?),
-        ("status.txt".to_owned(), redact::text(&status::text(target, &cluster, &pods).await)),
+        (
+            "status.txt".to_owned(),
+            redact::text(&status::text(target, &cluster, &pods).await),
+        ),
         ("timeline.txt".to_owned(), timeline::text(&cluster)),
     ];
     for pod in &pods {
         entries.push((format!("pods/{}.yaml", observed::name(pod)), yaml(pod)?));
     }
-    for pod in pods.iter().filter(|pod| observed::index(pod).is_some()).take(PODS) {
+    for pod in pods
+        .iter()
+        .filter(|pod| observed::index(pod).is_some())
+        .take(PODS)
+    {
         entries.extend(logs(target, pod).await);
     }
     Ok(entries)
@@ -90,16 +107,22 @@ async fn server(target: &Target) -> String {
 }
 
 fn yaml(object: &impl Serialize) -> Result<String, Failure> {
-    let write_failed = |error: &dyn std::error::Error| Failure::Told(format!("failed to write an object: {error}"));
+    let write_failed =
+        |error: &dyn std::error::Error| Failure::Told(format!("failed to write an object: {error}"));
     let mut value: Value = serde_json::to_value(object).map_err(|error| write_failed(&error))?;
     redact::object(&mut value);
     flux_operator_core::yaml::document(&value).map_err(|error| write_failed(&error))
 }
 
-/// Logs of every container of the pod, and of its run before a restart. A log that cannot be read is replaced by the reason.
+/// Logs of every container of the pod, and of its run before a restart. A log that cannot be read is replaced
+/// by the reason.
 async fn logs(target: &Target, pod: &Pod) -> Entries {
     let status = pod.status.clone().unwrap_or_default();
-    let containers = status.init_container_statuses.into_iter().chain(status.container_statuses).flatten();
+    let containers = status
+        .init_container_statuses
+        .into_iter()
+        .chain(status.container_statuses)
+        .flatten();
     let mut entries = Vec::new();
     for container in containers {
         for previous in [false, true] {
@@ -115,9 +138,13 @@ async fn logs(target: &Target, pod: &Pod) -> Entries {
                 ..LogParams::default()
             };
             let log = target.pods().logs(observed::name(pod), &parameters).await;
-            let log = log.unwrap_or_else(|error| format!("failed to read this log: {}\n", failure::words(&error)));
+            let log =
+                log.unwrap_or_else(|error| format!("failed to read this log: {}\n", failure::words(&error)));
             let ending = if previous { "previous.log" } else { "log" };
-            entries.push((format!("logs/{}.{}.{ending}", observed::name(pod), container.name), redact::text(&log)));
+            entries.push((
+                format!("logs/{}.{}.{ending}", observed::name(pod), container.name),
+                redact::text(&log),
+            ));
         }
     }
     entries
@@ -125,7 +152,11 @@ async fn logs(target: &Target, pod: &Pod) -> Entries {
 
 /// Writes the archive, readable by its owner only.
 fn write(path: &std::path::Path, entries: &Entries) -> std::io::Result<()> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
     let mut archive = tar::Builder::new(file);
     for (name, text) in entries {
         let mut header = tar::Header::new_gnu();

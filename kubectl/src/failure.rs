@@ -34,7 +34,10 @@ pub enum Failure {
     #[error("failed to {doing}: no answer from the API server: {why}")]
     Unanswered { doing: String, why: String },
     #[error("failed to {doing}")]
-    Here { doing: &'static str, source: std::io::Error },
+    Here {
+        doing: &'static str,
+        source: std::io::Error,
+    },
     #[error("{0}")]
     Told(String),
     /// Nobody reads standard output any more (`| head`).
@@ -47,15 +50,24 @@ impl Failure {
     pub fn call(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> Failure {
         let doing = doing.into();
         move |error| match error {
-            kube::Error::Service(_) | kube::Error::HyperError(_) => Failure::Unanswered { doing, why: words(&error) },
-            error => Failure::Call { doing, why: words(&error) },
+            kube::Error::Service(_) | kube::Error::HyperError(_) => Failure::Unanswered {
+                doing,
+                why: words(&error),
+            },
+            error => Failure::Call {
+                doing,
+                why: words(&error),
+            },
         }
     }
 
     /// Names the API server that did not answer.
     pub fn with_server(self, server: &str) -> Failure {
         match self {
-            Failure::Unanswered { doing, why } => Failure::Unanswered { doing, why: format!("{why} ({server})") },
+            Failure::Unanswered { doing, why } => Failure::Unanswered {
+                doing,
+                why: format!("{why} ({server})"),
+            },
             other => other,
         }
     }
@@ -79,14 +91,18 @@ impl Failure {
 /// Every problem of a manifest on a line of its own, or the cause and what to do.
 fn told(error: &DryRunError) -> String {
     let lines = error.lines().unwrap_or_else(|| causes(error));
-    error.hint().map_or_else(|| lines.clone(), |hint| format!("{lines}; {hint}"))
+    error
+        .hint()
+        .map_or_else(|| lines.clone(), |hint| format!("{lines}; {hint}"))
 }
 
 /// What the API server said, or why there was no answer.
 pub fn words(error: &kube::Error) -> String {
     match error {
         // A missing object has details; a missing resource has none.
-        kube::Error::Api(status) if status.code == 404 && status.details.is_none() => NOT_INSTALLED.to_owned(),
+        kube::Error::Api(status) if status.code == 404 && status.details.is_none() => {
+            NOT_INSTALLED.to_owned()
+        }
         kube::Error::Api(status) => status.message.clone(),
         other => causes(other),
     }
@@ -115,19 +131,37 @@ mod tests {
 
     #[test]
     fn call_without_the_operator_s_resource_names_the_remedy() {
-        let missing = Status { code: 404, message: "404 page not found".into(), ..Status::default() };
+        let missing = Status {
+            code: 404,
+            message: "404 page not found".into(),
+            ..Status::default()
+        };
         let said = words(&kube::Error::Api(missing.boxed()));
-        assert!(said.contains("Install the operator") && said.contains("--context"), "{said}");
+        assert!(
+            said.contains("Install the operator") && said.contains("--context"),
+            "{said}"
+        );
         let details: StatusDetails = serde_json::from_str(r#"{ "name": "mc" }"#).unwrap();
         let message = "miniclusters \"mc\" not found".to_owned();
-        let not_found = Status { code: 404, message: message.clone(), details: Some(details), ..Status::default() };
+        let not_found = Status {
+            code: 404,
+            message: message.clone(),
+            details: Some(details),
+            ..Status::default()
+        };
         assert_eq!(words(&kube::Error::Api(not_found.boxed())), message);
     }
 
     #[test]
     fn unanswered_call_names_the_server() {
-        let failure = Failure::Unanswered { doing: "list MiniClusters".into(), why: "refused".into() };
+        let failure = Failure::Unanswered {
+            doing: "list MiniClusters".into(),
+            why: "refused".into(),
+        };
         let told = failure.with_server("https://a:6443/").to_string();
-        assert_eq!(told, "failed to list MiniClusters: no answer from the API server: refused (https://a:6443/)");
+        assert_eq!(
+            told,
+            "failed to list MiniClusters: no answer from the API server: refused (https://a:6443/)"
+        );
     }
 }

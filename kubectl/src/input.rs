@@ -10,5 +10,8 @@ pub use input::read as text;
 
 /// The text of a file; `-` is standard input.
 pub fn read(path: &Path) -> Result<String, Failure> {
-    input::read(path).map_err(|source| Failure::Read { path: path.display().to_string(), source })
+    input::read(path).map_err(|source| Failure::Read {
+        path: path.display().to_string(),
+        source,
+    })
 }

@@ -10,7 +10,10 @@
 //! ```
 //!
 //! It needs no rights but its user's own, and nothing in the cluster but the operator.
-#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")
+)]
 
 pub mod cli;
 mod completion;

@@ -22,15 +22,28 @@ pub struct Args {
 
 /// Prints the MiniClusters.
 pub async fn list(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
-    let clusters = if args.all_namespaces { Api::all(target.client.clone()) } else { target.clusters() };
-    let all = clusters.list(&ListParams::default()).await.map_err(Failure::call("list MiniClusters"))?.items;
+    let clusters = if args.all_namespaces {
+        Api::all(target.client.clone())
+    } else {
+        target.clusters()
+    };
+    let all = clusters
+        .list(&ListParams::default())
+        .await
+        .map_err(Failure::call("list MiniClusters"))?
+        .items;
     if all.is_empty() && output.format.is_none() {
-        let place =
-            if args.all_namespaces { "any namespace".into() } else { format!("namespace {}", target.namespace) };
+        let place = if args.all_namespaces {
+            "any namespace".into()
+        } else {
+            format!("namespace {}", target.namespace)
+        };
         screen::tell(&format!("no MiniClusters in {place}"));
         return Ok(0);
     }
-    output.show(&all, || table(&all, args.all_namespaces, now())).map(|()| 0)
+    output
+        .show(&all, || table(&all, args.all_namespaces, now()))
+        .map(|()| 0)
 }
 
 fn now() -> Timestamp {
@@ -41,19 +54,28 @@ fn table(all: &[MiniCluster], with_namespaces: bool, now: Timestamp) -> String {
     let namespace = with_namespaces.then_some("NAMESPACE");
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(namespace.into_iter().chain(["NAME", "STATUS", "SIZE", "READY", "EXIT", "AGE", "REASON"]));
+    table.set_header(
+        namespace
+            .into_iter()
+            .chain(["NAME", "STATUS", "SIZE", "READY", "EXIT", "AGE", "REASON"]),
+    );
     for cluster in all {
         let status = cluster.status.clone().unwrap_or_default();
         let namespace = with_namespaces.then(|| cluster.namespace().unwrap_or_default());
-        table.add_row(namespace.into_iter().chain([
-            cluster.name_any(),
-            observed::phase_of(cluster.status.as_ref()).to_owned(),
-            cluster.spec.size.to_string(),
-            status.ready_size.to_string(),
-            status.exit_code.map(|code| code.to_string()).unwrap_or_default(),
-            cluster.creation_timestamp().map(|at| age(at.0, now)).unwrap_or_default(),
-            status.reason.unwrap_or_default(),
-        ]));
+        table.add_row(
+            namespace.into_iter().chain([
+                cluster.name_any(),
+                observed::phase_of(cluster.status.as_ref()).to_owned(),
+                cluster.spec.size.to_string(),
+                status.ready_size.to_string(),
+                status.exit_code.map(|code| code.to_string()).unwrap_or_default(),
+                cluster
+                    .creation_timestamp()
+                    .map(|at| age(at.0, now))
+                    .unwrap_or_default(),
+                status.reason.unwrap_or_default(),
+            ]),
+        );
     }
     screen::lines_of(&table).join("\n") + "\n"
 }
@@ -83,16 +105,25 @@ mod tests {
             "status": { "phase": "Failed", "exitCode": 7, "reason": "NonZeroExitCode" },
         });
         let all: Vec<MiniCluster> = vec![serde_json::from_value(cluster).unwrap()];
-        let words =
-            |text: &str| text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect();
+        let words = |text: &str| {
+            text.lines()
+                .map(|line| line.split_whitespace().map(str::to_owned).collect())
+                .collect()
+        };
         let shown: Vec<Vec<String>> = words(&table(&all, true, "2026-01-01T00:03:00Z".parse().unwrap()));
-        assert_eq!(shown[1], ["team", "work", "Failed", "2", "0", "7", "3m", "NonZeroExitCode"]);
+        assert_eq!(
+            shown[1],
+            ["team", "work", "Failed", "2", "0", "7", "3m", "NonZeroExitCode"]
+        );
         assert_eq!(shown[0].len(), shown[1].len());
     }
 
     #[test]
     fn age_has_one_unit() {
         let since = |seconds| age(Timestamp::UNIX_EPOCH, Timestamp::from_second(seconds).unwrap());
-        assert_eq!([0, 119, 120, 7_200, 172_800].map(since), ["0s", "119s", "2m", "2h", "2d"]);
+        assert_eq!(
+            [0, 119, 120, 7_200, 172_800].map(since),
+            ["0s", "119s", "2m", "2h", "2d"]
+        );
     }
 }

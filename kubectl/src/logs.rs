@@ -17,8 +17,8 @@ use crate::screen;
 use crate::target::Target;
 use resume::Resume;
 
-/// Time without a byte after which a log is requested again: a job may be silent for any time, but the connection may
-/// also be dead.
+/// Time without a byte after which a log is requested again: a job may be silent for any time, but the
+/// connection may also be dead.
 const SILENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -55,17 +55,26 @@ pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
     let mut pods = target.pods_of(&args.name).await?;
     if pods.is_empty() {
         target.cluster(&args.name).await?;
-        return Err(Failure::Told(format!("{} has no pods: `kubectl minicluster why {0}` says why", args.name)));
+        return Err(Failure::Told(format!(
+            "{} has no pods: `kubectl minicluster why {0}` says why",
+            args.name
+        )));
     }
     pods.sort_by_key(|pod| (observed::index(pod), observed::created(pod)));
     if !args.all {
         pods.retain(|pod| observed::index(pod) == Some(args.index));
         let Some(latest) = pods.pop() else {
-            return Err(Failure::Told(format!("no pod with index {} in {}", args.index, args.name)));
+            return Err(Failure::Told(format!(
+                "no pod with index {} in {}",
+                args.index, args.name
+            )));
         };
         return print_one(target, &latest, args).await.map(|()| 0);
     }
-    let each = pods.iter().filter(|pod| observed::index(pod).is_some()).map(|pod| with_prefix(target, pod, args));
+    let each = pods
+        .iter()
+        .filter(|pod| observed::index(pod).is_some())
+        .map(|pod| with_prefix(target, pod, args));
     // A log that cannot be read does not hide the others.
     for told in futures::future::join_all(each).await {
         match told {
@@ -82,7 +91,10 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
     let mut last_line = None;
     loop {
         let pods = target.pods_of(&args.name).await?;
-        if observed::latest_of(args.index, pods.iter()).and_then(observed::started).is_some() {
+        if observed::latest_of(args.index, pods.iter())
+            .and_then(observed::started)
+            .is_some()
+        {
             return Ok(());
         }
         let status = target.cluster(&args.name).await?.status;
@@ -90,7 +102,10 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
         if observed::is_finished(status.as_ref()) || phase == Phase::Invalid.as_str() {
             return Ok(());
         }
-        let why = status.as_ref().and_then(|status| status.message.as_deref()).unwrap_or(observed::NO_OPERATOR);
+        let why = status
+            .as_ref()
+            .and_then(|status| status.message.as_deref())
+            .unwrap_or(observed::NO_OPERATOR);
         let line = format!("waiting for the pod with index {} ({phase}: {why})", args.index);
         if last_line.as_ref() != Some(&line) {
             screen::tell(&line);
@@ -101,7 +116,10 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
 }
 
 fn container<'a>(pod: &'a Pod, args: &'a Args) -> &'a str {
-    args.container.as_deref().or(observed::runner(pod)).unwrap_or_default()
+    args.container
+        .as_deref()
+        .or(observed::runner(pod))
+        .unwrap_or_default()
 }
 
 async fn print_one(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failure> {
@@ -145,17 +163,23 @@ async fn stream(
         previous: args.previous,
         ..LogParams::default()
     };
-    let log = pods.log_stream(name, &parameters).await.map_err(Failure::call(doing()))?;
+    let log = pods
+        .log_stream(name, &parameters)
+        .await
+        .map_err(Failure::call(doing()))?;
     let mut lines = futures::AsyncBufReadExt::lines(log);
     while let Some(line) = lines.next().await {
-        let line = line.map_err(|error| Failure::Call { doing: doing(), why: error.to_string() })?;
+        let line = line.map_err(|error| Failure::Call {
+            doing: doing(),
+            why: error.to_string(),
+        })?;
         put(format!("{line}\n").as_bytes())?;
     }
     Ok(())
 }
 
-/// Prints the log of one start of a pod's runner to its end, and reconnects if the connection breaks. `first` is called
-/// before anything is printed.
+/// Prints the log of one start of a pod's runner to its end, and reconnects if the connection breaks. `first`
+/// is called before anything is printed.
 pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn()) -> Result<(), Failure> {
     let (name, container) = (observed::name(pod), observed::runner(pod).unwrap_or_default());
     let mut resume = Resume::default();
@@ -174,7 +198,11 @@ pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn())
             Err(error) if failure::is_code(&error, 404) => return Ok(()),
             Err(error) => (Some(failure::words(&error)), false),
         };
-        failures = if progressed || broke.is_none() { 0 } else { failures + 1 };
+        failures = if progressed || broke.is_none() {
+            0
+        } else {
+            failures + 1
+        };
         match broke {
             // The container had ended before this read, so nothing is missing.
             None if is_over => return Ok(()),
@@ -211,7 +239,10 @@ async fn copy(
             Ok(Ok(0)) => return Ok((None, progressed)),
             Ok(Ok(count)) => {
                 progressed = true;
-                let new = buffer.get(..count).map(|bytes| resume.feed(bytes)).unwrap_or_default();
+                let new = buffer
+                    .get(..count)
+                    .map(|bytes| resume.feed(bytes))
+                    .unwrap_or_default();
                 if !new.is_empty() {
                     first();
                     screen::put(&new)?;

@@ -35,7 +35,9 @@ impl Observed {
 
     /// How many brokers the job waits for.
     pub fn quorum(&self) -> i32 {
-        self.cluster.as_ref().map_or(0, |cluster| cluster.spec.min_size.unwrap_or(cluster.spec.size))
+        self.cluster
+            .as_ref()
+            .map_or(0, |cluster| cluster.spec.min_size.unwrap_or(cluster.spec.size))
     }
 
     pub fn is_true(&self, condition: &str) -> bool {
@@ -70,7 +72,8 @@ pub fn lead_of<'a>(pods: impl Iterator<Item = &'a Pod>) -> Option<&'a Pod> {
 
 /// The latest pod of an index.
 pub fn latest_of<'a>(index: u32, pods: impl Iterator<Item = &'a Pod>) -> Option<&'a Pod> {
-    pods.filter(|pod| self::index(pod) == Some(index)).max_by_key(|pod| created(pod))
+    pods.filter(|pod| self::index(pod) == Some(index))
+        .max_by_key(|pod| created(pod))
 }
 
 pub fn created(pod: &Pod) -> Option<Timestamp> {
@@ -79,7 +82,12 @@ pub fn created(pod: &Pod) -> Option<Timestamp> {
 
 /// The pod's completion index.
 pub fn index(pod: &Pod) -> Option<u32> {
-    pod.metadata.labels.as_ref()?.get(labels::COMPLETION_INDEX)?.parse().ok()
+    pod.metadata
+        .labels
+        .as_ref()?
+        .get(labels::COMPLETION_INDEX)?
+        .parse()
+        .ok()
 }
 
 pub fn name(pod: &Pod) -> &str {
@@ -93,12 +101,26 @@ pub fn runner(pod: &Pod) -> Option<&str> {
 
 /// Path of the agent in the runner's container.
 pub fn agent(pod: &Pod) -> Option<&str> {
-    Some(pod.spec.as_ref()?.containers.first()?.command.as_ref()?.first()?.as_str())
+    Some(
+        pod.spec
+            .as_ref()?
+            .containers
+            .first()?
+            .command
+            .as_ref()?
+            .first()?
+            .as_str(),
+    )
 }
 
 fn runner_status(pod: &Pod) -> Option<&ContainerStatus> {
     let runner = runner(pod)?;
-    pod.status.as_ref()?.container_statuses.as_ref()?.iter().find(|it| it.name == runner)
+    pod.status
+        .as_ref()?
+        .container_statuses
+        .as_ref()?
+        .iter()
+        .find(|it| it.name == runner)
 }
 
 fn runner_state(pod: &Pod) -> Option<&ContainerState> {
@@ -108,8 +130,12 @@ fn runner_state(pod: &Pod) -> Option<&ContainerState> {
 /// The runner's current or last start.
 pub fn started(pod: &Pod) -> Option<Start> {
     let state = runner_state(pod)?;
-    (state.running.is_some() || state.terminated.is_some())
-        .then(|| (pod.metadata.uid.clone().unwrap_or_default(), runner_status(pod).map_or(0, |it| it.restart_count)))
+    (state.running.is_some() || state.terminated.is_some()).then(|| {
+        (
+            pod.metadata.uid.clone().unwrap_or_default(),
+            runner_status(pod).map_or(0, |it| it.restart_count),
+        )
+    })
 }
 
 pub fn is_running(pod: &Pod) -> bool {
@@ -146,12 +172,16 @@ pub fn initializing(pod: &Pod) -> Option<(&str, Option<&str>)> {
 
 /// The phase, also of a MiniCluster without a status.
 pub fn phase_of(status: Option<&MiniClusterStatus>) -> &str {
-    status.and_then(|status| status.phase.as_deref()).unwrap_or("Unseen")
+    status
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or("Unseen")
 }
 
 /// Whether the job has ended.
 pub fn is_finished(status: Option<&MiniClusterStatus>) -> bool {
-    status.and_then(MiniClusterStatus::phase).is_some_and(Phase::is_finished)
+    status
+        .and_then(MiniClusterStatus::phase)
+        .is_some_and(Phase::is_finished)
 }
 
 /// The plugin's exit code for a job that has ended.
@@ -172,6 +202,13 @@ mod tests {
         for code in 0..=255_u8 {
             assert_eq!(code_of(Some(code.into()), code == 0), code);
         }
-        assert_eq!((code_of(None, true), code_of(None, false), code_of(Some(-1), false)), (0, 1, 1));
+        assert_eq!(
+            (
+                code_of(None, true),
+                code_of(None, false),
+                code_of(Some(-1), false)
+            ),
+            (0, 1, 1)
+        );
     }
 }

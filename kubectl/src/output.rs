@@ -17,7 +17,15 @@ pub enum Format {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
 pub struct Output {
     /// Print the result as JSON or YAML, for programs; some commands do not support it
-    #[arg(id = "output", long, short, global = true, value_name = "FORMAT", value_enum, help_heading = "Output")]
+    #[arg(
+        id = "output",
+        long,
+        short,
+        global = true,
+        value_name = "FORMAT",
+        value_enum,
+        help_heading = "Output"
+    )]
     pub format: Option<Format>,
 }
 
@@ -32,7 +40,8 @@ impl Format {
         match self {
             Format::Json => self.show(&json!({ "apiVersion": "v1", "kind": "List", "items": objects })),
             Format::Yaml => {
-                let documents: Result<Vec<String>, Failure> = objects.iter().map(|it| written(it, self)).collect();
+                let documents: Result<Vec<String>, Failure> =
+                    objects.iter().map(|it| written(it, self)).collect();
                 screen::print(&flux_operator_core::yaml::stream(documents?))
             }
         }
@@ -58,7 +67,8 @@ impl Output {
 }
 
 fn written(value: &impl Serialize, format: Format) -> Result<String, Failure> {
-    let not_written = |error: &dyn std::error::Error| Failure::Told(format!("failed to write the output: {error}"));
+    let not_written =
+        |error: &dyn std::error::Error| Failure::Told(format!("failed to write the output: {error}"));
     Ok(match format {
         Format::Json => serde_json::to_string_pretty(value).map_err(|error| not_written(&error))? + "\n",
         Format::Yaml => flux_operator_core::yaml::document(value).map_err(|error| not_written(&error))?,

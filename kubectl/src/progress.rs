@@ -26,7 +26,13 @@ pub struct Stage {
 }
 
 /// Values of `status.reason` in an ordinary start, which mean no trouble with the pods.
-const NO_TROUBLE: &[&str] = &["BrokersNotReady", "PodsStarting", "JobCreated", "NotRequested", "LeadNotRunning"];
+const NO_TROUBLE: &[&str] = &[
+    "BrokersNotReady",
+    "PodsStarting",
+    "JobCreated",
+    "NotRequested",
+    "LeadNotRunning",
+];
 
 /// The four stages of a start.
 pub fn stages(seen: &Observed) -> [Stage; 4] {
@@ -34,33 +40,57 @@ pub fn stages(seen: &Observed) -> [Stage; 4] {
 }
 
 fn stage(name: &'static str, state: State, text: impl Into<String>) -> Stage {
-    Stage { name, state, text: text.into() }
+    Stage {
+        name,
+        state,
+        text: text.into(),
+    }
 }
 
 /// The operator's reason and message, if a start does not go on.
 fn trouble(seen: &Observed) -> Option<String> {
     let status = seen.status()?;
-    let reason = status.reason.as_deref().filter(|it| !it.is_empty() && !NO_TROUBLE.contains(it))?;
-    Some(format!("{reason}: {}", status.message.as_deref().unwrap_or("no details")))
+    let reason = status
+        .reason
+        .as_deref()
+        .filter(|it| !it.is_empty() && !NO_TROUBLE.contains(it))?;
+    Some(format!(
+        "{reason}: {}",
+        status.message.as_deref().unwrap_or("no details")
+    ))
 }
 
 fn pods(seen: &Observed) -> Stage {
     let (size, there) = (seen.size(), seen.pods.len());
-    let placed = seen.pods.values().filter(|pod| observed::is_scheduled(pod)).count();
-    let begun = seen.pods.values().filter(|pod| observed::started(pod).is_some()).count();
+    let placed = seen
+        .pods
+        .values()
+        .filter(|pod| observed::is_scheduled(pod))
+        .count();
+    let begun = seen
+        .pods
+        .values()
+        .filter(|pod| observed::started(pod).is_some())
+        .count();
     let count = format!("{begun} of {size} running");
     if is_up(seen) || usize::try_from(size).is_ok_and(|size| begun >= size) {
         return stage("pods", State::Done, count);
     }
     if seen.is_true("Suspended") {
-        let queued = seen.status().filter(|status| status.reason.as_deref() == Some(QUEUED));
+        let queued = seen
+            .status()
+            .filter(|status| status.reason.as_deref() == Some(QUEUED));
         let waits = queued.and_then(|status| status.message.clone());
         let suspended = || "suspended: spec.suspend is true, or its Job was suspended".to_owned();
         return stage("pods", State::Stuck, waits.unwrap_or_else(suspended));
     }
     match trouble(seen) {
         Some(trouble) => stage("pods", State::Stuck, format!("{count}; {trouble}")),
-        None if there == 0 => stage("pods", State::Now, format!("0 of {size}: the operator has not created any yet")),
+        None if there == 0 => stage(
+            "pods",
+            State::Now,
+            format!("0 of {size}: the operator has not created any yet"),
+        ),
         None => stage("pods", State::Now, format!("{count}, {placed} scheduled")),
     }
 }
@@ -93,15 +123,26 @@ fn brokers(seen: &Observed) -> Stage {
     let size = seen.size();
     let ready = seen.status().map_or(0, |status| status.ready_size);
     let is_all = size > 0 && ready >= size;
-    let message = seen.status().and_then(|status| status.message.as_deref()).unwrap_or_default();
+    let message = seen
+        .status()
+        .and_then(|status| status.message.as_deref())
+        .unwrap_or_default();
     let is_explained =
         seen.status().and_then(|it| it.reason.as_deref()) == Some("BrokersNotReady") && !message.is_empty();
     if is_all || is_up(seen) {
-        stage("brokers", State::Done, format!("{} of {size} ready", ready.max(0)))
+        stage(
+            "brokers",
+            State::Done,
+            format!("{} of {size} ready", ready.max(0)),
+        )
     } else if seen.started_lead().is_none() {
         stage("brokers", State::Later, "after the lead has started")
     } else if is_explained {
-        stage("brokers", State::Now, format!("{ready} of {size} ready; {message}"))
+        stage(
+            "brokers",
+            State::Now,
+            format!("{ready} of {size} ready; {message}"),
+        )
     } else {
         stage("brokers", State::Now, format!("{ready} of {size} ready"))
     }
@@ -115,14 +156,20 @@ fn quorum(seen: &Observed) -> Stage {
     } else if seen.started_lead().is_none() {
         stage("quorum", State::Later, format!("{quorum} brokers are needed"))
     } else {
-        stage("quorum", State::Now, format!("{ready} of the {quorum} brokers that are needed"))
+        stage(
+            "quorum",
+            State::Now,
+            format!("{ready} of the {quorum} brokers that are needed"),
+        )
     }
 }
 
 /// Whether the instance is or was up.
 fn is_up(seen: &Observed) -> bool {
     seen.is_true("JobMiniClusterReady")
-        || seen.status().is_some_and(|it| it.timeline.as_ref().is_some_and(|it| it.ready.is_some()))
+        || seen
+            .status()
+            .is_some_and(|it| it.timeline.as_ref().is_some_and(|it| it.ready.is_some()))
 }
 
 #[cfg(test)]
@@ -140,7 +187,10 @@ mod tests {
             let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
             (observed::name(&pod).to_owned(), pod)
         });
-        Observed { cluster: Some(serde_json::from_value(cluster).unwrap()), pods: pods.collect() }
+        Observed {
+            cluster: Some(serde_json::from_value(cluster).unwrap()),
+            pods: pods.collect(),
+        }
     }
 
     fn pod(index: u32, node: bool, status: Value) -> Value {
@@ -156,28 +206,49 @@ mod tests {
     }
 
     fn states(seen: &Observed) -> Vec<(State, String)> {
-        stages(seen).into_iter().map(|stage| (stage.state, stage.text)).collect()
+        stages(seen)
+            .into_iter()
+            .map(|stage| (stage.state, stage.text))
+            .collect()
     }
 
     #[test]
     fn each_step_of_a_start_has_its_line() {
         let nothing = states(&seen(json!({}), &[]));
-        assert_eq!(nothing[0], (State::Now, "0 of 2: the operator has not created any yet".into()));
-        assert!(nothing[1..].iter().all(|(state, _)| *state == State::Later), "{nothing:?}");
+        assert_eq!(
+            nothing[0],
+            (State::Now, "0 of 2: the operator has not created any yet".into())
+        );
+        assert!(
+            nothing[1..].iter().all(|(state, _)| *state == State::Later),
+            "{nothing:?}"
+        );
 
         let init = json!({ "initContainerStatuses": [
             { "name": "flux-agent", "image": "", "imageID": "", "ready": false, "restartCount": 0,
               "state": { "waiting": { "reason": "PodInitializing" } } }] });
         let placed = states(&seen(json!({}), &[pod(0, true, init), pod(1, false, json!({}))]));
         assert_eq!(placed[0].1, "0 of 2 running, 1 scheduled");
-        assert_eq!(placed[1], (State::Now, "the agent is being installed in the lead's pod".into()));
+        assert_eq!(
+            placed[1],
+            (
+                State::Now,
+                "the agent is being installed in the lead's pod".into()
+            )
+        );
 
         let run = json!({ "containerStatuses": [{ "name": "main", "image": "", "imageID": "", "ready": false,
             "restartCount": 0, "state": { "running": {} } }] });
         let waits = json!({ "reason": "BrokersNotReady", "message": "rank 1 is missing", "readySize": 1 });
-        let running = states(&seen(waits, &[pod(0, true, run.clone()), pod(1, true, json!({}))]));
+        let running = states(&seen(
+            waits,
+            &[pod(0, true, run.clone()), pod(1, true, json!({}))],
+        ));
         assert_eq!(running[2], (State::Now, "1 of 2 ready; rank 1 is missing".into()));
-        assert_eq!(running[3], (State::Now, "1 of the 2 brokers that are needed".into()));
+        assert_eq!(
+            running[3],
+            (State::Now, "1 of the 2 brokers that are needed".into())
+        );
 
         let up = json!({ "readySize": 2, "conditions": [{ "type": "JobMiniClusterReady", "status": "True",
             "lastTransitionTime": "", "reason": "", "message": "" }] });
@@ -187,13 +258,15 @@ mod tests {
 
     #[test]
     fn who_waits_in_a_queue_reads_what_for() {
-        let suspended =
-            json!([{ "type": "Suspended", "status": "True", "lastTransitionTime": "", "reason": "", "message": "" }]);
-        let status = json!({ "reason": "Queued", "message": "waits in queue team: no cpu", "conditions": suspended });
+        let suspended = json!([{ "type": "Suspended", "status": "True", "lastTransitionTime": "", "reason": "", "message": "" }]);
+        let status =
+            json!({ "reason": "Queued", "message": "waits in queue team: no cpu", "conditions": suspended });
         let pods = |status| states(&seen(status, &[])).swap_remove(0);
         assert_eq!(pods(status), (State::Stuck, "waits in queue team: no cpu".into()));
         assert!(
-            pods(json!({ "reason": "Suspended", "conditions": suspended })).1.starts_with("suspended: spec.suspend")
+            pods(json!({ "reason": "Suspended", "conditions": suspended }))
+                .1
+                .starts_with("suspended: spec.suspend")
         );
     }
 
@@ -203,7 +276,10 @@ mod tests {
         let (state, text) = states(&seen(status, &[pod(0, false, json!({}))])).swap_remove(0);
         assert_eq!(
             (state, text.as_str()),
-            (State::Stuck, "0 of 2 running; Unschedulable: 0/1 nodes: insufficient cpu")
+            (
+                State::Stuck,
+                "0 of 2 running; Unschedulable: 0/1 nodes: insufficient cpu"
+            )
         );
     }
 }

@@ -39,9 +39,17 @@ pub struct Args {
 }
 
 /// Creates the MiniCluster and follows it; returns the job's exit code.
-pub async fn run(mut target: Target, has_namespace: bool, args: &Args, output: Output) -> Result<u8, Failure> {
+pub async fn run(
+    mut target: Target,
+    has_namespace: bool,
+    args: &Args,
+    output: Output,
+) -> Result<u8, Failure> {
     if !args.detach {
-        output.refuse("run", "it prints the job's output. With --detach it prints the MiniCluster")?;
+        output.refuse(
+            "run",
+            "it prints the job's output. With --detach it prints the MiniCluster",
+        )?;
     }
     let file = match &args.wanted.from {
         Some(path) => Some(read(path.as_ref())?),
@@ -57,18 +65,26 @@ pub async fn run(mut target: Target, has_namespace: bool, args: &Args, output: O
     if let Some(namespace) = wanted.namespace {
         if has_namespace && namespace != target.namespace {
             let wanted = &target.namespace;
-            return Err(Failure::Told(format!("the file's namespace is {namespace}, and --namespace is {wanted}")));
+            return Err(Failure::Told(format!(
+                "the file's namespace is {namespace}, and --namespace is {wanted}"
+            )));
         }
         target.namespace = namespace;
     }
-    wanted.notes.iter().for_each(|note| screen::tell(&format!("note: {note}")));
+    wanted
+        .notes
+        .iter()
+        .for_each(|note| screen::tell(&format!("note: {note}")));
     let created = create(&target, &wanted.cluster).await?;
     let name = created.name_any();
     if args.detach {
         return output.show(&created, || format!("{name}\n")).map(|()| 0);
     }
     let screen = Screen::open();
-    screen.say(&format!("created MiniCluster {name} with {}", pods(created.spec.size)));
+    screen.say(&format!(
+        "created MiniCluster {name} with {}",
+        pods(created.spec.size)
+    ));
     let ending = follow::follow(&target, &name, &created.uid().unwrap_or_default(), &screen).await;
     screen.end();
     let ending = ending?;
@@ -80,19 +96,26 @@ pub async fn run(mut target: Target, has_namespace: bool, args: &Args, output: O
 }
 
 fn pods(size: i32) -> String {
-    if size == 1 { "1 pod".into() } else { format!("{size} pods") }
+    if size == 1 {
+        "1 pod".into()
+    } else {
+        format!("{size} pods")
+    }
 }
 
 /// Has the operator delete the MiniCluster (`spec.cleanup`), which needs no permission to delete.
 async fn tidy_up(target: &Target, name: &str, ending: &Ending, keep: bool) {
-    let (Ending::Finished { .. } | Ending::Unread) = ending else { return };
+    let (Ending::Finished { .. } | Ending::Unread) = ending else {
+        return;
+    };
     if keep {
         screen::tell(&format!(
             "kept {name}: `kubectl minicluster logs {name}`, `kubectl minicluster stop --now {name}`"
         ));
         return;
     }
-    if let Err(failure) = stop::change(target, name, json!({ "spec": { "cleanup": true } }), "clean up").await {
+    if let Err(failure) = stop::change(target, name, json!({ "spec": { "cleanup": true } }), "clean up").await
+    {
         screen::tell(&format!("{failure}; not deleted"));
     }
 }
@@ -100,11 +123,13 @@ async fn tidy_up(target: &Target, name: &str, ending: &Ending, keep: bool) {
 /// Five random lower case letters.
 fn random() -> Result<String, Failure> {
     let mut bytes = [0; 5];
-    getrandom::fill(&mut bytes).map_err(|error| Failure::Told(format!("failed to get a random name: {error}")))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Failure::Told(format!("failed to get a random name: {error}")))?;
     Ok(bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect())
 }
 
-/// Creates the MiniCluster. If the answer to an attempt was lost, the one that exists has this run's annotation.
+/// Creates the MiniCluster. If the answer to an attempt was lost, the one that exists has this run's
+/// annotation.
 async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, Failure> {
     let name = cluster.name_any();
     let doing = || Failure::call(format!("create MiniCluster {name}"));

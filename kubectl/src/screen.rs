@@ -1,5 +1,5 @@
-//! The output for people: progress on standard error, in place on a terminal and line by line in a pipe; results on standard
-//! output.
+//! The output for people: progress on standard error, in place on a terminal and line by line in a pipe;
+//! results on standard output.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,7 +12,8 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::failure::Failure;
 use crate::progress::{Stage, State};
 
-/// In a pipe, shortest time between two lines of a stage that differ in numbers only: 64 pods are not 64 lines.
+/// In a pipe, shortest time between two lines of a stage that differ in numbers only: 64 pods are not 64
+/// lines.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// Shows the stages of a start.
@@ -23,19 +24,32 @@ pub struct Screen {
 }
 
 enum Lines {
-    Terminal { all: MultiProgress, bars: Vec<ProgressBar> },
-    Pipe { said: BTreeMap<&'static str, (State, String, Instant)> },
+    Terminal {
+        all: MultiProgress,
+        bars: Vec<ProgressBar>,
+    },
+    Pipe {
+        said: BTreeMap<&'static str, (State, String, Instant)>,
+    },
 }
 
 impl Screen {
     /// In place if standard error is a terminal, else line by line.
     pub fn open() -> Screen {
         let lines = if std::io::stderr().is_terminal() {
-            Lines::Terminal { all: MultiProgress::with_draw_target(ProgressDrawTarget::stderr()), bars: Vec::new() }
+            Lines::Terminal {
+                all: MultiProgress::with_draw_target(ProgressDrawTarget::stderr()),
+                bars: Vec::new(),
+            }
         } else {
-            Lines::Pipe { said: BTreeMap::new() }
+            Lines::Pipe {
+                said: BTreeMap::new(),
+            }
         };
-        Screen { lines: RefCell::new(lines), is_over: Cell::new(false) }
+        Screen {
+            lines: RefCell::new(lines),
+            is_over: Cell::new(false),
+        }
     }
 
     /// Shows the current stages.
@@ -100,7 +114,8 @@ fn say_if_new(said: &mut BTreeMap<&'static str, (State, String, Instant)>, stage
     let is_new = match before {
         None => stage.state != State::Later,
         Some((state, text, at)) => {
-            stage.state != *state || (*text != stage.text && at.elapsed() >= PAUSE && stage.state != State::Later)
+            stage.state != *state
+                || (*text != stage.text && at.elapsed() >= PAUSE && stage.state != State::Later)
         }
     };
     if is_new {
@@ -123,13 +138,17 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes bytes of a longer output to standard output and flushes it. `Failure::Unread`: nobody reads it any more.
+/// Writes bytes of a longer output to standard output and flushes it. `Failure::Unread`: nobody reads it any
+/// more.
 pub fn put(bytes: &[u8]) -> Result<(), Failure> {
     let mut output = std::io::stdout();
-    output.write_all(bytes).and_then(|()| output.flush()).map_err(|error| match error.kind() {
-        std::io::ErrorKind::BrokenPipe => Failure::Unread,
-        _ => Failure::here("write the output")(error),
-    })
+    output
+        .write_all(bytes)
+        .and_then(|()| output.flush())
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Failure::Unread,
+            _ => Failure::here("write the output")(error),
+        })
 }
 
 /// Writes bytes to standard error.
@@ -154,16 +173,23 @@ pub fn lines_of(table: &Table) -> Vec<String> {
 
 /// Columns of the terminal, if standard output is one.
 pub fn width() -> Option<usize> {
-    let (columns, _) = std::io::stdout().is_terminal().then(crossterm::terminal::size)?.ok()?;
+    let (columns, _) = std::io::stdout()
+        .is_terminal()
+        .then(crossterm::terminal::size)?
+        .ok()?;
     Some(columns.into()).filter(|columns| *columns > 0)
 }
 
 /// The text with its long lines broken at words, below where they began.
 pub fn fitted(text: &str, width: Option<usize>) -> String {
-    let Some(width) = width else { return text.to_owned() };
+    let Some(width) = width else {
+        return text.to_owned();
+    };
     let fit = |line: &str| {
         let indent = " ".repeat(line.len() - line.trim_start().len());
-        let options = textwrap::Options::new(width).subsequent_indent(&indent).break_words(false);
+        let options = textwrap::Options::new(width)
+            .subsequent_indent(&indent)
+            .break_words(false);
         textwrap::fill(line, options) + "\n"
     };
     text.lines().map(fit).collect()
@@ -171,7 +197,11 @@ pub fn fitted(text: &str, width: Option<usize>) -> String {
 
 /// Text in bold, if colours are shown.
 pub fn bold(text: &str) -> String {
-    if shows_colours() { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+    if shows_colours() {
+        format!("\x1b[1m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
 }
 
 #[cfg(test)]

@@ -71,7 +71,9 @@ pub async fn status(target: &Target, args: &Args, output: Output) -> Result<u8, 
     let cluster = target.cluster(&args.name).await?;
     let pods = target.pods_of(&args.name).await?;
     let report = ask_for_report(target, &cluster, &pods).await;
-    output.show(&report, || screen::fitted(&report_text(&report), screen::width())).map(|()| 0)
+    output
+        .show(&report, || screen::fitted(&report_text(&report), screen::width()))
+        .map(|()| 0)
 }
 
 /// The report as text.
@@ -90,17 +92,28 @@ async fn ask_for_report(target: &Target, cluster: &MiniCluster, pods: &[Pod]) ->
     report(target, cluster, pods, &events, instance)
 }
 
-/// Events of the MiniCluster, its Job and its lead, and not of others that had their names before; none without permission
-/// to read events.
+/// Events of the MiniCluster, its Job and its lead, and not of others that had their names before; none
+/// without permission to read events.
 async fn events(target: &Target, cluster: &MiniCluster, lead: Option<&Pod>) -> Vec<Event> {
     let mut all = Vec::new();
     for uid in uids(cluster, lead) {
         let of_object = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
-        all.extend(target.events().list(&of_object).await.map(|list| list.items).unwrap_or_default());
+        all.extend(
+            target
+                .events()
+                .list(&of_object)
+                .await
+                .map(|list| list.items)
+                .unwrap_or_default(),
+        );
     }
     let time = |event: &Event| {
         let last = event.last_timestamp.as_ref().map(|it| it.0);
-        last.or(event.event_time.as_ref().map(|it| it.0)).or(event.metadata.creation_timestamp.as_ref().map(|it| it.0))
+        last.or(event.event_time.as_ref().map(|it| it.0)).or(event
+            .metadata
+            .creation_timestamp
+            .as_ref()
+            .map(|it| it.0))
     };
     all.sort_by_key(time);
     all
@@ -108,10 +121,14 @@ async fn events(target: &Target, cluster: &MiniCluster, lead: Option<&Pod>) -> V
 
 fn uids<'a>(cluster: &'a MiniCluster, lead: Option<&'a Pod>) -> Vec<&'a String> {
     let job = cluster.status.as_ref().and_then(|status| status.job_uid.as_ref());
-    [cluster.metadata.uid.as_ref(), job, lead.and_then(|lead| lead.metadata.uid.as_ref())]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        cluster.metadata.uid.as_ref(),
+        job,
+        lead.and_then(|lead| lead.metadata.uid.as_ref()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Whether nothing is wrong (any more): earlier warnings have lost their cause.
@@ -123,14 +140,29 @@ fn is_well(status: &MiniClusterStatus, size: i32) -> bool {
     }
 }
 
-fn report(target: &Target, cluster: &MiniCluster, pods: &[Pod], events: &[Event], instance: Option<Value>) -> Report {
+fn report(
+    target: &Target,
+    cluster: &MiniCluster,
+    pods: &[Pod],
+    events: &[Event],
+    instance: Option<Value>,
+) -> Report {
     let status = cluster.status.clone().unwrap_or_default();
     let is_well = is_well(&status, cluster.spec.size);
     let is_complete = status.phase() == Some(Phase::Completed);
-    let MiniClusterStatus { ready_size, exit_code, reason, message, restart_count, .. } = status;
+    let MiniClusterStatus {
+        ready_size,
+        exit_code,
+        reason,
+        message,
+        restart_count,
+        ..
+    } = status;
     let mut lines: Vec<PodLine> = pods.iter().filter_map(pod_line).collect();
     lines.sort_by_key(|line| (line.state == "running", line.index));
-    let warnings = events.iter().filter(|event| !is_well && event.type_.as_deref() == Some("Warning"));
+    let warnings = events
+        .iter()
+        .filter(|event| !is_well && event.type_.as_deref() == Some("Warning"));
     let warnings: Vec<EventLine> = warnings.map(event_line).collect();
     let skipped = warnings.len().saturating_sub(EVENTS);
     Report {
@@ -159,7 +191,11 @@ fn pod_line(pod: &Pod) -> Option<PodLine> {
     Some(PodLine {
         index: observed::index(pod)?,
         name: observed::name(pod).to_owned(),
-        node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+        node: pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.node_name.clone())
+            .unwrap_or_default(),
         state: state(pod),
     })
 }
@@ -170,7 +206,11 @@ fn state(pod: &Pod) -> String {
     if pod.metadata.deletion_timestamp.is_some() {
         return "is being deleted".into();
     }
-    let containers = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+    let containers = status
+        .init_container_statuses
+        .iter()
+        .chain(&status.container_statuses)
+        .flatten();
     for container in containers {
         let Some(state) = &container.state else { continue };
         let waits = state.waiting.as_ref().and_then(|it| it.reason.as_deref());
@@ -207,19 +247,37 @@ fn event_line(event: &Event) -> EventLine {
 
 fn report_text(report: &Report) -> String {
     let Report {
-        name, phase, size, ready, exit_code, reason, message, restarts, pods, events, instance, remedy, ..
+        name,
+        phase,
+        size,
+        ready,
+        exit_code,
+        reason,
+        message,
+        restarts,
+        pods,
+        events,
+        instance,
+        remedy,
+        ..
     } = report;
     let mut text = format!("{} {phase}", screen::bold(name));
     if !Phase::parse(phase).is_some_and(Phase::is_finished) {
         text += &format!(": {ready} of {size} brokers ready");
     }
-    text += &exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
+    text += &exit_code
+        .map(|code| format!(", exit code {code}"))
+        .unwrap_or_default();
     if *restarts > 0 {
         text += &format!(", restarted {restarts} times");
     }
     text.push('\n');
     if reason.is_some() || message.is_some() {
-        let parts: Vec<&str> = [reason, message].into_iter().flatten().map(String::as_str).collect();
+        let parts: Vec<&str> = [reason, message]
+            .into_iter()
+            .flatten()
+            .map(String::as_str)
+            .collect();
         text += &format!("{}\n", parts.join(": "));
     }
     text += &pods_table(pods);
@@ -232,14 +290,26 @@ fn report_text(report: &Report) -> String {
     }
     if !events.is_empty() {
         text += &format!("\n{}\n", screen::bold("Warnings"));
-        for EventLine { object, reason, message, count } in events {
-            let times = if *count > 1 { format!(" ({count} times)") } else { String::new() };
+        for EventLine {
+            object,
+            reason,
+            message,
+            count,
+        } in events
+        {
+            let times = if *count > 1 {
+                format!(" ({count} times)")
+            } else {
+                String::new()
+            };
             text += &format!("  {object}: {reason}{times}: {}\n", message.trim_end());
         }
     }
     if let Some(remedy) = remedy {
         text += &format!("\n{}\n", screen::bold("What it means and what to do"));
-        remedy.lines().for_each(|line| text += &format!("{}\n", format!("  {line}").trim_end()));
+        remedy
+            .lines()
+            .for_each(|line| text += &format!("{}\n", format!("  {line}").trim_end()));
     }
     text
 }
@@ -249,12 +319,18 @@ fn pods_table(pods: &[PodLine]) -> String {
         return String::new();
     }
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(["INDEX", "POD", "NODE", "STATE"]);
+    table
+        .load_style(presets::NOTHING)
+        .set_header(["INDEX", "POD", "NODE", "STATE"]);
     for line in pods.iter().take(PODS) {
         table.add_row([&line.index.to_string(), &line.name, &line.node, &line.state]);
     }
     let rest = pods.len().saturating_sub(PODS);
-    let more = if rest > 0 { format!("and {rest} more\n") } else { String::new() };
+    let more = if rest > 0 {
+        format!("and {rest} more\n")
+    } else {
+        String::new()
+    };
     format!("\n{}\n{more}", screen::lines_of(&table).join("\n"))
 }
 
@@ -274,7 +350,8 @@ mod tests {
 
     #[test]
     fn events_are_those_of_this_very_minicluster_its_job_and_its_lead() {
-        let lead: Pod = serde_json::from_value(json!({ "metadata": { "name": "work-0-a", "uid": "lead" } })).unwrap();
+        let lead: Pod =
+            serde_json::from_value(json!({ "metadata": { "name": "work-0-a", "uid": "lead" } })).unwrap();
         let cluster = cluster(&json!({ "jobUid": "job" }));
         assert_eq!(uids(&cluster, Some(&lead)), ["new", "job", "lead"]);
     }
@@ -285,6 +362,8 @@ mod tests {
         assert!(is_well(json!({ "phase": "Running", "readySize": 2 })));
         assert!(is_well(json!({ "phase": "Completed", "reason": "Completed" })));
         assert!(!is_well(json!({ "phase": "Running", "readySize": 1 })));
-        assert!(!is_well(json!({ "phase": "Starting", "readySize": 2, "reason": "BrokersNotReady" })));
+        assert!(!is_well(
+            json!({ "phase": "Starting", "readySize": 2, "reason": "BrokersNotReady" })
+        ));
     }
 }

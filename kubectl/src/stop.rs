@@ -59,11 +59,15 @@ impl Way {
 
 /// Ends the MiniCluster as the options say.
 pub async fn stop(target: &Target, args: &Args) -> Result<Way, Failure> {
-    if args.now { at_once(target, &args.name).await } else { in_order(target, &args.name).await }
+    if args.now {
+        at_once(target, &args.name).await
+    } else {
+        in_order(target, &args.name).await
+    }
 }
 
-/// Shuts the instance down, as `flux shutdown` does. If it does not run, the MiniCluster is deleted: there is nothing
-/// to lose.
+/// Shuts the instance down, as `flux shutdown` does. If it does not run, the MiniCluster is deleted: there is
+/// nothing to lose.
 pub async fn in_order(target: &Target, name: &str) -> Result<Way, Failure> {
     let cluster = target.cluster(name).await?;
     if observed::is_finished(cluster.status.as_ref()) {
@@ -86,7 +90,9 @@ pub async fn in_order(target: &Target, name: &str) -> Result<Way, Failure> {
 
 /// Whether this start of the lead ends within the time that the kubelet takes to say so.
 async fn ends_soon(target: &Target, name: &str, lead: &Pod) -> Result<bool, Failure> {
-    let Some(start) = observed::started(lead) else { return Ok(false) };
+    let Some(start) = observed::started(lead) else {
+        return Ok(false);
+    };
     for pause in [0, 1, 2, 3].map(Duration::from_secs) {
         tokio::time::sleep(pause).await;
         let pods = target.pods_of(name).await?;
@@ -104,11 +110,13 @@ pub async fn at_once(target: &Target, name: &str) -> Result<Way, Failure> {
         Err(error) if failure::is_code(&error, 404) => Ok(Way::HadEnded),
         Err(error) if failure::is_code(&error, 403) => {
             if is_queued(&target.cluster(name).await?) {
-                return Err(Failure::call(format!("delete MiniCluster {name}, which only its queue can suspend"))(
-                    error,
-                ));
+                return Err(Failure::call(format!(
+                    "delete MiniCluster {name}, which only its queue can suspend"
+                ))(error));
             }
-            change(target, name, json!({ "spec": { "suspend": true } }), "stop").await.map(|_| Way::Suspended)
+            change(target, name, json!({ "spec": { "suspend": true } }), "stop")
+                .await
+                .map(|_| Way::Suspended)
         }
         Err(error) => Err(Failure::call(format!("delete MiniCluster {name}"))(error)),
     }
@@ -122,6 +130,9 @@ fn is_queued(cluster: &MiniCluster) -> bool {
 
 /// Changes the MiniCluster by a merge patch; returns the new one.
 pub async fn change(target: &Target, name: &str, change: Value, verb: &str) -> Result<MiniCluster, Failure> {
-    let patched = target.clusters().patch(name, &PatchParams::default(), &Patch::Merge(change)).await;
+    let patched = target
+        .clusters()
+        .patch(name, &PatchParams::default(), &Patch::Merge(change))
+        .await;
     patched.map_err(Failure::call(format!("{verb} MiniCluster {name}")))
 }

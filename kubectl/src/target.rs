@@ -52,10 +52,17 @@ impl Target {
     /// The target of the options and the kubeconfig. Makes no call.
     pub async fn find(access: &Access) -> Result<Target, Failure> {
         let config = config(access).await.map_err(Failure::Config)?;
-        let namespace = access.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let namespace = access
+            .namespace
+            .clone()
+            .unwrap_or_else(|| config.default_namespace.clone());
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).map_err(|error| Failure::Config(causes(&error)))?;
-        Ok(Target { client, namespace, server })
+        Ok(Target {
+            client,
+            namespace,
+            server,
+        })
     }
 
     pub fn clusters(&self) -> Api<MiniCluster> {
@@ -72,7 +79,10 @@ impl Target {
 
     /// The MiniCluster of this name.
     pub async fn cluster(&self, name: &str) -> Result<MiniCluster, Failure> {
-        self.clusters().get(name).await.map_err(Failure::call(format!("get MiniCluster {name}")))
+        self.clusters()
+            .get(name)
+            .await
+            .map_err(Failure::call(format!("get MiniCluster {name}")))
     }
 
     /// Watches the MiniCluster of this name; resumes after failures.
@@ -83,14 +93,18 @@ impl Target {
 
     /// Watches the pods of its brokers.
     pub fn watch_pods_of(&self, name: &str) -> Changes<Pod> {
-        watcher(self.pods(), watching().labels(&selector(name))).default_backoff().boxed()
+        watcher(self.pods(), watching().labels(&selector(name)))
+            .default_backoff()
+            .boxed()
     }
 
     /// The pods of its brokers.
     pub async fn pods_of(&self, name: &str) -> Result<Vec<Pod>, Failure> {
         let selector = ListParams::default().labels(&selector(name));
         let pods = self.pods().list(&selector).await;
-        Ok(pods.map_err(Failure::call(format!("list the pods of {name}")))?.items)
+        Ok(pods
+            .map_err(Failure::call(format!("list the pods of {name}")))?
+            .items)
     }
 }
 
@@ -104,14 +118,21 @@ fn selector(name: &str) -> String {
 }
 
 async fn config(access: &Access) -> Result<Config, String> {
-    let options = KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
+    let options = KubeConfigOptions {
+        context: access.context.clone(),
+        ..KubeConfigOptions::default()
+    };
     let mut config = match (&access.kubeconfig, &access.context) {
         (None, None) => Config::infer().await.map_err(|error| causes(&error))?,
         (Some(path), _) => {
             let kubeconfig = Kubeconfig::read_from(path).map_err(|error| causes(&error))?;
-            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| causes(&error))?
+            Config::from_custom_kubeconfig(kubeconfig, &options)
+                .await
+                .map_err(|error| causes(&error))?
         }
-        (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(|error| causes(&error))?,
+        (None, Some(_)) => Config::from_kubeconfig(&options)
+            .await
+            .map_err(|error| causes(&error))?,
     };
     config.connect_timeout = Some(CONNECT);
     Ok(config)

@@ -44,9 +44,12 @@ pub fn text(cluster: &MiniCluster) -> String {
     bars(&steps(cluster), WIDTH)
 }
 
-/// Each step from the one before it that was reached. Times are of whole seconds, as the API server keeps them.
+/// Each step from the one before it that was reached. Times are of whole seconds, as the API server keeps
+/// them.
 fn steps(cluster: &MiniCluster) -> Vec<Step> {
-    let Some(created) = cluster.metadata.creation_timestamp.as_ref().map(|it| it.0) else { return Vec::new() };
+    let Some(created) = cluster.metadata.creation_timestamp.as_ref().map(|it| it.0) else {
+        return Vec::new();
+    };
     let status = cluster.status.clone().unwrap_or_default();
     let timeline = status.timeline.unwrap_or_default();
     let points = [
@@ -63,13 +66,21 @@ fn steps(cluster: &MiniCluster) -> Vec<Step> {
         match at.as_deref().and_then(|at| at.parse::<Timestamp>().ok()) {
             Some(at) => {
                 let at = at.max(last);
-                steps.push(Step { name, begin: seconds(created, last), seconds: Some(seconds(last, at)) });
+                steps.push(Step {
+                    name,
+                    begin: seconds(created, last),
+                    seconds: Some(seconds(last, at)),
+                });
                 last = at;
             }
             // A step that was never reached is left out.
             None if is_over => {}
             None => {
-                steps.push(Step { name, begin: seconds(created, last), seconds: None });
+                steps.push(Step {
+                    name,
+                    begin: seconds(created, last),
+                    seconds: None,
+                });
                 break;
             }
         }
@@ -83,12 +94,18 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
 
 /// Bars of `width` columns at most.
 fn bars(steps: &[Step], width: usize) -> String {
-    let all = steps.iter().map(|step| step.begin + step.seconds.unwrap_or(0.0)).fold(0.0, f64::max);
+    let all = steps
+        .iter()
+        .map(|step| step.begin + step.seconds.unwrap_or(0.0))
+        .fold(0.0, f64::max);
     let part = |seconds: f64| if all > 0.0 { whole(seconds / all, width) } else { 0 };
     let mut text = String::new();
     for step in steps {
         let (took, length) = match step.seconds {
-            Some(seconds) => (format!("{seconds:8.1} s"), part(step.begin + seconds) - part(step.begin)),
+            Some(seconds) => (
+                format!("{seconds:8.1} s"),
+                part(step.begin + seconds) - part(step.begin),
+            ),
             None => ("      now  ".to_owned(), 1),
         };
         let before = " ".repeat(part(step.begin));
@@ -99,7 +116,12 @@ fn bars(steps: &[Step], width: usize) -> String {
 }
 
 /// A part of `width` columns.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "0 to width")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "0 to width"
+)]
 fn whole(part: f64, width: usize) -> usize {
     (part * width as f64).round().clamp(0.0, width as f64) as usize
 }
@@ -126,10 +148,16 @@ mod tests {
             "timeline": { "scheduled": "2026-01-01T00:00:01Z", "running": "2026-01-01T00:00:04Z", "ready": "2026-01-01T00:00:05Z" },
         });
         let steps = steps(&cluster(status));
-        assert_eq!(steps.iter().map(|step| step.seconds.unwrap()).collect::<Vec<_>>(), [0.0, 1.0, 3.0, 1.0, 5.0]);
+        assert_eq!(
+            steps.iter().map(|step| step.seconds.unwrap()).collect::<Vec<_>>(),
+            [0.0, 1.0, 3.0, 1.0, 5.0]
+        );
         let text = bars(&steps, WIDTH);
         let last = text.lines().nth(4).unwrap();
-        assert!(last.ends_with(&format!("5.0 s  {}{}", " ".repeat(25), "█".repeat(25))), "{text}");
+        assert!(
+            last.ends_with(&format!("5.0 s  {}{}", " ".repeat(25), "█".repeat(25))),
+            "{text}"
+        );
         assert!(text.lines().nth(5).unwrap().ends_with("10.0 s"), "{text}");
         let narrow = bars(&steps, 60 - TEXT);
         assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
@@ -138,7 +166,10 @@ mod tests {
     #[test]
     fn what_goes_on_has_no_end_and_what_never_came_no_bar() {
         let begun = steps(&cluster(json!({ "startTime": "2026-01-01T00:00:01Z" })));
-        assert_eq!((begun.len(), begun[1].name, begun[1].seconds), (2, "pods are scheduled", None));
+        assert_eq!(
+            (begun.len(), begun[1].name, begun[1].seconds),
+            (2, "pods are scheduled", None)
+        );
         let failed = json!({ "startTime": "2026-01-01T00:00:01Z", "completionTime": "2026-01-01T00:00:03Z" });
         assert_eq!(steps(&cluster(failed)).len(), 2);
         assert!(bars(&[], WIDTH).contains("0.0 s"));

@@ -55,12 +55,20 @@ struct Report<'a> {
 
 /// Prints the usage once, or shows it live.
 pub async fn top(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
-    let (lead, usage) = find_usage(target, &args.name).await.map_err(|no_usage| no_usage.why)?;
+    let (lead, usage) = find_usage(target, &args.name)
+        .await
+        .map_err(|no_usage| no_usage.why)?;
     if output.format.is_none() && !args.once && screen::is_terminal() {
         return live(target, args, lead, usage).await;
     }
-    let report = Report { name: &args.name, namespace: &target.namespace, usage: &usage };
-    output.show(&report, || table::lines(&args.name, &usage, table::WHOLE).join("\n") + "\n")?;
+    let report = Report {
+        name: &args.name,
+        namespace: &target.namespace,
+        usage: &usage,
+    };
+    output.show(&report, || {
+        table::lines(&args.name, &usage, table::WHOLE).join("\n") + "\n"
+    })?;
     Ok(0)
 }
 
@@ -88,15 +96,22 @@ async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage
     if let Some(no_usage) = no_usage(name, cluster, lead.is_some()) {
         return Err(no_usage);
     }
-    let Some(lead) = lead else { return Err(Failure::Told(format!("{name} has no lead")).into()) };
+    let Some(lead) = lead else {
+        return Err(Failure::Told(format!("{name} has no lead")).into());
+    };
     Ok((lead.clone(), ask(target, name, lead).await?))
 }
 
 /// Why a MiniCluster has no usage. None: its lead can be asked.
 fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage> {
-    let observed = Observed { cluster: Some(cluster), ..Observed::default() };
+    let observed = Observed {
+        cluster: Some(cluster),
+        ..Observed::default()
+    };
     let status = observed.status();
-    let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or("not begun");
+    let phase = status
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or("not begun");
     let is_over = observed.is_true("JobFinished") || observed::is_finished(status);
     let why = if is_over {
         format!(
@@ -119,16 +134,27 @@ fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage
              `kubectl minicluster wait {name} --for ready` waits for it"
         )
     };
-    Some(NoUsage { why: Failure::Told(why), is_over })
+    Some(NoUsage {
+        why: Failure::Told(why),
+        is_over,
+    })
 }
 
 /// Asks the lead's agent for the usage.
 async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> {
     let (code, said) = connect::answer(target, lead, &["usage"]).await?;
-    let words = || String::from_utf8_lossy(&said).trim().trim_start_matches("flux-agent: ").to_owned();
+    let words = || {
+        String::from_utf8_lossy(&said)
+            .trim()
+            .trim_start_matches("flux-agent: ")
+            .to_owned()
+    };
     match code {
         0 => serde_json::from_slice(&said).map_err(|error| {
-            Failure::Told(format!("unexpected answer of the agent of {name} (another version?): {error}: {}", words()))
+            Failure::Told(format!(
+                "unexpected answer of the agent of {name} (another version?): {error}: {}",
+                words()
+            ))
         }),
         NO_SUCH_COMMAND => Err(Failure::Told(format!(
             "the agent in the pods of {name} is older than this program and does not report usage: use `kubectl minicluster status \
@@ -143,14 +169,19 @@ async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> 
 
 /// Shows the usage live until q or Ctrl-C, or until the MiniCluster has ended.
 async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> Result<u8, Failure> {
-    let mut resized = signal(SignalKind::window_change()).map_err(Failure::here("listen for the terminal's size"))?;
+    let mut resized =
+        signal(SignalKind::window_change()).map_err(Failure::here("listen for the terminal's size"))?;
     let mut terminated = until_signalled()?;
     let mut keys = tokio::io::stdin();
     let mut display = Display::begin()?;
     let (mut key, mut trouble) = ([0], None);
     let mut next = Box::pin(next_usage(target, args, lead.clone()));
     loop {
-        display.show(|height| table::lines(&args.name, &usage, height), trouble.as_deref(), args.interval)?;
+        display.show(
+            |height| table::lines(&args.name, &usage, height),
+            trouble.as_deref(),
+            args.interval,
+        )?;
         tokio::select! {
             read = keys.read(&mut key) => match (read, key[0]) {
                 (Ok(1), b'q' | b'Q' | CTRL_C) | (Ok(0) | Err(_), _) => return Ok(0),
@@ -215,18 +246,27 @@ mod tests {
     #[test]
     fn what_has_no_figures_says_why_and_what_helps() {
         let condition = |type_: &str| json!([{ "type": type_, "status": "True", "lastTransitionTime": "", "reason": "", "message": "" }]);
-        let (ended, is_over) = why(json!({ "phase": "Failed", "conditions": condition("JobFinished") }), true).unwrap();
+        let (ended, is_over) = why(
+            json!({ "phase": "Failed", "conditions": condition("JobFinished") }),
+            true,
+        )
+        .unwrap();
         assert!(
             is_over && ended.starts_with("mc has ended (Failed)") && ended.contains("minicluster why mc"),
             "{ended}"
         );
         let (suspended, is_over) = why(json!({ "conditions": condition("Suspended") }), false).unwrap();
         assert!(!is_over && suspended.contains("\"suspend\":false"), "{suspended}");
-        let queued =
-            json!({ "reason": "Queued", "message": "waits in queue team", "conditions": condition("Suspended") });
-        assert_eq!(why(queued, false), Some(("mc has no pods: it waits in queue team".to_owned(), false)));
+        let queued = json!({ "reason": "Queued", "message": "waits in queue team", "conditions": condition("Suspended") });
+        assert_eq!(
+            why(queued, false),
+            Some(("mc has no pods: it waits in queue team".to_owned(), false))
+        );
         let (early, is_over) = why(json!({ "phase": "Pending" }), false).unwrap();
-        assert!(!is_over && early.contains("does not run yet (Pending)") && early.contains("--for ready"), "{early}");
+        assert!(
+            !is_over && early.contains("does not run yet (Pending)") && early.contains("--for ready"),
+            "{early}"
+        );
         assert_eq!(why(json!({ "phase": "Running" }), true), None);
     }
 }

@@ -76,14 +76,19 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
     let mut is_lost = false;
     while let Some(event) = events.next().await {
         match event {
-            Ok(watcher::Event::Apply(cluster) | watcher::Event::InitApply(cluster)) => observed.cluster = Some(cluster),
+            Ok(watcher::Event::Apply(cluster) | watcher::Event::InitApply(cluster)) => {
+                observed.cluster = Some(cluster)
+            }
             Ok(watcher::Event::Init) => observed.cluster = None,
             Ok(watcher::Event::Delete(_)) => return gone(args),
             Ok(watcher::Event::InitDone) if observed.cluster.is_none() => return gone(args),
             Ok(watcher::Event::InitDone) => {}
             Err(error) if !is_lost => {
                 is_lost = true;
-                screen::tell(&format!("no answer from the API server ({}); retrying", causes(&error)));
+                screen::tell(&format!(
+                    "no answer from the API server ({}); retrying",
+                    causes(&error)
+                ));
             }
             Err(_) => {}
         }
@@ -104,7 +109,12 @@ fn gone(args: &Args) -> Result<u8, Failure> {
 /// The exit code, if the state is reached.
 fn code(seen: &Observed, until: For) -> Option<u8> {
     let is_finished = seen.is_true("JobFinished");
-    let ended = || code_of(seen.status().and_then(|status| status.exit_code), seen.is_true("Complete"));
+    let ended = || {
+        code_of(
+            seen.status().and_then(|status| status.exit_code),
+            seen.is_true("Complete"),
+        )
+    };
     match until {
         For::Deleted => None,
         _ if seen.is_invalid() => Some(FAILED),
@@ -119,8 +129,21 @@ pub async fn scale(target: &Target, args: &Scale, output: Output) -> Result<u8, 
     let cluster = target.cluster(&args.name).await?;
     let phase = cluster.status.as_ref().and_then(MiniClusterStatus::phase);
     if let Some(phase) = phase.filter(|phase| phase.is_finished()) {
-        return Err(Failure::Told(format!("{} is {phase}: it has no pods to scale. Create a new one", args.name)));
+        return Err(Failure::Told(format!(
+            "{} is {phase}: it has no pods to scale. Create a new one",
+            args.name
+        )));
     }
-    let changed = change(target, &args.name, json!({ "spec": { "size": args.size } }), "scale").await?;
-    output.show(&changed, || format!("scaled {} to {} pods\n", args.name, args.size)).map(|()| 0)
+    let changed = change(
+        target,
+        &args.name,
+        json!({ "spec": { "size": args.size } }),
+        "scale",
+    )
+    .await?;
+    output
+        .show(&changed, || {
+            format!("scaled {} to {} pods\n", args.name, args.size)
+        })
+        .map(|()| 0)
 }

@@ -1,12 +1,23 @@
-//! One MiniCluster's way on a real node, against bare Jobs in the same run: `make bench-journey KUBECONFIG=...`.
+//! One MiniCluster's way on a real node, against bare Jobs in the same run: `make bench-journey
+//! KUBECONFIG=...`.
 //!
 //! ```text
 //! create ─► all pods run ─► the job's first line ─► complete;   an instance that stays: delete ─► all gone
 //! ```
 //!
-//! The operator runs here, for a namespace of its own, so none may serve all namespaces of that cluster meanwhile.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a measurement")]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it looks, acts and tells")]
+//! The operator runs here, for a namespace of its own, so none may serve all namespaces of that cluster
+//! meanwhile.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a measurement"
+)]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "it looks, acts and tells"
+)]
 
 use std::panic::AssertUnwindSafe;
 use std::process::{Child, Command, Stdio};
@@ -35,17 +46,35 @@ fn image(name: &str, usual: &str) -> String {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let client = Client::try_default().await.expect("KUBECONFIG must name a cluster");
+    let client = Client::try_default()
+        .await
+        .expect("KUBECONFIG must name a cluster");
     let namespace = format!("bench-journey-{}", std::process::id());
     let made_crd = make_crd(&client).await;
-    let metadata = ObjectMeta { name: Some(namespace.clone()), ..ObjectMeta::default() };
+    let metadata = ObjectMeta {
+        name: Some(namespace.clone()),
+        ..ObjectMeta::default()
+    };
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    namespaces.create(&PostParams::default(), &Namespace { metadata, ..Namespace::default() }).await.unwrap();
+    namespaces
+        .create(
+            &PostParams::default(),
+            &Namespace {
+                metadata,
+                ..Namespace::default()
+            },
+        )
+        .await
+        .unwrap();
     // So that a failure leaves nothing behind.
-    let result = AssertUnwindSafe(measure(client.clone(), namespace.clone())).catch_unwind().await;
+    let result = AssertUnwindSafe(measure(client.clone(), namespace.clone()))
+        .catch_unwind()
+        .await;
     let _ = namespaces.delete(&namespace, &DeleteParams::default()).await;
     if made_crd {
-        let _ = Api::<CustomResourceDefinition>::all(client).delete(CRD, &DeleteParams::default()).await;
+        let _ = Api::<CustomResourceDefinition>::all(client)
+            .delete(CRD, &DeleteParams::default())
+            .await;
     }
     match result {
         Ok(report) => report.print("From create to gone, on a real node"),
@@ -77,9 +106,24 @@ async fn measure(client: Client, namespace: String) -> Report {
     let _operator = Operator::start(&fixture.namespace);
     let kinds = [
         ("bare-job", bare_job(&app, json!(["sh", "-c", "echo hello"]))),
-        ("mounted-view", mini_cluster(&app, json!({ "flux": { "container": { "source": "imageVolume" } } }))),
-        ("copied-view", mini_cluster(&app, json!({ "flux": { "container": { "source": "copy" } } }))),
-        ("own-flux", mini_cluster(&with_flux, json!({ "flux": { "container": { "disable": true } } }))),
+        (
+            "mounted-view",
+            mini_cluster(
+                &app,
+                json!({ "flux": { "container": { "source": "imageVolume" } } }),
+            ),
+        ),
+        (
+            "copied-view",
+            mini_cluster(&app, json!({ "flux": { "container": { "source": "copy" } } })),
+        ),
+        (
+            "own-flux",
+            mini_cluster(
+                &with_flux,
+                json!({ "flux": { "container": { "disable": true } } }),
+            ),
+        ),
     ];
     let mut journeys: [Vec<[f64; 3]>; 4] = Default::default();
     for run in 0..setting("BENCH_RUNS", 5) {
@@ -94,7 +138,14 @@ async fn measure(client: Client, namespace: String) -> Report {
         }
     }
     let figures = |number: usize| {
-        [0, 1, 2].map(|at| median(&journeys[number].iter().map(|journey| journey[at]).collect::<Vec<_>>()))
+        [0, 1, 2].map(|at| {
+            median(
+                &journeys[number]
+                    .iter()
+                    .map(|journey| journey[at])
+                    .collect::<Vec<_>>(),
+            )
+        })
     };
     let bare = figures(0);
     for (number, (kind, _)) in kinds.iter().enumerate() {
@@ -108,8 +159,10 @@ async fn measure(client: Client, namespace: String) -> Report {
     }
     let mut stops: [Vec<f64>; 2] = Default::default();
     for run in 0..setting("BENCH_STOPS", 3) {
-        let staying =
-            mini_cluster(&with_flux, json!({ "interactive": true, "flux": { "container": { "disable": true } } }));
+        let staying = mini_cluster(
+            &with_flux,
+            json!({ "interactive": true, "flux": { "container": { "disable": true } } }),
+        );
         stops[0].push(fixture.stop(&format!("stop-{run}"), &staying).await);
     }
     // A shell as process 1 sits out the grace period: once is enough.
@@ -162,9 +215,15 @@ impl Fixture {
         object["metadata"]["name"] = json!(name);
         let post = PostParams::default();
         if object["kind"] == "Job" {
-            self.api::<Job>().create(&post, &serde_json::from_value(object).unwrap()).await.unwrap();
+            self.api::<Job>()
+                .create(&post, &serde_json::from_value(object).unwrap())
+                .await
+                .unwrap();
         } else {
-            self.api::<MiniCluster>().create(&post, &serde_json::from_value(object).unwrap()).await.unwrap();
+            self.api::<MiniCluster>()
+                .create(&post, &serde_json::from_value(object).unwrap())
+                .await
+                .unwrap();
         }
     }
 
@@ -184,15 +243,18 @@ impl Fixture {
         let since = || begin.elapsed().as_secs_f64();
         self.create(name, object).await;
         let running = async {
-            self.until("all pods run", async || self.running_or_more(name).await == SIZE).await;
+            self.until("all pods run", async || self.running_or_more(name).await == SIZE)
+                .await;
             since()
         };
         let first_line = async {
-            self.until("the first line", async || self.has_line(name).await).await;
+            self.until("the first line", async || self.has_line(name).await)
+                .await;
             since()
         };
         let (running, first_line) = tokio::join!(running, first_line);
-        self.until("complete", async || self.has_condition(name, "Complete").await).await;
+        self.until("complete", async || self.has_condition(name, "Complete").await)
+            .await;
         let complete = since();
         self.delete(name, object).await;
         self.gone(name).await;
@@ -202,7 +264,8 @@ impl Fixture {
     /// Seconds from delete to gone, of something that stays up.
     async fn stop(&self, name: &str, object: &Value) -> f64 {
         self.create(name, object).await;
-        self.until("all pods run", async || self.running_or_more(name).await == SIZE).await;
+        self.until("all pods run", async || self.running_or_more(name).await == SIZE)
+            .await;
         // Until the instance is whole, too.
         tokio::time::sleep(Duration::from_secs(8)).await;
         let begin = Instant::now();
@@ -213,21 +276,44 @@ impl Fixture {
 
     async fn pods(&self, name: &str) -> Vec<Pod> {
         let selector = format!("batch.kubernetes.io/job-name={name}");
-        self.api::<Pod>().list(&ListParams::default().labels(&selector)).await.unwrap().items
+        self.api::<Pod>()
+            .list(&ListParams::default().labels(&selector))
+            .await
+            .unwrap()
+            .items
     }
 
     async fn running_or_more(&self, name: &str) -> usize {
         let pods = self.pods(name).await;
-        let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
-        pods.iter().filter(|pod| matches!(phase(pod).as_str(), "Running" | "Succeeded")).count()
+        let phase = |pod: &Pod| {
+            pod.status
+                .as_ref()
+                .and_then(|status| status.phase.clone())
+                .unwrap_or_default()
+        };
+        pods.iter()
+            .filter(|pod| matches!(phase(pod).as_str(), "Running" | "Succeeded"))
+            .count()
     }
 
     async fn has_line(&self, name: &str) -> bool {
-        let is_lead = |pod: &Pod| pod.metadata.name.as_ref().is_some_and(|pod| pod.starts_with(&format!("{name}-0-")));
-        let Some(lead) = self.pods(name).await.into_iter().find(is_lead) else { return false };
-        let follow = LogParams { follow: true, ..LogParams::default() };
+        let is_lead = |pod: &Pod| {
+            pod.metadata
+                .name
+                .as_ref()
+                .is_some_and(|pod| pod.starts_with(&format!("{name}-0-")))
+        };
+        let Some(lead) = self.pods(name).await.into_iter().find(is_lead) else {
+            return false;
+        };
+        let follow = LogParams {
+            follow: true,
+            ..LogParams::default()
+        };
         let name = lead.metadata.name.unwrap();
-        let Ok(log) = self.api::<Pod>().log_stream(&name, &follow).await else { return false };
+        let Ok(log) = self.api::<Pod>().log_stream(&name, &follow).await else {
+            return false;
+        };
         let mut lines = log.lines();
         while let Ok(Some(line)) = lines.try_next().await {
             if line.trim() == LINE {
@@ -239,18 +325,26 @@ impl Fixture {
 
     async fn has_condition(&self, name: &str, type_: &str) -> bool {
         let job = self.api::<Job>().get_opt(name).await.unwrap();
-        let conditions = job.and_then(|job| job.status).and_then(|status| status.conditions).unwrap_or_default();
+        let conditions = job
+            .and_then(|job| job.status)
+            .and_then(|status| status.conditions)
+            .unwrap_or_default();
         assert!(
-            !conditions.iter().any(|it| it.type_ == "Failed" && it.status == "True"),
+            !conditions
+                .iter()
+                .any(|it| it.type_ == "Failed" && it.status == "True"),
             "{name} failed: {conditions:?}"
         );
-        conditions.iter().any(|it| it.type_ == type_ && it.status == "True")
+        conditions
+            .iter()
+            .any(|it| it.type_ == type_ && it.status == "True")
     }
 
     async fn gone(&self, name: &str) {
         let all = ListParams::default();
         self.until("nothing is left", async || {
-            let is_gone = self.api::<Job>().get_opt(name).await.unwrap().is_none() && self.pods(name).await.is_empty();
+            let is_gone =
+                self.api::<Job>().get_opt(name).await.unwrap().is_none() && self.pods(name).await.is_empty();
             is_gone
                 && self.api::<MiniCluster>().list(&all).await.unwrap().items.is_empty()
                 && self.api::<Service>().list(&all).await.unwrap().items.is_empty()
@@ -276,8 +370,20 @@ impl Operator {
     fn start(namespace: &str) -> Operator {
         let mut command = Command::new(env!("CARGO_BIN_EXE_flux-operator"));
         command.args(["run", "--log", "warn", "--namespace", namespace]);
-        command.args(["--agent-image", &image("BENCH_AGENT_IMAGE", concat!("flux-agent:", env!("CARGO_PKG_VERSION")))]);
-        command.args(["--view-image", &image("BENCH_VIEW_IMAGE", "ghcr.io/converged-computing/flux-view-rocky:tag-9")]);
+        command.args([
+            "--agent-image",
+            &image(
+                "BENCH_AGENT_IMAGE",
+                concat!("flux-agent:", env!("CARGO_PKG_VERSION")),
+            ),
+        ]);
+        command.args([
+            "--view-image",
+            &image(
+                "BENCH_VIEW_IMAGE",
+                "ghcr.io/converged-computing/flux-view-rocky:tag-9",
+            ),
+        ]);
         Operator(command.stdin(Stdio::null()).spawn().unwrap())
     }
 }

@@ -1,11 +1,21 @@
-//! One very large MiniCluster on fake nodes, from its creation until it is ready, and small and larger ones for their whole
-//! life: `.ci/bench large` (LARGE_SIZE=5000), with kwok in place of kubelets and Kubernetes' own scheduler.
+//! One very large MiniCluster on fake nodes, from its creation until it is ready, and small and larger ones
+//! for their whole life: `.ci/bench large` (LARGE_SIZE=5000), with kwok in place of kubelets and Kubernetes'
+//! own scheduler.
 //!
-//! Counted are all writes of the operator (events too), its peak memory, and the seconds until it says Ready; beside
-//! them the seconds until the Job controller, the scheduler and the fake nodes had all pods ready, which the operator
-//! cannot hasten.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a measurement")]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it looks, acts and tells")]
+//! Counted are all writes of the operator (events too), its peak memory, and the seconds until it says Ready;
+//! beside them the seconds until the Job controller, the scheduler and the fake nodes had all pods ready,
+//! which the operator cannot hasten.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a measurement"
+)]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "it looks, acts and tells"
+)]
 
 #[allow(dead_code, reason = "shared with other benches")]
 mod plane;
@@ -29,7 +39,10 @@ const NODES: usize = 10;
 const LIVES: usize = 20;
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let mut report = Report::new(include_str!("ranges.toml"));
     runtime.block_on(async {
         for size in [4, 64] {
@@ -64,7 +77,11 @@ impl Fleet {
         let kwok = std::env::var("KWOK").expect("KWOK names the kwok program: use .ci/bench large");
         let stages = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/kwok/stages.yaml");
         let mut fake = Command::new(kwok);
-        fake.args(["--manage-all-nodes", "--cidr=198.18.0.1/16", "--node-lease-duration-seconds=60"]);
+        fake.args([
+            "--manage-all-nodes",
+            "--cidr=198.18.0.1/16",
+            "--node-lease-duration-seconds=60",
+        ]);
         fake.arg("--config").arg(stages);
         let mut scheduler = Command::new(plane.binary());
         scheduler.args(["kube-scheduler", "--leader-elect=false", "--secure-port=0"]);
@@ -73,12 +90,22 @@ impl Fleet {
             .map(|(mut command, name)| {
                 let log = std::fs::File::create(log_of(name)).unwrap();
                 command.arg("--kubeconfig").arg(plane.kubeconfig_path());
-                command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
+                command
+                    .stdin(Stdio::null())
+                    .stdout(log.try_clone().unwrap())
+                    .stderr(log)
+                    .spawn()
+                    .unwrap()
             })
             .into();
         plane.apply(&nodes()).unwrap();
         let operator = Operator::start(plane.kubeconfig_path()).await;
-        let fleet = Fleet { operator, client, programs, _plane: plane };
+        let fleet = Fleet {
+            operator,
+            client,
+            programs,
+            _plane: plane,
+        };
         // The API server makes the first caller of a new CRD wait, and everybody's caches are filled.
         fleet.create("first", "mc", 1, true).await;
         fleet.until("first", "mc", "JobFinished").await;
@@ -95,17 +122,26 @@ impl Fleet {
              spec: {{size: {size}, pod: {{annotations: {{bench/ends: '{ends}'}}}}, containers: [{{image: 'app:1', command: hostname}}]}}\n"
         ))
         .unwrap();
-        Api::namespaced(self.client.clone(), namespace).create(&PostParams::default(), &cluster).await.unwrap();
+        Api::namespaced(self.client.clone(), namespace)
+            .create(&PostParams::default(), &cluster)
+            .await
+            .unwrap();
     }
 
     async fn until(&self, namespace: &str, name: &str, condition: &str) {
         let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), namespace);
         let is = |status: &MiniClusterStatus| {
-            status.conditions.iter().any(|it| it.type_ == condition && it.status == "True")
+            status
+                .conditions
+                .iter()
+                .any(|it| it.type_ == condition && it.status == "True")
         };
         let begin = Instant::now();
         while !api.get(name).await.unwrap().status.as_ref().is_some_and(is) {
-            assert!(begin.elapsed() < DEADLINE, "{namespace}/{name} does not become {condition}");
+            assert!(
+                begin.elapsed() < DEADLINE,
+                "{namespace}/{name} does not become {condition}"
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -131,7 +167,10 @@ async fn whole_lives(size: usize, report: &mut Report) {
     }
     fleet.operator.is_quiet().await;
     let writes = fleet.operator.writes().await - before;
-    eprintln!("  writes of whole lives, size {size}, the first one's too: {}", fleet.operator.writes_by_kind().await);
+    eprintln!(
+        "  writes of whole lives, size {size}, the first one's too: {}",
+        fleet.operator.writes_by_kind().await
+    );
     report.figure(&format!("life-{size}-writes-each"), writes as f64 / LIVES as f64);
 }
 
@@ -151,20 +190,37 @@ async fn one_large(size: usize, report: &mut Report) {
         if ready as usize >= size {
             break begin.elapsed();
         }
-        assert!(begin.elapsed() < DEADLINE * 3, "{ready} of {size} pods are ready; see {}", log_of("kwok").display());
+        assert!(
+            begin.elapsed() < DEADLINE * 3,
+            "{ready} of {size} pods are ready; see {}",
+            log_of("kwok").display()
+        );
         tokio::time::sleep(Duration::from_millis(200)).await;
     };
     fleet.until("large", "mc", "Ready").await;
     let ready = begin.elapsed();
     fleet.operator.is_quiet().await;
     let pods: Api<Pod> = Api::namespaced(fleet.client.clone(), "large");
-    assert_eq!(pods.list_metadata(&ListParams::default()).await.unwrap().items.len(), size);
-    eprintln!("  writes, the first one's too: {}", fleet.operator.writes_by_kind().await);
+    assert_eq!(
+        pods.list_metadata(&ListParams::default())
+            .await
+            .unwrap()
+            .items
+            .len(),
+        size
+    );
+    eprintln!(
+        "  writes, the first one's too: {}",
+        fleet.operator.writes_by_kind().await
+    );
     for (what, value) in [
         ("job-s", made.unwrap_or_default().as_secs_f64()),
         ("all-pods-ready-s", all_ready.as_secs_f64()),
         ("ready-s", ready.as_secs_f64()),
-        ("ready-after-pods-s", ready.saturating_sub(all_ready).as_secs_f64()),
+        (
+            "ready-after-pods-s",
+            ready.saturating_sub(all_ready).as_secs_f64(),
+        ),
         ("calls", (fleet.operator.calls().await - calls) as f64),
         ("writes", (fleet.operator.writes().await - writes) as f64),
         ("cpu-s", fleet.operator.cpu_seconds()),

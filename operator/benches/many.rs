@@ -1,12 +1,22 @@
-//! Many MiniClusters against a real control plane without nodes, and in the same run a client that only creates the same
-//! objects: `cargo bench -p flux-operator --bench many` (BENCH_N="100 1000" for other numbers).
+//! Many MiniClusters against a real control plane without nodes, and in the same run a client that only
+//! creates the same objects: `cargo bench -p flux-operator --bench many` (BENCH_N="100 1000" for other
+//! numbers).
 //!
-//! `rush`: a client with 32 creations under way, until all Jobs are there. `paced`: one with four, each of which waits
-//! for its answer, until every MiniCluster has a status that tells of its Job. `size`: what one MiniCluster costs in
-//! writes, by its size. Without nodes no pod runs: a MiniCluster that becomes ready and ends has two more statuses
-//! (`--bench large`).
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a measurement")]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it looks, acts and tells")]
+//! `rush`: a client with 32 creations under way, until all Jobs are there. `paced`: one with four, each of
+//! which waits for its answer, until every MiniCluster has a status that tells of its Job. `size`: what one
+//! MiniCluster costs in writes, by its size. Without nodes no pod runs: a MiniCluster that becomes ready and
+//! ends has two more statuses (`--bench large`).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a measurement"
+)]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "it looks, acts and tells"
+)]
 
 #[allow(dead_code, reason = "shared with other benches")]
 mod plane;
@@ -36,9 +46,14 @@ const OF_A_SIZE: usize = 20;
 
 fn main() {
     let numbers = std::env::var("BENCH_N").unwrap_or_else(|_| "100 1000".into());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let mut report = Report::new(include_str!("ranges.toml"));
-    let numbers = numbers.split_whitespace().map(|number| number.parse().expect("BENCH_N has numbers"));
+    let numbers = numbers
+        .split_whitespace()
+        .map(|number| number.parse().expect("BENCH_N has numbers"));
     let wanted = |part: &str| std::env::var("BENCH_PART").map_or(true, |parts| parts.contains(part));
     for number in numbers {
         if wanted("rush") {
@@ -71,9 +86,15 @@ async fn rush(number: usize, report: &mut Report) {
                 async move { create_by_hand(&client, namespace, &name).await }
             }
         };
-        // The first of its kind takes longer: the API server makes the first caller of a new CRD wait for 2 s.
+        // The first of its kind takes longer: the API server makes the first caller of a new CRD wait for 2
+        // s.
         jobs_made(&client, "first", 1, RUSH, by_hand("first")).await;
-        baselines.push(jobs_made(&client, "baseline", number, RUSH, by_hand("baseline")).await.0.as_secs_f64());
+        baselines.push(
+            jobs_made(&client, "baseline", number, RUSH, by_hand("baseline"))
+                .await
+                .0
+                .as_secs_f64(),
+        );
         let pods = pods(&client, "baseline").await;
         drop(plane);
         if round == rounds {
@@ -82,7 +103,11 @@ async fn rush(number: usize, report: &mut Report) {
         alls.push(with_operator(number, (round == rounds).then_some(&mut *report)).await);
     }
     let (baseline, all) = (median(&baselines), median(&alls));
-    for (what, value) in [("baseline-s", baseline), ("all-jobs-s", all), ("ratio", all / baseline)] {
+    for (what, value) in [
+        ("baseline-s", baseline),
+        ("all-jobs-s", all),
+        ("ratio", all / baseline),
+    ] {
         report.figure(&format!("rush-{number}-{what}"), value);
     }
 }
@@ -102,15 +127,23 @@ async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
     };
     jobs_made(&client, "first", 1, RUSH, cluster("first")).await;
     operator.is_quiet().await;
-    let before = (operator.calls().await, operator.writes().await, bytes.load(Ordering::Relaxed));
+    let before = (
+        operator.calls().await,
+        operator.writes().await,
+        bytes.load(Ordering::Relaxed),
+    );
     let (all, times) = jobs_made(&client, "bench", number, RUSH, cluster("bench")).await;
-    let Some(report) = report else { return all.as_secs_f64() };
+    let Some(report) = report else {
+        return all.as_secs_f64();
+    };
     report.figure(&format!("rush-{number}-pods"), pods(&client, "bench").await);
     operator.is_quiet().await;
     let calls = operator.calls().await - before.0;
     let writes = operator.writes().await - before.1;
     let bytes = bytes.load(Ordering::Relaxed) - before.2;
-    let idle = operator.calls_in(Duration::from_secs(setting("BENCH_IDLE_SECONDS", 60) as u64)).await;
+    let idle = operator
+        .calls_in(Duration::from_secs(setting("BENCH_IDLE_SECONDS", 60) as u64))
+        .await;
     let times: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
     for (what, value) in [
         ("create-to-job-p50-s", quantile(&times, 0.5)),
@@ -142,17 +175,34 @@ async fn jobs_made<F: Future<Output = ()>>(
     concurrency: usize,
     create: impl Fn(String) -> F,
 ) -> (Duration, Vec<Duration>) {
-    let metadata = ObjectMeta { name: Some(namespace.into()), ..ObjectMeta::default() };
-    let object = Namespace { metadata, ..Namespace::default() };
-    Api::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
+    let metadata = ObjectMeta {
+        name: Some(namespace.into()),
+        ..ObjectMeta::default()
+    };
+    let object = Namespace {
+        metadata,
+        ..Namespace::default()
+    };
+    Api::all(client.clone())
+        .create(&PostParams::default(), &object)
+        .await
+        .unwrap();
     let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
     let begin = Instant::now();
-    let watch = async || jobs.watch_metadata(&WatchParams::default().timeout(290), "0").await.unwrap().boxed();
+    let watch = async || {
+        jobs.watch_metadata(&WatchParams::default().timeout(290), "0")
+            .await
+            .unwrap()
+            .boxed()
+    };
     let mut watched = watch().await;
     let made = async {
         let mut made: HashMap<String, Instant> = HashMap::new();
         while made.len() < number {
-            let event = tokio::time::timeout(DEADLINE, watched.try_next()).await.expect("in time").unwrap();
+            let event = tokio::time::timeout(DEADLINE, watched.try_next())
+                .await
+                .expect("in time")
+                .unwrap();
             match event {
                 Some(WatchEvent::Added(job)) => drop(made.entry(job.name_any()).or_insert_with(Instant::now)),
                 Some(_) => {}
@@ -178,7 +228,8 @@ async fn jobs_made<F: Future<Output = ()>>(
     (made.values().max().unwrap().duration_since(begin), times)
 }
 
-/// A client that waits for each answer, as most are: until every MiniCluster has a status that tells of its Job.
+/// A client that waits for each answer, as most are: until every MiniCluster has a status that tells of its
+/// Job.
 async fn paced(number: usize, report: &mut Report) {
     let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
     let client = client(plane.kubeconfig_path()).await;
@@ -221,13 +272,27 @@ async fn paced(number: usize, report: &mut Report) {
 /// Until `number` MiniClusters of a namespace have a status that tells of their Jobs.
 async fn all_told(client: Client, namespace: &str, number: usize) {
     let clusters: Api<MiniCluster> = Api::namespaced(client, namespace);
-    let watch = async || clusters.watch(&WatchParams::default().timeout(290), "0").await.unwrap().boxed();
+    let watch = async || {
+        clusters
+            .watch(&WatchParams::default().timeout(290), "0")
+            .await
+            .unwrap()
+            .boxed()
+    };
     let mut watched = watch().await;
     let mut told = HashSet::new();
     while told.len() < number {
-        match tokio::time::timeout(DEADLINE, watched.try_next()).await.expect("in time").unwrap() {
+        match tokio::time::timeout(DEADLINE, watched.try_next())
+            .await
+            .expect("in time")
+            .unwrap()
+        {
             Some(WatchEvent::Added(cluster) | WatchEvent::Modified(cluster)) => {
-                if cluster.status.as_ref().is_some_and(|status| status.maximum_size.is_some()) {
+                if cluster
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| status.maximum_size.is_some())
+                {
                     told.insert(cluster.name_any());
                 }
             }
@@ -254,11 +319,24 @@ async fn of_size(size: u32, report: &mut Report) {
     let before = operator.writes().await;
     jobs_made(&client, "bench", OF_A_SIZE, PACED, cluster("bench")).await;
     let pods: Api<Pod> = Api::namespaced(client, "bench");
-    while pods.list_metadata(&ListParams::default()).await.unwrap().items.len() < OF_A_SIZE * size as usize {
+    while pods
+        .list_metadata(&ListParams::default())
+        .await
+        .unwrap()
+        .items
+        .len()
+        < OF_A_SIZE * size as usize
+    {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     operator.is_quiet().await;
     let writes = operator.writes().await - before;
-    eprintln!("  writes with size {size}, the first MiniCluster's too: {}", operator.writes_by_kind().await);
-    report.figure(&format!("size-{size}-writes-each"), writes as f64 / OF_A_SIZE as f64);
+    eprintln!(
+        "  writes with size {size}, the first MiniCluster's too: {}",
+        operator.writes_by_kind().await
+    );
+    report.figure(
+        &format!("size-{size}-writes-each"),
+        writes as f64 / OF_A_SIZE as f64,
+    );
 }

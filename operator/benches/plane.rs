@@ -1,5 +1,5 @@
-//! What the benches of the operator share: the operator as a process on a control plane, what it says of itself, and the
-//! objects that clients create.
+//! What the benches of the operator share: the operator as a process on a control plane, what it says of
+//! itself, and the objects that clients create.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -34,9 +34,15 @@ pub fn counted(kubeconfig: &Path) -> (PathBuf, Arc<AtomicU64>) {
     let counter = bytes.clone();
     std::thread::spawn(move || {
         for there in listener.incoming().flatten() {
-            let Ok(server) = TcpStream::connect(&server) else { return };
+            let Ok(server) = TcpStream::connect(&server) else {
+                return;
+            };
             for (from, to) in [(&there, &server), (&server, &there)] {
-                let (from, to, counter) = (from.try_clone().unwrap(), to.try_clone().unwrap(), counter.clone());
+                let (from, to, counter) = (
+                    from.try_clone().unwrap(),
+                    to.try_clone().unwrap(),
+                    counter.clone(),
+                );
                 std::thread::spawn(move || forward(from, to, &counter));
             }
         }
@@ -57,7 +63,12 @@ fn forward(mut from: TcpStream, mut to: TcpStream, bytes: &AtomicU64) {
 
 pub async fn client(kubeconfig: &Path) -> Client {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
-    Client::try_from(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()).unwrap()
+    Client::try_from(
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .unwrap(),
+    )
+    .unwrap()
 }
 
 pub struct Operator {
@@ -71,7 +82,11 @@ impl Operator {
     }
 
     pub async fn start_with(kubeconfig: &Path, arguments: &[&str]) -> Operator {
-        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let address = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .to_string();
         let child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
             .env("FLUX_AGENT_IMAGE", "agent:test")
             .args(["run", "--log=warn", "--health", &address])
@@ -91,16 +106,23 @@ impl Operator {
 
     async fn ask(&self, path: &str) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let Ok(mut stream) = tokio::net::TcpStream::connect(&self.address).await else { return String::new() };
+        let Ok(mut stream) = tokio::net::TcpStream::connect(&self.address).await else {
+            return String::new();
+        };
         let mut answer = String::new();
-        stream.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+        stream
+            .write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
         stream.read_to_string(&mut answer).await.unwrap();
         answer
     }
 
     /// Whether a line of the metrics counts calls that change something.
     fn is_write(line: &str) -> bool {
-        !["get", "list", "watch"].iter().any(|verb| line.contains(&format!("verb=\"{verb}\"")))
+        !["get", "list", "watch"]
+            .iter()
+            .any(|verb| line.contains(&format!("verb=\"{verb}\"")))
     }
 
     /// Every call that changes something, of whatever kind: pods, events, statuses and the Lease too.
@@ -116,14 +138,23 @@ impl Operator {
     /// Writes by verb and resource, for people.
     pub async fn writes_by_kind(&self) -> String {
         let text = self.ask("/metrics").await;
-        let lines = text.lines().filter_map(|line| line.strip_prefix("flux_operator_api_calls_total{"));
-        lines.filter(|line| Self::is_write(line)).collect::<Vec<_>>().join("; ")
+        let lines = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("flux_operator_api_calls_total{"));
+        lines
+            .filter(|line| Self::is_write(line))
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 
     async fn count(&self, counts: impl Fn(&str) -> bool) -> u64 {
         let text = self.ask("/metrics").await;
-        let lines = text.lines().filter(|line| line.starts_with("flux_operator_api_calls_total{") && counts(line));
-        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with("flux_operator_api_calls_total{") && counts(line));
+        lines
+            .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+            .sum()
     }
 
     /// Waits until it makes no calls any more, of whatever kind.
@@ -183,12 +214,24 @@ pub async fn create_by_hand(client: &Client, namespace: &str, name: &str) {
     let certificate = Certificate::from_keys(name, &[1; 32], &[2; 32]);
     let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
     let post = PostParams::default();
-    Api::<ConfigMap>::namespaced(client.clone(), namespace).create(&post, &objects.config_map).await.unwrap();
-    Api::<Secret>::namespaced(client.clone(), namespace).create(&post, objects.secrets[0].expose()).await.unwrap();
-    Api::<Job>::namespaced(client.clone(), namespace).create(&post, &objects.job).await.unwrap();
+    Api::<ConfigMap>::namespaced(client.clone(), namespace)
+        .create(&post, &objects.config_map)
+        .await
+        .unwrap();
+    Api::<Secret>::namespaced(client.clone(), namespace)
+        .create(&post, objects.secrets[0].expose())
+        .await
+        .unwrap();
+    Api::<Job>::namespaced(client.clone(), namespace)
+        .create(&post, &objects.job)
+        .await
+        .unwrap();
 }
 
 pub async fn create_cluster(client: &Client, namespace: &str, name: &str, size: u32) {
     let cluster: MiniCluster = serde_saphyr::from_str(&manifest(namespace, name, size)).unwrap();
-    Api::namespaced(client.clone(), namespace).create(&PostParams::default(), &cluster).await.unwrap();
+    Api::namespaced(client.clone(), namespace)
+        .create(&PostParams::default(), &cluster)
+        .await
+        .unwrap();
 }

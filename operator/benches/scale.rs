@@ -1,17 +1,26 @@
-//! What grows with the number of MiniClusters, as ratios to a plain client or to kubectl in the same run: `.ci/bench scale`.
-//! A part of it: BENCH_PART="neighbours restart brownout deletion".
+//! What grows with the number of MiniClusters, as ratios to a plain client or to kubectl in the same run:
+//! `.ci/bench scale`. A part of it: BENCH_PART="neighbours restart brownout deletion".
 //!
-//! `neighbours` (SCALE_PACED=1000): a client with four creations under way, each of which waits for its answer, in one
-//! namespace, spread over 100, and in one namespace where each MiniCluster has a headless Service of its own; beside it a
-//! client that makes ConfigMap, Secret and Job itself. With the CPU of the API server and of the controller manager.
-//! `restart` (SCALE_CLUSTERS=10000): the operator starts among as many, until its caches are synced; beside it
-//! `kubectl get pods -A`. Then what it holds, and what it asks while nothing happens.
-//! `brownout` (SCALE_SLOW=2000): as many whose objects an admission webhook holds up for 30 s.
-//! `deletion` (SCALE_PODS=5000): one MiniCluster of as many pods is deleted.
+//! `neighbours` (SCALE_PACED=1000): a client with four creations under way, each of which waits for its
+//! answer, in one namespace, spread over 100, and in one namespace where each MiniCluster has a headless
+//! Service of its own; beside it a client that makes ConfigMap, Secret and Job itself. With the CPU of the
+//! API server and of the controller manager. `restart` (SCALE_CLUSTERS=10000): the operator starts among as
+//! many, until its caches are synced; beside it `kubectl get pods -A`. Then what it holds, and what it asks
+//! while nothing happens. `brownout` (SCALE_SLOW=2000): as many whose objects an admission webhook holds up
+//! for 30 s. `deletion` (SCALE_PODS=5000): one MiniCluster of as many pods is deleted.
 //!
 //! Without nodes: no pod runs.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a measurement")]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it looks, acts and tells")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a measurement"
+)]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "it looks, acts and tells"
+)]
 
 #[allow(dead_code, reason = "shared with other benches")]
 mod plane;
@@ -34,7 +43,10 @@ const RUSH: usize = 32;
 const NAMESPACES: usize = 100;
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let mut report = Report::new(include_str!("ranges.toml"));
     let wanted = |part: &str| std::env::var("BENCH_PART").map_or(true, |parts| parts.contains(part));
     runtime.block_on(async {
@@ -62,9 +74,18 @@ async fn started() -> (ControlPlane, Client) {
 
 async fn make_namespaces(client: &Client, count: usize) {
     for number in 0..count {
-        let metadata = ObjectMeta { name: Some(format!("bench-{number}")), ..ObjectMeta::default() };
-        let object = Namespace { metadata, ..Namespace::default() };
-        Api::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
+        let metadata = ObjectMeta {
+            name: Some(format!("bench-{number}")),
+            ..ObjectMeta::default()
+        };
+        let object = Namespace {
+            metadata,
+            ..Namespace::default()
+        };
+        Api::all(client.clone())
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap();
     }
 }
 
@@ -76,7 +97,10 @@ async fn create<F: Future<Output = ()>>(
     create: impl Fn(String, String) -> F,
 ) {
     let all = (0..number).map(|i| create(format!("bench-{}", i % namespaces), format!("mc-{i}")));
-    futures::stream::iter(all).buffer_unordered(concurrency).collect::<Vec<_>>().await;
+    futures::stream::iter(all)
+        .buffer_unordered(concurrency)
+        .collect::<Vec<_>>()
+        .await;
 }
 
 async fn has_jobs(client: &Client, number: usize) {
@@ -135,7 +159,10 @@ async fn neighbours(number: usize, report: &mut Report) {
             report.figure(&format!("paced-{number}-{what}-{figure}"), value);
         }
         if let Some(operator) = operator {
-            report.figure(&format!("paced-{number}-{what}-operator-cpu-s"), operator.cpu_seconds());
+            report.figure(
+                &format!("paced-{number}-{what}-operator-cpu-s"),
+                operator.cpu_seconds(),
+            );
         }
     }
 }
@@ -149,8 +176,9 @@ async fn restart(number: usize, report: &mut Report) {
     has_jobs(&client, number).await;
     has_pods(&client, number as i64 * i64::from(SIZE)).await;
     operator.is_quiet().await;
-    let figure =
-        |report: &mut Report, what: &str, value: f64| report.figure(&format!("restart-{number}-{what}"), value);
+    let figure = |report: &mut Report, what: &str, value: f64| {
+        report.figure(&format!("restart-{number}-{what}"), value)
+    };
     figure(report, "grown-rss-peak-mib", operator.memory("VmHWM") as f64);
     figure(report, "grown-rss-idle-mib", operator.memory("VmRSS") as f64);
     drop(operator);
@@ -161,13 +189,21 @@ async fn restart(number: usize, report: &mut Report) {
     let begin = Instant::now();
     let operator = Operator::start(plane.kubeconfig_path()).await;
     let synced = begin.elapsed().as_secs_f64();
-    for (what, value) in [("kubectl-s", baseline), ("synced-s", synced), ("ratio", synced / baseline)] {
+    for (what, value) in [
+        ("kubectl-s", baseline),
+        ("synced-s", synced),
+        ("ratio", synced / baseline),
+    ] {
         figure(report, what, value);
     }
     operator.is_quiet().await;
     figure(report, "rss-peak-mib", operator.memory("VmHWM") as f64);
     figure(report, "rss-idle-mib", operator.memory("VmRSS") as f64);
-    figure(report, "idle-calls", operator.calls_in(Duration::from_secs(60)).await as f64);
+    figure(
+        report,
+        "idle-calls",
+        operator.calls_in(Duration::from_secs(60)).await as f64,
+    );
 }
 
 /// An admission webhook that takes the connection and never answers.
@@ -190,8 +226,16 @@ async fn brownout(number: usize, report: &mut Report) {
     let make = async |namespace: String, name: String| create_cluster(&client, &namespace, &name, SIZE).await;
     create(number, NAMESPACES, RUSH, make).await;
     tokio::time::sleep(Duration::from_secs(setting("SCALE_BROWNOUT_SECONDS", 120) as u64)).await;
-    report.figure(&format!("brownout-{number}-rss-peak-mib"), operator.memory("VmHWM") as f64);
-    let jobs = Api::<Job>::all(client.clone()).list_metadata(&ListParams::default()).await.unwrap().items.len();
+    report.figure(
+        &format!("brownout-{number}-rss-peak-mib"),
+        operator.memory("VmHWM") as f64,
+    );
+    let jobs = Api::<Job>::all(client.clone())
+        .list_metadata(&ListParams::default())
+        .await
+        .unwrap()
+        .items
+        .len();
     report.figure(&format!("brownout-{number}-jobs"), jobs as f64);
 }
 
@@ -206,7 +250,10 @@ async fn deletion(size: usize, report: &mut Report) {
     operator.is_quiet().await;
     let calls = operator.calls().await;
     let begin = Instant::now();
-    Api::<MiniCluster>::namespaced(client.clone(), "bench-0").delete("mc", &DeleteParams::background()).await.unwrap();
+    Api::<MiniCluster>::namespaced(client.clone(), "bench-0")
+        .delete("mc", &DeleteParams::background())
+        .await
+        .unwrap();
     loop {
         let there = pods.list_metadata(&ListParams::default()).await.unwrap().items;
         if there.iter().all(|pod| pod.metadata.deletion_timestamp.is_some()) {
@@ -217,6 +264,12 @@ async fn deletion(size: usize, report: &mut Report) {
     }
     report.figure(&format!("deletion-{size}-s"), begin.elapsed().as_secs_f64());
     operator.is_quiet().await;
-    report.figure(&format!("deletion-{size}-calls"), (operator.calls().await - calls) as f64);
-    report.figure(&format!("deletion-{size}-rss-peak-mib"), operator.memory("VmHWM") as f64);
+    report.figure(
+        &format!("deletion-{size}-calls"),
+        (operator.calls().await - calls) as f64,
+    );
+    report.figure(
+        &format!("deletion-{size}-rss-peak-mib"),
+        operator.memory("VmHWM") as f64,
+    );
 }

@@ -25,7 +25,11 @@ use crate::webhook;
 use crate::webhook::migrate;
 
 #[derive(Debug, Parser)]
-#[command(name = "flux-operator", version, about = "Runs Flux instances on Kubernetes, one for each MiniCluster")]
+#[command(
+    name = "flux-operator",
+    version,
+    about = "Runs Flux instances on Kubernetes, one for each MiniCluster"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -42,8 +46,8 @@ enum Command {
     Crd(definition::Options),
     /// Store every MiniCluster as v1alpha2, including those that an earlier operator stored as v1alpha1
     Migrate,
-    /// Delete every MiniCluster of the cluster with its volumes and wait until their pods are gone. Run it before you delete
-    /// the CustomResourceDefinition
+    /// Delete every MiniCluster of the cluster with its volumes and wait until their pods are gone. Run it
+    /// before you delete the CustomResourceDefinition
     DeleteMiniclusters(Deletion),
     /// Print the objects that the operator creates for a MiniCluster, as YAML (keys redacted)
     Render {
@@ -147,7 +151,11 @@ fn answer(command: Command) -> Result<(), CliError> {
         Command::Validate(ValidateArgs { files, server }) => {
             let judge = |file: &PathBuf| -> Result<Judgement, CliError> {
                 let text = read(file)?;
-                if server { ask_server(&text) } else { Ok(offline::judge(&text)) }
+                if server {
+                    ask_server(&text)
+                } else {
+                    Ok(offline::judge(&text))
+                }
             };
             let found = files.iter().map(|file| Ok((file.as_path(), judge(file)?)));
             Judgement::of_files(found.collect::<Result<_, CliError>>()?).text()?
@@ -157,14 +165,20 @@ fn answer(command: Command) -> Result<(), CliError> {
 }
 
 fn read(file: &Path) -> Result<String, CliError> {
-    input::read(file).map_err(|source| CliError::Read { path: file.display().to_string(), source })
+    input::read(file).map_err(|source| CliError::Read {
+        path: file.display().to_string(),
+        source,
+    })
 }
 
 /// Asks the API server, in the namespace of the kubeconfig.
 fn ask_server(text: &str) -> Result<Judgement, CliError> {
     block_on(async {
         let client = connect(uncounted()?).await?;
-        let target = on_server::Target { namespace: client.default_namespace(), is_asked_for: false };
+        let target = on_server::Target {
+            namespace: client.default_namespace(),
+            is_asked_for: false,
+        };
         Ok(on_server::judge(&client, target, text, &Options::default()).await?)
     })
 }
@@ -216,7 +230,10 @@ fn told_to_stop() -> Result<impl Future<Output = ()> + Send + use<>, CliError> {
 
 /// One thread is enough: it mostly waits for the API server.
 fn block_on<T>(body: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(CliError::Runtime)?;
     runtime.block_on(body)
 }
 
@@ -226,7 +243,9 @@ fn uncounted() -> Result<Arc<Metrics>, CliError> {
 }
 
 async fn connect(metrics: Arc<Metrics>) -> Result<kube::Client, CliError> {
-    let config = kube::Config::infer().await.map_err(|error| CliError::Config(Box::new(error)))?;
+    let config = kube::Config::infer()
+        .await
+        .map_err(|error| CliError::Config(Box::new(error)))?;
     let builder = client::builder(config).map_err(|error| CliError::Client(Box::new(error)))?;
     Ok(client::client(builder, metrics))
 }

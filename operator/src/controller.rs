@@ -46,7 +46,8 @@ use slots::Slots;
 
 /// How long news about the same MiniCluster is collected.
 const BURST: Duration = Duration::from_millis(100);
-/// How long a reconcile may take a slot before it counts as slow: an admission webhook, say, must not delay others.
+/// How long a reconcile may take a slot before it counts as slow: an admission webhook, say, must not delay
+/// others.
 const SLOT_TIME: Duration = Duration::from_secs(2);
 
 /// What the controller watches and how it is reached.
@@ -66,7 +67,10 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
     #[error("failed to serve health on {address}")]
-    Health { address: SocketAddr, source: std::io::Error },
+    Health {
+        address: SocketAddr,
+        source: std::io::Error,
+    },
     #[error("lost the lease: another replica may lead")]
     LostLease,
     #[error("this is Kubernetes 1.{kubernetes}: 1.{floor} or newer is needed")]
@@ -81,12 +85,16 @@ pub async fn run(
     settings: Settings,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ControllerError> {
-    // In a task: a clone of `block_on`'s waker (tokio 1.54) need not compare equal to it, and then each poll of a reconcile
-    // would be a full one.
+    // In a task: a clone of `block_on`'s waker (tokio 1.54) need not compare equal to it, and then each poll
+    // of a reconcile would be a full one.
     in_own_task(serve(client, settings, stop)).await
 }
 
-async fn serve(client: Client, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), ControllerError> {
+async fn serve(
+    client: Client,
+    settings: Settings,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ControllerError> {
     let health = Health::new(settings.metrics.clone());
     let listener = match settings.health {
         None => None,
@@ -150,26 +158,46 @@ async fn control(
         () = &mut stop => return Ok(()),
     };
     if kubernetes < version::FLOOR {
-        return Err(ControllerError::TooOld { kubernetes, floor: version::FLOOR });
+        return Err(ControllerError::TooOld {
+            kubernetes,
+            floor: version::FLOOR,
+        });
     }
     let namespace = settings.namespace.clone();
     let writer = Writer::new(client.clone());
     let reader = Reader::new(client.clone());
-    let context = Arc::new(Context::new(writer, reader, settings.options.clone(), settings.metrics.clone()));
+    let context = Arc::new(Context::new(
+        writer,
+        reader,
+        settings.options.clone(),
+        settings.metrics.clone(),
+    ));
     let (wake, woken) = mpsc::unbounded_channel();
     let (unlabelled_in, unlabelled) = mpsc::unbounded_channel();
     let (synced, is_synced) = signal::channel(0);
     let (orphans_in, orphans) = mpsc::unbounded_channel();
     let (deleted_in, deleted) = mpsc::unbounded_channel();
     let synced = Arc::new(synced);
-    let outlets = Outlets { wake, unlabelled: unlabelled_in, orphans: orphans_in, deleted: deleted_in, synced };
+    let outlets = Outlets {
+        wake,
+        unlabelled: unlabelled_in,
+        orphans: orphans_in,
+        deleted: deleted_in,
+        synced,
+    };
 
     let index = context.index.clone();
     let forget = {
         let context = context.clone();
         move |key: &Key, uid: &str| context.forget(key, uid)
     };
-    let (store, clusters) = watch::clusters(&client, namespace.as_deref(), index.clone(), forget, outlets.clone());
+    let (store, clusters) = watch::clusters(
+        &client,
+        namespace.as_deref(),
+        index.clone(),
+        forget,
+        outlets.clone(),
+    );
     let jobs = watch::jobs(client.clone(), namespace.clone(), index.clone(), outlets.clone());
     let pods = watch::pods(client.clone(), namespace.clone(), index.clone(), outlets.clone());
     let services = watch::services(client.clone(), namespace.clone(), index.clone(), outlets.clone());
@@ -186,9 +214,19 @@ async fn control(
         }
     };
     // Boxed: the futures of watches are large, and would be moved on the stack.
-    let watches = [clusters.boxed(), jobs.boxed(), pods.boxed(), services.boxed(), nodes.boxed(), storage.boxed()];
+    let watches = [
+        clusters.boxed(),
+        jobs.boxed(),
+        pods.boxed(),
+        services.boxed(),
+        nodes.boxed(),
+        storage.boxed(),
+    ];
     // `join_all` would poll all watches whenever one has an event.
-    let watches = watches.into_iter().collect::<FuturesUnordered<_>>().for_each(|()| future::ready(()));
+    let watches = watches
+        .into_iter()
+        .collect::<FuturesUnordered<_>>()
+        .for_each(|()| future::ready(()));
     let background = {
         let context = context.clone();
         async move {
@@ -226,13 +264,16 @@ async fn reconciles(
     stop: impl Future<Output = ()>,
 ) {
     let mut stop = std::pin::pin!(stop);
-    // Nothing is reconciled before the lists are complete, and kube's controller would not notice `stop` meanwhile.
+    // Nothing is reconciled before the lists are complete, and kube's controller would not notice `stop`
+    // meanwhile.
     tokio::select! {
         () = listed => {}
         () = &mut stop => return,
     }
     let queue = futures::stream::poll_fn(move |task| queue.poll_recv(task))
-        .map(|key| Ok::<_, std::convert::Infallible>(ObjectRef::<Cluster>::new(&key.name).within(&key.namespace)))
+        .map(|key| {
+            Ok::<_, std::convert::Infallible>(ObjectRef::<Cluster>::new(&key.name).within(&key.namespace))
+        })
         .take_until(stop);
     let config = controller::Config::default();
     let slots = Arc::new(Slots::default());
@@ -251,7 +292,9 @@ async fn reconciles(
                 queue_of.remove(&Key::new(gone.namespace.unwrap_or_default(), gone.name));
             }
             // The end of a namespace is no failure.
-            Err(controller::Error::ReconcilerFailed(error, object)) if error.is_of_terminating_namespace() => {
+            Err(controller::Error::ReconcilerFailed(error, object))
+                if error.is_of_terminating_namespace() =>
+            {
                 tracing::debug!("{object}: {error}");
             }
             Err(controller::Error::ReconcilerFailed(error, object)) => {
@@ -264,8 +307,8 @@ async fn reconciles(
     results.for_each(log).await;
 }
 
-/// Reconciles when it is the MiniCluster's turn: those without a Job go first, and large specs are limited. Thousands may
-/// wait here, so what a reconcile needs is created only then.
+/// Reconciles when it is the MiniCluster's turn: those without a Job go first, and large specs are limited.
+/// Thousands may wait here, so what a reconcile needs is created only then.
 async fn in_turn(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
@@ -292,7 +335,10 @@ async fn in_turn(
     let working = context.queue.start(&key, begin);
     context.metrics.dequeued_after(working.waited);
     let span = tracing::info_span!("reconcile", id, minicluster = %key);
-    let result = reconcile_in_slot(cluster, context.clone(), &slots, (slot, first)).instrument(span).boxed().await;
+    let result = reconcile_in_slot(cluster, context.clone(), &slots, (slot, first))
+        .instrument(span)
+        .boxed()
+        .await;
     let outcome = match &result {
         Ok(_) => Outcome::Success,
         Err(error) if error.obstacle().is_some() || error.is_of_terminating_namespace() => Outcome::Obstacle,
@@ -304,8 +350,8 @@ async fn in_turn(
     result
 }
 
-/// Reconciles; a panic is reported in the MiniCluster's status. What is slow leaves `slot` to others after `SLOT_TIME`, and
-/// is given up if too many are slow.
+/// Reconciles; a panic is reported in the MiniCluster's status. What is slow leaves `slot` to others after
+/// `SLOT_TIME`, and is given up if too many are slow.
 async fn reconcile_in_slot(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
@@ -356,7 +402,10 @@ async fn reconcile_whole(cluster: Arc<Cluster>, context: Arc<Context>) -> Result
         return reconcile(cluster, context).await;
     }
     let metadata = kube::Resource::meta(&*cluster);
-    let whole = context.reader.cluster(&Key::of(metadata), metadata.uid.as_deref()).await;
+    let whole = context
+        .reader
+        .cluster(&Key::of(metadata), metadata.uid.as_deref())
+        .await;
     match whole.map_err(ReconcileError::Cluster)? {
         Some(whole) => reconcile(Arc::new(whole), context).await,
         // It is gone; the watch will report it.
@@ -371,8 +420,8 @@ fn error_policy(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Cont
     Action::requeue(context.pause_after_failure(&key, error, Instant::now()))
 }
 
-/// Queues the MiniClusters that have news, once all lists are complete: before that, an object that is not known yet would
-/// count as missing.
+/// Queues the MiniClusters that have news, once all lists are complete: before that, an object that is not
+/// known yet would count as missing.
 async fn dispatch(
     context: &Context,
     mut woken: mpsc::UnboundedReceiver<Wake>,

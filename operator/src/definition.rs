@@ -24,7 +24,10 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { namespace: labels::OPERATOR.into(), without_conversion: false }
+        Options {
+            namespace: labels::OPERATOR.into(),
+            without_conversion: false,
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Deletes every MiniCluster and waits until nothing is left of them, to be run before the CRD is deleted.
 //!
-//! When a definition goes, the API server deletes its objects, and Kubernetes' garbage collector has to see that to
-//! delete what they own. Of a definition that is younger than half a minute it may see nothing: then Jobs and pods
-//! would run on without an owner. A foreground deletion makes each MiniCluster wait for the garbage collector, however
-//! late that is.
+//! When a definition goes, the API server deletes its objects, and Kubernetes' garbage collector has to see
+//! that to delete what they own. Of a definition that is younger than half a minute it may see nothing: then
+//! Jobs and pods would run on without an owner. A foreground deletion makes each MiniCluster wait for the
+//! garbage collector, however late that is.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -51,7 +51,11 @@ pub struct Deletion {
 #[derive(Debug, thiserror::Error)]
 pub enum DeletionError {
     #[error("failed to {verb} {name}")]
-    Api { verb: &'static str, name: String, source: Box<kube::Error> },
+    Api {
+        verb: &'static str,
+        name: String,
+        source: Box<kube::Error>,
+    },
     #[error(
         "timed out after {seconds} s waiting for these MiniClusters to be deleted: {names}; a pod that does not end, or a finalizer, holds them"
     )]
@@ -73,7 +77,11 @@ impl DeletionError {
 
 fn failed(verb: &'static str, name: impl Into<String>) -> impl FnOnce(kube::Error) -> DeletionError {
     let name = name.into();
-    move |source| DeletionError::Api { verb, name, source: Box::new(source) }
+    move |source| DeletionError::Api {
+        verb,
+        name,
+        source: Box::new(source),
+    }
 }
 
 /// Deletes all MiniClusters; returns a sentence about what was done.
@@ -94,17 +102,30 @@ pub async fn delete_all(client: &Client, seconds: u32) -> Result<String, Deletio
             break;
         }
         if Instant::now() >= until {
-            return Err(DeletionError::Left { seconds, names: some(&left) });
+            return Err(DeletionError::Left {
+                seconds,
+                names: some(&left),
+            });
         }
-        if last_report.as_ref().is_none_or(|(names, at)| *names != left || at.elapsed() >= REMINDER) {
-            tracing::info!(count = left.len(), miniclusters = some(&left), "waiting for MiniClusters to be deleted");
+        if last_report
+            .as_ref()
+            .is_none_or(|(names, at)| *names != left || at.elapsed() >= REMINDER)
+        {
+            tracing::info!(
+                count = left.len(),
+                miniclusters = some(&left),
+                "waiting for MiniClusters to be deleted"
+            );
             last_report = Some((left.clone(), Instant::now()));
         }
         gone.extend(left);
         tokio::time::sleep(PAUSE).await;
     }
     let volumes = delete_volumes(client).await?;
-    Ok(format!("deleted {} MiniClusters, with their pods and {volumes} PersistentVolumes\n", gone.len()))
+    Ok(format!(
+        "deleted {} MiniClusters, with their pods and {volumes} PersistentVolumes\n",
+        gone.len()
+    ))
 }
 
 fn some(names: &BTreeSet<String>) -> String {
@@ -119,35 +140,48 @@ fn some(names: &BTreeSet<String>) -> String {
 async fn delete_some(client: &Client) -> Result<BTreeSet<String>, DeletionError> {
     let mut names = BTreeSet::new();
     for metadata in list::<MiniCluster>(client, "MiniClusters", "").await? {
-        let (namespace, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
+        let (namespace, name) = (
+            metadata.namespace.unwrap_or_default(),
+            metadata.name.unwrap_or_default(),
+        );
         let full = format!("{namespace}/{name}");
         if !metadata.finalizers.iter().flatten().any(|it| it == FOREGROUND) {
             let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
-            let parameters =
-                DeleteParams { propagation_policy: Some(PropagationPolicy::Foreground), ..delete_params(metadata.uid) };
-            unless_gone(api.delete(&name, &parameters).await.map(drop)).map_err(failed("delete MiniCluster", &full))?;
+            let parameters = DeleteParams {
+                propagation_policy: Some(PropagationPolicy::Foreground),
+                ..delete_params(metadata.uid)
+            };
+            unless_gone(api.delete(&name, &parameters).await.map(drop))
+                .map_err(failed("delete MiniCluster", &full))?;
         }
         names.insert(full);
     }
     Ok(names)
 }
 
-/// Deletes the PersistentVolumes of MiniClusters that are gone: Kubernetes' garbage collector does not, and the operator
-/// may be gone before it has.
+/// Deletes the PersistentVolumes of MiniClusters that are gone: Kubernetes' garbage collector does not, and
+/// the operator may be gone before it has.
 async fn delete_volumes(client: &Client) -> Result<usize, DeletionError> {
     let ours = format!("{}={}", labels::MANAGED_BY, labels::MANAGER);
     let all = list::<PersistentVolume>(client, "PersistentVolumes", &ours).await?;
     let orphans: Vec<Orphan> = all.iter().filter_map(Orphan::of).collect();
     let api: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client.clone());
     for Orphan { name, uid, .. } in &orphans {
-        let deleted = api.delete(name, &delete_params(Some(uid.clone()))).await.map(drop);
+        let deleted = api
+            .delete(name, &delete_params(Some(uid.clone())))
+            .await
+            .map(drop);
         unless_gone(deleted).map_err(failed("delete PersistentVolume", name))?;
     }
     Ok(orphans.len())
 }
 
 /// All objects of a kind; none if the API server does not know the kind.
-async fn list<K>(client: &Client, kind: &'static str, selector: &str) -> Result<Vec<ObjectMeta>, DeletionError>
+async fn list<K>(
+    client: &Client,
+    kind: &'static str,
+    selector: &str,
+) -> Result<Vec<ObjectMeta>, DeletionError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {

@@ -5,7 +5,10 @@
 //! cli ─► webhook, definition, delete_miniclusters; flux_operator_client: validate, render
 //! api, health: below all
 //! ```
-#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")
+)]
 
 pub mod api;
 pub mod cli;

@@ -4,7 +4,8 @@
 //! observed (watches) ─► validate ─► decide ─► render ─► apply ─► status ─► one patch, events ─► when to look again
 //! ```
 //!
-//! What no watch brings (gang APIs, events, specs too large for the cache) is read when it is needed (`lookups`).
+//! What no watch brings (gang APIs, events, specs too large for the cache) is read when it is needed
+//! (`lookups`).
 //!
 //! The process may be killed after each step: the next reconcile finds the same, or does the rest.
 
@@ -51,7 +52,8 @@ pub mod random;
 /// After so long without an answer to a call the status says so.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Whether this reconcile may have to act, and not only to report: there is no Job yet, or the spec was edited.
+/// Whether this reconcile may have to act, and not only to report: there is no Job yet, or the spec was
+/// edited.
 pub fn has_priority(object: &Cluster, context: &Context) -> bool {
     let status = object.0.as_ref().ok().and_then(|cluster| cluster.status.as_ref());
     match status.and_then(|status| status.observed_generation) {
@@ -65,7 +67,10 @@ pub fn has_priority(object: &Cluster, context: &Context) -> bool {
 pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let begin = Instant::now();
     let target = context.latest(Target::of(&object));
-    let job = context.index.job(&target.key).filter(|job| job.is_of(&target.uid));
+    let job = context
+        .index
+        .job(&target.key)
+        .filter(|job| job.is_of(&target.uid));
     let target = target.with_queueing_of(job.as_ref());
     let checked = target.validate(&context.options);
     if !target.deleting
@@ -75,9 +80,21 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         join_index(&target, cluster, &context);
     }
     let known = with_losses(&target, &context);
-    let decision = decide(&target, checked.as_ref().ok(), &known, &context.index.observed(&target.key));
+    let decision = decide(
+        &target,
+        checked.as_ref().ok(),
+        &known,
+        &context.index.observed(&target.key),
+    );
     let done = {
-        let mut work = pin!(carry_out(&object, &decision, &target, &known, checked.as_ref().ok(), &context));
+        let mut work = pin!(carry_out(
+            &object,
+            &decision,
+            &target,
+            &known,
+            checked.as_ref().ok(),
+            &context
+        ));
         match tokio::time::timeout(SILENCE, work.as_mut()).await {
             Ok(done) => done,
             Err(_) => {
@@ -92,7 +109,9 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     match &done {
         Ok(Done::MadeJob) => context.note_job_created(&target.uid, Instant::now()),
         Ok(Done::Restarted | Done::OutOfDate) => {}
-        Ok(Done::All | Done::OutOfTime) => return report(&object, &checked, &decision, done, &context, begin).await,
+        Ok(Done::All | Done::OutOfTime) => {
+            return report(&object, &checked, &decision, done, &context, begin).await;
+        }
         Err(error) => {
             if error.is_of_terminating_namespace() {
                 context.note_terminating(&target.key.namespace, Instant::now());
@@ -100,7 +119,9 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
             return report(&object, &checked, &decision, done, &context, begin).await;
         }
     }
-    Ok(Action::requeue(context.pause_after_change(&target.key, Instant::now())))
+    Ok(Action::requeue(
+        context.pause_after_change(&target.key, Instant::now()),
+    ))
 }
 
 /// Writes the status after a decision was carried out, or was not, and does what follows the end.
@@ -114,22 +135,36 @@ async fn report(
 ) -> Result<Action, ReconcileError> {
     // A status may have been written meanwhile.
     let target = context.latest(Target::of(object));
-    let job = context.index.job(&target.key).filter(|job| job.is_of(&target.uid));
+    let job = context
+        .index
+        .job(&target.key)
+        .filter(|job| job.is_of(&target.uid));
     let target = target.with_queueing_of(job.as_ref());
     let known = with_losses(&target, context);
     let over = match (decision, &done) {
         (Decision::Ended { reason, message }, Ok(_)) => Some(ended_job(&target, reason, message)),
-        (_, Ok(Done::OutOfTime)) => {
-            Some(ended_job(&target, "DeadlineExceeded", "deadlineSeconds exceeded before it could restart"))
-        }
+        (_, Ok(Done::OutOfTime)) => Some(ended_job(
+            &target,
+            "DeadlineExceeded",
+            "deadlineSeconds exceeded before it could restart",
+        )),
         _ => None,
     };
     let look = diagnose_and_mend(&target, checked.as_ref().ok(), context).await;
     let warning = look.as_ref().ok().and_then(|look| look.as_ref()?.0.as_ref());
     // The first that failed comes first: what follows from it may pass with it.
     let error = done.as_ref().err().or(look.as_ref().err());
-    let obstacle = error.filter(|error| is_told(error, &target, context, begin)).map(ReconcileError::as_obstacle);
-    let after = new_status(&target, &known, checked, (obstacle.as_ref(), over.as_ref()), warning, context);
+    let obstacle = error
+        .filter(|error| is_told(error, &target, context, begin))
+        .map(ReconcileError::as_obstacle);
+    let after = new_status(
+        &target,
+        &known,
+        checked,
+        (obstacle.as_ref(), over.as_ref()),
+        warning,
+        context,
+    );
     let written = write_status(object, &target, &after, context).await;
     done?;
     let (look, later) = (look?, written?);
@@ -145,8 +180,8 @@ async fn report(
     Ok(sooner.map_or(action, Action::requeue))
 }
 
-/// Whether the status says what failed: what a person can help with at once, anything else when it lasts, or while the
-/// status says it already.
+/// Whether the status says what failed: what a person can help with at once, anything else when it lasts, or
+/// while the status says it already.
 fn is_told(error: &ReconcileError, target: &Target, context: &Context, begin: Instant) -> bool {
     let is_said = || target.status.reason.as_deref() == Some(error.as_obstacle().reason);
     error.obstacle().is_some() || is_said() || context.is_lasting(&target.key, error, begin, Instant::now())
@@ -154,19 +189,30 @@ fn is_told(error: &ReconcileError, target: &Target, context: &Context, begin: In
 
 /// Says in the status that a reconcile was given up, if that lasts.
 pub async fn report_crowd(object: &Cluster, context: &Context) {
-    let (target, error, now) = (context.latest(Target::of(object)), ReconcileError::Crowd, Instant::now());
+    let (target, error, now) = (
+        context.latest(Target::of(object)),
+        ReconcileError::Crowd,
+        Instant::now(),
+    );
     if !context.is_lasting(&target.key, &error, now, now) {
         return;
     }
     let (known, checked) = (with_losses(&target, context), target.validate(&context.options));
-    let after = new_status(&target, &known, &checked, (Some(&error.as_obstacle()), None), None, context);
+    let after = new_status(
+        &target,
+        &known,
+        &checked,
+        (Some(&error.as_obstacle()), None),
+        None,
+        context,
+    );
     if let Err(error) = write_status(object, &target, &after, context).await {
         crate::health::log::warn("failed to write a status", &error);
     }
 }
 
-/// Whether a decision about the whole is the same with what the API server says now: it may rest on something that the
-/// watches have not brought yet.
+/// Whether a decision about the whole is the same with what the API server says now: it may rest on something
+/// that the watches have not brought yet.
 async fn is_confirmed(
     decision: &Decision,
     target: &Target,
@@ -176,18 +222,30 @@ async fn is_confirmed(
 ) -> Result<bool, ReconcileError> {
     let expected = match decision {
         Decision::Continue | Decision::Delete { .. } => return Ok(true),
-        Decision::Restart { job_uid, is_there, .. } => is_there.then_some(job_uid),
+        Decision::Restart {
+            job_uid, is_there, ..
+        } => is_there.then_some(job_uid),
         Decision::EndPods { pods, .. } if pods.is_empty() => return Ok(true),
         Decision::Fail { job_uid, .. } | Decision::EndPods { job_uid, .. } => Some(job_uid),
         Decision::Ended { .. } | Decision::Wait => None,
     };
-    let job = context.writer.read_job(&context.index, &target.key, &target.uid).await?;
+    let job = context
+        .writer
+        .read_job(&context.index, &target.key, &target.uid)
+        .await?;
     if job.as_ref().map(|job| &job.uid) != expected {
         return Ok(false);
     }
     let observed = context.index.observed(&target.key);
-    let last = observed.job.as_ref().or(observed.last_job.as_deref()).map(|job| &job.uid).or(known.job_uid.as_ref());
-    let Some(uid) = last.cloned() else { return Ok(decide(target, cluster, known, &observed) == *decision) };
+    let last = observed
+        .job
+        .as_ref()
+        .or(observed.last_job.as_deref())
+        .map(|job| &job.uid)
+        .or(known.job_uid.as_ref());
+    let Some(uid) = last.cloned() else {
+        return Ok(decide(target, cluster, known, &observed) == *decision);
+    };
     let now = observed.with_leads(&uid, context.writer.read_leads(&target.key, &uid).await?);
     Ok(decide(target, cluster, known, &now) == *decision)
 }
@@ -217,13 +275,22 @@ async fn carry_out(
         Decision::Restart { .. } => start_anew(object, target, known, decision, context).await,
         Decision::Wait => {
             let observed = context.index.observed(&target.key);
-            let pods = remaining::describe(&observed.living()).unwrap_or_else(|| "its pods still run".to_owned());
-            let message = format!("the Job was deleted, and the MiniCluster restarts when its pods have ended: {pods}");
-            Err(ApplyError::from(Obstacle { reason: WAITING_FOR_PODS, message }).into())
+            let pods =
+                remaining::describe(&observed.living()).unwrap_or_else(|| "its pods still run".to_owned());
+            let message =
+                format!("the Job was deleted, and the MiniCluster restarts when its pods have ended: {pods}");
+            Err(ApplyError::from(Obstacle {
+                reason: WAITING_FOR_PODS,
+                message,
+            })
+            .into())
         }
-        Decision::Delete { job_uid } => {
-            context.writer.delete_job(&target.key, job_uid).await.map(|()| Done::All).map_err(Into::into)
-        }
+        Decision::Delete { job_uid } => context
+            .writer
+            .delete_job(&target.key, job_uid)
+            .await
+            .map(|()| Done::All)
+            .map_err(Into::into),
         Decision::EndPods { pods, message, .. } => {
             let text = format!("{} {message}", previous_status::rfc3339(Timestamp::now()));
             for pod in pods {
@@ -232,25 +299,40 @@ async fn carry_out(
             tracing::info!(message, pods = pods.len(), "told the other pods to end");
             Ok(Done::All)
         }
-        Decision::Fail { job_uid, reason, message } => {
+        Decision::Fail {
+            job_uid,
+            reason,
+            message,
+        } => {
             let now = previous_status::rfc3339(Timestamp::now());
             tracing::info!(reason, message, "ended the Job");
-            let failed =
-                context.writer.fail_job(&target.key, job_uid, reason, &previous_status::short(message), &now).await;
+            let failed = context
+                .writer
+                .fail_job(
+                    &target.key,
+                    job_uid,
+                    reason,
+                    &previous_status::short(message),
+                    &now,
+                )
+                .await;
             failed.map(|()| Done::All).map_err(Into::into)
         }
         Decision::Continue => create_or_update(target, cluster, context).await,
     }
 }
 
-/// Writes the status and its events, if anything differs. A change of numbers alone may be put off; returns for how long.
+/// Writes the status and its events, if anything differs. A change of numbers alone may be put off; returns
+/// for how long.
 async fn write_status(
     object: &Cluster,
     target: &Target,
     after: &MiniClusterStatus,
     context: &Context,
 ) -> Result<Option<Duration>, ReconcileError> {
-    let Some(change) = patch::patch(target, &target.status, after) else { return Ok(None) };
+    let Some(change) = patch::patch(target, &target.status, after) else {
+        return Ok(None);
+    };
     let pods_come = pods_come(target, after, context);
     let is_first_of_job = pods_come && target.status.observed_generation.is_none();
     let later = context
@@ -262,7 +344,10 @@ async fn write_status(
             count_ready(object, &target.status, after, context);
             trace_end(object, target, after, context);
         }
-        context.writer.write_events(object, &events::events(&target.status, after)).await;
+        context
+            .writer
+            .write_events(object, &events::events(&target.status, after))
+            .await;
     }
     Ok(later)
 }
@@ -271,7 +356,9 @@ async fn write_status(
 fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
     let observed = context.index.observed(&target.key);
     let mut known = target.status.clone();
-    let Some(job) = observed.job_of(&target.uid).or(observed.last_job.as_deref()) else { return known };
+    let Some(job) = observed.job_of(&target.uid).or(observed.last_job.as_deref()) else {
+        return known;
+    };
     if restart::is_given_up(&known, job) {
         return known;
     }
@@ -279,9 +366,16 @@ fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
     let is_new = |lost: &&LostPod| !target.status.lost_pods.iter().any(|it| it.name == lost.name);
     known
         .lost_pods
-        .extend(observed.losses.iter().filter(is_new).map(|lost| LostPod { time: now.clone(), ..lost.clone() }));
+        .extend(observed.losses.iter().filter(is_new).map(|lost| LostPod {
+            time: now.clone(),
+            ..lost.clone()
+        }));
     while known.lost_pods.len() > pod_end::LOST_KEPT {
-        let follower = known.lost_pods.iter().position(|lost| lost.index > 0).unwrap_or(0);
+        let follower = known
+            .lost_pods
+            .iter()
+            .position(|lost| lost.index > 0)
+            .unwrap_or(0);
         known.lost_pods.remove(follower);
     }
     known
@@ -296,7 +390,9 @@ fn decide(
     if target.deleting {
         return Decision::Continue;
     }
-    let Some(cluster) = cluster else { return Decision::Continue };
+    let Some(cluster) = cluster else {
+        return Decision::Continue;
+    };
     if observed.job.is_some() && observed.job_of(&target.uid).is_none() {
         return Decision::Continue;
     }
@@ -311,8 +407,14 @@ fn observation<'a>(
     observed: &'a Observed,
 ) -> Observation<'a> {
     let job = observed.job_of(&target.uid);
-    let last_job = observed.last_job.as_deref().filter(|last| last.is_of(&target.uid));
-    let uid = job.or(last_job).map(|job| job.uid.clone()).or_else(|| known.job_uid.clone());
+    let last_job = observed
+        .last_job
+        .as_deref()
+        .filter(|last| last.is_of(&target.uid));
+    let uid = job
+        .or(last_job)
+        .map(|job| job.uid.clone())
+        .or_else(|| known.job_uid.clone());
     Observation {
         status: known,
         backoff_limit: cluster.backoff_limit,
@@ -320,14 +422,22 @@ fn observation<'a>(
         on_failure: cluster.pod.restart_policy.as_deref() == Some("OnFailure"),
         job,
         last_job,
-        pods: observed.pods.values().filter(|pod| uid.is_some() && pod.job_uid == uid).collect(),
-        gone: observed.gone_leads.iter().filter(|pod| pod.job_uid == uid).collect(),
+        pods: observed
+            .pods
+            .values()
+            .filter(|pod| uid.is_some() && pod.job_uid == uid)
+            .collect(),
+        gone: observed
+            .gone_leads
+            .iter()
+            .filter(|pod| pod.job_uid == uid)
+            .collect(),
         now: Timestamp::now(),
     }
 }
 
-/// Counts a restart in the status, and only then deletes the Job that it replaces: an operator that is killed in between
-/// finds the Job's uid in the status.
+/// Counts a restart in the status, and only then deletes the Job that it replaces: an operator that is killed
+/// in between finds the Job's uid in the status.
 async fn start_anew(
     object: &Cluster,
     target: &Target,
@@ -335,31 +445,60 @@ async fn start_anew(
     decision: &Decision,
     context: &Context,
 ) -> Result<Done, ReconcileError> {
-    let Decision::Restart { job_uid, is_there, reason, message, limit } = decision else { return Ok(Done::All) };
+    let Decision::Restart {
+        job_uid,
+        is_there,
+        reason,
+        message,
+        limit,
+    } = decision
+    else {
+        return Ok(Done::All);
+    };
     let after = restart::with_counted_restart(known, job_uid, reason, message, *limit, Timestamp::now());
     let after = status::restarting(after);
     if let Some(change) = patch::patch(target, &target.status, &after) {
-        let counted = context.writer.patch_status_if_unchanged(&target.key, target.resource_version, &change).await?;
-        let Some(version) = counted else { return Ok(Done::All) };
+        let counted = context
+            .writer
+            .patch_status_if_unchanged(&target.key, target.resource_version, &change)
+            .await?;
+        let Some(version) = counted else {
+            return Ok(Done::All);
+        };
         context.remember_status(&target.uid, version, &after, Instant::now());
     }
-    tracing::info!(reason, message, count = after.restart_count, "restarting the MiniCluster");
+    tracing::info!(
+        reason,
+        message,
+        count = after.restart_count,
+        "restarting the MiniCluster"
+    );
     if *is_there {
         context.writer.delete_job(&target.key, job_uid).await?;
     }
-    context.writer.write_events(object, events::started_anew(&after).as_slice()).await;
+    context
+        .writer
+        .write_events(object, events::started_anew(&after).as_slice())
+        .await;
     Ok(Done::Restarted)
 }
 
 /// What is known of a Job that has ended and is gone: the verdict that it would have.
 fn ended_job(target: &Target, reason: &str, message: &str) -> JobSeen {
     let now = Timestamp::now();
-    let verdict = job::Verdict { reason: reason.to_owned(), message: message.to_owned(), since: Some(now) };
+    let verdict = job::Verdict {
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        since: Some(now),
+    };
     let is_complete = reason == "Completed";
     JobSeen {
         uid: target.status.job_uid.clone().unwrap_or_default(),
         owner_uid: Some(target.uid.clone()),
-        maximum_size: target.status.maximum_size.and_then(|size| u32::try_from(size).ok()),
+        maximum_size: target
+            .status
+            .maximum_size
+            .and_then(|size| u32::try_from(size).ok()),
         complete: is_complete.then(|| verdict.clone()),
         failed: (!is_complete).then_some(verdict),
         ..JobSeen::default()
@@ -369,10 +508,13 @@ fn ended_job(target: &Target, reason: &str, message: &str) -> JobSeen {
 /// Whether the Job controller is still making pods, and nothing is known to be in its way.
 fn pods_come(target: &Target, after: &MiniClusterStatus, context: &Context) -> bool {
     let observed = context.index.observed(&target.key);
-    let job = observed.job_of(&target.uid).filter(|job| !job.is_finished() && !job.suspended && !job.deleting);
+    let job = observed
+        .job_of(&target.uid)
+        .filter(|job| !job.is_finished() && !job.suspended && !job.deleting);
     let pod_count = |job: &JobSeen| observed.pods_of(job).count();
-    let comes =
-        |job: &JobSeen| job.start_time.is_none() || pod_count(job) < usize::try_from(job.completions).unwrap_or(0);
+    let comes = |job: &JobSeen| {
+        job.start_time.is_none() || pod_count(job) < usize::try_from(job.completions).unwrap_or(0)
+    };
     after.reason.is_none() && job.is_some_and(comes)
 }
 
@@ -380,13 +522,18 @@ fn pods_come(target: &Target, after: &MiniClusterStatus, context: &Context) -> b
 pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panicked) {
     let target = context.latest(Target::of(object));
     let after = status::panicked(&target.status, target.generation, panicked, Timestamp::now());
-    let Some(change) = patch::patch(&target, &target.status, &after) else { return };
+    let Some(change) = patch::patch(&target, &target.status, &after) else {
+        return;
+    };
     match context.writer.patch_status(&target.key, &change).await {
         Ok(Some(version)) => context.remember_status(&target.uid, version, &after, Instant::now()),
         Ok(None) => return,
         Err(error) => crate::health::log::warn("failed to write a status", &error),
     }
-    context.writer.write_events(object, &events::events(&target.status, &after)).await;
+    context
+        .writer
+        .write_events(object, &events::events(&target.status, &after))
+        .await;
 }
 
 fn count_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
@@ -397,7 +544,9 @@ fn count_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniCluster
         && let Some(created) = object.meta().creation_timestamp.as_ref()
     {
         let time = Timestamp::now().duration_since(created.0);
-        context.metrics.ready_after(Duration::try_from(time).unwrap_or_default());
+        context
+            .metrics
+            .ready_after(Duration::try_from(time).unwrap_or_default());
     }
 }
 
@@ -428,18 +577,32 @@ fn new_status(
 ) -> MiniClusterStatus {
     let observed = context.index.observed(&target.key);
     let cluster = checked.as_ref().ok();
-    let nodes = context.index.view_nodes(|| cluster.map(render::placement::of_pods).unwrap_or_default());
+    let nodes = context
+        .index
+        .view_nodes(|| cluster.map(render::placement::of_pods).unwrap_or_default());
     let copied_for = match &nodes {
-        ViewNodes::Old(node) if cluster.is_some_and(|it| render::view::depends_on_nodes(it, &context.options)) => {
+        ViewNodes::Old(node)
+            if cluster.is_some_and(|it| render::view::depends_on_nodes(it, &context.options)) =>
+        {
             Some(node.clone())
         }
         _ => None,
     };
     // Nobody watches a Job without its label: it is as it was seen last.
-    let unseen = || observed.last_job.as_deref().filter(|last| last.is_of(&target.uid) && is_unlabelled(obstacle));
-    let current_job = observed.job_of(&target.uid).or_else(unseen).map(|job| restart::unless_given_up(known, job));
+    let unseen = || {
+        observed
+            .last_job
+            .as_deref()
+            .filter(|last| last.is_of(&target.uid) && is_unlabelled(obstacle))
+    };
+    let current_job = observed
+        .job_of(&target.uid)
+        .or_else(unseen)
+        .map(|job| restart::unless_given_up(known, job));
     let decided = current_job.as_deref().map(|job| match checked {
-        Ok(cluster) if !target.deleting => ending::as_decided(&observation(target, cluster, known, &observed), job),
+        Ok(cluster) if !target.deleting => {
+            ending::as_decided(&observation(target, cluster, known, &observed), job)
+        }
         _ => Cow::Borrowed(job),
     });
     let job = over.or(decided.as_deref());
@@ -463,7 +626,10 @@ fn new_status(
         obstacle,
         nodes_mount_images: nodes == ViewNodes::Mount,
         copied_for: copied_for.as_deref(),
-        disks: checked.as_ref().ok().and_then(|cluster| context.index.disks_of(cluster)),
+        disks: checked
+            .as_ref()
+            .ok()
+            .and_then(|cluster| context.index.disks_of(cluster)),
         warning,
         now: Timestamp::now(),
     }))

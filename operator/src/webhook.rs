@@ -1,4 +1,5 @@
-//! The conversion webhook: the API server calls it to convert a MiniCluster to the version that a client asks for.
+//! The conversion webhook: the API server calls it to convert a MiniCluster to the version that a client asks
+//! for.
 //!
 //! ```text
 //! certificate_renewal:  Secret ─► certificate (made, renewed) ─► Secret, caBundle of the CRD
@@ -6,11 +7,12 @@
 //! server:  TLS ─► POST /convert ─► review (shared::crd::convert) ─► answer
 //! ```
 //!
-//! It is a process of its own, with an account and a memory limit of its own: its callers cannot hold up the operator. Every
-//! replica serves: the Secret is shared, and whichever replica is first makes it. v1alpha2 is what is stored, so only
-//! readers and writers of v1alpha1 depend on it.
+//! It is a process of its own, with an account and a memory limit of its own: its callers cannot hold up the
+//! operator. Every replica serves: the Secret is shared, and whichever replica is first makes it. v1alpha2 is
+//! what is stored, so only readers and writers of v1alpha1 depend on it.
 //!
-//! After a stop it serves for a while: the API server may not know yet, and every answer tells it to open a new connection.
+//! After a stop it serves for a while: the API server may not know yet, and every answer tells it to open a
+//! new connection.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -42,8 +44,8 @@ pub const PATH: &str = "/convert";
 pub const NAME: &str = "flux-operator-webhook";
 /// Port of the server in its pod.
 pub const PORT: u16 = 9443;
-/// How long a new authority is published before its certificate is served: longer than API servers take to notice a change
-/// of the CRD.
+/// How long a new authority is published before its certificate is served: longer than API servers take to
+/// notice a change of the CRD.
 const OVERLAP: Duration = Duration::from_secs(60);
 /// How long it keeps serving after SIGTERM: until no API server sends it anything new.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -54,8 +56,8 @@ pub struct Settings {
     /// Address to listen on
     #[arg(long, default_value = "[::]:9443", value_name = "ADDRESS")]
     pub listen: SocketAddr,
-    /// Address to serve /healthz, /readyz and /metrics at over plain HTTP, such as [::]:8080 [default: only over TLS,
-    /// at --listen]
+    /// Address to serve /healthz, /readyz and /metrics at over plain HTTP, such as [::]:8080 [default: only
+    /// over TLS, at --listen]
     #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS:PORT")]
     pub health: Option<SocketAddr>,
     /// Namespace of the webhook's Service and Secret
@@ -64,8 +66,8 @@ pub struct Settings {
     /// Another name or address by which the API server reaches the webhook; can be repeated
     #[arg(long = "host", value_name = "NAME")]
     pub hosts: Vec<String>,
-    /// Read tls.crt and tls.key from this directory (such as a mounted Secret of cert-manager), and do not touch the CRD's
-    /// caBundle
+    /// Read tls.crt and tls.key from this directory (such as a mounted Secret of cert-manager), and do not
+    /// touch the CRD's caBundle
     #[arg(long = "certificate", value_name = "DIRECTORY")]
     pub directory: Option<PathBuf>,
     /// How long to wait after publishing a new authority before serving its certificate
@@ -80,7 +82,10 @@ impl Settings {
     /// The names and addresses that the certificate is for.
     fn names(&self) -> Vec<String> {
         let service = format!("{NAME}.{}.svc", self.namespace);
-        [service.clone(), format!("{service}.cluster.local")].into_iter().chain(self.hosts.iter().cloned()).collect()
+        [service.clone(), format!("{service}.cluster.local")]
+            .into_iter()
+            .chain(self.hosts.iter().cloned())
+            .collect()
     }
 }
 
@@ -88,7 +93,10 @@ impl Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
     #[error("failed to listen at {address}")]
-    Listen { address: SocketAddr, source: std::io::Error },
+    Listen {
+        address: SocketAddr,
+        source: std::io::Error,
+    },
     #[error("no certificate: neither an API client nor a directory was given")]
     NoCertificate,
     #[error("failed to set up TLS")]
@@ -117,7 +125,8 @@ impl server_of_health::Answers for Health {
     }
 }
 
-/// Serves until `stop` resolves, and then for `drain` longer. Without a client the certificate comes from a directory.
+/// Serves until `stop` resolves, and then for `drain` longer. Without a client the certificate comes from a
+/// directory.
 pub async fn run(
     client: Option<Client>,
     settings: Settings,
@@ -125,9 +134,15 @@ pub async fn run(
 ) -> Result<(), WebhookError> {
     let current = Arc::new(certificate::Current::default());
     let metrics = Arc::new(WebhookMetrics::new()?);
-    let health = Health { metrics: metrics.clone(), current: current.clone(), stops: AtomicBool::new(false) };
+    let health = Health {
+        metrics: metrics.clone(),
+        current: current.clone(),
+        stops: AtomicBool::new(false),
+    };
     let listen = |address| async move {
-        server_of_health::bind(address).await.map_err(|source| WebhookError::Listen { address, source })
+        server_of_health::bind(address)
+            .await
+            .map_err(|source| WebhookError::Listen { address, source })
     };
     let listener = listen(settings.listen).await?;
     let of_health = match settings.health {
@@ -144,7 +159,10 @@ pub async fn run(
     let drain = settings.drain;
     let stop = async {
         stop.await;
-        tracing::info!(seconds = drain.as_secs(), "shutting down: still serving for a few seconds");
+        tracing::info!(
+            seconds = drain.as_secs(),
+            "shutting down: still serving for a few seconds"
+        );
         health.stops.store(true, Ordering::Relaxed);
         drains_in.send_replace(true);
         tokio::time::sleep(drain).await;

@@ -1,8 +1,9 @@
-//! `AgentSpec`: all that a pod needs to know, as TOML in a ConfigMap. Written by the operator, read by the agent.
+//! `AgentSpec`: all that a pod needs to know, as TOML in a ConfigMap. Written by the operator, read by the
+//! agent.
 //!
-//! Versioned; unknown fields are refused. Everything but `name` has a default, so that a person can write one by hand
-//! for a plain Indexed Job (`docs/AGENTSPEC.md` is made from these types). The curve certificate is not in it: it
-//! is a Secret, mounted beside it.
+//! Versioned; unknown fields are refused. Everything but `name` has a default, so that a person can write one
+//! by hand for a plain Indexed Job (`docs/AGENTSPEC.md` is made from these types). The curve certificate is
+//! not in it: it is a Secret, mounted beside it.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,9 @@ mod programs;
 mod reference;
 
 pub use instance::{Flux, LogFormat, Logging, Network, RemoteLead, SchedulerKind, Trace, View};
-pub use programs::{BatchLine, Program, RESTFUL_COMMIT, RESTFUL_REPOSITORY, Restful, Runner, Sidecar, Snippets, User};
+pub use programs::{
+    BatchLine, Program, RESTFUL_COMMIT, RESTFUL_REPOSITORY, Restful, Runner, Sidecar, Snippets, User,
+};
 
 /// The version of the contract. Raised when an older agent would misread a newer spec.
 pub const VERSION: u32 = 1;
@@ -48,8 +51,8 @@ pub struct AgentSpec {
     /// Version of this format: 1.
     #[serde(default = "version")]
     pub version: u32,
-    /// Name of the cluster; its pods' host names are `<name>-<index>`. Needed, unless `flux-agent run` takes it from the
-    /// environment (`--name-from-env`, `--lead-from-env`).
+    /// Name of the cluster; its pods' host names are `<name>-<index>`. Needed, unless `flux-agent run` takes
+    /// it from the environment (`--name-from-env`, `--lead-from-env`).
     #[serde(default)]
     pub name: String,
     /// Namespace of the pods, part of their DNS names.
@@ -146,15 +149,16 @@ impl AgentSpec {
         Ok(spec)
     }
 
-    /// The spec of `text`, in which the pod's own environment has yet to put what it knows better: [`AgentSpec::check`]
-    /// comes after.
+    /// The spec of `text`, in which the pod's own environment has yet to put what it knows better:
+    /// [`AgentSpec::check`] comes after.
     pub fn unchecked(text: &str) -> Result<AgentSpec, SpecError> {
         #[derive(Deserialize)]
         struct Header {
             #[serde(default = "version")]
             version: u32,
         }
-        let header: Header = toml::from_str(text).map_err(|error| SpecError::Syntax(one_line(text, &error)))?;
+        let header: Header =
+            toml::from_str(text).map_err(|error| SpecError::Syntax(one_line(text, &error)))?;
         if header.version != VERSION {
             return Err(SpecError::Version(header.version));
         }
@@ -163,7 +167,12 @@ impl AgentSpec {
 
     /// Bounds that the types don't express.
     pub fn check(&self) -> Result<(), SpecError> {
-        let range = |field, why: &str| Err(SpecError::Range { field, why: why.to_owned() });
+        let range = |field, why: &str| {
+            Err(SpecError::Range {
+                field,
+                why: why.to_owned(),
+            })
+        };
         if self.name.is_empty() {
             return range("name", "it is missing");
         }
@@ -173,7 +182,10 @@ impl AgentSpec {
         if self.size == 0 || self.size as usize > crate::hostlist::MAX_HOSTS {
             return range("size", "use 1 or more");
         }
-        if self.max_size.is_some_and(|max| max < self.size || max as usize > crate::hostlist::MAX_HOSTS) {
+        if self
+            .max_size
+            .is_some_and(|max| max < self.size || max as usize > crate::hostlist::MAX_HOSTS)
+        {
             return range("max_size", "use size or more");
         }
         if self.quorum.is_some_and(|quorum| quorum == 0) {
@@ -188,7 +200,14 @@ impl AgentSpec {
         if !self.flux.configs.is_empty()
             && let Err(wrong) = crate::broker_config::merged(&self.flux.configs, self.own_hosts().as_deref())
         {
-            return range("flux.configs", &wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
+            return range(
+                "flux.configs",
+                &wrong
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join("; "),
+            );
         }
         if let Some(list) = &self.network.hostlist
             && let Err(why) = crate::hostlist::expand(list)
@@ -210,7 +229,11 @@ impl AgentSpec {
 
     /// All hosts, if this cluster's lead is the instance's and so writes R for them.
     pub fn own_hosts(&self) -> Option<Vec<String>> {
-        if self.network.lead.is_some() { None } else { crate::hostlist::expand(&self.hostlist()).ok() }
+        if self.network.lead.is_some() {
+            None
+        } else {
+            crate::hostlist::expand(&self.hostlist()).ok()
+        }
     }
 
     /// The paths in the pod.
@@ -241,8 +264,14 @@ mod tests {
         assert!(
             matches!(AgentSpec::from_toml("name='ä'\n# é\nsizes=2"), Err(SpecError::Syntax(e)) if e.starts_with(place))
         );
-        assert!(matches!(AgentSpec::from_toml("name=\"a\"\nversion=2\nnew=1"), Err(SpecError::Version(2))));
-        assert!(matches!(AgentSpec::from_toml("name=\"a\"\nsize=0"), Err(SpecError::Range { field: "size", .. })));
+        assert!(matches!(
+            AgentSpec::from_toml("name=\"a\"\nversion=2\nnew=1"),
+            Err(SpecError::Version(2))
+        ));
+        assert!(matches!(
+            AgentSpec::from_toml("name=\"a\"\nsize=0"),
+            Err(SpecError::Range { field: "size", .. })
+        ));
         assert!(AgentSpec::from_toml("name = ").is_err());
     }
 
@@ -258,19 +287,37 @@ mod tests {
 
     #[test]
     fn every_program_survives_toml() {
-        let words = crate::command_words::split("echo \"hi $USER\" 'x'").unwrap().words;
+        let words = crate::command_words::split("echo \"hi $USER\" 'x'")
+            .unwrap()
+            .words;
         for program in [
             Program::Persistent,
             Program::Submit { words: words.clone() },
             Program::Launcher { words },
-            Program::Script { text: "#!/bin/sh\necho \"$A\"\n".into(), launch: true },
-            Program::Batch { lines: vec![BatchLine { number: 0, text: "echo '$x' \"y\"".into() }] },
-            Program::BatchRaw { text: "flux queue idle\n".into() },
+            Program::Script {
+                text: "#!/bin/sh\necho \"$A\"\n".into(),
+                launch: true,
+            },
+            Program::Batch {
+                lines: vec![BatchLine {
+                    number: 0,
+                    text: "echo '$x' \"y\"".into(),
+                }],
+            },
+            Program::BatchRaw {
+                text: "flux queue idle\n".into(),
+            },
             Program::Diagnostics,
         ] {
             let mut spec = AgentSpec::from_toml("name=\"mc\"").unwrap();
             spec.runner.program = program;
-            spec.sidecars.insert("db".into(), Sidecar { command: Some("exec db".into()), ..Sidecar::default() });
+            spec.sidecars.insert(
+                "db".into(),
+                Sidecar {
+                    command: Some("exec db".into()),
+                    ..Sidecar::default()
+                },
+            );
             assert_eq!(AgentSpec::from_toml(&spec.to_toml().unwrap()).unwrap(), spec);
         }
     }

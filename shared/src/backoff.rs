@@ -3,9 +3,12 @@
 
 use std::time::Duration;
 
-/// The pause after so many failures in a row (0 counts as 1): `first`, then twice the one before, `longest` at most.
+/// The pause after so many failures in a row (0 counts as 1): `first`, then twice the one before, `longest`
+/// at most.
 pub fn after(failures: u32, first: Duration, longest: Duration) -> Duration {
-    first.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(longest)
+    first
+        .saturating_mul(1 << failures.saturating_sub(1).min(20))
+        .min(longest)
 }
 
 #[cfg(test)]
@@ -15,7 +18,14 @@ mod tests {
     #[test]
     fn pauses_double_up_to_the_longest() {
         let seconds = |failures| after(failures, Duration::from_secs(1), Duration::from_secs(30)).as_secs();
-        assert_eq!([0, 1, 2, 3, 5, 6, 7, u32::MAX].map(seconds), [1, 1, 2, 4, 16, 30, 30, 30]);
-        assert_eq!(after(u32::MAX, Duration::MAX, Duration::MAX), Duration::MAX, "it cannot overflow");
+        assert_eq!(
+            [0, 1, 2, 3, 5, 6, 7, u32::MAX].map(seconds),
+            [1, 1, 2, 4, 16, 30, 30, 30]
+        );
+        assert_eq!(
+            after(u32::MAX, Duration::MAX, Duration::MAX),
+            Duration::MAX,
+            "it cannot overflow"
+        );
     }
 }

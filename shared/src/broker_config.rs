@@ -1,8 +1,8 @@
-//! Parts of broker.toml that a user adds: TOML texts, by name. Their tables are merged over the agent's, key by key, in the
-//! order of the names; a list replaces a list.
+//! Parts of broker.toml that a user adds: TOML texts, by name. Their tables are merged over the agent's, key
+//! by key, in the order of the names; a list replaces a list.
 //!
-//! By hand: crates that merge configurations (figment, config) let the later one win without a word where a key is a
-//! table in only one of two, and that is somebody's mistake.
+//! By hand: crates that merge configurations (figment, config) let the later one win without a word where a
+//! key is a table in only one of two, and that is somebody's mistake.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,14 @@ use crate::toml_error::one_line;
 
 /// Keys that the agent writes itself or overrides by an option, and what to use instead.
 const OWN: [(&[&str], &str); 5] = [
-    (&["bootstrap"], "the brokers find each other by it: use flux.bursting and network"),
-    (&["resource", "path"], "the agent writes R: set `cores`, or list all hosts in resource.config"),
+    (
+        &["bootstrap"],
+        "the brokers find each other by it: use flux.bursting and network",
+    ),
+    (
+        &["resource", "path"],
+        "the agent writes R: set `cores`, or list all hosts in resource.config",
+    ),
     (&["tbon", "topo"], "set flux.topology"),
     (&["tbon", "connect_timeout"], "set flux.connectTimeout"),
     (&["modules", "alternatives", "sched"], "set flux.scheduler"),
@@ -48,7 +54,12 @@ impl std::fmt::Display for Wrong {
 pub fn merged(parts: &BTreeMap<String, String>, hosts: Option<&[String]>) -> Result<Table, Vec<Wrong>> {
     let (mut all, mut wrong) = (Table::new(), Vec::new());
     for (part, text) in parts {
-        let mut refuse = |why: String| wrong.push(Wrong { part: part.clone(), why });
+        let mut refuse = |why: String| {
+            wrong.push(Wrong {
+                part: part.clone(),
+                why,
+            })
+        };
         let table: Table = match toml::from_str(text) {
             Ok(table) => table,
             Err(error) => {
@@ -59,7 +70,10 @@ pub fn merged(parts: &BTreeMap<String, String>, hosts: Option<&[String]>) -> Res
         for (keys, instead) in OWN.iter().filter(|(keys, _)| find(&table, keys).is_some()) {
             refuse(format!("`{}` cannot be set here: {instead}", keys.join(".")));
         }
-        for keys in TABLES.iter().filter(|keys| find(&table, keys).is_some_and(|value| !value.is_table())) {
+        for keys in TABLES
+            .iter()
+            .filter(|keys| find(&table, keys).is_some_and(|value| !value.is_table()))
+        {
             refuse(format!("`{}` must be a table", keys.join(".")));
         }
         if let Some(why) = hosts.and_then(|hosts| wrong_hosts(&table, hosts)) {
@@ -79,7 +93,11 @@ pub fn merge(base: &mut Table, over: Table) -> Result<(), String> {
 
 fn merge_at(path: &str, base: &mut Table, over: Table) -> Result<(), String> {
     for (key, value) in over {
-        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let path = if path.is_empty() {
+            key.clone()
+        } else {
+            format!("{path}.{key}")
+        };
         match (base.get_mut(&key), value) {
             (Some(Value::Table(base)), Value::Table(over)) => merge_at(&path, base, over)?,
             (Some(Value::Table(_)), _) => return Err(format!("`{path}` must be a table")),
@@ -93,14 +111,20 @@ fn merge_at(path: &str, base: &mut Table, over: Table) -> Result<(), String> {
 fn find<'a>(table: &'a Table, keys: &[&str]) -> Option<&'a Value> {
     let (first, rest) = keys.split_first()?;
     let value = table.get(*first)?;
-    if rest.is_empty() { Some(value) } else { find(value.as_table()?, rest) }
+    if rest.is_empty() {
+        Some(value)
+    } else {
+        find(value.as_table()?, rest)
+    }
 }
 
 /// What is wrong with the hosts in `resource.config`: Flux starts only if they are exactly the instance's.
 fn wrong_hosts(table: &Table, hosts: &[String]) -> Option<String> {
     let config = find(table, &["resource", "config"])?;
     let field = "`resource.config`";
-    let Some(entries) = config.as_array() else { return Some(format!("{field} must be a list of tables")) };
+    let Some(entries) = config.as_array() else {
+        return Some(format!("{field} must be a list of tables"));
+    };
     let mut named = BTreeSet::new();
     for entry in entries {
         let Some(list) = entry.get("hosts").and_then(Value::as_str) else {
@@ -113,10 +137,15 @@ fn wrong_hosts(table: &Table, hosts: &[String]) -> Option<String> {
     }
     let own: BTreeSet<&String> = hosts.iter().collect();
     if let Some(other) = named.iter().find(|host| !own.contains(host)) {
-        return Some(format!("{field} names the host {other}, which is not in this instance"));
+        return Some(format!(
+            "{field} names the host {other}, which is not in this instance"
+        ));
     }
     let missing = hosts.iter().find(|host| !named.contains(*host))?;
-    Some(format!("{field} lacks the host {missing}: Flux starts only if it names all {} of them", own.len()))
+    Some(format!(
+        "{field} lacks the host {missing}: Flux starts only if it names all {} of them",
+        own.len()
+    ))
 }
 
 #[cfg(test)]
@@ -124,7 +153,11 @@ mod tests {
     use super::*;
 
     fn parts(texts: &[&str]) -> BTreeMap<String, String> {
-        texts.iter().enumerate().map(|(number, text)| (format!("part-{number}"), (*text).to_owned())).collect()
+        texts
+            .iter()
+            .enumerate()
+            .map(|(number, text)| (format!("part-{number}"), (*text).to_owned()))
+            .collect()
     }
 
     fn why(text: &str) -> String {
@@ -136,14 +169,26 @@ mod tests {
 
     #[test]
     fn parts_are_merged_key_by_key_and_later_names_win() {
-        let all =
-            merged(&parts(&["[a]\nx = 1\ny = [1]\n[a.b]\nz = 1", "[a]\nx = 2\ny = [2]\n[c]\n", ""]), None).unwrap();
-        assert_eq!(all, toml::from_str::<Table>("[a]\nx = 2\ny = [2]\nb = { z = 1 }\n[c]\n").unwrap());
+        let all = merged(
+            &parts(&[
+                "[a]\nx = 1\ny = [1]\n[a.b]\nz = 1",
+                "[a]\nx = 2\ny = [2]\n[c]\n",
+                "",
+            ]),
+            None,
+        )
+        .unwrap();
+        assert_eq!(
+            all,
+            toml::from_str::<Table>("[a]\nx = 2\ny = [2]\nb = { z = 1 }\n[c]\n").unwrap()
+        );
     }
 
     #[test]
     fn what_the_agent_needs_is_refused_by_its_name_with_what_to_do() {
-        assert!(why("[bootstrap]\nenable_ipv6 = true").starts_with("part-0: `bootstrap` cannot be set here: "));
+        assert!(
+            why("[bootstrap]\nenable_ipv6 = true").starts_with("part-0: `bootstrap` cannot be set here: ")
+        );
         assert!(why("resource.path = '/R'").contains("`resource.path`"));
         assert!(why("tbon.topo = 'kary:2'").contains("flux.topology"));
         assert!(why("[modules.alternatives]\nsched = 'x'").contains("flux.scheduler"));

@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::ops::ControlFlow::{self, Break, Continue};
 
-/// The error and its sources, joined by `: `. Many errors print their source as part of themselves: what has been said
-/// already is left out.
+/// The error and its sources, joined by `: `. Many errors print their source as part of themselves: what has
+/// been said already is left out.
 pub fn causes(error: &(dyn Error + 'static)) -> String {
     causes_by(error, |error| Continue(error.to_string()))
 }
@@ -47,7 +47,10 @@ mod tests {
     #[test]
     fn each_source_is_said_once_and_in_the_words_that_are_given() {
         let quotes = || Box::new(Failure::Quotes("no way", Box::new(Failure::Plain("refused"))));
-        assert_eq!(causes(&Failure::To("send", quotes())), "failed to send: no way (refused), by this machine");
+        assert_eq!(
+            causes(&Failure::To("send", quotes())),
+            "failed to send: no way (refused), by this machine"
+        );
         let error = Failure::To("send", Box::new(Failure::To("connect", quotes())));
         let words = |error: &(dyn Error + 'static)| match error.to_string() {
             text if text.contains("connect") => Break("no network".to_owned()),

@@ -1,7 +1,7 @@
 //! Fields whose value is one of a few words: the CRD and the validation are built from these.
 
-/// `spec.pod.dnsPolicy`. Not `None`: Kubernetes rejects such a pod unless it names DNS servers, and a MiniCluster
-/// cannot name any.
+/// `spec.pod.dnsPolicy`. Not `None`: Kubernetes rejects such a pod unless it names DNS servers, and a
+/// MiniCluster cannot name any.
 pub(crate) const DNS_POLICIES: &[&str] = &["ClusterFirst", "ClusterFirstWithHostNet", "Default"];
 
 /// `spec.flux.scheduler.queuePolicy`: what Fluxion knows.
@@ -19,7 +19,8 @@ pub enum ViewSource {
 
 impl ViewSource {
     const ALL: [ViewSource; 3] = [ViewSource::Auto, ViewSource::ImageVolume, ViewSource::Copy];
-    pub const NAMES: &'static [&'static str] = &[Self::ALL[0].name(), Self::ALL[1].name(), Self::ALL[2].name()];
+    pub const NAMES: &'static [&'static str] =
+        &[Self::ALL[0].name(), Self::ALL[1].name(), Self::ALL[2].name()];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,7 +54,8 @@ pub enum Gang {
 
 impl Gang {
     const ALL: [Gang; 3] = [Gang::On, Gang::Off, Gang::Auto];
-    pub const NAMES: &'static [&'static str] = &[Self::ALL[0].name(), Self::ALL[1].name(), Self::ALL[2].name()];
+    pub const NAMES: &'static [&'static str] =
+        &[Self::ALL[0].name(), Self::ALL[1].name(), Self::ALL[2].name()];
 
     pub const fn name(self) -> &'static str {
         match self {

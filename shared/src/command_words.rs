@@ -1,6 +1,6 @@
-//! A command string becomes words: POSIX quoting, `$NAME` and `${NAME}` kept as references, nothing else. By hand:
-//! crates that split words (shlex) return plain strings, in which a quoted `$NAME` cannot be told from one that is to
-//! be replaced.
+//! A command string becomes words: POSIX quoting, `$NAME` and `${NAME}` kept as references, nothing else. By
+//! hand: crates that split words (shlex) return plain strings, in which a quoted `$NAME` cannot be told from
+//! one that is to be replaced.
 //!
 //! No globbing, no command substitution, no operators: `|`, `;`, `>` and `$(` reach the program as they are.
 //! `\$` is a literal `$`, inside double quotes too. Newlines are blanks.
@@ -62,14 +62,18 @@ pub struct Words {
     pub words: Vec<Word>,
     /// Unquoted operators and substitutions that reach the program as text, in order, once each.
     pub shell_syntax: Vec<String>,
-    /// The word that each line after the first begins with, unless it continues the line before: after a backslash, or with
-    /// an option.
+    /// The word that each line after the first begins with, unless it continues the line before: after a
+    /// backslash, or with an option.
     pub line_starts: Vec<usize>,
 }
 
 /// The words of `text`, or what is wrong with its quoting.
 pub fn split(text: &str) -> Result<Words, String> {
-    let mut splitter = Splitter { chars: text.chars().peekable(), out: Words::default(), word: None };
+    let mut splitter = Splitter {
+        chars: text.chars().peekable(),
+        out: Words::default(),
+        word: None,
+    };
     splitter.run()?;
     Ok(splitter.out)
 }
@@ -81,11 +85,24 @@ pub fn split_literal(text: &str) -> Result<Vec<String>, String> {
 
 /// The text that [`split`] makes these very words of, with no reference in them.
 pub fn join<T: AsRef<str>>(words: &[T]) -> String {
-    let is_plain =
-        |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:=,+@%".contains(c));
-    let quoted =
-        |text: &str| if is_plain(text) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) };
-    words.iter().map(|word| quoted(word.as_ref())).collect::<Vec<_>>().join(" ")
+    let is_plain = |text: &str| {
+        !text.is_empty()
+            && text
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "_-./:=,+@%".contains(c))
+    };
+    let quoted = |text: &str| {
+        if is_plain(text) {
+            text.to_owned()
+        } else {
+            format!("'{}'", text.replace('\'', r"'\''"))
+        }
+    };
+    words
+        .iter()
+        .map(|word| quoted(word.as_ref()))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn literal_source(word: &Word) -> String {
@@ -137,10 +154,16 @@ impl Splitter<'_> {
     }
 
     fn keep_line_starts(&mut self) {
-        let Words { words, line_starts, .. } = &mut self.out;
+        let Words {
+            words, line_starts, ..
+        } = &mut self.out;
         line_starts.dedup();
-        line_starts
-            .retain(|start| *start > 0 && words.get(*start).is_some_and(|word| !word.display().starts_with('-')));
+        line_starts.retain(|start| {
+            *start > 0
+                && words
+                    .get(*start)
+                    .is_some_and(|word| !word.display().starts_with('-'))
+        });
     }
 
     fn note(&mut self, c: char) {
@@ -164,7 +187,12 @@ impl Splitter<'_> {
         let Some(parts) = self.word.take() else { return };
         let only_text = parts.iter().all(|part| matches!(part, Part::Text(_)));
         self.out.words.push(if only_text {
-            Word::Literal(parts.into_iter().map(|p| if let Part::Text(t) = p { t } else { String::new() }).collect())
+            Word::Literal(
+                parts
+                    .into_iter()
+                    .map(|p| if let Part::Text(t) = p { t } else { String::new() })
+                    .collect(),
+            )
         } else {
             Word::Template(parts)
         });
@@ -233,7 +261,10 @@ mod tests {
     #[test]
     fn quoting_is_that_of_a_shell() {
         assert_eq!(literal(r#"sh -c "echo hi there""#), ["sh", "-c", "echo hi there"]);
-        assert_eq!(literal("echo 'a  b' c\\ d \"\" e"), ["echo", "a  b", "c d", "", "e"]);
+        assert_eq!(
+            literal("echo 'a  b' c\\ d \"\" e"),
+            ["echo", "a  b", "c d", "", "e"]
+        );
         assert_eq!(literal("a\nb\n\n c\n"), ["a", "b", "c"]);
         assert_eq!(literal("one\\\ntwo"), ["onetwo"]);
         assert_eq!(literal(r#""a\"b" 'it'"'"'s'"#), ["a\"b", "it's"]);
@@ -242,10 +273,17 @@ mod tests {
 
     #[test]
     fn references_are_kept_and_escapes_are_text() {
-        let words = split(r#"echo $HOME/x ${A}b '$C' \$D "$E \$F" $ $1 ${G:-1}"#).unwrap().words;
+        let words = split(r#"echo $HOME/x ${A}b '$C' \$D "$E \$F" $ $1 ${G:-1}"#)
+            .unwrap()
+            .words;
         let value = |name: &str| Some(format!("<{name}>"));
         let got: Vec<String> = words.iter().map(|w| w.resolve(value)).collect();
-        assert_eq!(got, ["echo", "<HOME>/x", "<A>b", "$C", "$D", "<E> $F", "$", "$1", "${G:-1}"]);
+        assert_eq!(
+            got,
+            [
+                "echo", "<HOME>/x", "<A>b", "$C", "$D", "<E> $F", "$", "$1", "${G:-1}"
+            ]
+        );
         assert_eq!(words[0], Word::literal("echo"));
     }
 
@@ -276,7 +314,9 @@ mod tests {
         struct Holder {
             command: Vec<Word>,
         }
-        let holder = Holder { command: split(r#"echo "$A b" c"#).unwrap().words };
+        let holder = Holder {
+            command: split(r#"echo "$A b" c"#).unwrap().words,
+        };
         let text = toml::to_string(&holder).unwrap();
         assert_eq!(toml::from_str::<Holder>(&text).unwrap(), holder);
         let json = serde_json::to_string(&holder).unwrap();

@@ -60,10 +60,12 @@ impl Certificate {
                 };
                 continue;
             }
-            let (key, value) =
-                content.split_once('=').ok_or_else(|| format!("line {}: expected key = \"value\"", number + 1))?;
+            let (key, value) = content
+                .split_once('=')
+                .ok_or_else(|| format!("line {}: expected key = \"value\"", number + 1))?;
             let value = value.trim().strip_prefix('"').and_then(|v| v.strip_suffix('"'));
-            let value = value.ok_or_else(|| format!("line {}: the value is not in double quotes", number + 1))?;
+            let value =
+                value.ok_or_else(|| format!("line {}: the value is not in double quotes", number + 1))?;
             let place = match (section, key.trim()) {
                 ("metadata", "name") => &mut name,
                 ("curve", "public-key") => &mut public,
@@ -101,7 +103,11 @@ mod tests {
         let text = certificate.to_text();
         let other = text.replace("metadata", "# of another cluster\nmetadata\n    time = \"1\"");
         for text in [text, other] {
-            assert_eq!(Certificate::parse(&text).unwrap().to_text(), text, "byte for byte");
+            assert_eq!(
+                Certificate::parse(&text).unwrap().to_text(),
+                text,
+                "byte for byte"
+            );
         }
     }
 
@@ -117,8 +123,13 @@ mod tests {
 
     #[test]
     fn what_is_no_certificate_is_refused() {
-        for bad in ["", "[exec]\n", "metadata\n    name = \"a\"\n", "curve\n  public-key = x\n", "curve\n  a = \"b\"\n"]
-        {
+        for bad in [
+            "",
+            "[exec]\n",
+            "metadata\n    name = \"a\"\n",
+            "curve\n  public-key = x\n",
+            "curve\n  a = \"b\"\n",
+        ] {
             assert!(Certificate::parse(bad).is_err(), "{bad}");
         }
     }

@@ -1,5 +1,5 @@
-//! A valid MiniCluster becomes the AgentSpec of its pods. Pure and total: the operator writes the result, `dry-run`
-//! explains it.
+//! A valid MiniCluster becomes the AgentSpec of its pods. Pure and total: the operator writes the result,
+//! `dry-run` explains it.
 
 use serde_json::Value;
 
@@ -61,7 +61,9 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
 
 /// Whether the pod template switches host networking on, which no field of the MiniCluster does.
 pub fn has_host_network(overlay: Option<&Overlay>) -> bool {
-    overlay.and_then(|it| it.value().pointer("/spec/hostNetwork")?.as_bool()).unwrap_or(false)
+    overlay
+        .and_then(|it| it.value().pointer("/spec/hostNetwork")?.as_bool())
+        .unwrap_or(false)
 }
 
 fn flux(cluster: &ValidMiniCluster) -> Flux {
@@ -114,24 +116,38 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
 
 /// The variables of this container that the pod template takes from the downward API.
 fn per_pod(overlay: Option<&Overlay>, container: &str) -> Vec<String> {
-    let containers = overlay.and_then(|it| it.value().pointer("/spec/containers")?.as_array()).into_iter().flatten();
-    let own = containers.filter(|it| it["name"] == container).filter_map(|it| it["env"].as_array()).flatten();
+    let containers = overlay
+        .and_then(|it| it.value().pointer("/spec/containers")?.as_array())
+        .into_iter()
+        .flatten();
+    let own = containers
+        .filter(|it| it["name"] == container)
+        .filter_map(|it| it["env"].as_array())
+        .flatten();
     let is_of_the_pod = |variable: &&Value| {
         let source = &variable["valueFrom"];
         source["fieldRef"].is_object() || source["resourceFieldRef"].is_object()
     };
-    own.filter(is_of_the_pod).filter_map(|variable| variable["name"].as_str().map(str::to_owned)).collect()
+    own.filter(is_of_the_pod)
+        .filter_map(|variable| variable["name"].as_str().map(str::to_owned))
+        .collect()
 }
 
 /// Whether a limit or request asks for GPUs, or parts of one (MIG).
 fn asks_for_gpus(resources: &Resources) -> bool {
     let is_gpu = |name: &str| {
         name.split_once('/').is_some_and(|(vendor, device)| {
-            device.contains("gpu") || vendor.contains("gpu") || (vendor == "nvidia.com" && device.starts_with("mig-"))
+            device.contains("gpu")
+                || vendor.contains("gpu")
+                || (vendor == "nvidia.com" && device.starts_with("mig-"))
         })
     };
     let is_some = |quantity: &Quantity| quantity.0.contains(|c: char| matches!(c, '1'..='9'));
-    resources.limits.iter().chain(&resources.requests).any(|(name, quantity)| is_gpu(name) && is_some(quantity))
+    resources
+        .limits
+        .iter()
+        .chain(&resources.requests)
+        .any(|(name, quantity)| is_gpu(name) && is_some(quantity))
 }
 
 #[cfg(test)]
@@ -146,10 +162,15 @@ mod tests {
                 "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n  size: 2\n  \
                  services: [{{image: db, name: db}}]\n  containers: [{{image: app}}]\n  {overlay}\n"
             );
-            agent_spec(&validate::validate(&manifest::parse(&text).unwrap()).unwrap()).network.host_network
+            agent_spec(&validate::validate(&manifest::parse(&text).unwrap()).unwrap())
+                .network
+                .host_network
         };
         assert!(is_said("podTemplate: {spec: {hostNetwork: true}}"));
-        for other in ["podTemplate: {spec: {hostNetwork: false}}", "servicesPodTemplate: {spec: {hostNetwork: true}}"] {
+        for other in [
+            "podTemplate: {spec: {hostNetwork: false}}",
+            "servicesPodTemplate: {spec: {hostNetwork: true}}",
+        ] {
             assert!(!is_said(other), "{other}");
         }
     }
@@ -166,7 +187,10 @@ mod tests {
     fn gpus_are_asked_for_by_the_names_of_all_vendors() {
         let asks = |name: &str, count: &str| {
             let limits = [(name.to_owned(), Quantity(count.to_owned()))].into();
-            asks_for_gpus(&Resources { limits, ..Resources::default() })
+            asks_for_gpus(&Resources {
+                limits,
+                ..Resources::default()
+            })
         };
         for name in [
             "nvidia.com/gpu",
@@ -179,7 +203,13 @@ mod tests {
         ] {
             assert!(asks(name, "1") && !asks(name, "0"), "{name}");
         }
-        for name in ["cpu", "memory", "vpc.amazonaws.com/efa", "nvidia.com/hostdev", "rdma/hca"] {
+        for name in [
+            "cpu",
+            "memory",
+            "vpc.amazonaws.com/efa",
+            "nvidia.com/hostdev",
+            "rdma/hca",
+        ] {
             assert!(!asks(name, "1"), "{name}");
         }
     }

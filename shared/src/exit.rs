@@ -1,9 +1,9 @@
 //! The agent's exit codes: an interface, so constants.
 //!
-//! The lead's container ends with the user's own code (0 to 255; 128 + n for signal n). Where the agent itself
-//! fails, it ends with one of the codes below; a program may end with the same ones. So no code of the runner's container
-//! says who ended it ([`crate::termination`] does), and none is retried, but for a follower's [`RETRIED`]. Init containers
-//! run no program of the user's: the Job may retry their codes.
+//! The lead's container ends with the user's own code (0 to 255; 128 + n for signal n). Where the agent
+//! itself fails, it ends with one of the codes below; a program may end with the same ones. So no code of the
+//! runner's container says who ended it ([`crate::termination`] does), and none is retried, but for a
+//! follower's [`RETRIED`]. Init containers run no program of the user's: the Job may retry their codes.
 
 use serde::{Deserialize, Serialize};
 
@@ -72,13 +72,18 @@ impl Category {
     pub const fn is_retriable(self) -> bool {
         matches!(
             self,
-            Category::SpecUnreadable | Category::ParentUnreachable | Category::WriteFailed | Category::BrokerFailed
+            Category::SpecUnreadable
+                | Category::ParentUnreachable
+                | Category::WriteFailed
+                | Category::BrokerFailed
         )
     }
 
     /// The category of a reserved code.
     pub fn from_code(code: i32) -> Option<Category> {
-        Category::ALL.into_iter().find(|category| i32::from(category.code()) == code)
+        Category::ALL
+            .into_iter()
+            .find(|category| i32::from(category.code()) == code)
     }
 
     /// The name in messages and labels, as serde writes it.
@@ -99,10 +104,11 @@ impl Category {
     }
 }
 
-/// A follower's code when its pod alone was told to stop: whoever took it away may have it replaced. (A lead that ends with
-/// this code still fails the Job: the failure policy has a rule for the lead.)
+/// A follower's code when its pod alone was told to stop: whoever took it away may have it replaced. (A lead
+/// that ends with this code still fails the Job: the failure policy has a rule for the lead.)
 pub const REPLACE: u8 = 238;
-/// The code that containerd and CRI-O report for a container whose end they did not see, as after a reboot of the node.
+/// The code that containerd and CRI-O report for a container whose end they did not see, as after a reboot of
+/// the node.
 pub const UNSEEN: u8 = 255;
 /// Exit codes of a follower that the Job's failure policy does not treat as a failure.
 pub const RETRIED: [u8; 2] = [REPLACE, UNSEEN];

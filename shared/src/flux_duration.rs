@@ -1,5 +1,5 @@
-//! Flux standard durations: a number and `ms`, `s`, `m`, `h` or `d`; bare numbers are seconds (RFC 23). By hand: crates for
-//! durations know other units and more of them.
+//! Flux standard durations: a number and `ms`, `s`, `m`, `h` or `d`; bare numbers are seconds (RFC 23). By
+//! hand: crates for durations know other units and more of them.
 
 /// Seconds, or why the text is no duration.
 pub fn seconds(text: &str) -> Result<f64, String> {
@@ -16,7 +16,9 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     };
     match number.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value * factor),
-        _ => Err(format!("`{text}` is not a number followed by ms, s, m, h or d, such as 5s")),
+        _ => Err(format!(
+            "`{text}` is not a number followed by ms, s, m, h or d, such as 5s"
+        )),
     }
 }
 

@@ -1,8 +1,8 @@
-//! Hostlists (RFC 29) as flux-core 0.88 reads and writes them: `mc-[0-3],lead`. By hand: the order must be Flux's,
-//! since it is the ranks', and a list from a user needs a bound.
+//! Hostlists (RFC 29) as flux-core 0.88 reads and writes them: `mc-[0-3],lead`. By hand: the order must be
+//! Flux's, since it is the ranks', and a list from a user needs a bound.
 //!
-//! Facts that differ from the RFC's text: padding comes from the low end of each range; only the first bracket group
-//! of an entry expands; blanks separate like commas.
+//! Facts that differ from the RFC's text: padding comes from the low end of each range; only the first
+//! bracket group of an entry expands; blanks separate like commas.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,15 @@ pub const MAX_HOSTS: usize = 65_536;
 
 /// The list as one entry for hosts `<prefix>-<first>` … `<prefix>-<last>`.
 pub fn range(prefix: &str, first: u32, last: u32) -> String {
-    if first == last { format!("{prefix}-{first}") } else { format!("{prefix}-[{first}-{last}]") }
+    if first == last {
+        format!("{prefix}-{first}")
+    } else {
+        format!("{prefix}-[{first}-{last}]")
+    }
 }
 
-/// Every host in order, duplicates removed (the first position counts, as Flux has it), or why the text is not a hostlist.
+/// Every host in order, duplicates removed (the first position counts, as Flux has it), or why the text is
+/// not a hostlist.
 pub fn expand(list: &str) -> Result<Vec<String>, String> {
     let mut seen = std::collections::HashSet::new();
     let mut hosts = Vec::new();
@@ -33,7 +38,11 @@ pub fn expand(list: &str) -> Result<Vec<String>, String> {
 
 /// The numbers of an idset, such as `0-3,7`. None: it is not one.
 pub fn idset(set: &str) -> Option<Vec<u32>> {
-    let names = if set.is_empty() { Vec::new() } else { expand(&format!("[{set}]")).ok()? };
+    let names = if set.is_empty() {
+        Vec::new()
+    } else {
+        expand(&format!("[{set}]")).ok()?
+    };
     names.iter().map(|name| name.parse().ok()).collect()
 }
 
@@ -46,8 +55,13 @@ pub fn to_idset(numbers: &BTreeSet<u32>) -> String {
             _ => ranges.push((number, number)),
         }
     }
-    let texts =
-        ranges.iter().map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") });
+    let texts = ranges.iter().map(|(first, last)| {
+        if first == last {
+            first.to_string()
+        } else {
+            format!("{first}-{last}")
+        }
+    });
     texts.collect::<Vec<_>>().join(",")
 }
 
@@ -58,10 +72,14 @@ pub fn of_instance(given: Option<&str>, name: &str, size: u32) -> String {
 
 /// The rank of `host`: its first position.
 pub fn rank_of(hosts: &[String], host: &str) -> Option<u32> {
-    hosts.iter().position(|h| h == host).and_then(|rank| u32::try_from(rank).ok())
+    hosts
+        .iter()
+        .position(|h| h == host)
+        .and_then(|rank| u32::try_from(rank).ok())
 }
 
-/// Whether Flux would take `host` in its bootstrap configuration: labels of letters, digits and `-`, with dots.
+/// Whether Flux would take `host` in its bootstrap configuration: labels of letters, digits and `-`, with
+/// dots.
 pub fn is_bootstrap_host(host: &str) -> bool {
     !host.is_empty()
         && host.split('.').all(|label| {
@@ -162,7 +180,16 @@ mod tests {
 
     #[test]
     fn what_flux_refuses_is_refused() {
-        for bad in ["a[3-1]", "a[]", "a[1,]", "a[x]", "a[1", "a1]", "a[[1]]", "a[0-99999999]"] {
+        for bad in [
+            "a[3-1]",
+            "a[]",
+            "a[1,]",
+            "a[x]",
+            "a[1",
+            "a1]",
+            "a[[1]]",
+            "a[0-99999999]",
+        ] {
             assert!(expand(bad).is_err(), "{bad}");
         }
     }

@@ -8,11 +8,17 @@
 //! `flux-agent dry-run` walks the same arrows on a laptop.
 #![cfg_attr(
     test,
-    allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")
+    allow(
+        clippy::disallowed_methods,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        reason = "tests"
+    )
 )]
 
-/// The version of the package that says this, with the commit if `.ci/dist` builds it. For a `main.rs`, which alone is then
-/// built again for another commit.
+/// The version of the package that says this, with the commit if `.ci/dist` builds it. For a `main.rs`, which
+/// alone is then built again for another commit.
 #[macro_export]
 macro_rules! version {
     () => {

@@ -1,5 +1,5 @@
-//! A MiniCluster as a person writes it: YAML (or JSON) text to the wire type, with the path of whatever does not fit.
-//! Both versions are read; v1alpha1 is converted.
+//! A MiniCluster as a person writes it: YAML (or JSON) text to the wire type, with the path of whatever does
+//! not fit. Both versions are read; v1alpha1 is converted.
 
 use std::collections::BTreeMap;
 
@@ -50,19 +50,30 @@ pub fn parse(text: &str) -> Result<Manifest, Vec<Problem>> {
     from_value(&documents(text)?[0])
 }
 
-/// Every MiniCluster of `text`, at least one, as it stands there, also as an item of a List; other documents are passed over.
+/// Every MiniCluster of `text`, at least one, as it stands there, also as an item of a List; other documents
+/// are passed over.
 pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
     if text.len() > MOST_BYTES {
         let bytes = text.len();
-        return Err(vec![Problem::new("", format!("has {bytes} bytes, must have {MOST_BYTES} at most"))]);
+        return Err(vec![Problem::new(
+            "",
+            format!("has {bytes} bytes, must have {MOST_BYTES} at most"),
+        )]);
     }
     // As with kubectl, the last of duplicate keys counts, and 010 is 8.
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins, legacy_octal_numbers: true };
-    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
-        .map_err(|error| vec![Problem::new("", format!("this is not YAML: {}", first_line(&error)))])?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
+        vec![Problem::new(
+            "",
+            format!("this is not YAML: {}", first_line(&error)),
+        )]
+    })?;
     let documents: Vec<Value> = documents.into_iter().flat_map(items).collect();
     let text = |document: &Value, key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
-    let misspelt = documents.iter().filter_map(|it| text(it, "kind")).find(|kind| is_nearly_ours(kind));
+    let misspelt = documents
+        .iter()
+        .filter_map(|it| text(it, "kind"))
+        .find(|kind| is_nearly_ours(kind));
     // A document with a misspelt kind is not skipped as another kind, even beside valid ones.
     let is_ours = |document: &Value| {
         let is_of_group = text(document, "apiVersion").is_some_and(|version| version.starts_with(GROUP));
@@ -74,7 +85,10 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
             "kind",
             format!("is `{kind}`: there is no document of kind {KIND}; did you mean {KIND}?"),
         )]),
-        (true, None) => Err(vec![Problem::new("kind", format!("there is no document of kind {KIND}"))]),
+        (true, None) => Err(vec![Problem::new(
+            "kind",
+            format!("there is no document of kind {KIND}"),
+        )]),
         (false, _) => Ok(ours),
     }
 }
@@ -86,21 +100,29 @@ const MOST_BYTES: usize = 8 * 1024 * 1024;
 
 /// The items of a List, as `kubectl get -o yaml` prints it, or the document itself.
 fn items(mut document: Value) -> Vec<Value> {
-    let is_list = document.get("kind").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List"));
+    let is_list = document
+        .get("kind")
+        .and_then(Value::as_str)
+        .is_some_and(|kind| kind.ends_with("List"));
     match document.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) if is_list => items,
         _ => vec![document],
     }
 }
 
-/// A key that stands twice in one mapping of `text`: kubectl keeps the last one without a word, and so does this.
+/// A key that stands twice in one mapping of `text`: kubectl keeps the last one without a word, and so does
+/// this.
 pub fn duplicate_key(text: &str) -> Option<Notice> {
-    let options =
-        serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error, legacy_octal_numbers: true };
+    let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error, legacy_octal_numbers: true };
     let error = serde_saphyr::from_multiple_with_options::<Value>(text, options).err()?;
     let message = first_line(&error);
-    let message = message.split(", set DuplicateKeyPolicy").next().unwrap_or_default();
-    message.contains("duplicate").then(|| Notice::new("", format!("{message}: only the last of them counts")))
+    let message = message
+        .split(", set DuplicateKeyPolicy")
+        .next()
+        .unwrap_or_default();
+    message
+        .contains("duplicate")
+        .then(|| Notice::new("", format!("{message}: only the last of them counts")))
 }
 
 fn first_line(error: &serde_saphyr::Error) -> String {
@@ -113,13 +135,18 @@ fn is_nearly_ours(kind: &str) -> bool {
 
 /// The MiniCluster of one parsed document.
 pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
-    let document: Document =
-        serde_json::from_value(document.clone()).map_err(|error| vec![Problem::new("", error.to_string())])?;
+    let document: Document = serde_json::from_value(document.clone())
+        .map_err(|error| vec![Problem::new("", error.to_string())])?;
     let mut problems = Vec::new();
     let version = Version::of(&document.api_version);
     if version.is_none() {
-        let known = [Version::V1alpha2, Version::V1alpha1].map(Version::api_version).join(" or ");
-        problems.push(Problem::new("apiVersion", format!("is `{}`, must be {known}", document.api_version)));
+        let known = [Version::V1alpha2, Version::V1alpha1]
+            .map(Version::api_version)
+            .join(" or ");
+        problems.push(Problem::new(
+            "apiVersion",
+            format!("is `{}`, must be {known}", document.api_version),
+        ));
     }
     if document.kind != KIND {
         let remedy = if is_nearly_ours(&document.kind) {
@@ -139,18 +166,34 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         document.metadata.name
     };
     let namespace = document.metadata.namespace.unwrap_or_else(|| "default".into());
-    let (labels, annotations) = (texts(&document.metadata.labels), texts(&document.metadata.annotations));
+    let (labels, annotations) = (
+        texts(&document.metadata.labels),
+        texts(&document.metadata.annotations),
+    );
     let queueing = Queueing::of(Some(&labels), Some(&annotations));
     let says_cleanup = document.spec.get("cleanup").is_some_and(|value| !value.is_null());
     let cleans_by_default = version == Some(Version::V1alpha1) && !says_cleanup;
     let (spec, misfits) = spec(document.spec, version.unwrap_or(Version::V1alpha2));
     problems.extend(misfits);
     match spec {
-        Some(spec) if problems.is_empty() => Ok(Manifest { name, namespace, queueing, cleans_by_default, spec }),
+        Some(spec) if problems.is_empty() => Ok(Manifest {
+            name,
+            namespace,
+            queueing,
+            cleans_by_default,
+            spec,
+        }),
         // The rest is checked too, so that a misfit does not hide other problems.
         Some(spec) => {
-            let others =
-                validate(&Manifest { name, namespace, queueing, cleans_by_default, spec }).err().unwrap_or_default();
+            let others = validate(&Manifest {
+                name,
+                namespace,
+                queueing,
+                cleans_by_default,
+                spec,
+            })
+            .err()
+            .unwrap_or_default();
             let is_own = |other: &Problem| !follows(other, &problems);
             let others: Vec<Problem> = others.into_iter().filter(is_own).collect();
             problems.extend(others);
@@ -166,21 +209,28 @@ fn texts(map: &Value) -> BTreeMap<String, String> {
     map.as_object().into_iter().flatten().filter_map(text).collect()
 }
 
-/// Whether a problem may exist only because a misfit was removed: it is about the same field, or about something missing.
+/// Whether a problem may exist only because a misfit was removed: it is about the same field, or about
+/// something missing.
 fn follows(problem: &Problem, misfits: &[Problem]) -> bool {
-    let is_about =
-        |misfit: &Problem| misfit.field.starts_with(&problem.field) || problem.field.starts_with(&misfit.field);
-    let misses = ["needs", "is needed", "at least", "exactly one"].iter().any(|word| problem.message.contains(word));
+    let is_about = |misfit: &Problem| {
+        misfit.field.starts_with(&problem.field) || problem.field.starts_with(&misfit.field)
+    };
+    let misses = ["needs", "is needed", "at least", "exactly one"]
+        .iter()
+        .any(|word| problem.message.contains(word));
     misses || misfits.iter().any(is_about)
 }
 
-/// The spec as v1alpha2 without the values that do not fit the schema of its version, and the problems with those. (Strict
-/// field validation would refuse them.)
+/// The spec as v1alpha2 without the values that do not fit the schema of its version, and the problems with
+/// those. (Strict field validation would refuse them.)
 fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Problem>) {
     let overlays = OVERLAYS.map(|name| value.get_mut(name).map(Value::take));
     drop_nulls(&mut value);
     for (name, overlay) in OVERLAYS.iter().zip(overlays) {
-        if let (Some(overlay), Some(spec)) = (overlay.filter(|overlay| !overlay.is_null()), value.as_object_mut()) {
+        if let (Some(overlay), Some(spec)) = (
+            overlay.filter(|overlay| !overlay.is_null()),
+            value.as_object_mut(),
+        ) {
             spec.insert((*name).to_owned(), overlay);
         }
     }
@@ -214,7 +264,10 @@ mod tests {
             spec: {size: null, podTemplate: {spec: {affinity: null}}, servicesPodTemplate: null, containers: [{image: b}]}}";
         let spec = parse(text).unwrap().spec;
         assert_eq!((spec.size, spec.services_pod_template), (1, None));
-        assert_eq!(spec.pod_template, Some(serde_json::json!({ "spec": { "affinity": null } })));
+        assert_eq!(
+            spec.pod_template,
+            Some(serde_json::json!({ "spec": { "affinity": null } }))
+        );
     }
 
     fn problems(text: &str) -> Vec<String> {
@@ -227,7 +280,14 @@ mod tests {
     fn the_first_minicluster_of_several_documents_is_read() {
         let text = format!("kind: ConfigMap\n---\n{HEAD}spec:\n  size: 2\n  containers: [{{image: a}}]\n");
         let manifest = parse(&text).unwrap();
-        assert_eq!((manifest.name.as_str(), manifest.namespace.as_str(), manifest.spec.size), ("a", "default", 2));
+        assert_eq!(
+            (
+                manifest.name.as_str(),
+                manifest.namespace.as_str(),
+                manifest.spec.size
+            ),
+            ("a", "default", 2)
+        );
         assert_eq!(manifest.spec.tasks, 1);
     }
 
@@ -239,8 +299,11 @@ mod tests {
             )
         };
         for list in ["List", "MiniClusterList"] {
-            let text =
-                format!("kind: {list}\nitems: [{}, {}, {{kind: Pod}}]\n", item("MiniCluster"), item("MiniCluster"));
+            let text = format!(
+                "kind: {list}\nitems: [{}, {}, {{kind: Pod}}]\n",
+                item("MiniCluster"),
+                item("MiniCluster")
+            );
             assert_eq!(documents(&text).unwrap().len(), 2, "{list}");
         }
         assert!(problems("kind: List\nitems: [{kind: Pod}]")[0].contains("no document of kind MiniCluster"));
@@ -248,8 +311,13 @@ mod tests {
 
     #[test]
     fn duplicate_key_is_found_with_its_line() {
-        let twice = duplicate_key("spec:\n  size: 2\n  size: 3\n").unwrap().to_string();
-        assert!(twice.contains("size") && twice.contains('3') && twice.contains("only the last"), "{twice}");
+        let twice = duplicate_key("spec:\n  size: 2\n  size: 3\n")
+            .unwrap()
+            .to_string();
+        assert!(
+            twice.contains("size") && twice.contains('3') && twice.contains("only the last"),
+            "{twice}"
+        );
         assert!(duplicate_key("a: {size: 2}\nb: {size: 3}\n---\na: 1\n").is_none());
     }
 
@@ -264,29 +332,44 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_named_by_its_path() {
-        let text = format!("{HEAD}spec:\n  containers:\n  - image: a\n    comand: x\n    commands: {{pres: y}}\n");
+        let text =
+            format!("{HEAD}spec:\n  containers:\n  - image: a\n    comand: x\n    commands: {{pres: y}}\n");
         let found = problems(&text);
-        assert_eq!(found[0], "spec.containers[0].comand: no such field; did you mean command?");
-        assert_eq!(found[1], "spec.containers[0].commands.pres: no such field; did you mean pre?");
+        assert_eq!(
+            found[0],
+            "spec.containers[0].comand: no such field; did you mean command?"
+        );
+        assert_eq!(
+            found[1],
+            "spec.containers[0].commands.pres: no such field; did you mean pre?"
+        );
         let found = problems(&format!("{HEAD}spec:\n  size: four\n  containers: []\n"));
         assert!(found[0].starts_with("spec.size: "), "{found:?}");
         let deep = "spec:\n  containers: [{image: a}, {image: b, volumes: {a/b: {path: /x, readOnly: 7}}}]\n";
         let found = problems(&format!("{HEAD}{deep}"));
         assert!(
-            found[0].starts_with("spec.containers[1].volumes[a/b].readOnly: is the number 7, must be a boolean"),
+            found[0]
+                .starts_with("spec.containers[1].volumes[a/b].readOnly: is the number 7, must be a boolean"),
             "{found:?}"
         );
         let found = problems(&format!("{HEAD}spec: {{size: 2}}\n"));
         assert!(found[0].starts_with("spec.containers: is needed"), "{found:?}");
         assert!(problems("a: [")[0].starts_with("this is not YAML"));
         let empty = "spec:\n  flux:\n  logging: {quiet: }\n  containers: [{image: a, command: , environment: {A: }}]\n";
-        assert_eq!(parse(&format!("{HEAD}{empty}")).unwrap().spec.containers[0].command, None);
+        assert_eq!(
+            parse(&format!("{HEAD}{empty}")).unwrap().spec.containers[0].command,
+            None
+        );
         let twice = parse(&format!("{HEAD}spec:\n  size: 2\n  size: 3\n  containers: []\n")).unwrap();
         assert_eq!(twice.spec.size, 3);
         assert!(problems("kind: Pod")[0].contains("kind MiniCluster"));
         assert!(problems("kind: Minicluster")[0].ends_with("did you mean MiniCluster?"));
-        let misspelt = HEAD.replace("MiniCluster", "Minicluster") + "spec: {size: 0, containers: [{image: a}]}\n";
-        let wanted = ["kind: is `Minicluster`; did you mean MiniCluster?", "spec.size: must be 1 to 10000"];
+        let misspelt =
+            HEAD.replace("MiniCluster", "Minicluster") + "spec: {size: 0, containers: [{image: a}]}\n";
+        let wanted = [
+            "kind: is `Minicluster`; did you mean MiniCluster?",
+            "spec.size: must be 1 to 10000",
+        ];
         assert_eq!(problems(&misspelt), wanted);
         // Beside one that is spelt right, too; what is not of our group may be called so.
         let right = format!("{HEAD}spec: {{containers: [{{image: a}}]}}\n---\n");
@@ -313,25 +396,50 @@ mod tests {
     #[test]
     fn v1alpha1_is_converted_and_its_fields_are_checked_by_its_own_names() {
         let head = HEAD.replace("v1alpha2", "v1alpha1");
-        let manifest = parse(&format!("{head}spec:\n  containers: [{{image: a, command: b}}]\n")).unwrap();
+        let manifest = parse(&format!(
+            "{head}spec:\n  containers: [{{image: a, command: b}}]\n"
+        ))
+        .unwrap();
         assert!(manifest.spec.cleanup_pods);
         assert!(manifest.spec.flux.unwrap().container.unwrap().disable);
-        let found = problems(&format!("{head}spec:\n  cleanupPods: true\n  containers: [{{image: a}}]\n"));
-        assert!(found[0].starts_with("spec.cleanupPods: no such field"), "{found:?}");
+        let found = problems(&format!(
+            "{head}spec:\n  cleanupPods: true\n  containers: [{{image: a}}]\n"
+        ));
+        assert!(
+            found[0].starts_with("spec.cleanupPods: no such field"),
+            "{found:?}"
+        );
         let found = problems(&HEAD.replace("v1alpha2", "v1"));
-        assert!(found[0].starts_with("apiVersion: is `flux-framework.org/v1`"), "{found:?}");
+        assert!(
+            found[0].starts_with("apiVersion: is `flux-framework.org/v1`"),
+            "{found:?}"
+        );
     }
 
     #[test]
     fn v1alpha1_without_cleanup_tells_that_the_output_goes() {
         let notes = |spec: &str| -> Vec<String> {
             let manifest = parse(&format!("{}{spec}", HEAD.replace("v1alpha2", "v1alpha1"))).unwrap();
-            validate_and_note(&manifest).unwrap().notices.iter().map(ToString::to_string).collect()
+            validate_and_note(&manifest)
+                .unwrap()
+                .notices
+                .iter()
+                .map(ToString::to_string)
+                .collect()
         };
         let told = notes("spec:\n  containers: [{image: a, command: b}]\n");
-        assert!(told.len() == 1 && told[0].starts_with("spec.cleanup: is not set"), "{told:?}");
-        assert_eq!(notes("spec:\n  cleanup: true\n  containers: [{image: a, command: b}]\n"), [""; 0]);
-        assert_eq!(notes("spec:\n  interactive: true\n  containers: [{image: a}]\n"), [""; 0]);
+        assert!(
+            told.len() == 1 && told[0].starts_with("spec.cleanup: is not set"),
+            "{told:?}"
+        );
+        assert_eq!(
+            notes("spec:\n  cleanup: true\n  containers: [{image: a, command: b}]\n"),
+            [""; 0]
+        );
+        assert_eq!(
+            notes("spec:\n  interactive: true\n  containers: [{image: a}]\n"),
+            [""; 0]
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Names of objects and hosts, and their limits.
 
-/// Environment variable by which a pod of an Indexed Job knows its index. The Job controller sets it unless it is set
-/// already.
+/// Environment variable by which a pod of an Indexed Job knows its index. The Job controller sets it unless
+/// it is set already.
 pub const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
 /// Why a user may not set it.
 pub const COMPLETION_INDEX_IS_SET: &str =
@@ -9,8 +9,11 @@ pub const COMPLETION_INDEX_IS_SET: &str =
 /// The init container that makes `/opt/software`.
 pub const SOFTWARE_CONTAINER: &str = "flux-software";
 /// Labels of every object that the operator creates; they override a user's.
-pub const OWN_LABELS: [&str; 3] =
-    ["app.kubernetes.io/managed-by", "app.kubernetes.io/name", "flux-framework.org/minicluster"];
+pub const OWN_LABELS: [&str; 3] = [
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/name",
+    "flux-framework.org/minicluster",
+];
 /// Labels of pods that override a user's.
 pub const OWN_POD_LABELS: [&str; 8] = [
     "app",
@@ -22,36 +25,45 @@ pub const OWN_POD_LABELS: [&str; 8] = [
     "job-index",
     "namespace",
 ];
-/// Environment variable of the runner's container, and the pod's annotation that is its value by the downward API: how many
-/// pods of this index failed before this one. The Job controller sets the annotation if failures count per index. Empty or
-/// missing means none; the agent does not pass it on. [`INDEX_DISRUPTIONS`]: how many were taken away.
-pub const INDEX_FAILURES: (&str, &str) = ("FLUX_AGENT_INDEX_FAILURES", "batch.kubernetes.io/job-index-failure-count");
-pub const INDEX_DISRUPTIONS: (&str, &str) =
-    ("FLUX_AGENT_INDEX_DISRUPTIONS", "batch.kubernetes.io/job-index-ignored-failure-count");
+/// Environment variable of the runner's container, and the pod's annotation that is its value by the downward
+/// API: how many pods of this index failed before this one. The Job controller sets the annotation if
+/// failures count per index. Empty or missing means none; the agent does not pass it on.
+/// [`INDEX_DISRUPTIONS`]: how many were taken away.
+pub const INDEX_FAILURES: (&str, &str) = (
+    "FLUX_AGENT_INDEX_FAILURES",
+    "batch.kubernetes.io/job-index-failure-count",
+);
+pub const INDEX_DISRUPTIONS: (&str, &str) = (
+    "FLUX_AGENT_INDEX_DISRUPTIONS",
+    "batch.kubernetes.io/job-index-ignored-failure-count",
+);
 /// Why a user may not set an annotation of the pods, if that is so.
 pub fn reserved_annotation(key: &str) -> Option<&'static str> {
     if key.starts_with("batch.kubernetes.io/") {
         return Some("is set by Kubernetes: it ensures that a program starts once");
     }
-    key.starts_with("flux-framework.org/").then_some("is set by the operator: the status relies on it")
+    key.starts_with("flux-framework.org/")
+        .then_some("is set by the operator: the status relies on it")
 }
 
-/// Environment variable with the pod's address, for host networking, where it is one of the node's; and the pod's field
-/// with it.
+/// Environment variable with the pod's address, for host networking, where it is one of the node's; and the
+/// pod's field with it.
 pub const POD_ADDRESS: (&str, &str) = ("FLUX_AGENT_POD_ADDRESS", "status.podIP");
 /// Option of `flux-agent run` with how often the MiniCluster may still restart.
 pub const RESTARTS_LEFT: &str = "--restarts-left";
 /// Option of `flux-agent run` with the pod's terminationGracePeriodSeconds, and Kubernetes' default of it.
 pub const GRACE_PERIOD: &str = "--grace-period";
 pub const DEFAULT_GRACE_PERIOD: u64 = 30;
-/// Suffixes that an archive may have: formats that Flux (libarchive) writes and reads back, and in which a truncated file
-/// is noticed.
+/// Suffixes that an archive may have: formats that Flux (libarchive) writes and reads back, and in which a
+/// truncated file is noticed.
 pub const ARCHIVE_SUFFIXES: [&str; 6] = [".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip"];
 
 /// The suffix of an archive's path, by which its format is known.
 pub fn archive_suffix(path: &str) -> Option<&'static str> {
     let name = path.rsplit('/').next().unwrap_or_default();
-    ARCHIVE_SUFFIXES.into_iter().find(|suffix| name.len() > suffix.len() && name.ends_with(suffix))
+    ARCHIVE_SUFFIXES
+        .into_iter()
+        .find(|suffix| name.len() > suffix.len() && name.ends_with(suffix))
 }
 
 /// Length limit of a DNS label (RFC 1123), so of a pod's hostname.
@@ -122,8 +134,8 @@ pub fn curve_secret(cluster: &str, uid: Option<&str>) -> String {
     of_uid(format!("{cluster}-curve"), uid)
 }
 
-/// A name with the uid, which no other MiniCluster has: if such a Secret exists, its owner need not be checked. Without a
-/// uid: the name as shown to people.
+/// A name with the uid, which no other MiniCluster has: if such a Secret exists, its owner need not be
+/// checked. Without a uid: the name as shown to people.
 fn of_uid(name: String, uid: Option<&str>) -> String {
     let Some(uid) = uid else { return name };
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -150,22 +162,26 @@ pub fn restful_secret(cluster: &str, uid: Option<&str>) -> String {
     of_uid(format!("{cluster}-restful"), uid)
 }
 
-/// The claim on the volume `key` of `spec.volumes`. A cluster's name has no dots, so no two clusters share a claim.
+/// The claim on the volume `key` of `spec.volumes`. A cluster's name has no dots, so no two clusters share a
+/// claim.
 pub fn volume_claim(cluster: &str, key: &str) -> String {
     format!("{cluster}.{key}")
 }
 
-/// The PersistentVolume of the volume `key` of `spec.volumes`. It has no namespace of its own, so the cluster's is in its
-/// name; none of the three parts has dots, so no two are the same.
+/// The PersistentVolume of the volume `key` of `spec.volumes`. It has no namespace of its own, so the
+/// cluster's is in its name; none of the three parts has dots, so no two are the same.
 pub fn persistent_volume(namespace: &str, cluster: &str, key: &str) -> String {
     format!("{namespace}.{cluster}.{key}")
 }
 
-/// Whether `text` can name a user: lower case letters, digits, `-`, `_`, `.`, 32 at most, beginning with a letter or `_`.
+/// Whether `text` can name a user: lower case letters, digits, `-`, `_`, `.`, 32 at most, beginning with a
+/// letter or `_`.
 pub fn is_user_name(text: &str) -> bool {
     text.len() <= 32
         && text.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
-        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.'))
+        && text
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.'))
 }
 
 #[cfg(test)]
@@ -194,6 +210,9 @@ mod tests {
         let (namespace, cluster, key) = ("n".repeat(63), "c".repeat(54), "k".repeat(63));
         assert!(is_dns_subdomain(&persistent_volume(&namespace, &cluster, &key)));
         assert!(is_dns_subdomain(&volume_claim(&cluster, &key)));
-        assert_ne!(persistent_volume("a", "b-c", "d"), persistent_volume("a-b", "c", "d"));
+        assert_ne!(
+            persistent_volume("a", "b-c", "d"),
+            persistent_volume("a-b", "c", "d")
+        );
     }
 }

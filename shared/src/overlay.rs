@@ -1,13 +1,13 @@
-//! The overlay of a user over the operator's pods (`spec.podTemplate`): Kubernetes' strategic merge on JSON, as
-//! `kubectl patch --type strategic` does it.
+//! The overlay of a user over the operator's pods (`spec.podTemplate`): Kubernetes' strategic merge on JSON,
+//! as `kubectl patch --type strategic` does it.
 //!
 //! ```text
 //! spec.podTemplate ─► checked (forms, protected) ─► Overlay ─► over(the rendered template) ─► what is sent
 //! ```
 //!
-//! JSON, so that a field which these programs do not know reaches the API server, which has the last word. Own code:
-//! the only crate that knows the lists' keys (k8s-openapi's DeepMerge) is typed, so it drops such fields, and it cannot
-//! delete.
+//! JSON, so that a field which these programs do not know reaches the API server, which has the last word.
+//! Own code: the only crate that knows the lists' keys (k8s-openapi's DeepMerge) is typed, so it drops such
+//! fields, and it cannot delete.
 
 use serde_json::Value;
 
@@ -32,7 +32,11 @@ impl Overlay {
         if problems.is_empty() {
             problems = pod.problems(field, value);
         }
-        if problems.is_empty() { Ok(Overlay(value.clone())) } else { Err(problems) }
+        if problems.is_empty() {
+            Ok(Overlay(value.clone()))
+        } else {
+            Err(problems)
+        }
     }
 
     /// As the user wrote it.

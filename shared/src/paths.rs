@@ -1,4 +1,5 @@
-//! Every path inside a pod. Those of Flux are relative to the mount path (`flux.container.mountPath`, `/mnt/flux`).
+//! Every path inside a pod. Those of Flux are relative to the mount path (`flux.container.mountPath`,
+//! `/mnt/flux`).
 
 /// Default of `flux.container.mountPath`.
 pub const DEFAULT_MOUNT_PATH: &str = "/mnt/flux";
@@ -8,7 +9,8 @@ pub const AGENT_FOLDER: &str = "/etc/flux-agent";
 pub const SPEC_DIR: &str = "/etc/flux-agent/spec";
 /// Where the output of a batch's jobs goes if the spec names no place.
 pub const DEFAULT_LOGS: &str = "/tmp/fluxout";
-/// Where the agent's binary is in every container: in a volume of its own, which only its installer may write to.
+/// Where the agent's binary is in every container: in a volume of its own, which only its installer may write
+/// to.
 pub const AGENT_DIR: &str = "/etc/flux-agent/bin";
 /// The agent's binary. What runs as root is started from here, never by way of the documented link.
 pub const AGENT_FILE: &str = "/etc/flux-agent/bin/flux-agent";
@@ -28,7 +30,8 @@ pub const CURVE_FILE: &str = "/etc/flux-agent/curve/curve.cert";
 pub const SEED_DIR: &str = "/etc/flux-agent/seed";
 /// The seed as the agent reads it.
 pub const SEED_FILE: &str = "/etc/flux-agent/seed/seed";
-/// Where the operator mounts the Secret with the passwords of `spec.users`: a file each, named after the user.
+/// Where the operator mounts the Secret with the passwords of `spec.users`: a file each, named after the
+/// user.
 pub const USERS_DIR: &str = "/etc/flux-agent/users";
 /// Where the operator mounts the Secret of the Flux RESTful API.
 pub const RESTFUL_DIR: &str = "/etc/flux-agent/restful";
@@ -46,8 +49,8 @@ pub const VIEW_IMAGE_VIEWS: &str = "/opt/views/._view";
 pub const VIEW_IMAGE_LINK: &str = "/opt/view";
 /// HOME if the image sets none, or `/`.
 pub const FALLBACK_HOME: &str = "/home/flux-operator";
-/// Where the init containers find the volume that becomes the mount path. Anybody may write to a volume's own folder, so
-/// the other containers see a folder of it only, which belongs to who made it.
+/// Where the init containers find the volume that becomes the mount path. Anybody may write to a volume's own
+/// folder, so the other containers see a folder of it only, which belongs to who made it.
 pub const MOUNT_STAGING: &str = "/mnt/flux-view";
 /// The folder in that volume that the other containers see at the mount path.
 pub const MOUNT_FOLDER: &str = "flux";
@@ -83,17 +86,30 @@ pub const HELPER_LINKS: [(&str, &str); 3] = [
     ("load-fluxion.sh", "config/load-fluxion.sh"),
 ];
 
-/// Folders that the operator mounts into containers, with Flux at `mount_path`. Nothing of a user's may be mounted there or
-/// within: it would hide what the agent needs, or be taken for the agent's record of an earlier start.
+/// Folders that the operator mounts into containers, with Flux at `mount_path`. Nothing of a user's may be
+/// mounted there or within: it would hide what the agent needs, or be taken for the agent's record of an
+/// earlier start.
 pub fn own_folders(mount_path: &str) -> [&str; 6] {
-    [mount_path, AGENT_FOLDER, SOFTWARE_DIR, SOFTWARE_STAGING, MOUNT_STAGING, VIEW_IMAGE_MOUNT]
+    [
+        mount_path,
+        AGENT_FOLDER,
+        SOFTWARE_DIR,
+        SOFTWARE_STAGING,
+        MOUNT_STAGING,
+        VIEW_IMAGE_MOUNT,
+    ]
 }
 
 /// Whether an absolute path is one of these folders or within one.
 pub fn is_within<'a>(path: &str, folders: impl IntoIterator<Item = &'a str>) -> bool {
     let parts = |path: &'a str| path.split('/').filter(|part| !part.is_empty() && *part != ".");
-    let path: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
-    folders.into_iter().any(|folder| path.starts_with(&parts(folder).collect::<Vec<_>>()))
+    let path: Vec<&str> = path
+        .split('/')
+        .filter(|part| !part.is_empty() && *part != ".")
+        .collect();
+    folders
+        .into_iter()
+        .any(|folder| path.starts_with(&parts(folder).collect::<Vec<_>>()))
 }
 
 /// Path in `folder` of the file with the times of an init container's stage.
@@ -110,7 +126,9 @@ pub struct PodPaths {
 impl PodPaths {
     /// Paths below `mount`, an absolute path.
     pub fn new(mount: &str) -> Self {
-        PodPaths { mount: mount.trim_end_matches('/').to_owned() }
+        PodPaths {
+            mount: mount.trim_end_matches('/').to_owned(),
+        }
     }
 
     fn at(&self, relative: &str) -> String {

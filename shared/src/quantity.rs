@@ -1,10 +1,12 @@
 //! Kubernetes quantities as text: `500M`, `4`, `0.5`, `64Gi`. Integers are accepted where users write them.
 //!
-//! By hand: k8s-openapi's `Quantity` is a string that nothing checks, and the text must stay as the user wrote it.
+//! By hand: k8s-openapi's `Quantity` is a string that nothing checks, and the text must stay as the user
+//! wrote it.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// A quantity as the user wrote it. Checked by [`Quantity::check`], not on reading, so that validation can name the field.
+/// A quantity as the user wrote it. Checked by [`Quantity::check`], not on reading, so that validation can
+/// name the field.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct Quantity(pub String);
@@ -14,12 +16,28 @@ impl Quantity {
     pub fn check(&self) -> Result<(), String> {
         let text = self.0.as_str();
         let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-        let digits = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+        let digits = unsigned
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(unsigned.len());
         let (number, suffix) = unsigned.split_at(digits);
         let number_ok = number.matches('.').count() <= 1 && number.chars().any(|c| c.is_ascii_digit());
         let suffix_ok = matches!(
             suffix,
-            "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E" | "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei"
+            "" | "n"
+                | "u"
+                | "m"
+                | "k"
+                | "M"
+                | "G"
+                | "T"
+                | "P"
+                | "E"
+                | "Ki"
+                | "Mi"
+                | "Gi"
+                | "Ti"
+                | "Pi"
+                | "Ei"
         ) || exponent(suffix);
         if number_ok && suffix_ok {
             Ok(())

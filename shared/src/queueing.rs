@@ -1,5 +1,5 @@
-//! What a MiniCluster says to a queue (Kueue): labels and annotations of the queue's domains, which reach the Job and
-//! its pods. Pure.
+//! What a MiniCluster says to a queue (Kueue): labels and annotations of the queue's domains, which reach the
+//! Job and its pods. Pure.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +20,13 @@ pub const ELASTIC_JOB: &str = "kueue.x-k8s.io/elastic-job";
 /// Prefix of the pods' annotations for topology-aware scheduling.
 const OF_PODS: &str = "kueue.x-k8s.io/podset-";
 /// Those that fix the placement of all pods at once, so that no pod can be added later.
-const FIXING: [&str; 2] = ["kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-preferred-topology"];
+const FIXING: [&str; 2] = [
+    "kueue.x-k8s.io/podset-required-topology",
+    "kueue.x-k8s.io/podset-preferred-topology",
+];
 
-/// Most bytes of labels and annotations for a queue: they are kept for each MiniCluster and for each Job, and stand on
-/// the Job twice.
+/// Most bytes of labels and annotations for a queue: they are kept for each MiniCluster and for each Job, and
+/// stand on the Job twice.
 pub const MOST: usize = 4096;
 
 /// Labels and annotations for the queue.
@@ -49,27 +52,39 @@ pub struct Asked<'a> {
 
 /// Whether a label or an annotation is for the queue.
 pub fn is_of_queue(key: &str) -> bool {
-    key.split_once('/').is_some_and(|(domain, _)| DOMAINS.contains(&domain))
+    key.split_once('/')
+        .is_some_and(|(domain, _)| DOMAINS.contains(&domain))
 }
 
 impl Queueing {
     /// Keeps the labels and annotations that are for the queue.
-    pub fn of(labels: Option<&BTreeMap<String, String>>, annotations: Option<&BTreeMap<String, String>>) -> Queueing {
+    pub fn of(
+        labels: Option<&BTreeMap<String, String>>,
+        annotations: Option<&BTreeMap<String, String>>,
+    ) -> Queueing {
         let of_queue = |all: Option<&BTreeMap<String, String>>| {
             let found = all.into_iter().flatten().filter(|(key, _)| is_of_queue(key));
             found.map(|(key, value)| (key.clone(), value.clone())).collect()
         };
-        Queueing { labels: of_queue(labels), annotations: of_queue(annotations) }
+        Queueing {
+            labels: of_queue(labels),
+            annotations: of_queue(annotations),
+        }
     }
 
     /// The name of the queue.
     pub fn queue(&self) -> Option<&str> {
-        self.labels.get(QUEUE_NAME).map(String::as_str).filter(|name| !name.is_empty())
+        self.labels
+            .get(QUEUE_NAME)
+            .map(String::as_str)
+            .filter(|name| !name.is_empty())
     }
 
     /// The annotations that go onto the pods.
     pub fn of_pods(&self) -> impl Iterator<Item = (&String, &String)> {
-        self.annotations.iter().filter(|(key, _)| key.starts_with(OF_PODS))
+        self.annotations
+            .iter()
+            .filter(|(key, _)| key.starts_with(OF_PODS))
     }
 
     /// The fewest pods that the queue may admit; None if it needs all.
@@ -77,8 +92,8 @@ impl Queueing {
         min_size.filter(|min| self.admits_parts() && *min < size)
     }
 
-    /// Whether the queue may admit a part of the pods, down to `minSize`. (A queue that takes all Jobs of a namespace needs
-    /// no name.)
+    /// Whether the queue may admit a part of the pods, down to `minSize`. (A queue that takes all Jobs of a
+    /// namespace needs no name.)
     pub fn admits_parts(&self) -> bool {
         self.queue().is_some() || self.annotations.contains_key(MIN_PARALLELISM)
     }
@@ -91,8 +106,8 @@ impl Queueing {
         }
     }
 
-    /// What a Job notes of its MiniCluster (`without_job_labels`, as JSON). None: it notes nothing, or nothing that we
-    /// have written.
+    /// What a Job notes of its MiniCluster (`without_job_labels`, as JSON). None: it notes nothing, or
+    /// nothing that we have written.
     pub fn noted(text: &str) -> Option<Queueing> {
         // (JSON has six bytes more for each pair.)
         let text = Some(text).filter(|text| text.len() <= 2 * MOST)?;
@@ -104,12 +119,17 @@ impl Queueing {
 
     /// Those of the MiniCluster itself, of labels that may have been given for the Job.
     pub fn without_job_labels(mut self, job_labels: &BTreeMap<String, String>) -> Queueing {
-        self.labels.retain(|key, value| job_labels.get(key) != Some(value));
+        self.labels
+            .retain(|key, value| job_labels.get(key) != Some(value));
         self
     }
 
     fn bytes(&self) -> usize {
-        self.labels.iter().chain(&self.annotations).map(|(key, value)| key.len() + value.len()).sum()
+        self.labels
+            .iter()
+            .chain(&self.annotations)
+            .map(|(key, value)| key.len() + value.len())
+            .sum()
     }
 
     /// Adds the queue's labels that were given for the Job, and reports contradictions.
@@ -150,7 +170,8 @@ impl Queueing {
         self.check_elastic(asked, problems);
     }
 
-    /// Checks partial admission: the brokers must know it too (`minSize`), and parallelism must equal completions.
+    /// Checks partial admission: the brokers must know it too (`minSize`), and parallelism must equal
+    /// completions.
     fn check_part(&self, asked: &Asked, problems: &mut Vec<Problem>) {
         let least = self.least(asked.size, asked.min_size);
         if let Some(said) = self.annotations.get(MIN_PARALLELISM)
@@ -161,9 +182,13 @@ impl Queueing {
             );
             problems.push(Problem::new(annotation(MIN_PARALLELISM), message));
         }
-        if least.is_some() && self.annotations.get(EQUAL_PARALLELISM).is_some_and(|said| said != "true") {
-            let message =
-                "must be \"true\" with spec.minSize, since each pod is a broker and all start together; leave it out";
+        if least.is_some()
+            && self
+                .annotations
+                .get(EQUAL_PARALLELISM)
+                .is_some_and(|said| said != "true")
+        {
+            let message = "must be \"true\" with spec.minSize, since each pod is a broker and all start together; leave it out";
             problems.push(Problem::new(annotation(EQUAL_PARALLELISM), message));
         }
     }
@@ -188,7 +213,8 @@ impl Queueing {
             );
             problems.push(Problem::new(field.clone(), message));
         }
-        let is_given = |key: &&str| self.annotations.contains_key(*key) || asked.pod_annotations.contains_key(*key);
+        let is_given =
+            |key: &&str| self.annotations.contains_key(*key) || asked.pod_annotations.contains_key(*key);
         if let Some(key) = FIXING.into_iter().find(is_given) {
             let message = format!(
                 "a queue cannot resize a running cluster whose topology it has fixed ({key}): {remedy}; or leave out that annotation, or take podset-unconstrained-topology"
@@ -207,28 +233,55 @@ mod tests {
     use super::*;
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+        pairs
+            .iter()
+            .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
     }
 
     fn queued(annotations: &[(&str, &str)]) -> Queueing {
-        Queueing { labels: map(&[(QUEUE_NAME, "team")]), annotations: map(annotations) }
+        Queueing {
+            labels: map(&[(QUEUE_NAME, "team")]),
+            annotations: map(annotations),
+        }
     }
 
     /// The fields of the problems.
     fn fields(queueing: Queueing, change: impl Fn(&mut Asked)) -> Vec<String> {
         let none = BTreeMap::new();
-        let mut asked = Asked { size: 4, min_size: None, resizes: false, job_labels: &none, pod_annotations: &none };
+        let mut asked = Asked {
+            size: 4,
+            min_size: None,
+            resizes: false,
+            job_labels: &none,
+            pod_annotations: &none,
+        };
         change(&mut asked);
-        queueing.check(&asked).1.into_iter().map(|problem| problem.field).collect()
+        queueing
+            .check(&asked)
+            .1
+            .into_iter()
+            .map(|problem| problem.field)
+            .collect()
     }
 
     #[test]
     fn only_what_is_of_the_queues_domains_is_the_queues() {
-        let labels = map(&[(QUEUE_NAME, "team"), ("app", "a"), ("kueue.x-k8s.io.example/x", "b")]);
-        let annotations = map(&[("provreq.kueue.x-k8s.io/maxRunDurationSeconds", "60"), ("x-k8s.io/c", "d")]);
+        let labels = map(&[
+            (QUEUE_NAME, "team"),
+            ("app", "a"),
+            ("kueue.x-k8s.io.example/x", "b"),
+        ]);
+        let annotations = map(&[
+            ("provreq.kueue.x-k8s.io/maxRunDurationSeconds", "60"),
+            ("x-k8s.io/c", "d"),
+        ]);
         let found = Queueing::of(Some(&labels), Some(&annotations));
         assert_eq!(found.labels.keys().collect::<Vec<_>>(), [QUEUE_NAME]);
-        assert_eq!(found.annotations.keys().collect::<Vec<_>>(), ["provreq.kueue.x-k8s.io/maxRunDurationSeconds"]);
+        assert_eq!(
+            found.annotations.keys().collect::<Vec<_>>(),
+            ["provreq.kueue.x-k8s.io/maxRunDurationSeconds"]
+        );
         assert_eq!(found.queue(), Some("team"));
         assert_eq!(Queueing::of(None, None).queue(), None);
     }
@@ -238,17 +291,35 @@ mod tests {
         let own = queued(&[(ELASTIC_JOB, "false")]);
         let job_labels = map(&[("kueue.x-k8s.io/priority-class", "low"), ("app", "a")]);
         let none = BTreeMap::new();
-        let asked = Asked { size: 1, min_size: None, resizes: false, job_labels: &job_labels, pod_annotations: &none };
+        let asked = Asked {
+            size: 1,
+            min_size: None,
+            resizes: false,
+            job_labels: &job_labels,
+            pod_annotations: &none,
+        };
         let checked = own.clone().check(&asked).0;
         assert_eq!(checked.labels.len(), 2);
         let text = serde_json::to_string(&checked.without_job_labels(&job_labels)).unwrap();
         assert_eq!(Queueing::noted(&text), Some(own));
-        let stranger = r#"{"labels":{"other":"x","kueue.x-k8s.io/queue-name":"q"},"annotations":{"mine":""}}"#;
+        let stranger =
+            r#"{"labels":{"other":"x","kueue.x-k8s.io/queue-name":"q"},"annotations":{"mine":""}}"#;
         assert_eq!(
             Queueing::noted(stranger),
-            Some(Queueing { labels: map(&[(QUEUE_NAME, "q")]), ..Queueing::default() })
+            Some(Queueing {
+                labels: map(&[(QUEUE_NAME, "q")]),
+                ..Queueing::default()
+            })
         );
-        for spoilt in ["", "{", "3", &format!(r#"{{"labels":{{"kueue.x-k8s.io/a":"{}"}}}}"#, "x".repeat(2 * MOST))] {
+        for spoilt in [
+            "",
+            "{",
+            "3",
+            &format!(
+                r#"{{"labels":{{"kueue.x-k8s.io/a":"{}"}}}}"#,
+                "x".repeat(2 * MOST)
+            ),
+        ] {
             assert_eq!(Queueing::noted(spoilt), None, "{:.20}", spoilt);
         }
     }
@@ -256,9 +327,16 @@ mod tests {
     #[test]
     fn there_is_a_bound_for_what_is_said_to_a_queue() {
         let many = |count: usize| {
-            let annotations =
-                (0..count).map(|number| (format!("kueue.x-k8s.io/a{number:04}"), String::new())).collect();
-            fields(Queueing { annotations, ..Queueing::default() }, |_| {})
+            let annotations = (0..count)
+                .map(|number| (format!("kueue.x-k8s.io/a{number:04}"), String::new()))
+                .collect();
+            fields(
+                Queueing {
+                    annotations,
+                    ..Queueing::default()
+                },
+                |_| {},
+            )
         };
         assert!(many(200).is_empty());
         assert_eq!(many(210), ["metadata.labels and metadata.annotations"]);
@@ -266,8 +344,11 @@ mod tests {
 
     #[test]
     fn only_annotations_of_pod_sets_are_for_pods() {
-        let queueing =
-            queued(&[(FIXING[0], "rack"), (ELASTIC_JOB, "false"), ("kueue.x-k8s.io/podset-slice-size", "2")]);
+        let queueing = queued(&[
+            (FIXING[0], "rack"),
+            (ELASTIC_JOB, "false"),
+            ("kueue.x-k8s.io/podset-slice-size", "2"),
+        ]);
         let of_pods: Vec<&str> = queueing.of_pods().map(|(key, _)| key.as_str()).collect();
         assert_eq!(of_pods, [FIXING[0], "kueue.x-k8s.io/podset-slice-size"]);
     }
@@ -276,7 +357,11 @@ mod tests {
     fn a_queue_admits_a_part_where_less_than_all_is_enough() {
         assert_eq!(queued(&[]).least(4, Some(2)), Some(2));
         assert_eq!(queued(&[]).least(4, Some(4)), None);
-        assert_eq!(Queueing::default().least(4, Some(2)), None, "nobody admits anything");
+        assert_eq!(
+            Queueing::default().least(4, Some(2)),
+            None,
+            "nobody admits anything"
+        );
         assert!(fields(queued(&[]), |asked| asked.min_size = Some(2)).is_empty());
         let said = [(MIN_PARALLELISM, "2"), (EQUAL_PARALLELISM, "true")];
         assert!(fields(queued(&said), |asked| asked.min_size = Some(2)).is_empty());
@@ -285,11 +370,26 @@ mod tests {
     #[test]
     fn the_brokers_and_the_queue_must_mean_the_same_part() {
         let wanted = [annotation(MIN_PARALLELISM)];
-        assert_eq!(fields(queued(&[(MIN_PARALLELISM, "2")]), |_| {}), wanted, "the brokers would wait for all");
-        assert_eq!(fields(queued(&[(MIN_PARALLELISM, "3")]), |asked| asked.min_size = Some(2)), wanted);
-        assert_eq!(fields(queued(&[(MIN_PARALLELISM, "4")]), |asked| asked.min_size = Some(4)), wanted);
+        assert_eq!(
+            fields(queued(&[(MIN_PARALLELISM, "2")]), |_| {}),
+            wanted,
+            "the brokers would wait for all"
+        );
+        assert_eq!(
+            fields(queued(&[(MIN_PARALLELISM, "3")]), |asked| asked.min_size =
+                Some(2)),
+            wanted
+        );
+        assert_eq!(
+            fields(queued(&[(MIN_PARALLELISM, "4")]), |asked| asked.min_size =
+                Some(4)),
+            wanted
+        );
         let apart = queued(&[(EQUAL_PARALLELISM, "false")]);
-        assert_eq!(fields(apart, |asked| asked.min_size = Some(2)), [annotation(EQUAL_PARALLELISM)]);
+        assert_eq!(
+            fields(apart, |asked| asked.min_size = Some(2)),
+            [annotation(EQUAL_PARALLELISM)]
+        );
     }
 
     #[test]
@@ -305,14 +405,31 @@ mod tests {
         let both = |asked: &mut Asked| (asked.resizes, asked.min_size) = (true, Some(2));
         assert_eq!(fields(queued(&[]), both), ["spec.maxSize"]);
         assert!(fields(queued(&[(ELASTIC_JOB, "false")]), both).is_empty());
-        assert_eq!(fields(queued(&[(ELASTIC_JOB, "true")]), both), [annotation(ELASTIC_JOB)]);
+        assert_eq!(
+            fields(queued(&[(ELASTIC_JOB, "true")]), both),
+            [annotation(ELASTIC_JOB)]
+        );
         for key in FIXING {
-            assert_eq!(fields(queued(&[(key, "rack")]), |asked| asked.resizes = true), ["spec.maxSize"], "{key}");
+            assert_eq!(
+                fields(queued(&[(key, "rack")]), |asked| asked.resizes = true),
+                ["spec.maxSize"],
+                "{key}"
+            );
             assert!(fields(queued(&[(key, "rack")]), |_| {}).is_empty(), "{key}");
             let own = map(&[(key, "rack")]);
             let none = BTreeMap::new();
-            let asked = Asked { size: 4, min_size: None, resizes: true, job_labels: &none, pod_annotations: &own };
-            assert_eq!(queued(&[]).check(&asked).1.len(), 1, "{key} of spec.pod.annotations");
+            let asked = Asked {
+                size: 4,
+                min_size: None,
+                resizes: true,
+                job_labels: &none,
+                pod_annotations: &own,
+            };
+            assert_eq!(
+                queued(&[]).check(&asked).1.len(),
+                1,
+                "{key} of spec.pod.annotations"
+            );
         }
         let free = queued(&[("kueue.x-k8s.io/podset-unconstrained-topology", "true")]);
         assert!(fields(free, |asked| asked.resizes = true).is_empty());
@@ -323,17 +440,39 @@ mod tests {
         let (own, other) = (map(&[(QUEUE_NAME, "team")]), map(&[(QUEUE_NAME, "other")]));
         let none = BTreeMap::new();
         let check = |queueing: Queueing, job_labels: &BTreeMap<String, String>| {
-            let asked = Asked { size: 4, min_size: None, resizes: false, job_labels, pod_annotations: &none };
+            let asked = Asked {
+                size: 4,
+                min_size: None,
+                resizes: false,
+                job_labels,
+                pod_annotations: &none,
+            };
             queueing.check(&asked)
         };
-        assert_eq!(check(Queueing::default(), &other).0.queue(), Some("other"), "the Job's labels count as well");
+        assert_eq!(
+            check(Queueing::default(), &other).0.queue(),
+            Some("other"),
+            "the Job's labels count as well"
+        );
         assert!(check(queued(&[]), &own).1.is_empty());
-        assert_eq!(check(queued(&[]), &other).1[0].field, format!("spec.jobLabels[{QUEUE_NAME}]"));
+        assert_eq!(
+            check(queued(&[]), &other).1[0].field,
+            format!("spec.jobLabels[{QUEUE_NAME}]")
+        );
         let pods = map(&[(FIXING[0], "block")]);
-        let asked = Asked { size: 4, min_size: None, resizes: false, job_labels: &none, pod_annotations: &pods };
+        let asked = Asked {
+            size: 4,
+            min_size: None,
+            resizes: false,
+            job_labels: &none,
+            pod_annotations: &pods,
+        };
         let wanted = format!("spec.pod.annotations[{}]", FIXING[0]);
         assert_eq!(queued(&[(FIXING[0], "rack")]).check(&asked).1[0].field, wanted);
-        let misplaced = Queueing { annotations: own, ..Queueing::default() };
+        let misplaced = Queueing {
+            annotations: own,
+            ..Queueing::default()
+        };
         assert_eq!(check(misplaced, &none).1[0].field, annotation(QUEUE_NAME));
     }
 }

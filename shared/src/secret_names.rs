@@ -1,10 +1,18 @@
-//! Names of environment variables, fields and options whose values are redacted in what people hand on, such as a debug
-//! bundle.
+//! Names of environment variables, fields and options whose values are redacted in what people hand on, such
+//! as a debug bundle.
 
 /// Text in place of a secret value.
 pub const LEFT_OUT: &str = "(left out)";
 
-const WORDS: [&str; 7] = ["password", "passwd", "token", "secret", "apikey", "credential", "private"];
+const WORDS: [&str; 7] = [
+    "password",
+    "passwd",
+    "token",
+    "secret",
+    "apikey",
+    "credential",
+    "private",
+];
 
 /// Whether a value is a secret, judged by its name alone: `DB_PASSWORD`, `api-key`, `accessToken`.
 pub fn is_secret(name: &str) -> bool {
@@ -18,7 +26,13 @@ mod tests {
 
     #[test]
     fn names_tell_a_secret_however_they_are_spelled() {
-        for name in ["DB_PASSWORD", "--api-key", "accessToken", "AWS_SECRET_ACCESS_KEY", "PRIVATE_KEY"] {
+        for name in [
+            "DB_PASSWORD",
+            "--api-key",
+            "accessToken",
+            "AWS_SECRET_ACCESS_KEY",
+            "PRIVATE_KEY",
+        ] {
             assert!(is_secret(name), "{name}");
         }
         for name in ["PATH", "FLUX_OPTION_FLAGS", "HOME", "KEY", "PASS"] {

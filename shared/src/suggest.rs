@@ -5,7 +5,10 @@ pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&
     let most = if word.len() < 5 { 1 } else { 2 };
     let word = word.to_ascii_lowercase();
     let distances = names.map(|name| (distance(&word, &name.to_ascii_lowercase()), name));
-    distances.filter(|(distance, name)| *distance <= most && name.len() > 2).min().map(|(_, name)| name)
+    distances
+        .filter(|(distance, name)| *distance <= most && name.len() > 2)
+        .min()
+        .map(|(_, name)| name)
 }
 
 /// Number of letters inserted, removed, replaced or swapped. Words of very different length are not compared.
@@ -24,10 +27,18 @@ mod tests {
     fn a_misspelt_name_is_found_and_a_strange_one_is_not() {
         let names = ["tasks", "size", "maxSize", "command", "commands", "flux"];
         let found = |word: &str| nearest(word, names.into_iter());
-        for (word, meant) in [("task", "tasks"), ("Size", "size"), ("maxsize", "maxSize"), ("comand", "command")] {
+        for (word, meant) in [
+            ("task", "tasks"),
+            ("Size", "size"),
+            ("maxsize", "maxSize"),
+            ("comand", "command"),
+        ] {
             assert_eq!(found(word), Some(meant), "{word}");
         }
         assert_eq!(found("tsaks"), Some("tasks"));
-        assert_eq!((found("replicas"), found("x"), found("nodes")), (None, None, None));
+        assert_eq!(
+            (found("replicas"), found("x"), found("nodes")),
+            (None, None, None)
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! Who ended a pod's runner container, and why: what the agent leaves as the container's termination message.
 //!
-//! An exit code alone cannot tell: the lead passes on every code of the user's program, also those that the agent uses
-//! itself. So the agent always leaves one line of JSON, and the operator reads nothing else. Without such a line (killed
-//! by the kernel or the kubelet, another entrypoint), the container's own state is all that is known.
+//! An exit code alone cannot tell: the lead passes on every code of the user's program, also those that the
+//! agent uses itself. So the agent always leaves one line of JSON, and the operator reads nothing else.
+//! Without such a line (killed by the kernel or the kubelet, another entrypoint), the container's own state
+//! is all that is known.
 
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +40,8 @@ pub struct Termination {
     pub by: Ender,
     /// The container's exit code.
     pub code: u8,
-    /// How the program ended, if it was started and has ended: a snippet after it may have ended the container.
+    /// How the program ended, if it was started and has ended: a snippet after it may have ended the
+    /// container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_code: Option<u8>,
     /// Why the agent gave up; only with [`Ender::Agent`].
@@ -89,7 +91,10 @@ impl Termination {
             let mut short = self.clone();
             cut(&mut short.message, length);
             cut(&mut short.snippet_error, length / 2);
-            short.archive_not_saved.iter_mut().for_each(|text| cut(text, length));
+            short
+                .archive_not_saved
+                .iter_mut()
+                .for_each(|text| cut(text, length));
             short.snippet.iter_mut().for_each(|text| cut(text, length));
             let line = serde_json::to_string(&short).unwrap_or_default();
             if line.len() <= MAX || length == 0 {
@@ -99,9 +104,11 @@ impl Termination {
         }
     }
 
-    /// The exit code of a `post` that has failed: it never decides about the program's result unless it ended the container.
+    /// The exit code of a `post` that has failed: it never decides about the program's result unless it ended
+    /// the container.
     pub fn failed_post(&self) -> Option<u8> {
-        self.snippet_code.filter(|code| *code != 0 && self.snippet.as_deref() == Some(POST))
+        self.snippet_code
+            .filter(|code| *code != 0 && self.snippet.as_deref() == Some(POST))
     }
 
     /// Parses a termination message; None if it is not a line of ours.
@@ -160,8 +167,14 @@ mod tests {
 
     #[test]
     fn what_is_not_ours_is_not_read() {
-        for text in ["", "killed", "{}", "[]", r#"{"version":2,"by":"agent","code":1}"#, r#"{"version":1,"by":"agent"#]
-        {
+        for text in [
+            "",
+            "killed",
+            "{}",
+            "[]",
+            r#"{"version":2,"by":"agent","code":1}"#,
+            r#"{"version":1,"by":"agent"#,
+        ] {
             assert_eq!(Termination::decode(text), None, "{text}");
         }
     }

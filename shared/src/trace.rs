@@ -1,8 +1,9 @@
 //! Traces (OpenTelemetry): where a MiniCluster's time went, as spans of one trace. Pure.
 //!
-//! The trace is the MiniCluster's own: its id is the object's uid, so that operator and pods agree on it without asking each
-//! other. Sources: W3C Trace Context 1 (`traceparent`), the OTLP specification 1 (JSON over HTTP).
-//! By hand: OpenTelemetry's crates time what happens as it happens, and these times are Kubernetes' and other pods'.
+//! The trace is the MiniCluster's own: its id is the object's uid, so that operator and pods agree on it
+//! without asking each other. Sources: W3C Trace Context 1 (`traceparent`), the OTLP specification 1 (JSON
+//! over HTTP). By hand: OpenTelemetry's crates time what happens as it happens, and these times are
+//! Kubernetes' and other pods'.
 
 use std::fmt;
 use std::str::FromStr;
@@ -28,7 +29,9 @@ pub struct TraceParent {
 
 /// A text that is no `traceparent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("must be a traceparent: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>, neither of the first two all zero")]
+#[error(
+    "must be a traceparent: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>, neither of the first two all zero"
+)]
 pub struct NoTraceParent;
 
 impl TraceParent {
@@ -43,7 +46,9 @@ impl TraceParent {
 /// A number other than 0 in exactly so many hexadecimal digits.
 fn number(text: &str, digits: usize) -> Option<u128> {
     let is_hex = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    u128::from_str_radix(text, 16).ok().filter(|number| is_hex && *number != 0)
+    u128::from_str_radix(text, 16)
+        .ok()
+        .filter(|number| is_hex && *number != 0)
 }
 
 impl fmt::Display for TraceParent {
@@ -56,10 +61,18 @@ impl FromStr for TraceParent {
     type Err = NoTraceParent;
 
     fn from_str(text: &str) -> Result<TraceParent, NoTraceParent> {
-        let ["00", trace, span, flags] = text.split('-').collect::<Vec<_>>()[..] else { return Err(NoTraceParent) };
-        let (Some(trace), Some(span)) = (number(trace, 32), number(span, 16)) else { return Err(NoTraceParent) };
+        let ["00", trace, span, flags] = text.split('-').collect::<Vec<_>>()[..] else {
+            return Err(NoTraceParent);
+        };
+        let (Some(trace), Some(span)) = (number(trace, 32), number(span, 16)) else {
+            return Err(NoTraceParent);
+        };
         let span = u64::try_from(span).map_err(|_| NoTraceParent)?;
-        if flags.len() == 2 { Ok(TraceParent { trace, span }) } else { Err(NoTraceParent) }
+        if flags.len() == 2 {
+            Ok(TraceParent { trace, span })
+        } else {
+            Err(NoTraceParent)
+        }
     }
 }
 
@@ -123,16 +136,29 @@ impl FromStr for Endpoint {
         let rest = text.strip_prefix("http://").ok_or(NoEndpoint::Scheme)?;
         let (authority, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         // (The colons of an IPv6 address stand in brackets.)
-        let (host, port) = match authority.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
+        let (host, port) = match authority
+            .rsplit_once(':')
+            .filter(|(_, port)| !port.ends_with(']'))
+        {
             Some((host, port)) => (host, port.parse().map_err(|_| NoEndpoint::Shape)?),
             None => (authority, PORT),
         };
-        let is_host = |host: &str| host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte));
-        let is_path = |path: &str| path.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
+        let is_host = |host: &str| {
+            host.bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte))
+        };
+        let is_path = |path: &str| {
+            path.bytes()
+                .all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte))
+        };
         if host.is_empty() || port == 0 || !is_host(host) || !is_path(base) {
             return Err(NoEndpoint::Shape);
         }
-        Ok(Endpoint { host: host.to_owned(), port, base: base.trim_end_matches('/').to_owned() })
+        Ok(Endpoint {
+            host: host.to_owned(),
+            port,
+            base: base.trim_end_matches('/').to_owned(),
+        })
     }
 }
 
@@ -185,7 +211,10 @@ impl From<i64> for Attribute {
 
 /// The body of a request with spans of one trace, from the program `service` in `version`.
 pub fn request(trace: u128, service: &str, version: &str, spans: &[Span]) -> Value {
-    let named = [("service.name", Attribute::from(service)), ("service.version", Attribute::from(version))];
+    let named = [
+        ("service.name", Attribute::from(service)),
+        ("service.version", Attribute::from(version)),
+    ];
     json!({ "resourceSpans": [{
         "resource": { "attributes": attributes(&named) },
         "scopeSpans": [{
@@ -220,7 +249,9 @@ fn attributes(all: &[(&'static str, Attribute)]) -> Vec<Value> {
         Attribute::Text(text) => json!({ "stringValue": text }),
         Attribute::Number(number) => json!({ "intValue": number.to_string() }),
     };
-    all.iter().map(|(key, attribute)| json!({ "key": key, "value": value(attribute) })).collect()
+    all.iter()
+        .map(|(key, attribute)| json!({ "key": key, "value": value(attribute) }))
+        .collect()
 }
 
 #[cfg(test)]
@@ -230,7 +261,10 @@ mod tests {
     #[test]
     fn a_traceparent_is_that_of_the_uid_and_reads_as_it_is_written() {
         let parent = TraceParent::of_uid("0af76519-16cd-43dd-8448-eb211c80319c").unwrap();
-        assert_eq!(parent.to_string(), "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01");
+        assert_eq!(
+            parent.to_string(),
+            "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01"
+        );
         assert_eq!(parent.to_string().parse(), Ok(parent));
         assert_eq!(TraceParent::of_uid("uid-1"), None);
         assert_eq!(TraceParent::of_uid("00000000-0000-0000-0000-000000000000"), None);
@@ -247,13 +281,29 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_a_base_address_over_http() {
-        let read =
-            |text: &str| text.parse::<Endpoint>().map(|it| (it.to_string(), it.host.clone(), it.port, it.path()));
-        let of = |url: &str, host: &str, port, path: &str| Ok((url.to_owned(), host.to_owned(), port, path.to_owned()));
-        assert_eq!(read("http://otel.mon:4318"), of("http://otel.mon:4318", "otel.mon", 4318, "/v1/traces"));
-        assert_eq!(read("http://otel/a/"), of("http://otel:4318/a", "otel", 4318, "/a/v1/traces"));
-        assert_eq!(read("http://[::1]:80"), of("http://[::1]:80", "[::1]", 80, "/v1/traces"));
-        assert_eq!(read("http://[::1]"), of("http://[::1]:4318", "[::1]", 4318, "/v1/traces"));
+        let read = |text: &str| {
+            text.parse::<Endpoint>()
+                .map(|it| (it.to_string(), it.host.clone(), it.port, it.path()))
+        };
+        let of = |url: &str, host: &str, port, path: &str| {
+            Ok((url.to_owned(), host.to_owned(), port, path.to_owned()))
+        };
+        assert_eq!(
+            read("http://otel.mon:4318"),
+            of("http://otel.mon:4318", "otel.mon", 4318, "/v1/traces")
+        );
+        assert_eq!(
+            read("http://otel/a/"),
+            of("http://otel:4318/a", "otel", 4318, "/a/v1/traces")
+        );
+        assert_eq!(
+            read("http://[::1]:80"),
+            of("http://[::1]:80", "[::1]", 80, "/v1/traces")
+        );
+        assert_eq!(
+            read("http://[::1]"),
+            of("http://[::1]:4318", "[::1]", 4318, "/v1/traces")
+        );
         assert_eq!(read("https://otel"), Err(NoEndpoint::Scheme));
         assert_eq!(read("otel:4317"), Err(NoEndpoint::Scheme));
         for wrong in [
@@ -281,11 +331,29 @@ mod tests {
             attributes: vec![("exit_code", 7.into())],
             error: Some("it ended with code 7".into()),
         };
-        let value = request(3, "flux-agent", "0.1.0", &[Span { parent: None, error: None, ..span.clone() }, span]);
+        let value = request(
+            3,
+            "flux-agent",
+            "0.1.0",
+            &[
+                Span {
+                    parent: None,
+                    error: None,
+                    ..span.clone()
+                },
+                span,
+            ],
+        );
         let resource = &value["resourceSpans"][0];
-        assert_eq!(resource["resource"]["attributes"][0]["value"]["stringValue"], "flux-agent");
+        assert_eq!(
+            resource["resource"]["attributes"][0]["value"]["stringValue"],
+            "flux-agent"
+        );
         let spans = &resource["scopeSpans"][0]["spans"];
-        assert_eq!((spans[0].get("parentSpanId"), spans[0].get("status")), (None, None));
+        assert_eq!(
+            (spans[0].get("parentSpanId"), spans[0].get("status")),
+            (None, None)
+        );
         assert_eq!(spans[1]["traceId"], "00000000000000000000000000000003");
         assert_eq!(
             (&spans[1]["spanId"], &spans[1]["parentSpanId"]),

@@ -1,4 +1,5 @@
-//! The usage of a running instance: what `flux-agent usage` prints as JSON, and `kubectl minicluster top` shows.
+//! The usage of a running instance: what `flux-agent usage` prints as JSON, and `kubectl minicluster top`
+//! shows.
 
 use serde::{Deserialize, Serialize};
 
@@ -154,33 +155,69 @@ impl Usage {
             let free = |host: &Host| host.cores.saturating_sub(host.cores_used) as u64;
             let cores_up = up().map(|host| host.cores as u64).sum();
             figures.extend([
-                figure("node_up_count", "Nodes available to jobs: neither down nor drained.", up().count() as u64),
+                figure(
+                    "node_up_count",
+                    "Nodes available to jobs: neither down nor drained.",
+                    up().count() as u64,
+                ),
                 figure(
                     "node_free_count",
                     "Available nodes with at least one free core.",
                     up().filter(|host| free(host) > 0).count() as u64,
                 ),
                 figure("node_cores_up_count", "Cores of the available nodes.", cores_up),
-                figure("node_cores_free_count", "Free cores of the available nodes.", up().map(free).sum()),
+                figure(
+                    "node_cores_free_count",
+                    "Free cores of the available nodes.",
+                    up().map(free).sum(),
+                ),
             ]);
         }
         if let Some(Jobs { states, .. }) = self.jobs {
             let pending = states.depend + states.priority + states.sched;
             let running = states.run + states.cleanup;
             figures.extend([
-                figure("job_queue_state_new_count", "Jobs that were just submitted.", states.new),
-                figure("job_queue_state_depend_count", "Jobs that wait for other jobs or for a time.", states.depend),
-                figure("job_queue_state_priority_count", "Jobs that wait for a priority.", states.priority),
-                figure("job_queue_state_sched_count", "Jobs that wait for resources.", states.sched),
+                figure(
+                    "job_queue_state_new_count",
+                    "Jobs that were just submitted.",
+                    states.new,
+                ),
+                figure(
+                    "job_queue_state_depend_count",
+                    "Jobs that wait for other jobs or for a time.",
+                    states.depend,
+                ),
+                figure(
+                    "job_queue_state_priority_count",
+                    "Jobs that wait for a priority.",
+                    states.priority,
+                ),
+                figure(
+                    "job_queue_state_sched_count",
+                    "Jobs that wait for resources.",
+                    states.sched,
+                ),
                 figure("job_queue_state_run_count", "Jobs that run.", states.run),
                 figure(
                     "job_queue_state_cleanup_count",
                     "Jobs that have ended and release their resources.",
                     states.cleanup,
                 ),
-                figure("job_queue_state_inactive_count", "Jobs that have ended.", states.inactive),
-                figure("job_queue_state_pending_count", "Jobs in depend, priority or sched.", pending),
-                figure("job_queue_state_running_count", "Jobs in run or cleanup.", running),
+                figure(
+                    "job_queue_state_inactive_count",
+                    "Jobs that have ended.",
+                    states.inactive,
+                ),
+                figure(
+                    "job_queue_state_pending_count",
+                    "Jobs in depend, priority or sched.",
+                    pending,
+                ),
+                figure(
+                    "job_queue_state_running_count",
+                    "Jobs in run or cleanup.",
+                    running,
+                ),
                 figure(
                     "job_queue_state_active_count",
                     "Jobs that have not ended: pending or running.",
@@ -198,10 +235,16 @@ mod tests {
 
     #[test]
     fn what_another_version_says_is_read_as_far_as_it_is_known() {
-        let newer = r#"{"state":"run","new":1,"resources":{"hosts":[{"rank":1,"name":"mc-1","state":"asleep"}]}}"#;
+        let newer =
+            r#"{"state":"run","new":1,"resources":{"hosts":[{"rank":1,"name":"mc-1","state":"asleep"}]}}"#;
         let usage: Usage = serde_json::from_str(newer).unwrap();
         assert_eq!(usage.resources.unwrap().hosts[0].state, HostState::Unknown);
-        for state in [HostState::Up, HostState::Drained, HostState::Down, HostState::Spare] {
+        for state in [
+            HostState::Up,
+            HostState::Drained,
+            HostState::Down,
+            HostState::Spare,
+        ] {
             assert_eq!(serde_json::to_value(state).unwrap(), state.word());
         }
     }
@@ -212,29 +255,77 @@ mod tests {
         count.add(HostState::Up, 4, 1);
         count.add(HostState::Drained, 4, 2);
         count.add(HostState::Spare, 4, 0);
-        assert_eq!(count, Count { total: 8, used: 3, free: 3, down: 4 });
+        assert_eq!(
+            count,
+            Count {
+                total: 8,
+                used: 3,
+                free: 3,
+                down: 4
+            }
+        );
     }
 
     #[test]
     fn only_what_is_known_is_a_figure_and_what_is_drained_is_not_up() {
         assert_eq!(Usage::default().figures(), []);
-        let host = |state, cores, cores_used| Host { state, cores, cores_used, ..Host::default() };
+        let host = |state, cores, cores_used| Host {
+            state,
+            cores,
+            cores_used,
+            ..Host::default()
+        };
         let hosts = vec![
             host(HostState::Up, 4, 1),
             host(HostState::Up, 4, 4),
             host(HostState::Drained, 4, 0),
             host(HostState::Spare, 4, 0),
         ];
-        let states = States { depend: 1, sched: 20, run: 3, cleanup: 1, inactive: 7, ..States::default() };
+        let states = States {
+            depend: 1,
+            sched: 20,
+            run: 3,
+            cleanup: 1,
+            inactive: 7,
+            ..States::default()
+        };
         let usage = Usage {
-            resources: Some(Resources { hosts, ..Resources::default() }),
-            jobs: Some(Jobs { states, ..Jobs::default() }),
+            resources: Some(Resources {
+                hosts,
+                ..Resources::default()
+            }),
+            jobs: Some(Jobs {
+                states,
+                ..Jobs::default()
+            }),
             ..Usage::default()
         };
-        let value = |name: &str| usage.figures().iter().find(|figure| figure.name == name).unwrap().value;
+        let value = |name: &str| {
+            usage
+                .figures()
+                .iter()
+                .find(|figure| figure.name == name)
+                .unwrap()
+                .value
+        };
         assert_eq!((value("node_up_count"), value("node_free_count")), (2, 1));
-        assert_eq!((value("node_cores_up_count"), value("node_cores_free_count")), (8, 3));
-        assert_eq!((value("job_queue_state_sched_count"), value("job_queue_state_pending_count")), (20, 21));
-        assert_eq!((value("job_queue_state_running_count"), value("job_queue_state_active_count")), (4, 25));
+        assert_eq!(
+            (value("node_cores_up_count"), value("node_cores_free_count")),
+            (8, 3)
+        );
+        assert_eq!(
+            (
+                value("job_queue_state_sched_count"),
+                value("job_queue_state_pending_count")
+            ),
+            (20, 21)
+        );
+        assert_eq!(
+            (
+                value("job_queue_state_running_count"),
+                value("job_queue_state_active_count")
+            ),
+            (4, 25)
+        );
     }
 }

@@ -1,10 +1,12 @@
-//! A MiniCluster is checked once, into a type that later steps read; all problems are reported, each with its field.
+//! A MiniCluster is checked once, into a type that later steps read; all problems are reported, each with its
+//! field.
 //!
 //! ```text
 //! Manifest ─► sizes, flux, pod, storage, containers (volumes), access ─► ValidMiniCluster (─► notes), or every Problem
 //! ```
 //!
-//! What CEL rules of the CRD can say is said there too (`crd::definition`), so that the API server refuses it first.
+//! What CEL rules of the CRD can say is said there too (`crd::definition`), so that the API server refuses it
+//! first.
 
 use std::collections::BTreeMap;
 
@@ -38,8 +40,8 @@ use fields::{given, labels};
 use report::Report;
 pub use sizes::MAX_SIZE;
 pub use valid::{
-    FluxOptions, Mount, PersistentSource, PersistentVolume, PullPolicy, Restful, Runner, Sidecar, ValidContainer,
-    ValidMiniCluster, ValidUser, ViewContainer, VolumeSource,
+    FluxOptions, Mount, PersistentSource, PersistentVolume, PullPolicy, Restful, Runner, Sidecar,
+    ValidContainer, ValidMiniCluster, ValidUser, ViewContainer, VolumeSource,
 };
 
 /// Default of `backoffLimit`.
@@ -170,7 +172,10 @@ fn queueing(
     let (queueing, problems) = manifest.queueing.clone().check(&asked);
     report.problems.extend(problems);
     if queueing.queue().is_some() && spec.suspend.is_some() {
-        report.notice("spec.suspend", "has no effect in a queue, which alone suspends and resumes what waits in it");
+        report.notice(
+            "spec.suspend",
+            "has no effect in a queue, which alone suspends and resumes what waits in it",
+        );
     }
     queueing
 }
@@ -183,9 +188,15 @@ fn logging(spec: &MiniClusterSpec, report: &mut Report) -> (Logging, LogFormat) 
 
 /// Checks `managedBy`.
 fn managed_by(spec: &MiniClusterSpec, report: &mut Report) {
-    let Some(name) = given(&spec.managed_by) else { return };
-    let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte));
-    let is_good = |(domain, path): (&str, &str)| names::is_dns_subdomain(domain) && !path.is_empty() && is_name(path);
+    let Some(name) = given(&spec.managed_by) else {
+        return;
+    };
+    let is_name = |text: &str| {
+        text.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte))
+    };
+    let is_good =
+        |(domain, path): (&str, &str)| names::is_dns_subdomain(domain) && !path.is_empty() && is_name(path);
     if name.len() > 63 || !name.split_once('/').is_some_and(is_good) {
         report.problem(
             "spec.managedBy",
@@ -199,7 +210,10 @@ fn limits(spec: &MiniClusterSpec, report: &mut Report) {
     managed_by(spec, report);
     labels("spec.jobLabels", &spec.job_labels, report);
     if spec.deadline_seconds.is_some_and(|seconds| seconds < 1) {
-        report.problem("spec.deadlineSeconds", "must be 1 or more; leave it out for no deadline");
+        report.problem(
+            "spec.deadlineSeconds",
+            "must be 1 or more; leave it out for no deadline",
+        );
     }
     if spec.backoff_limit.is_some_and(|limit| limit < 0) {
         report.problem("spec.backoffLimit", "must be 0 or more");
@@ -214,13 +228,23 @@ fn limits(spec: &MiniClusterSpec, report: &mut Report) {
 
 /// Checks the archive of Flux's state.
 fn archive(spec: &MiniClusterSpec, report: &mut Report) -> Option<String> {
-    let archive = spec.archive.as_ref().map(|archive| archive.path.clone()).filter(|path| !path.is_empty());
+    let archive = spec
+        .archive
+        .as_ref()
+        .map(|archive| archive.path.clone())
+        .filter(|path| !path.is_empty());
     if let Some(path) = &archive {
         if !path.starts_with('/') || path.ends_with('/') {
-            report.problem("spec.archive.path", "must be the absolute path of a file, such as /state/archive.tgz");
+            report.problem(
+                "spec.archive.path",
+                "must be the absolute path of a file, such as /state/archive.tgz",
+            );
         } else if names::archive_suffix(path).is_none() {
             let suffixes = names::ARCHIVE_SUFFIXES.join(", ");
-            report.problem("spec.archive.path", format!("must end in one of {suffixes}: Flux knows the format by it"));
+            report.problem(
+                "spec.archive.path",
+                format!("must end in one of {suffixes}: Flux knows the format by it"),
+            );
         }
     }
     archive

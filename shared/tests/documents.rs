@@ -1,11 +1,16 @@
 //! The documents that users of the earlier operator have, sample by sample and line by line.
 //!
-//! They are not part of this repository: `UPSTREAM_DOCUMENTS` names their folder, else it is the one beside the
-//! checkout. Each YAML sample is accepted as it stands (one that is a part of a MiniCluster is completed), or refused
-//! with a reason that stands here and in COMPATIBILITY.md. `documents/walk.md` has a row for each sentence that
-//! promises something, with the test that shows it: the test must be there, and so must the sentence.
+//! They are not part of this repository: `UPSTREAM_DOCUMENTS` names their folder, else it is the one beside
+//! the checkout. Each YAML sample is accepted as it stands (one that is a part of a MiniCluster is
+//! completed), or refused with a reason that stands here and in COMPATIBILITY.md. `documents/walk.md` has a
+//! row for each sentence that promises something, with the test that shows it: the test must be there, and so
+//! must the sentence.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests look, and say what they saw")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "tests look, and say what they saw"
+)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -38,7 +43,8 @@ fn documents() -> Option<Vec<(&'static str, &'static str, String)>> {
     Some(DOCUMENTS.into_iter().map(read).collect())
 }
 
-/// The YAML samples of a page: the line of each one's first fence, and its text without the lines that are dots.
+/// The YAML samples of a page: the line of each one's first fence, and its text without the lines that are
+/// dots.
 fn samples(page: &str) -> Vec<(usize, String)> {
     let (mut found, mut open): (Vec<(usize, String)>, bool) = (Vec::new(), false);
     for (at, line) in page.lines().enumerate() {
@@ -83,8 +89,9 @@ const OF_A_CONTAINER: [&str; 19] = [
 
 /// A MiniCluster that has the sample where the page has it; none: it is no part of one.
 fn completed(version: &str, line: usize, text: &str, containers_at: usize) -> Option<Value> {
-    let document: Value =
-        serde_saphyr::from_multiple(text).unwrap_or_else(|why| panic!("line {line}: {why}")).remove(0);
+    let document: Value = serde_saphyr::from_multiple(text)
+        .unwrap_or_else(|why| panic!("line {line}: {why}"))
+        .remove(0);
     let mut all = json!({
         "apiVersion": format!("flux-framework.org/{version}"),
         "kind": "MiniCluster",
@@ -141,8 +148,13 @@ fn merge(into: &mut Value, from: Value) {
 
 /// All that is wrong with it.
 fn judged(minicluster: &Value) -> Result<(), String> {
-    let lines =
-        |problems: Vec<validate::Problem>| problems.iter().map(ToString::to_string).collect::<Vec<String>>().join("; ");
+    let lines = |problems: Vec<validate::Problem>| {
+        problems
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<String>>()
+            .join("; ")
+    };
     let manifest = manifest::parse(&minicluster.to_string()).map_err(lines)?;
     let spec = derive::agent_spec(&validate::validate(&manifest).map_err(lines)?);
     let again = AgentSpec::from_toml(&spec.to_toml().unwrap()).map_err(|error| error.to_string())?;
@@ -157,8 +169,12 @@ fn every_sample_is_accepted_or_refused_for_a_reason_that_stands_here() {
     for (name, version, page) in &documents {
         let containers_at = page.lines().position(|line| line == "### containers").unwrap();
         for (line, text) in samples(page) {
-            let Some(minicluster) = completed(version, line, &text, containers_at) else { continue };
-            let reason = REFUSED.iter().find(|(document, at, _)| (document, at) == (name, &line));
+            let Some(minicluster) = completed(version, line, &text, containers_at) else {
+                continue;
+            };
+            let reason = REFUSED
+                .iter()
+                .find(|(document, at, _)| (document, at) == (name, &line));
             match (judged(&minicluster), reason) {
                 (Ok(()), None) => accepted += 1,
                 (Err(why), Some((_, _, expected))) if why.contains(expected) => {
@@ -171,7 +187,10 @@ fn every_sample_is_accepted_or_refused_for_a_reason_that_stands_here() {
     }
     println!("{accepted} samples accepted, {} refused", refused.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(accepted > 100 && refused.len() == REFUSED.len(), "{accepted}, {refused:?}");
+    assert!(
+        accepted > 100 && refused.len() == REFUSED.len(),
+        "{accepted}, {refused:?}"
+    );
 }
 
 /// The rows of the walk: document, line, words that stand there, test.
@@ -180,7 +199,11 @@ fn walk() -> Vec<[String; 4]> {
     let text = std::fs::read_to_string(file).unwrap();
     let rows = text.lines().filter(|line| line.starts_with("| ")).skip(2);
     rows.map(|line| {
-        let cells: Vec<String> = line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+        let cells: Vec<String> = line
+            .trim_matches('|')
+            .split('|')
+            .map(|cell| cell.trim().to_owned())
+            .collect();
         cells.try_into().unwrap_or_else(|_| panic!("{line}"))
     })
     .collect()
@@ -209,7 +232,9 @@ fn functions() -> BTreeSet<String> {
                 folders.push(path);
             } else if path.extension().is_some_and(|ending| ending == "rs") {
                 let text = std::fs::read_to_string(path).unwrap();
-                let names = text.lines().filter_map(|line| line.trim().split_once("fn ")?.1.split_once("()"));
+                let names = text
+                    .lines()
+                    .filter_map(|line| line.trim().split_once("fn ")?.1.split_once("()"));
                 found.extend(names.map(|(name, _)| name.to_owned()));
             }
         }
@@ -221,11 +246,16 @@ fn functions() -> BTreeSet<String> {
 fn every_row_of_the_walk_names_a_test_and_words_that_stand_in_the_document() {
     let (rows, functions) = (walk(), functions());
     assert!(rows.len() > 60, "{}", rows.len());
-    let unknown: Vec<&[String; 4]> = rows.iter().filter(|row| !functions.contains(row[3].trim_matches('`'))).collect();
+    let unknown: Vec<&[String; 4]> = rows
+        .iter()
+        .filter(|row| !functions.contains(row[3].trim_matches('`')))
+        .collect();
     assert!(unknown.is_empty(), "no such test: {unknown:#?}");
     let Some(documents) = documents() else { return };
-    let pages: Map<String, Value> =
-        documents.into_iter().map(|(name, _, page)| (name.to_owned(), Value::String(page))).collect();
+    let pages: Map<String, Value> = documents
+        .into_iter()
+        .map(|(name, _, page)| (name.to_owned(), Value::String(page)))
+        .collect();
     let stands = |row: &&[String; 4]| {
         let page = pages.get(&row[0]).and_then(Value::as_str);
         let line = page.and_then(|page| page.lines().nth(row[1].parse::<usize>().unwrap() - 1));

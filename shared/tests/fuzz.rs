@@ -1,8 +1,13 @@
-//! Whatever a user writes is answered: no panic, no endless time. What is accepted becomes an AgentSpec that pods can read.
+//! Whatever a user writes is answered: no panic, no endless time. What is accepted becomes an AgentSpec that
+//! pods can read.
 //!
 //! A few seconds each; longer by hand: `FUZZ_SECONDS=600 cargo test --release -p flux-shared --test fuzz`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests look, and say what they saw")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "tests look, and say what they saw"
+)]
 
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::quantity::Quantity;
@@ -35,14 +40,19 @@ fn accepted(cluster: &ValidMiniCluster) {
     assert_eq!(AgentSpec::from_toml(&text).unwrap(), spec);
     let hosts = hostlist::expand(&spec.hostlist()).unwrap();
     assert!(hosts.contains(&names::host(&spec.name, 0)), "{hosts:?}");
-    assert!(hosts.iter().all(|host| hostlist::is_bootstrap_host(host)), "{hosts:?}");
+    assert!(
+        hosts.iter().all(|host| hostlist::is_bootstrap_host(host)),
+        "{hosts:?}"
+    );
 }
 
 #[test]
 fn spoilt_examples_are_answered() {
     let examples = miniclusters();
     let mut taken = 0;
-    for_a_while(4, |dice| taken += usize::from(follow(manifest::from_value(&spoilt(&examples, dice)))));
+    for_a_while(4, |dice| {
+        taken += usize::from(follow(manifest::from_value(&spoilt(&examples, dice))))
+    });
     println!("{taken} accepted");
     assert!(taken > 10, "only {taken} accepted: what is accepted is not tried");
 }
@@ -55,14 +65,20 @@ fn scrambled(text: &str, dice: &mut Dice) -> String {
         match dice.roll(6) {
             0 => drop(lines.remove(at)),
             1 => lines.insert(at, lines[from].clone()),
-            2 => lines[at].insert_str(0, ["  ", "- ", "\t", "? ", "!!x ", "&a ", "*a ", "--- "][dice.roll(8)]),
-            3 => lines[at].push_str([":", " |", " >", " [", " {", " \"", " #", " *a", " !!binary x"][dice.roll(9)]),
+            2 => lines[at].insert_str(
+                0,
+                ["  ", "- ", "\t", "? ", "!!x ", "&a ", "*a ", "--- "][dice.roll(8)],
+            ),
+            3 => lines[at]
+                .push_str([":", " |", " >", " [", " {", " \"", " #", " *a", " !!binary x"][dice.roll(9)]),
             4 => lines[at] = lines[at].trim_start().to_owned(),
             _ => {
                 let mut characters: Vec<char> = lines[at].chars().collect();
                 let place = dice.roll(characters.len() + 1);
-                characters
-                    .insert(place, *dice.pick(&['\0', '\u{feff}', '%', '@', '`', '{', ']', ',', '\'', 'é', '\r']));
+                characters.insert(
+                    place,
+                    *dice.pick(&['\0', '\u{feff}', '%', '@', '`', '{', ']', ',', '\'', 'é', '\r']),
+                );
                 lines[at] = characters.into_iter().collect();
             }
         }
@@ -86,27 +102,46 @@ fn scrambled_text_is_answered() {
 fn text_that_would_grow_without_bound_is_refused() {
     let mut bomb = String::from("kind: MiniCluster\na: &a [x, x, x, x, x, x, x, x, x, x]\n");
     for (new, old) in ('b'..='k').zip('a'..='j') {
-        bomb.push_str(&format!("{new}: &{new} [{}]\n", vec![format!("*{old}"); 10].join(", ")));
+        bomb.push_str(&format!(
+            "{new}: &{new} [{}]\n",
+            vec![format!("*{old}"); 10].join(", ")
+        ));
     }
     assert!(manifest::parse(&bomb).is_err());
-    for deep in ["[".repeat(100_000), "{a: ".repeat(100_000), "- ".repeat(100_000), "? ".repeat(100_000)] {
+    for deep in [
+        "[".repeat(100_000),
+        "{a: ".repeat(100_000),
+        "- ".repeat(100_000),
+        "? ".repeat(100_000),
+    ] {
         assert!(manifest::parse(&deep).is_err());
     }
-    let wide =
-        format!("kind: MiniCluster\nspec: {{{}}}", (0..100_000).map(|i| format!("k{i}: 1, ")).collect::<String>());
+    let wide = format!(
+        "kind: MiniCluster\nspec: {{{}}}",
+        (0..100_000).map(|i| format!("k{i}: 1, ")).collect::<String>()
+    );
     assert!(manifest::parse(&wide).is_err());
 }
 
 #[test]
 fn long_lists_and_texts_take_no_longer_than_they_must() {
-    let many: Vec<serde_json::Value> =
-        (0..5000).map(|i| serde_json::json!({"name": format!("s{i}"), "image": "i", "command": "a"})).collect();
+    let many: Vec<serde_json::Value> = (0..5000)
+        .map(|i| serde_json::json!({"name": format!("s{i}"), "image": "i", "command": "a"}))
+        .collect();
     let mut document = miniclusters().remove(0);
-    document["spec"]["containers"].as_array_mut().unwrap().extend(many);
+    document["spec"]["containers"]
+        .as_array_mut()
+        .unwrap()
+        .extend(many);
     document["spec"]["containers"][0]["runFlux"] = true.into();
     follow(manifest::from_value(&document));
     let mut document = miniclusters().remove(0);
-    for text in ["$a ".repeat(200_000), "${".repeat(300_000), "$".repeat(600_000), "'a' ".repeat(200_000)] {
+    for text in [
+        "$a ".repeat(200_000),
+        "${".repeat(300_000),
+        "$".repeat(600_000),
+        "'a' ".repeat(200_000),
+    ] {
         document["spec"]["containers"][0]["command"] = text.into();
         let start = std::time::Instant::now();
         follow(manifest::from_value(&document));

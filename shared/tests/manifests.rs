@@ -1,9 +1,13 @@
 //! Manifests that users of the earlier operator have apply unchanged.
 //!
-//! They are not part of this repository: `test_support::upstream_manifests` says where they are. The test says how many
-//! it took.
+//! They are not part of this repository: `test_support::upstream_manifests` says where they are. The test
+//! says how many it took.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests look, and say what they saw")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "tests look, and say what they saw"
+)]
 
 use std::collections::BTreeMap;
 use test_support::upstream_manifests;
@@ -22,8 +26,13 @@ const BROKEN_2023_09: &[(&str, &str)] = &[];
 
 /// The AgentSpec of a manifest, or all that is wrong with it.
 fn take(text: &str) -> Result<AgentSpec, String> {
-    let lines =
-        |problems: Vec<validate::Problem>| problems.iter().map(ToString::to_string).collect::<Vec<String>>().join("; ");
+    let lines = |problems: Vec<validate::Problem>| {
+        problems
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<String>>()
+            .join("; ")
+    };
     let manifest = manifest::parse(text).map_err(lines)?;
     let cluster = validate::validate(&manifest).map_err(lines)?;
     let spec = derive::agent_spec(&cluster);
@@ -37,7 +46,9 @@ fn take(text: &str) -> Result<AgentSpec, String> {
 
 /// How many manifests of `version` were taken; all that was wrong otherwise.
 fn take_all(version: &str, broken: &[(&str, &str)]) {
-    let Some(folder) = upstream_manifests::manifests(version) else { return };
+    let Some(folder) = upstream_manifests::manifests(version) else {
+        return;
+    };
     let entries = std::fs::read_dir(&folder).unwrap();
     let mut expected: BTreeMap<&str, &str> = broken.iter().copied().collect();
     let mut wrong = Vec::new();
@@ -58,27 +69,41 @@ fn take_all(version: &str, broken: &[(&str, &str)]) {
         }
     }
     assert!(taken > 0, "{} has no manifests", folder.display());
-    println!("{version}: {taken} manifests taken, {} refused for faults of their own", broken.len());
+    println!(
+        "{version}: {taken} manifests taken, {} refused for faults of their own",
+        broken.len()
+    );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(expected.is_empty(), "in the list, but not in the folder: {expected:?}");
+    assert!(
+        expected.is_empty(),
+        "in the list, but not in the folder: {expected:?}"
+    );
 }
 
 /// What the API server writes out before the object reaches the webhook: defaults of v1alpha1.
 fn write_out_defaults(spec: &mut Map<String, Value>) {
     let fill = |block: Option<&mut Value>, defaults: Value| {
-        let Some(block) = block.and_then(Value::as_object_mut) else { return };
+        let Some(block) = block.and_then(Value::as_object_mut) else {
+            return;
+        };
         for (name, value) in defaults.as_object().unwrap() {
             block.entry(name).or_insert(value.clone());
         }
     };
     spec.entry("cleanup").or_insert(json!(true));
-    fill(spec.get_mut("fluxRestful"), json!({ "branch": "main", "port": 5000 }));
+    fill(
+        spec.get_mut("fluxRestful"),
+        json!({ "branch": "main", "port": 5000 }),
+    );
     fill(
         spec.get_mut("flux"),
         json!({ "installRoot": "/usr", "submitCommand": "flux submit", "logLevel": 6, "connectTimeout": "5s" }),
     );
     for container in spec["containers"].as_array_mut().unwrap() {
-        fill(container.get_mut("fluxUser"), json!({ "name": "flux", "uid": 1000 }));
+        fill(
+            container.get_mut("fluxUser"),
+            json!({ "name": "flux", "uid": 1000 }),
+        );
     }
 }
 
@@ -87,7 +112,10 @@ fn converts(text: &str) -> Result<(), String> {
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
     let documents: Vec<Value> =
         serde_saphyr::from_multiple_with_options(text, options).map_err(|error| error.to_string())?;
-    for mut applied in documents.into_iter().filter(|document| document["kind"] == "MiniCluster") {
+    for mut applied in documents
+        .into_iter()
+        .filter(|document| document["kind"] == "MiniCluster")
+    {
         write_out_defaults(applied["spec"].as_object_mut().ok_or("no spec")?);
         let stored = convert(applied.clone(), Version::V1alpha2).map_err(|error| error.to_string())?;
         let read = convert(stored.clone(), Version::V1alpha1).map_err(|error| error.to_string())?;

@@ -27,9 +27,27 @@ const EFFECTS: &[&str] = &[
 fn tree(package: &str, options: &[&str]) -> BTreeSet<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["tree", "--offline", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}"]);
-    let output = command.args(["--package", package]).args(options).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    command.args([
+        "tree",
+        "--offline",
+        "--locked",
+        "--edges",
+        "normal",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}",
+    ]);
+    let output = command
+        .args(["--package", package])
+        .args(options)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let names: BTreeSet<String> = String::from_utf8(output.stdout)
         .unwrap()
         .lines()
@@ -78,11 +96,29 @@ fn plugin_depends_on_no_program_of_ours_and_on_nothing_of_linux() {
     assert_without(
         "kubectl-minicluster",
         &[],
-        &["flux-agent", "flux-operator", "nix", "procfs", "netlink-sys", "inotify"],
+        &[
+            "flux-agent",
+            "flux-operator",
+            "nix",
+            "procfs",
+            "netlink-sys",
+            "inotify",
+        ],
     );
 }
 
 #[test]
 fn agent_depends_on_no_kubernetes_crate() {
-    assert_without("flux-agent", &[], &["k8s-openapi", "kube", "kube-client", "kube-core", "kube-derive", "schemars"]);
+    assert_without(
+        "flux-agent",
+        &[],
+        &[
+            "k8s-openapi",
+            "kube",
+            "kube-client",
+            "kube-core",
+            "kube-derive",
+            "schemars",
+        ],
+    );
 }

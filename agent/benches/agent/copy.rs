@@ -1,4 +1,5 @@
-//! `flux-agent view` against `cp -a` of the same two trees into the same file system, one pod and four at once.
+//! `flux-agent view` against `cp -a` of the same two trees into the same file system, one pod and four at
+//! once.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,8 +18,8 @@ const PACKAGES: usize = 40;
 const BYTES: usize = 130_000_000;
 /// So many files hold half of the bytes.
 const LARGE: usize = 20;
-/// What one package brings. An eighth of the links are in folders that packages share, as in the image that this project is
-/// tried with.
+/// What one package brings. An eighth of the links are in folders that packages share, as in the image that
+/// this project is tried with.
 const FOLDERS: [(&str, usize); 10] = [
     ("bin", 3),
     ("lib", 3),
@@ -33,20 +34,34 @@ const FOLDERS: [(&str, usize); 10] = [
 ];
 
 pub fn measure(agent: &Path, report: &mut Report) {
-    let top = PathBuf::from(std::env::var("BENCH_DIR").unwrap_or_else(|_| env!("CARGO_TARGET_TMPDIR").into()));
+    let top =
+        PathBuf::from(std::env::var("BENCH_DIR").unwrap_or_else(|_| env!("CARGO_TARGET_TMPDIR").into()));
     let top = top.join(format!("flux-agent-copy-{}", std::process::id()));
     let real = std::env::var_os("BENCH_VIEW").map(PathBuf::from);
     let image = real.clone().unwrap_or_else(|| top.join("image"));
     if real.is_none() {
         generate(&image);
     }
-    let view_folder = fs::read_dir(image.join("opt/views/._view")).unwrap().next().unwrap().unwrap().path();
+    let view_folder = fs::read_dir(image.join("opt/views/._view"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
     let size = bytes_in(&image.join("opt"));
     let runs = setting("BENCH_COPIES", 5);
-    eprintln!("copy: {size} bytes in {}, {runs} runs of each in turn", top.display());
+    eprintln!(
+        "copy: {size} bytes in {}, {runs} runs of each in turn",
+        top.display()
+    );
     let view = |pod: &Path| {
         let mut command = Command::new(agent);
-        command.arg("view").arg("--root").arg(&image).arg("--to").arg(pod.join("flux"));
+        command
+            .arg("view")
+            .arg("--root")
+            .arg(&image)
+            .arg("--to")
+            .arg(pod.join("flux"));
         command.arg("--software").arg(pod.join("software"));
         command
     };
@@ -70,7 +85,8 @@ pub fn measure(agent: &Path, report: &mut Report) {
             ours.push(copies(&top.join(format!("{name}-{run}-ours")), pods, size, &view));
             theirs.push(copies(&top.join(format!("{name}-{run}-theirs")), pods, size, &cp));
         }
-        let time = |copies: &[Copies]| median(&copies.iter().map(|copies| copies.seconds).collect::<Vec<_>>());
+        let time =
+            |copies: &[Copies]| median(&copies.iter().map(|copies| copies.seconds).collect::<Vec<_>>());
         let cpu = |copies: &[Copies]| median(&copies.iter().map(|copies| copies.cpu).collect::<Vec<_>>());
         report.figure(&format!("copy-{name}-s"), time(&ours));
         report.figure(&format!("copy-{name}-cp-s"), time(&theirs));
@@ -90,16 +106,17 @@ struct Copies {
     written: u64,
 }
 
-/// Takes so many bytes of memory and gives them back. A virtual machine may get memory from its host only when it is
-/// touched, and return it two seconds after it was freed: some copies would pay for that and others not.
+/// Takes so many bytes of memory and gives them back. A virtual machine may get memory from its host only
+/// when it is touched, and return it two seconds after it was freed: some copies would pay for that and
+/// others not.
 fn touch(bytes: usize) {
     let mut memory = vec![0_u8; bytes];
     memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
     std::hint::black_box(memory);
 }
 
-/// Makes `pods` copies of `size` bytes at once. They stay until all is measured: ext4 searches long for inodes that were not
-/// freed just now.
+/// Makes `pods` copies of `size` bytes at once. They stay until all is measured: ext4 searches long for
+/// inodes that were not freed just now.
 fn copies(top: &Path, pods: usize, size: u64, command: &dyn Fn(&Path) -> Command) -> Copies {
     let folders: Vec<PathBuf> = (0..pods).map(|pod| top.join(format!("pod-{pod}"))).collect();
     folders.iter().for_each(|pod| fs::create_dir_all(pod).unwrap());
@@ -107,7 +124,13 @@ fn copies(top: &Path, pods: usize, size: u64, command: &dyn Fn(&Path) -> Command
     touch(3 * pods * usize::try_from(size).unwrap());
     let cpu = cpu_of_children();
     let begin = Instant::now();
-    let start = |pod: &PathBuf| command(pod).stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let start = |pod: &PathBuf| {
+        command(pod)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
     let mut children: Vec<Child> = folders.iter().map(start).collect();
     let mut written = 0;
     for child in &mut children {
@@ -115,14 +138,21 @@ fn copies(top: &Path, pods: usize, size: u64, command: &dyn Fn(&Path) -> Command
         let id = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
         waitid(Id::Pid(id), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
         let counters = fs::read_to_string(format!("/proc/{id}/io")).unwrap_or_default();
-        written += counters.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok()).unwrap_or(0);
+        written += counters
+            .lines()
+            .find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok())
+            .unwrap_or(0);
     }
     let seconds = begin.elapsed().as_secs_f64();
     for child in &mut children {
         assert!(child.wait().unwrap().success(), "a copy failed");
     }
     let cpu = cpu_of_children() - cpu;
-    Copies { seconds, cpu, written }
+    Copies {
+        seconds,
+        cpu,
+        written,
+    }
 }
 
 /// Makes an image's tree: packages, and a view with a link for each of their files.
@@ -139,7 +169,11 @@ fn generate(image: &Path) {
             fs::create_dir_all(&links).unwrap();
             let add = |name: String, target: &dyn Fn(&Path)| {
                 target(&place.join(&name));
-                symlink(format!("/opt/software/{package}/{folder}/{name}"), links.join(name)).unwrap();
+                symlink(
+                    format!("/opt/software/{package}/{folder}/{name}"),
+                    links.join(name),
+                )
+                .unwrap();
             };
             for file in 0..files_in_it {
                 let small = BYTES / 2 / (files - LARGE);

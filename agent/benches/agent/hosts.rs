@@ -1,5 +1,5 @@
-//! Hosts of real brokers, under the agent or without it: each has its own mounts, name and address; all are on one loopback
-//! interface, and find each other by /etc/hosts.
+//! Hosts of real brokers, under the agent or without it: each has its own mounts, name and address; all are
+//! on one loopback interface, and find each other by /etc/hosts.
 
 use std::fmt::Write;
 use std::fs;
@@ -11,7 +11,8 @@ use super::place;
 pub const CLUSTER: &str = "q";
 const DOMAIN: &str = "flux-service.default.svc.cluster.local";
 /// The entrypoint with the agent.
-pub const AGENT_RUNS: &str = "exec /mnt/agent run --spec /mnt/spec.toml --termination-log /mnt/flux/termination";
+pub const AGENT_RUNS: &str =
+    "exec /mnt/agent run --spec /mnt/spec.toml --termination-log /mnt/flux/termination";
 
 /// Ended when dropped, with all that they started.
 pub struct Hosts(pub Vec<Child>);
@@ -42,7 +43,13 @@ pub fn address(rank: usize) -> String {
 pub fn addresses(size: usize) {
     for rank in 0..size {
         let line = format!("addr replace {}/32 dev lo", address(rank));
-        assert!(Command::new("ip").args(line.split(' ')).status().unwrap().success());
+        assert!(
+            Command::new("ip")
+                .args(line.split(' '))
+                .status()
+                .unwrap()
+                .success()
+        );
     }
     // What no host has is silent.
     place::run("ip route replace 198.18.77.0/24 dev lo");
@@ -52,21 +59,40 @@ pub fn addresses(size: usize) {
 pub fn names(size: usize, first: usize) -> String {
     let mut text = "127.0.0.1 localhost\n".to_owned();
     for rank in first..size {
-        writeln!(text, "{} {CLUSTER}-{rank}.{DOMAIN} {CLUSTER}-{rank}", address(rank)).unwrap();
+        writeln!(
+            text,
+            "{} {CLUSTER}-{rank}.{DOMAIN} {CLUSTER}-{rank}",
+            address(rank)
+        )
+        .unwrap();
     }
     text
 }
 
-/// Starts a host; its entrypoint is the shell's text `script`. What it prints is in /mnt/log-RANK and /mnt/log-RANK.err.
+/// Starts a host; its entrypoint is the shell's text `script`. What it prints is in /mnt/log-RANK and
+/// /mnt/log-RANK.err.
 pub fn start(flux: &Path, rank: usize, script: &str) -> Child {
     let script = format!(
         "hostname {CLUSTER}-{rank} && mount -t tmpfs tmpfs /mnt/flux && mkdir -p /mnt/flux/home && \
          ln -s /mnt/agent /mnt/flux/flux-agent && cd /mnt/flux/home && {script}"
     );
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", &script]);
+    command.args([
+        "--mount",
+        "--uts",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "bash",
+        "-c",
+        &script,
+    ]);
     let bin = flux.parent().unwrap().display();
-    command.env_clear().env("PATH", format!("{bin}:/usr/sbin:/usr/bin:/sbin:/bin")).env("HOME", "/mnt/flux/home");
+    command
+        .env_clear()
+        .env("PATH", format!("{bin}:/usr/sbin:/usr/bin:/sbin:/bin"))
+        .env("HOME", "/mnt/flux/home");
     let log = |kind: &str| fs::File::create(format!("/mnt/log-{rank}{kind}")).unwrap();
     command.stdin(Stdio::null()).stdout(log("")).stderr(log(".err"));
     command.spawn().unwrap()

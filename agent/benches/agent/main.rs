@@ -7,7 +7,13 @@
 //! ```
 //!
 //! Runs in namespaces of its own: nothing of the host is changed, and loopback, DNS and /mnt are its own.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr, reason = "a program")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a program"
+)]
 
 mod copy;
 mod cpu;
@@ -20,11 +26,17 @@ use std::path::PathBuf;
 
 fn main() {
     // The same file is the stub: what is executed as `flux`.
-    if std::env::args_os().next().is_some_and(|name| name.as_encoded_bytes().ends_with(b"flux")) {
+    if std::env::args_os()
+        .next()
+        .is_some_and(|name| name.as_encoded_bytes().ends_with(b"flux"))
+    {
         return start::stub();
     }
     let agent = agent();
-    let parts: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let parts: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with('-'))
+        .collect();
     let is_wanted = |part: &str| parts.is_empty() || parts.iter().any(|wanted| wanted == part);
     place::enter(&agent);
     let mut report = test_support::report::Report::new(include_str!("../ranges.toml"));
@@ -45,7 +57,8 @@ fn main() {
 fn agent() -> PathBuf {
     let dist = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/flux-agent"));
     let path = std::env::var_os("FLUX_AGENT").map_or(dist, PathBuf::from);
-    path.canonicalize().unwrap_or_else(|error| panic!("{}: {error}; run `make dist` first", path.display()))
+    path.canonicalize()
+        .unwrap_or_else(|error| panic!("{}: {error}; run `make dist` first", path.display()))
 }
 
 /// Writes a cluster's spec and returns its path.

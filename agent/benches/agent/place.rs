@@ -38,7 +38,11 @@ pub fn enter(agent: &Path) {
         run(line);
     }
     let search = "default.svc.cluster.local svc.cluster.local cluster.local";
-    fs::write("/etc/resolv.conf", format!("nameserver 127.0.0.1\nsearch {search}\noptions ndots:5\n")).unwrap();
+    fs::write(
+        "/etc/resolv.conf",
+        format!("nameserver 127.0.0.1\nsearch {search}\noptions ndots:5\n"),
+    )
+    .unwrap();
     let certificate = flux_shared::curve::Certificate::from_keys(CLUSTER, &[1; 32], &[2; 32]);
     fs::write("/etc/flux-agent/curve/curve.cert", certificate.to_text()).unwrap();
     // Loops back to a host that does not forward: addresses behind it are silent.

@@ -1,5 +1,5 @@
-//! From exec of the entrypoint to exec of flux. The stub notes when it runs; the same stub, executed directly, is what
-//! starting any process costs, and is taken off.
+//! From exec of the entrypoint to exec of flux. The stub notes when it runs; the same stub, executed
+//! directly, is what starting any process costs, and is taken off.
 
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
@@ -12,7 +12,11 @@ const NOTE: &str = "/mnt/note";
 
 /// Milliseconds, the same in all processes.
 fn now() -> f64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64() * 1e3
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap()
+        .as_secs_f64()
+        * 1e3
 }
 
 /// What runs as `flux`.
@@ -30,19 +34,39 @@ pub fn stub() {
 fn once(command: &mut Command) -> (f64, f64) {
     let _ = std::fs::remove_dir_all("/mnt/flux/config");
     let _ = std::fs::remove_file(NOTE);
-    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root").current_dir("/mnt");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("HOME", "/root")
+        .current_dir("/mnt");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let (begin, cpu) = (now(), cpu_of_children());
     let status = command.status().unwrap();
-    let noted = std::fs::read_to_string(NOTE).unwrap_or_else(|_| panic!("{command:?}: {status}, and flux never ran"));
-    (noted.parse::<f64>().unwrap() - begin, (cpu_of_children() - cpu) * 1e3)
+    let noted =
+        std::fs::read_to_string(NOTE).unwrap_or_else(|_| panic!("{command:?}: {status}, and flux never ran"));
+    (
+        noted.parse::<f64>().unwrap() - begin,
+        (cpu_of_children() - cpu) * 1e3,
+    )
 }
 
 pub fn measure(report: &mut Report) {
     std::fs::write("/mnt/entrypoint.bash", include_str!("entrypoint.bash")).unwrap();
     let spec = crate::spec(CLUSTER);
     let direct = || command(&[STUB, "start"]);
-    let agent = || command(&[AGENT, "run", "--spec", &spec, "--termination-log", "/mnt/termination"]);
+    let agent = || {
+        command(&[
+            AGENT,
+            "run",
+            "--spec",
+            &spec,
+            "--termination-log",
+            "/mnt/termination",
+        ])
+    };
     let bash = || command(&["bash", "/mnt/entrypoint.bash", CLUSTER, "4", "4"]);
     let runs = setting("BENCH_RUNS", 200);
     eprintln!("start: {runs} runs of each in turn");
@@ -80,7 +104,16 @@ fn command(words: &[&str]) -> Command {
 /// Processes that were started beside `flux start` and the entrypoint themselves; none without strace.
 fn processes(command: Command) -> Option<usize> {
     let mut traced = Command::new("strace");
-    traced.args(["-f", "-qq", "-e", "trace=clone,clone3,fork,vfork", "-e", "signal=none", "-o", "/mnt/trace"]);
+    traced.args([
+        "-f",
+        "-qq",
+        "-e",
+        "trace=clone,clone3,fork,vfork",
+        "-e",
+        "signal=none",
+        "-o",
+        "/mnt/trace",
+    ]);
     traced.arg(command.get_program()).args(command.get_args());
     if Command::new("strace").arg("-V").output().is_err() {
         eprintln!("  processes are not counted: there is no strace");
@@ -88,7 +121,12 @@ fn processes(command: Command) -> Option<usize> {
     }
     once(&mut traced);
     let trace = std::fs::read_to_string("/mnt/trace").unwrap();
-    let is_begin = |line: &&str| line.contains("fork(") || (line.contains("clone") && !line.contains("resumed"));
-    let started = trace.lines().filter(is_begin).filter(|line| !line.contains("CLONE_THREAD")).count();
+    let is_begin =
+        |line: &&str| line.contains("fork(") || (line.contains("clone") && !line.contains("resumed"));
+    let started = trace
+        .lines()
+        .filter(is_begin)
+        .filter(|line| !line.contains("CLONE_THREAD"))
+        .count();
     Some(started.saturating_sub(1))
 }

@@ -1,4 +1,5 @@
-//! Followers whose lead is missing, each in another way: what they cost while they wait. And one that has joined.
+//! Followers whose lead is missing, each in another way: what they cost while they wait. And one that has
+//! joined.
 
 use std::fs;
 use std::io::Read;
@@ -22,7 +23,10 @@ const SETTLE: Duration = Duration::from_secs(5);
 
 pub fn measure(report: &mut Report) {
     let watched = Duration::from_secs(setting("BENCH_WAIT_SECONDS", 20) as u64);
-    eprintln!("wait: {} s for each way, then for {MANY} at once", watched.as_secs());
+    eprintln!(
+        "wait: {} s for each way, then for {MANY} at once",
+        watched.as_secs()
+    );
     let queries = crate::dns::serve();
     for way in WAYS {
         let spec = crate::spec(way);
@@ -35,8 +39,14 @@ pub fn measure(report: &mut Report) {
         let asked = queries.load(Ordering::Relaxed) - asked;
         report.figure(&format!("wait-{way}-rss-mib"), after.rss);
         report.figure(&format!("wait-{way}-private-mib"), after.private);
-        report.figure(&format!("wait-{way}-wakeups-per-s"), (after.switches - before.switches) / seconds);
-        report.figure(&format!("wait-{way}-cpu-ms-per-s"), (after.cpu - before.cpu) * 1e3 / seconds);
+        report.figure(
+            &format!("wait-{way}-wakeups-per-s"),
+            (after.switches - before.switches) / seconds,
+        );
+        report.figure(
+            &format!("wait-{way}-cpu-ms-per-s"),
+            (after.cpu - before.cpu) * 1e3 / seconds,
+        );
         report.figure(&format!("wait-{way}-dns-per-s"), asked as f64 / seconds);
     }
     joined(report, watched);
@@ -61,7 +71,10 @@ fn joined(report: &mut Report, watched: Duration) {
     std::thread::sleep(watched);
     let (after, seconds) = (follower.look(), begin.elapsed().as_secs_f64());
     report.figure("joined-cpu-percent", (after.cpu - before.cpu) * 100.0 / seconds);
-    report.figure("joined-wakeups-per-s", (after.switches - before.switches) / seconds);
+    report.figure(
+        "joined-wakeups-per-s",
+        (after.switches - before.switches) / seconds,
+    );
 }
 
 /// Whether this process is the broker of a follower whose lead is there.
@@ -90,12 +103,19 @@ struct Look {
 impl Follower {
     fn start(cluster: &str, spec: &str) -> Follower {
         // One process from the shell on, with a host name of its own.
-        let script =
-            format!("hostname {cluster}-1 && exec \"$0\" run --spec {spec} --termination-log /mnt/termination");
+        let script = format!(
+            "hostname {cluster}-1 && exec \"$0\" run --spec {spec} --termination-log /mnt/termination"
+        );
         let mut command = Command::new("unshare");
         command.args(["--uts", "sh", "-c", &script]).arg(AGENT);
-        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("HOME", "/root");
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         Follower(command.spawn().expect("unshare"))
     }
 
@@ -103,14 +123,26 @@ impl Follower {
         let id = self.0.id();
         let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
         let field = |name: &str| -> f64 {
-            let line =
-                status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: it ended?"));
-            line.trim_start_matches(':').split_whitespace().next().unwrap().parse().unwrap()
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .unwrap_or_else(|| panic!("{name}: it ended?"));
+            line.trim_start_matches(':')
+                .split_whitespace()
+                .next()
+                .unwrap()
+                .parse()
+                .unwrap()
         };
         let switches = field("voluntary_ctxt_switches");
         let nanoseconds = fs::read_to_string(format!("/proc/{id}/schedstat")).unwrap();
         let nanoseconds: f64 = nanoseconds.split(' ').next().unwrap().parse().unwrap();
-        Look { rss: field("VmRSS") / 1024.0, private: field("RssAnon") / 1024.0, switches, cpu: nanoseconds / 1e9 }
+        Look {
+            rss: field("VmRSS") / 1024.0,
+            private: field("RssAnon") / 1024.0,
+            switches,
+            cpu: nanoseconds / 1e9,
+        }
     }
 }
 

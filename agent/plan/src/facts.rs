@@ -18,8 +18,8 @@ pub use error::FactsError;
 pub use key::Key;
 pub use view::ViewFacts;
 
-/// What a container's host says. Every field may be left out of a file: it then has the value of the usual pod
-/// (root, a Debian image with bash, a view with Fluxion, 4 cores).
+/// What a container's host says. Every field may be left out of a file: it then has the value of the usual
+/// pod (root, a Debian image with bash, a view with Fluxion, 4 cores).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Facts {
@@ -61,9 +61,11 @@ pub struct Facts {
     pub cpus: Vec<Vec<u32>>,
     /// CPUs' worth of time that the cgroup may use; none: no limit.
     pub cpu_quota: Option<f64>,
-    /// CPUs (SMT siblings count each) in the affinity mask, where it is narrower than the machine; none: it has all.
+    /// CPUs (SMT siblings count each) in the affinity mask, where it is narrower than the machine; none: it
+    /// has all.
     pub cpuset: Option<u32>,
-    /// What /proc/self/oom_score_adj says: the kubelet sets -997 in a Guaranteed pod and more than 0 in the other classes.
+    /// What /proc/self/oom_score_adj says: the kubelet sets -997 in a Guaranteed pod and more than 0 in the
+    /// other classes.
     pub oom_score: i32,
     /// GPUs in the container (NVIDIA, AMD, Intel); each part of a divided one (MIG) counts.
     pub gpus: u32,
@@ -103,7 +105,10 @@ impl Default for Facts {
             group: "root:x:0:\n".into(),
             environment: BTreeMap::from([
                 ("HOME".into(), "/root".into()),
-                ("PATH".into(), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into()),
+                (
+                    "PATH".into(),
+                    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
+                ),
             ]),
             working_directory: "/".into(),
             address: None,
@@ -120,8 +125,18 @@ impl Default for Facts {
             flux_on_path: Some("/usr/bin/flux".into()),
             shell: Some("/bin/bash".into()),
             terminal: false,
-            present: [paths::FALLBACK_HOME, paths::CURVE_FILE, "/root", "/tmp", "/var/tmp"].map(String::from).into(),
-            writable: ["/", "/etc", "/run", paths::FALLBACK_HOME, "/tmp", "/var/tmp"].map(String::from).into(),
+            present: [
+                paths::FALLBACK_HOME,
+                paths::CURVE_FILE,
+                "/root",
+                "/tmp",
+                "/var/tmp",
+            ]
+            .map(String::from)
+            .into(),
+            writable: ["/", "/etc", "/run", paths::FALLBACK_HOME, "/tmp", "/var/tmp"]
+                .map(String::from)
+                .into(),
         }
     }
 }
@@ -136,14 +151,18 @@ impl Facts {
         match toml::from_str(text) {
             Ok(facts) => Ok(facts),
             // No mapping with a name in it is valid in both: the message is that of the likelier one.
-            Err(error) if text.lines().any(is_toml) => Err(FactsError::Syntax(error.message().replace('\n', " "))),
+            Err(error) if text.lines().any(is_toml) => {
+                Err(FactsError::Syntax(error.message().replace('\n', " ")))
+            }
             Err(_) => serde_saphyr::from_str(text).map_err(|error| one_line(&error)),
         }
     }
 
     /// Cores that the container may really use: the mask, bounded by the quota, 1 at least.
     pub fn usable_cores(&self) -> u32 {
-        let quota = self.cpu_quota.map_or(u32::MAX, |cpus| cpus.floor().clamp(1.0, f64::from(u32::MAX)) as u32);
+        let quota = self.cpu_quota.map_or(u32::MAX, |cpus| {
+            cpus.floor().clamp(1.0, f64::from(u32::MAX)) as u32
+        });
         self.cores.min(quota).max(1)
     }
 
@@ -156,10 +175,14 @@ impl Facts {
     }
 }
 
-/// Whether a line looks like TOML: a table's head, or a bare name before `=`. (Values of JSON and YAML may have a `=`, too.)
+/// Whether a line looks like TOML: a table's head, or a bare name before `=`. (Values of JSON and YAML may
+/// have a `=`, too.)
 fn is_toml(line: &str) -> bool {
     let is_name = |text: &str| {
-        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+        !text.is_empty()
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
     };
     line.starts_with('[') || line.split_once('=').is_some_and(|(name, _)| is_name(name.trim()))
 }
@@ -170,7 +193,12 @@ mod tests {
 
     #[test]
     fn facts_come_from_three_formats_and_unknown_names_are_refused() {
-        let want = Facts { uid: 1000, cores: 8, cpu_quota: Some(2.5), ..Facts::default() };
+        let want = Facts {
+            uid: 1000,
+            cores: 8,
+            cpu_quota: Some(2.5),
+            ..Facts::default()
+        };
         for text in [
             "uid = 1000\ncores = 8\ncpu_quota = 2.5\n",
             "{\"uid\": 1000, \"cores\": 8, \"cpu_quota\": 2.5}",
@@ -179,17 +207,33 @@ mod tests {
             assert_eq!(Facts::parse(text).unwrap(), want, "{text}");
         }
         for bad in ["uuid = 1\n", "uuid: 1\n", "{\"uuid\": 1}"] {
-            assert!(Facts::parse(bad).unwrap_err().to_string().contains("uuid"), "{bad}");
+            assert!(
+                Facts::parse(bad).unwrap_err().to_string().contains("uuid"),
+                "{bad}"
+            );
         }
-        let odd = Facts { environment: [("PS1".to_owned(), "a = [\nb".to_owned())].into(), ..want.clone() };
-        assert_eq!(Facts::parse(&serde_json::to_string_pretty(&odd).unwrap()).unwrap(), odd);
+        let odd = Facts {
+            environment: [("PS1".to_owned(), "a = [\nb".to_owned())].into(),
+            ..want.clone()
+        };
+        assert_eq!(
+            Facts::parse(&serde_json::to_string_pretty(&odd).unwrap()).unwrap(),
+            odd
+        );
         let again = Facts::parse(&serde_json::to_string(&want).unwrap()).unwrap();
         assert_eq!(again, want);
     }
 
     #[test]
     fn the_quota_bounds_the_mask_and_one_core_remains() {
-        let usable = |cores, cpu_quota| Facts { cores, cpu_quota, ..Facts::default() }.usable_cores();
+        let usable = |cores, cpu_quota| {
+            Facts {
+                cores,
+                cpu_quota,
+                ..Facts::default()
+            }
+            .usable_cores()
+        };
         assert_eq!(usable(8, None), 8);
         assert_eq!(usable(8, Some(2.5)), 2);
         assert_eq!(usable(2, Some(16.0)), 2);

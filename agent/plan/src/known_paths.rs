@@ -31,5 +31,8 @@ pub fn home_of(name: &str) -> String {
 
 /// Where Flux Accounting's command is, if it was installed with this `flux`.
 pub fn accounting_of(flux: &str) -> Option<String> {
-    Some(format!("{}/libexec/flux/cmd/flux-account.py", flux.strip_suffix("/bin/flux")?))
+    Some(format!(
+        "{}/libexec/flux/cmd/flux-account.py",
+        flux.strip_suffix("/bin/flux")?
+    ))
 }

@@ -1,5 +1,5 @@
-//! What one container of a pod will do, as data. `run` executes this value and `dry-run` prints it: there is only one
-//! planner.
+//! What one container of a pod will do, as data. `run` executes this value and `dry-run` prints it: there is
+//! only one planner.
 //!
 //! ```text
 //! (AgentSpec, Facts) ─► plan ─► Plan { steps } ─► execute, in order ─► exit code
@@ -121,15 +121,24 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
     let mut resolved = Resolved::new(spec, facts)?;
     let (role, steps) = match container {
         ContainerRole::Sidecar(name) => {
-            let sidecar = spec.sidecars.get(name).ok_or_else(|| PlanError::UnknownSidecar(name.clone()))?;
+            let sidecar = spec
+                .sidecars
+                .get(name)
+                .ok_or_else(|| PlanError::UnknownSidecar(name.clone()))?;
             resolved.in_sidecar();
-            (Role::Sidecar(name.clone()), sidecar::steps(&resolved, name, sidecar)?)
+            (
+                Role::Sidecar(name.clone()),
+                sidecar::steps(&resolved, name, sidecar)?,
+            )
         }
         ContainerRole::Runner if resolved.is_lead() => (Role::Lead, lead::steps(&resolved)?),
         ContainerRole::Runner => (Role::Follower, follower::steps(&resolved)?),
     };
     let command = match container {
-        ContainerRole::Sidecar(name) => spec.sidecars.get(name).map(|sidecar| sidecar.command.as_deref().unwrap_or("")),
+        ContainerRole::Sidecar(name) => spec
+            .sidecars
+            .get(name)
+            .map(|sidecar| sidecar.command.as_deref().unwrap_or("")),
         ContainerRole::Runner => None,
     };
     let mut steps = snippets::in_one_shell(&resolved, steps, command)?;
@@ -142,12 +151,20 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
         cluster: spec.name.clone(),
         index: resolved.index(),
         rank: (!matches!(role, Role::Sidecar(_))).then_some(resolved.rank),
-        waits: if role == Role::Follower { Waits::of(&resolved) } else { Waits::default() },
+        waits: if role == Role::Follower {
+            Waits::of(&resolved)
+        } else {
+            Waits::default()
+        },
         kill_after: resolved::kill_after(facts),
         binding: matches!(container, ContainerRole::Runner).then(|| resolved.binding.clone()),
         role,
         hostname: resolved.hostname.clone(),
-        log: Log { quiet: logging.quiet, timed: logging.timed && !logging.quiet, format: logging.format },
+        log: Log {
+            quiet: logging.quiet,
+            timed: logging.timed && !logging.quiet,
+            format: logging.format,
+        },
         trace: spec
             .trace
             .clone()
@@ -164,7 +181,10 @@ impl Plan {
             self.waits = Waits {
                 parent_deadline: told.parent_deadline.or(self.waits.parent_deadline),
                 // None: a missing name does not end this pod.
-                lead_gone: self.waits.lead_gone.map(|planned| told.lead_gone.unwrap_or(planned)),
+                lead_gone: self
+                    .waits
+                    .lead_gone
+                    .map(|planned| told.lead_gone.unwrap_or(planned)),
                 lead_silent: told.lead_silent.or(self.waits.lead_silent),
             };
         }
@@ -199,8 +219,8 @@ pub struct Waits {
     /// Seconds to wait for the parent at the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_deadline: Option<u64>,
-    /// Seconds that the DNS name of a lead that was there may be missing. None where the lead may start again: that it
-    /// has no name meanwhile says nothing.
+    /// Seconds that the DNS name of a lead that was there may be missing. None where the lead may start
+    /// again: that it has no name meanwhile says nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead_gone: Option<u64>,
     /// Seconds that a lead that has answered before may be silent.
@@ -210,9 +230,18 @@ pub struct Waits {
 
 impl Waits {
     fn of(resolved: &Resolved) -> Waits {
-        let Flux { parent_deadline, lead_gone, lead_silent, .. } = resolved.spec.flux;
+        let Flux {
+            parent_deadline,
+            lead_gone,
+            lead_silent,
+            ..
+        } = resolved.spec.flux;
         let lead_gone = follower::ends_with_lead(resolved).then(|| lead_gone.unwrap_or(LEAD_GONE));
-        Waits { parent_deadline, lead_gone, lead_silent }
+        Waits {
+            parent_deadline,
+            lead_gone,
+            lead_silent,
+        }
     }
 
     fn is_empty(&self) -> bool {

@@ -1,6 +1,6 @@
-//! Completions for a shell: the subcommands and their options, from the command line's own description. By hand, since
-//! `clap_complete` (4.6.11) completes nothing in bash behind a subcommand of a program with a hyphen in its name (clap issue
-//! 6421).
+//! Completions for a shell: the subcommands and their options, from the command line's own description. By
+//! hand, since `clap_complete` (4.6.11) completes nothing in bash behind a subcommand of a program with a
+//! hyphen in its name (clap issue 6421).
 
 use clap::Command;
 
@@ -25,11 +25,16 @@ pub fn script(shell: Shell, command: &Command) -> String {
         let mut text = format!("complete -c flux-agent -f -n __fish_use_subcommand -a '{all}'\n");
         for sub in commands() {
             let (name, options) = (sub.get_name(), options(sub));
-            text += &format!("complete -c flux-agent -n '__fish_seen_subcommand_from {name}' -a '{options}'\n");
+            text +=
+                &format!("complete -c flux-agent -n '__fish_seen_subcommand_from {name}' -a '{options}'\n");
         }
         return text;
     }
-    let mut text = String::from(if shell == Shell::Zsh { "autoload -U +X bashcompinit && bashcompinit\n" } else { "" });
+    let mut text = String::from(if shell == Shell::Zsh {
+        "autoload -U +X bashcompinit && bashcompinit\n"
+    } else {
+        ""
+    });
     text += "_flux_agent() {\n  local words\n  case ${COMP_WORDS[1]} in\n";
     for sub in commands() {
         text += &format!("  {}) words='{}' ;;\n", sub.get_name(), options(sub));

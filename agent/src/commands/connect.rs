@@ -30,21 +30,34 @@ pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
         ([], Some(shell)) => vec![shell.into()],
         ([], None) => {
             let remedy = "give a command: /mnt/flux/flux-agent connect -- flux resource list";
-            return Err(Failure::new(Category::ShellMissing, "failed to find a shell in this image", remedy));
+            return Err(Failure::new(
+                Category::ShellMissing,
+                "failed to find a shell in this image",
+                remedy,
+            ));
         }
         (command, _) => command.to_vec(),
     };
     Ok(become_program(inside(&pod), &argv))
 }
 
-/// Becomes `command` as Flux's user in Flux's environment, whether or not there is a broker yet (`$asFlux` in snippets).
+/// Becomes `command` as Flux's user in Flux's environment, whether or not there is a broker yet (`$asFlux` in
+/// snippets).
 pub fn as_flux(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     observe::become_owner(&pod)?;
-    Ok(become_program(if observe::has_socket(&pod) { inside(&pod) } else { pod.session() }, command))
+    Ok(become_program(
+        if observe::has_socket(&pod) {
+            inside(&pod)
+        } else {
+            pod.session()
+        },
+        command,
+    ))
 }
 
-/// Shuts the instance down, from its lead, and does not wait for its end: this process's container ends with it.
+/// Shuts the instance down, from its lead, and does not wait for its end: this process's container ends with
+/// it.
 pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     let here = &pod.instance;
@@ -59,7 +72,10 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
         if is_ending {
             return Ok(0);
         }
-        return Ok(become_program(inside(&pod), &["flux", "shutdown", "--background"].map(OsString::from)));
+        return Ok(become_program(
+            inside(&pod),
+            &["flux", "shutdown", "--background"].map(OsString::from),
+        ));
     }
     let (name, namespace) = (&pod.spec.name, &pod.spec.namespace);
     write_whole(match &pod.spec.network.lead {
@@ -99,8 +115,18 @@ fn become_program(session: Session, argv: &[OsString]) -> u8 {
         Found::Nowhere => (None, "not found on the PATH".into(), NOT_FOUND),
     };
     let why = path.map_or(why, |path| {
-        plain(&Command::new(path).arg0(name).args(&argv[1..]).env_clear().envs(&session.environment).exec())
+        plain(
+            &Command::new(path)
+                .arg0(name)
+                .args(&argv[1..])
+                .env_clear()
+                .envs(&session.environment)
+                .exec(),
+        )
     });
-    write_whole(format!("flux-agent: failed to start {}: {why}\n", name.to_string_lossy()));
+    write_whole(format!(
+        "flux-agent: failed to start {}: {why}\n",
+        name.to_string_lossy()
+    ));
     code
 }

@@ -20,7 +20,8 @@ pub struct OwnContainer {
     pub role: ContainerRole,
     /// How long a follower waits, by the entrypoint's command line.
     pub waits: Waits,
-    /// Whether process 1 is the entrypoint: otherwise its options are the usual ones, and the environment is this process's.
+    /// Whether process 1 is the entrypoint: otherwise its options are the usual ones, and the environment is
+    /// this process's.
     pub is_known: bool,
 }
 
@@ -43,16 +44,28 @@ impl OwnContainer {
                 LEFT_OUT.clone_into(value);
             }
         }
-        Ok(OwnContainer { spec, facts, role, waits: options.waits(), is_known })
+        Ok(OwnContainer {
+            spec,
+            facts,
+            role,
+            waits: options.waits(),
+            is_known,
+        })
     }
 }
 
 /// The facts as JSON, or as YAML with one name and value per line.
 pub fn facts(facts: &Facts, json: bool) -> Result<String, Failure> {
-    let failed = |error: serde_json::Error| Failure::internal(format!("failed to write the facts as JSON: {error}"));
+    let failed =
+        |error: serde_json::Error| Failure::internal(format!("failed to write the facts as JSON: {error}"));
     if json {
         return Ok(serde_json::to_string_pretty(facts).map_err(failed)? + "\n");
     }
-    let Value::Object(all) = serde_json::to_value(facts).map_err(failed)? else { return Ok(String::new()) };
-    Ok(all.iter().map(|(name, value)| format!("{name}: {value}\n")).collect())
+    let Value::Object(all) = serde_json::to_value(facts).map_err(failed)? else {
+        return Ok(String::new());
+    };
+    Ok(all
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\n"))
+        .collect())
 }

@@ -28,10 +28,14 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let own = pod.spec.paths();
     // The checks are made as Flux's user, if the agent may become that user.
     observe::become_owner(pod)?;
-    // Flux's own folder or, if the agent has not made it yet, the configuration's, which belongs to the agent's user.
-    let written = [own.run_dir(), own.config_root()].into_iter().find(|path| at(path).is_dir()).unwrap_or_default();
-    let places =
-        [written.as_str(), &home, "/tmp"].map(|path| (path.to_owned(), access(&at(path), AccessFlags::W_OK).is_ok()));
+    // Flux's own folder or, if the agent has not made it yet, the configuration's, which belongs to the
+    // agent's user.
+    let written = [own.run_dir(), own.config_root()]
+        .into_iter()
+        .find(|path| at(path).is_dir())
+        .unwrap_or_default();
+    let places = [written.as_str(), &home, "/tmp"]
+        .map(|path| (path.to_owned(), access(&at(path), AccessFlags::W_OK).is_ok()));
     let mut findings = Findings {
         instance: &pod.instance,
         facts: &pod.facts,
@@ -45,14 +49,27 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
         rdma: rdma(&at("/dev/infiniband")),
         memory_lock: memory_lock(&at("/proc/self/status")),
         certificate: certificate(&[at(&own.curve_cert()), at(paths::CURVE_FILE)]),
-        resources: fs::read_to_string(at(&own.resources())).ok().and_then(|text| resources(&text)),
-        libc: pod.instance.flux.as_ref().ok().and_then(|flux| Libc::of(&at(flux), &pod.root)),
+        resources: fs::read_to_string(at(&own.resources()))
+            .ok()
+            .and_then(|text| resources(&text)),
+        libc: pod
+            .instance
+            .flux
+            .as_ref()
+            .ok()
+            .and_then(|flux| Libc::of(&at(flux), &pod.root)),
         clock_behind: false,
         own_name: None,
         other_names: None,
         parent: None,
     };
-    if let Some(built) = pod.instance.flux.as_ref().ok().and_then(|flux| fs::metadata(at(flux)).ok()?.modified().ok()) {
+    if let Some(built) = pod
+        .instance
+        .flux
+        .as_ref()
+        .ok()
+        .and_then(|flux| fs::metadata(at(flux)).ok()?.modified().ok())
+    {
         findings.clock_behind = SystemTime::now() < built;
     }
     crate::system::runtime::block_on_interruptible(Box::pin(async {
@@ -65,7 +82,10 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
         if let Some((host, port)) = &pod.instance.parent {
             findings.parent = Some((
                 host,
-                ParentProbe::new(host, *port, &pod.root).probed_by_name(pod.spec.logging.zeromq).probe().await,
+                ParentProbe::new(host, *port, &pod.root)
+                    .probed_by_name(pod.spec.logging.zeromq)
+                    .probe()
+                    .await,
             ));
         }
         Ok(0)
@@ -75,7 +95,11 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
 
 async fn other_names(pod: &Pod, resolver: &Resolver) -> Names {
     let begin = Instant::now();
-    let mut names = Names { asked: 0, left: 0, missing: Vec::new() };
+    let mut names = Names {
+        asked: 0,
+        left: 0,
+        missing: Vec::new(),
+    };
     for (rank, host) in (0u32..).zip(&pod.instance.hosts) {
         if *host == pod.instance.hostname || pod.instance.spare.contains(&rank) {
             continue;
@@ -99,13 +123,26 @@ fn huge_pages(sizes: &Path, cgroup: &Path) -> Vec<HugePages> {
     let mut found: Vec<HugePages> = sizes
         .filter_map(|folder| {
             let name = folder.file_name().into_string().ok()?;
-            let mebibytes = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok()? >> 10;
+            let mebibytes = name
+                .strip_prefix("hugepages-")?
+                .strip_suffix("kB")?
+                .parse::<u64>()
+                .ok()?
+                >> 10;
             let pages = number(folder.path().join("nr_hugepages")).filter(|pages| *pages > 0)?;
             // The kernel's spelling of sizes in the names of cgroup files.
-            let unit = if mebibytes >= 1024 { format!("{}GB", mebibytes >> 10) } else { format!("{mebibytes}MB") };
+            let unit = if mebibytes >= 1024 {
+                format!("{}GB", mebibytes >> 10)
+            } else {
+                format!("{mebibytes}MB")
+            };
             let limit = number(cgroup.join(format!("hugetlb.{unit}.max")))
                 .or_else(|| number(cgroup.join(format!("hugetlb/hugetlb.{unit}.limit_in_bytes"))));
-            Some(HugePages { mebibytes, pages, limit })
+            Some(HugePages {
+                mebibytes,
+                pages,
+                limit,
+            })
         })
         .collect();
     found.sort_by_key(|it| it.mebibytes);
@@ -120,16 +157,28 @@ fn numa(nodes: &Path, cores: &[Vec<u32>]) -> Option<Numa> {
         hostlist::idset(fs::read_to_string(folder.path().join("cpulist")).ok()?.trim())
     });
     let nodes: Vec<Vec<u32>> = lists.collect();
-    let own = nodes.iter().filter(|cpus| cores.iter().flatten().any(|cpu| cpus.contains(cpu))).count();
+    let own = nodes
+        .iter()
+        .filter(|cpus| cores.iter().flatten().any(|cpu| cpus.contains(cpu)))
+        .count();
     let largest = nodes.iter().map(Vec::len).max()?;
-    (nodes.len() > 1 && own > 0).then_some(Numa { nodes: nodes.len(), own, largest })
+    (nodes.len() > 1 && own > 0).then_some(Numa {
+        nodes: nodes.len(),
+        own,
+        largest,
+    })
 }
 
 /// The first 8 characters of the public key of the first certificate that exists.
 fn certificate(candidates: &[PathBuf]) -> Result<String, String> {
-    let path = candidates.iter().find(|path| path.exists()).ok_or("there is no certificate")?;
+    let path = candidates
+        .iter()
+        .find(|path| path.exists())
+        .ok_or("there is no certificate")?;
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {}", path.display(), plain(&error)))?;
-    let key = text.lines().find_map(|line| line.trim().strip_prefix("public-key"));
+    let key = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("public-key"));
     let key = key.map(|key| key.trim_matches([' ', '=', '"']).chars().take(8).collect());
     key.ok_or_else(|| format!("{} has no public-key", path.display()))
 }
@@ -139,14 +188,28 @@ fn resources(text: &str) -> Option<Resources> {
     let r: Value = serde_json::from_str(text).ok()?;
     let execution = &r["execution"];
     let count = |list: &str| hostlist::expand(list).ok().map(|names| names.len());
-    let hosts = execution["nodelist"].as_array()?.iter().map(|list| count(list.as_str()?));
-    let cores = execution["R_lite"][0]["children"]["core"].as_str().and_then(|ids| count(&format!("[{ids}]")))?;
-    Some(Resources { hosts: hosts.sum::<Option<usize>>()?, cores: u32::try_from(cores).ok()? })
+    let hosts = execution["nodelist"]
+        .as_array()?
+        .iter()
+        .map(|list| count(list.as_str()?));
+    let cores = execution["R_lite"][0]["children"]["core"]
+        .as_str()
+        .and_then(|ids| count(&format!("[{ids}]")))?;
+    Some(Resources {
+        hosts: hosts.sum::<Option<usize>>()?,
+        cores: u32::try_from(cores).ok()?,
+    })
 }
 
 fn rdma(folder: &Path) -> usize {
-    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    names.filter(|name| name.to_string_lossy().starts_with("uverbs")).count()
+    let names = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name());
+    names
+        .filter(|name| name.to_string_lossy().starts_with("uverbs"))
+        .count()
 }
 
 /// The capability CAP_IPC_LOCK: memory can be locked without a limit.
@@ -154,7 +217,9 @@ const IPC_LOCK: u32 = 14;
 
 fn memory_lock(status: &Path) -> Option<u64> {
     let text = fs::read_to_string(status).unwrap_or_default();
-    let effective = text.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    let effective = text
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
     if effective.is_some_and(|set| set >> IPC_LOCK & 1 == 1) {
         return None;
     }
@@ -188,9 +253,29 @@ mod tests {
         write("v2/hugetlb.1GB.max", "max\n");
         write("v1/hugetlb/hugetlb.2MB.limit_in_bytes", "4194304\n");
         let found = |cgroup: &str| huge_pages(&root.path().join("pages"), &root.path().join(cgroup));
-        let small = HugePages { mebibytes: 2, pages: 64, limit: Some(0) };
-        assert_eq!(found("v2"), [small, HugePages { mebibytes: 1024, pages: 2, limit: None }]);
-        assert_eq!(found("v1")[0], HugePages { limit: Some(4 << 20), ..small });
+        let small = HugePages {
+            mebibytes: 2,
+            pages: 64,
+            limit: Some(0),
+        };
+        assert_eq!(
+            found("v2"),
+            [
+                small,
+                HugePages {
+                    mebibytes: 1024,
+                    pages: 2,
+                    limit: None
+                }
+            ]
+        );
+        assert_eq!(
+            found("v1")[0],
+            HugePages {
+                limit: Some(4 << 20),
+                ..small
+            }
+        );
         assert_eq!(huge_pages(&root.path().join("none"), root.path()), []);
 
         write("nodes/node0/cpulist", "0-3,8-11\n");
@@ -198,8 +283,22 @@ mod tests {
         assert_eq!(numa(&root.path().join("nodes"), &cores), None, "one node");
         write("nodes/node1/cpulist", "4-7,12-15\n");
         write("nodes/possible", "0-1\n");
-        assert_eq!(numa(&root.path().join("nodes"), &cores), Some(Numa { nodes: 2, own: 2, largest: 8 }));
-        assert_eq!(numa(&root.path().join("nodes"), &cores[..2]), Some(Numa { nodes: 2, own: 1, largest: 8 }));
+        assert_eq!(
+            numa(&root.path().join("nodes"), &cores),
+            Some(Numa {
+                nodes: 2,
+                own: 2,
+                largest: 8
+            })
+        );
+        assert_eq!(
+            numa(&root.path().join("nodes"), &cores[..2]),
+            Some(Numa {
+                nodes: 2,
+                own: 1,
+                largest: 8
+            })
+        );
     }
 
     #[test]

@@ -28,25 +28,33 @@ const MOST_LOOKED_FOR: usize = 8;
 /// Shortest and longest time between two questions to a broker that is not ready.
 const QUICKLY: Duration = Duration::from_millis(50);
 const SLOWLY: Duration = Duration::from_millis(500);
-/// Time between two looks at the connection to the parent; time limit of an attempt to connect to the RESTful API.
+/// Time between two looks at the connection to the parent; time limit of an attempt to connect to the RESTful
+/// API.
 const SHORT_WHILE: Duration = Duration::from_millis(400);
 
 /// The state of this pod's broker.
 pub async fn state(pod: &Pod) -> Result<State, AskError> {
     let answer = broker(pod).ask(ANY, "state-machine.get", "{}").await?;
     let name = answer["state"].as_str().unwrap_or("unknown").to_owned();
-    Ok(State { name, seconds: answer["duration"].as_f64().unwrap_or_default() as u64 })
+    Ok(State {
+        name,
+        seconds: answer["duration"].as_f64().unwrap_or_default() as u64,
+    })
 }
 
 /// The broker's state, and what the entrypoint is doing if there is no broker.
 pub async fn state_and_activity(pod: &Pod) -> (Result<State, AskError>, Option<Activity>) {
     let state = state(pod).await;
-    let activity = if status::is_absent(&state) { crate::report::activity::read(&pod.termination_log) } else { None };
+    let activity = if status::is_absent(&state) {
+        crate::report::activity::read(&pod.termination_log)
+    } else {
+        None
+    };
     (state, activity)
 }
 
-/// Waits up to `time` for the broker's running state. The error says why it is not reached and, after a wait, which brokers
-/// are missing.
+/// Waits up to `time` for the broker's running state. The error says why it is not reached and, after a wait,
+/// which brokers are missing.
 pub async fn until_ready(pod: &Pod, time: Duration) -> Result<(), String> {
     let begin = Instant::now();
     loop {
@@ -68,7 +76,9 @@ pub async fn until_ready(pod: &Pod, time: Duration) -> Result<(), String> {
 
 /// Checks that the RESTful API answers, if this pod serves it; the error says why not.
 pub async fn check_served(pod: &Pod) -> Result<(), String> {
-    let Some(port) = pod.instance.serves else { return Ok(()) };
+    let Some(port) = pod.instance.serves else {
+        return Ok(());
+    };
     for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
         let connected = TcpStream::connect(SocketAddr::new(address, port));
         if matches!(tokio::time::timeout(SHORT_WHILE, connected).await, Ok(Ok(_))) {
@@ -80,7 +90,10 @@ pub async fn check_served(pod: &Pod) -> Result<(), String> {
 
 /// Everything that can be found out from this pod.
 pub async fn all(pod: &Pod, state: Result<State, AskError>, activity: Option<Activity>) -> Observations<'_> {
-    let mut observed = Observations { activity, ..Observations::new(&pod.instance, state) };
+    let mut observed = Observations {
+        activity,
+        ..Observations::new(&pod.instance, state)
+    };
     // Through a broker that has not joined yet, a request to the lead would wait for the parent.
     let joined = pod.instance.is_lead || observed.state.as_ref().is_ok_and(|state| state.has_joined());
     if joined && observed.state.is_ok() {
@@ -119,27 +132,44 @@ pub async fn usage(pod: &Pod) -> Result<Usage, String> {
     let (Ok(found), true) = (&state, state.as_ref().is_ok_and(State::has_joined)) else {
         return Err(status::ready(&state, activity.as_ref()).err().unwrap_or_default());
     };
-    let instance = usage::KnownHosts { hosts: &pod.instance.hosts, spare: &pod.instance.spare };
+    let instance = usage::KnownHosts {
+        hosts: &pod.instance.hosts,
+        spare: &pod.instance.spare,
+    };
     let usage = usage::full(&broker(pod), instance, found.has_resources()).await;
-    Ok(Usage { state: found.name.clone(), seconds: found.seconds, ..usage })
+    Ok(Usage {
+        state: found.name.clone(),
+        seconds: found.seconds,
+        ..usage
+    })
 }
 
 /// Payload of `job-list.list`: the five newest jobs.
-const RECENT_JOBS: &str =
-    r#"{"max_entries":5,"attrs":["state","nnodes","annotations","exception_type","exception_note"],"constraint":{}}"#;
+const RECENT_JOBS: &str = r#"{"max_entries":5,"attrs":["state","nnodes","annotations","exception_type","exception_note"],"constraint":{}}"#;
 
 async fn link(host: &str, port: u16, pod: &Pod) -> Result<Link, Missing> {
-    ParentProbe::new(host, port, &pod.root).probed_by_name(pod.spec.logging.zeromq).probe().await?;
+    ParentProbe::new(host, port, &pod.root)
+        .probed_by_name(pod.spec.logging.zeromq)
+        .probe()
+        .await?;
     let before = established(port);
     tokio::time::sleep(SHORT_WHILE).await;
     let after = established(port);
-    Ok(if before.iter().any(|connection| after.contains(connection)) { Link::Steady } else { Link::Broken })
+    Ok(if before.iter().any(|connection| after.contains(connection)) {
+        Link::Steady
+    } else {
+        Link::Broken
+    })
 }
 
 /// The own ends of established connections to remote port `port`, by the kernel's tables.
 fn established(port: u16) -> Vec<String> {
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
-    tables.iter().flat_map(|table| established_in(table, port)).collect()
+    let tables =
+        ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
+    tables
+        .iter()
+        .flat_map(|table| established_in(table, port))
+        .collect()
 }
 
 fn established_in(table: &str, port: u16) -> Vec<String> {
@@ -165,25 +195,36 @@ fn socket(pod: &Pod) -> PathBuf {
 
 /// Asks as this process's own user.
 fn broker(pod: &Pod) -> Broker {
-    Broker { socket: socket(pod), owner: None }
+    Broker {
+        socket: socket(pod),
+        owner: None,
+    }
 }
 
-/// As root, becomes the instance's owner, the only user whom Flux trusts. Any other user stays who it is: the broker
-/// decides.
+/// As root, becomes the instance's owner, the only user whom Flux trusts. Any other user stays who it is: the
+/// broker decides.
 ///
-/// Any user of the pod may listen at the socket's path, so root never connects as root unless the plan's broker runs as
-/// root.
+/// Any user of the pod may listen at the socket's path, so root never connects as root unless the plan's
+/// broker runs as root.
 pub fn become_owner(pod: &Pod) -> Result<(), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
     let planned = pod.instance.owner;
-    let socket_status =
-        std::fs::symlink_metadata(socket(pod)).ok().filter(|data| data.file_type().is_socket() && data.uid() != 0);
-    let owner = socket_status.map_or(planned, |data| Owner { uid: data.uid(), gid: data.gid() });
+    let socket_status = std::fs::symlink_metadata(socket(pod))
+        .ok()
+        .filter(|data| data.file_type().is_socket() && data.uid() != 0);
+    let owner = socket_status.map_or(planned, |data| Owner {
+        uid: data.uid(),
+        gid: data.gid(),
+    });
     match Credentials::of(owner, &pod.root)? {
         Some(identity) => identity.take_on().map_err(|error| {
-            let cause = format!("failed to become uid {}, whom Flux runs as: {}", owner.uid, plain(&error));
+            let cause = format!(
+                "failed to become uid {}, whom Flux runs as: {}",
+                owner.uid,
+                plain(&error)
+            );
             Failure::new(Category::UserFailed, cause, "run the command as that user")
         }),
         None => Ok(()),
@@ -202,11 +243,18 @@ mod tests {
     #[test]
     fn only_an_established_connection_to_the_port_counts() {
         let head = "  sl  local_address rem_address   st tx_queue\n";
-        let line = |local: &str, remote: &str, state: &str| format!("{head}   0: {local} {remote} {state} 0:0\n");
-        assert_eq!(established_in(&line("0100007F:D431", "0100007F:1F72", "01"), 8050), ["0100007F:D431"]);
+        let line =
+            |local: &str, remote: &str, state: &str| format!("{head}   0: {local} {remote} {state} 0:0\n");
+        assert_eq!(
+            established_in(&line("0100007F:D431", "0100007F:1F72", "01"), 8050),
+            ["0100007F:D431"]
+        );
         assert!(established_in(&line("0100007F:D431", "0100007F:1F72", "02"), 8050).is_empty());
         let childs = line("0100007F:1F72", "0100007F:D431", "01");
-        assert!(established_in(&childs, 8050).is_empty(), "a child's, not the parent's");
+        assert!(
+            established_in(&childs, 8050).is_empty(),
+            "a child's, not the parent's"
+        );
         assert!(established_in(head, 8050).is_empty());
     }
 

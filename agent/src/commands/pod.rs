@@ -53,13 +53,22 @@ impl Pod {
         let options = place.options();
         let (spec, facts) = options.facts(Process::own())?;
         let instance = Instance::of(&spec, &facts).map_err(|error| run::refused(&error))?;
-        Ok(Pod { spec, facts, instance, root: options.root, termination_log: options.termination_log })
+        Ok(Pod {
+            spec,
+            facts,
+            instance,
+            root: options.root,
+            termination_log: options.termination_log,
+        })
     }
 
     /// The state that a program of Flux starts with: environment, folder, umask.
     pub fn session(&self) -> Session {
         let mut session = Session::of_process();
-        self.instance.environment.iter().for_each(|change| session.apply(change));
+        self.instance
+            .environment
+            .iter()
+            .for_each(|change| session.apply(change));
         session.of_flux(self.instance.run_as.as_ref())
     }
 }

@@ -125,7 +125,13 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
     if let Some(numa) = findings.numa {
         add("numa", memory_nodes(findings.facts, numa));
     }
-    add("shm", shared_memory(findings.shared_memory, findings.claimed_cores.unwrap_or(findings.facts.cores)));
+    add(
+        "shm",
+        shared_memory(
+            findings.shared_memory,
+            findings.claimed_cores.unwrap_or(findings.facts.cores),
+        ),
+    );
     for pages in &findings.huge_pages {
         add("huge", huge_pages(*pages));
     }
@@ -144,7 +150,10 @@ pub fn text(checks: &[Check]) -> String {
         Warn => "WARN",
         Fail => "FAIL",
     };
-    checks.iter().map(|check| format!("{} {:<7} {}\n", word(check.level), check.topic, check.text)).collect()
+    checks
+        .iter()
+        .map(|check| format!("{} {:<7} {}\n", word(check.level), check.topic, check.text))
+        .collect()
 }
 
 fn flux(findings: &Findings) -> (Level, String) {
@@ -172,7 +181,14 @@ fn arch(libc: &Libc) -> (Level, String) {
 fn c_library(libc: &Libc) -> (Level, String) {
     match libc.trouble() {
         Some(trouble) => (Fail, trouble),
-        None => (Pass, format!("glibc {}, {} is needed", version(libc.offered), version(libc.wanted))),
+        None => (
+            Pass,
+            format!(
+                "glibc {}, {} is needed",
+                version(libc.offered),
+                version(libc.wanted)
+            ),
+        ),
     }
 }
 
@@ -183,26 +199,43 @@ fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Lev
         Ok(addresses) => {
             let address = addresses.first().map(IpAddr::to_string).unwrap_or_default();
             match &findings.facts.address {
-                Some(own) if *own != address => {
-                    (Warn, format!("{name} is {address}, this pod is {own}: DNS still has an older pod's address"))
-                }
+                Some(own) if *own != address => (
+                    Warn,
+                    format!("{name} is {address}, this pod is {own}: DNS still has an older pod's address"),
+                ),
                 _ => (Pass, format!("{name} is {address}")),
             }
         }
-        Err(error) => (Fail, format!("{name}: {error}: does the headless Service select this pod?")),
+        Err(error) => (
+            Fail,
+            format!("{name}: {error}: does the headless Service select this pod?"),
+        ),
     }
 }
 
 fn other_names(names: &Names) -> (Level, String) {
     const SHOWN: usize = 5;
-    let left =
-        if names.left == 0 { String::new() } else { format!(" ({} more were not looked up in time)", names.left) };
+    let left = if names.left == 0 {
+        String::new()
+    } else {
+        format!(" ({} more were not looked up in time)", names.left)
+    };
     if names.missing.is_empty() {
         return (Pass, format!("{} other hosts have an address{left}", names.asked));
     }
     let more = names.missing.len().saturating_sub(SHOWN);
-    let shown = names.missing.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let shown = if more == 0 { shown } else { format!("{shown} and {more} more") };
+    let shown = names
+        .missing
+        .iter()
+        .take(SHOWN)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    let shown = if more == 0 {
+        shown
+    } else {
+        format!("{shown} and {more} more")
+    };
     let text = format!(
         "{} of {} other hosts have no address{left}: {shown}. Do their pods run? (With minimalService only the lead has a name)",
         names.missing.len(),
@@ -220,29 +253,43 @@ fn parent(host: &str, found: &Result<(), Missing>) -> (Level, String) {
 
 fn certificate(found: &Result<String, String>) -> (Level, String) {
     match found {
-        Ok(key) => (Pass, format!("public key {key}…, which must be the same on every pod")),
-        Err(why) => {
-            (Fail, format!("{why}: is the Secret mounted, and can this user read it (pod.securityContext.fsGroup)?"))
-        }
+        Ok(key) => (
+            Pass,
+            format!("public key {key}…, which must be the same on every pod"),
+        ),
+        Err(why) => (
+            Fail,
+            format!("{why}: is the Secret mounted, and can this user read it (pod.securityContext.fsGroup)?"),
+        ),
     }
 }
 
 fn cores(findings: &Findings) -> (Level, String) {
     let facts = findings.facts;
-    let quota = facts.cpu_quota.map_or(String::new(), |cpus| format!(", a quota of {cpus}"));
+    let quota = facts
+        .cpu_quota
+        .map_or(String::new(), |cpus| format!(", a quota of {cpus}"));
     let has = format!("{} cores{quota}, {} GPUs", facts.cores, facts.gpus);
-    let throttled = facts.cpuset.filter(|own| facts.cpu_quota.is_some_and(|quota| quota < f64::from(*own)));
+    let throttled = facts
+        .cpuset
+        .filter(|own| facts.cpu_quota.is_some_and(|quota| quota < f64::from(*own)));
     match (findings.claimed_cores, throttled) {
         (Some(claimed), _) if claimed > facts.cores => (
             Warn,
-            format!("{has}, but {claimed} are declared: tasks will share them. Lower `cores`, or use larger nodes"),
+            format!(
+                "{has}, but {claimed} are declared: tasks will share them. Lower `cores`, or use larger nodes"
+            ),
         ),
-        (_, Some(own)) => {
-            (Warn, format!("{has}, {own} CPUs of its own: the quota stops tasks that use them all. Raise limits.cpu"))
-        }
-        _ if facts.cpu_quota.is_some_and(|cpus| cpus < 1.0) => {
-            (Warn, format!("{has}: Flux counts it as one core. Raise the limit"))
-        }
+        (_, Some(own)) => (
+            Warn,
+            format!(
+                "{has}, {own} CPUs of its own: the quota stops tasks that use them all. Raise limits.cpu"
+            ),
+        ),
+        _ if facts.cpu_quota.is_some_and(|cpus| cpus < 1.0) => (
+            Warn,
+            format!("{has}: Flux counts it as one core. Raise the limit"),
+        ),
         _ => (Pass, has),
     }
 }
@@ -257,9 +304,10 @@ fn claimed(findings: &Findings, Resources { hosts, cores }: Resources) -> (Level
                 "{claims}, but the instance has {size} brokers: Flux will not start. R and the hostlist must name the same hosts"
             ),
         ),
-        None if cores > own => {
-            (Fail, format!("{claims}, but there are {own}: Flux will drain this node. Set `cores`, or renew R"))
-        }
+        None if cores > own => (
+            Fail,
+            format!("{claims}, but there are {own}: Flux will drain this node. Set `cores`, or renew R"),
+        ),
         _ => (Pass, claims),
     }
 }
@@ -282,7 +330,9 @@ fn shared_memory(bytes: Option<u64>, tasks: u32) -> (Level, String) {
     let advice = "MPI programs need more. Mount an emptyDir with medium Memory at /dev/shm";
     match bytes {
         None => (Warn, format!("there is no /dev/shm: {advice}")),
-        Some(bytes) if bytes <= SMALL_SHARED_MEMORY => (Warn, format!("{} MiB in /dev/shm: {advice}", bytes >> 20)),
+        Some(bytes) if bytes <= SMALL_SHARED_MEMORY => {
+            (Warn, format!("{} MiB in /dev/shm: {advice}", bytes >> 20))
+        }
         Some(bytes) if bytes < u64::from(tasks) * SHARED_MEMORY_OF_TASK => {
             let wanted = u64::from(tasks) * (SHARED_MEMORY_OF_TASK >> 20);
             (
@@ -297,7 +347,13 @@ fn shared_memory(bytes: Option<u64>, tasks: u32) -> (Level, String) {
     }
 }
 
-fn huge_pages(HugePages { mebibytes, pages, limit }: HugePages) -> (Level, String) {
+fn huge_pages(
+    HugePages {
+        mebibytes,
+        pages,
+        limit,
+    }: HugePages,
+) -> (Level, String) {
     let has = format!("the node has {pages} huge pages of {mebibytes} MiB");
     match limit {
         Some(limit) if limit < mebibytes << 20 => (
@@ -306,9 +362,10 @@ fn huge_pages(HugePages { mebibytes, pages, limit }: HugePages) -> (Level, Strin
                 "{has}, this container may use none: programs that map them are killed by SIGBUS. Set limits.hugepages-{mebibytes}Mi"
             ),
         ),
-        Some(limit) if limit < (pages * mebibytes) << 20 => {
-            (Pass, format!("{has}, this container may use {}", limit / (mebibytes << 20)))
-        }
+        Some(limit) if limit < (pages * mebibytes) << 20 => (
+            Pass,
+            format!("{has}, this container may use {}", limit / (mebibytes << 20)),
+        ),
         _ => (Pass, has),
     }
 }
@@ -317,8 +374,14 @@ fn huge_pages(HugePages { mebibytes, pages, limit }: HugePages) -> (Level, Strin
 fn mpi(findings: &Findings) -> (Level, String) {
     let locked = findings.memory_lock.map(|bytes| format!("{} KiB", bytes >> 10));
     match (findings.rdma, locked) {
-        (0, _) => (Pass, "TCP between pods: the container sees no RDMA device in /dev/infiniband".into()),
-        (devices, None) => (Pass, format!("RDMA between pods: {devices} devices, and memory may be locked")),
+        (0, _) => (
+            Pass,
+            "TCP between pods: the container sees no RDMA device in /dev/infiniband".into(),
+        ),
+        (devices, None) => (
+            Pass,
+            format!("RDMA between pods: {devices} devices, and memory may be locked"),
+        ),
         (devices, Some(limit)) => (
             Warn,
             format!(
@@ -332,9 +395,16 @@ fn mpi(findings: &Findings) -> (Level, String) {
 fn user(findings: &Findings) -> (Level, String) {
     let owner = findings.instance.owner.uid;
     let uid = owner.to_string();
-    let known = findings.facts.passwd.lines().any(|line| line.split(':').nth(2) == Some(&uid));
+    let known = findings
+        .facts
+        .passwd
+        .lines()
+        .any(|line| line.split(':').nth(2) == Some(&uid));
     match (&findings.instance.notice, known) {
-        (Some(notice), _) => (Warn, format!("{notice}: run the container as root, or leave out fluxUser")),
+        (Some(notice), _) => (
+            Warn,
+            format!("{notice}: run the container as root, or leave out fluxUser"),
+        ),
         (None, true) => (Pass, format!("Flux runs as uid {uid}")),
         (None, false) => (
             Warn,
@@ -355,13 +425,19 @@ fn place(must: bool, path: &str, writable: bool) -> (Level, String) {
                 "{path} is not writable: let init and application containers run as the same user, or set pod.securityContext.fsGroup"
             ),
         ),
-        (false, false) => (Warn, format!("{path} is not writable, and some programs need it: mount an emptyDir there")),
+        (false, false) => (
+            Warn,
+            format!("{path} is not writable, and some programs need it: mount an emptyDir there"),
+        ),
     }
 }
 
 fn clock(behind: bool) -> (Level, String) {
     if behind {
-        (Fail, "before Flux's build date: set the node's clock (NTP), job time limits depend on it".into())
+        (
+            Fail,
+            "before Flux's build date: set the node's clock (NTP), job time limits depend on it".into(),
+        )
     } else {
         (Pass, "plausible (after Flux's build date)".into())
     }

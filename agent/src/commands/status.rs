@@ -33,7 +33,15 @@ impl State {
 
     /// Whether it shuts down.
     pub fn is_ending(&self) -> bool {
-        ["cleanup", "shutdown", "finalize", "goodbye", "unload-builtins", "exit"].contains(&self.name.as_str())
+        [
+            "cleanup",
+            "shutdown",
+            "finalize",
+            "goodbye",
+            "unload-builtins",
+            "exit",
+        ]
+        .contains(&self.name.as_str())
     }
 }
 
@@ -107,24 +115,34 @@ impl<'a> Observations<'a> {
 
     /// Ranks of others that are not online, if that is known.
     pub fn offline(&self) -> Vec<u32> {
-        let Some(online) = &self.online else { return Vec::new() };
+        let Some(online) = &self.online else {
+            return Vec::new();
+        };
         let others = (0..self.instance.hosts.len() as u32).filter(|rank| *rank != self.instance.rank);
         others.filter(|rank| !online.contains(rank)).collect()
     }
 
     /// Ranks that should be online and are not.
     fn missing(&self) -> Vec<u32> {
-        self.offline().into_iter().filter(|rank| !self.is_unasked(*rank)).collect()
+        self.offline()
+            .into_iter()
+            .filter(|rank| !self.is_unasked(*rank))
+            .collect()
     }
 
-    /// Spare ranks that are offline, perhaps because the cluster is not that large: a pod does not know the current size.
+    /// Spare ranks that are offline, perhaps because the cluster is not that large: a pod does not know the
+    /// current size.
     fn unasked(&self) -> Vec<u32> {
-        self.offline().into_iter().filter(|rank| self.is_unasked(*rank)).collect()
+        self.offline()
+            .into_iter()
+            .filter(|rank| self.is_unasked(*rank))
+            .collect()
     }
 
     /// Whether this is a spare host that is not known to have a pod.
     fn is_unasked(&self, rank: u32) -> bool {
-        self.instance.spare.binary_search(&rank).is_ok() && !self.absent.iter().any(|absent| absent.rank == rank)
+        self.instance.spare.binary_search(&rank).is_ok()
+            && !self.absent.iter().any(|absent| absent.rank == rank)
     }
 }
 
@@ -149,7 +167,10 @@ pub fn ready(state: &Result<State, AskError>, activity: Option<&Activity>) -> Re
 /// `why` with up to three causes from the report, in one line.
 pub fn with_causes(why: String, observed: &Observations) -> String {
     let lines = report(observed).lines;
-    let causes = lines.iter().filter(|(topic, _)| matches!(*topic, "parent" | "missing" | "silent")).take(3);
+    let causes = lines
+        .iter()
+        .filter(|(topic, _)| matches!(*topic, "parent" | "missing" | "silent"))
+        .take(3);
     causes.fold(why, |why, (topic, line)| format!("{why}; {topic}: {line}"))
 }
 
@@ -163,7 +184,10 @@ pub struct Report<'a> {
 pub fn report<'a>(observed: &'a Observations<'a>) -> Report<'a> {
     let mut lines = vec![("broker", broker(observed))];
     lines.extend(
-        observed.parent.as_ref().map(|(host, link)| ("parent", parent(observed, host.trim_end_matches('.'), link))),
+        observed
+            .parent
+            .as_ref()
+            .map(|(host, link)| ("parent", parent(observed, host.trim_end_matches('.'), link))),
     );
     let missing = observed.missing();
     if let Some(online) = &observed.online {
@@ -171,7 +195,10 @@ pub fn report<'a>(observed: &'a Observations<'a>) -> Report<'a> {
     }
     lines.extend(observed.absent.iter().map(|absent| ("missing", absence(absent))));
     if missing.len() > observed.absent.len() {
-        lines.push(("missing", format!("and {} more", missing.len() - observed.absent.len())));
+        lines.push((
+            "missing",
+            format!("and {} more", missing.len() - observed.absent.len()),
+        ));
     }
     let unasked = observed.unasked();
     if !unasked.is_empty() {
@@ -180,29 +207,64 @@ pub fn report<'a>(observed: &'a Observations<'a>) -> Report<'a> {
     if observed.state.is_ok() {
         lines.push(("binding", observed.instance.binding.line()));
     }
-    let host = |rank: u32| observed.instance.hosts.get(rank as usize).map_or("", String::as_str);
-    lines.extend(observed.torpid.iter().map(|rank| ("silent", format!("{} (rank {rank}): {TORPID}", host(*rank)))));
-    lines.extend(members(&observed.drained).map(|(ranks, why)| ("drained", drained(observed.instance, ranks, why))));
+    let host = |rank: u32| {
+        observed
+            .instance
+            .hosts
+            .get(rank as usize)
+            .map_or("", String::as_str)
+    };
+    lines.extend(
+        observed
+            .torpid
+            .iter()
+            .map(|rank| ("silent", format!("{} (rank {rank}): {TORPID}", host(*rank)))),
+    );
+    lines.extend(
+        members(&observed.drained).map(|(ranks, why)| ("drained", drained(observed.instance, ranks, why))),
+    );
     let count = |name: &str| observed.jobs[name].as_u64().unwrap_or_default();
     if observed.jobs.is_object() {
         let waiting = count("depend") + count("priority") + count("sched");
         let (run, ended) = (count("run") + count("cleanup"), count("inactive"));
         lines.push(("jobs", format!("{run} running, {waiting} waiting, {ended} ended")));
     }
-    lines.extend(observed.recent.as_array().into_iter().flatten().filter_map(|found| Some(("job", job(found)?))));
+    lines.extend(
+        observed
+            .recent
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|found| Some(("job", job(found)?))),
+    );
     Report { observed, lines }
 }
 
 impl Report<'_> {
     pub fn text(&self) -> String {
-        self.lines.iter().map(|(topic, line)| format!("{topic:<8} {line}\n")).collect()
+        self.lines
+            .iter()
+            .map(|(topic, line)| format!("{topic:<8} {line}\n"))
+            .collect()
     }
 
     /// The observations as fields, and the lines for people.
     pub fn json(&self) -> String {
-        let Observations { instance, state, online, drained, jobs, recent, .. } = self.observed;
+        let Observations {
+            instance,
+            state,
+            online,
+            drained,
+            jobs,
+            recent,
+            ..
+        } = self.observed;
         let state = state.as_ref().ok();
-        let lines = self.lines.iter().map(|(topic, line)| json!([topic, line])).collect::<Vec<Value>>();
+        let lines = self
+            .lines
+            .iter()
+            .map(|(topic, line)| json!([topic, line]))
+            .collect::<Vec<Value>>();
         let report = json!({
             "status": 1, "host": instance.hostname, "rank": instance.rank, "size": instance.hosts.len(),
             "state": state.map(|state| &state.name), "seconds": state.map(|state| state.seconds),
@@ -222,10 +284,19 @@ fn broker(observed: &Observations) -> String {
     }
     match &observed.state {
         Ok(state) => {
-            format!("{hostname} (rank {rank}) is in state {} for {} s{}", state.name, state.seconds, meaning(state))
+            format!(
+                "{hostname} (rank {rank}) is in state {} for {} s{}",
+                state.name,
+                state.seconds,
+                meaning(state)
+            )
         }
         Err(error) => {
-            let remedy = if matches!(error, AskError::NoSocket(_)) { ". See the pod's log" } else { "" };
+            let remedy = if matches!(error, AskError::NoSocket(_)) {
+                ". See the pod's log"
+            } else {
+                ""
+            };
             format!("{hostname} (rank {rank}) does not answer: {error}{remedy}")
         }
     }
@@ -284,17 +355,19 @@ fn parent(observed: &Observations, host: &str, link: &Result<Link, Missing>) -> 
 fn absence(absent: &Absent) -> String {
     let Absent { rank, host, why } = absent;
     let why = match why {
-        Some(missing @ (Missing::Name(_) | Missing::Route { .. })) => format!("{missing}. {}", remedy(missing)),
+        Some(missing @ (Missing::Name(_) | Missing::Route { .. })) => {
+            format!("{missing}. {}", remedy(missing))
+        }
         // Only a broker with children of its own listens.
         Some(Missing::Port(_)) | None => JOINING.into(),
     };
     format!("{host} (rank {rank}): {why}")
 }
 
-const JOINING: &str = "its pod is there, its broker has not joined: `/mnt/flux/flux-agent status` there says why";
+const JOINING: &str =
+    "its pod is there, its broker has not joined: `/mnt/flux/flux-agent status` there says why";
 
-const TORPID: &str =
-    "its broker is suspended, very busy or cut off, and gets no work: delete its pod, or run `flux-agent status` in it";
+const TORPID: &str = "its broker is suspended, very busy or cut off, and gets no work: delete its pod, or run `flux-agent status` in it";
 
 /// Advice for what is missing.
 pub fn remedy(missing: &Missing) -> &'static str {
@@ -309,8 +382,15 @@ pub fn remedy(missing: &Missing) -> &'static str {
 }
 
 fn drained(instance: &Instance, ranks: &str, why: &Value) -> String {
-    let host = ranks.parse().ok().and_then(|rank: usize| instance.hosts.get(rank)).map_or("", String::as_str);
-    let reason = why["reason"].as_str().filter(|reason| !reason.is_empty()).unwrap_or("no reason given");
+    let host = ranks
+        .parse()
+        .ok()
+        .and_then(|rank: usize| instance.hosts.get(rank))
+        .map_or("", String::as_str);
+    let reason = why["reason"]
+        .as_str()
+        .filter(|reason| !reason.is_empty())
+        .unwrap_or("no reason given");
     format!("{host} (rank {ranks}): {reason}. `flux resource undrain {ranks}` returns it to service")
         .trim_start()
         .to_owned()
@@ -319,19 +399,25 @@ fn drained(instance: &Instance, ranks: &str, why: &Value) -> String {
 /// The line for a job that waits or has failed: why. None for other jobs.
 fn job(job: &Value) -> Option<String> {
     let id = f58(job["id"].as_u64()?);
-    let nodes = job["nnodes"].as_u64().map_or(String::new(), |nodes| format!(" ({nodes} nodes)"));
+    let nodes = job["nnodes"]
+        .as_u64()
+        .map_or(String::new(), |nodes| format!(" ({nodes} nodes)"));
     if let Some(note) = job["exception_note"].as_str() {
         let kind = job["exception_type"].as_str().unwrap_or_default();
         return Some(format!("{id}{nodes} failed ({kind}): {note}"));
     }
     let state = job["state"].as_u64()?;
     let why = job["annotations"]["sched"]["reason_pending"].as_str();
-    let plain = if state == 2 { "for its dependencies" } else { "for nodes that are up, free and not drained" };
+    let plain = if state == 2 {
+        "for its dependencies"
+    } else {
+        "for nodes that are up, free and not drained"
+    };
     (state & WAITING != 0).then(|| format!("{id}{nodes} waits {}", why.unwrap_or(plain)))
 }
 
-/// A job's id as Flux writes it (RFC 19, F58): base 58 of a number. By hand: base58 crates encode bytes, with a digit
-/// for each leading zero.
+/// A job's id as Flux writes it (RFC 19, F58): base 58 of a number. By hand: base58 crates encode bytes, with
+/// a digit for each leading zero.
 fn f58(mut id: u64) -> String {
     const DIGITS: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
     let mut text = Vec::new();
@@ -344,7 +430,11 @@ fn f58(mut id: u64) -> String {
 }
 
 fn members(object: &Value) -> impl Iterator<Item = (&str, &Value)> {
-    object.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), value))
+    object
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| (name.as_str(), value))
 }
 
 #[cfg(test)]

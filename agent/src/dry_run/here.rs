@@ -9,18 +9,33 @@ use crate::run::chain;
 
 /// The plan of the container, printed.
 pub fn here(container: OwnContainer, format: Format) -> Result<String, Failure> {
-    let OwnContainer { spec, facts, role, waits, is_known } = container;
+    let OwnContainer {
+        spec,
+        facts,
+        role,
+        waits,
+        is_known,
+    } = container;
     let refused = |error: PlanError| Failure::new(error.category(), chain(&error), error.hint());
-    let plan = flux_agent_plan::plan::plan(&spec, &facts, &role).map_err(refused)?.with_waits(waits);
-    let unknown = "process 1 is not this container's entrypoint: its options, environment and terminal are not known";
-    let notices = if is_known { Vec::new() } else { vec![unknown.to_owned()] };
+    let plan = flux_agent_plan::plan::plan(&spec, &facts, &role)
+        .map_err(refused)?
+        .with_waits(waits);
+    let unknown =
+        "process 1 is not this container's entrypoint: its options, environment and terminal are not known";
+    let notices = if is_known {
+        Vec::new()
+    } else {
+        vec![unknown.to_owned()]
+    };
     let source = Source::here(spec, notices);
-    let pods = [PlannedPod { indexes: plan.index.to_string(), plan }];
+    let pods = [PlannedPod {
+        indexes: plan.index.to_string(),
+        plan,
+    }];
     match format {
         Format::Text => Ok(text(&source, &facts, &pods)),
-        Format::Json => {
-            json(&source, &facts, &pods).map_err(|source| Failure::internal(chain(&DryRunError::Json { source })))
-        }
+        Format::Json => json(&source, &facts, &pods)
+            .map_err(|source| Failure::internal(chain(&DryRunError::Json { source }))),
     }
 }
 
@@ -36,18 +51,43 @@ mod tests {
     fn a_container_whose_entrypoint_is_not_process_one_says_so() {
         let told = |is_known: bool, format| {
             let spec =
-                flux_shared::agent_spec::AgentSpec::from_toml("name = 'mc'\nsize = 2\n[flux]\nlead_gone = 5").unwrap();
-            let facts = Facts { hostname: "mc-1".into(), index: Some(1), ..Facts::default() };
-            let waits = flux_agent_plan::plan::Waits { lead_silent: Some(6), ..Default::default() };
+                flux_shared::agent_spec::AgentSpec::from_toml("name = 'mc'\nsize = 2\n[flux]\nlead_gone = 5")
+                    .unwrap();
+            let facts = Facts {
+                hostname: "mc-1".into(),
+                index: Some(1),
+                ..Facts::default()
+            };
+            let waits = flux_agent_plan::plan::Waits {
+                lead_silent: Some(6),
+                ..Default::default()
+            };
             let role = flux_agent_plan::plan::ContainerRole::Runner;
-            here(OwnContainer { spec, facts, role, waits, is_known }, format).unwrap()
+            here(
+                OwnContainer {
+                    spec,
+                    facts,
+                    role,
+                    waits,
+                    is_known,
+                },
+                format,
+            )
+            .unwrap()
         };
         assert!(told(false, Format::Text).contains("Notice: process 1 is not this container's entrypoint"));
         let text = told(true, Format::Text);
-        assert!(text.contains("Host as found") && !text.contains("Notice: process 1"), "{text}");
-        assert!(text.contains("name has been missing for 5 s") && text.contains("has been silent for 6 s"), "{text}");
+        assert!(
+            text.contains("Host as found") && !text.contains("Notice: process 1"),
+            "{text}"
+        );
+        assert!(
+            text.contains("name has been missing for 5 s") && text.contains("has been silent for 6 s"),
+            "{text}"
+        );
         let schema =
-            std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("plan/schema/dry-run.json")).unwrap();
+            std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("plan/schema/dry-run.json"))
+                .unwrap();
         let validator = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
         assert!(validator.is_valid(&serde_json::from_str(&told(true, Format::Json)).unwrap()));
     }

@@ -5,8 +5,8 @@
 //! after it: broker ended well? ─► not empty? ─► synced ─► renamed ─► folder synced   else: removed, the archive stays
 //! ```
 //!
-//! All of it is done as Flux's user, or by root where that user may not. A dump of a broker that ended with 0 is whole. If
-//! it ended with the job's code, only its last bytes tell (`tail`).
+//! All of it is done as Flux's user, or by root where that user may not. A dump of a broker that ended with 0
+//! is whole. If it ended with the job's code, only its last bytes tell (`tail`).
 //!
 //! An archive that is not saved is no failure of the job: the termination message says why.
 
@@ -29,11 +29,19 @@ const OWN: usize = 16;
 
 impl Executor<'_> {
     /// Removes what interrupted dumps have left and makes this one's file.
-    pub(super) fn prepare_archive(&mut self, dump: &str, leftovers: &str, owner: Owner) -> Result<(), Failure> {
+    pub(super) fn prepare_archive(
+        &mut self,
+        dump: &str,
+        leftovers: &str,
+        owner: Owner,
+    ) -> Result<(), Failure> {
         let path = self.files.at(dump);
         let removed = remove_leftovers(&self.files, leftovers, &path);
         if removed > 0 {
-            tracing::info!(stage = "archive", "removed {removed} unfinished dumps of earlier starts");
+            tracing::info!(
+                stage = "archive",
+                "removed {removed} unfinished dumps of earlier starts"
+            );
         }
         self.archive_owner = Some(owner);
         match self.files.create_file(&path, plan::Mode(0o644), owner) {
@@ -61,7 +69,8 @@ impl Executor<'_> {
         let is_vouched_for = self.broker_end.is_some_and(|end| end.end == End::Exited(0));
         let archive = self.files.at(to);
         let saved = trouble.map_or(Ok(()), Err).and_then(|()| {
-            self.as_archive_owner(|| save(&dump, &archive, is_vouched_for)).map_err(|error| reason(&error))
+            self.as_archive_owner(|| save(&dump, &archive, is_vouched_for))
+                .map_err(|error| reason(&error))
         });
         match saved {
             Ok(()) => {
@@ -70,7 +79,10 @@ impl Executor<'_> {
             }
             Err(why) => {
                 let _ = self.as_archive_owner(|| remove(&dump));
-                tracing::error!(stage = "archive", "the archive {to} was not saved and is unchanged: {why}");
+                tracing::error!(
+                    stage = "archive",
+                    "the archive {to} was not saved and is unchanged: {why}"
+                );
                 self.ending.archive_not_saved = Some(why);
             }
         }
@@ -85,12 +97,17 @@ impl Executor<'_> {
     }
 }
 
-/// Syncs the dump and puts it in the archive's place, so that the archive is whole at every moment. No link or pipe that
-/// stands at the dump's name is opened. `is_vouched_for`: Flux has said that the dump is whole.
+/// Syncs the dump and puts it in the archive's place, so that the archive is whole at every moment. No link
+/// or pipe that stands at the dump's name is opened. `is_vouched_for`: Flux has said that the dump is whole.
 fn save(dump: &Path, archive: &Path, is_vouched_for: bool) -> io::Result<()> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_owned();
     let folder = safe_path::open(dump.parent().unwrap_or(Path::new("/")), false)?;
-    let to_sync = openat(&folder, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let to_sync = openat(
+        &folder,
+        ".",
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(openat(&folder, name(dump), flags, Mode::empty())?);
     let data = file.metadata()?;
@@ -123,16 +140,30 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Removes the files beside `dump` whose names are `pattern` with digits of a start in place of its `*`; how many.
+/// Removes the files beside `dump` whose names are `pattern` with digits of a start in place of its `*`; how
+/// many.
 fn remove_leftovers(files: &Files, pattern: &str, dump: &Path) -> usize {
     let pattern = files.at(pattern);
-    let name = pattern.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let (Some((before, after)), Some(folder)) = (name.split_once(ANY), pattern.parent()) else { return 0 };
-    let is_left = |name: &str| {
-        let digits = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after)).unwrap_or_default();
-        digits.len() == OWN && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    let name = pattern
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    let (Some((before, after)), Some(folder)) = (name.split_once(ANY), pattern.parent()) else {
+        return 0;
     };
-    let Ok(open) = safe_path::open(folder, false) else { return 0 };
+    let is_left = |name: &str| {
+        let digits = name
+            .strip_prefix(before)
+            .and_then(|rest| rest.strip_suffix(after))
+            .unwrap_or_default();
+        digits.len() == OWN
+            && digits
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let Ok(open) = safe_path::open(folder, false) else {
+        return 0;
+    };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_name().to_str().is_some_and(is_left) && entry.path() != dump)
@@ -145,7 +176,11 @@ fn is_read_only(path: &Path) -> bool {
     let folder = path.ancestors().skip(1).find(|folder| folder.is_dir());
     folder
         .and_then(|folder| nix::sys::statvfs::statvfs(folder).ok())
-        .is_some_and(|file_system| file_system.flags().contains(nix::sys::statvfs::FsFlags::ST_RDONLY))
+        .is_some_and(|file_system| {
+            file_system
+                .flags()
+                .contains(nix::sys::statvfs::FsFlags::ST_RDONLY)
+        })
 }
 
 #[cfg(test)]
@@ -163,7 +198,9 @@ mod tests {
             ("no regular file", |dump| {
                 nix::unistd::mkfifo(dump, nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
             }),
-            ("failed to put the dump", |dump| std::os::unix::fs::symlink("/etc/passwd", dump).unwrap()),
+            ("failed to put the dump", |dump| {
+                std::os::unix::fs::symlink("/etc/passwd", dump).unwrap()
+            }),
             ("no regular file", |dump| fs::create_dir(dump).unwrap()),
             ("the dump is empty", |dump| fs::write(dump, "").unwrap()),
         ];
@@ -177,7 +214,10 @@ mod tests {
         }
         fs::write(at("dump.tgz"), "half").unwrap();
         let why = reason(&save(&at("dump.tgz"), &at("archive.tgz"), false).unwrap_err());
-        assert!(why.contains("its end is missing"), "nobody has said that it is whole: {why}");
+        assert!(
+            why.contains("its end is missing"),
+            "nobody has said that it is whole: {why}"
+        );
         save(&at("dump.tgz"), &at("archive.tgz"), true).unwrap();
         assert_eq!(fs::read(at("archive.tgz")).unwrap(), b"half");
     }
@@ -202,7 +242,10 @@ mod tests {
             fs::write(root.path().join(name), "x").unwrap();
         }
         fs::create_dir(root.path().join(name("1111111111111111"))).unwrap();
-        assert_eq!(remove_leftovers(&files, &format!("/{}", name("*")), &root.path().join(&own)), go.len());
+        assert_eq!(
+            remove_leftovers(&files, &format!("/{}", name("*")), &root.path().join(&own)),
+            go.len()
+        );
         assert!(stay.iter().all(|name| root.path().join(name).exists()));
         assert!(!go.iter().any(|name| root.path().join(name).exists()));
     }

@@ -44,7 +44,10 @@ impl Executor<'_> {
     ) -> Result<Launched, Failure> {
         if let Some(stop) = self.supervisor.stop() {
             // The launch says who follows, not the role: a plan may differ.
-            return Ok(Launched::NotStarted(of_stop(stop.signal, launch.part == Part::Follower)));
+            return Ok(Launched::NotStarted(of_stop(
+                stop.signal,
+                launch.part == Part::Follower,
+            )));
         }
         let mut session = self.session.of_flux(launch.run_as.as_ref());
         launch.environment.iter().for_each(|change| session.apply(change));
@@ -58,8 +61,9 @@ impl Executor<'_> {
             }
             if let Some(word) = argv.iter().find(|word| word.to_str().is_none()) {
                 let word = word.to_string_lossy();
-                let why =
-                    format!("a word of the command is not UTF-8, which Flux cannot take: {word}. Pass it in a file");
+                let why = format!(
+                    "a word of the command is not UTF-8, which Flux cannot take: {word}. Pass it in a file"
+                );
                 return Ok(Launched::NotStarted(self.report_no_instance(why)));
             }
         }
@@ -73,9 +77,15 @@ impl Executor<'_> {
             Err(error) => return Ok(Launched::NotStarted(self.report_start_failure(launch, &error))),
         };
         let owner = launch.run_as.as_ref().map(|user| user.owner.uid);
-        let broker = launch.socket.as_ref().map(|path| Broker { socket: self.files.at(path), owner });
+        let broker = launch.socket.as_ref().map(|path| Broker {
+            socket: self.files.at(path),
+            owner,
+        });
         let staying = (launch.part == Part::Lead).then(LeadPresence::default);
-        let actions = StateActions { presence: staying.clone(), asks_lead: launch.part == Part::Follower };
+        let actions = StateActions {
+            presence: staying.clone(),
+            asks_lead: launch.part == Part::Follower,
+        };
         let states = broker.clone().map(|broker| States::watch(broker, actions));
         let served = match (&launch.metrics, &broker) {
             (Some(metrics), Some(broker)) => Server::start(metrics.port, &metrics.cluster, broker.clone()),
@@ -84,8 +94,8 @@ impl Executor<'_> {
         let silent = self.waits.lead_silent.map(Duration::from_secs);
         let mut policy = BrokerPolicy::new(launch, parent, broker.as_ref(), staying.as_ref(), silent);
         let ended = self.supervisor.run(child, terms(launch), &mut policy).await;
-        let ended =
-            ended.map_err(|error| Failure::internal(format!("failed to supervise {}: {error}", called(launch))))?;
+        let ended = ended
+            .map_err(|error| Failure::internal(format!("failed to supervise {}: {error}", called(launch))))?;
         let mut ended = policy.ended(ended);
         drop(served);
         let StateLog { states, lead_goes_on } = states.map(States::end).unwrap_or_default();
@@ -106,9 +116,17 @@ impl Executor<'_> {
         Ok(Launched::Ended(ended))
     }
 
-    fn program<'a>(&self, launch: &Launch, argv: &'a [OsString], session: &'a Session) -> Result<Program<'a>, Failure> {
-        let identity =
-            launch.run_as.as_ref().map(|user| Credentials::of(user.owner, &self.options.root)).transpose()?;
+    fn program<'a>(
+        &self,
+        launch: &Launch,
+        argv: &'a [OsString],
+        session: &'a Session,
+    ) -> Result<Program<'a>, Failure> {
+        let identity = launch
+            .run_as
+            .as_ref()
+            .map(|user| Credentials::of(user.owner, &self.options.root))
+            .transpose()?;
         Ok(Program {
             argv,
             environment: &session.environment,
@@ -151,16 +169,29 @@ impl Executor<'_> {
             log::plain("time", &flux_time(launch.label, ended.at.duration_since(begin)));
         }
         if let End::Signaled(signal) = ended.end {
-            tracing::info!(stage = "broker", "{} was ended by signal {signal}", called(launch));
+            tracing::info!(
+                stage = "broker",
+                "{} was ended by signal {signal}",
+                called(launch)
+            );
         }
     }
 }
 
-/// The stages of a broker's life: `broker` until it is up, `quorum` until enough others are, `submit` until the job's
-/// first output (seen on the lead only), `job` until it begins to shut down, `stop`. Without the broker's states, only
-/// the first output and a stop are known.
-fn stages(begin: Instant, states: &[(String, Instant)], ended: &LaunchEnd) -> Vec<(&'static str, Instant, Instant)> {
-    let at = |names: &[&str]| states.iter().find(|(name, _)| names.contains(&name.as_str())).map(|(_, at)| *at);
+/// The stages of a broker's life: `broker` until it is up, `quorum` until enough others are, `submit` until
+/// the job's first output (seen on the lead only), `job` until it begins to shut down, `stop`. Without the
+/// broker's states, only the first output and a stop are known.
+fn stages(
+    begin: Instant,
+    states: &[(String, Instant)],
+    ended: &LaunchEnd,
+) -> Vec<(&'static str, Instant, Instant)> {
+    let at = |names: &[&str]| {
+        states
+            .iter()
+            .find(|(name, _)| names.contains(&name.as_str()))
+            .map(|(_, at)| *at)
+    };
     let run = at(&["run"]);
     let down = shutdown_began(states);
     let stop_received_at = ended.stopped.map(|stop| stop.at);
@@ -173,21 +204,35 @@ fn stages(begin: Instant, states: &[(String, Instant)], ended: &LaunchEnd) -> Ve
         ("job", ended.first_output.or(run)),
         ("stop", stop),
     ];
-    let marks: Vec<(&str, Instant)> =
-        marks.into_iter().filter_map(|(name, at)| Some((name, at?))).filter(|(_, at)| *at <= last).collect();
+    let marks: Vec<(&str, Instant)> = marks
+        .into_iter()
+        .filter_map(|(name, at)| Some((name, at?)))
+        .filter(|(_, at)| *at <= last)
+        .collect();
     let ends = marks.iter().skip(1).map(|(_, at)| *at).chain([ended.at]);
-    marks.iter().zip(ends).map(|((name, from), to)| (*name, *from, to.max(*from))).collect()
+    marks
+        .iter()
+        .zip(ends)
+        .map(|((name, from), to)| (*name, *from, to.max(*from)))
+        .collect()
 }
 
 /// When the broker began to shut down.
 fn shutdown_began(states: &[(String, Instant)]) -> Option<Instant> {
     let names = ["cleanup", "shutdown", "finalize", "goodbye"];
-    states.iter().find(|(name, _)| names.contains(&name.as_str())).map(|(_, at)| *at)
+    states
+        .iter()
+        .find(|(name, _)| names.contains(&name.as_str()))
+        .map(|(_, at)| *at)
 }
 
 /// What a launched program is called in messages.
 fn called(launch: &Launch) -> &'static str {
-    if launch.part == Part::Command { "the command" } else { "the broker" }
+    if launch.part == Part::Command {
+        "the command"
+    } else {
+        "the broker"
+    }
 }
 
 #[cfg(test)]
@@ -200,11 +245,17 @@ mod tests {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let told = |states: &[(&str, u64)], first: Option<u64>, stopped: Option<u64>| {
-            let states: Vec<_> = states.iter().map(|(name, seconds)| ((*name).to_owned(), at(*seconds))).collect();
+            let states: Vec<_> = states
+                .iter()
+                .map(|(name, seconds)| ((*name).to_owned(), at(*seconds)))
+                .collect();
             let ended = LaunchEnd {
                 end: End::Exited(0),
                 at: at(10),
-                stopped: stopped.map(|seconds| Stop { signal: 15, at: at(seconds) }),
+                stopped: stopped.map(|seconds| Stop {
+                    signal: 15,
+                    at: at(seconds),
+                }),
                 passed_on: false,
                 lost: None,
                 joined: true,
@@ -219,10 +270,25 @@ mod tests {
                 .collect::<Vec<_>>()
                 .join(" ")
         };
-        let all = [("init", 1), ("quorum", 2), ("run", 4), ("cleanup", 8), ("shutdown", 9)];
-        assert_eq!(told(&all, Some(5), None), "broker 0-2 quorum 2-4 submit 4-5 job 5-8 stop 8-10");
-        assert_eq!(told(&all[..4], None, None), "broker 0-2 quorum 2-4 job 4-8 stop 8-10");
-        assert_eq!(told(&all, Some(5), Some(7)), "broker 0-2 quorum 2-4 submit 4-5 job 5-7 stop 7-10");
+        let all = [
+            ("init", 1),
+            ("quorum", 2),
+            ("run", 4),
+            ("cleanup", 8),
+            ("shutdown", 9),
+        ];
+        assert_eq!(
+            told(&all, Some(5), None),
+            "broker 0-2 quorum 2-4 submit 4-5 job 5-8 stop 8-10"
+        );
+        assert_eq!(
+            told(&all[..4], None, None),
+            "broker 0-2 quorum 2-4 job 4-8 stop 8-10"
+        );
+        assert_eq!(
+            told(&all, Some(5), Some(7)),
+            "broker 0-2 quorum 2-4 submit 4-5 job 5-7 stop 7-10"
+        );
         assert_eq!(told(&all[..1], None, Some(3)), "broker 0-3 stop 3-10");
         assert_eq!(told(&[], Some(5), None), "broker 0-5 job 5-10");
         assert_eq!(told(&[], None, None), "broker 0-10");

@@ -19,10 +19,12 @@ impl BrokerEnd {
     pub fn trouble(self) -> Option<String> {
         match (self.end, self.program) {
             (End::Signaled(signal), _) => Some(format!("the broker was ended by signal {signal}")),
-            (End::Exited(code), _) if !self.came_up && code != 0 => {
-                Some(format!("the instance did not come up (the broker ended with code {code})"))
+            (End::Exited(code), _) if !self.came_up && code != 0 => Some(format!(
+                "the instance did not come up (the broker ended with code {code})"
+            )),
+            (End::Exited(code @ 1..), Some(0)) => {
+                Some(format!("the broker failed at its end, with code {code}"))
             }
-            (End::Exited(code @ 1..), Some(0)) => Some(format!("the broker failed at its end, with code {code}")),
             (End::Exited(_), _) => None,
         }
     }
@@ -43,7 +45,12 @@ mod tests {
 
     #[test]
     fn a_broker_that_ended_badly_has_no_dump_to_trust_and_the_job_keeps_its_own_end() {
-        let end = |end, came_up, program| BrokerEnd { end, came_up, program, is_programs_own: false };
+        let end = |end, came_up, program| BrokerEnd {
+            end,
+            came_up,
+            program,
+            is_programs_own: false,
+        };
         use End::{Exited, Signaled};
         for (told, is_trusted, job) in [
             (end(Exited(0), true, Some(0)), true, Exited(0)),
@@ -56,9 +63,16 @@ mod tests {
             (end(Signaled(9), true, Some(3)), false, Signaled(9)),
             (end(Signaled(9), true, None), false, Signaled(9)),
         ] {
-            assert_eq!((told.trouble().is_none(), told.of_the_job()), (is_trusted, job), "{told:?}");
+            assert_eq!(
+                (told.trouble().is_none(), told.of_the_job()),
+                (is_trusted, job),
+                "{told:?}"
+            );
         }
-        let killed_later = BrokerEnd { is_programs_own: true, ..end(Signaled(9), true, Some(3)) };
+        let killed_later = BrokerEnd {
+            is_programs_own: true,
+            ..end(Signaled(9), true, Some(3))
+        };
         assert!(killed_later.trouble().is_some());
         assert_eq!(killed_later.of_the_job(), Exited(3));
     }

@@ -12,20 +12,34 @@ const NEEDED: [&str; 2] = ["-Srundir=", "-Slocal-uri="];
 
 /// The words of `launch`, resolved. Its options are those that the snippets have left.
 pub fn with_those_of_snippets(launch: &Launch, session: &Session) -> Vec<OsString> {
-    let resolve = |words: &[Word]| words.iter().map(|word| session.resolve(word)).collect::<Vec<OsString>>();
-    let changed = launch.options.clone().zip(session.broker_options.as_deref()).and_then(|(range, left)| {
-        let (before, rest) = launch.argv.split_at_checked(range.start)?;
-        let (planned, after) = rest.split_at_checked(range.len())?;
-        let options = changed(&resolve(planned), left)?;
-        Some([resolve(before), options, resolve(after)].concat())
-    });
+    let resolve = |words: &[Word]| {
+        words
+            .iter()
+            .map(|word| session.resolve(word))
+            .collect::<Vec<OsString>>()
+    };
+    let changed = launch
+        .options
+        .clone()
+        .zip(session.broker_options.as_deref())
+        .and_then(|(range, left)| {
+            let (before, rest) = launch.argv.split_at_checked(range.start)?;
+            let (planned, after) = rest.split_at_checked(range.len())?;
+            let options = changed(&resolve(planned), left)?;
+            Some([resolve(before), options, resolve(after)].concat())
+        });
     changed.unwrap_or_else(|| resolve(&launch.argv))
 }
 
-/// The options of the text `left`, split at blanks as a shell does without quotes; none if they are the planned ones.
+/// The options of the text `left`, split at blanks as a shell does without quotes; none if they are the
+/// planned ones.
 fn changed(planned: &[OsString], left: &str) -> Option<Vec<OsString>> {
     let own = planned.join(" ".as_ref()).into_string().ok()?;
-    let words = |text: &str| text.split_whitespace().map(OsString::from).collect::<Vec<OsString>>();
+    let words = |text: &str| {
+        text.split_whitespace()
+            .map(OsString::from)
+            .collect::<Vec<OsString>>()
+    };
     if left == own {
         return None;
     }
@@ -36,9 +50,16 @@ fn changed(planned: &[OsString], left: &str) -> Option<Vec<OsString>> {
             let left = words(left);
             let has = |needed: &str| left.iter().any(|word| word.to_string_lossy().starts_with(needed));
             let missing = |word: &&OsString| {
-                NEEDED.iter().any(|needed| word.to_string_lossy().starts_with(needed) && !has(needed))
+                NEEDED
+                    .iter()
+                    .any(|needed| word.to_string_lossy().starts_with(needed) && !has(needed))
             };
-            planned.iter().filter(missing).cloned().chain(left.iter().cloned()).collect()
+            planned
+                .iter()
+                .filter(missing)
+                .cloned()
+                .chain(left.iter().cloned())
+                .collect()
         }
     };
     tracing::info!(
@@ -54,9 +75,15 @@ mod tests {
     use super::*;
 
     fn left(text: &str) -> Option<String> {
-        let planned = ["-Srundir=/run", "-Sstatedir=/state", "-Slocal-uri=local:///run/local", "-Scontent.dump=/a b"];
+        let planned = [
+            "-Srundir=/run",
+            "-Sstatedir=/state",
+            "-Slocal-uri=local:///run/local",
+            "-Scontent.dump=/a b",
+        ];
         let planned: Vec<OsString> = planned.iter().map(OsString::from).collect();
-        changed(&planned, text).map(|words| words.iter().map(|word| format!("[{}]", word.display())).collect())
+        changed(&planned, text)
+            .map(|words| words.iter().map(|word| format!("[{}]", word.display())).collect())
     }
 
     #[test]
@@ -64,11 +91,20 @@ mod tests {
         let own = "-Srundir=/run -Sstatedir=/state -Slocal-uri=local:///run/local -Scontent.dump=/a b";
         assert_eq!(left(own), None);
         let words = "[-Srundir=/run][-Sstatedir=/state][-Slocal-uri=local:///run/local][-Scontent.dump=/a b]";
-        assert_eq!(left(&format!("{own}  -Sx=1\n")).unwrap(), format!("{words}[-Sx=1]"));
+        assert_eq!(
+            left(&format!("{own}  -Sx=1\n")).unwrap(),
+            format!("{words}[-Sx=1]")
+        );
         assert_eq!(left(&format!("-v {own}")).unwrap(), format!("[-v]{words}"));
         let needed = "[-Srundir=/run][-Slocal-uri=local:///run/local]";
-        assert_eq!(left("-Sstatedir=/x -Sy").unwrap(), format!("{needed}[-Sstatedir=/x][-Sy]"));
+        assert_eq!(
+            left("-Sstatedir=/x -Sy").unwrap(),
+            format!("{needed}[-Sstatedir=/x][-Sy]")
+        );
         assert_eq!(left("").unwrap(), needed);
-        assert_eq!(left("-Srundir=/r -Slocal-uri=local:///r/l").unwrap(), "[-Srundir=/r][-Slocal-uri=local:///r/l]");
+        assert_eq!(
+            left("-Srundir=/r -Slocal-uri=local:///r/l").unwrap(),
+            "[-Srundir=/r][-Slocal-uri=local:///r/l]"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! When a broker is stopped: on a stop of the pod, if its parent is silent for longer than the user allows, or if only
-//! this pod is removed while the lead stays.
+//! When a broker is stopped: on a stop of the pod, if its parent is silent for longer than the user allows,
+//! or if only this pod is removed while the lead stays.
 //!
 //! ```text
 //! told to stop ─► held back ─┬─ the parent has gone ────────────────────► SIGTERM, and a few seconds
@@ -8,7 +8,8 @@
 //!                                                                         still has this node
 //! ```
 //!
-//! Until it is known that the lead stays, the jobs on this node are left alone: its own stop may be on its way.
+//! Until it is known that the lead stays, the jobs on this node are left alone: its own stop may be on its
+//! way.
 
 use std::time::{Duration, Instant};
 
@@ -90,7 +91,10 @@ pub(super) fn terms(launch: &Launch) -> Terms {
         Reach::Process => Target::Process,
         Reach::Group => Target::Group,
     };
-    Terms { target, second_stop: SecondStop::Kills }
+    Terms {
+        target,
+        second_stop: SecondStop::Kills,
+    }
 }
 
 impl<'a> BrokerPolicy<'a> {
@@ -102,21 +106,57 @@ impl<'a> BrokerPolicy<'a> {
         staying: Option<&'a LeadPresence>,
         silent: Option<Duration>,
     ) -> Self {
-        let below = || hostlist::idset(&launch.below).unwrap_or_default().into_iter().collect();
+        let below = || {
+            hostlist::idset(&launch.below)
+                .unwrap_or_default()
+                .into_iter()
+                .collect()
+        };
         let departure = launch.drain.map(|rank| Departure::of(rank, below()));
-        let leaving = broker.map(|broker| Leaving { broker, departure, lead_stays: false });
+        let leaving = broker.map(|broker| Leaving {
+            broker,
+            departure,
+            lead_stays: false,
+        });
         let hold = parent.zip(launch.hold_stop).map(|(parent, bound)| {
             let bound = Duration::from_secs_f64(bound);
-            Hold { parent, presence: Presence::new(), bound, silent, job_shell: launch.job_shell, leaving }
+            Hold {
+                parent,
+                presence: Presence::new(),
+                bound,
+                silent,
+                job_shell: launch.job_shell,
+                leaving,
+            }
         });
-        BrokerPolicy { hold, staying, lost: None }
+        BrokerPolicy {
+            hold,
+            staying,
+            lost: None,
+        }
     }
 
     /// The supervised end, with what is known of the parent.
     pub(super) fn ended(self, ended: supervise::Ended) -> LaunchEnd {
-        let supervise::Ended { end, at, stopped, passed_on, first_output } = ended;
+        let supervise::Ended {
+            end,
+            at,
+            stopped,
+            passed_on,
+            first_output,
+        } = ended;
         let lost = self.lost;
-        LaunchEnd { end, at, stopped, passed_on, lost, joined: false, came_up: false, lead_goes_on: None, first_output }
+        LaunchEnd {
+            end,
+            at,
+            stopped,
+            passed_on,
+            lost,
+            joined: false,
+            came_up: false,
+            lead_goes_on: None,
+            first_output,
+        }
     }
 }
 
@@ -125,14 +165,27 @@ impl Policy for BrokerPolicy<'_> {
         if let Some(staying) = self.staying {
             staying.end();
         }
-        let Some(Hold { bound, .. }) = &self.hold else { return AtStop::PassOn(Order::signal(signal)) };
-        tracing::info!(stage = "stop", "stopping: the lead has {} s to end the instance first", bound.as_secs());
+        let Some(Hold { bound, .. }) = &self.hold else {
+            return AtStop::PassOn(Order::signal(signal));
+        };
+        tracing::info!(
+            stage = "stop",
+            "stopping: the lead has {} s to end the instance first",
+            bound.as_secs()
+        );
         AtStop::Hold(*bound)
     }
 
     fn reason(&mut self, child: i32, held: Option<Instant>) -> Reason<'_> {
         Box::pin(async move {
-            let BrokerPolicy { hold: Some(hold), lost, .. } = self else { return std::future::pending().await };
+            let BrokerPolicy {
+                hold: Some(hold),
+                lost,
+                ..
+            } = self
+            else {
+                return std::future::pending().await;
+            };
             let missing = match held {
                 None => hold.until_silent().await,
                 Some(since) => match hold.until_end(child, since).await {
@@ -142,9 +195,15 @@ impl Policy for BrokerPolicy<'_> {
                     }
                 },
             };
-            tracing::info!(stage = "stop", "the parent broker is gone ({missing}): stopping this broker");
+            tracing::info!(
+                stage = "stop",
+                "the parent broker is gone ({missing}): stopping this broker"
+            );
             *lost = Some(missing);
-            Order { signal: libc::SIGTERM, within: Some(LOST_GRACE) }
+            Order {
+                signal: libc::SIGTERM,
+                within: Some(LOST_GRACE),
+            }
         })
     }
 
@@ -154,7 +213,10 @@ impl Policy for BrokerPolicy<'_> {
         {
             return hold.order_to_leave("jobs on this node have not ended in time", child);
         }
-        tracing::info!(stage = "stop", "the lead did not end the instance in time: stopping this broker");
+        tracing::info!(
+            stage = "stop",
+            "the lead did not end the instance in time: stopping this broker"
+        );
         Order::signal(libc::SIGTERM)
     }
 }
@@ -196,16 +258,21 @@ impl Hold<'_> {
 
     /// Whether a job runs on this node.
     fn has_job(&self, child: i32) -> bool {
-        self.job_shell.is_some_and(|name| orphans::has_descendant(child, name))
+        self.job_shell
+            .is_some_and(|name| orphans::has_descendant(child, name))
     }
 
-    /// How this broker ends: by SIGKILL if a job runs on it or below it. A broker that shuts down in order delays that
-    /// job's end by half a minute; one that is killed is a node failure, which Flux reports at once.
+    /// How this broker ends: by SIGKILL if a job runs on it or below it. A broker that shuts down in order
+    /// delays that job's end by half a minute; one that is killed is a node failure, which Flux reports at
+    /// once.
     fn order_to_leave(&self, why: &str, child: i32) -> Order {
         let (signal, how) = if self.has_job(child) {
             (libc::SIGKILL, "killing this broker: a job runs on it")
         } else if self.leaving.as_ref().is_some_and(Leaving::takes_jobs_along) {
-            (libc::SIGKILL, "killing this broker: a job runs on a broker below it in the tree")
+            (
+                libc::SIGKILL,
+                "killing this broker: a job runs on a broker below it in the tree",
+            )
         } else {
             (libc::SIGTERM, "stopping this broker")
         };
@@ -225,8 +292,9 @@ impl Leaving<'_> {
         self.departure.as_ref().is_some_and(Departure::takes_jobs_along)
     }
 
-    /// Takes the next step of leaving. True once the broker may go: the lead stays, and Flux knows of no job on this node
-    /// or on one below it. A lead that is told to stop meanwhile ends the instance, and then nothing leaves alone.
+    /// Takes the next step of leaving. True once the broker may go: the lead stays, and Flux knows of no job
+    /// on this node or on one below it. A lead that is told to stop meanwhile ends the instance, and then
+    /// nothing leaves alone.
     async fn advance(&mut self, begin: Instant, bound: Duration) -> bool {
         let had_begun = self.has_begun();
         match lead_stays(self.broker).await {
@@ -235,12 +303,17 @@ impl Leaving<'_> {
             None => {}
         }
         if had_begun && !self.lead_stays {
-            tracing::info!(stage = "stop", "the lead is being stopped as well: waiting for it to end the instance");
+            tracing::info!(
+                stage = "stop",
+                "the lead is being stopped as well: waiting for it to end the instance"
+            );
         }
         if !self.lead_stays {
             return false;
         }
-        let Some(departure) = &mut self.departure else { return true };
+        let Some(departure) = &mut self.departure else {
+            return true;
+        };
         let may_go = departure.advance(self.broker).await;
         if self.has_begun() && !had_begun {
             let left = bound.saturating_sub(begin.elapsed()).as_secs();
@@ -266,13 +339,26 @@ mod tests {
     #[test]
     fn the_process_that_means_a_job_on_this_node_is_the_plans_word() {
         let folder = tempfile::tempdir().unwrap();
-        let (job, told) = (program(folder.path(), "flux-shell", "#!/bin/sh\nread -r line\n"), "the lead stays");
-        let mut broker = Command::new("/bin/sh").args(["-c", "\"$0\"; :", &job]).stdin(Stdio::piped()).spawn().unwrap();
+        let (job, told) = (
+            program(folder.path(), "flux-shell", "#!/bin/sh\nread -r line\n"),
+            "the lead stays",
+        );
+        let mut broker = Command::new("/bin/sh")
+            .args(["-c", "\"$0\"; :", &job])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
         let pid = broker.id().cast_signed();
-        eventually("the job runs", || orphans::has_descendant(pid, "flux-shell").then_some(()));
+        eventually("the job runs", || {
+            orphans::has_descendant(pid, "flux-shell").then_some(())
+        });
         let order = |job_shell| {
             let mut parent = ParentProbe::new("127.0.0.1", 1, folder.path());
-            let leaving = Launch { job_shell, hold_stop: Some(1.0), ..launch(&["/bin/true"]) };
+            let leaving = Launch {
+                job_shell,
+                hold_stop: Some(1.0),
+                ..launch(&["/bin/true"])
+            };
             let policy = BrokerPolicy::new(&leaving, Some(&mut parent), None, None, None);
             policy.hold.unwrap().order_to_leave(told, pid).signal
         };

@@ -1,4 +1,5 @@
-//! The curve certificate: read from the mounted Secret, its form checked, handed on as bytes that nothing can print.
+//! The curve certificate: read from the mounted Secret, its form checked, handed on as bytes that nothing can
+//! print.
 
 mod derived;
 
@@ -27,7 +28,11 @@ impl Certificate {
                 ErrorKind::NotFound => "is the Secret `<cluster>-curve` mounted in this container?",
                 _ => "check the Secret's volume",
             };
-            let cause = format!("failed to read the curve certificate {}: {}", path.display(), plain(&error));
+            let cause = format!(
+                "failed to read the curve certificate {}: {}",
+                path.display(),
+                plain(&error)
+            );
             Failure::new(Category::CurveUnreadable, cause, remedy)
         })?;
         let text = std::str::from_utf8(&bytes).map_err(|_| malformed(path, "it is not text"))?;
@@ -62,10 +67,16 @@ mod tests {
         let name = "    name = \"mc-0\"";
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("curve.cert");
-        for text in [certificate(KEY, KEY, name), certificate(KEY, KEY, name).replace('\n', "\r\n")] {
+        for text in [
+            certificate(KEY, KEY, name),
+            certificate(KEY, KEY, name).replace('\n', "\r\n"),
+        ] {
             std::fs::write(&path, &text).unwrap();
             assert_eq!(
-                Certificate::read(&path).map_err(|failure| failure.to_string()).unwrap().bytes(),
+                Certificate::read(&path)
+                    .map_err(|failure| failure.to_string())
+                    .unwrap()
+                    .bytes(),
                 text.as_bytes()
             );
         }
@@ -78,13 +89,17 @@ mod tests {
             std::fs::write(&path, &text).unwrap();
             let failure = Certificate::read(&path).err().unwrap();
             assert!(failure.cause.contains(word), "{failure}");
-            assert!(failure.category == Category::CurveUnreadable && !failure.to_string().contains(&KEY[..8]));
+            assert!(
+                failure.category == Category::CurveUnreadable && !failure.to_string().contains(&KEY[..8])
+            );
         }
     }
 
     #[test]
     fn a_missing_certificate_names_the_secret() {
-        let failure = Certificate::read(Path::new("/nonexistent/curve.cert")).err().unwrap();
+        let failure = Certificate::read(Path::new("/nonexistent/curve.cert"))
+            .err()
+            .unwrap();
         assert!(failure.remedy.contains("Secret"), "{failure}");
     }
 }

@@ -6,8 +6,8 @@
 //!              └─► it failed, or its parent was lost ──────────┴─► parent returns ─► again
 //! ```
 //!
-//! A broker ends with 0 when it is dismissed, and when somebody sends it SIGTERM. In a tree a broker dismisses those below
-//! it whenever it goes. Either is the instance's end only if the lead says so.
+//! A broker ends with 0 when it is dismissed, and when somebody sends it SIGTERM. In a tree a broker
+//! dismisses those below it whenever it goes. Either is the instance's end only if the lead says so.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -28,7 +28,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Time a follower waits for the lead's port to close. If it stays open, that counts as the next attempt.
 const WAY_DOWN: Duration = Duration::from_secs(5);
-/// Time before the end of the grace period when a follower takes a lead that still answers for one that goes on.
+/// Time before the end of the grace period when a follower takes a lead that still answers for one that goes
+/// on.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 /// Interval between checks whether a broker is down.
 const LOOK_WHETHER_DOWN: Duration = Duration::from_millis(200);
@@ -52,8 +53,9 @@ struct Above {
 }
 
 impl Executor<'_> {
-    /// Runs a follower's broker until the instance has ended, with up to `limit` restarts in a row. Without a limit,
-    /// one that has joined is never restarted. `again`: the lead may start again in its pod, so this pod waits for it.
+    /// Runs a follower's broker until the instance has ended, with up to `limit` restarts in a row. Without a
+    /// limit, one that has joined is never restarted. `again`: the lead may start again in its pod, so this
+    /// pod waits for it.
     pub(super) async fn launch_follower(
         &mut self,
         launch: &Launch,
@@ -61,7 +63,10 @@ impl Executor<'_> {
         again: bool,
     ) -> Result<u8, Failure> {
         let above = |broker: &Option<plan::Parent>| broker.as_ref().map(|broker| self.parent(broker));
-        let mut above = Above { parent: above(&launch.parent), lead: above(&launch.lead) };
+        let mut above = Above {
+            parent: above(&launch.parent),
+            lead: above(&launch.lead),
+        };
         let mut failures = 0;
         loop {
             let begin = Instant::now();
@@ -96,7 +101,10 @@ impl Executor<'_> {
                 Some(limit) if failures > limit => return Err(kept_failing(failures, ended.end.code())),
                 Some(limit) => {
                     let pause = pause.as_secs();
-                    tracing::warn!(stage = "broker", "{why}; restarting it in {pause} s ({failures} of {limit})");
+                    tracing::warn!(
+                        stage = "broker",
+                        "{why}; restarting it in {pause} s ({failures} of {limit})"
+                    );
                 }
             }
             if let Interrupted::Stopped(_) = self.pause(pause).await? {
@@ -108,8 +116,8 @@ impl Executor<'_> {
         }
     }
 
-    /// What a broker's end means, with what is known of the brokers above. If only the parent has left, waits until it
-    /// is down.
+    /// What a broker's end means, with what is known of the brokers above. If only the parent has left, waits
+    /// until it is down.
     async fn verdict(&mut self, ended: &LaunchEnd, above: &mut Above) -> Result<Verdict, Failure> {
         let verdict = judge(ended);
         if verdict != Verdict::Done(0) {
@@ -118,9 +126,15 @@ impl Executor<'_> {
         let Above { parent, lead } = above;
         // In a flat tree the parent is the lead: it dismisses nobody while it goes on.
         let is_parent_the_lead = lead.is_none();
-        let Some(lead) = lead.as_mut().or(parent.as_mut()) else { return Ok(verdict) };
+        let Some(lead) = lead.as_mut().or(parent.as_mut()) else {
+            return Ok(verdict);
+        };
         // It waits until those below it have left.
-        let patience = if ended.stopped.is_some() && !is_parent_the_lead { Duration::ZERO } else { WAY_DOWN };
+        let patience = if ended.stopped.is_some() && !is_parent_the_lead {
+            Duration::ZERO
+        } else {
+            WAY_DOWN
+        };
         if !self.lead_goes_on(lead, ended, patience).await? {
             return Ok(verdict);
         }
@@ -129,13 +143,17 @@ impl Executor<'_> {
             && let Some(parent) = parent.as_mut()
         {
             // A stop in the meantime is found before the broker is restarted.
-            self.supervisor.unless_stopped(until_down(parent)).await.map_err(wait_failed)?;
+            self.supervisor
+                .unless_stopped(until_down(parent))
+                .await
+                .map_err(wait_failed)?;
         }
         Ok(left_behind(ended, is_parent_the_lead))
     }
 
-    /// Whether the lead goes on: as the broker learned while it shut down, else by probing the lead. A lead that ends
-    /// is still there for a while; in a tree, a pod that is told to stop has no time to wait for that.
+    /// Whether the lead goes on: as the broker learned while it shut down, else by probing the lead. A lead
+    /// that ends is still there for a while; in a tree, a pod that is told to stop has no time to wait for
+    /// that.
     async fn lead_goes_on(
         &mut self,
         lead: &mut ParentProbe,
@@ -147,7 +165,12 @@ impl Executor<'_> {
         }
         let gone = tokio::time::timeout(WAY_DOWN, is_gone_within(lead, patience));
         tokio::pin!(gone);
-        if let Interrupted::Done(gone) = self.supervisor.unless_stopped(&mut gone).await.map_err(wait_failed)? {
+        if let Interrupted::Done(gone) = self
+            .supervisor
+            .unless_stopped(&mut gone)
+            .await
+            .map_err(wait_failed)?
+        {
             return Ok(gone != Ok(true));
         }
         // Pods are stopped when their lead has succeeded: this is no reason to take it for one that goes on.
@@ -159,26 +182,39 @@ impl Executor<'_> {
     }
 
     async fn pause(&mut self, pause: Duration) -> Result<Interrupted<()>, Failure> {
-        self.supervisor.unless_stopped(tokio::time::sleep(pause)).await.map_err(wait_failed)
+        self.supervisor
+            .unless_stopped(tokio::time::sleep(pause))
+            .await
+            .map_err(wait_failed)
     }
 
     /// Kills what a killed broker has left running, before the next broker starts.
     async fn end_orphans(&mut self, others: &BTreeSet<i32>) -> Result<(), Failure> {
         let count = orphans::end(self.supervisor, others).await.map_err(wait_failed)?;
         if count > 0 {
-            tracing::info!(stage = "broker", "killed {count} processes that the broker left behind");
+            tracing::info!(
+                stage = "broker",
+                "killed {count} processes that the broker left behind"
+            );
         }
         Ok(())
     }
 
-    /// Waits for the parent of a broker that failed. Returns an exit code if there is nothing to wait for any more.
+    /// Waits for the parent of a broker that failed. Returns an exit code if there is nothing to wait for any
+    /// more.
     ///
-    /// A lead that ended for good leaves DNS (a headless Service forgets a pod that has ended); one that restarts is in
-    /// DNS and refuses, or is away for as long as the Job needs for a new pod. So a missing name counts as the end
-    /// after a while, where the plan says so; a refusal only where a bound was asked for. A parent that is not the lead
-    /// may be away as long as the lead is not.
+    /// A lead that ended for good leaves DNS (a headless Service forgets a pod that has ended); one that
+    /// restarts is in DNS and refuses, or is away for as long as the Job needs for a new pod. So a missing
+    /// name counts as the end after a while, where the plan says so; a refusal only where a bound was asked
+    /// for. A parent that is not the lead may be away as long as the lead is not.
     async fn await_parent_return(&mut self, above: &mut Above) -> Result<Option<u8>, Failure> {
-        let Above { parent: Some(parent), lead } = above else { return Ok(None) };
+        let Above {
+            parent: Some(parent),
+            lead,
+        } = above
+        else {
+            return Ok(None);
+        };
         let bound = |seconds: Option<u64>| seconds.map(Duration::from_secs);
         let (gone, silent) = (bound(self.waits.lead_gone), bound(self.waits.lead_silent));
         let waited = until_parent_answers(parent, lead.as_mut(), gone, silent);
@@ -187,17 +223,26 @@ impl Executor<'_> {
             Interrupted::Stopped(_) => Ok(Some(REPLACE)),
             Interrupted::Done(Ok(())) => Ok(None),
             Interrupted::Done(Err(missing)) if missing.is_name_gone() => {
-                tracing::info!(stage = "stop", "the lead is gone: its DNS name no longer resolves");
+                tracing::info!(
+                    stage = "stop",
+                    "the lead is gone: its DNS name no longer resolves"
+                );
                 Ok(Some(0))
             }
-            Interrupted::Done(Err(missing)) => Err(unreachable_parent(&lead.as_ref().unwrap_or(parent).host, &missing)),
+            Interrupted::Done(Err(missing)) => Err(unreachable_parent(
+                &lead.as_ref().unwrap_or(parent).host,
+                &missing,
+            )),
         }
     }
 
-    /// After the end of an instance whose lead may start again: waits for the lead. Returns an exit code if told to
-    /// stop.
+    /// After the end of an instance whose lead may start again: waits for the lead. Returns an exit code if
+    /// told to stop.
     async fn await_next_attempt(&mut self, parent: Option<&mut ParentProbe>) -> Result<Option<u8>, Failure> {
-        tracing::info!(stage = "stop", "the instance has ended; this pod stays for the lead's next attempt");
+        tracing::info!(
+            stage = "stop",
+            "the instance has ended; this pod stays for the lead's next attempt"
+        );
         let Some(parent) = parent else {
             return Ok(matches!(self.pause(FIRST_PAUSE).await?, Interrupted::Stopped(_)).then_some(0));
         };
@@ -205,7 +250,11 @@ impl Executor<'_> {
             until_down(parent).await;
             let _ = parent.wait(None).await;
         };
-        let waited = self.supervisor.unless_stopped(waited).await.map_err(wait_failed)?;
+        let waited = self
+            .supervisor
+            .unless_stopped(waited)
+            .await
+            .map_err(wait_failed)?;
         Ok(matches!(waited, Interrupted::Stopped(_)).then_some(0))
     }
 }
@@ -220,7 +269,9 @@ fn judge(ended: &LaunchEnd) -> Verdict {
         (_, None, Some(_)) => Verdict::Done(REPLACE),
         (_, Some(missing), None) => Verdict::Restart(format!("the parent broker was lost ({missing})")),
         (End::Exited(code), None, None) => Verdict::Restart(format!("the broker ended with code {code}")),
-        (End::Signaled(signal), None, None) => Verdict::Restart(format!("the broker was ended by signal {signal}")),
+        (End::Signaled(signal), None, None) => {
+            Verdict::Restart(format!("the broker was ended by signal {signal}"))
+        }
     }
 }
 
@@ -229,11 +280,14 @@ fn left_behind(ended: &LaunchEnd, is_parent_the_lead: bool) -> Verdict {
     match (ended.stopped, is_parent_the_lead) {
         (Some(_), _) => Verdict::Done(REPLACE),
         (None, false) => Verdict::Restart("the parent broker has left, and the lead is still up".into()),
-        (None, true) => Verdict::Restart("the broker was stopped by somebody else, and the lead is still up".into()),
+        (None, true) => {
+            Verdict::Restart("the broker was stopped by somebody else, and the lead is still up".into())
+        }
     }
 }
 
-/// Waits until the parent's port is closed: a parent that is shutting down may still answer, but rejects new children.
+/// Waits until the parent's port is closed: a parent that is shutting down may still answer, but rejects new
+/// children.
 async fn until_down(parent: &mut ParentProbe) {
     let begin = Instant::now();
     while begin.elapsed() < WAY_DOWN && parent.probe_port().await.is_ok() {
@@ -254,8 +308,8 @@ async fn is_gone_within(lead: &mut ParentProbe, patience: Duration) -> bool {
     }
 }
 
-/// Waits until the parent answers again. The error is what is missing once the lead's DNS name has been `gone`, or the
-/// lead `silent`, for that long. No `lead`: the parent is the lead.
+/// Waits until the parent answers again. The error is what is missing once the lead's DNS name has been
+/// `gone`, or the lead `silent`, for that long. No `lead`: the parent is the lead.
 async fn until_parent_answers(
     parent: &mut ParentProbe,
     mut lead: Option<&mut ParentProbe>,
@@ -282,7 +336,13 @@ async fn until_parent_answers(
         }
         absence.within(gone, silent)?;
         report.tick(&parent.host, &missing.to_string());
-        backoff.pause(parent.longest_pause(&missing, begin.elapsed()).max(wait::LONGEST_PAUSE)).await;
+        backoff
+            .pause(
+                parent
+                    .longest_pause(&missing, begin.elapsed())
+                    .max(wait::LONGEST_PAUSE),
+            )
+            .await;
     }
 }
 
@@ -303,9 +363,12 @@ impl Absence {
 
     /// Fails with what is missing if it has been missing for too long.
     fn within(&self, gone: Option<Duration>, silent: Option<Duration>) -> Result<(), Missing> {
-        let is_longer = |since: Instant, bound: Option<Duration>| bound.is_some_and(|bound| since.elapsed() >= bound);
+        let is_longer =
+            |since: Instant, bound: Option<Duration>| bound.is_some_and(|bound| since.elapsed() >= bound);
         match &self.silent {
-            Some((since, missing)) if is_longer(*since, silent) || self.gone.is_some_and(|at| is_longer(at, gone)) => {
+            Some((since, missing))
+                if is_longer(*since, silent) || self.gone.is_some_and(|at| is_longer(at, gone)) =>
+            {
                 Err(missing.clone())
             }
             _ => Ok(()),
@@ -315,23 +378,36 @@ impl Absence {
 
 fn never_joined(why: &str) -> Failure {
     let cause = format!("{why} before it had joined its lead");
-    Failure::new(Category::BrokerFailed, cause, "see the broker's messages in the log")
+    Failure::new(
+        Category::BrokerFailed,
+        cause,
+        "see the broker's messages in the log",
+    )
 }
 
 fn kept_failing(failures: u32, code: u8) -> Failure {
     let cause = format!("the broker failed {failures} times in a row, last with exit code {code}");
-    Failure::new(Category::BrokerFailed, cause, "see the broker's messages in the log")
+    Failure::new(
+        Category::BrokerFailed,
+        cause,
+        "see the broker's messages in the log",
+    )
 }
 
 /// The failure of a parent that never answered.
 pub(super) fn unreachable_parent(host: &str, missing: &Missing) -> Failure {
     let remedy = match missing {
-        Missing::Name(_) if missing.is_name_gone() => "does the lead's pod run, and does the headless Service exist?",
+        Missing::Name(_) if missing.is_name_gone() => {
+            "does the lead's pod run, and does the headless Service exist?"
+        }
         Missing::Name(_) => "does the cluster's DNS run, and does /etc/resolv.conf name it?",
         Missing::Route { .. } => "look for a network policy or a firewall between the pods",
         Missing::Port(_) => "see the lead's log",
     };
-    let cause = format!("failed to reach the parent broker {}: {missing}", host.trim_end_matches('.'));
+    let cause = format!(
+        "failed to reach the parent broker {}: {missing}",
+        host.trim_end_matches('.')
+    );
     Failure::new(Category::ParentUnreachable, cause, remedy)
 }
 
@@ -346,17 +422,43 @@ mod tests {
         let lost = lost.then(|| Missing::Port(([127, 0, 0, 1], 8050).into()));
         let stopped = stopped.then_some(Stop { signal: 15, at });
         let (joined, came_up, lead_goes_on, first_output) = (true, false, None, None);
-        LaunchEnd { end, at, stopped, passed_on, lost, joined, came_up, lead_goes_on, first_output }
+        LaunchEnd {
+            end,
+            at,
+            stopped,
+            passed_on,
+            lost,
+            joined,
+            came_up,
+            lead_goes_on,
+            first_output,
+        }
     }
 
     #[test]
     fn a_followers_end_is_a_success_only_if_the_lead_wished_it_or_is_gone() {
         use End::{Exited, Signaled};
         let done = |code| Verdict::Done(code);
-        assert_eq!(judge(&ended(Exited(0), false, false, false)), done(0), "dismissed");
-        assert_eq!(judge(&ended(Exited(0), true, false, false)), done(0), "dismissed while told to stop");
-        assert_eq!(judge(&ended(Exited(0), true, true, true)), done(0), "all go, the lead went first");
-        assert_eq!(judge(&ended(Exited(0), true, true, false)), done(REPLACE), "this pod alone goes");
+        assert_eq!(
+            judge(&ended(Exited(0), false, false, false)),
+            done(0),
+            "dismissed"
+        );
+        assert_eq!(
+            judge(&ended(Exited(0), true, false, false)),
+            done(0),
+            "dismissed while told to stop"
+        );
+        assert_eq!(
+            judge(&ended(Exited(0), true, true, true)),
+            done(0),
+            "all go, the lead went first"
+        );
+        assert_eq!(
+            judge(&ended(Exited(0), true, true, false)),
+            done(REPLACE),
+            "this pod alone goes"
+        );
         assert_eq!(judge(&ended(Signaled(9), true, true, false)), done(REPLACE));
         for again in [
             ended(Exited(1), false, false, false),
@@ -370,26 +472,47 @@ mod tests {
     #[test]
     fn who_is_left_behind_by_its_parent_comes_again_or_is_replaced() {
         let end = End::Exited(0);
-        assert!(matches!(left_behind(&ended(end, false, false, false), false), Verdict::Restart(_)));
-        assert!(matches!(left_behind(&ended(end, false, false, false), true), Verdict::Restart(_)));
-        assert_eq!(left_behind(&ended(end, true, false, false), true), Verdict::Done(REPLACE));
-        assert_eq!(left_behind(&ended(end, true, true, true), false), Verdict::Done(REPLACE), "all go, but the lead");
+        assert!(matches!(
+            left_behind(&ended(end, false, false, false), false),
+            Verdict::Restart(_)
+        ));
+        assert!(matches!(
+            left_behind(&ended(end, false, false, false), true),
+            Verdict::Restart(_)
+        ));
+        assert_eq!(
+            left_behind(&ended(end, true, false, false), true),
+            Verdict::Done(REPLACE)
+        );
+        assert_eq!(
+            left_behind(&ended(end, true, true, true), false),
+            Verdict::Done(REPLACE),
+            "all go, but the lead"
+        );
     }
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(future)
     }
 
     fn broker(host: &str, port: u16) -> ParentProbe {
         ParentProbe::new(host, port, "/nonexistent".as_ref())
     }
 
-    /// A listener and its port, at an address that nobody else takes ports of; and another one's, where nobody listens.
+    /// A listener and its port, at an address that nobody else takes ports of; and another one's, where
+    /// nobody listens.
     fn there_and_not_there() -> (std::net::TcpListener, ParentProbe, ParentProbe) {
         let listen = |host: &str| std::net::TcpListener::bind((host, 0)).unwrap();
         let (there, gone) = (listen("127.0.78.1"), listen("127.0.78.2"));
         let port = |listener: &std::net::TcpListener| listener.local_addr().unwrap().port();
-        let brokers = (broker("127.0.78.1", port(&there)), broker("127.0.78.2", port(&gone)));
+        let brokers = (
+            broker("127.0.78.1", port(&there)),
+            broker("127.0.78.2", port(&gone)),
+        );
         (there, brokers.0, brokers.1)
     }
 
@@ -421,11 +544,20 @@ mod tests {
             let soon = Duration::from_millis(500);
             let waits = until_parent_answers(&mut gone, Some(&mut there), bound, bound);
             assert!(tokio::time::timeout(soon, waits).await.is_err());
-            assert!(matches!(until_parent_answers(&mut gone, None, bound, bound).await, Err(Missing::Port(_))));
+            assert!(matches!(
+                until_parent_answers(&mut gone, None, bound, bound).await,
+                Err(Missing::Port(_))
+            ));
             drop(listener);
             let waited = until_parent_answers(&mut gone, Some(&mut there), bound, bound).await;
-            let Err(Missing::Port(address)) = waited else { panic!("{waited:?}") };
-            assert_eq!(address.ip().to_string(), "127.0.78.1", "it is the lead that is missed");
+            let Err(Missing::Port(address)) = waited else {
+                panic!("{waited:?}")
+            };
+            assert_eq!(
+                address.ip().to_string(),
+                "127.0.78.1",
+                "it is the lead that is missed"
+            );
         });
     }
 

@@ -1,4 +1,5 @@
-//! What the agent does beside the plan's own programs: a daemon of the image, and folders that Flux's user must write to.
+//! What the agent does beside the plan's own programs: a daemon of the image, and folders that Flux's user
+//! must write to.
 
 use std::ffi::OsString;
 
@@ -11,14 +12,18 @@ use crate::supervise::program::{Output, Program};
 use crate::system::raw::ChildSetup;
 
 impl Executor<'_> {
-    /// Makes `owner` able to write to `path`, or warns: the owner and group of a volume are for its users to decide.
+    /// Makes `owner` able to write to `path`, or warns: the owner and group of a volume are for its users to
+    /// decide.
     pub(super) fn make_writable(&self, path: &str, owner: Owner) -> Result<(), Failure> {
-        let Some(why) = self.files.make_writable(path, owner)? else { return Ok(()) };
+        let Some(why) = self.files.make_writable(path, owner)? else {
+            return Ok(());
+        };
         let Owner { uid, gid } = owner;
         let remedy = "make it group-writable and add the group to pod.securityContext.supplementalGroups or fsGroup, \
                       change its owner in an init snippet, set fluxUser to its owner, set runFluxAsRoot, or use another \
                       workingDir";
-        let line = format!("uid {uid}, gid {gid} cannot write to {path}, a folder or volume: {why}; {remedy}");
+        let line =
+            format!("uid {uid}, gid {gid} cannot write to {path}, a folder or volume: {why}; {remedy}");
         tracing::warn!(stage = "user", "{line}");
         Ok(())
     }
@@ -41,11 +46,18 @@ impl Executor<'_> {
                 return Ok(());
             }
         };
-        let ended = self.supervisor.run(child, Terms::of_group(), &mut DefaultPolicy).await;
-        let ended = ended.map_err(|error| Failure::internal(format!("failed to supervise {name}: {error}")))?;
+        let ended = self
+            .supervisor
+            .run(child, Terms::of_group(), &mut DefaultPolicy)
+            .await;
+        let ended =
+            ended.map_err(|error| Failure::internal(format!("failed to supervise {name}: {error}")))?;
         match ended.end.code() {
             0 => tracing::info!(stage = "daemon", "started {name}"),
-            code => tracing::warn!(stage = "daemon", "{name} failed with exit code {code}; continuing"),
+            code => tracing::warn!(
+                stage = "daemon",
+                "{name} failed with exit code {code}; continuing"
+            ),
         }
         Ok(())
     }

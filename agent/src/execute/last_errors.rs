@@ -11,8 +11,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 /// Bytes of a snippet's standard error that are kept in case it fails.
 const KEPT_ERRORS: usize = 2048;
 
-/// Keeps the end of what comes through a pipe, and may copy it to the agent's own standard error. A thread reads it, so
-/// that its writers never wait.
+/// Keeps the end of what comes through a pipe, and may copy it to the agent's own standard error. A thread
+/// reads it, so that its writers never wait.
 #[derive(Debug, Clone)]
 pub struct LastErrors {
     pipe: Arc<Mutex<File>>,
@@ -24,7 +24,11 @@ impl LastErrors {
     /// Begins to read `pipe`.
     pub fn keep(pipe: OwnedFd, copied: bool) -> io::Result<LastErrors> {
         let waited_for = pipe.try_clone()?;
-        let last = LastErrors { pipe: Arc::new(Mutex::new(File::from(pipe))), kept: Arc::default(), copied };
+        let last = LastErrors {
+            pipe: Arc::new(Mutex::new(File::from(pipe))),
+            kept: Arc::default(),
+            copied,
+        };
         let reader = last.clone();
         std::thread::Builder::new()
             .stack_size(64 * 1024)
@@ -34,7 +38,12 @@ impl LastErrors {
 
     /// Takes all that was written before this call.
     pub fn drain(&self) {
-        while self.pipe.lock().is_ok_and(|pipe| is_readable(&*pipe, PollTimeout::ZERO)) && self.take() {}
+        while self
+            .pipe
+            .lock()
+            .is_ok_and(|pipe| is_readable(&*pipe, PollTimeout::ZERO))
+            && self.take()
+        {}
     }
 
     /// Forgets what is kept: another snippet begins.
@@ -48,18 +57,26 @@ impl LastErrors {
     /// What is kept, with all that was written before this call.
     pub fn text(&self) -> String {
         self.drain();
-        let kept = self.kept.lock().map(|kept| kept.iter().copied().collect::<Vec<u8>>()).unwrap_or_default();
+        let kept = self
+            .kept
+            .lock()
+            .map(|kept| kept.iter().copied().collect::<Vec<u8>>())
+            .unwrap_or_default();
         String::from_utf8_lossy(&kept).trim().to_owned()
     }
 
     /// Reads from a pipe that is ready; false at its end. The lock keeps the two readers apart.
     fn take(&self) -> bool {
-        let Ok(mut pipe) = self.pipe.lock() else { return false };
+        let Ok(mut pipe) = self.pipe.lock() else {
+            return false;
+        };
         if !is_readable(&*pipe, PollTimeout::ZERO) {
             return true; // the other reader was faster
         }
         let mut chunk = [0; 4096];
-        let (Ok(count @ 1..), Ok(mut kept)) = (pipe.read(&mut chunk), self.kept.lock()) else { return false };
+        let (Ok(count @ 1..), Ok(mut kept)) = (pipe.read(&mut chunk), self.kept.lock()) else {
+            return false;
+        };
         if self.copied {
             // Nobody to tell if the log takes no more.
             let _ = io::stderr().write_all(&chunk[..count]);

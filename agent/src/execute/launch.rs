@@ -40,7 +40,10 @@ impl Executor<'_> {
 
     /// Records the program's end and returns the job's exit code, which the broker's own end cannot change.
     fn finish_program(&mut self, launch: &Launch, ended: &LaunchEnd) -> u8 {
-        let noted = launch.result.as_ref().and_then(|path| noted(&self.files.at(path)));
+        let noted = launch
+            .result
+            .as_ref()
+            .and_then(|path| noted(&self.files.at(path)));
         let came_up = ended.came_up || noted.is_some();
         let is_hung_up = launch.at_end == AtEnd::ExitUnlessStopped && ended.end == HUNG_UP;
         // The container has a terminal, where Flux runs a shell. `flux shutdown` ends it by SIGHUP.
@@ -48,7 +51,12 @@ impl Executor<'_> {
         let since_note = noted.and_then(|noted| SystemTime::now().duration_since(noted.at).ok());
         let is_programs_own = since_note.is_some_and(|since| since >= ended.at.elapsed() + BEFORE_BROKER);
         let program = noted.and_then(|noted| noted.code);
-        let broker = BrokerEnd { end: own_end, came_up, program, is_programs_own };
+        let broker = BrokerEnd {
+            end: own_end,
+            came_up,
+            program,
+            is_programs_own,
+        };
         self.ending.node_failure = noted.is_some_and(|noted| noted.node_failure);
         self.broker_end = Some(broker);
         let end = broker.of_the_job();
@@ -66,18 +74,23 @@ impl Executor<'_> {
         if end != own_end {
             let code = ended.end.code();
             let job = end.code();
-            tracing::info!(stage = "broker", "the job ended with code {job}; the broker then ended with code {code}");
+            tracing::info!(
+                stage = "broker",
+                "the job ended with code {job}; the broker then ended with code {code}"
+            );
         }
         match (end, ended.stopped) {
-            (End::Exited(0), Some(stop)) if launch.at_end == AtEnd::ExitUnlessStopped => of_signal(stop.signal),
+            (End::Exited(0), Some(stop)) if launch.at_end == AtEnd::ExitUnlessStopped => {
+                of_signal(stop.signal)
+            }
             // An image in which the instance has come up can run Flux.
             (end, _) if came_up => end.code(),
             (end, _) => self.report_end(launch, end),
         }
     }
 
-    /// Reports that the instance ended before its program began: no success, whatever the broker's exit code says, and
-    /// no code of the program's.
+    /// Reports that the instance ended before its program began: no success, whatever the broker's exit code
+    /// says, and no code of the program's.
     fn report_no_program(&mut self, launch: &Launch, ended: &LaunchEnd) -> u8 {
         self.ending.program = None;
         if let Some(stop) = ended.stopped {
@@ -102,7 +115,8 @@ impl Executor<'_> {
         code
     }
 
-    /// Why the image cannot run Flux, asked only if the program ended with a code that its dynamic loader ends with.
+    /// Why the image cannot run Flux, asked only if the program ended with a code that its dynamic loader
+    /// ends with.
     fn unfit(&self, launch: &Launch, end: End) -> Option<String> {
         if launch.part == Part::Command || !matches!(end, End::Exited(1 | NOT_FOUND)) {
             return None;

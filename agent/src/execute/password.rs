@@ -19,24 +19,34 @@ const SALT: usize = 12;
 pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
     let failed = |what: &str, error: &io::Error| {
         let cause = format!("failed to {what}: {}", plain(error));
-        Failure::new(Category::UserFailed, cause, "run the container as root, or leave out users")
+        Failure::new(
+            Category::UserFailed,
+            cause,
+            "run the container as root, or leave out users",
+        )
     };
     let shadow = files.at(SHADOW);
     let (text, mode, owner) = match fs::read(&shadow) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => (
             Vec::new(),
             Mode(0o600),
-            Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() },
+            Owner {
+                uid: nix::unistd::geteuid().as_raw(),
+                gid: nix::unistd::getegid().as_raw(),
+            },
         ),
         text => {
             let error = |error: io::Error| failed(&format!("read {}", shadow.display()), &error);
             let data = fs::metadata(&shadow).map_err(error)?;
-            let owner = Owner { uid: data.uid(), gid: data.gid() };
+            let owner = Owner {
+                uid: data.uid(),
+                gid: data.gid(),
+            };
             (text.map_err(error)?, Mode(data.mode() & 0o7777), owner)
         }
     };
-    let password =
-        fs::read(files.at(source)).map_err(|error| failed(&format!("read the password of {user}"), &error))?;
+    let password = fs::read(files.at(source))
+        .map_err(|error| failed(&format!("read the password of {user}"), &error))?;
     if has_password(&text, user, &password) {
         return Ok(());
     }
@@ -102,21 +112,31 @@ mod tests {
         fs::write(root.path().join("secret"), "butter").unwrap();
         let files = Files::new(root.path(), "lead");
         let text = || fs::read_to_string(root.path().join("etc/shadow")).unwrap();
-        let all = || ["ada", "bob", "eve"].iter().for_each(|user| ensure(&files, user, "/secret").unwrap());
+        let all = || {
+            ["ada", "bob", "eve"]
+                .iter()
+                .for_each(|user| ensure(&files, user, "/secret").unwrap())
+        };
         all();
         let once = text();
         all();
         let text = text();
         assert_eq!(text, once);
         let hash = |user: &str| {
-            let line = text.lines().find(|line| line.starts_with(&format!("{user}:"))).unwrap();
+            let line = text
+                .lines()
+                .find(|line| line.starts_with(&format!("{user}:")))
+                .unwrap();
             line.split(':').nth(1).unwrap().to_owned()
         };
         assert_eq!(text.lines().count(), 4);
         assert_eq!(hash("root"), "*");
         for user in ["ada", "bob", "eve"] {
             let hash = hash(user);
-            assert!(has_password(format!("x:{hash}:").as_bytes(), "x", b"butter"), "{hash}");
+            assert!(
+                has_password(format!("x:{hash}:").as_bytes(), "x", b"butter"),
+                "{hash}"
+            );
         }
         assert_ne!(hash("ada"), hash("bob"));
         assert!(!text.contains("butter"));
@@ -126,8 +146,16 @@ mod tests {
     #[test]
     fn a_password_that_another_program_has_set_stays() {
         let hash = "$6$0123456789abcdef$Mw54KrNiWx/eWJYYyVUlXr0V6JJlU4AaYXO4YlGVeg4wq182KRR9x7bHdVsMnnyKMHGRwvXyOO3eXhtDOG1mg1";
-        assert!(has_password(format!("ada:{hash}:1::::::").as_bytes(), "ada", b"butter"));
-        assert!(!has_password(format!("ada:{hash}:1::::::").as_bytes(), "ada", b"margarine"));
+        assert!(has_password(
+            format!("ada:{hash}:1::::::").as_bytes(),
+            "ada",
+            b"butter"
+        ));
+        assert!(!has_password(
+            format!("ada:{hash}:1::::::").as_bytes(),
+            "ada",
+            b"margarine"
+        ));
         assert!(!has_password(b"ada:!:1::::::", "ada", b"butter"));
     }
 
@@ -148,6 +176,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("secret"), "x").unwrap();
         ensure(&Files::new(root.path(), "lead"), "ada", "/secret").unwrap();
-        assert_eq!(fs::metadata(root.path().join("etc/shadow")).unwrap().mode() & 0o7777, 0o600);
+        assert_eq!(
+            fs::metadata(root.path().join("etc/shadow")).unwrap().mode() & 0o7777,
+            0o600
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The note on how the lead's program began and ended: `flux-agent program` writes it, the entrypoint reads it.
+//! The note on how the lead's program began and ended: `flux-agent program` writes it, the entrypoint reads
+//! it.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -16,7 +17,10 @@ pub fn note_start(path: &Path) {
 
 /// Notes how the program ended.
 pub fn note_end(path: &Path, code: u8, node_failure: bool) {
-    note(path, &format!("{ENDED}{code}\n{}", if node_failure { NODE_FAILURE } else { "" }));
+    note(
+        path,
+        &format!("{ENDED}{code}\n{}", if node_failure { NODE_FAILURE } else { "" }),
+    );
 }
 
 /// Appends to the note. Errors are ignored: without a note, the broker's own end counts.
@@ -45,5 +49,9 @@ pub fn noted(path: &Path) -> Option<Noted> {
     let rest = text.strip_prefix(STARTED)?;
     let ended = rest.strip_prefix(ENDED).and_then(|rest| rest.split_once('\n'));
     let code = ended.and_then(|(code, _)| code.parse().ok());
-    Some(Noted { code, node_failure: ended.is_some_and(|(_, after)| after == NODE_FAILURE), at })
+    Some(Noted {
+        code,
+        node_failure: ended.is_some_and(|(_, after)| after == NODE_FAILURE),
+        at,
+    })
 }

@@ -20,7 +20,14 @@ const MODE: Mode = Mode(0o644);
 impl Executor<'_> {
     /// Takes the R that a snippet has written, if one has.
     pub(super) fn take_resources(&mut self, planned: &SnippetResources) -> Result<Flow, Failure> {
-        let SnippetResources { path, hosts, own, config, owner, strict } = planned;
+        let SnippetResources {
+            path,
+            hosts,
+            own,
+            config,
+            owner,
+            strict,
+        } = planned;
         let real = self.files.at(path);
         let bytes = match read(&real) {
             Ok(bytes) => bytes,
@@ -39,7 +46,10 @@ impl Executor<'_> {
                 if let Some((path, text)) = config {
                     self.files.ensure_file(path, MODE, *owner, text.as_bytes())?;
                 }
-                tracing::info!(stage = "config", "Flux uses the resources (R) that a snippet wrote to {path}: {what}");
+                tracing::info!(
+                    stage = "config",
+                    "Flux uses the resources (R) that a snippet wrote to {path}: {what}"
+                );
                 Ok(Flow::Next)
             }
             Err(why) if *strict => {
@@ -53,7 +63,13 @@ impl Executor<'_> {
 
     /// Flux uses the agent's R, or discovers its own.
     fn use_own(&mut self, planned: &SnippetResources, why: Option<&str>) -> Result<Flow, Failure> {
-        let SnippetResources { path, own, config, owner, .. } = planned;
+        let SnippetResources {
+            path,
+            own,
+            config,
+            owner,
+            ..
+        } = planned;
         if let Some(own) = own {
             self.files.ensure_file(path, MODE, *owner, own.as_bytes())?;
         }
@@ -62,7 +78,10 @@ impl Executor<'_> {
             let _ = std::fs::remove_file(self.files.at(path));
         }
         if let Some(why) = why {
-            tracing::warn!(stage = "config", "Flux uses the agent's resources (R), not those of {path}: {why}");
+            tracing::warn!(
+                stage = "config",
+                "Flux uses the agent's resources (R), not those of {path}: {why}"
+            );
         }
         Ok(Flow::Next)
     }
@@ -70,7 +89,10 @@ impl Executor<'_> {
 
 /// The bytes of a regular file.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a file"));
     }
@@ -94,7 +116,9 @@ fn described(bytes: &[u8], hosts: &str) -> Result<String, String> {
     let kinds = list("R_lite").ok_or("it has no execution.R_lite")?;
     let mut named = Vec::new();
     for part in nodes {
-        let part = part.as_str().ok_or("a name in execution.nodelist is not a string")?;
+        let part = part
+            .as_str()
+            .ok_or("a name in execution.nodelist is not a string")?;
         named.extend(hostlist::expand(part).map_err(|why| format!("execution.nodelist: {why}"))?);
     }
     let mut wanted = hostlist::expand(hosts)?;
@@ -103,11 +127,18 @@ fn described(bytes: &[u8], hosts: &str) -> Result<String, String> {
     wanted.sort_unstable();
     if named != wanted {
         let nodes: Vec<&str> = nodes.iter().filter_map(Value::as_str).collect();
-        return Err(format!("it is for the hosts {}, and this instance has {hosts}", nodes.join(",")));
+        return Err(format!(
+            "it is for the hosts {}, and this instance has {hosts}",
+            nodes.join(",")
+        ));
     }
     let children = |kind: &Value| {
         let ids_of = |name: &str| Some(format!("{name} {}", kind["children"][name].as_str()?));
-        ["core", "gpu"].into_iter().filter_map(ids_of).collect::<Vec<_>>().join(" and ")
+        ["core", "gpu"]
+            .into_iter()
+            .filter_map(ids_of)
+            .collect::<Vec<_>>()
+            .join(" and ")
     };
     let kinds: Vec<String> = kinds.iter().take(3).map(children).collect();
     Ok(format!("{count} hosts with {}", kinds.join("; ")))
@@ -126,11 +157,21 @@ mod tests {
         };
         let told = |text: &str| described(text.as_bytes(), "mc-[0-1]");
         for nodes in [r#""mc-[0-1]""#, r#""mc-1","mc-0""#, r#""mc-[0,1]""#] {
-            assert_eq!(told(&r(nodes)).unwrap(), "2 hosts with core 0 and gpu 0-7", "{nodes}");
+            assert_eq!(
+                told(&r(nodes)).unwrap(),
+                "2 hosts with core 0 and gpu 0-7",
+                "{nodes}"
+            );
         }
         for (text, why) in [
-            (r(r#""mc-[0-2]""#), "it is for the hosts mc-[0-2], and this instance has mc-[0-1]"),
-            (r(r#""mc-0""#), "it is for the hosts mc-0, and this instance has mc-[0-1]"),
+            (
+                r(r#""mc-[0-2]""#),
+                "it is for the hosts mc-[0-2], and this instance has mc-[0-1]",
+            ),
+            (
+                r(r#""mc-0""#),
+                "it is for the hosts mc-0, and this instance has mc-[0-1]",
+            ),
             (r(r#""mc-0","mc-0","mc-1""#), "it is for the hosts mc-0,mc-0,mc-1"),
             (r("7"), "a name in execution.nodelist is not a string"),
             (r(""), "it has no execution.nodelist"),
@@ -139,7 +180,11 @@ mod tests {
             ("flux: error".into(), "it is not JSON: "),
             ("[]".into(), "its version is null, not 1"),
         ] {
-            assert!(told(&text).unwrap_err().starts_with(why), "{text}: {:?}", told(&text));
+            assert!(
+                told(&text).unwrap_err().starts_with(why),
+                "{text}: {:?}",
+                told(&text)
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Retries a step whose failure may pass, in this pod, with growing pauses and a bound: by default Kubernetes does not
-//! restart the container.
+//! Retries a step whose failure may pass, in this pod, with growing pauses and a bound: by default Kubernetes
+//! does not restart the container.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,13 @@ pub enum AfterFailure {
 
 impl Attempts {
     pub fn new(bound: Duration, activity_file: ActivityFile) -> Attempts {
-        Attempts { begin: Instant::now(), bound, activity_file, failures: 0, told: None }
+        Attempts {
+            begin: Instant::now(),
+            bound,
+            activity_file,
+            failures: 0,
+            told: None,
+        }
     }
 
     /// After a failed attempt: pauses if another one may succeed.

@@ -1,4 +1,5 @@
-//! What carries over from step to step: environment, working directory, umask and limits, as the snippets leave them.
+//! What carries over from step to step: environment, working directory, umask and limits, as the snippets
+//! leave them.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -51,13 +52,20 @@ pub const LIMITS: [(&str, Resource); 13] = [
 impl Session {
     /// The state of this process, without the variables that are for the agent alone.
     pub fn of_process() -> Session {
-        let environment = std::env::vars_os().filter(|(name, _)| !OF_THE_POD.iter().any(|own| name == own)).collect();
+        let environment = std::env::vars_os()
+            .filter(|(name, _)| !OF_THE_POD.iter().any(|own| name == own))
+            .collect();
         let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-        Session { umask: current_umask(), ..Session::new(environment, directory) }
+        Session {
+            umask: current_umask(),
+            ..Session::new(environment, directory)
+        }
     }
 
     pub fn new(environment: Environment, directory: PathBuf) -> Session {
-        let own_user = OF_A_USER.map(|name| (name, environment.get(OsStr::new(name)).cloned())).into();
+        let own_user = OF_A_USER
+            .map(|name| (name, environment.get(OsStr::new(name)).cloned()))
+            .into();
         Session {
             environment,
             directory,
@@ -72,11 +80,16 @@ impl Session {
     /// The state for a program of Flux, which runs as `user`, or as the agent's own user.
     pub fn of_flux(&self, user: Option<&RunAs>) -> Session {
         let mut session = self.clone();
-        for (name, value) in
-            user.into_iter().flat_map(|user| OF_A_USER.into_iter().zip([&user.home, &user.name, &user.name]))
+        for (name, value) in user
+            .into_iter()
+            .flat_map(|user| OF_A_USER.into_iter().zip([&user.home, &user.name, &user.name]))
         {
             // A value that a snippet has set since is kept.
-            if self.own_user.get(name).is_some_and(|own| own.as_ref() == self.environment.get(OsStr::new(name))) {
+            if self
+                .own_user
+                .get(name)
+                .is_some_and(|own| own.as_ref() == self.environment.get(OsStr::new(name)))
+            {
                 session.environment.insert(name.into(), value.into());
             }
         }
@@ -84,22 +97,32 @@ impl Session {
         session
     }
 
-    /// Leaves out the variables that are not UTF-8, and returns their names: Flux starts programs by messages of JSON.
+    /// Leaves out the variables that are not UTF-8, and returns their names: Flux starts programs by messages
+    /// of JSON.
     pub fn leave_out_bytes(&mut self) -> Vec<String> {
         let is_text = |name: &OsString, value: &OsString| name.to_str().is_some() && value.to_str().is_some();
-        let left_out = self.environment.extract_if(.., |name, value| !is_text(name, value));
-        left_out.map(|(name, _)| name.to_string_lossy().into_owned()).collect()
+        let left_out = self
+            .environment
+            .extract_if(.., |name, value| !is_text(name, value));
+        left_out
+            .map(|(name, _)| name.to_string_lossy().into_owned())
+            .collect()
     }
 
     /// The limits that a snippet has changed, for a program.
     pub fn limits(&self) -> Vec<(Resource, u64, u64)> {
         let known = |name: &str| LIMITS.into_iter().find(|(known, _)| *known == name);
-        self.limits.iter().filter_map(|(name, (soft, hard))| Some((known(name)?.1, *soft, *hard))).collect()
+        self.limits
+            .iter()
+            .filter_map(|(name, (soft, hard))| Some((known(name)?.1, *soft, *hard)))
+            .collect()
     }
 
     /// A variable's value, for words.
     pub fn lookup(&self, name: &str) -> Option<String> {
-        self.environment.get(OsStr::new(name)).map(|value| value.to_string_lossy().into_owned())
+        self.environment
+            .get(OsStr::new(name))
+            .map(|value| value.to_string_lossy().into_owned())
     }
 
     /// A word with its variables replaced.
@@ -110,7 +133,9 @@ impl Session {
             Word::Template(parts) => parts.iter().fold(OsString::new(), |mut word, part| {
                 match part {
                     Part::Text(text) => word.push(text),
-                    Part::Env(name) => word.push(self.environment.get(OsStr::new(name)).unwrap_or(&OsString::new())),
+                    Part::Env(name) => {
+                        word.push(self.environment.get(OsStr::new(name)).unwrap_or(&OsString::new()))
+                    }
                 }
                 word
             }),
@@ -124,10 +149,20 @@ impl Session {
                 let value = self.resolve(value);
                 self.environment.insert(name.into(), value);
             }
-            EnvChange::Append { name, separator, value } => self.append(name, *separator, value),
-            EnvChange::Withdraw { name, separator, value } => self.withdraw(name, *separator, value),
+            EnvChange::Append {
+                name,
+                separator,
+                value,
+            } => self.append(name, *separator, value),
+            EnvChange::Withdraw {
+                name,
+                separator,
+                value,
+            } => self.withdraw(name, *separator, value),
             EnvChange::Default { name, value } => {
-                self.environment.entry(name.into()).or_insert_with(|| value.into());
+                self.environment
+                    .entry(name.into())
+                    .or_insert_with(|| value.into());
             }
             EnvChange::Remove { name } => {
                 self.environment.remove(OsStr::new(name));
@@ -137,8 +172,12 @@ impl Session {
 
     /// Undoes an append, wherever other parts have been put since.
     fn withdraw(&mut self, name: &str, separator: char, part: &str) {
-        let Some(value) = self.environment.get_mut(OsStr::new(name)) else { return };
-        let Some(left) = without_last_part(value.as_bytes(), separator, part) else { return };
+        let Some(value) = self.environment.get_mut(OsStr::new(name)) else {
+            return;
+        };
+        let Some(left) = without_last_part(value.as_bytes(), separator, part) else {
+            return;
+        };
         if left.is_empty() {
             self.environment.remove(OsStr::new(name));
         } else {
@@ -170,14 +209,18 @@ fn without_last_part(bytes: &[u8], separator: char, part: &str) -> Option<Vec<u8
         return Some(Vec::new());
     }
     let ends = |at: usize| bytes[at..].is_empty() || bytes[at..].starts_with(separator);
-    let at = (0..bytes.len()).rev().find(|at| bytes[*at..].starts_with(&before) && ends(at + before.len()))?;
+    let at = (0..bytes.len())
+        .rev()
+        .find(|at| bytes[*at..].starts_with(&before) && ends(at + before.len()))?;
     Some([&bytes[..at], &bytes[at + before.len()..]].concat())
 }
 
 fn contains_part(bytes: &[u8], separator: &[u8], part: &[u8]) -> bool {
     let mut rest = bytes;
     loop {
-        let end = rest.windows(separator.len()).position(|window| window == separator);
+        let end = rest
+            .windows(separator.len())
+            .position(|window| window == separator);
         if &rest[..end.unwrap_or(rest.len())] == part {
             return true;
         }
@@ -197,20 +240,29 @@ pub fn current_umask() -> u32 {
 
 /// All limits of this process.
 pub fn current_limits() -> impl Iterator<Item = (&'static str, u64, u64)> {
-    LIMITS.into_iter().filter_map(|(name, resource)| getrlimit(resource).ok().map(|(soft, hard)| (name, soft, hard)))
+    LIMITS
+        .into_iter()
+        .filter_map(|(name, resource)| getrlimit(resource).ok().map(|(soft, hard)| (name, soft, hard)))
 }
 
-/// Shell lines that bring `before` to `after`: `export NAME='value'`, `unset NAME`. Names that a shell cannot have are
-/// left out.
+/// Shell lines that bring `before` to `after`: `export NAME='value'`, `unset NAME`. Names that a shell cannot
+/// have are left out.
 pub fn shell_changes(before: &Environment, after: &Environment) -> Vec<u8> {
     let mut text = Vec::new();
-    for name in before.keys().filter(|name| !after.contains_key(*name) && is_shell_name(name)) {
+    for name in before
+        .keys()
+        .filter(|name| !after.contains_key(*name) && is_shell_name(name))
+    {
         text.extend_from_slice(b"unset ");
         text.extend_from_slice(name.as_bytes());
         text.push(b'\n');
     }
-    let changed = after.iter().filter(|(name, value)| before.get(*name) != Some(value));
-    text.extend(exports(changed.map(|(name, value)| (name.as_os_str(), value.as_os_str()))));
+    let changed = after
+        .iter()
+        .filter(|(name, value)| before.get(*name) != Some(value));
+    text.extend(exports(
+        changed.map(|(name, value)| (name.as_os_str(), value.as_os_str())),
+    ));
     text
 }
 
@@ -245,7 +297,9 @@ fn lines<'a>(command: &[u8], variables: impl Iterator<Item = (&'a OsStr, &'a OsS
 pub fn is_shell_name(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     bytes.first().is_some_and(|first| !first.is_ascii_digit())
-        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+        && bytes
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }
 
 #[cfg(test)]
@@ -253,7 +307,10 @@ mod tests {
     use super::*;
 
     fn session(variables: &[(&str, &str)]) -> Session {
-        let environment = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let environment = variables
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
         Session::new(environment, "/".into())
     }
 
@@ -261,10 +318,17 @@ mod tests {
     fn appending_keeps_what_is_there_and_happens_once() {
         let mut session = session(&[("PATH", "/bin:/usr/bin"), ("EMPTY", "")]);
         let mut append = |name: &str, value: &str| {
-            session.apply(&EnvChange::Append { name: name.into(), separator: ':', value: value.into() });
+            session.apply(&EnvChange::Append {
+                name: name.into(),
+                separator: ':',
+                value: value.into(),
+            });
             session.lookup(name).unwrap()
         };
-        assert_eq!(append("PATH", "/mnt/flux/view/bin"), "/bin:/usr/bin:/mnt/flux/view/bin");
+        assert_eq!(
+            append("PATH", "/mnt/flux/view/bin"),
+            "/bin:/usr/bin:/mnt/flux/view/bin"
+        );
         assert_eq!(append("PATH", "/usr/bin"), "/bin:/usr/bin:/mnt/flux/view/bin");
         assert_eq!(append("PATH", "/usr"), "/bin:/usr/bin:/mnt/flux/view/bin:/usr");
         assert_eq!(append("EMPTY", "x"), "x");
@@ -275,51 +339,100 @@ mod tests {
     fn what_was_appended_is_withdrawn_and_the_users_own_stays() {
         let withdrawn = |path: &str| {
             let mut session = session(&[("PATH", path)]);
-            session.apply(&EnvChange::Withdraw { name: "PATH".into(), separator: ':', value: "/view/bin".into() });
+            session.apply(&EnvChange::Withdraw {
+                name: "PATH".into(),
+                separator: ':',
+                value: "/view/bin".into(),
+            });
             session.lookup("PATH")
         };
         assert_eq!(withdrawn("/bin:/view/bin").as_deref(), Some("/bin"));
-        assert_eq!(withdrawn("/own:/bin:/view/bin:/late").as_deref(), Some("/own:/bin:/late"));
-        assert_eq!(withdrawn("/view/bin:/bin:/view/bin").as_deref(), Some("/view/bin:/bin"), "put first by a snippet");
-        assert_eq!(withdrawn("/bin:/view/bin2:/view").as_deref(), Some("/bin:/view/bin2:/view"));
-        assert_eq!((withdrawn("/view/bin"), withdrawn("/view/bin:/x").as_deref()), (None, Some("/view/bin:/x")));
+        assert_eq!(
+            withdrawn("/own:/bin:/view/bin:/late").as_deref(),
+            Some("/own:/bin:/late")
+        );
+        assert_eq!(
+            withdrawn("/view/bin:/bin:/view/bin").as_deref(),
+            Some("/view/bin:/bin"),
+            "put first by a snippet"
+        );
+        assert_eq!(
+            withdrawn("/bin:/view/bin2:/view").as_deref(),
+            Some("/bin:/view/bin2:/view")
+        );
+        assert_eq!(
+            (withdrawn("/view/bin"), withdrawn("/view/bin:/x").as_deref()),
+            (None, Some("/view/bin:/x"))
+        );
     }
 
     #[test]
     fn values_keep_their_bytes_inside_of_a_word() {
         let latin = OsString::from_vec(b"a\xffb".to_vec());
         let session = Session::new([("P".into(), latin)].into(), "/".into());
-        let word = flux_shared::command_words::split("\"x$P/$NONE\"").unwrap().words.remove(0);
+        let word = flux_shared::command_words::split("\"x$P/$NONE\"")
+            .unwrap()
+            .words
+            .remove(0);
         assert_eq!(session.resolve(&word).as_bytes(), b"xa\xffb/");
     }
 
     #[test]
     fn changes_see_what_was_set_before() {
         let mut session = session(&[("A", "1"), ("GONE", "x")]);
-        let word = flux_shared::command_words::split("\"<$A$B>\"").unwrap().words.remove(0);
-        session.apply(&EnvChange::Set { name: "C".into(), value: word });
-        session.apply(&EnvChange::Default { name: "A".into(), value: "2".into() });
-        session.apply(&EnvChange::Default { name: "D".into(), value: "4".into() });
+        let word = flux_shared::command_words::split("\"<$A$B>\"")
+            .unwrap()
+            .words
+            .remove(0);
+        session.apply(&EnvChange::Set {
+            name: "C".into(),
+            value: word,
+        });
+        session.apply(&EnvChange::Default {
+            name: "A".into(),
+            value: "2".into(),
+        });
+        session.apply(&EnvChange::Default {
+            name: "D".into(),
+            value: "4".into(),
+        });
         session.apply(&EnvChange::Remove { name: "GONE".into() });
-        let seen: Vec<String> =
-            session.environment.iter().map(|(n, v)| format!("{}={}", n.display(), v.display())).collect();
+        let seen: Vec<String> = session
+            .environment
+            .iter()
+            .map(|(n, v)| format!("{}={}", n.display(), v.display()))
+            .collect();
         assert_eq!(seen, ["A=1", "C=<1>", "D=4"]);
     }
 
     #[test]
     fn another_users_home_is_for_programs_with_its_rights_alone_and_what_a_snippet_has_set_stays() {
         let owner = flux_agent_plan::plan::Owner { uid: 1002, gid: 1002 };
-        let ada = RunAs { owner, name: "ada".into(), home: "/home/ada".into() };
+        let ada = RunAs {
+            owner,
+            name: "ada".into(),
+            home: "/home/ada".into(),
+        };
         let mut session = session(&[("HOME", "/root"), ("USER", "root")]);
         let home = |session: &Session| session.of_flux(Some(&ada)).lookup("HOME").unwrap();
         assert_eq!(home(&session), "/home/ada");
-        assert_eq!(session.of_flux(Some(&ada)).lookup("LOGNAME").as_deref(), Some("ada"));
-        assert_eq!(session.lookup("HOME").as_deref(), Some("/root"), "root keeps its own");
+        assert_eq!(
+            session.of_flux(Some(&ada)).lookup("LOGNAME").as_deref(),
+            Some("ada")
+        );
+        assert_eq!(
+            session.lookup("HOME").as_deref(),
+            Some("/root"),
+            "root keeps its own"
+        );
         assert_eq!(session.of_flux(None).lookup("HOME").as_deref(), Some("/root"));
         session.environment.insert("HOME".into(), "/data".into());
         assert_eq!(home(&session), "/data");
         session.as_flux.insert("HOME".into(), "/efa".into());
-        assert_eq!((home(&session).as_str(), session.lookup("HOME").as_deref()), ("/efa", Some("/data")));
+        assert_eq!(
+            (home(&session).as_str(), session.lookup("HOME").as_deref()),
+            ("/efa", Some("/data"))
+        );
     }
 
     #[test]
@@ -334,8 +447,11 @@ mod tests {
         let mut script = shell_changes(&before, &after);
         assert!(!script.windows(4).any(|w| w == b"SAME" || w == b"no-s"));
         script.extend_from_slice(b"printf %s \"$NASTY${GONE-unset}\"");
-        let output =
-            std::process::Command::new("sh").arg("-c").arg(OsString::from_vec(script)).env("GONE", "1").output();
+        let output = std::process::Command::new("sh")
+            .arg("-c")
+            .arg(OsString::from_vec(script))
+            .env("GONE", "1")
+            .output();
         let mut want = nasty.into_vec();
         want.extend_from_slice(b"unset");
         assert_eq!(output.unwrap().stdout, want);

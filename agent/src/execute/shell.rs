@@ -5,9 +5,10 @@
 //!       ◄─ state ── reply (pipe) ◄── `flux-agent snippet-state`, run by the shell after each
 //! ```
 //!
-//! Snippets and changes are handed over in memory (memfd), so that a read-only image is no obstacle and nothing stays
-//! on a disk. The shell opens all of this by its path below /proc/PID/fd of the agent, each time that it needs it. So
-//! nothing that a snippet starts inherits it, and nothing that a snippet closes or redirects is in the way.
+//! Snippets and changes are handed over in memory (memfd), so that a read-only image is no obstacle and
+//! nothing stays on a disk. The shell opens all of this by its path below /proc/PID/fd of the agent, each
+//! time that it needs it. So nothing that a snippet starts inherits it, and nothing that a snippet closes or
+//! redirects is in the way.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -30,11 +31,11 @@ use crate::supervise::{End, Event, Supervisor, is_stop, terminal, until};
 use crate::system::raw;
 use crate::system::raw::ChildSetup;
 
-/// The only shell text of ours that runs: it reports the state of its shell after each snippet. Both parts are constants,
-/// the user's text is never pasted into them. Two variables that documented snippets build upon are empty, not unset, for
-/// those who set -u themselves, and `$asFlux` runs what follows it as Flux's user; they are not exported. Standard error
-/// goes through the agent, which keeps its end. A shell that cannot even open its pipe kills itself, which no snippet's
-/// `exit` looks like.
+/// The only shell text of ours that runs: it reports the state of its shell after each snippet. Both parts
+/// are constants, the user's text is never pasted into them. Two variables that documented snippets build
+/// upon are empty, not unset, for those who set -u themselves, and `$asFlux` runs what follows it as Flux's
+/// user; they are not exported. Standard error goes through the agent, which keeps its end. A shell that
+/// cannot even open its pipe kills itself, which no snippet's `exit` looks like.
 const DRIVER: &str = r#"
 : "${PYTHONPATH=}" "${LD_LIBRARY_PATH=}" "${asFlux=$9}"
 flux_agent_self=$1 flux_agent_ask=$2 flux_agent_changes=$3 flux_agent_snippet=$4 flux_agent_reply=$5 flux_agent_errors=$6
@@ -49,13 +50,14 @@ case $flux_agent_word in
 esac
 "#;
 
-/// One step of the driver: waits for a word, runs a snippet, and goes on with the next step. No loop of ours is around a
-/// snippet, since its `break` or `continue` would be about that.
+/// One step of the driver: waits for a word, runs a snippet, and goes on with the next step. No loop of ours
+/// is around a snippet, since its `break` or `continue` would be about that.
 ///
-/// What the user's environment holds is not in the way. Builtins are called by `command`, since a function may have their
-/// name. `read` is called again where TMOUT or a trap has ended it. Only keywords decide (`! case x in x) ;; esac` is a
-/// failure, which `false`, that may be redefined, need not be). If the user replaces even `command` or `.`, or disables them, the agent's changes do not name the word of this
-/// round: then the shell reports that it does not hear the agent, runs nothing, and ends.
+/// What the user's environment holds is not in the way. Builtins are called by `command`, since a function
+/// may have their name. `read` is called again where TMOUT or a trap has ended it. Only keywords decide (`!
+/// case x in x) ;; esac` is a failure, which `false`, that may be redefined, need not be). If the user
+/// replaces even `command` or `.`, or disables them, the agent's changes do not name the word of this round:
+/// then the shell reports that it does not hear the agent, runs nothing, and ends.
 const STEP: &str = r#"
 flux_agent_round=$((flux_agent_round + 1)) flux_agent_word=''
 while
@@ -96,8 +98,8 @@ pub enum Outcome {
     Finished(u8),
     /// The shell has ended: `exit`, a failure under strict, or a signal.
     ShellEnded(u8),
-    /// The shell can start no program any more, and gave this code for the attempt: what it exports is too large for a
-    /// program, or a limit that it has set is used up.
+    /// The shell can start no program any more, and gave this code for the attempt: what it exports is too
+    /// large for a program, or a limit that it has set is used up.
     ShellUnusable(u8),
     /// The snippet did not run: the user has replaced or disabled what the driver needs. The shell ends.
     Unheard,
@@ -124,7 +126,8 @@ pub enum Started {
     Ended(End),
 }
 
-/// Where the descriptors begin that the shell inherits where it has to: scripts use low ones, and 200 for locks.
+/// Where the descriptors begin that the shell inherits where it has to: scripts use low ones, and 200 for
+/// locks.
 const INHERITED: RawFd = 230;
 
 /// How many paths the driver takes.
@@ -139,7 +142,8 @@ enum Access {
     Inherited,
 }
 
-/// What the shell opens by the numbers that its command line names. It all stays open here for as long as the shell may.
+/// What the shell opens by the numbers that its command line names. It all stays open here for as long as the
+/// shell may.
 #[derive(Debug)]
 struct ShellFiles {
     agent: File,
@@ -157,8 +161,21 @@ struct ShellFiles {
 impl ShellFiles {
     /// In the order of the driver's arguments.
     fn numbers(&self) -> Vec<RawFd> {
-        let ShellFiles { agent, ask, changes, snippet, reply, hidden, step, shown } = self;
-        [agent, ask, changes, snippet, reply, hidden, step].into_iter().chain(shown).map(AsRawFd::as_raw_fd).collect()
+        let ShellFiles {
+            agent,
+            ask,
+            changes,
+            snippet,
+            reply,
+            hidden,
+            step,
+            shown,
+        } = self;
+        [agent, ask, changes, snippet, reply, hidden, step]
+            .into_iter()
+            .chain(shown)
+            .map(AsRawFd::as_raw_fd)
+            .collect()
     }
 }
 
@@ -223,13 +240,21 @@ impl Shell {
         agent: &Path,
         access: Access,
     ) -> Result<Shell, Failure> {
-        let pipe = || nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from).map_err(failed);
+        let pipe = || {
+            nix::unistd::pipe2(OFlag::O_CLOEXEC)
+                .map_err(io::Error::from)
+                .map_err(failed)
+        };
         let ((ask_there, ask), (reply, reply_there)) = (pipe()?, pipe()?);
         let ((hidden, hidden_there), (shown, shown_there)) = (pipe()?, pipe()?);
         nix::fcntl::fcntl(&reply, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
             .map_err(io::Error::from)
             .map_err(failed)?;
-        let memory = |name: &str| memfd_create(name, MFdFlags::MFD_CLOEXEC).map_err(io::Error::from).map_err(failed);
+        let memory = |name: &str| {
+            memfd_create(name, MFdFlags::MFD_CLOEXEC)
+                .map_err(io::Error::from)
+                .map_err(failed)
+        };
         // Opened now: by its path, the shell might run what has taken its place by then.
         let program = open_program(agent).map_err(failed)?;
         let as_file = |fd: OwnedFd| File::from(raised(fd));
@@ -247,7 +272,11 @@ impl Shell {
         fill(&mut files.step, STEP.as_bytes()).map_err(failed)?;
         let hidden = LastErrors::keep(hidden, false).map_err(failed)?;
         // A person at a terminal sees it as it comes, and programs ask whether it is one.
-        let shown = if has_terminal { None } else { Some(LastErrors::keep(shown, true).map_err(failed)?) };
+        let shown = if has_terminal {
+            None
+        } else {
+            Some(LastErrors::keep(shown, true).map_err(failed)?)
+        };
         let numbers = files.numbers();
         let argv = command_line(planned, &numbers, access);
         let program = Program {
@@ -260,17 +289,37 @@ impl Shell {
                 foreground: has_terminal,
                 umask: Some(session.umask),
                 limits: session.limits(),
-                inherit: if access == Access::Inherited { numbers } else { Vec::new() },
+                inherit: if access == Access::Inherited {
+                    numbers
+                } else {
+                    Vec::new()
+                },
                 ..ChildSetup::default()
             },
         };
         let child = supervisor.start(program).map_err(not_started)?;
         let reply = raw::watch(reply).map_err(failed)?;
         let known = session.environment.clone();
-        let variables = planned.variables.iter().map(|(name, value)| (OsStr::new(name), OsStr::new(value)));
+        let variables = planned
+            .variables
+            .iter()
+            .map(|(name, value)| (OsStr::new(name), OsStr::new(value)));
         let variables = assignments(variables.filter(|(name, _)| !known.contains_key(*name)));
         let (limits, bytes, ask) = (current_limits().collect(), Vec::new(), File::from(ask));
-        Ok(Shell { child, ask, round: 0, files, reply, bytes, end: None, hidden, shown, variables, known, limits })
+        Ok(Shell {
+            child,
+            ask,
+            round: 0,
+            files,
+            reply,
+            bytes,
+            end: None,
+            hidden,
+            shown,
+            variables,
+            known,
+            limits,
+        })
     }
 
     /// Runs one snippet and carries its state over into `session`.
@@ -286,9 +335,13 @@ impl Shell {
         fill(&mut self.files.snippet, snippet.source.as_bytes()).map_err(failed)?;
         self.forget_errors();
         let changes = self.changes_before(session, snippet);
-        self.tell(if snippet.silent { "silent" } else { "go" }, changes).map_err(failed)?;
+        self.tell(if snippet.silent { "silent" } else { "go" }, changes)
+            .map_err(failed)?;
         // The snippet may have run: no reason for another attempt.
-        let outcome = self.answer(supervisor).await.map_err(|error| Failure { passing: false, ..failed(error) })?;
+        let outcome = self.answer(supervisor).await.map_err(|error| Failure {
+            passing: false,
+            ..failed(error)
+        })?;
         // What it wrote comes before what the agent, or the program, writes next.
         self.shown.iter().for_each(LastErrors::drain);
         if supervisor.has_terminal() {
@@ -308,13 +361,22 @@ impl Shell {
         })
     }
 
-    /// Shell lines that come before the snippet: the variables that it is promised, what has changed in the environment, and
-    /// the options that it runs with.
+    /// Shell lines that come before the snippet: the variables that it is promised, what has changed in the
+    /// environment, and the options that it runs with.
     fn changes_before(&mut self, session: &Session, snippet: &Snippet) -> Vec<u8> {
         let mut lines = std::mem::take(&mut self.variables);
-        lines.extend(shell_changes(&without_shells_own(&self.known), &without_shells_own(&session.environment)));
-        let directory = snippet.directory_variable.map(|name| (OsStr::new(name), session.directory.as_os_str()));
-        lines.extend(assignments(directory.into_iter().filter(|(name, _)| !self.known.contains_key(*name))));
+        lines.extend(shell_changes(
+            &without_shells_own(&self.known),
+            &without_shells_own(&session.environment),
+        ));
+        let directory = snippet
+            .directory_variable
+            .map(|name| (OsStr::new(name), session.directory.as_os_str()));
+        lines.extend(assignments(
+            directory
+                .into_iter()
+                .filter(|(name, _)| !self.known.contains_key(*name)),
+        ));
         if !snippet.options.is_empty() {
             lines.extend_from_slice(format!("set {}\n", snippet.options.join(" ")).as_bytes());
         }
@@ -356,8 +418,8 @@ impl Shell {
         self.await_reply(supervisor, parse).await
     }
 
-    /// Waits until `parse` finds something in what the shell says, or the shell ends. What it started may outlive it,
-    /// and holds up nobody.
+    /// Waits until `parse` finds something in what the shell says, or the shell ends. What it started may
+    /// outlive it, and holds up nobody.
     async fn await_reply<T>(
         &mut self,
         supervisor: &mut Supervisor,
@@ -414,11 +476,18 @@ impl Shell {
 
     /// The end of the snippet's standard error, for the line about its failure.
     pub fn last_errors(&self, snippet: &Snippet) -> String {
-        if snippet.silent { self.hidden.text() } else { self.shown.as_ref().map(LastErrors::text).unwrap_or_default() }
+        if snippet.silent {
+            self.hidden.text()
+        } else {
+            self.shown.as_ref().map(LastErrors::text).unwrap_or_default()
+        }
     }
 
     fn forget_errors(&self) {
-        [Some(&self.hidden), self.shown.as_ref()].into_iter().flatten().for_each(LastErrors::forget);
+        [Some(&self.hidden), self.shown.as_ref()]
+            .into_iter()
+            .flatten()
+            .for_each(LastErrors::forget);
     }
 
     /// Ends the shell in order, so that its EXIT trap runs; its code no longer matters.
@@ -437,18 +506,27 @@ fn unusable_code(bytes: &[u8]) -> Option<u8> {
 
 fn failed(error: io::Error) -> Failure {
     let cause = format!("failed to talk to the snippets' shell: {}", plain(&error));
-    Failure { passing: is_passing(&error), ..Failure::internal(cause) }
+    Failure {
+        passing: is_passing(&error),
+        ..Failure::internal(cause)
+    }
 }
 
 /// A descriptor to run the program by, which need not be readable.
 fn open_program(program: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    File::options().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(program)
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_CLOEXEC)
+        .open(program)
 }
 
 fn not_started(error: StartError) -> Failure {
     let remedy = "the image's shell does not run; leave out the snippets or change the image";
-    Failure { passing: error.is_passing, ..Failure::new(Category::ShellMissing, error.to_string(), remedy) }
+    Failure {
+        passing: error.is_passing,
+        ..Failure::new(Category::ShellMissing, error.to_string(), remedy)
+    }
 }
 
 /// The same descriptor under a number that scripts do not use, if one is left.
@@ -463,7 +541,11 @@ fn command_line(planned: &SnippetShell, numbers: &[RawFd], access: Access) -> Ve
         Access::OfAgent => std::process::id().to_string(),
         Access::Inherited => "self".to_owned(),
     };
-    argv.extend(numbers.iter().map(|number| format!("/proc/{process}/fd/{number}")));
+    argv.extend(
+        numbers
+            .iter()
+            .map(|number| format!("/proc/{process}/fd/{number}")),
+    );
     if numbers.len() < FILES {
         // Without a path, standard error stays what it is.
         argv.push(String::new());

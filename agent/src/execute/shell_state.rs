@@ -1,4 +1,5 @@
-//! The state of the user's shell, as it reports it: `flux-agent snippet-state`, run by the shell itself, is the writer.
+//! The state of the user's shell, as it reports it: `flux-agent snippet-state`, run by the shell itself, is
+//! the writer.
 //!
 //! Records end in NUL: `status=0`, `umask=0022`, `directory=/x`, `as-flux=…`, `bash=…`, `broker-options=…`,
 //! `limit=nofile:1024:4096` each, then `environment`, then every exported variable as it is, then `end`.
@@ -48,7 +49,13 @@ pub struct Report {
 
 /// Writes the state of this process, which it has from the shell that runs it.
 pub fn report(report: &Report) -> io::Result<()> {
-    let Report { output, status, as_flux, broker_options, bash_version } = report;
+    let Report {
+        output,
+        status,
+        as_flux,
+        broker_options,
+        bash_version,
+    } = report;
     let mut text = format!("status={status}\0umask={:04o}\0directory=", current_umask()).into_bytes();
     text.extend_from_slice(std::env::current_dir().unwrap_or_default().as_os_str().as_bytes());
     text.extend_from_slice(b"\0as-flux=");
@@ -68,7 +75,10 @@ pub fn report(report: &Report) -> io::Result<()> {
         text.extend_from_slice(value.as_bytes());
     }
     text.extend_from_slice(LAST);
-    std::fs::OpenOptions::new().write(true).open(output)?.write_all(&text)
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(output)?
+        .write_all(&text)
 }
 
 /// Whether a shell has reported that it does not hear the agent.
@@ -119,7 +129,10 @@ pub fn parse(bytes: &[u8]) -> Option<State> {
     }
     for record in records {
         let (name, value) = split(record)?;
-        state.environment.insert(OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec()));
+        state.environment.insert(
+            OsString::from_vec(name.to_vec()),
+            OsString::from_vec(value.to_vec()),
+        );
     }
     Some(state)
 }
@@ -132,7 +145,9 @@ fn split(record: &[u8]) -> Option<(&[u8], &[u8])> {
 fn parse_limit(text: &str) -> Option<(&'static str, u64, u64)> {
     let mut parts = text.split(':');
     let name = parts.next()?;
-    let (name, _) = super::session::LIMITS.into_iter().find(|(known, _)| *known == name)?;
+    let (name, _) = super::session::LIMITS
+        .into_iter()
+        .find(|(known, _)| *known == name)?;
     Some((name, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
@@ -193,7 +208,10 @@ mod tests {
     use super::*;
 
     fn environment(variables: &[(&str, &str)]) -> Environment {
-        variables.iter().map(|(name, value)| (name.into(), value.into())).collect()
+        variables
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect()
     }
 
     #[test]
@@ -204,7 +222,10 @@ mod tests {
             assert_eq!(parse(&text[..end]), None);
         }
         let state = parse(text).unwrap();
-        assert_eq!((state.status, state.umask, state.directory.as_path()), (3, 0o077, Path::new("/tmp")));
+        assert_eq!(
+            (state.status, state.umask, state.directory.as_path()),
+            (3, 0o077, Path::new("/tmp"))
+        );
         assert_eq!(state.limits, [("nofile", 10, 20)]);
         assert_eq!(state.environment, environment(&[("A", "1"), ("B", "x=\n")]));
     }
@@ -213,8 +234,14 @@ mod tests {
     fn the_shells_own_variables_and_ours_stay_out_and_odd_names_stay_in() {
         let own = environment(&[("A", "1"), ("MY-VAR", "kept"), ("SHLVL", "0")]);
         let mut session = Session::new(own, "/".into());
-        let reported =
-            [("B", "2"), ("SHLVL", "1"), ("PWD", "/tmp"), ("OLDPWD", "/"), ("_", "x"), ("flux_agent_ask", "y")];
+        let reported = [
+            ("B", "2"),
+            ("SHLVL", "1"),
+            ("PWD", "/tmp"),
+            ("OLDPWD", "/"),
+            ("_", "x"),
+            ("flux_agent_ask", "y"),
+        ];
         let state = State {
             status: 0,
             umask: 0o077,
@@ -229,7 +256,13 @@ mod tests {
         let want = [("B", "2"), ("MY-VAR", "kept"), ("SHLVL", "0")];
         assert_eq!(session.environment, environment(&want));
         assert_eq!(session.as_flux, environment(&[("HOME", "/home/x"), ("P", "a b")]));
-        assert_eq!((session.umask, session.directory.as_path()), (0o077, Path::new("/tmp")));
-        assert_eq!(session.limits.into_iter().collect::<Vec<_>>(), [("nofile", (5, 6))]);
+        assert_eq!(
+            (session.umask, session.directory.as_path()),
+            (0o077, Path::new("/tmp"))
+        );
+        assert_eq!(
+            session.limits.into_iter().collect::<Vec<_>>(),
+            [("nofile", (5, 6))]
+        );
     }
 }

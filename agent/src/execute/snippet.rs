@@ -27,7 +27,10 @@ impl Executor<'_> {
         };
         let mut outcome = self.run_in(&mut shell, snippet).await?;
         if outcome == Outcome::Unheard && was_there {
-            warn_of_new_shell(name, "does not hear the agent any more (is `command` or `.` a function, or disabled?)");
+            warn_of_new_shell(
+                name,
+                "does not hear the agent any more (is `command` or `.` a function, or disabled?)",
+            );
             shell = match self.new_shell().await? {
                 Started::Ready(shell) => *shell,
                 Started::Ended(end) => return Ok(self.end_before(snippet, end)),
@@ -35,13 +38,22 @@ impl Executor<'_> {
             outcome = self.run_in(&mut shell, snippet).await?;
         }
         self.timeline.record(name, begin);
-        let ended = |code| EndedSnippet { name: name.to_owned(), code, error: last_line(&shell.last_errors(snippet)) };
+        let ended = |code| EndedSnippet {
+            name: name.to_owned(),
+            code,
+            error: last_line(&shell.last_errors(snippet)),
+        };
         if phase == SnippetPhase::Before
             && let Some(stop) = self.supervisor.stop()
         {
             let code = self.stop_code(stop);
-            self.ending.snippet = Some(EndedSnippet { error: String::new(), ..ended(code) });
-            self.ending.note(format!("the pod was stopped while the snippet {name} was running"));
+            self.ending.snippet = Some(EndedSnippet {
+                error: String::new(),
+                ..ended(code)
+            });
+            self.ending.note(format!(
+                "the pod was stopped while the snippet {name} was running"
+            ));
             self.shell = matches!(outcome, Outcome::Finished(_)).then_some(shell);
             return Ok(Flow::Exit(code));
         }
@@ -49,8 +61,15 @@ impl Executor<'_> {
             Outcome::ShellUnusable(code) => {
                 let error = "its shell could not start a program after it: a variable that it exports is too large, or a \
                              limit that it sets (ulimit) too low";
-                let ended = EndedSnippet { error: error.to_owned(), ..ended(code.max(1)) };
-                Ok(if is_program { Flow::Exit(ended.code) } else { self.end_entrypoint(snippet, ended) })
+                let ended = EndedSnippet {
+                    error: error.to_owned(),
+                    ..ended(code.max(1))
+                };
+                Ok(if is_program {
+                    Flow::Exit(ended.code)
+                } else {
+                    self.end_entrypoint(snippet, ended)
+                })
             }
             Outcome::Unheard => Ok(self.end_before(snippet, End::Exited(0))),
             Outcome::ShellEnded(code) if is_program => Ok(Flow::ProgramEnded(code)),
@@ -60,34 +79,51 @@ impl Executor<'_> {
                     self.note_status(snippet, ended(code));
                 }
                 self.shell = Some(shell);
-                Ok(if is_program { Flow::ProgramEnded(code) } else { Flow::Next })
+                Ok(if is_program {
+                    Flow::ProgramEnded(code)
+                } else {
+                    Flow::Next
+                })
             }
         }
     }
 
     async fn run_in(&mut self, shell: &mut Shell, snippet: &Snippet) -> Result<Outcome, Failure> {
         let work = shell.run(self.supervisor, &mut self.session, snippet);
-        self.options.activity_file.write(Some(&Activity::Snippet(snippet.name.to_owned())));
+        self.options
+            .activity_file
+            .write(Some(&Activity::Snippet(snippet.name.to_owned())));
         let is_program = snippet.phase == SnippetPhase::Program;
         let what = format!("the snippet {}", snippet.name);
-        let outcome = if is_program { work.await } else { log_while_slow(snippet.name, &what, work).await };
+        let outcome = if is_program {
+            work.await
+        } else {
+            log_while_slow(snippet.name, &what, work).await
+        };
         self.options.activity_file.write(None);
         outcome
     }
 
-    /// A snippet that runs after the program, which the agent could not run: no reason to change the program's result.
+    /// A snippet that runs after the program, which the agent could not run: no reason to change the
+    /// program's result.
     pub(super) fn pass_over(&mut self, snippet: &Snippet, failure: &Failure) -> Flow {
         log::failure(failure);
         let (name, code) = (snippet.name.to_owned(), failure.category.code());
-        self.ending.snippet = Some(EndedSnippet { name, code, error: failure.sentences() });
+        self.ending.snippet = Some(EndedSnippet {
+            name,
+            code,
+            error: failure.sentences(),
+        });
         Flow::Next
     }
 
-    /// The shell of the snippets. One that has ended while no snippet ran (`TMOUT`, a `killall bash`, the OOM killer) is
-    /// replaced.
+    /// The shell of the snippets. One that has ended while no snippet ran (`TMOUT`, a `killall bash`, the OOM
+    /// killer) is replaced.
     async fn running_shell(&mut self, name: &'static str) -> Result<Started, Failure> {
         if let Some(mut shell) = self.shell.take() {
-            let Some(end) = shell.ended(self.supervisor) else { return Ok(Started::Ready(Box::new(shell))) };
+            let Some(end) = shell.ended(self.supervisor) else {
+                return Ok(Started::Ready(Box::new(shell)));
+            };
             let ended = match end {
                 End::Exited(code) => format!("ended with code {code}"),
                 End::Signaled(signal) => format!("was ended by signal {signal}"),
@@ -113,13 +149,26 @@ impl Executor<'_> {
                      file that BASH_ENV names end it?";
         // A snippet that did not run is no success.
         let (name, code) = (snippet.name.to_owned(), end.code().max(1));
-        self.end_entrypoint(snippet, EndedSnippet { name, code, error: error.to_owned() })
+        self.end_entrypoint(
+            snippet,
+            EndedSnippet {
+                name,
+                code,
+                error: error.to_owned(),
+            },
+        )
     }
 
     pub(super) async fn end_shell(&mut self) -> Result<(), Failure> {
-        let Some(shell) = self.shell.take() else { return Ok(()) };
-        let ended =
-            log_while_slow("snippets", "the EXIT trap of the snippets' shell", shell.end(self.supervisor)).await;
+        let Some(shell) = self.shell.take() else {
+            return Ok(());
+        };
+        let ended = log_while_slow(
+            "snippets",
+            "the EXIT trap of the snippets' shell",
+            shell.end(self.supervisor),
+        )
+        .await;
         ended.map_err(|error| Failure::internal(format!("failed to end the shell: {error}")))
     }
 
@@ -127,13 +176,20 @@ impl Executor<'_> {
     fn end_entrypoint(&mut self, snippet: &Snippet, ended: EndedSnippet) -> Flow {
         let (name, code) = (snippet.name, ended.code);
         let is_after = snippet.phase == SnippetPhase::After;
-        let flow = if is_after && !(snippet.decides && code != 0) { Flow::Next } else { Flow::Exit(code) };
+        let flow = if is_after && !(snippet.decides && code != 0) {
+            Flow::Next
+        } else {
+            Flow::Exit(code)
+        };
         // The job has ended already: a stop that comes now does not change its result.
         if is_after && code != 0 && self.supervisor.stop().is_some() {
             let line = format!("the pod was stopped while the snippet {name} was still running");
             tracing::error!(stage = name, "{line}");
             self.ending.note(line);
-            self.ending.snippet = Some(EndedSnippet { error: String::new(), ..ended });
+            self.ending.snippet = Some(EndedSnippet {
+                error: String::new(),
+                ..ended
+            });
             return Flow::Next;
         }
         match (code, is_after) {
@@ -142,7 +198,11 @@ impl Executor<'_> {
             (_, true) => tracing::error!(stage = name, "{ended}"),
             (_, false) => {
                 let stop = if ended.error.ends_with('?') { "" } else { "." };
-                let remedy = if snippet.strict { format!("{stop} {GO_ON}") } else { String::new() };
+                let remedy = if snippet.strict {
+                    format!("{stop} {GO_ON}")
+                } else {
+                    String::new()
+                };
                 tracing::error!(stage = name, "{ended}{remedy}");
                 if snippet.strict {
                     self.ending.note(GO_ON);
@@ -195,6 +255,10 @@ async fn log_while_slow<T>(stage: &'static str, what: &str, work: impl Future<Ou
         if let Ok(done) = tokio::time::timeout(pause, &mut work).await {
             return done;
         }
-        tracing::info!(stage, "{what} is still running after {} s", begin.elapsed().as_secs());
+        tracing::info!(
+            stage,
+            "{what} is still running after {} s",
+            begin.elapsed().as_secs()
+        );
     }
 }

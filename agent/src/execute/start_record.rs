@@ -1,5 +1,5 @@
-//! The record of a container's starts, on the pod's volume, in a folder that only the agent uses: how often the program
-//! has started, and how it ended. From it a restarted container (after a crash of the node, or
+//! The record of a container's starts, on the pod's volume, in a folder that only the agent uses: how often
+//! the program has started, and how it ended. From it a restarted container (after a crash of the node, or
 //! `restartPolicy: OnFailure`) knows whether the program may run again, within `backoffLimit`.
 //!
 //! ```text
@@ -39,7 +39,8 @@ impl Record {
 
     pub fn start(&self) -> Result<(), Failure> {
         let text = format!("{STARTED}{}\n", self.start);
-        self.put(&text).map_err(|error| Failure::write("write", &self.path, &error))
+        self.put(&text)
+            .map_err(|error| Failure::write("write", &self.path, &error))
     }
 
     pub fn end(&self, code: u8) -> io::Result<()> {
@@ -76,7 +77,10 @@ pub fn read(path: &Path) -> Result<EarlierStarts, Failure> {
 /// Parses a record; one that is cut off counts as one start.
 fn parse(text: &str) -> EarlierStarts {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
-    let starts = first.strip_prefix(STARTED).and_then(|number| number.parse().ok()).unwrap_or(1);
+    let starts = first
+        .strip_prefix(STARTED)
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(1);
     let end = rest.strip_prefix(ENDED).and_then(|rest| {
         let (code, after) = rest.split_once('\n')?;
         Some((code.parse().ok()?, after.trim().to_owned()))
@@ -92,9 +96,15 @@ mod tests {
     fn a_record_tells_how_far_the_last_start_came_and_how_many_there_were() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("starts");
-        let ended = |starts, code, after: &str| EarlierStarts { starts, end: Some((code, after.to_owned())) };
+        let ended = |starts, code, after: &str| EarlierStarts {
+            starts,
+            end: Some((code, after.to_owned())),
+        };
         assert_eq!(read(&path).unwrap(), EarlierStarts::default());
-        let record = Record { path: path.clone(), start: 3 };
+        let record = Record {
+            path: path.clone(),
+            start: 3,
+        };
         record.start().unwrap();
         assert_eq!(read(&path).unwrap(), EarlierStarts { starts: 3, end: None });
         record.end(7).unwrap();
@@ -103,9 +113,14 @@ mod tests {
         assert_eq!(read(&path).unwrap(), ended(3, 7, "the snippet post failed"));
         record.start().unwrap();
         assert_eq!(read(&path).unwrap(), EarlierStarts { starts: 3, end: None });
-        for half in
-            ["", "sta", "started 1\nended ", "started 1\nended 7", "started 1\nended x\n", "started 1\nended 256\n"]
-        {
+        for half in [
+            "",
+            "sta",
+            "started 1\nended ",
+            "started 1\nended 7",
+            "started 1\nended x\n",
+            "started 1\nended 256\n",
+        ] {
             assert_eq!(parse(half), EarlierStarts { starts: 1, end: None }, "{half:?}");
         }
     }

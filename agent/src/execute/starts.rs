@@ -11,23 +11,28 @@ use super::start_record::{self, EarlierStarts, Record};
 use crate::report::failure::{Failure, plain};
 
 impl Executor<'_> {
-    /// Whether to go on, by what the record says of earlier starts; the kubelet may restart the container `restarts`
-    /// times.
+    /// Whether to go on, by what the record says of earlier starts; the kubelet may restart the container
+    /// `restarts` times.
     pub(super) fn check_earlier_starts(&mut self, record: &str, restarts: u32) -> Result<Flow, Failure> {
         let path = self.files.at(record);
         let folder = Path::new(record).parent().and_then(Path::to_str).unwrap_or("/");
-        let own = Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
+        let own = Owner {
+            uid: nix::unistd::geteuid().as_raw(),
+            gid: nix::unistd::getegid().as_raw(),
+        };
         self.files.ensure_directory(folder, Mode(0o700), own)?;
         let EarlierStarts { starts, end } = start_record::read(&path)?;
         let is_last = starts > restarts;
         match end {
             Some((code, after)) if code == 0 || is_last => {
-                let line = format!("the program ended with code {code} before this container was started again");
+                let line =
+                    format!("the program ended with code {code} before this container was started again");
                 tracing::info!(stage = "plan", "{line}");
                 self.ending.program = Some((code, Instant::now()));
                 self.ending.note(line);
                 if restarts > 0 && code != 0 {
-                    self.ending.note(format!("backoffLimit reached: start {starts} was the last"));
+                    self.ending
+                        .note(format!("backoffLimit reached: start {starts} was the last"));
                 }
                 if !after.is_empty() {
                     self.ending.note(after);
@@ -40,15 +45,21 @@ impl Executor<'_> {
                 return Err(Failure::new(Category::LeadLost, cause, remedy));
             }
             None if is_last => {
-                let cause = format!("this container was started again, and its program may have run {starts} times");
-                return Err(Failure::new(Category::LeadLost, cause, "to let it run again, raise backoffLimit"));
+                let cause =
+                    format!("this container was started again, and its program may have run {starts} times");
+                return Err(Failure::new(
+                    Category::LeadLost,
+                    cause,
+                    "to let it run again, raise backoffLimit",
+                ));
             }
             _ => {}
         }
         Ok(Flow::Next)
     }
 
-    /// Records the start, before the program; it is on the disk when this returns. Retries within one start count once.
+    /// Records the start, before the program; it is on the disk when this returns. Retries within one start
+    /// count once.
     pub(super) fn record_start(&mut self, record: &str) -> Result<(), Failure> {
         let record = match self.record.take() {
             Some(record) => record,
@@ -60,7 +71,11 @@ impl Executor<'_> {
     /// Records how the program ended. A failure is logged and ignored: the result stands without the record.
     pub(super) fn record_end(&mut self, code: u8) {
         if let Some(Err(error)) = self.record.as_ref().map(|record| record.end(code)) {
-            tracing::warn!(stage = "plan", "failed to note the program's end: {}", plain(&error));
+            tracing::warn!(
+                stage = "plan",
+                "failed to note the program's end: {}",
+                plain(&error)
+            );
         }
     }
 
@@ -69,7 +84,12 @@ impl Executor<'_> {
         if let (Some(record), Some((0, _))) = (&self.record, self.ending.program)
             && !matches!(result, Ok(0))
         {
-            let snippet = self.ending.snippet.as_ref().map(|snippet| format!("{snippet}. ")).unwrap_or_default();
+            let snippet = self
+                .ending
+                .snippet
+                .as_ref()
+                .map(|snippet| format!("{snippet}. "))
+                .unwrap_or_default();
             let _ = record.add(&(snippet + &self.ending.termination(result).message));
         }
     }

@@ -1,4 +1,5 @@
-//! The executor follows the plan. Each plan here contradicts what one might guess from names, words or other steps.
+//! The executor follows the plan. Each plan here contradicts what one might guess from names, words or other
+//! steps.
 
 use std::fs;
 use std::io::Read;
@@ -30,7 +31,12 @@ fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
 
 fn options() -> Options {
     let agent = Path::new(&std::env::var_os(OF_ITS_OWN).unwrap()).join("agent");
-    Options { root: "/".into(), agent, patience: Duration::ZERO, activity_file: ActivityFile::default() }
+    Options {
+        root: "/".into(),
+        agent,
+        patience: Duration::ZERO,
+        activity_file: ActivityFile::default(),
+    }
 }
 
 /// What `flux-agent snippet-state` tells, as far as it matters here: this program is not flux-agent.
@@ -45,12 +51,22 @@ fn plan(role: Role, quiet: bool, steps: Vec<Step>) -> Plan {
         hostname: "mc-0".into(),
         rank: Some(0),
         trace: None,
-        log: flux_agent_plan::plan::Log { quiet, timed: false, format: LogFormat::Text },
+        log: flux_agent_plan::plan::Log {
+            quiet,
+            timed: false,
+            format: LogFormat::Text,
+        },
         waits: Waits::default(),
         kill_after: Some(DEADLINE.as_secs_f64()),
         binding: None,
         notices: Vec::new(),
-        steps: steps.into_iter().map(|step| Planned { step, depends_on: Vec::new() }).collect(),
+        steps: steps
+            .into_iter()
+            .map(|step| Planned {
+                step,
+                depends_on: Vec::new(),
+            })
+            .collect(),
     }
 }
 
@@ -65,12 +81,23 @@ fn execute_to_the_end(role: Role, quiet: bool, steps: Vec<Step>) -> (Result<u8, 
 }
 
 fn execute_plan(plan: &Plan) -> (Result<u8, Failure>, Ending) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
         let again = || panic!("nothing says look again");
         let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
-        let code = execute(plan, &again, options(), &mut supervisor, &mut timeline, &mut ending).await;
+        let code = execute(
+            plan,
+            &again,
+            options(),
+            &mut supervisor,
+            &mut timeline,
+            &mut ending,
+        )
+        .await;
         (code, ending)
     })
 }
@@ -120,25 +147,38 @@ pub(super) fn program(folder: &Path, name: &str, text: &str) -> String {
 /// A program that has a child: each notes the SIGTERM that it gets, the child until it is told by `end`.
 fn parent_and_child(folder: &Path, name: &str) -> String {
     let at = folder.display();
-    let child =
-        format!("trap 'touch {at}/child-told' TERM; touch {at}/ready; while [ ! -e {at}/end ]; do sleep 0.02; done");
-    let text = format!("#!/bin/sh\ntrap 'sleep 0.5; touch {at}/end' TERM\n(sh -c \"{child}\") & wait; wait; exit 7\n");
+    let child = format!(
+        "trap 'touch {at}/child-told' TERM; touch {at}/ready; while [ ! -e {at}/end ]; do sleep 0.02; done"
+    );
+    let text = format!(
+        "#!/bin/sh\ntrap 'sleep 0.5; touch {at}/end' TERM\n(sh -c \"{child}\") & wait; wait; exit 7\n"
+    );
     program(folder, name, &text)
 }
 
 #[test]
 fn a_stop_reaches_whom_the_plan_says_whatever_the_program_is_called() {
-    alone("a_stop_reaches_whom_the_plan_says_whatever_the_program_is_called", |folder| {
-        for (name, signals) in [("flux", Reach::Group), ("other", Reach::Process)] {
-            let folder = &folder.join(format!("of-{name}"));
-            fs::create_dir(folder).unwrap();
-            let argv = parent_and_child(folder, name);
-            stop_after(folder.join("ready"));
-            let step = start(Launch { signals, ..launch(&[&argv]) });
-            assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
-            assert_eq!(folder.join("child-told").exists(), signals == Reach::Group, "{name}");
-        }
-    });
+    alone(
+        "a_stop_reaches_whom_the_plan_says_whatever_the_program_is_called",
+        |folder| {
+            for (name, signals) in [("flux", Reach::Group), ("other", Reach::Process)] {
+                let folder = &folder.join(format!("of-{name}"));
+                fs::create_dir(folder).unwrap();
+                let argv = parent_and_child(folder, name);
+                stop_after(folder.join("ready"));
+                let step = start(Launch {
+                    signals,
+                    ..launch(&[&argv])
+                });
+                assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
+                assert_eq!(
+                    folder.join("child-told").exists(),
+                    signals == Reach::Group,
+                    "{name}"
+                );
+            }
+        },
+    );
 }
 
 /// What the first who connects to this socket says, once it has been taken for a client.
@@ -163,69 +203,107 @@ fn listen(path: &Path) -> Receiver<String> {
 
 #[test]
 fn the_broker_is_asked_on_the_socket_of_the_plan_whatever_its_words_say() {
-    alone("the_broker_is_asked_on_the_socket_of_the_plan_whatever_its_words_say", |folder| {
-        let at = |name: &str| folder.join(name);
-        let (ours, others) = (listen(&at("ours")), listen(&at("others")));
-        let option = format!("-Slocal-uri=local://{}", at("others").display());
-        let wait = format!("while [ ! -e {} ]; do sleep 0.02; done", at("end").display());
-        let socket = Some(at("ours").display().to_string());
-        let seen = std::thread::spawn(move || ours.recv_timeout(DEADLINE).unwrap());
-        let end = at("end");
-        let told = std::thread::spawn(move || {
-            let said = seen.join().unwrap();
-            fs::write(end, "").unwrap();
-            said
-        });
-        let step = start(Launch { socket, ..launch(&["/bin/sh", "-c", &wait, &option]) });
-        assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 0);
-        assert!(told.join().unwrap().contains("groups.join"));
-        assert!(others.try_recv().is_err(), "the words name a socket, the plan does not");
-        // None in the plan: nobody is asked, and an end with an error is the program's own.
-        let step = start(launch(&["/bin/sh", "-c", "sleep 1; exit 3", &option]));
-        assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 3);
-        assert!(others.try_recv().is_err());
-    });
+    alone(
+        "the_broker_is_asked_on_the_socket_of_the_plan_whatever_its_words_say",
+        |folder| {
+            let at = |name: &str| folder.join(name);
+            let (ours, others) = (listen(&at("ours")), listen(&at("others")));
+            let option = format!("-Slocal-uri=local://{}", at("others").display());
+            let wait = format!("while [ ! -e {} ]; do sleep 0.02; done", at("end").display());
+            let socket = Some(at("ours").display().to_string());
+            let seen = std::thread::spawn(move || ours.recv_timeout(DEADLINE).unwrap());
+            let end = at("end");
+            let told = std::thread::spawn(move || {
+                let said = seen.join().unwrap();
+                fs::write(end, "").unwrap();
+                said
+            });
+            let step = start(Launch {
+                socket,
+                ..launch(&["/bin/sh", "-c", &wait, &option])
+            });
+            assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 0);
+            assert!(told.join().unwrap().contains("groups.join"));
+            assert!(
+                others.try_recv().is_err(),
+                "the words name a socket, the plan does not"
+            );
+            // None in the plan: nobody is asked, and an end with an error is the program's own.
+            let step = start(launch(&["/bin/sh", "-c", "sleep 1; exit 3", &option]));
+            assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 3);
+            assert!(others.try_recv().is_err());
+        },
+    );
 }
 
 #[test]
 fn who_leads_and_who_follows_is_the_plans_word_not_that_of_the_end() {
-    alone("who_leads_and_who_follows_is_the_plans_word_not_that_of_the_end", |folder| {
-        let at = |name: &str| folder.join(name);
-        for (part, at_end, joins) in [
-            (Part::Lead, AtEnd::RestartFollower { limit: 0, again: false }, true),
-            (Part::Follower, AtEnd::ExitUnlessStopped, false),
-        ] {
-            let path = at(&format!("{part:?}"));
-            let said = listen(&path);
-            let socket = Some(path.display().to_string());
-            let step = start(Launch { part, at_end, socket, ..launch(&["/bin/sleep", "2"]) });
-            execute_all(Role::Sidecar("any".into()), false, vec![step]).unwrap();
-            let all: String = said.try_iter().collect();
-            assert!(!all.is_empty(), "{part:?}");
-            assert_eq!(all.contains("groups.join"), joins, "{part:?}: {all:?}");
-        }
-        // Told to stop before it has started: the code is that of its part.
-        for (part, at_end, code) in [
-            (Part::Follower, AtEnd::Exit, flux_shared::exit::REPLACE),
-            (Part::Lead, AtEnd::RestartFollower { limit: 3, again: false }, 143),
-        ] {
-            // The stop comes while a snippet runs: no step after it looks before the launch does.
-            let parent = TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = parent.local_addr().unwrap().port();
-            drop(parent);
-            let marker = at(&format!("{part:?}-began"));
-            let mut told = launch(&["/bin/sh", "-c", &format!("touch {}", marker.display())]);
-            (told.part, told.at_end) = (part, at_end);
-            told.parent = Some(Parent { host: "127.0.0.1".into(), port, by_name: false });
-            let code_of = stopped_before(&told);
-            assert_eq!((code_of, marker.exists()), (code, false), "{part:?}");
-        }
-    });
+    alone(
+        "who_leads_and_who_follows_is_the_plans_word_not_that_of_the_end",
+        |folder| {
+            let at = |name: &str| folder.join(name);
+            for (part, at_end, joins) in [
+                (
+                    Part::Lead,
+                    AtEnd::RestartFollower {
+                        limit: 0,
+                        again: false,
+                    },
+                    true,
+                ),
+                (Part::Follower, AtEnd::ExitUnlessStopped, false),
+            ] {
+                let path = at(&format!("{part:?}"));
+                let said = listen(&path);
+                let socket = Some(path.display().to_string());
+                let step = start(Launch {
+                    part,
+                    at_end,
+                    socket,
+                    ..launch(&["/bin/sleep", "2"])
+                });
+                execute_all(Role::Sidecar("any".into()), false, vec![step]).unwrap();
+                let all: String = said.try_iter().collect();
+                assert!(!all.is_empty(), "{part:?}");
+                assert_eq!(all.contains("groups.join"), joins, "{part:?}: {all:?}");
+            }
+            // Told to stop before it has started: the code is that of its part.
+            for (part, at_end, code) in [
+                (Part::Follower, AtEnd::Exit, flux_shared::exit::REPLACE),
+                (
+                    Part::Lead,
+                    AtEnd::RestartFollower {
+                        limit: 3,
+                        again: false,
+                    },
+                    143,
+                ),
+            ] {
+                // The stop comes while a snippet runs: no step after it looks before the launch does.
+                let parent = TcpListener::bind("127.0.0.1:0").unwrap();
+                let port = parent.local_addr().unwrap().port();
+                drop(parent);
+                let marker = at(&format!("{part:?}-began"));
+                let mut told = launch(&["/bin/sh", "-c", &format!("touch {}", marker.display())]);
+                (told.part, told.at_end) = (part, at_end);
+                told.parent = Some(Parent {
+                    host: "127.0.0.1".into(),
+                    port,
+                    by_name: false,
+                });
+                let code_of = stopped_before(&told);
+                assert_eq!((code_of, marker.exists()), (code, false), "{part:?}");
+            }
+        },
+    );
 }
 
 /// The code of a launch that finds a stop signal waiting.
 fn stopped_before(launch: &Launch) -> u8 {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::SIGTERM).unwrap();
@@ -238,183 +316,330 @@ fn stopped_before(launch: &Launch) -> u8 {
 
 #[test]
 fn a_stop_is_held_back_for_the_parent_of_the_launch_and_for_no_other() {
-    alone("a_stop_is_held_back_for_the_parent_of_the_launch_and_for_no_other", |folder| {
-        let at = |name: &str| folder.join(name);
-        let told = |name: &str| {
-            let path = at(name).display().to_string();
-            format!("trap 'touch {path}-told; exit 7' TERM; touch {path}; while :; do sleep 0.02; done")
-        };
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let parent = Parent { host: "127.0.0.1".into(), port, by_name: false };
-        // A step has waited for a parent, and the launch names none: it is told at once.
-        stop_after(at("lone"));
-        let step = start(launch(&["/bin/sh", "-c", &told("lone")]));
-        let steps = vec![Step::WaitParent(parent.clone()), step];
-        assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 7);
-        // No step has waited for one, and the launch names it: it is told once the parent has gone.
-        stop_after(at("held"));
-        let (began, was_told) = (at("held"), at("held-told"));
-        let parent_goes = std::thread::spawn(move || {
-            eventually("the program runs", || began.exists().then_some(()));
-            std::thread::sleep(Duration::from_secs(2));
-            let early = was_told.exists();
-            drop(listener);
-            early
-        });
-        let hold_stop = Some(DEADLINE.as_secs_f64());
-        let held = launch(&["/bin/sh", "-c", &told("held")]);
-        let step = start(Launch { parent: Some(parent), hold_stop, ..held });
-        assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
-        assert!(!parent_goes.join().unwrap(), "it was told while the parent was there");
-        assert!(at("held-told").exists());
-    });
+    alone(
+        "a_stop_is_held_back_for_the_parent_of_the_launch_and_for_no_other",
+        |folder| {
+            let at = |name: &str| folder.join(name);
+            let told = |name: &str| {
+                let path = at(name).display().to_string();
+                format!("trap 'touch {path}-told; exit 7' TERM; touch {path}; while :; do sleep 0.02; done")
+            };
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let parent = Parent {
+                host: "127.0.0.1".into(),
+                port,
+                by_name: false,
+            };
+            // A step has waited for a parent, and the launch names none: it is told at once.
+            stop_after(at("lone"));
+            let step = start(launch(&["/bin/sh", "-c", &told("lone")]));
+            let steps = vec![Step::WaitParent(parent.clone()), step];
+            assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 7);
+            // No step has waited for one, and the launch names it: it is told once the parent has gone.
+            stop_after(at("held"));
+            let (began, was_told) = (at("held"), at("held-told"));
+            let parent_goes = std::thread::spawn(move || {
+                eventually("the program runs", || began.exists().then_some(()));
+                std::thread::sleep(Duration::from_secs(2));
+                let early = was_told.exists();
+                drop(listener);
+                early
+            });
+            let hold_stop = Some(DEADLINE.as_secs_f64());
+            let held = launch(&["/bin/sh", "-c", &told("held")]);
+            let step = start(Launch {
+                parent: Some(parent),
+                hold_stop,
+                ..held
+            });
+            assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
+            assert!(
+                !parent_goes.join().unwrap(),
+                "it was told while the parent was there"
+            );
+            assert!(at("held-told").exists());
+        },
+    );
 }
 
 #[test]
 fn how_long_a_stop_is_held_back_and_when_what_is_left_is_killed_are_the_plans_words() {
-    alone("how_long_a_stop_is_held_back_and_when_what_is_left_is_killed_are_the_plans_words", |folder| {
-        let parent_stays = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = parent_stays.local_addr().unwrap().port();
-        let parent = Some(Parent { host: "127.0.0.1".into(), port, by_name: false });
-        let at = |name: &str| folder.join(name).display().to_string();
-        stop_after(at("bounded").into());
-        let told = format!("trap 'exit 7' TERM; touch {}; while :; do sleep 0.02; done", at("bounded"));
-        let bounded = Launch { parent, hold_stop: Some(0.5), ..launch(&["/bin/sh", "-c", &told]) };
-        assert_eq!(execute_all(Role::Lead, false, vec![start(bounded)]).unwrap(), 7);
-        stop_after(at("deaf").into());
-        let deaf = format!("trap '' TERM; touch {}; while :; do sleep 0.02; done", at("deaf"));
-        let steps = vec![start(launch(&["/bin/sh", "-c", &deaf]))];
-        let deaf = Plan { kill_after: Some(0.5), ..plan(Role::Lead, false, steps) };
-        assert_eq!(execute_plan(&deaf).0.unwrap(), 137);
-    });
+    alone(
+        "how_long_a_stop_is_held_back_and_when_what_is_left_is_killed_are_the_plans_words",
+        |folder| {
+            let parent_stays = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = parent_stays.local_addr().unwrap().port();
+            let parent = Some(Parent {
+                host: "127.0.0.1".into(),
+                port,
+                by_name: false,
+            });
+            let at = |name: &str| folder.join(name).display().to_string();
+            stop_after(at("bounded").into());
+            let told = format!(
+                "trap 'exit 7' TERM; touch {}; while :; do sleep 0.02; done",
+                at("bounded")
+            );
+            let bounded = Launch {
+                parent,
+                hold_stop: Some(0.5),
+                ..launch(&["/bin/sh", "-c", &told])
+            };
+            assert_eq!(execute_all(Role::Lead, false, vec![start(bounded)]).unwrap(), 7);
+            stop_after(at("deaf").into());
+            let deaf = format!("trap '' TERM; touch {}; while :; do sleep 0.02; done", at("deaf"));
+            let steps = vec![start(launch(&["/bin/sh", "-c", &deaf]))];
+            let deaf = Plan {
+                kill_after: Some(0.5),
+                ..plan(Role::Lead, false, steps)
+            };
+            assert_eq!(execute_plan(&deaf).0.unwrap(), 137);
+        },
+    );
 }
 
 #[test]
 fn follower_that_ends_with_0_is_started_again_while_its_lead_is_there() {
-    alone("follower_that_ends_with_0_is_started_again_while_its_lead_is_there", |folder| {
-        let at = |name: &str| folder.join(name);
-        let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let named = |listener: &TcpListener| {
-            Some(Parent { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port(), by_name: false })
-        };
-        let argv = program(
-            folder,
-            "broker",
-            &format!(
-                "#!/bin/sh\ncd {}\n[ -e first ] || {{ touch first; exit 0; }}\ntouch second\nuntil [ -e gone ]; do sleep 0.02; done\n",
-                folder.display()
-            ),
-        );
-        let at_end = AtEnd::RestartFollower { limit: 3, again: false };
-        let follower = |parent, lead| start(Launch { parent, lead, part: Part::Follower, at_end, ..launch(&[&argv]) });
-        let router = listen();
-        // In a flat tree the parent is the lead, and the plan names no other.
-        for is_flat in [false, true] {
-            let lead = listen();
-            let step = if is_flat { follower(named(&lead), None) } else { follower(named(&router), named(&lead)) };
-            let (second, gone) = (at("second"), at("gone"));
-            let lead_goes = std::thread::spawn(move || {
-                eventually("it is started again", || second.exists().then_some(()));
-                drop(lead);
-                fs::write(gone, "").unwrap();
-            });
-            assert_eq!(execute_all(Role::Follower, false, vec![step]).unwrap(), 0);
-            lead_goes.join().unwrap();
-            for name in ["first", "second", "gone"] {
-                fs::remove_file(at(name)).unwrap();
+    alone(
+        "follower_that_ends_with_0_is_started_again_while_its_lead_is_there",
+        |folder| {
+            let at = |name: &str| folder.join(name);
+            let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+            let named = |listener: &TcpListener| {
+                Some(Parent {
+                    host: "127.0.0.1".into(),
+                    port: listener.local_addr().unwrap().port(),
+                    by_name: false,
+                })
+            };
+            let argv = program(
+                folder,
+                "broker",
+                &format!(
+                    "#!/bin/sh\ncd {}\n[ -e first ] || {{ touch first; exit 0; }}\ntouch second\nuntil [ -e gone ]; do sleep 0.02; done\n",
+                    folder.display()
+                ),
+            );
+            let at_end = AtEnd::RestartFollower {
+                limit: 3,
+                again: false,
+            };
+            let follower = |parent, lead| {
+                start(Launch {
+                    parent,
+                    lead,
+                    part: Part::Follower,
+                    at_end,
+                    ..launch(&[&argv])
+                })
+            };
+            let router = listen();
+            // In a flat tree the parent is the lead, and the plan names no other.
+            for is_flat in [false, true] {
+                let lead = listen();
+                let step = if is_flat {
+                    follower(named(&lead), None)
+                } else {
+                    follower(named(&router), named(&lead))
+                };
+                let (second, gone) = (at("second"), at("gone"));
+                let lead_goes = std::thread::spawn(move || {
+                    eventually("it is started again", || second.exists().then_some(()));
+                    drop(lead);
+                    fs::write(gone, "").unwrap();
+                });
+                assert_eq!(execute_all(Role::Follower, false, vec![step]).unwrap(), 0);
+                lead_goes.join().unwrap();
+                for name in ["first", "second", "gone"] {
+                    fs::remove_file(at(name)).unwrap();
+                }
             }
-        }
-        let dismissed = follower(named(&router), None);
-        drop(router);
-        assert_eq!(execute_all(Role::Follower, false, vec![dismissed]).unwrap(), 0);
-        assert!(!at("second").exists(), "it was started again although its lead has gone");
-    });
+            let dismissed = follower(named(&router), None);
+            drop(router);
+            assert_eq!(execute_all(Role::Follower, false, vec![dismissed]).unwrap(), 0);
+            assert!(
+                !at("second").exists(),
+                "it was started again although its lead has gone"
+            );
+        },
+    );
 }
 
 /// As where pods are deleted as soon as the lead has succeeded.
 #[test]
 fn follower_ends_with_0_when_stopped_while_its_lead_goes() {
-    alone("follower_ends_with_0_when_stopped_while_its_lead_goes", |folder| {
-        let ended = folder.join("ended");
-        let argv = program(folder, "broker", &format!("#!/bin/sh\ntouch {}\n", ended.display()));
-        for (again, goes, code) in [(false, true, 0), (true, true, 0), (false, false, REPLACE)] {
-            let lead = TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = lead.local_addr().unwrap().port();
-            let parent = Some(Parent { host: "127.0.0.1".into(), port, by_name: false });
-            let at_end = AtEnd::RestartFollower { limit: 3, again };
-            let step = start(Launch { parent, part: Part::Follower, at_end, ..launch(&[&argv]) });
-            let broker = ended.clone();
-            let stops = std::thread::spawn(move || {
-                eventually("the broker has ended", || broker.exists().then_some(()));
-                std::thread::sleep(Duration::from_millis(500));
-                crate::testing::signal(nix::sys::signal::Signal::SIGTERM);
-                std::thread::sleep(Duration::from_millis(500));
-                if goes {
-                    drop(lead);
-                } else {
-                    std::thread::sleep(Duration::from_secs(6));
-                }
-            });
-            assert_eq!(execute_all(Role::Follower, false, vec![step]).unwrap(), code, "{again} {goes}");
-            stops.join().unwrap();
-            fs::remove_file(&ended).unwrap();
-        }
-    });
+    alone(
+        "follower_ends_with_0_when_stopped_while_its_lead_goes",
+        |folder| {
+            let ended = folder.join("ended");
+            let argv = program(
+                folder,
+                "broker",
+                &format!("#!/bin/sh\ntouch {}\n", ended.display()),
+            );
+            for (again, goes, code) in [(false, true, 0), (true, true, 0), (false, false, REPLACE)] {
+                let lead = TcpListener::bind("127.0.0.1:0").unwrap();
+                let port = lead.local_addr().unwrap().port();
+                let parent = Some(Parent {
+                    host: "127.0.0.1".into(),
+                    port,
+                    by_name: false,
+                });
+                let at_end = AtEnd::RestartFollower { limit: 3, again };
+                let step = start(Launch {
+                    parent,
+                    part: Part::Follower,
+                    at_end,
+                    ..launch(&[&argv])
+                });
+                let broker = ended.clone();
+                let stops = std::thread::spawn(move || {
+                    eventually("the broker has ended", || broker.exists().then_some(()));
+                    std::thread::sleep(Duration::from_millis(500));
+                    crate::testing::signal(nix::sys::signal::Signal::SIGTERM);
+                    std::thread::sleep(Duration::from_millis(500));
+                    if goes {
+                        drop(lead);
+                    } else {
+                        std::thread::sleep(Duration::from_secs(6));
+                    }
+                });
+                assert_eq!(
+                    execute_all(Role::Follower, false, vec![step]).unwrap(),
+                    code,
+                    "{again} {goes}"
+                );
+                stops.join().unwrap();
+                fs::remove_file(&ended).unwrap();
+            }
+        },
+    );
 }
 
 #[test]
 fn a_start_is_recorded_where_the_plan_of_the_launch_says_and_nowhere_else() {
-    alone("a_start_is_recorded_where_the_plan_of_the_launch_says_and_nowhere_else", |folder| {
-        let at = |name: &str| folder.join(name);
-        let record = |name: &str| at(name).display().to_string();
-        // A step has looked at a record, and the launch names none.
-        let once = Step::Once { record: record("folder/looked-at"), restarts: 0 };
-        let step = Step::Launch(Box::new(launch(&["/bin/sh", "-c", "exit 3"])));
-        assert_eq!(execute_all(Role::Lead, false, vec![once, step]).unwrap(), 3);
-        assert!(at("folder").exists() && !at("folder/looked-at").exists());
-        // No step has looked, and the launch, whatever its end means, names one: the next start is the second.
-        for (times, at_end, program) in [(1, AtEnd::Exit, words(&["any"])), (2, AtEnd::ExitUnlessStopped, vec![])] {
-            let shows = format!("cat {} >{}; exit 4", at("record").display(), at("seen").display());
-            let named =
-                Launch { record: Some(record("record")), at_end, program, ..launch(&["/bin/sh", "-c", &shows]) };
-            assert_eq!(execute_all(Role::Lead, false, vec![Step::Launch(Box::new(named))]).unwrap(), 4);
-            assert_eq!(fs::read_to_string(at("seen")).unwrap(), format!("started {times}\n"), "before it starts");
-        }
-        assert_eq!(fs::read_to_string(at("record")).unwrap(), "started 2\n", "whose end is none of a program");
-    });
+    alone(
+        "a_start_is_recorded_where_the_plan_of_the_launch_says_and_nowhere_else",
+        |folder| {
+            let at = |name: &str| folder.join(name);
+            let record = |name: &str| at(name).display().to_string();
+            // A step has looked at a record, and the launch names none.
+            let once = Step::Once {
+                record: record("folder/looked-at"),
+                restarts: 0,
+            };
+            let step = Step::Launch(Box::new(launch(&["/bin/sh", "-c", "exit 3"])));
+            assert_eq!(execute_all(Role::Lead, false, vec![once, step]).unwrap(), 3);
+            assert!(at("folder").exists() && !at("folder/looked-at").exists());
+            // No step has looked, and the launch, whatever its end means, names one: the next start is the
+            // second.
+            for (times, at_end, program) in [
+                (1, AtEnd::Exit, words(&["any"])),
+                (2, AtEnd::ExitUnlessStopped, vec![]),
+            ] {
+                let shows = format!("cat {} >{}; exit 4", at("record").display(), at("seen").display());
+                let named = Launch {
+                    record: Some(record("record")),
+                    at_end,
+                    program,
+                    ..launch(&["/bin/sh", "-c", &shows])
+                };
+                assert_eq!(
+                    execute_all(Role::Lead, false, vec![Step::Launch(Box::new(named))]).unwrap(),
+                    4
+                );
+                assert_eq!(
+                    fs::read_to_string(at("seen")).unwrap(),
+                    format!("started {times}\n"),
+                    "before it starts"
+                );
+            }
+            assert_eq!(
+                fs::read_to_string(at("record")).unwrap(),
+                "started 2\n",
+                "whose end is none of a program"
+            );
+        },
+    );
 }
 
 #[test]
 fn whose_end_is_that_of_a_program_is_the_plans_word_whatever_its_end_means() {
-    alone("whose_end_is_that_of_a_program_is_the_plans_word_whatever_its_end_means", |_| {
-        let argv = ["/bin/sh", "-c", "exit 6", "program", "--", "/bin/true"];
-        for (program, at_end) in [(vec!["anything"], AtEnd::ExitUnlessStopped), (vec![], AtEnd::Exit)] {
-            let named = Launch { program: words(&program), at_end, ..launch(&argv) };
-            let (code, ending) = execute_to_the_end(Role::Lead, false, vec![start(named)]);
-            assert_eq!(code.unwrap(), 6);
-            assert_eq!(ending.program.map(|(code, _)| code), program.first().map(|_| 6), "{program:?}");
-        }
-    });
+    alone(
+        "whose_end_is_that_of_a_program_is_the_plans_word_whatever_its_end_means",
+        |_| {
+            let argv = ["/bin/sh", "-c", "exit 6", "program", "--", "/bin/true"];
+            for (program, at_end) in [
+                (vec!["anything"], AtEnd::ExitUnlessStopped),
+                (vec![], AtEnd::Exit),
+            ] {
+                let named = Launch {
+                    program: words(&program),
+                    at_end,
+                    ..launch(&argv)
+                };
+                let (code, ending) = execute_to_the_end(Role::Lead, false, vec![start(named)]);
+                assert_eq!(code.unwrap(), 6);
+                assert_eq!(
+                    ending.program.map(|(code, _)| code),
+                    program.first().map(|_| 6),
+                    "{program:?}"
+                );
+            }
+        },
+    );
 }
 
 #[test]
 fn whether_an_instance_must_come_up_is_the_plans_word_whoever_is_launched() {
-    alone("whether_an_instance_must_come_up_is_the_plans_word_whoever_is_launched", |folder| {
-        let failed = Category::BrokerFailed.code();
-        let ends_with = |code: u8, told: Launch| {
-            let argv = ["/bin/sh", "-c", &format!("exit {code}")].map(Word::literal).into();
-            execute_all(Role::Lead, false, vec![start(Launch { argv, ..told })]).unwrap()
-        };
-        let needs = |part, needs_instance| Launch { part, needs_instance, ..launch(&["any"]) };
-        for part in [Part::Lead, Part::Command] {
-            assert_eq!(ends_with(3, needs(part, false)), 3);
-            assert_eq!(ends_with(3, needs(part, true)), failed, "{part:?}");
-            assert_eq!(ends_with(0, needs(part, true)), 0, "nothing tells that it did not come up");
-            let result = Some(folder.join("empty").display().to_string());
-            assert_eq!(ends_with(0, Launch { result, ..needs(part, true) }), failed, "its program has not begun");
-        }
-        let socket = Some(folder.join("socket").display().to_string());
-        assert_eq!(ends_with(3, Launch { socket, ..needs(Part::Lead, false) }), 3);
-    });
+    alone(
+        "whether_an_instance_must_come_up_is_the_plans_word_whoever_is_launched",
+        |folder| {
+            let failed = Category::BrokerFailed.code();
+            let ends_with = |code: u8, told: Launch| {
+                let argv = ["/bin/sh", "-c", &format!("exit {code}")]
+                    .map(Word::literal)
+                    .into();
+                execute_all(Role::Lead, false, vec![start(Launch { argv, ..told })]).unwrap()
+            };
+            let needs = |part, needs_instance| Launch {
+                part,
+                needs_instance,
+                ..launch(&["any"])
+            };
+            for part in [Part::Lead, Part::Command] {
+                assert_eq!(ends_with(3, needs(part, false)), 3);
+                assert_eq!(ends_with(3, needs(part, true)), failed, "{part:?}");
+                assert_eq!(
+                    ends_with(0, needs(part, true)),
+                    0,
+                    "nothing tells that it did not come up"
+                );
+                let result = Some(folder.join("empty").display().to_string());
+                assert_eq!(
+                    ends_with(
+                        0,
+                        Launch {
+                            result,
+                            ..needs(part, true)
+                        }
+                    ),
+                    failed,
+                    "its program has not begun"
+                );
+            }
+            let socket = Some(folder.join("socket").display().to_string());
+            assert_eq!(
+                ends_with(
+                    3,
+                    Launch {
+                        socket,
+                        ..needs(Part::Lead, false)
+                    }
+                ),
+                3
+            );
+        },
+    );
 }

@@ -1,8 +1,8 @@
 //! Where a start-up's time goes: stages with start and duration, and FLUXTIME lines.
 //!
-//! Stages are not spans of `tracing`, which begin when they are created: a stage is recorded once it is over, with a
-//! start in the past. Examples are the init containers' (another process), the wait for a name and a connection (one
-//! wait measures both) and the program.
+//! Stages are not spans of `tracing`, which begin when they are created: a stage is recorded once it is over,
+//! with a start in the past. Examples are the init containers' (another process), the wait for a name and a
+//! connection (one wait measures both) and the program.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -42,20 +42,27 @@ pub struct TimelineOwner<'a> {
 /// Stages of the init containers, each of which leaves a note in the pod's volume.
 const EARLIER: [&str; 2] = ["install", "view"];
 
-/// Leaves a note in `mount` that the stage `name` of this pod began at `begin` and ends now. Errors are ignored: the
-/// note only informs.
+/// Leaves a note in `mount` that the stage `name` of this pod began at `begin` and ends now. Errors are
+/// ignored: the note only informs.
 pub fn leave_note(mount: &str, name: &str, begin: Instant) {
     let seconds = begin.elapsed();
     let start = since_epoch().saturating_sub(seconds);
     let text = format!("{:.6} {:.6}\n", start.as_secs_f64(), seconds.as_secs_f64());
     let path = timeline_note_in(mount, name);
-    let us = Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
+    let us = Owner {
+        uid: nix::unistd::geteuid().as_raw(),
+        gid: nix::unistd::getegid().as_raw(),
+    };
     let _ = Files::new(Path::new("/"), "stage").ensure_file(&path, Mode(0o644), us, text.as_bytes());
 }
 
 impl Timeline {
     pub fn start() -> Timeline {
-        Timeline { started: Instant::now(), started_at: since_epoch(), stages: Vec::new() }
+        Timeline {
+            started: Instant::now(),
+            started_at: since_epoch(),
+            stages: Vec::new(),
+        }
     }
 
     /// Adds what the init containers left below `root`.
@@ -65,10 +72,17 @@ impl Timeline {
         for name in EARLIER {
             // The binary's installer leaves its note beside the binary.
             let notes = [paths.timeline_note(name), timeline_note_in(AGENT_DIR, name)];
-            let text = notes.iter().find_map(|path| std::fs::read_to_string(files.at(path)).ok()).unwrap_or_default();
+            let text = notes
+                .iter()
+                .find_map(|path| std::fs::read_to_string(files.at(path)).ok())
+                .unwrap_or_default();
             let mut numbers = text.split_whitespace().map(str::parse::<f64>);
             if let (Some(Ok(start)), Some(Ok(seconds))) = (numbers.next(), numbers.next()) {
-                self.stages.push(Stage { name, start: start - self.started_at.as_secs_f64(), seconds });
+                self.stages.push(Stage {
+                    name,
+                    start: start - self.started_at.as_secs_f64(),
+                    seconds,
+                });
             }
         }
     }
@@ -123,7 +137,10 @@ impl Timeline {
             id: id(0),
             parent: Some(parent.span),
             name: format!("pod {}", owner.index),
-            begin: stages.iter().map(|stage| stage.begin).fold(self.started_at, Duration::min),
+            begin: stages
+                .iter()
+                .map(|stage| stage.begin)
+                .fold(self.started_at, Duration::min),
             end: self.started_at + self.started.elapsed(),
             attributes: vec![
                 ("host.name", owner.hostname.into()),
@@ -172,7 +189,12 @@ fn elapsed_text(elapsed: Duration) -> String {
     if seconds >= 3_600 {
         return format!("{}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60);
     }
-    format!("{}:{:02}.{:02}", seconds / 60, seconds % 60, elapsed.subsec_millis() / 10)
+    format!(
+        "{}:{:02}.{:02}",
+        seconds / 60,
+        seconds % 60,
+        elapsed.subsec_millis() / 10
+    )
 }
 
 #[cfg(test)]
@@ -192,32 +214,68 @@ mod tests {
     fn what_an_init_container_did_comes_before_the_start() {
         let pod = tempfile::tempdir().unwrap();
         let mount = pod.path().to_str().unwrap();
-        leave_note(mount, "install", Instant::now().checked_sub(Duration::from_secs(2)).unwrap());
+        leave_note(
+            mount,
+            "install",
+            Instant::now().checked_sub(Duration::from_secs(2)).unwrap(),
+        );
         std::fs::write(pod.path().join(".flux-stage.view"), "no number").unwrap();
         let mut timeline = Timeline::start();
         timeline.add_earlier(Path::new("/"), mount);
-        let [stage] = timeline.stages.as_slice() else { panic!("{timeline:?}") };
+        let [stage] = timeline.stages.as_slice() else {
+            panic!("{timeline:?}")
+        };
         assert_eq!(stage.name, "install");
-        assert!((2.0..3.0).contains(&stage.seconds) && (-3.0..=-2.0).contains(&stage.start), "{stage:?}");
+        assert!(
+            (2.0..3.0).contains(&stage.seconds) && (-3.0..=-2.0).contains(&stage.start),
+            "{stage:?}"
+        );
     }
 
     #[test]
     fn stages_are_spans_of_their_pod() {
         let mut timeline = Timeline::start();
-        timeline.stages.push(Stage { name: "view", start: -2.0, seconds: 1.5 });
-        timeline.stages.push(Stage { name: "plan", start: 0.0, seconds: 0.25 });
+        timeline.stages.push(Stage {
+            name: "view",
+            start: -2.0,
+            seconds: 1.5,
+        });
+        timeline.stages.push(Stage {
+            name: "plan",
+            start: 0.0,
+            seconds: 0.25,
+        });
         let parent = TraceParent { trace: 1, span: 2 };
-        let owner = TimelineOwner { hostname: "mc-0", index: 0, role: "lead" };
-        let [pod, view, plan] = &timeline.spans(parent, owner, 7)[..] else { panic!("three spans") };
+        let owner = TimelineOwner {
+            hostname: "mc-0",
+            index: 0,
+            role: "lead",
+        };
+        let [pod, view, plan] = &timeline.spans(parent, owner, 7)[..] else {
+            panic!("three spans")
+        };
         assert_eq!(
             (pod.name.as_str(), pod.parent, pod.error.as_deref()),
             ("pod 0", Some(2), Some("it ended with code 7"))
         );
-        assert_eq!((view.parent, plan.parent, view.id == plan.id), (Some(pod.id), Some(pod.id), false));
+        assert_eq!(
+            (view.parent, plan.parent, view.id == plan.id),
+            (Some(pod.id), Some(pod.id), false)
+        );
         assert_eq!(pod.begin, view.begin);
         let near = |one: Duration, seconds: f64| (one.as_secs_f64() - seconds).abs() < 0.001;
-        assert!(near(view.end - view.begin, 1.5) && near(plan.begin - view.begin, 2.0), "{view:?} {plan:?}");
-        let other = timeline.spans(parent, TimelineOwner { hostname: "mc-1", ..owner }, 0);
+        assert!(
+            near(view.end - view.begin, 1.5) && near(plan.begin - view.begin, 2.0),
+            "{view:?} {plan:?}"
+        );
+        let other = timeline.spans(
+            parent,
+            TimelineOwner {
+                hostname: "mc-1",
+                ..owner
+            },
+            0,
+        );
         assert!(other[0].id != pod.id && other[0].error.is_none());
     }
 
@@ -227,11 +285,22 @@ mod tests {
         let begin = timeline.started;
         timeline.record_until("config", begin, begin + Duration::from_millis(2));
         timeline.record_until("config", begin, begin + Duration::from_millis(3));
-        timeline.record_until("connect", begin + Duration::from_millis(5), begin + Duration::from_millis(105));
+        timeline.record_until(
+            "connect",
+            begin + Duration::from_millis(5),
+            begin + Duration::from_millis(105),
+        );
         assert_eq!(timeline.stages.len(), 2);
         let json = timeline.json("lead", Duration::from_millis(200), 7);
         assert_eq!(json["stages"][0]["seconds"], 0.005);
-        assert_eq!((&json["stages"][1]["stage"], &json["exit_code"]), (&"connect".into(), &7.into()));
-        assert!(timeline.table(Duration::from_millis(200)).contains("connect        0.005     0.100"));
+        assert_eq!(
+            (&json["stages"][1]["stage"], &json["exit_code"]),
+            (&"connect".into(), &7.into())
+        );
+        assert!(
+            timeline
+                .table(Duration::from_millis(200))
+                .contains("connect        0.005     0.100")
+        );
     }
 }

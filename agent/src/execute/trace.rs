@@ -1,8 +1,8 @@
-//! Sends the timeline as spans of a trace: one request over plain HTTP, at the very end. A failure is logged in one
-//! line and changes nothing.
+//! Sends the timeline as spans of a trace: one request over plain HTTP, at the very end. A failure is logged
+//! in one line and changes nothing.
 //!
-//! HTTP by hand: one POST, of whose response only the status line counts. A client crate would be in every pod's binary
-//! for it.
+//! HTTP by hand: one POST, of whose response only the status line counts. A client crate would be in every
+//! pod's binary for it.
 
 use std::io;
 use std::path::Path;
@@ -30,11 +30,18 @@ pub async fn send(trace: &Trace, spans: &[Span], root: &Path, is_stopped: bool) 
         Ok(Err(error)) => plain(&error),
         Err(_) => format!("no answer within {} s", bound.as_secs_f32()),
     };
-    tracing::warn!(stage = "trace", "failed to send the timeline to {}: {why}", trace.endpoint);
+    tracing::warn!(
+        stage = "trace",
+        "failed to send the timeline to {}: {why}",
+        trace.endpoint
+    );
 }
 
 async fn post(endpoint: &Endpoint, body: &str, root: &Path) -> io::Result<()> {
-    let addresses = Resolver::new(root).lookup(&endpoint.host).await.map_err(io::Error::other)?;
+    let addresses = Resolver::new(root)
+        .lookup(&endpoint.host)
+        .await
+        .map_err(io::Error::other)?;
     let mut last = io::Error::other("the host name has no address");
     for address in addresses {
         match TcpStream::connect((address, endpoint.port)).await {
@@ -72,7 +79,14 @@ async fn talk(mut connection: TcpStream, endpoint: &Endpoint, body: &str) -> io:
 /// The status of a response that begins like `HTTP/1.1 200 OK`.
 fn status(answer: &[u8]) -> Option<u16> {
     let line = answer.split(|byte| *byte == b'\n').next()?;
-    std::str::from_utf8(line).ok()?.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.trim().parse().ok()
+    std::str::from_utf8(line)
+        .ok()?
+        .strip_prefix("HTTP/1.")?
+        .split(' ')
+        .nth(1)?
+        .trim()
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -86,9 +100,15 @@ mod tests {
     fn sent(answer: Option<&'static str>, is_stopped: bool) -> (String, Duration) {
         let collector = Collector::start(answer);
         let endpoint = format!("http://{}/base", collector.address()).parse().unwrap();
-        let trace = Trace { endpoint, parent: TraceParent { trace: 1, span: 2 } };
+        let trace = Trace {
+            endpoint,
+            parent: TraceParent { trace: 1, span: 2 },
+        };
         let begin = std::time::Instant::now();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(send(&trace, &[], Path::new("/"), is_stopped));
         let took = begin.elapsed();
         (collector.request(), took)
@@ -98,8 +118,14 @@ mod tests {
     fn a_timeline_is_one_request_and_nobody_waits_long_for_the_answer() {
         let (request, took) = sent(Some("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"), false);
         let (head, body) = request.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("POST /base/v1/traces HTTP/1.1\r\nHost: 127.0.0.1:"), "{head}");
-        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{head}");
+        assert!(
+            head.starts_with("POST /base/v1/traces HTTP/1.1\r\nHost: 127.0.0.1:"),
+            "{head}"
+        );
+        assert!(
+            head.contains(&format!("Content-Length: {}\r\n", body.len())),
+            "{head}"
+        );
         assert!(body.contains("\"flux-agent\"") && took < BOUND, "{body} {took:?}");
         let (_, took) = sent(None, false);
         assert!((BOUND..BOUND * 5).contains(&took), "{took:?}");
@@ -109,7 +135,10 @@ mod tests {
 
     #[test]
     fn the_status_is_read_off_the_first_line() {
-        assert_eq!(status(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"), Some(200));
+        assert_eq!(
+            status(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"),
+            Some(200)
+        );
         assert_eq!(status(b"HTTP/1.0 503\r\n"), Some(503));
         assert_eq!(status(b"220 smtp.example\r\n"), None);
     }

@@ -12,12 +12,20 @@ use crate::report::failure::{Failure, plain};
 /// Adds the missing lines; the password file's comes last, since a user who is in it counts as created.
 pub fn ensure(files: &Files, name: &str, uid: u32, gid: u32, home: &str) -> Result<(), Failure> {
     ensure_line(&files.at("/etc/group"), name, &format!("{name}:x:{gid}:"))?;
-    ensure_line(&files.at("/etc/passwd"), name, &format!("{name}:x:{uid}:{gid}::{home}:/bin/sh"))
+    ensure_line(
+        &files.at("/etc/passwd"),
+        name,
+        &format!("{name}:x:{uid}:{gid}::{home}:/bin/sh"),
+    )
 }
 
 fn ensure_line(path: &Path, name: &str, line: &str) -> Result<(), Failure> {
     append_missing(path, name, line).map_err(|error| {
-        let cause = format!("failed to add the user {name} to {}: {}", path.display(), plain(&error));
+        let cause = format!(
+            "failed to add the user {name} to {}: {}",
+            path.display(),
+            plain(&error)
+        );
         Failure::new(
             Category::UserFailed,
             cause,
@@ -38,8 +46,13 @@ fn append_missing(path: &Path, name: &str, line: &str) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    // One write at the end of the file: it works on a mounted file, and the line is there whole or not at all.
-    let begin = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    // One write at the end of the file: it works on a mounted file, and the line is there whole or not at
+    // all.
+    let begin = if text.is_empty() || text.ends_with('\n') {
+        ""
+    } else {
+        "\n"
+    };
     let mut file = OpenOptions::new().append(true).create(true).open(path)?;
     file.write_all(format!("{begin}{line}\n").as_bytes())
 }
@@ -59,7 +72,10 @@ mod tests {
             ensure(&files, "root", 7, 7, "/").unwrap();
         }
         let passwd = fs::read_to_string(root.path().join("etc/passwd")).unwrap();
-        assert_eq!(passwd, "root:x:0:0::/root:/bin/sh\nflux:x:1000:1000::/home/flux:/bin/sh\n");
+        assert_eq!(
+            passwd,
+            "root:x:0:0::/root:/bin/sh\nflux:x:1000:1000::/home/flux:/bin/sh\n"
+        );
         let group = fs::read_to_string(root.path().join("etc/group")).unwrap();
         assert_eq!(group, "flux:x:1000:\nroot:x:7:\n");
     }

@@ -1,4 +1,5 @@
-//! What the container may use of the CPUs: the affinity mask (which a cpuset shapes) in cores, and the CFS quota.
+//! What the container may use of the CPUs: the affinity mask (which a cpuset shapes) in cores, and the CFS
+//! quota.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,9 @@ pub fn cores(host: &Host) -> Vec<Vec<u32>> {
         let text = host.text(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/{file}"))?;
         text.trim().parse::<i64>().ok()
     };
-    group(&mask, |cpu| Some((topology(cpu, "physical_package_id")?, topology(cpu, "core_id")?)))
+    group(&mask, |cpu| {
+        Some((topology(cpu, "physical_package_id")?, topology(cpu, "core_id")?))
+    })
 }
 
 /// Number of CPUs in the affinity mask, if the machine has more that are online.
@@ -26,13 +29,18 @@ pub fn cpuset(host: &Host) -> Option<u32> {
 
 /// This process's oom_score_adj, which the kubelet sets by the pod's QoS class.
 pub fn oom_score(host: &Host) -> i32 {
-    host.text("/proc/self/oom_score_adj").and_then(|text| text.trim().parse().ok()).unwrap_or_default()
+    host.text("/proc/self/oom_score_adj")
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or_default()
 }
 
-/// The CPUs of the affinity mask. The call takes 1024 at most and fails on a larger machine: then by the kernel's text.
+/// The CPUs of the affinity mask. The call takes 1024 at most and fails on a larger machine: then by the
+/// kernel's text.
 fn mask(host: &Host) -> Vec<usize> {
     if let Ok(set) = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)) {
-        return (0..nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect();
+        return (0..nix::sched::CpuSet::count())
+            .filter(|cpu| set.is_set(*cpu).unwrap_or(false))
+            .collect();
     }
     let status = host.text("/proc/self/status").unwrap_or_default();
     let online = host.text("/sys/devices/system/cpu/online").unwrap_or_default();
@@ -41,11 +49,16 @@ fn mask(host: &Host) -> Vec<usize> {
 
 /// The CPUs that /proc/self/status allows, of those that are online.
 fn in_text(status: &str, online: &str) -> Option<Vec<usize>> {
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let allowed = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     let (allowed, online) = (hostlist::idset(allowed.trim())?, hostlist::idset(online.trim())?);
     let online: BTreeSet<u32> = online.into_iter().collect();
-    let both: Vec<usize> =
-        allowed.into_iter().filter(|cpu| online.contains(cpu)).filter_map(|cpu| usize::try_from(cpu).ok()).collect();
+    let both: Vec<usize> = allowed
+        .into_iter()
+        .filter(|cpu| online.contains(cpu))
+        .filter_map(|cpu| usize::try_from(cpu).ok())
+        .collect();
     (!both.is_empty()).then_some(both)
 }
 
@@ -63,7 +76,8 @@ fn group(cpus: &[usize], place: impl Fn(usize) -> Option<(i64, i64)>) -> Vec<Vec
     cores
 }
 
-/// CPUs' worth of time that the container's cgroup and those above it allow; none: no limit. Versions 1 and 2.
+/// CPUs' worth of time that the container's cgroup and those above it allow; none: no limit. Versions 1 and
+/// 2.
 pub fn quota(host: &Host) -> Option<f64> {
     let text = host.text("/proc/self/cgroup").unwrap_or_default();
     let limits = folders(&text).into_iter().filter_map(|folder| {
@@ -80,7 +94,9 @@ fn folders(proc_self_cgroup: &str) -> Vec<String> {
     let mut folders = Vec::new();
     for line in proc_self_cgroup.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            continue;
+        };
         if controllers.is_empty() {
             folders.extend(upwards("/sys/fs/cgroup", path));
         } else if controllers.split(',').any(|controller| controller == "cpu") {
@@ -123,15 +139,27 @@ mod tests {
     #[test]
     fn machine_with_more_than_1024_cpus_has_all_that_are_allowed_and_online() {
         let status = "Name:\tx\nCpus_allowed:\tffff\nCpus_allowed_list:\t0-2047\nMems_allowed_list:\t0\n";
-        assert_eq!(in_text(status, "0-1535\n").unwrap(), (0..1536).collect::<Vec<_>>());
-        assert_eq!(in_text("Cpus_allowed_list:\t2,1100-1101\n", "0-1535\n").unwrap(), [2, 1100, 1101]);
+        assert_eq!(
+            in_text(status, "0-1535\n").unwrap(),
+            (0..1536).collect::<Vec<_>>()
+        );
+        assert_eq!(
+            in_text("Cpus_allowed_list:\t2,1100-1101\n", "0-1535\n").unwrap(),
+            [2, 1100, 1101]
+        );
         assert_eq!((in_text("", "0-3"), in_text(status, "")), (None, None));
     }
 
     #[test]
     fn siblings_count_once_and_cpus_of_unknown_place_count_each() {
-        assert_eq!(group(&[0, 1, 2, 3], |cpu| Some((0, cpu as i64 % 2))), [[0, 2], [1, 3]]);
-        assert_eq!(group(&[0, 1, 2, 3], |cpu| Some((cpu as i64 / 2, cpu as i64 % 2))).len(), 4);
+        assert_eq!(
+            group(&[0, 1, 2, 3], |cpu| Some((0, cpu as i64 % 2))),
+            [[0, 2], [1, 3]]
+        );
+        assert_eq!(
+            group(&[0, 1, 2, 3], |cpu| Some((cpu as i64 / 2, cpu as i64 % 2))).len(),
+            4
+        );
         assert_eq!(group(&[4, 5], |_| None), [[4], [5]]);
         assert!(group(&[], |_| None).is_empty());
     }
@@ -165,7 +193,13 @@ mod tests {
         };
         assert_eq!(read(&[]), None);
         assert_eq!(read(&[("sys/fs/cgroup/cpu.max", "max 100000\n")]), None);
-        assert_eq!(read(&[("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/cpu.max", "150000 100000\n")]), Some(1.5));
+        assert_eq!(
+            read(&[
+                ("proc/self/cgroup", "0::/\n"),
+                ("sys/fs/cgroup/cpu.max", "150000 100000\n")
+            ]),
+            Some(1.5)
+        );
         assert_eq!(
             read(&[
                 ("proc/self/cgroup", "0::/pod/container\n"),
@@ -183,7 +217,10 @@ mod tests {
             Some(3.0)
         );
         assert_eq!(
-            read(&[("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1"), ("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000")]),
+            read(&[
+                ("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1"),
+                ("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000")
+            ]),
             None
         );
     }

@@ -1,9 +1,10 @@
 //! GPUs by their device nodes: what a device plugin put into the container.
 //!
-//! NVIDIA: `/dev/nvidia0`, `/dev/nvidia1` …; of one that is divided (MIG) its parts, each with a node of its own below
-//! `/dev/nvidia-caps`, whose numbers the driver lists. AMD: `/dev/dri/renderD*` of vendor 0x1002, if the compute device
-//! `/dev/kfd` is there as well. Intel: those of vendor 0x8086, but for the one in the processor, which is always at the
-//! same place. Flux's own count (by hwloc) needs their libraries; the device nodes do not.
+//! NVIDIA: `/dev/nvidia0`, `/dev/nvidia1` …; of one that is divided (MIG) its parts, each with a node of its
+//! own below `/dev/nvidia-caps`, whose numbers the driver lists. AMD: `/dev/dri/renderD*` of vendor 0x1002,
+//! if the compute device `/dev/kfd` is there as well. Intel: those of vendor 0x8086, but for the one in the
+//! processor, which is always at the same place. Flux's own count (by hwloc) needs their libraries; the
+//! device nodes do not.
 
 use std::collections::BTreeSet;
 
@@ -15,43 +16,67 @@ const INTEL: &str = "0x8086";
 const OF_THE_PROCESSOR: &str = "PCI_SLOT_NAME=0000:00:02.0";
 
 pub fn gpus(host: &Host) -> u32 {
-    let whole = host.names("/dev").into_iter().filter(|name| is_numbered(name, "nvidia")).count();
+    let whole = host
+        .names("/dev")
+        .into_iter()
+        .filter(|name| is_numbered(name, "nvidia"))
+        .count();
     let parts = parts(host);
     let nvidia = if parts > 0 { parts } else { whole };
-    let rendering = || host.names("/dev/dri").into_iter().filter(|name| is_numbered(name, "renderD"));
+    let rendering = || {
+        host.names("/dev/dri")
+            .into_iter()
+            .filter(|name| is_numbered(name, "renderD"))
+    };
     let amd = if host.exists("/dev/kfd") {
-        rendering().filter(|node| vendor(host, node).as_deref() == Some(AMD)).count()
+        rendering()
+            .filter(|node| vendor(host, node).as_deref() == Some(AMD))
+            .count()
     } else {
         0
     };
-    let is_intel = |node: &String| vendor(host, node).as_deref() == Some(INTEL) && !is_in_the_processor(host, node);
+    let is_intel =
+        |node: &String| vendor(host, node).as_deref() == Some(INTEL) && !is_in_the_processor(host, node);
     u32::try_from(nvidia + amd + rendering().filter(is_intel).count()).unwrap_or(u32::MAX)
 }
 
 /// Parts of divided devices that this container may compute on (`gpu0/gi3/ci0/access 12` is
 /// `/dev/nvidia-caps/nvidia-cap12`).
 fn parts(host: &Host) -> usize {
-    let list = host.text("/proc/driver/nvidia-caps/mig-minors").unwrap_or_default();
+    let list = host
+        .text("/proc/driver/nvidia-caps/mig-minors")
+        .unwrap_or_default();
     let minors: BTreeSet<String> = list
         .lines()
         .filter_map(|line| line.split_once("/access "))
-        .filter(|(part, _)| part.rsplit('/').next().is_some_and(|last| is_numbered(last, "ci")))
+        .filter(|(part, _)| {
+            part.rsplit('/')
+                .next()
+                .is_some_and(|last| is_numbered(last, "ci"))
+        })
         .map(|(_, minor)| format!("nvidia-cap{}", minor.trim()))
         .collect();
-    host.names("/dev/nvidia-caps").into_iter().filter(|name| minors.contains(name)).count()
+    host.names("/dev/nvidia-caps")
+        .into_iter()
+        .filter(|name| minors.contains(name))
+        .count()
 }
 
 fn vendor(host: &Host, node: &str) -> Option<String> {
-    host.text(&format!("/sys/class/drm/{node}/device/vendor")).map(|vendor| vendor.trim().to_owned())
+    host.text(&format!("/sys/class/drm/{node}/device/vendor"))
+        .map(|vendor| vendor.trim().to_owned())
 }
 
 fn is_in_the_processor(host: &Host, node: &str) -> bool {
-    let device = host.text(&format!("/sys/class/drm/{node}/device/uevent")).unwrap_or_default();
+    let device = host
+        .text(&format!("/sys/class/drm/{node}/device/uevent"))
+        .unwrap_or_default();
     device.lines().any(|line| line == OF_THE_PROCESSOR)
 }
 
 fn is_numbered(name: &str, prefix: &str) -> bool {
-    name.strip_prefix(prefix).is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+    name.strip_prefix(prefix)
+        .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
 #[cfg(test)]
@@ -66,16 +91,28 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
-        for node in ["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "kfd", "dri/renderD128", "dri/renderD129"] {
+        for node in [
+            "nvidia0",
+            "nvidia1",
+            "nvidiactl",
+            "nvidia-uvm",
+            "kfd",
+            "dri/renderD128",
+            "dri/renderD129",
+        ] {
             make(&format!("dev/{node}"), "");
         }
         make("sys/class/drm/renderD128/device/vendor", "0x1002\n");
         make("sys/class/drm/renderD129/device/vendor", "0x8086\n");
         let counted = || gpus(&Host::new(root.path()));
         assert_eq!(counted(), 4, "two of NVIDIA's, one of AMD's, one of Intel's");
-        make("sys/class/drm/renderD129/device/uevent", "DRIVER=i915\nPCI_SLOT_NAME=0000:00:02.0\n");
+        make(
+            "sys/class/drm/renderD129/device/uevent",
+            "DRIVER=i915\nPCI_SLOT_NAME=0000:00:02.0\n",
+        );
         assert_eq!(counted(), 3, "the processor's own is none");
-        let minors = "config 1\nmonitor 2\ngpu0/gi3/access 30\ngpu0/gi3/ci0/access 31\ngpu0/gi4/ci0/access 40\n";
+        let minors =
+            "config 1\nmonitor 2\ngpu0/gi3/access 30\ngpu0/gi3/ci0/access 31\ngpu0/gi4/ci0/access 40\n";
         make("proc/driver/nvidia-caps/mig-minors", minors);
         for capability in [1, 2, 30, 31, 99] {
             make(&format!("dev/nvidia-caps/nvidia-cap{capability}"), "");

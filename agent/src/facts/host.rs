@@ -18,7 +18,9 @@ pub struct Host {
 
 impl Host {
     pub fn new(root: &Path) -> Host {
-        Host { root: root.to_owned() }
+        Host {
+            root: root.to_owned(),
+        }
     }
 
     /// Where the absolute `path` really is, its links followed inside the root.
@@ -59,21 +61,28 @@ impl Host {
 
     /// Whether a file or folder is there. Who opens a pipe or a device may wait for ever.
     pub fn is_file_or_folder(&self, path: &str) -> bool {
-        self.real(path).is_some_and(|path| path.is_file() || path.is_dir())
+        self.real(path)
+            .is_some_and(|path| path.is_file() || path.is_dir())
     }
 
     pub fn is_executable(&self, path: &str) -> bool {
-        self.real(path).is_some_and(|path| path.is_file() && access(&path, AccessFlags::X_OK).is_ok())
+        self.real(path)
+            .is_some_and(|path| path.is_file() && access(&path, AccessFlags::X_OK).is_ok())
     }
 
     /// Whether both lead to one file.
     pub fn is_same(&self, one: &str, other: &str) -> bool {
-        let file = |path: &str| std::fs::metadata(self.real(path)?).ok().map(|data| (data.dev(), data.ino()));
+        let file = |path: &str| {
+            std::fs::metadata(self.real(path)?)
+                .ok()
+                .map(|data| (data.dev(), data.ino()))
+        };
         file(one).is_some_and(|one| file(other) == Some(one))
     }
 
     pub fn is_writable(&self, path: &str) -> bool {
-        self.real(path).is_some_and(|path| access(&path, AccessFlags::W_OK).is_ok())
+        self.real(path)
+            .is_some_and(|path| access(&path, AccessFlags::W_OK).is_ok())
     }
 
     /// A file's text; none if it can't be read. Bytes that are no UTF-8 are replaced.
@@ -84,28 +93,37 @@ impl Host {
 
     /// When a file was last changed, in seconds, and how large it is.
     pub fn time_and_size(&self, path: &str) -> Option<(i64, u64)> {
-        std::fs::metadata(self.real(path)?).ok().map(|data| (data.mtime(), data.size()))
+        std::fs::metadata(self.real(path)?)
+            .ok()
+            .map(|data| (data.mtime(), data.size()))
     }
 
     /// The first 16 bytes of a file; none if it has fewer.
     pub fn head(&self, path: &str) -> Option<[u8; 16]> {
         use std::io::Read;
         let mut head = [0; 16];
-        std::fs::File::open(self.real(path)?).ok()?.read_exact(&mut head).ok()?;
+        std::fs::File::open(self.real(path)?)
+            .ok()?
+            .read_exact(&mut head)
+            .ok()?;
         Some(head)
     }
 
     /// The names in a directory, sorted; empty if it can't be read.
     pub fn names(&self, path: &str) -> Vec<String> {
-        let Some(entries) = self.real(path).and_then(|path| std::fs::read_dir(path).ok()) else { return Vec::new() };
-        let mut names: Vec<String> =
-            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let Some(entries) = self.real(path).and_then(|path| std::fs::read_dir(path).ok()) else {
+            return Vec::new();
+        };
+        let mut names: Vec<String> = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
         names.sort();
         names
     }
 
-    /// The first executable file `program` in the folders of `path`. The crate `which` looks below a root only with all
-    /// of its `Sys` implemented for one, eleven methods in place of these five lines.
+    /// The first executable file `program` in the folders of `path`. The crate `which` looks below a root
+    /// only with all of its `Sys` implemented for one, eleven methods in place of these five lines.
     pub fn which(&self, program: &str, path: &str) -> Option<String> {
         path.split(':')
             .filter(|folder| folder.starts_with('/'))
@@ -134,7 +152,10 @@ mod tests {
         let host = Host::new(root.path());
         assert!(host.is_executable("/mnt/view/bin/flux"));
         assert!(!host.exists("/mnt/loop") && !host.exists("/mnt/view/gone"));
-        assert_eq!(host.which("flux", "relative:/bin:/mnt/view/bin/").as_deref(), Some("/mnt/view/bin/flux"));
+        assert_eq!(
+            host.which("flux", "relative:/bin:/mnt/view/bin/").as_deref(),
+            Some("/mnt/view/bin/flux")
+        );
         assert_eq!(host.names("/mnt/view/bin"), ["flux"]);
         assert_eq!(host.text("/mnt/view/bin/flux").as_deref(), Some("#!"));
     }

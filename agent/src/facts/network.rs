@@ -8,22 +8,30 @@ use super::host::Host;
 /// The name of this host.
 pub fn hostname() -> Result<String, FactsError> {
     let name = nix::unistd::gethostname().map_err(|error| FactsError::Hostname(error.to_string()))?;
-    name.into_string().map_err(|_| FactsError::Hostname("it is not UTF-8".into()))
+    name.into_string()
+        .map_err(|_| FactsError::Hostname("it is not UTF-8".into()))
 }
 
 /// The pod's own address, from a variable that the operator sets.
 pub fn parse_address(text: Option<String>) -> Option<String> {
-    text?.trim().parse().ok().map(|address: IpAddr| address.to_string())
+    text?
+        .trim()
+        .parse()
+        .ok()
+        .map(|address: IpAddr| address.to_string())
 }
 
-/// The host's own address: its line in /etc/hosts, else the first interface that is no loopback, IPv4 before IPv6. None with
-/// the node's network: the node's files and interfaces do not say which address the pod's name resolves to.
+/// The host's own address: its line in /etc/hosts, else the first interface that is no loopback, IPv4 before
+/// IPv6. None with the node's network: the node's files and interfaces do not say which address the pod's
+/// name resolves to.
 pub fn address(host: &Host, hostname: &str, is_nodes: bool) -> Option<String> {
     if is_nodes {
         return None;
     }
     let text = host.text("/etc/hosts").unwrap_or_default();
-    from_hosts(&text, hostname).or_else(from_interfaces).map(|address| address.to_string())
+    from_hosts(&text, hostname)
+        .or_else(from_interfaces)
+        .map(|address| address.to_string())
 }
 
 fn from_hosts(text: &str, hostname: &str) -> Option<IpAddr> {
@@ -47,7 +55,11 @@ fn from_interfaces() -> Option<IpAddr> {
         })
         .filter(|address| !address.is_loopback() && !is_link_local(address))
         .collect();
-    found.iter().find(|address| address.is_ipv4()).or(found.first()).copied()
+    found
+        .iter()
+        .find(|address| address.is_ipv4())
+        .or(found.first())
+        .copied()
 }
 
 fn is_link_local(address: &IpAddr) -> bool {
@@ -77,7 +89,8 @@ mod tests {
 
     #[test]
     fn the_domain_follows_svc_in_the_search_list() {
-        let kubernetes = "nameserver 10.96.0.10\nsearch default.svc.corp.example svc.corp.example corp.example lan\n";
+        let kubernetes =
+            "nameserver 10.96.0.10\nsearch default.svc.corp.example svc.corp.example corp.example lan\n";
         assert_eq!(from_resolv_conf(kubernetes).as_deref(), Some("corp.example"));
         assert_eq!(from_resolv_conf("nameserver 1.1.1.1\nsearch lan\n"), None);
     }
@@ -91,13 +104,21 @@ mod tests {
         assert_eq!(address(&host, "node-3", false).as_deref(), Some("10.0.0.7"));
         assert_eq!(address(&host, "node-3", true), None);
         let of = |text: &str| parse_address(Some(text.to_owned()));
-        assert_eq!((of("10.0.0.7").as_deref(), of(" fd00::7\n").as_deref()), (Some("10.0.0.7"), Some("fd00::7")));
-        assert_eq!((of(""), of("node-3"), parse_address(None)), (None, None, None), "a pod without an address yet");
+        assert_eq!(
+            (of("10.0.0.7").as_deref(), of(" fd00::7\n").as_deref()),
+            (Some("10.0.0.7"), Some("fd00::7"))
+        );
+        assert_eq!(
+            (of(""), of("node-3"), parse_address(None)),
+            (None, None, None),
+            "a pod without an address yet"
+        );
     }
 
     #[test]
     fn the_own_line_of_the_hosts_file_counts() {
-        let text = "127.0.0.1 localhost mc-0\n# 10.0.0.9 mc-0\n10.0.0.7\tmc-0.flux-service.default mc-0 # me\n";
+        let text =
+            "127.0.0.1 localhost mc-0\n# 10.0.0.9 mc-0\n10.0.0.7\tmc-0.flux-service.default mc-0 # me\n";
         assert_eq!(from_hosts(text, "mc-0"), "10.0.0.7".parse().ok());
         assert_eq!(from_hosts(text, "mc-1"), None);
     }

@@ -1,5 +1,5 @@
-//! A process as its container started it: what `kubectl exec` starts has another environment, folder and terminal than the
-//! entrypoint, which is process 1.
+//! A process as its container started it: what `kubectl exec` starts has another environment, folder and
+//! terminal than the entrypoint, which is process 1.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -46,18 +46,37 @@ impl Process {
         let parts = |name: &str| -> Option<Vec<String>> {
             let bytes = std::fs::read(proc.join(name)).ok()?;
             // A word may be empty; the last one ends with a zero, too.
-            let parts = bytes.strip_suffix(&[0]).unwrap_or(&bytes).split(|byte| *byte == 0);
-            Some(parts.filter_map(|part| String::from_utf8(part.to_vec()).ok()).collect())
+            let parts = bytes
+                .strip_suffix(&[0])
+                .unwrap_or(&bytes)
+                .split(|byte| *byte == 0);
+            Some(
+                parts
+                    .filter_map(|part| String::from_utf8(part.to_vec()).ok())
+                    .collect(),
+            )
         };
         let variables = parts("environ")?;
-        let leads_to = |name: &str| std::fs::read_link(proc.join(name)).ok()?.into_os_string().into_string().ok();
+        let leads_to = |name: &str| {
+            std::fs::read_link(proc.join(name))
+                .ok()?
+                .into_os_string()
+                .into_string()
+                .ok()
+        };
         let input = leads_to("fd/0").unwrap_or_default();
         Some(Process {
             program: leads_to("exe").unwrap_or_else(usual),
             words: parts("cmdline")?,
-            environment: variables.iter().filter_map(|line| line.split_once('=')).map(owned).collect(),
+            environment: variables
+                .iter()
+                .filter_map(|line| line.split_once('='))
+                .map(owned)
+                .collect(),
             working_directory: leads_to("cwd")?,
-            terminal: input.starts_with("/dev/pts/") || input.starts_with("/dev/tty") || input == "/dev/console",
+            terminal: input.starts_with("/dev/pts/")
+                || input.starts_with("/dev/tty")
+                || input == "/dev/console",
         })
     }
 }
@@ -88,16 +107,28 @@ mod tests {
         let process = Process::of(folder.path()).unwrap();
         assert_eq!(process.program, "/opt/flux-agent");
         assert_eq!(
-            (process.words.join(" ").as_str(), process.working_directory.as_str()),
+            (
+                process.words.join(" ").as_str(),
+                process.working_directory.as_str()
+            ),
             ("/bin/flux-agent run  --", "/data")
         );
-        let variables: Vec<String> =
-            process.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        assert_eq!((variables.join(" ").as_str(), process.terminal), ("A=1 B=x=y C=", false));
+        let variables: Vec<String> = process
+            .environment
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        assert_eq!(
+            (variables.join(" ").as_str(), process.terminal),
+            ("A=1 B=x=y C=", false)
+        );
         std::fs::create_dir(folder.path().join("fd")).unwrap();
-        for (target, terminal) in
-            [("/dev/null", false), ("pipe:[7]", false), ("/dev/pts/0", true), ("/dev/console", true)]
-        {
+        for (target, terminal) in [
+            ("/dev/null", false),
+            ("pipe:[7]", false),
+            ("/dev/pts/0", true),
+            ("/dev/console", true),
+        ] {
             let _ = std::fs::remove_file(folder.path().join("fd/0"));
             std::os::unix::fs::symlink(target, folder.path().join("fd/0")).unwrap();
             assert_eq!(Process::of(folder.path()).unwrap().terminal, terminal, "{target}");

@@ -1,12 +1,13 @@
 //! Whether Flux's own Python has to compile anew for every command.
 //!
-//! Python takes a compiled file if it notes the source's time and size (or a hash). A view without such files, or one whose
-//! sources were copied without their times, has none that serve: each command then takes a second more.
+//! Python takes a compiled file if it notes the source's time and size (or a hash). A view without such
+//! files, or one whose sources were copied without their times, has none that serve: each command then takes
+//! a second more.
 
 use super::host::Host;
 
-/// Whether all of Flux's Python that is looked at is compiled: its own package, and its interpreter's library. What is
-/// not found is not looked at.
+/// Whether all of Flux's Python that is looked at is compiled: its own package, and its interpreter's
+/// library. What is not found is not looked at.
 pub fn is_compiled(host: &Host, installation: &str) -> bool {
     let sources = pythons(host, installation).into_iter().flat_map(|python| {
         let own = [
@@ -14,14 +15,20 @@ pub fn is_compiled(host: &Host, installation: &str) -> bool {
             format!("{installation}/lib/{python}/site-packages/flux/__init__.py"),
             format!("{installation}/lib/flux/{python}/flux/__init__.py"),
         ];
-        own.into_iter().chain(library(host, installation, &python)).map(move |source| (python.clone(), source))
+        own.into_iter()
+            .chain(library(host, installation, &python))
+            .map(move |source| (python.clone(), source))
     });
-    sources.into_iter().all(|(python, source)| is_fresh(host, &python, &source).unwrap_or(true))
+    sources
+        .into_iter()
+        .all(|(python, source)| is_fresh(host, &python, &source).unwrap_or(true))
 }
 
 /// The Python versions that Flux has modules for, such as `python3.11`.
 fn pythons(host: &Host, installation: &str) -> Vec<String> {
-    let folders = ["lib", "lib/flux"].into_iter().flat_map(|folder| host.names(&format!("{installation}/{folder}")));
+    let folders = ["lib", "lib/flux"]
+        .into_iter()
+        .flat_map(|folder| host.names(&format!("{installation}/{folder}")));
     let mut names: Vec<String> = folders.filter(|name| is_python(name)).collect();
     names.sort();
     names.dedup();
@@ -29,14 +36,21 @@ fn pythons(host: &Host, installation: &str) -> Vec<String> {
 }
 
 fn is_python(name: &str) -> bool {
-    name.strip_prefix("python3.").is_some_and(|minor| !minor.is_empty() && minor.bytes().all(|b| b.is_ascii_digit()))
+    name.strip_prefix("python3.")
+        .is_some_and(|minor| !minor.is_empty() && minor.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// A file of the library of the interpreter that Flux's wrapper for this Python starts: `exec /usr/bin/python3 "$@"`.
+/// A file of the library of the interpreter that Flux's wrapper for this Python starts: `exec
+/// /usr/bin/python3 "$@"`.
 fn library(host: &Host, installation: &str, python: &str) -> Option<String> {
     let wrapper = host.text(&format!("{installation}/libexec/flux/cmd/flux-{python}"))?;
-    let interpreter = wrapper.lines().find_map(|line| line.strip_prefix("exec ")?.split_whitespace().next())?;
-    Some(format!("{}/lib/{python}/os.py", interpreter.rsplitn(3, '/').nth(2)?))
+    let interpreter = wrapper
+        .lines()
+        .find_map(|line| line.strip_prefix("exec ")?.split_whitespace().next())?;
+    Some(format!(
+        "{}/lib/{python}/os.py",
+        interpreter.rsplitn(3, '/').nth(2)?
+    ))
 }
 
 /// Whether the compiled file of `source` is that of the source; none: there is no such source.
@@ -45,7 +59,9 @@ fn is_fresh(host: &Host, python: &str, source: &str) -> Option<bool> {
     let (folder, name) = source.rsplit_once('/')?;
     let tag = format!("c{}", python.replacen("python3.", "python-3", 1));
     let compiled = format!("{folder}/__pycache__/{}.{tag}.pyc", name.strip_suffix(".py")?);
-    let Some(head) = host.head(&compiled) else { return Some(false) };
+    let Some(head) = host.head(&compiled) else {
+        return Some(false);
+    };
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     // The second word is 0 if time and size follow, and has flags if a hash follows instead.
     Some(word(4) != 0 || (word(8), word(12)) == (seconds as u32, size as u32))
@@ -65,15 +81,26 @@ mod tests {
         };
         let source = |folder: &str, name: &str| {
             write(&format!("{folder}/{name}.py"), b"pass\n");
-            let modified =
-                std::fs::metadata(root.path().join(format!("{folder}/{name}.py"))).unwrap().modified().unwrap();
+            let modified = std::fs::metadata(root.path().join(format!("{folder}/{name}.py")))
+                .unwrap()
+                .modified()
+                .unwrap();
             let seconds = modified.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as u32;
-            let head = [[0xa7, 0x0d, 0x0d, 0x0a], [0; 4], seconds.to_le_bytes(), 5_u32.to_le_bytes()].concat();
+            let head = [
+                [0xa7, 0x0d, 0x0d, 0x0a],
+                [0; 4],
+                seconds.to_le_bytes(),
+                5_u32.to_le_bytes(),
+            ]
+            .concat();
             write(&format!("{folder}/__pycache__/{name}.cpython-311.pyc"), &head);
         };
         source("opt/flux/lib/flux/python3.11/flux", "__init__");
         source("usr/lib/python3.11", "os");
-        write("opt/flux/libexec/flux/cmd/flux-python3.11", b"#!/bin/sh\nexec /usr/bin/python3 \"$@\"\n");
+        write(
+            "opt/flux/libexec/flux/cmd/flux-python3.11",
+            b"#!/bin/sh\nexec /usr/bin/python3 \"$@\"\n",
+        );
         change(root.path());
         is_compiled(&Host::new(root.path()), "/opt/flux")
     }
@@ -81,9 +108,15 @@ mod tests {
     #[test]
     fn compiled_files_serve_if_they_are_those_of_their_sources() {
         assert!(compiled(|_| {}));
-        assert!(is_compiled(&Host::new(tempfile::tempdir().unwrap().path()), "/opt/flux"), "nothing is known");
+        assert!(
+            is_compiled(&Host::new(tempfile::tempdir().unwrap().path()), "/opt/flux"),
+            "nothing is known"
+        );
         let own = "opt/flux/lib/flux/python3.11/flux";
-        assert!(!compiled(|root| std::fs::remove_dir_all(root.join(own).join("__pycache__")).unwrap()));
+        assert!(!compiled(|root| std::fs::remove_dir_all(
+            root.join(own).join("__pycache__")
+        )
+        .unwrap()));
         assert!(
             !compiled(|root| std::fs::write(root.join(own).join("__init__.py"), "other\n").unwrap()),
             "another size"
@@ -96,8 +129,14 @@ mod tests {
                 std::fs::write(file(root), bytes).unwrap();
             }
         };
-        assert!(!compiled(change(8)), "the interpreter's library, copied without its time");
+        assert!(
+            !compiled(change(8)),
+            "the interpreter's library, copied without its time"
+        );
         assert!(compiled(change(4)), "a hash");
-        assert!(!compiled(|root| std::fs::write(file(root), "").unwrap()), "an empty file");
+        assert!(
+            !compiled(|root| std::fs::write(file(root), "").unwrap()),
+            "an empty file"
+        );
     }
 }

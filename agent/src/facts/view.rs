@@ -40,7 +40,12 @@ mod tests {
         let view = read(&Host::new(root.path()), "/view");
         assert_eq!(
             view,
-            ViewFacts { flux: false, python: Some("python3.11".into()), fluxion: true, fluxion_modprobe: false }
+            ViewFacts {
+                flux: false,
+                python: Some("python3.11".into()),
+                fluxion: true,
+                fluxion_modprobe: false
+            }
         );
     }
 }

@@ -8,7 +8,8 @@
 //!                      └ elsewhere (an application's, a volume's) ─────────────► fchown; never what is in it
 //! ```
 //!
-//! Whoever owns one of the system's directories is root in the pod sooner or later: they may replace what root runs.
+//! Whoever owns one of the system's directories is root in the pod sooner or later: they may replace what
+//! root runs.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,12 +20,13 @@ use rustix::fs::{AtFlags, Gid, Stat, Uid, chownat, fstat};
 
 use super::safe_path::Walked;
 use crate::system::mount_table;
-/// Directories of the Filesystem Hierarchy Standard that hold users' and applications' data; all others are the system's.
+/// Directories of the Filesystem Hierarchy Standard that hold users' and applications' data; all others are
+/// the system's.
 const FOR_DATA: [&str; 6] = ["/home", "/opt", "/srv", "/tmp", "/var/tmp", "/mnt"];
 /// The system's directories, with all that is in them.
 const OF_THE_SYSTEM: [&str; 16] = [
-    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/media", "/proc", "/root", "/run",
-    "/sbin", "/sys", "/usr", "/var",
+    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/media", "/proc", "/root",
+    "/run", "/sbin", "/sys", "/usr", "/var",
 ];
 
 /// What changes its owner.
@@ -40,12 +42,19 @@ pub enum Subject<'a> {
 pub fn give(descriptor: impl AsFd, subject: Subject, owner: Owner) -> io::Result<()> {
     if needs_change(&descriptor, subject, owner)? {
         // This is fchown, for descriptors of O_PATH as well.
-        chownat(descriptor, "", Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)), AtFlags::EMPTY_PATH)?;
+        chownat(
+            descriptor,
+            "",
+            Some(Uid::from_raw(owner.uid)),
+            Some(Gid::from_raw(owner.gid)),
+            AtFlags::EMPTY_PATH,
+        )?;
     }
     Ok(())
 }
 
-/// Whether it is not `owner`'s yet. Fails if it may not become theirs; then nothing of it may change, its mode neither.
+/// Whether it is not `owner`'s yet. Fails if it may not become theirs; then nothing of it may change, its
+/// mode neither.
 pub fn needs_change(descriptor: impl AsFd, subject: Subject, owner: Owner) -> io::Result<bool> {
     let data = fstat(&descriptor)?;
     if (data.st_uid, data.st_gid) == (owner.uid, owner.gid) {
@@ -60,17 +69,24 @@ pub fn needs_change(descriptor: impl AsFd, subject: Subject, owner: Owner) -> io
     Ok(true)
 }
 
-/// Why a folder that was found stays whose it is: it is the system's; or it is on a volume, and somebody has set it up; or
-/// another user could have put it in the place of the one that is meant, and it may be a secret of root's.
+/// Why a folder that was found stays whose it is: it is the system's; or it is on a volume, and somebody has
+/// set it up; or another user could have put it in the place of the one that is meant, and it may be a secret
+/// of root's.
 fn reason_to_keep(data: &Stat, walked: &Walked) -> Option<String> {
     let path = &walked.path;
     if is_of_the_system(path) {
-        return Some(format!("{} is one of the system's directories, which stay root's", path.display()));
+        return Some(format!(
+            "{} is one of the system's directories, which stay root's",
+            path.display()
+        ));
     }
     let is_plain = (data.st_uid, data.st_gid) == (0, 0);
     let mounts = std::fs::read_to_string(mount_table::FILE).unwrap_or_default();
     if !is_plain && is_on_volume(&mounts, path) {
-        return Some(format!("it is on a volume and belongs to uid {}, gid {}", data.st_uid, data.st_gid));
+        return Some(format!(
+            "it is on a volume and belongs to uid {}, gid {}",
+            data.st_uid, data.st_gid
+        ));
     }
     let is_open_to_all = is_plain && data.st_mode & 0o005 == 0o005;
     if !walked.is_fixed && !is_open_to_all {
@@ -98,14 +114,31 @@ mod tests {
 
     #[test]
     fn system_directories_are_told_from_those_for_data() {
-        for path in
-            ["/", "/etc", "/etc/cron.d", "/usr/local/app", "/lib64", "/libx32/a", "/var", "/var/lib/x", "/root", "/run"]
-        {
+        for path in [
+            "/",
+            "/etc",
+            "/etc/cron.d",
+            "/usr/local/app",
+            "/lib64",
+            "/libx32/a",
+            "/var",
+            "/var/lib/x",
+            "/root",
+            "/run",
+        ] {
             assert!(is_of_the_system(Path::new(path)), "{path}");
         }
-        for path in
-            ["/home/flux", "/opt/app", "/srv", "/tmp/x", "/var/tmp/x", "/mnt/flux", "/data", "/work/run", "/etcetera"]
-        {
+        for path in [
+            "/home/flux",
+            "/opt/app",
+            "/srv",
+            "/tmp/x",
+            "/var/tmp/x",
+            "/mnt/flux",
+            "/data",
+            "/work/run",
+            "/etcetera",
+        ] {
             assert!(!is_of_the_system(Path::new(path)), "{path}");
         }
     }
@@ -115,11 +148,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let walked = safe_path::walk(folder.path(), false).unwrap();
         let open = std::fs::File::open(folder.path()).unwrap();
-        let of_the_system = Walked { path: "/usr/src".into(), ..walked };
+        let of_the_system = Walked {
+            path: "/usr/src".into(),
+            ..walked
+        };
         let found = Subject::Found(&of_the_system);
         let owner = Owner { uid: 1002, gid: 1002 };
         let error = give(&open, found, owner).unwrap_err();
-        assert!(error.to_string().contains("/usr/src is one of the system's directories"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("/usr/src is one of the system's directories"),
+            "{error}"
+        );
         give(&open, Subject::Created, owner).expect("this test runs as root");
         give(&open, found, owner).expect("it is theirs already");
         give(&open, found, Owner { uid: 0, gid: 0 }).expect("root takes it back");
@@ -127,7 +168,8 @@ mod tests {
 
     #[test]
     fn a_volume_is_told_from_the_image() {
-        let mounts = "22 1 0:21 / / rw - overlay overlay rw\n23 22 8:1 /x /data/my\\040files rw - ext4 /dev/sda rw\n";
+        let mounts =
+            "22 1 0:21 / / rw - overlay overlay rw\n23 22 8:1 /x /data/my\\040files rw - ext4 /dev/sda rw\n";
         assert!(is_on_volume(mounts, Path::new("/data/my files/deep")));
         assert!(!is_on_volume(mounts, Path::new("/data/my")) && !is_on_volume(mounts, Path::new("/opt")));
     }

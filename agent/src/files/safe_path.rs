@@ -1,11 +1,12 @@
-//! Opens a folder step by step. Root follows a symbolic link only if the link and its folder belong to root and nobody
-//! else may write to that folder: another user must not be able to lead root elsewhere.
+//! Opens a folder step by step. Root follows a symbolic link only if the link and its folder belong to root
+//! and nobody else may write to that folder: another user must not be able to lead root elsewhere.
 //!
-//! Root writes below folders that others may write to (a directory of Flux's user, a volume). By such a link it would write
-//! to, or give away, what is somebody else's. An agent that is not root follows its own links and root's.
+//! Root writes below folders that others may write to (a directory of Flux's user, a volume). By such a link
+//! it would write to, or give away, what is somebody else's. An agent that is not root follows its own links
+//! and root's.
 //!
-//! Not cap-std: it asks where a link leads, not whose it is, and follows no absolute one, though images have such of
-//! root's.
+//! Not cap-std: it asks where a link leads, not whose it is, and follows no absolute one, though images have
+//! such of root's.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -21,8 +22,15 @@ const FOLDER: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXE
 
 /// Opens the folder `path`. `make`: creates what is missing of it, with mode 0755 whatever the umask.
 pub fn open(path: &Path, make: bool) -> io::Result<OwnedFd> {
-    // Without links one call is enough. (It fails at a link, and in a kernel or sandbox that does not know openat2.)
-    let whole = fs::openat2(fs::CWD, path, FOLDER | OFlags::DIRECTORY, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    // Without links one call is enough. (It fails at a link, and in a kernel or sandbox that does not know
+    // openat2.)
+    let whole = fs::openat2(
+        fs::CWD,
+        path,
+        FOLDER | OFlags::DIRECTORY,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS,
+    );
     match whole {
         Ok(folder) => Ok(folder),
         Err(_) => walk(path, make).map(|walked| walked.folder),
@@ -43,7 +51,11 @@ pub struct Walked {
 pub fn walk(path: &Path, make: bool) -> io::Result<Walked> {
     let mut left = components(path);
     let start = if path.is_absolute() { "/" } else { "." };
-    let mut here = Walked { folder: fs::open(start, FOLDER, Mode::empty())?, path: start.into(), is_fixed: true };
+    let mut here = Walked {
+        folder: fs::open(start, FOLDER, Mode::empty())?,
+        path: start.into(),
+        is_fixed: true,
+    };
     let mut links = 0;
     while let Some(name) = left.pop() {
         let next = match fs::openat(&here.folder, &name, FOLDER, Mode::empty()) {
@@ -58,7 +70,8 @@ pub fn walk(path: &Path, make: bool) -> io::Result<Walked> {
                     return Err(io::Error::from_raw_os_error(libc::ELOOP));
                 }
                 check_link(&here.folder, &name, &data)?;
-                let target = OsString::from_vec(fs::readlinkat(&here.folder, &name, Vec::new())?.into_bytes());
+                let target =
+                    OsString::from_vec(fs::readlinkat(&here.folder, &name, Vec::new())?.into_bytes());
                 if Path::new(&target).is_absolute() {
                     here.folder = fs::open("/", FOLDER, Mode::empty())?;
                     here.path = "/".into();
@@ -86,7 +99,10 @@ pub fn walk(path: &Path, make: bool) -> io::Result<Walked> {
 fn check_link(folder: &OwnedFd, name: &OsStr, link: &fs::Stat) -> io::Result<()> {
     let name = name.to_string_lossy();
     if link.st_uid != 0 && link.st_uid != effective_uid() {
-        return Err(io::Error::other(format!("the link {name} on the way belongs to uid {}", link.st_uid)));
+        return Err(io::Error::other(format!(
+            "the link {name} on the way belongs to uid {}",
+            link.st_uid
+        )));
     }
     if effective_uid() == 0 && !is_ours(&fs::fstat(folder)?) {
         return Err(io::Error::other(format!(
@@ -110,8 +126,12 @@ fn make_folder(here: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
         Err(rustix::io::Errno::EXIST) => Ok(fs::openat(here, name, FOLDER, Mode::empty())?),
         Err(error) => Err(error.into()),
         Ok(()) => {
-            let created =
-                fs::openat(here, name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            let created = fs::openat(
+                here,
+                name,
+                OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?;
             fs::fchmod(&created, Mode::from_raw_mode(0o755))?;
             Ok(created)
         }

@@ -1,5 +1,5 @@
-//! The broker's socket: one request ([`Broker::ask`]) or a conversation ([`Conversation`]), beside other work. A
-//! request takes less than a millisecond, without any `flux` program or Python.
+//! The broker's socket: one request ([`Broker::ask`]) or a conversation ([`Conversation`]), beside other
+//! work. A request takes less than a millisecond, without any `flux` program or Python.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,19 +21,28 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// The answer of broker `rank` (`ANY`: this one) to the request `topic`, which is sent through this broker.
+    /// The answer of broker `rank` (`ANY`: this one) to the request `topic`, which is sent through this
+    /// broker.
     pub async fn ask(&self, rank: u32, topic: &str, payload: &str) -> Result<Value, AskError> {
         let asked = async {
             let mut conversation = Conversation::open(self).await?;
-            conversation.send(&request(rank, topic, payload)).await.map_err(ask_error)?;
+            conversation
+                .send(&request(rank, topic, payload))
+                .await
+                .map_err(ask_error)?;
             conversation.receive().await.map_err(ask_error)?
         };
-        tokio::time::timeout(PATIENCE, asked).await.unwrap_or(Err(AskError::Slow))
+        tokio::time::timeout(PATIENCE, asked)
+            .await
+            .unwrap_or(Err(AskError::Slow))
     }
 
     async fn connect(&self) -> io::Result<UnixStream> {
-        let Some(owner) = self.owner else { return UnixStream::connect(&self.socket).await };
-        // The kernel notes a client's user when it connects. Connecting never waits: a full queue is an error.
+        let Some(owner) = self.owner else {
+            return UnixStream::connect(&self.socket).await;
+        };
+        // The kernel notes a client's user when it connects. Connecting never waits: a full queue is an
+        // error.
         let stream = identity::as_user(owner, || connect_at_once(&self.socket))??;
         UnixStream::from_std(stream)
     }
@@ -73,11 +82,13 @@ impl Conversation {
         self.stream.write_all(question).await
     }
 
-    /// Receives the next answer. The outer error ends the conversation: what came is no answer, or the connection is closed.
+    /// Receives the next answer. The outer error ends the conversation: what came is no answer, or the
+    /// connection is closed.
     pub async fn receive(&mut self) -> io::Result<Result<Value, AskError>> {
         let mut head = [0; HEAD];
         self.stream.read_exact(&mut head).await?;
-        let length = length(head).ok_or_else(|| io::Error::other("unexpected message format (another version?)"))?;
+        let length =
+            length(head).ok_or_else(|| io::Error::other("unexpected message format (another version?)"))?;
         let mut message = vec![0; length];
         self.stream.read_exact(&mut message).await?;
         answer(&message).ok_or_else(|| io::Error::other("its answer cannot be read"))
@@ -96,14 +107,21 @@ pub mod peer {
 
     pub fn answer_with(errno: u32, payload: &str) -> Vec<u8> {
         let mut header = vec![0x8e, 1, 2, 0b1011];
-        [0, 5, errno, 1].iter().for_each(|word: &u32| header.extend(word.to_be_bytes()));
+        [0, 5, errno, 1]
+            .iter()
+            .for_each(|word: &u32| header.extend(word.to_be_bytes()));
         let payload = [payload.as_bytes(), b"\0"].concat();
         let mut message = Vec::new();
         for frame in [&b""[..], b"state-machine.get", &payload, &header] {
             message.push(frame.len() as u8);
             message.extend_from_slice(frame);
         }
-        [&[0x12, 0, 0xee, 0xff][..], &(message.len() as u32).to_be_bytes(), &message].concat()
+        [
+            &[0x12, 0, 0xee, 0xff][..],
+            &(message.len() as u32).to_be_bytes(),
+            &message,
+        ]
+        .concat()
     }
 
     pub fn asked(peer: &mut Peer) -> String {

@@ -1,5 +1,6 @@
-//! A follower that leaves while the instance stays up: its node is drained first, so that it gets no new jobs and its
-//! running jobs may end. In a tree, the brokers below it are connected through it: their nodes are drained with it.
+//! A follower that leaves while the instance stays up: its node is drained first, so that it gets no new jobs
+//! and its running jobs may end. In a tree, the brokers below it are connected through it: their nodes are
+//! drained with it.
 //!
 //! ```text
 //! told to stop, and the lead stays ─ `resource.drain` ─► no new job ─ no job has resources of it, twice ─► it may go
@@ -20,10 +21,11 @@ use serde_json::json;
 pub(super) const REASON: &str = "flux-agent: its pod is being removed";
 /// The same for a node below one that leaves; its own pod may stay.
 pub(super) const REASON_BELOW: &str = "flux-agent: the pod of a broker above it is being removed";
-/// Looks without a job before the node may leave: a job that was on its way when the node was drained shows at the second.
+/// Looks without a job before the node may leave: a job that was on its way when the node was drained shows
+/// at the second.
 const IDLE_LOOKS: u32 = 2;
-/// The same for a node with others below it. Children must leave first: a broker whose parent exits during its shutdown
-/// is cut off.
+/// The same for a node with others below it. Children must leave first: a broker whose parent exits during
+/// its shutdown is cut off.
 const IDLE_LOOKS_ABOVE: u32 = 5;
 
 /// Progress of draining one node.
@@ -41,7 +43,14 @@ pub struct Departure {
 
 impl Departure {
     pub fn of(rank: u32, below: BTreeSet<u32>) -> Departure {
-        Departure { rank, below, drained: false, idle_looks: 0, busy_below: BTreeSet::new(), told: false }
+        Departure {
+            rank,
+            below,
+            drained: false,
+            idle_looks: 0,
+            busy_below: BTreeSet::new(),
+            told: false,
+        }
     }
 
     /// Whether the node is drained, so that no job comes to it any more.
@@ -54,7 +63,8 @@ impl Departure {
         !self.busy_below.is_empty()
     }
 
-    /// Takes the next step: drains the node, then looks for jobs. True once the node may go; to be called again until then.
+    /// Takes the next step: drains the node, then looks for jobs. True once the node may go; to be called
+    /// again until then.
     pub async fn advance(&mut self, broker: &Broker) -> bool {
         if !self.drained {
             return match drain(broker, &[self.rank].into(), REASON).await {
@@ -74,7 +84,12 @@ impl Departure {
             }
             self.note_look(&nodes, open.is_empty());
         }
-        self.idle_looks >= if self.below.is_empty() { IDLE_LOOKS } else { IDLE_LOOKS_ABOVE }
+        self.idle_looks
+            >= if self.below.is_empty() {
+                IDLE_LOOKS
+            } else {
+                IDLE_LOOKS_ABOVE
+            }
     }
 
     fn mark_drained(&mut self) -> bool {
@@ -90,14 +105,20 @@ impl Departure {
         if !self.told && !nodes.allocated.contains(&self.rank) && !self.busy_below.is_empty() {
             self.told = true;
             let busy = hostlist::to_idset(&self.busy_below);
-            tracing::info!(stage = "stop", "this node is idle; waiting for jobs on rank {busy}, below it in the tree");
+            tracing::info!(
+                stage = "stop",
+                "this node is idle; waiting for jobs on rank {busy}, below it in the tree"
+            );
         }
     }
 }
 
 async fn drain(broker: &Broker, ranks: &BTreeSet<u32>, reason: &str) -> Result<(), AskError> {
     let drain = json!({ "targets": hostlist::to_idset(ranks), "reason": reason });
-    broker.ask(0, "resource.drain", &drain.to_string()).await.map(drop)
+    broker
+        .ask(0, "resource.drain", &drain.to_string())
+        .await
+        .map(drop)
 }
 
 /// Whether the error says that the node is drained already, by somebody else.
@@ -116,8 +137,8 @@ mod tests {
     use super::*;
     use crate::flux_rpc::connection::peer::{answer_of, asked};
 
-    /// What `work` does beside a broker that answers each question with what `says` makes of it; and the questions.
-    /// None: the connection ends without an answer.
+    /// What `work` does beside a broker that answers each question with what `says` makes of it; and the
+    /// questions. None: the connection ends without an answer.
     fn beside<F: Future<Output = ()>>(
         mut says: impl FnMut(&str) -> Option<Vec<u8>> + Send + 'static,
         work: impl FnOnce(Broker) -> F,
@@ -133,10 +154,15 @@ mod tests {
                 let question = asked(&mut peer);
                 let answer = says(&question);
                 noted.lock().unwrap().push(question);
-                answer.into_iter().for_each(|answer| peer.write_all(&answer).unwrap());
+                answer
+                    .into_iter()
+                    .for_each(|answer| peer.write_all(&answer).unwrap());
             }
         });
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(work(Broker { socket, owner: None }));
         let questions = questions.lock().unwrap();
         questions.clone()
@@ -165,20 +191,31 @@ mod tests {
         let (mut steps, below) = (Vec::new(), below.iter().copied().collect());
         let questions = beside(says, async |broker| {
             let mut departure = Departure::of(1, below);
-            assert!(!departure.advance(&broker).await && departure.has_begun(), "it drains first");
+            assert!(
+                !departure.advance(&broker).await && departure.has_begun(),
+                "it drains first"
+            );
             for _ in 0..count {
                 steps.push(departure.advance(&broker).await);
             }
         });
-        let drains = questions.iter().filter(|question| question.contains("resource.drain"));
+        let drains = questions
+            .iter()
+            .filter(|question| question.contains("resource.drain"));
         let targets = drains.map(|question| question.split('"').nth(3).unwrap().to_owned());
         (steps, targets.collect())
     }
 
     #[test]
     fn a_node_goes_once_no_job_has_anything_of_it_twice() {
-        let (goes, drains) = departs(&[], vec![("1", "1,3"), ("1", "3"), ("1", "1"), ("1", "3"), ("1", "")]);
-        assert_eq!((goes, drains), (vec![false, false, false, false, true], vec!["1".to_owned()]));
+        let (goes, drains) = departs(
+            &[],
+            vec![("1", "1,3"), ("1", "3"), ("1", "1"), ("1", "3"), ("1", "")],
+        );
+        assert_eq!(
+            (goes, drains),
+            (vec![false, false, false, false, true], vec!["1".to_owned()])
+        );
     }
 
     #[test]
@@ -187,14 +224,21 @@ mod tests {
         let mut looks = vec![("1,4", "4"), ("1,3-4", "4"), ("1,4", "")];
         looks.extend([("1,3-4", "2"); IDLE_LOOKS_ABOVE as usize]);
         let (goes, drains) = departs(&[3, 4], looks);
-        assert_eq!(goes.iter().position(|goes| *goes), Some(goes.len() - 1), "{goes:?}");
+        assert_eq!(
+            goes.iter().position(|goes| *goes),
+            Some(goes.len() - 1),
+            "{goes:?}"
+        );
         assert_eq!(drains, ["1", "3", "3"]);
     }
 
     #[test]
     fn what_goes_along_is_known_while_the_time_runs() {
         let mut departure = Departure::of(1, [3, 4].into());
-        let look = |allocated: &[u32]| Nodes { open: BTreeSet::new(), allocated: allocated.iter().copied().collect() };
+        let look = |allocated: &[u32]| Nodes {
+            open: BTreeSet::new(),
+            allocated: allocated.iter().copied().collect(),
+        };
         for (allocated, along) in [(&[1, 2][..], false), (&[3], true), (&[1, 4], true), (&[], false)] {
             departure.note_look(&look(allocated), true);
             assert_eq!(departure.takes_jobs_along(), along, "{allocated:?}");

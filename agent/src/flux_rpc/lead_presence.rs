@@ -1,4 +1,5 @@
-//! Whether the lead stays up: this tells a follower that is stopped whether the whole instance ends or only its own pod.
+//! Whether the lead stays up: this tells a follower that is stopped whether the whole instance ends or only
+//! its own pod.
 //!
 //! ```text
 //! the lead's agent ─ `groups.join` ─► its broker, until it is told to stop (or the broker goes down)
@@ -31,10 +32,16 @@ struct Membership {
 impl LeadPresence {
     /// Joins the group, unless the broker keeps refusing: one that has just started knows no groups yet.
     pub async fn begin(&self, broker: &Broker) {
-        let Ok(mut conversation) = Conversation::open(broker).await else { return };
+        let Ok(mut conversation) = Conversation::open(broker).await else {
+            return;
+        };
         let mut refused = Backoff::default();
         for _ in 0..TRIES {
-            if conversation.send(&request(ANY, "groups.join", GROUP)).await.is_err() {
+            if conversation
+                .send(&request(ANY, "groups.join", GROUP))
+                .await
+                .is_err()
+            {
                 return;
             }
             match conversation.receive().await {
@@ -51,7 +58,10 @@ impl LeadPresence {
 
     /// Leaves the group, and never joins it again.
     pub fn end(&self) {
-        *self.lock() = Membership { over: true, connection: None };
+        *self.lock() = Membership {
+            over: true,
+            connection: None,
+        };
     }
 
     fn lock(&self) -> MutexGuard<'_, Membership> {
@@ -74,13 +84,22 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     /// What `work` finds out from a broker that does what `broker` says.
-    fn with<T, F: Future<Output = T>>(broker: impl FnOnce(Peer) + Send + 'static, work: impl FnOnce(Broker) -> F) -> T {
+    fn with<T, F: Future<Output = T>>(
+        broker: impl FnOnce(Peer) + Send + 'static,
+        work: impl FnOnce(Broker) -> F,
+    ) -> T {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("local");
         let listener = UnixListener::bind(&path).unwrap();
         let peer = std::thread::spawn(move || broker(listener.accept().unwrap().0));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let found = runtime.block_on(work(Broker { socket: path, owner: None }));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let found = runtime.block_on(work(Broker {
+            socket: path,
+            owner: None,
+        }));
         peer.join().unwrap();
         found
     }
@@ -95,13 +114,26 @@ mod tests {
             };
             with(broker, async |broker| lead_stays(&broker).await)
         };
-        for (members, expected) in [("0", true), ("0-3", true), ("0,7", true), ("", false), ("1", false), ("10", false)]
-        {
-            assert_eq!(stays(answer_of(&format!("{{\"members\":\"{members}\"}}"))), Some(expected), "{members}");
+        for (members, expected) in [
+            ("0", true),
+            ("0-3", true),
+            ("0,7", true),
+            ("", false),
+            ("1", false),
+            ("10", false),
+        ] {
+            assert_eq!(
+                stays(answer_of(&format!("{{\"members\":\"{members}\"}}"))),
+                Some(expected),
+                "{members}"
+            );
         }
         assert_eq!(stays(answer_with(113, "the lead cannot be reached")), None);
         assert_eq!(stays(b"no answer at all".to_vec()), None);
-        let refused = with(|mut peer| peer.write_all(&[1]).unwrap(), async |broker| lead_stays(&broker).await);
+        let refused = with(
+            |mut peer| peer.write_all(&[1]).unwrap(),
+            async |broker| lead_stays(&broker).await,
+        );
         assert_eq!(refused, None);
     }
 
@@ -132,7 +164,9 @@ mod tests {
             });
             assert_eq!(peer.read(&mut [0]).unwrap(), 0, "it does not ask for ever");
         };
-        with(refusing, async |broker| LeadPresence::default().begin(&broker).await);
+        with(refusing, async |broker| {
+            LeadPresence::default().begin(&broker).await
+        });
         let again = |mut peer: Peer| {
             peer.write_all(&[0]).unwrap();
             asked(&mut peer);

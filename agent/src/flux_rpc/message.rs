@@ -1,6 +1,6 @@
-//! The form of a request and an answer: a message by Flux RFC 3, framed on the socket as by flux-core's `librouter/sendfd.c`
-//! and `usock.c` (the same in every release since 0.12). By hand: there is no crate for it, and libflux is not in a static
-//! program.
+//! The form of a request and an answer: a message by Flux RFC 3, framed on the socket as by flux-core's
+//! `librouter/sendfd.c` and `usock.c` (the same in every release since 0.12). By hand: there is no crate for
+//! it, and libflux is not in a static program.
 //!
 //! ```text
 //! socket: one byte (0, or the errno of a refusal), then per message: magic, length, frames (length, bytes) …
@@ -66,7 +66,12 @@ fn message(rank: u32, topic: &str, payload: &str, flags: u8) -> Vec<u8> {
         header.extend(word.to_be_bytes());
     }
     let mut message = Vec::new();
-    for part in [b"", topic.as_bytes(), &[payload.as_bytes(), b"\0"].concat(), &header] {
+    for part in [
+        b"",
+        topic.as_bytes(),
+        &[payload.as_bytes(), b"\0"].concat(),
+        &header,
+    ] {
         // No frame of a request is as long as 255 bytes.
         message.push(part.len().to_le_bytes()[0]);
         message.extend_from_slice(part);
@@ -143,10 +148,15 @@ mod tests {
 
     #[test]
     fn an_answer_is_json_or_says_why_not() {
-        let value = answer(&response(0, 0b1011, b"{\"state\":\"run\"}\0")).unwrap().unwrap();
+        let value = answer(&response(0, 0b1011, b"{\"state\":\"run\"}\0"))
+            .unwrap()
+            .unwrap();
         assert_eq!(value["state"], "run");
         assert_eq!(answer(&response(0, 0b1001, b"")), Some(Ok(Value::Null)));
-        assert_eq!(answer(&response(1, 0b1001, b"")), Some(Err(AskError::Answer("operation not permitted".into()))));
+        assert_eq!(
+            answer(&response(1, 0b1001, b"")),
+            Some(Err(AskError::Answer("operation not permitted".into())))
+        );
         let why = answer(&response(38, 0b1011, b"no such service\0"));
         assert_eq!(why, Some(Err(AskError::Answer("no such service".into()))));
     }
@@ -158,7 +168,17 @@ mod tests {
         assert_eq!(head, [0x12, 0, 0xee, 0xff, 0, 0, 0, 43 + 1]);
         let frames = frames(message).unwrap();
         assert_eq!(frames[..3], [b"".as_slice(), b"state-machine.get", b"{}\0"]);
-        assert_eq!(frames[3], [&[0x8e, 1, 1, 11][..], &[255; 4], &[0; 4], &[255; 4], &[0, 0, 0, 1]].concat());
+        assert_eq!(
+            frames[3],
+            [
+                &[0x8e, 1, 1, 11][..],
+                &[255; 4],
+                &[0; 4],
+                &[255; 4],
+                &[0, 0, 0, 1]
+            ]
+            .concat()
+        );
     }
 
     proptest::proptest! {
@@ -173,7 +193,8 @@ mod tests {
         let mut understood = 0;
         mutate::for_a_while(2, |dice| {
             let deep = ["[", "{\"a\":", "0,", "x"][dice.roll(4)].repeat(1 << dice.roll(16));
-            let payload = ["{\"state\":\"run\",\"set\":[0,1.5,null]}\0", "", "null\0", &deep][dice.roll(4)].to_owned();
+            let payload =
+                ["{\"state\":\"run\",\"set\":[0,1.5,null]}\0", "", "null\0", &deep][dice.roll(4)].to_owned();
             let mut bytes = response([0, 1, 38, u32::MAX][dice.roll(4)], 0b1011, payload.as_bytes());
             for _ in 0..dice.roll(4) {
                 let at = dice.roll(bytes.len());

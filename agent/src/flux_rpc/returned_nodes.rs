@@ -1,13 +1,14 @@
-//! Nodes that come back after an agent has drained them (`departure`) take jobs again. The lead sees to that: whoever joins
-//! asks nobody.
+//! Nodes that come back after an agent has drained them (`departure`) take jobs again. The lead sees to that:
+//! whoever joins asks nobody.
 //!
 //! ```text
 //! the lead's broker runs ─ `groups.get broker.online`, a stream ─► ranks that were not there before
 //!                                └─ a moment later, for all of them ─ `resource.status` ─► drained, for our reason ─► undrained
 //! ```
 //!
-//! A node that somebody else has drained, for another reason, is left to them. So is one that is drained while it is there:
-//! it is about to leave. Drains of an earlier instance, from an archive, are undone at the start.
+//! A node that somebody else has drained, for another reason, is left to them. So is one that is drained
+//! while it is there: it is about to leave. Drains of an earlier instance, from an archive, are undone at the
+//! start.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -36,7 +37,9 @@ const LONG: Duration = Duration::from_secs(10);
 pub async fn undrain(broker: &Broker) {
     let (mut returned, mut refused) = (Returned::default(), Backoff::default());
     for _ in 0..TRIES {
-        let Ok(conversation) = Conversation::open(broker).await else { return };
+        let Ok(conversation) = Conversation::open(broker).await else {
+            return;
+        };
         match follow(broker, conversation, &mut returned).await {
             Ok(AskError::Answer(_)) => refused.pause(LONGEST_PAUSE).await,
             _ => return,
@@ -45,8 +48,14 @@ pub async fn undrain(broker: &Broker) {
 }
 
 /// Follows the group until the broker refuses to (the answer), or has ended.
-async fn follow(broker: &Broker, mut conversation: Conversation, returned: &mut Returned) -> io::Result<AskError> {
-    conversation.send(&stream_request(ANY, "groups.get", ONLINE)).await?;
+async fn follow(
+    broker: &Broker,
+    mut conversation: Conversation,
+    returned: &mut Returned,
+) -> io::Result<AskError> {
+    conversation
+        .send(&stream_request(ANY, "groups.get", ONLINE))
+        .await?;
     loop {
         // One and the same future until it is done: an answer must not be read in part.
         let mut answer = std::pin::pin!(conversation.receive());
@@ -59,7 +68,10 @@ async fn follow(broker: &Broker, mut conversation: Conversation, returned: &mut 
                 () = due(returned.look_at) => returned.look(broker).await,
             }
         };
-        let ranks = members["members"].as_str().and_then(hostlist::idset).unwrap_or_default();
+        let ranks = members["members"]
+            .as_str()
+            .and_then(hostlist::idset)
+            .unwrap_or_default();
         returned.note(ranks.into_iter().collect(), Instant::now());
     }
 }
@@ -93,13 +105,21 @@ impl Returned {
 
     async fn look(&mut self, broker: &Broker) {
         match undrain_of(broker, &self.unseen).await {
-            Ok(()) => *self = Returned { online: std::mem::take(&mut self.online), ..Returned::default() },
+            Ok(()) => {
+                *self = Returned {
+                    online: std::mem::take(&mut self.online),
+                    ..Returned::default()
+                }
+            }
             Err(why) => {
                 let since = *self.failing_since.get_or_insert_with(Instant::now);
                 // While brokers are missing, Flux knows no nodes yet.
                 if !self.was_logged && since.elapsed() >= LONG && runs(broker).await {
                     self.was_logged = true;
-                    tracing::warn!(stage = "broker", "failed to check which nodes are drained: {why}; retrying");
+                    tracing::warn!(
+                        stage = "broker",
+                        "failed to check which nodes are drained: {why}; retrying"
+                    );
                 }
                 self.look_at = Some(Instant::now() + (TOGETHER + since.elapsed()).min(LONGEST_PAUSE));
             }
@@ -109,7 +129,10 @@ impl Returned {
 
 /// Whether the instance runs: enough brokers have joined.
 async fn runs(broker: &Broker) -> bool {
-    broker.ask(ANY, "state-machine.get", "{}").await.is_ok_and(|answer| answer["state"] == "run")
+    broker
+        .ask(ANY, "state-machine.get", "{}")
+        .await
+        .is_ok_and(|answer| answer["state"] == "run")
 }
 
 /// Undrains those of `ranks` that an agent has drained.
@@ -118,16 +141,33 @@ async fn undrain_of(broker: &Broker, ranks: &BTreeSet<u32>) -> Result<(), AskErr
     let ours = &drained_by_agents(&status["drain"]) & ranks;
     if !ours.is_empty() {
         let targets = hostlist::to_idset(&ours);
-        broker.ask(ANY, "resource.undrain", &json!({ "targets": targets }).to_string()).await?;
+        broker
+            .ask(
+                ANY,
+                "resource.undrain",
+                &json!({ "targets": targets }).to_string(),
+            )
+            .await?;
         tracing::info!(stage = "broker", "undrained rank {targets}, which is back");
     }
     Ok(())
 }
 
 fn drained_by_agents(drained: &Value) -> BTreeSet<u32> {
-    let is_ours = |why: &Value| why["reason"].as_str().is_some_and(|why| [REASON, REASON_BELOW].contains(&why));
-    let nodes = drained.as_object().into_iter().flatten().filter(|(_, why)| is_ours(why));
-    nodes.filter_map(|(ranks, _)| hostlist::idset(ranks)).flatten().collect()
+    let is_ours = |why: &Value| {
+        why["reason"]
+            .as_str()
+            .is_some_and(|why| [REASON, REASON_BELOW].contains(&why))
+    };
+    let nodes = drained
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(_, why)| is_ours(why));
+    nodes
+        .filter_map(|(ranks, _)| hostlist::idset(ranks))
+        .flatten()
+        .collect()
 }
 
 #[cfg(test)]
@@ -139,7 +179,8 @@ mod tests {
     use super::super::connection::peer::{Peer, answer_of, answer_with, asked};
     use super::*;
 
-    /// The lead's broker: the stream goes to `members`, the other questions are answered by `says` and sent to `told`.
+    /// The lead's broker: the stream goes to `members`, the other questions are answered by `says` and sent
+    /// to `told`.
     fn serve(
         listener: UnixListener,
         members: Sender<Peer>,
@@ -169,7 +210,9 @@ mod tests {
     }
 
     fn targets(question: &str) -> Option<&str> {
-        question.contains("resource.undrain").then(|| question.split('"').nth(3).unwrap())
+        question
+            .contains("resource.undrain")
+            .then(|| question.split('"').nth(3).unwrap())
     }
 
     #[test]
@@ -177,16 +220,26 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("local");
         let ((to_members, streams), (to_told, told)) = (channel(), channel());
-        serve(UnixListener::bind(&socket).unwrap(), to_members, to_told, |count, question| match count {
+        serve(
+            UnixListener::bind(&socket).unwrap(),
+            to_members,
+            to_told,
+            |count, question| {
+                match count {
             // The first look fails, and is repeated.
             0 => Some(answer_with(113, "No route to host")),
             _ if question.contains("resource.status") => Some(answer_of(
                 &json!({ "drain": { "1-2": { "reason": REASON }, "3": { "reason": "a disk is broken" } } }).to_string(),
             )),
             _ => Some(answer_of("{}")),
-        });
+        }
+            },
+        );
         let lead = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(undrain(&Broker { socket, owner: None }));
         });
         let mut stream: Peer = streams.recv().unwrap();
@@ -194,14 +247,23 @@ mod tests {
             stream.write_all(&members(ranks)).unwrap();
         }
         let questions: Vec<String> = (0..3).map(|_| told.recv().unwrap()).collect();
-        assert_eq!(questions.iter().map(|it| targets(it)).collect::<Vec<_>>(), [None, None, Some("2")]);
+        assert_eq!(
+            questions.iter().map(|it| targets(it)).collect::<Vec<_>>(),
+            [None, None, Some("2")]
+        );
         // One that leaves is drained while it is there, and undrained only once it is back.
         for ranks in ["0-500", "0,2-500", "0-500"] {
             stream.write_all(&members(ranks)).unwrap();
         }
         let questions: Vec<String> = (0..2).map(|_| told.recv().unwrap()).collect();
-        assert_eq!(questions.iter().map(|it| targets(it)).collect::<Vec<_>>(), [None, Some("1")]);
-        assert!(told.recv_timeout(2 * TOGETHER).is_err(), "nothing has changed since");
+        assert_eq!(
+            questions.iter().map(|it| targets(it)).collect::<Vec<_>>(),
+            [None, Some("1")]
+        );
+        assert!(
+            told.recv_timeout(2 * TOGETHER).is_err(),
+            "nothing has changed since"
+        );
         drop(stream);
         lead.join().unwrap();
     }

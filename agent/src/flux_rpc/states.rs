@@ -92,11 +92,14 @@ fn lock(log: &Mutex<StateLog>) -> MutexGuard<'_, StateLog> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the lead goes on, asked through a broker that is shutting down, whose parent serves it until it has gone. A
-/// broker shuts down after its parent has begun to: if the lead has not, another broker in between has.
+/// Whether the lead goes on, asked through a broker that is shutting down, whose parent serves it until it
+/// has gone. A broker shuts down after its parent has begun to: if the lead has not, another broker in
+/// between has.
 async fn lead_goes_on(broker: &Broker) -> Option<bool> {
     let answer = broker.ask(0, "state-machine.get", "{}").await.ok()?;
-    answer["state"].as_str().map(|state| state != CLEANUP && !LAST.contains(&state))
+    answer["state"]
+        .as_str()
+        .map(|state| state != CLEANUP && !LAST.contains(&state))
 }
 
 /// Notes the broker's states until it shuts down.
@@ -113,7 +116,11 @@ async fn follow(mut conversation: Conversation, log: &Mutex<StateLog>) -> io::Re
         };
         match value["state"].as_str() {
             // The stream has only a number, which differs between releases: ask for the name.
-            None => conversation.send(&request(ANY, "state-machine.get", "{}")).await?,
+            None => {
+                conversation
+                    .send(&request(ANY, "state-machine.get", "{}"))
+                    .await?
+            }
             Some(name) => {
                 let states = &mut lock(log).states;
                 if states.last().is_none_or(|(last, _)| last != name) {
@@ -139,9 +146,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("local");
         let listener = UnixListener::bind(&path).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(async {
-            let mut states = States::watch(Broker { socket: path, owner: None }, actions);
+            let mut states = States::watch(
+                Broker {
+                    socket: path,
+                    owner: None,
+                },
+                actions,
+            );
             let peer = std::thread::spawn(move || {
                 drop(listener.accept().unwrap()); // the look whether it answers
                 broker(listener.accept().unwrap().0, &listener);
@@ -165,10 +181,18 @@ mod tests {
         let log = watch(StateActions::default(), |mut peer, _| {
             peer.write_all(&[0]).unwrap();
             assert!(asked(&mut peer).contains("state-machine.monitor"));
-            peer.write_all(&answer_with(11, "Upstream Flux broker is offline. Try again later.")).unwrap();
-            assert!(asked(&mut peer).contains("state-machine.monitor"), "it asks again");
+            peer.write_all(&answer_with(
+                11,
+                "Upstream Flux broker is offline. Try again later.",
+            ))
+            .unwrap();
+            assert!(
+                asked(&mut peer).contains("state-machine.monitor"),
+                "it asks again"
+            );
             for (number, name) in [(4, "quorum"), (5, "run"), (5, "run"), (7, "shutdown")] {
-                peer.write_all(&answer_of(&format!("{{\"state\":{number}}}"))).unwrap();
+                peer.write_all(&answer_of(&format!("{{\"state\":{number}}}")))
+                    .unwrap();
                 assert!(asked(&mut peer).contains("state-machine.get"));
                 peer.write_all(&state(name)).unwrap();
             }
@@ -179,7 +203,9 @@ mod tests {
 
     #[test]
     fn a_broker_that_refuses_or_speaks_otherwise_tells_nothing() {
-        let refuses = watch(StateActions::default(), |mut peer, _| peer.write_all(&[1]).unwrap());
+        let refuses = watch(StateActions::default(), |mut peer, _| {
+            peer.write_all(&[1]).unwrap()
+        });
         assert_eq!(names(refuses), [""; 0]);
         let log = watch(StateActions::default(), |mut peer, _| {
             peer.write_all(&[0]).unwrap();
@@ -192,7 +218,10 @@ mod tests {
     #[test]
     fn at_its_end_a_broker_is_asked_whether_the_lead_goes_on() {
         let goes_on = |answer: Option<Vec<u8>>| {
-            let actions = StateActions { asks_lead: true, ..StateActions::default() };
+            let actions = StateActions {
+                asks_lead: true,
+                ..StateActions::default()
+            };
             let log = watch(actions, |mut peer, listener| {
                 peer.write_all(&[0]).unwrap();
                 asked(&mut peer);
@@ -201,13 +230,19 @@ mod tests {
                 peer.write_all(&[0]).unwrap();
                 let question = asked(&mut peer);
                 assert!(question.contains("state-machine.get"), "{question}");
-                answer.into_iter().for_each(|answer| peer.write_all(&answer).unwrap());
+                answer
+                    .into_iter()
+                    .for_each(|answer| peer.write_all(&answer).unwrap());
             });
             log.lead_goes_on
         };
-        for (name, expected) in
-            [("run", true), ("quorum", true), ("cleanup", false), ("shutdown", false), ("exit", false)]
-        {
+        for (name, expected) in [
+            ("run", true),
+            ("quorum", true),
+            ("cleanup", false),
+            ("shutdown", false),
+            ("exit", false),
+        ] {
             assert_eq!(goes_on(Some(state(name))), Some(expected), "{name}");
         }
         assert_eq!(goes_on(Some(answer_with(113, "No route to host"))), None);

@@ -35,7 +35,10 @@ struct Answers {
 pub async fn full(broker: &Broker, instance: KnownHosts<'_>, has_resources: bool) -> Usage {
     let ask = async |topic: &str, payload: &str| broker.ask(0, topic, payload).await.unwrap_or_default();
     let online = ask("groups.get", "{\"name\":\"broker.online\"}").await["members"].take();
-    let mut answers = Answers { online, ..Answers::default() };
+    let mut answers = Answers {
+        online,
+        ..Answers::default()
+    };
     if has_resources {
         answers.resources = resource_sets(broker).await.unwrap_or_default();
         answers.drained = ask("resource.status", "{}").await["drain"].take();
@@ -48,10 +51,19 @@ pub async fn full(broker: &Broker, instance: KnownHosts<'_>, has_resources: bool
 pub async fn figures(broker: &Broker) -> Usage {
     let answers = Answers {
         resources: resource_sets(broker).await.unwrap_or_default(),
-        jobs: broker.ask(0, "job-list.job-stats", "{}").await.unwrap_or_default(),
+        jobs: broker
+            .ask(0, "job-list.job-stats", "{}")
+            .await
+            .unwrap_or_default(),
         ..Answers::default()
     };
-    count(&answers, KnownHosts { hosts: &[], spare: &[] })
+    count(
+        &answers,
+        KnownHosts {
+            hosts: &[],
+            spare: &[],
+        },
+    )
 }
 
 /// Nodes by their ranks, as the lead sees them.
@@ -67,7 +79,10 @@ pub struct Nodes {
 pub async fn nodes(broker: &Broker) -> Option<Nodes> {
     let resources = resource_sets(broker).await.ok().filter(Value::is_object)?;
     let ranks = |set: &str| -> BTreeSet<u32> { amounts(&resources[set]).into_keys().collect() };
-    Some(Nodes { open: &ranks("all") - &ranks("down"), allocated: ranks("allocated") })
+    Some(Nodes {
+        open: &ranks("all") - &ranks("down"),
+        allocated: ranks("allocated"),
+    })
 }
 
 async fn resource_sets(broker: &Broker) -> Result<Value, AskError> {
@@ -85,8 +100,13 @@ fn count(answers: &Answers, instance: KnownHosts) -> Usage {
             size: instance.hosts.len() - instance.spare.len(),
             online: online.as_ref().map(|ranks| ranks.len()),
         },
-        resources: answers.resources.is_object().then(|| resources(answers, instance)),
-        jobs: answers.jobs["job_states"].is_object().then(|| jobs(&answers.jobs)),
+        resources: answers
+            .resources
+            .is_object()
+            .then(|| resources(answers, instance)),
+        jobs: answers.jobs["job_states"]
+            .is_object()
+            .then(|| jobs(&answers.jobs)),
         ..Usage::default()
     }
 }
@@ -123,7 +143,15 @@ fn resources(answers: &Answers, instance: KnownHosts) -> Resources {
         sum.cores.add(state, cores, cores_used);
         sum.gpus.add(state, gpus, gpus_used);
         let name = instance.hosts.get(rank as usize).cloned().unwrap_or_default();
-        sum.hosts.push(Host { rank, name, state, cores, cores_used, gpus, gpus_used });
+        sum.hosts.push(Host {
+            rank,
+            name,
+            state,
+            cores,
+            cores_used,
+            gpus,
+            gpus_used,
+        });
     }
     sum
 }
@@ -139,7 +167,10 @@ fn amounts(r: &Value) -> BTreeMap<u32, Amount> {
     let mut found: BTreeMap<u32, Amount> = BTreeMap::new();
     for group in r["execution"]["R_lite"].as_array().into_iter().flatten() {
         let ids = |value: &Value| value.as_str().and_then(hostlist::idset).unwrap_or_default();
-        let (cores, gpus) = (ids(&group["children"]["core"]).len(), ids(&group["children"]["gpu"]).len());
+        let (cores, gpus) = (
+            ids(&group["children"]["core"]).len(),
+            ids(&group["children"]["gpu"]).len(),
+        );
         for rank in ids(&group["rank"]) {
             let amount = found.entry(rank).or_default();
             amount.cores += cores;
@@ -206,32 +237,109 @@ mod tests {
                 "successful": 5, "failed": 2, "canceled": 1, "timeout": 1, "inactive_purged": 3, "queues": [],
             }),
         };
-        let usage = count(&answers, KnownHosts { hosts: &hosts, spare: &[4] });
-        assert_eq!(usage.brokers, Brokers { size: 4, online: Some(3) });
+        let usage = count(
+            &answers,
+            KnownHosts {
+                hosts: &hosts,
+                spare: &[4],
+            },
+        );
+        assert_eq!(
+            usage.brokers,
+            Brokers {
+                size: 4,
+                online: Some(3)
+            }
+        );
         let resources = usage.resources.unwrap();
-        assert_eq!(resources.nodes, Count { total: 4, used: 2, free: 0, down: 2 });
-        assert_eq!(resources.cores, Count { total: 20, used: 3, free: 9, down: 8 });
-        assert_eq!(resources.gpus, Count { total: 2, used: 1, free: 1, down: 0 });
+        assert_eq!(
+            resources.nodes,
+            Count {
+                total: 4,
+                used: 2,
+                free: 0,
+                down: 2
+            }
+        );
+        assert_eq!(
+            resources.cores,
+            Count {
+                total: 20,
+                used: 3,
+                free: 9,
+                down: 8
+            }
+        );
+        assert_eq!(
+            resources.gpus,
+            Count {
+                total: 2,
+                used: 1,
+                free: 1,
+                down: 0
+            }
+        );
         let states: Vec<&str> = resources.hosts.iter().map(|host| host.state.word()).collect();
         assert_eq!(states, ["up", "drained", "up", "down", "spare"]);
-        assert_eq!((resources.hosts[2].name.as_str(), resources.hosts[2].gpus_used), ("mc-2", 1));
+        assert_eq!(
+            (resources.hosts[2].name.as_str(), resources.hosts[2].gpus_used),
+            ("mc-2", 1)
+        );
         let jobs = usage.jobs.unwrap();
-        assert_eq!((jobs.waiting, jobs.running, jobs.ended, jobs.successful, jobs.failed), (3, 3, 9, 5, 2));
-        let states = States { depend: 1, sched: 2, run: 2, cleanup: 1, inactive: 9, ..States::default() };
+        assert_eq!(
+            (
+                jobs.waiting,
+                jobs.running,
+                jobs.ended,
+                jobs.successful,
+                jobs.failed
+            ),
+            (3, 3, 9, 5, 2)
+        );
+        let states = States {
+            depend: 1,
+            sched: 2,
+            run: 2,
+            cleanup: 1,
+            inactive: 9,
+            ..States::default()
+        };
         assert_eq!(jobs.states, states);
     }
 
     #[test]
     fn what_is_not_known_is_not_nothing() {
         let hosts = ["mc-0".to_owned()];
-        let instance = KnownHosts { hosts: &hosts, spare: &[] };
+        let instance = KnownHosts {
+            hosts: &hosts,
+            spare: &[],
+        };
         let usage = count(&Answers::default(), instance);
-        assert_eq!((usage.brokers.online, usage.resources, usage.jobs), (None, None, None));
+        assert_eq!(
+            (usage.brokers.online, usage.resources, usage.jobs),
+            (None, None, None)
+        );
         // Fluxion's empty sets.
-        let idle =
-            json!({ "all": r(json!([{ "rank": "0", "children": { "core": "0" } }])), "down": null, "allocated": null });
-        let usage = count(&Answers { resources: idle, ..Answers::default() }, instance);
+        let idle = json!({ "all": r(json!([{ "rank": "0", "children": { "core": "0" } }])), "down": null, "allocated": null });
+        let usage = count(
+            &Answers {
+                resources: idle,
+                ..Answers::default()
+            },
+            instance,
+        );
         let resources = usage.resources.unwrap();
-        assert_eq!((resources.nodes, resources.cores.free), (Count { total: 1, used: 0, free: 1, down: 0 }, 1));
+        assert_eq!(
+            (resources.nodes, resources.cores.free),
+            (
+                Count {
+                    total: 1,
+                    used: 0,
+                    free: 1,
+                    down: 0
+                },
+                1
+            )
+        );
     }
 }

@@ -29,16 +29,24 @@ pub struct BatchArgs {
     command: Vec<OsString>,
 }
 
-/// Runs the command, which submits a batch and prints its id; then waits for it. Its exit code is the batch's.
+/// Runs the command, which submits a batch and prints its id; then waits for it. Its exit code is the
+/// batch's.
 pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
-    let BatchArgs { shows, events, command } = args;
+    let BatchArgs {
+        shows,
+        events,
+        command,
+    } = args;
     crate::system::runtime::block_on(Box::pin(async {
         let mut runner = CommandRunner::new()?;
-        let failed = |error: std::io::Error| Failure::internal(format!("failed to read the job's id: {error}"));
+        let failed =
+            |error: std::io::Error| Failure::internal(format!("failed to read the job's id: {error}"));
         let (source, there) = std::io::pipe().map_err(failed)?;
         let (wake, ended) = std::io::pipe().map_err(failed)?;
         // It reads while the command runs: one that prints more than a pipe holds would wait for ever.
-        let reader = std::thread::Builder::new().stack_size(128 << 10).spawn(move || collect(source, &wake));
+        let reader = std::thread::Builder::new()
+            .stack_size(128 << 10)
+            .spawn(move || collect(source, &wake));
         let reader = reader.map_err(failed)?;
         let code = runner.run(command, Output::To(there.into())).await?;
         drop(ended);
@@ -51,7 +59,12 @@ pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
         let id = text.split_whitespace().last();
         if *events && let Some(id) = id {
             // The exit code of wait-event says nothing about the batch.
-            runner.run(&["flux", "job", "wait-event", "-v", id, "clean"].map(OsString::from), Output::Inherit).await?;
+            runner
+                .run(
+                    &["flux", "job", "wait-event", "-v", id, "clean"].map(OsString::from),
+                    Output::Inherit,
+                )
+                .await?;
         }
         let wait: Vec<OsString> = match id {
             Some(id) => ["flux", "job", "status", id].map(OsString::from).into(),
@@ -68,8 +81,8 @@ pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
     }))
 }
 
-/// Reads `source` until all who write to it have closed it, or until `ended` is closed and nothing is left: a process in
-/// the background may hold it open.
+/// Reads `source` until all who write to it have closed it, or until `ended` is closed and nothing is left: a
+/// process in the background may hold it open.
 fn collect(mut source: PipeReader, ended: &PipeReader) -> Vec<u8> {
     let (mut bytes, mut chunk) = (Vec::new(), [0; 16 << 10]);
     loop {
@@ -100,10 +113,16 @@ fn tell_output(place: &str, id: &str, code: u8) {
         );
         return;
     };
-    tracing::info!(stage = "batch", "the batch ended with code {code}; the end of its output:");
+    tracing::info!(
+        stage = "batch",
+        "the batch ended with code {code}; the end of its output:"
+    );
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
-    lines.iter().skip(lines.len().saturating_sub(SHOWN)).for_each(|line| log::plain("batch", line));
+    lines
+        .iter()
+        .skip(lines.len().saturating_sub(SHOWN))
+        .for_each(|line| log::plain("batch", line));
 }
 
 /// The last bytes of a file, `most` at most.

@@ -21,15 +21,21 @@ pub struct CommandRunner {
 impl CommandRunner {
     pub fn new() -> Result<CommandRunner, Failure> {
         log::leave_out_supervision();
-        let supervisor =
-            Supervisor::new().map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
-        Ok(CommandRunner { supervisor, session: Session::of_process() })
+        let supervisor = Supervisor::new()
+            .map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
+        Ok(CommandRunner {
+            supervisor,
+            session: Session::of_process(),
+        })
     }
 
-    /// Runs a command; returns its exit code, also if it does not start. Each stop is passed on. After a stop nothing
-    /// starts: the code is then that of the signal.
+    /// Runs a command; returns its exit code, also if it does not start. Each stop is passed on. After a stop
+    /// nothing starts: the code is then that of the signal.
     pub async fn run(&mut self, argv: &[OsString], output: Output) -> Result<u8, Failure> {
-        let terms = Terms { target: Target::Group, second_stop: SecondStop::IsPassedOn };
+        let terms = Terms {
+            target: Target::Group,
+            second_stop: SecondStop::IsPassedOn,
+        };
         self.run_by(argv, output, terms, &mut DefaultPolicy).await
     }
 
@@ -49,7 +55,11 @@ impl CommandRunner {
             environment: &self.session.environment,
             directory: &self.session.directory,
             output,
-            setup: ChildSetup { foreground: self.supervisor.has_terminal(), tied: true, ..ChildSetup::default() },
+            setup: ChildSetup {
+                foreground: self.supervisor.has_terminal(),
+                tied: true,
+                ..ChildSetup::default()
+            },
         };
         let child = match self.supervisor.start(program) {
             Ok(child) => child,
@@ -59,7 +69,9 @@ impl CommandRunner {
             }
         };
         let ended = self.supervisor.run(child, terms, policy).await;
-        ended.map(|ended| ended.end.code()).map_err(|error| Failure::internal(format!("failed to supervise: {error}")))
+        ended
+            .map(|ended| ended.end.code())
+            .map_err(|error| Failure::internal(format!("failed to supervise: {error}")))
     }
 
     /// The exit code of a program that was told to stop before it has started what it is for; none: go on.

@@ -1,9 +1,10 @@
-//! `flux` on the PATH of a program of the user's own: Flux's commands, without the user's paths. A module or a library of the
-//! user's with the name of one of Flux's would break them.
+//! `flux` on the PATH of a program of the user's own: Flux's commands, without the user's paths. A module or
+//! a library of the user's with the name of one of Flux's would break them.
 //!
-//! A link in the broker's run directory leads to this program, which starts the next `flux` on the PATH. It carries the
-//! values under other names, from which the job shell gives them back to tasks. Commands that run a program of the user's
-//! beside Flux (`python`, `env`, `start`, `proxy`, `alloc`, `batch`) and the user's own (`flux-NAME`) keep them.
+//! A link in the broker's run directory leads to this program, which starts the next `flux` on the PATH. It
+//! carries the values under other names, from which the job shell gives them back to tasks. Commands that run
+//! a program of the user's beside Flux (`python`, `env`, `start`, `proxy`, `alloc`, `batch`) and the user's
+//! own (`flux-NAME`) keep them.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -94,15 +95,22 @@ fn put_first(environment: &mut Environment, folder: PathBuf) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let path = environment.get(OsStr::new("PATH")).map_or(DEFAULT_PATH.into(), OsString::clone);
+    let path = environment
+        .get(OsStr::new("PATH"))
+        .map_or(DEFAULT_PATH.into(), OsString::clone);
     let folders = std::iter::once(folder).chain(std::env::split_paths(&path));
-    environment.insert("PATH".into(), std::env::join_paths(folders).map_err(io::Error::other)?);
+    environment.insert(
+        "PATH".into(),
+        std::env::join_paths(folders).map_err(io::Error::other)?,
+    );
     Ok(())
 }
 
 /// Whether this process was started by that link.
 pub fn is_called() -> bool {
-    std::env::args_os().next().is_some_and(|own| Path::new(&own).file_name() == Some(OsStr::new(NAME)))
+    std::env::args_os()
+        .next()
+        .is_some_and(|own| Path::new(&own).file_name() == Some(OsStr::new(NAME)))
 }
 
 /// Starts Flux in place of this process.
@@ -130,12 +138,16 @@ pub fn run() -> ExitCode {
 fn next_flux() -> Option<PathBuf> {
     let own = std::fs::canonicalize("/proc/self/exe").ok()?;
     let found = which::which_in_all(NAME, std::env::var_os("PATH"), "/").ok()?;
-    found.into_iter().find(|flux| std::fs::canonicalize(flux).is_ok_and(|flux| flux != own))
+    found
+        .into_iter()
+        .find(|flux| std::fs::canonicalize(flux).is_ok_and(|flux| flux != own))
 }
 
 fn is_deaf(arguments: &[OsString]) -> bool {
     let mut words = arguments.iter().filter_map(|word| word.to_str());
-    words.find(|word| !word.starts_with('-')).is_some_and(|command| COMMANDS.contains(&command))
+    words
+        .find(|word| !word.starts_with('-'))
+        .is_some_and(|command| COMMANDS.contains(&command))
 }
 
 #[cfg(test)]
@@ -145,12 +157,24 @@ mod tests {
     #[test]
     fn only_commands_of_flux_itself_are_deaf() {
         let is_deaf = |line: &str| is_deaf(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
-        for line in ["submit -N2 python x.py", "--parent jobs -a", "-v run a", "R encode --local"] {
+        for line in [
+            "submit -N2 python x.py",
+            "--parent jobs -a",
+            "-v run a",
+            "R encode --local",
+        ] {
             assert!(is_deaf(line), "{line}");
         }
-        for line in
-            ["python x.py", "-v python x.py run", "batch run", "alloc -N1", "start a", "proxy u jobs", "mine", "-V"]
-        {
+        for line in [
+            "python x.py",
+            "-v python x.py run",
+            "batch run",
+            "alloc -N1",
+            "start a",
+            "proxy u jobs",
+            "mine",
+            "-V",
+        ] {
             assert!(!is_deaf(line), "{line}");
         }
     }

@@ -7,7 +7,11 @@ use crate::report::failure::Failure;
 use crate::supervise::program::Output;
 
 /// The reports, each a command.
-const REPORTS: [&[&str]; 3] = [&["flux", "overlay", "status", "-v"], &["flux", "lsattr", "-v"], &["flux", "dmesg"]];
+const REPORTS: [&[&str]; 3] = [
+    &["flux", "overlay", "status", "-v"],
+    &["flux", "lsattr", "-v"],
+    &["flux", "dmesg"],
+];
 
 /// Prints the reports and then holds the instance up until it is told to stop.
 pub fn run() -> Result<u8, Failure> {
@@ -18,8 +22,16 @@ pub fn run() -> Result<u8, Failure> {
             let words: Vec<OsString> = report.iter().map(OsString::from).collect();
             runner.run(&words, Output::Inherit).await?;
         }
-        tracing::info!(stage = "diagnostics", "the instance stays up; `/mnt/flux/flux-agent stop` ends it");
-        let stopped = runner.supervisor.unless_stopped(std::future::pending::<()>()).await;
-        stopped.map(|_| 0).map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
+        tracing::info!(
+            stage = "diagnostics",
+            "the instance stays up; `/mnt/flux/flux-agent stop` ends it"
+        );
+        let stopped = runner
+            .supervisor
+            .unless_stopped(std::future::pending::<()>())
+            .await;
+        stopped
+            .map(|_| 0)
+            .map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
     }))
 }

@@ -1,5 +1,5 @@
-//! `flux-agent program`: runs the lead's program and notes in a file how it ended, which the broker's exit code does
-//! not tell. On a stop it gives the program or its jobs time.
+//! `flux-agent program`: runs the lead's program and notes in a file how it ended, which the broker's exit
+//! code does not tell. On a stop it gives the program or its jobs time.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -38,17 +38,22 @@ pub struct ProgramArgs {
     command: Vec<OsString>,
 }
 
-/// Runs the command, and notes its start and its end in the result, an empty file that exists. The broker announces a stop
-/// by SIGHUP; the command or its jobs get SIGTERM.
+/// Runs the command, and notes its start and its end in the result, an empty file that exists. The broker
+/// announces a stop by SIGHUP; the command or its jobs get SIGTERM.
 pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
     let uri = std::env::var("FLUX_URI").unwrap_or_default();
-    let broker = uri.strip_prefix("local://").map(|socket| Broker { socket: socket.into(), owner: None });
+    let broker = uri.strip_prefix("local://").map(|socket| Broker {
+        socket: socket.into(),
+        owner: None,
+    });
     crate::system::runtime::block_on(Box::pin(async {
         let mut runner = CommandRunner::new()?;
         for name in &args.without {
             runner.session.environment.remove(name);
         }
-        args.own.iter().for_each(|name| give_back(&mut runner.session.environment, name));
+        args.own
+            .iter()
+            .for_each(|name| give_back(&mut runner.session.environment, name));
         let deaf_flux = match &broker {
             Some(broker) if !args.own.is_empty() => {
                 DeafFlux::first_on_path(&mut runner.session.environment, &broker.socket)
@@ -62,9 +67,17 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
         note_start(&args.result);
         let within = Duration::try_from_secs_f64(args.within).unwrap_or(Duration::ZERO);
         runner.supervisor.set_kill_after(Some(within));
-        let terms = Terms { target: Target::Group, second_stop: SecondStop::IsIgnored };
-        let mut policy = GracefulStop { jobs: broker.clone().filter(|_| args.jobs), are_killed: false };
-        let code = runner.run_by(&args.command, Output::Inherit, terms, &mut policy).await?;
+        let terms = Terms {
+            target: Target::Group,
+            second_stop: SecondStop::IsIgnored,
+        };
+        let mut policy = GracefulStop {
+            jobs: broker.clone().filter(|_| args.jobs),
+            are_killed: false,
+        };
+        let code = runner
+            .run_by(&args.command, Output::Inherit, terms, &mut policy)
+            .await?;
         drop(deaf_flux);
         let node_failure = match &broker {
             Some(broker) if code != 0 => jobs::node_was_lost(broker).await,
@@ -77,7 +90,9 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
 
 /// Sets the variable to the value that was kept from the broker.
 fn give_back(environment: &mut Environment, name: &str) {
-    let own = environment.remove(OsStr::new(&own_name(name))).filter(|value| !value.is_empty());
+    let own = environment
+        .remove(OsStr::new(&own_name(name)))
+        .filter(|value| !value.is_empty());
     match own {
         Some(value) => environment.insert(name.into(), value),
         None => environment.remove(OsStr::new(name)),
@@ -87,7 +102,8 @@ fn give_back(environment: &mut Environment, name: &str) {
 /// Stops the program by SIGTERM, with time to tidy up.
 #[derive(Debug)]
 struct GracefulStop {
-    /// The broker to ask for signals to the jobs instead of the program, which ends once they have; none: the program.
+    /// The broker to ask for signals to the jobs instead of the program, which ends once they have; none: the
+    /// program.
     jobs: Option<Broker>,
     are_killed: bool,
 }

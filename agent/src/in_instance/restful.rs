@@ -5,8 +5,8 @@
 //! git clone ─► pip install (into a folder of its own) ─► database, users ─► uvicorn
 //! ```
 //!
-//! It runs as the user that Flux runs as, inside the instance: signals, logs and exit codes are those of any program.
-//! A second run finds what the first one finished.
+//! It runs as the user that Flux runs as, inside the instance: signals, logs and exit codes are those of any
+//! program. A second run finds what the first one finished.
 
 use std::ffi::OsString;
 use std::fs;
@@ -24,10 +24,12 @@ use crate::supervise::program::Output;
 const INSTALLED: &str = ".flux-agent-installed";
 /// Python modules that the server needs, apart from the image's own.
 const PACKAGES: &str = ".packages";
-/// Constraints for pip, since newer releases break the API: passlib, without a release since 2020, reads a name that bcrypt
-/// lacks since 4.1, and fails with 5; its pages call starlette as before 1.0, and are errors with 1.10.
+/// Constraints for pip, since newer releases break the API: passlib, without a release since 2020, reads a
+/// name that bcrypt lacks since 4.1, and fails with 5; its pages call starlette as before 1.0, and are errors
+/// with 1.10.
 const CONSTRAINTS: (&str, &str) = (".flux-agent-constraints", "bcrypt<4.1\nstarlette<1\n");
-/// How uvicorn logs: all on standard error. Standard output is the API's own prints, with tokens and passwords in clear.
+/// How uvicorn logs: all on standard error. Standard output is the API's own prints, with tokens and
+/// passwords in clear.
 const LOGGING: (&str, &str) = (
     ".flux-agent-logging.json",
     r#"{"version": 1, "disable_existing_loggers": false,
@@ -41,7 +43,8 @@ const LOGGING: (&str, &str) = (
 "#,
 );
 
-/// Calls the API's own script to add a user, with the password from a file: all of the pod can see a command line.
+/// Calls the API's own script to add a user, with the password from a file: all of the pod can see a command
+/// line.
 const ADD_USER: &str = "
 import runpy, sys
 script, user, file = sys.argv[1:]
@@ -86,14 +89,21 @@ struct Stopped {
 
 impl Stopped {
     fn new(code: u8, line: impl Into<String>) -> Stopped {
-        Stopped { code, line: line.into() }
+        Stopped {
+            code,
+            line: line.into(),
+        }
     }
 }
 
 /// Serves; returns the exit code.
 pub fn run(args: &RestfulArgs) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
-        let mut server = Server { runner: CommandRunner::new()?, args, code: args.directory.join("api") };
+        let mut server = Server {
+            runner: CommandRunner::new()?,
+            args,
+            code: args.directory.join("api"),
+        };
         let served = match server.prepare().await {
             Ok(()) => server.serve().await,
             Err(stopped) => Err(stopped),
@@ -120,7 +130,12 @@ impl Server<'_> {
             return self.enter();
         }
         // A half-done installation of an earlier run is removed with its folder.
-        tracing::info!(stage = "restful", "fetching {} ({})", self.args.repository, self.args.branch);
+        tracing::info!(
+            stage = "restful",
+            "fetching {} ({})",
+            self.args.repository,
+            self.args.branch
+        );
         self.fetch().await?;
         tracing::info!(stage = "restful", "installing its Python dependencies with pip");
         self.install().await?;
@@ -136,7 +151,10 @@ impl Server<'_> {
             fs::remove_dir_all(&self.code).map_err(|error| failed("remove", &self.code, &error))?;
         }
         // Else git would wait for somebody to type a user name.
-        self.runner.session.environment.insert("GIT_TERMINAL_PROMPT".into(), "0".into());
+        self.runner
+            .session
+            .environment
+            .insert("GIT_TERMINAL_PROMPT".into(), "0".into());
         match self.clone_code().await? {
             0 => Ok(()),
             NOT_FOUND => Err(Stopped::new(
@@ -157,8 +175,16 @@ impl Server<'_> {
         let (repository, code) = (self.args.repository.as_str(), self.code.clone().into_os_string());
         let words = |words: &[&str]| -> Vec<OsString> { words.iter().map(OsString::from).collect() };
         let Some(commit) = &self.args.commit else {
-            let clone =
-                words(&["git", "clone", "--quiet", "--depth=1", "--branch", &self.args.branch, "--", repository]);
+            let clone = words(&[
+                "git",
+                "clone",
+                "--quiet",
+                "--depth=1",
+                "--branch",
+                &self.args.branch,
+                "--",
+                repository,
+            ]);
             return self.run(clone.into_iter().chain([code])).await;
         };
         let inside = |what: &[&str]| [words(&["git", "-C"]), vec![code.clone()], words(what)].concat();
@@ -176,15 +202,33 @@ impl Server<'_> {
 
     async fn install(&mut self) -> Result<(), Stopped> {
         let python = "the Flux RESTful API needs python3 with pip, which this image lacks: add them, or give the cluster a command, or interactive: true";
-        if self.run(["python3", "-m", "pip", "--version"].map(OsString::from)).await? != 0 {
+        if self
+            .run(["python3", "-m", "pip", "--version"].map(OsString::from))
+            .await?
+            != 0
+        {
             return Err(Stopped::new(NOT_FOUND, python));
         }
-        let words = ["python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"];
+        let words = [
+            "python3",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-input",
+        ];
         let (target, list) = (self.code.join(PACKAGES), self.code.join("requirements.txt"));
         let constraints = self.write(CONSTRAINTS)?;
         let argv = words.into_iter().map(OsString::from);
-        let argv =
-            argv.chain(["--target".into(), target.into(), "-r".into(), list.into(), "-c".into(), constraints.into()]);
+        let argv = argv.chain([
+            "--target".into(),
+            target.into(),
+            "-r".into(),
+            list.into(),
+            "-c".into(),
+            constraints.into(),
+        ]);
         match self.run(argv).await? {
             0 => Ok(()),
             code => Err(Stopped::new(
@@ -217,8 +261,10 @@ impl Server<'_> {
         }
         if !self.args.option_flags.is_empty() {
             // What the image says comes first, so that ours wins.
-            let mut flags =
-                environment.get("FLUX_OPTION_FLAGS".as_ref() as &std::ffi::OsStr).cloned().unwrap_or_default();
+            let mut flags = environment
+                .get("FLUX_OPTION_FLAGS".as_ref() as &std::ffi::OsStr)
+                .cloned()
+                .unwrap_or_default();
             if !flags.is_empty() {
                 flags.push(" ");
             }
@@ -228,7 +274,10 @@ impl Server<'_> {
         let mut modules = OsString::from(self.code.join(PACKAGES));
         modules.push(":");
         modules.push(&self.code);
-        if let Some(own) = environment.get("PYTHONPATH".as_ref() as &std::ffi::OsStr).filter(|own| !own.is_empty()) {
+        if let Some(own) = environment
+            .get("PYTHONPATH".as_ref() as &std::ffi::OsStr)
+            .filter(|own| !own.is_empty())
+        {
             modules.push(":");
             modules.push(own);
         }
@@ -244,13 +293,28 @@ impl Server<'_> {
 
     async fn database(&mut self) -> Result<(), Stopped> {
         let init = format!("{DATABASE_SCRIPT} init");
-        let steps = ["-m alembic revision --autogenerate -m tables", "-m alembic upgrade head", init.as_str()];
+        let steps = [
+            "-m alembic revision --autogenerate -m tables",
+            "-m alembic upgrade head",
+            init.as_str(),
+        ];
         let words = |step: &str| step.split(' ').map(OsString::from).collect();
-        let mut steps: Vec<(String, Vec<OsString>)> =
-            steps.into_iter().map(|step| (step.to_owned(), words(step))).collect();
+        let mut steps: Vec<(String, Vec<OsString>)> = steps
+            .into_iter()
+            .map(|step| (step.to_owned(), words(step)))
+            .collect();
         for user in &self.args.users {
-            let (script, password) = (self.code.join(DATABASE_SCRIPT), self.args.directory.join("users").join(user));
-            let argv = ["-c".into(), ADD_USER.into(), script.into(), user.into(), password.into()];
+            let (script, password) = (
+                self.code.join(DATABASE_SCRIPT),
+                self.args.directory.join("users").join(user),
+            );
+            let argv = [
+                "-c".into(),
+                ADD_USER.into(),
+                script.into(),
+                user.into(),
+                password.into(),
+            ];
             steps.push((format!("{DATABASE_SCRIPT} add-user {user}"), argv.into()));
         }
         for (what, words) in steps {
@@ -268,10 +332,16 @@ impl Server<'_> {
     /// Runs a command; returns its exit code. A stop in the meantime is an error that ends everything.
     async fn run(&mut self, argv: impl IntoIterator<Item = OsString>) -> Result<u8, Stopped> {
         let code = self.run_with(argv, Output::Inherit).await?;
-        self.runner.stop_code().map_or(Ok(code), |code| Err(Stopped::new(code, "")))
+        self.runner
+            .stop_code()
+            .map_or(Ok(code), |code| Err(Stopped::new(code, "")))
     }
 
-    async fn run_with(&mut self, argv: impl IntoIterator<Item = OsString>, output: Output) -> Result<u8, Stopped> {
+    async fn run_with(
+        &mut self,
+        argv: impl IntoIterator<Item = OsString>,
+        output: Output,
+    ) -> Result<u8, Stopped> {
         let argv: Vec<OsString> = argv.into_iter().collect();
         let code = self.runner.run(&argv, output).await;
         code.map_err(|failure| Stopped::new(failure.category.code(), failure.to_string()))
@@ -280,16 +350,21 @@ impl Server<'_> {
     async fn serve(&mut self) -> Result<u8, Stopped> {
         let logging = self.code.join(LOGGING.0);
         let own = [
-            // No address means all of them, of both families if the kernel has both; any named one would be of one family.
+            // No address means all of them, of both families if the kernel has both; any named one would be
+            // of one family.
             "--host=".to_owned(),
             format!("--port={}", self.args.port),
             format!("--log-config={}", logging.display()),
         ];
         let words = ["python3", "-m", "uvicorn", "app.main:app"].map(str::to_owned);
-        self.run_with(words.into_iter().chain(own).map(OsString::from), Output::Discard).await
+        self.run_with(words.into_iter().chain(own).map(OsString::from), Output::Discard)
+            .await
     }
 }
 
 fn failed(what: &str, path: &Path, error: &std::io::Error) -> Stopped {
-    Stopped::new(1, format!("failed to {what} {}: {}", path.display(), plain(error)))
+    Stopped::new(
+        1,
+        format!("failed to {what} {}: {}", path.display(), plain(error)),
+    )
 }

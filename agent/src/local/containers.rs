@@ -88,7 +88,11 @@ pub struct Bind {
 
 impl Bind {
     fn new(from: &str, to: &str, writable: bool) -> Bind {
-        Bind { from: from.to_owned(), to: to.to_owned(), writable }
+        Bind {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            writable,
+        }
     }
 }
 
@@ -108,16 +112,24 @@ impl Container {
     /// Paths that are not the machine's: folders, files and mounts.
     pub fn own(&self) -> BTreeSet<&Path> {
         let mounts = self.mounts.iter().map(|mount| mount.to.as_str());
-        let paths = self.folders.keys().chain(self.files.keys()).map(String::as_str).chain(mounts);
+        let paths = self
+            .folders
+            .keys()
+            .chain(self.files.keys())
+            .map(String::as_str)
+            .chain(mounts);
         paths.map(Path::new).collect()
     }
 
-    /// Folders of the machine that contain one of the container's own paths, parents first: their entries are mounted
-    /// one by one.
+    /// Folders of the machine that contain one of the container's own paths, parents first: their entries are
+    /// mounted one by one.
     pub fn opened(&self) -> BTreeSet<&Path> {
         let own = self.own();
         let is_inside = |path: &Path| path.ancestors().any(|up| own.contains(up));
-        own.iter().flat_map(|path| path.ancestors().skip(1)).filter(|path| !is_inside(path)).collect()
+        own.iter()
+            .flat_map(|path| path.ancestors().skip(1))
+            .filter(|path| !is_inside(path))
+            .collect()
     }
 }
 
@@ -129,7 +141,10 @@ impl Arrangement {
             return Err("its lead broker is in another cluster".into());
         }
         if spec.size > MOST {
-            return Err(format!("it has {} pods, but at most {MOST} are supported here", spec.size));
+            return Err(format!(
+                "it has {} pods, but at most {MOST} are supported here",
+                spec.size
+            ));
         }
         let mut notices = Vec::new();
         let cluster = source.cluster();
@@ -139,14 +154,28 @@ impl Arrangement {
         drop_unsupported(&mut spec, machine, &mut notices);
         let mut containers = Vec::new();
         for index in 0..spec.size {
-            let runner = Container::of(&spec, machine, index, None, cluster.map(|it| &it.runner.container));
+            let runner = Container::of(
+                &spec,
+                machine,
+                index,
+                None,
+                cluster.map(|it| &it.runner.container),
+            );
             containers.push(runner);
             for name in spec.sidecars.keys() {
                 let given = cluster.and_then(|it| it.sidecars.iter().find(|it| it.container.name == *name));
-                containers.push(Container::of(&spec, machine, index, Some(name), given.map(|it| &it.container)));
+                containers.push(Container::of(
+                    &spec,
+                    machine,
+                    index,
+                    Some(name),
+                    given.map(|it| &it.container),
+                ));
             }
         }
-        let certificate = cluster.and_then(|it| it.flux.curve_cert.as_ref()).map(|it| it.to_text());
+        let certificate = cluster
+            .and_then(|it| it.flux.curve_cert.as_ref())
+            .map(|it| it.to_text());
         Ok(Arrangement {
             spec,
             containers,
@@ -175,7 +204,9 @@ impl Container {
             sidecar: sidecar.map(str::to_owned),
             hostname,
             words: [vec![AGENT_FILE.to_owned()], words].concat(),
-            directory: given.and_then(|it| it.working_dir.clone()).unwrap_or_else(|| machine.here.clone()),
+            directory: given
+                .and_then(|it| it.working_dir.clone())
+                .unwrap_or_else(|| machine.here.clone()),
             owner: given.filter(|_| machine.is_root()).and_then(owner),
             mount_path: spec.mount_path.trim_end_matches('/').to_owned(),
             view: spec.view.enabled && sidecar.is_none(),
@@ -192,16 +223,37 @@ impl Container {
 
     /// Makes this machine's files the image, with what is the pod's own in it.
     fn add_machine_mounts(&mut self, machine: &Machine) {
-        let shared = [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/home", 0o755), (FALLBACK_HOME, 0o777)];
-        let kernels = [("/proc", 0o555), ("/dev/pts", 0o755), ("/dev/shm", 0o1777), ("/dev/mqueue", 0o755)];
-        self.folders = shared.into_iter().chain(kernels).map(|(path, mode)| (path.to_owned(), mode)).collect();
+        let shared = [
+            ("/tmp", 0o1777),
+            ("/var/tmp", 0o1777),
+            ("/home", 0o755),
+            (FALLBACK_HOME, 0o777),
+        ];
+        let kernels = [
+            ("/proc", 0o555),
+            ("/dev/pts", 0o755),
+            ("/dev/shm", 0o1777),
+            ("/dev/mqueue", 0o755),
+        ];
+        self.folders = shared
+            .into_iter()
+            .chain(kernels)
+            .map(|(path, mode)| (path.to_owned(), mode))
+            .collect();
         self.mounts.push(Bind::new(&machine.agent, AGENT_FILE, false));
-        self.mounts.push(Bind::new(&machine.prefix, &format!("{VIEW_IMAGE_MOUNT}{VIEW_IMAGE_LINK}"), false));
+        self.mounts.push(Bind::new(
+            &machine.prefix,
+            &format!("{VIEW_IMAGE_MOUNT}{VIEW_IMAGE_LINK}"),
+            false,
+        ));
         let home = machine.home.iter().map(|home| (home, false));
         // Flux looks for its parts where it was installed.
         for (path, writable) in home.chain([(&machine.prefix, false), (&machine.here, true)]) {
             // A folder with one of the pod's own paths in it, such as /, cannot be mounted as a whole.
-            let is_a_part = self.own().iter().all(|own| !own.starts_with(path) || own == &Path::new(path));
+            let is_a_part = self
+                .own()
+                .iter()
+                .all(|own| !own.starts_with(path) || own == &Path::new(path));
             let is_hidden = self.own().iter().any(|own| Path::new(path).starts_with(own));
             if is_a_part && (writable || is_hidden || Some(path) == machine.home.as_ref()) {
                 self.mounts.push(Bind::new(path, path, writable));
@@ -243,7 +295,10 @@ fn environment(
     environment.insert(names::COMPLETION_INDEX.into(), index.to_string());
     // All pods have one network here, too.
     if spec.network.host_network {
-        environment.insert(names::POD_ADDRESS.0.into(), super::network::address(index).to_string());
+        environment.insert(
+            names::POD_ADDRESS.0.into(),
+            super::network::address(index).to_string(),
+        );
     }
     environment
 }
@@ -254,31 +309,66 @@ fn files(spec: &AgentSpec, hostname: &str) -> BTreeMap<String, String> {
     let (service, namespace) = (&spec.network.service, &spec.namespace);
     let line = |index| {
         let host = names::host(&spec.name, index);
-        format!("{} {host}.{service}.{namespace}.svc.{domain} {host}\n", super::network::address(index))
+        format!(
+            "{} {host}.{service}.{namespace}.svc.{domain} {host}\n",
+            super::network::address(index)
+        )
     };
     let hosts: String = (0..spec.size).map(line).collect();
     let files = [
-        ("/etc/hosts", format!("127.0.0.1 localhost\n::1 localhost\n{hosts}")),
+        (
+            "/etc/hosts",
+            format!("127.0.0.1 localhost\n::1 localhost\n{hosts}"),
+        ),
         ("/etc/hostname", format!("{hostname}\n")),
-        ("/etc/resolv.conf", format!("search {namespace}.svc.{domain} svc.{domain} {domain}\n")),
-        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files\n".to_owned()),
+        (
+            "/etc/resolv.conf",
+            format!("search {namespace}.svc.{domain} svc.{domain} {domain}\n"),
+        ),
+        (
+            "/etc/nsswitch.conf",
+            "passwd: files\ngroup: files\nshadow: files\nhosts: files\n".to_owned(),
+        ),
         (TERMINATION_LOG, String::new()),
     ];
-    files.into_iter().map(|(path, text)| (path.to_owned(), text)).collect()
+    files
+        .into_iter()
+        .map(|(path, text)| (path.to_owned(), text))
+        .collect()
 }
 
 /// Lists what of the MiniCluster is not supported here, or differs.
 fn list_differences(cluster: &ValidMiniCluster, machine: &Machine, notices: &mut Vec<String>) {
-    notices.push(format!("this machine's programs are used in place of the image {}", cluster.runner.container.image));
+    notices.push(format!(
+        "this machine's programs are used in place of the image {}",
+        cluster.runner.container.image
+    ));
     if cluster.max_size > cluster.size {
-        notices.push(format!("the size stays {}: autoscaling is not supported here", cluster.size));
+        notices.push(format!(
+            "the size stays {}: autoscaling is not supported here",
+            cluster.size
+        ));
     }
-    let silent = cluster.sidecars.iter().filter(|sidecar| sidecar.wrapped.is_none()).map(|it| &it.container.name);
-    let silent: Vec<&str> = silent.chain(cluster.services.iter().map(|it| &it.name)).map(String::as_str).collect();
+    let silent = cluster
+        .sidecars
+        .iter()
+        .filter(|sidecar| sidecar.wrapped.is_none())
+        .map(|it| &it.container.name);
+    let silent: Vec<&str> = silent
+        .chain(cluster.services.iter().map(|it| &it.name))
+        .map(String::as_str)
+        .collect();
     if !silent.is_empty() {
-        notices.push(format!("not started, since they run their image's own entrypoint: {}", silent.join(", ")));
+        notices.push(format!(
+            "not started, since they run their image's own entrypoint: {}",
+            silent.join(", ")
+        ));
     }
-    let wrapped = cluster.sidecars.iter().filter(|sidecar| sidecar.wrapped.is_some()).map(|it| &it.container);
+    let wrapped = cluster
+        .sidecars
+        .iter()
+        .filter(|sidecar| sidecar.wrapped.is_some())
+        .map(|it| &it.container);
     for container in [&cluster.runner.container].into_iter().chain(wrapped) {
         list_container_differences(container, machine, notices);
     }
@@ -301,7 +391,10 @@ fn list_container_differences(container: &ValidContainer, machine: &Machine, not
     }
     let variables: Vec<&str> = container.secrets.keys().map(String::as_str).collect();
     if !variables.is_empty() {
-        notices.push(format!("{name}: variables from Secrets are not set: {}", variables.join(", ")));
+        notices.push(format!(
+            "{name}: variables from Secrets are not set: {}",
+            variables.join(", ")
+        ));
     }
     if container.post_start.is_some() || container.pre_stop.is_some() {
         notices.push(format!("{name}: its lifecycle hooks are not run"));
@@ -309,24 +402,32 @@ fn list_container_differences(container: &ValidContainer, machine: &Machine, not
     if !machine.is_root()
         && let Some((uid, _)) = owner(container)
     {
-        notices.push(format!("{name}: it runs as your user, not as uid {uid}, which needs root"));
+        notices.push(format!(
+            "{name}: it runs as your user, not as uid {uid}, which needs root"
+        ));
     }
 }
 
-/// Takes out of the spec what is not possible here, and lists it: users (only root may give a process another user's
-/// rights), the RESTful API, metrics. The trace goes as well.
+/// Takes out of the spec what is not possible here, and lists it: users (only root may give a process another
+/// user's rights), the RESTful API, metrics. The trace goes as well.
 fn drop_unsupported(spec: &mut AgentSpec, machine: &Machine, notices: &mut Vec<String>) {
     if let Some(user) = spec.runner.user.take_if(|_| !machine.is_root()) {
-        notices.push(format!("Flux runs as your user, not as {} (uid {}), which needs root", user.name, user.uid));
+        notices.push(format!(
+            "Flux runs as your user, not as {} (uid {}), which needs root",
+            user.name, user.uid
+        ));
     }
     if !spec.users.is_empty() {
-        notices
-            .push(format!("users are not created, since their passwords are in a Secret: {}", spec.users.join(", ")));
+        notices.push(format!(
+            "users are not created, since their passwords are in a Secret: {}",
+            spec.users.join(", ")
+        ));
         spec.users.clear();
     }
     if spec.runner.restful.take().is_some() {
         notices.push(
-            "the Flux RESTful API is not served: it is fetched from the network, which the pods do not reach".into(),
+            "the Flux RESTful API is not served: it is fetched from the network, which the pods do not reach"
+                .into(),
         );
     }
     spec.trace = None;
@@ -338,7 +439,10 @@ fn drop_unsupported(spec: &mut AgentSpec, machine: &Machine, notices: &mut Vec<S
 /// The mounts of what the run folder holds for a container.
 pub fn run_folder_mounts(pod_folder: &str, mount_path: &str, has_certificate: bool) -> Vec<Bind> {
     let at = |name: &str| format!("{pod_folder}/{name}");
-    let mut mounts = vec![Bind::new(&at("spec.toml"), SPEC_FILE, false), Bind::new(&at("flux"), mount_path, true)];
+    let mut mounts = vec![
+        Bind::new(&at("spec.toml"), SPEC_FILE, false),
+        Bind::new(&at("flux"), mount_path, true),
+    ];
     if has_certificate {
         mounts.push(Bind::new(&at("curve.cert"), CURVE_FILE, false));
     }
@@ -366,14 +470,22 @@ mod tests {
         let text = format!(
             "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n{spec}"
         );
-        Arrangement::of(&Source::parse(&text).map_err(|it| it.to_string()).unwrap(), &machine()).unwrap()
+        Arrangement::of(
+            &Source::parse(&text).map_err(|it| it.to_string()).unwrap(),
+            &machine(),
+        )
+        .unwrap()
     }
 
     #[test]
     fn folders_that_hold_something_of_the_pods_own_are_opened_and_no_others() {
         let all = arrangement("  size: 2\n  containers: [{image: app, command: hostname}]");
         assert_eq!(all.containers.len(), 2);
-        let opened: Vec<&str> = all.containers[1].opened().into_iter().filter_map(Path::to_str).collect();
+        let opened: Vec<&str> = all.containers[1]
+            .opened()
+            .into_iter()
+            .filter_map(Path::to_str)
+            .collect();
         let want = [
             "/",
             "/dev",
@@ -396,7 +508,11 @@ mod tests {
     #[test]
     fn the_folder_of_the_command_is_the_only_one_of_the_machine_that_pods_write_to() {
         let all = arrangement("  size: 1\n  containers: [{image: app, command: hostname}]");
-        let writable: Vec<&Bind> = all.containers[0].mounts.iter().filter(|mount| mount.writable).collect();
+        let writable: Vec<&Bind> = all.containers[0]
+            .mounts
+            .iter()
+            .filter(|mount| mount.writable)
+            .collect();
         assert_eq!(writable, [&Bind::new("/home/ada/work", "/home/ada/work", true)]);
     }
 

@@ -36,20 +36,38 @@ pub fn read(file: &Path) -> Result<Container, Failure> {
 pub fn become_container(file: &Path) -> Result<u8, Failure> {
     let container = read(file)?;
     let own = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC;
-    unshare(own).map_err(|error| failed("create namespaces for", Path::new(&container.name()), &error.into()))?;
+    unshare(own).map_err(|error| {
+        failed(
+            "create namespaces for",
+            Path::new(&container.name()),
+            &error.into(),
+        )
+    })?;
     nix::unistd::sethostname(&container.hostname)
         .map_err(|error| failed("name", Path::new("the host"), &error.into()))?;
-    let root = Root { path: PathBuf::from(&container.root) };
+    let root = Root {
+        path: PathBuf::from(&container.root),
+    };
     root.build(&container)?;
     root.enter()?;
     let owner = container.owner.map(|(uid, gid)| Owner { uid, gid });
-    if let Some(identity) = owner.map(|owner| Credentials::of(owner, Path::new("/"))).transpose()?.flatten() {
-        identity.take_on().map_err(|error| failed("run as another user", Path::new(&container.name()), &error))?;
+    if let Some(identity) = owner
+        .map(|owner| Credentials::of(owner, Path::new("/")))
+        .transpose()?
+        .flatten()
+    {
+        identity
+            .take_on()
+            .map_err(|error| failed("run as another user", Path::new(&container.name()), &error))?;
     }
     lay_out(&container)?;
     let directory = Path::new(&container.directory);
     let mut command = Command::new(&container.words[0]);
-    command.args(&container.words[1..]).env_clear().envs(&container.environment).current_dir(directory);
+    command
+        .args(&container.words[1..])
+        .env_clear()
+        .envs(&container.environment)
+        .current_dir(directory);
     let error = command.exec();
     Err(failed("start in", directory, &error))
 }
@@ -112,14 +130,17 @@ impl Root {
         let to = self.at(&folder.to_string_lossy());
         fs::create_dir_all(&to).map_err(|error| failed("create the folder", &to, &error))?;
         // The machine may lack the folder, or not let it be read.
-        let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
+        let Ok(entries) = fs::read_dir(folder) else {
+            return Ok(());
+        };
         for entry in entries.flatten() {
             let (path, kind) = (entry.path(), entry.file_type());
             if is_apart(&path) {
                 continue;
             }
             let to = to.join(entry.file_name());
-            // Entries that cannot be mounted (another user's mount, a file that only root reads) are left out.
+            // Entries that cannot be mounted (another user's mount, a file that only root reads) are left
+            // out.
             let _ = match kind {
                 Ok(kind) if kind.is_symlink() => fs::read_link(&path).and_then(|target| symlink(target, &to)),
                 // Copied, since programs replace these files: a mounted one cannot be replaced.
@@ -143,7 +164,13 @@ impl Root {
         let data = fs::metadata(from).map_err(|error| failed("find", from, &error))?;
         let parents = to.parent().map_or(Ok(()), fs::create_dir_all);
         parents
-            .and_then(|()| if to.exists() { Ok(()) } else { make_mount_point(data.is_dir(), &to) })
+            .and_then(|()| {
+                if to.exists() {
+                    Ok(())
+                } else {
+                    make_mount_point(data.is_dir(), &to)
+                }
+            })
             .and_then(|()| mounts::bind(from, &to))
             .map_err(|error| failed("mount", Path::new(&bind.to), &error))
     }
@@ -155,20 +182,32 @@ impl Root {
         mounts::mount_devpts(&self.at("/dev/pts")).map_err(|error| mount_failed("/dev/pts", error))?;
         mounts::mount_shm(&self.at("/dev/shm")).map_err(|error| mount_failed("/dev/shm", error))?;
         let ptmx = self.at("/dev/ptmx");
-        // The container's own pts/ptmx: mounted over the machine's /dev/ptmx or, if that fails, linked to from there.
+        // The container's own pts/ptmx: mounted over the machine's /dev/ptmx or, if that fails, linked to
+        // from there.
         let mounted = mounts::bind(&self.at("/dev/pts/ptmx"), &ptmx);
-        mounted.or_else(|_| symlink("pts/ptmx", &ptmx)).map_err(|error| mount_failed("/dev/ptmx", error))
+        mounted
+            .or_else(|_| symlink("pts/ptmx", &ptmx))
+            .map_err(|error| mount_failed("/dev/ptmx", error))
     }
 
-    /// Makes every mount read-only that is not meant to be writable. A failure counts only for the machine's root:
-    /// anybody else can write only to what is theirs anyway.
+    /// Makes every mount read-only that is not meant to be writable. A failure counts only for the machine's
+    /// root: anybody else can write only to what is theirs anyway.
     fn protect(&self, container: &Container) -> Result<(), Failure> {
-        let writable: Vec<PathBuf> =
-            container.mounts.iter().filter(|bind| bind.writable).map(|bind| self.at(&bind.to)).collect();
+        let writable: Vec<PathBuf> = container
+            .mounts
+            .iter()
+            .filter(|bind| bind.writable)
+            .map(|bind| self.at(&bind.to))
+            .collect();
         let own = ["/proc", "/dev"].map(|path| self.at(path));
-        for mount in mounts::below(&self.path).map_err(|error| failed("list", Path::new("the mounts"), &error))? {
-            let may_stay =
-                mount.point == self.path || writable.iter().chain(&own).any(|top| mount.point.starts_with(top));
+        for mount in
+            mounts::below(&self.path).map_err(|error| failed("list", Path::new("the mounts"), &error))?
+        {
+            let may_stay = mount.point == self.path
+                || writable
+                    .iter()
+                    .chain(&own)
+                    .any(|top| mount.point.starts_with(top));
             if may_stay {
                 continue;
             }
@@ -202,7 +241,11 @@ fn is_ours_alone() -> bool {
 
 /// Creates an empty folder or file to mount on.
 fn make_mount_point(is_folder: bool, at: &Path) -> io::Result<()> {
-    if is_folder { fs::create_dir(at) } else { fs::File::create(at).map(drop) }
+    if is_folder {
+        fs::create_dir(at)
+    } else {
+        fs::File::create(at).map(drop)
+    }
 }
 
 /// The failure of a container that did not start.

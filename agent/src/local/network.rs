@@ -1,4 +1,5 @@
-//! The pods' network: the loopback interface of a network namespace of their own, with an address for each pod.
+//! The pods' network: the loopback interface of a network namespace of their own, with an address for each
+//! pod.
 //!
 //! By messages to the kernel (rtnetlink): no `ip` program is needed.
 
@@ -33,7 +34,12 @@ pub fn address(index: u32) -> Ipv4Addr {
 /// Brings the interface up, with the addresses of `size` pods.
 pub fn up(size: u32) -> Result<(), Failure> {
     let all = || {
-        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;
+        let socket = socket(
+            AddressFamily::Netlink,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC,
+            SockProtocol::NetlinkRoute,
+        )?;
         ask(&socket, &link_up())?;
         (0..size).try_for_each(|index| ask(&socket, &new_address(address(index))))
     };

@@ -1,7 +1,7 @@
 //! Runs the containers: starts them all, prints their lines, and ends when they do.
 //!
-//! As in a cluster: the lead's end is the end, a follower that fails ends all, and a stop is for all pods at once. What has
-//! not ended in the grace period is killed.
+//! As in a cluster: the lead's end is the end, a follower that fails ends all, and a stop is for all pods at
+//! once. What has not ended in the grace period is killed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -26,7 +26,8 @@ use crate::supervise::{Event, Supervisor, is_stop, until};
 use crate::system::below;
 use crate::system::raw::{self, ChildSetup};
 
-/// How long the other pods may take to end with the lead by themselves, before they are told to, as in a cluster.
+/// How long the other pods may take to end with the lead by themselves, before they are told to, as in a
+/// cluster.
 const AFTER_THE_LEAD: Duration = Duration::from_secs(5);
 
 /// A started container.
@@ -38,7 +39,11 @@ struct Running<'a> {
 }
 
 /// Runs all containers; returns the exit code of the lead, or of the follower that failed.
-pub async fn run(arrangement: &Arrangement, run_folder: &LockedRunFolder, machine: &Machine) -> Result<u8, Failure> {
+pub async fn run(
+    arrangement: &Arrangement,
+    run_folder: &LockedRunFolder,
+    machine: &Machine,
+) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| Failure::internal(format!("failed to receive signals: {error}"));
     let mut supervisor = Supervisor::new().map_err(failed)?;
     if arrangement.spec.max_size() > 1 {
@@ -49,9 +54,18 @@ pub async fn run(arrangement: &Arrangement, run_folder: &LockedRunFolder, machin
     for container in &arrangement.containers {
         let pid = start(container, run_folder, arrangement, machine, &mut copiers)?;
         supervisor.remember(pid);
-        all.push(Running { container, pid, code: None });
+        all.push(Running {
+            container,
+            pid,
+            code: None,
+        });
     }
-    let mut state = RunState { all, grace: Duration::from_secs(arrangement.grace_period), next: None, result: None };
+    let mut state = RunState {
+        all,
+        grace: Duration::from_secs(arrangement.grace_period),
+        next: None,
+        result: None,
+    };
     while !state.is_over() {
         tokio::select! {
             biased;
@@ -87,10 +101,17 @@ async fn certificate(
         environment: &environment,
         directory: Path::new("/"),
         output: Output::Discard,
-        setup: ChildSetup { tied: true, umask: Some(0o077), ..ChildSetup::default() },
+        setup: ChildSetup {
+            tied: true,
+            umask: Some(0o077),
+            ..ChildSetup::default()
+        },
     };
-    let failed = |why: String| Failure::internal(format!("failed to create the pods' key with flux keygen: {why}"));
-    let child = supervisor.start(keygen).map_err(|error| failed(error.to_string()))?;
+    let failed =
+        |why: String| Failure::internal(format!("failed to create the pods' key with flux keygen: {why}"));
+    let child = supervisor
+        .start(keygen)
+        .map_err(|error| failed(error.to_string()))?;
     let ended = supervisor.run(child, Terms::of_group(), &mut DefaultPolicy).await;
     let ended = ended.map_err(|error| failed(error.to_string()))?;
     match ended.end.code() {
@@ -112,27 +133,46 @@ fn start(
     let file = PathBuf::from(format!("{}.json", container.root));
     let mut container = container.clone();
     if container.sidecar.is_none() {
-        container.words.push(format!("{GRACE_PERIOD}={}", arrangement.grace_period));
+        container
+            .words
+            .push(format!("{GRACE_PERIOD}={}", arrangement.grace_period));
     }
     let text = serde_json::to_string_pretty(&container).map_err(|error| failed(error.into()))?;
     std::fs::write(&file, text).map_err(|error| Failure::write("write", &file, &error))?;
     let mut command = Command::new(&machine.agent);
     command.arg("local-container").arg(file).current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    raw::prepare(&mut command, ChildSetup { tied: true, ..ChildSetup::default() });
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    raw::prepare(
+        &mut command,
+        ChildSetup {
+            tied: true,
+            ..ChildSetup::default()
+        },
+    );
     let (done, started) = channel();
-    // Only the children of this thread are in the new pid namespace. They are killed when it ends (PDEATHSIG), so it
-    // stays.
+    // Only the children of this thread are in the new pid namespace. They are killed when it ends
+    // (PDEATHSIG), so it stays.
     let spawn = move || {
-        let child = unshare(CloneFlags::CLONE_NEWPID).map_err(std::io::Error::from).and_then(|()| command.spawn());
+        let child = unshare(CloneFlags::CLONE_NEWPID)
+            .map_err(std::io::Error::from)
+            .and_then(|()| command.spawn());
         if done.send(child).is_ok() {
             loop {
                 std::thread::park();
             }
         }
     };
-    std::thread::Builder::new().stack_size(128 << 10).spawn(spawn).map_err(failed)?;
-    let mut child = started.recv().map_err(|error| failed(std::io::Error::other(error)))?.map_err(failed)?;
+    std::thread::Builder::new()
+        .stack_size(128 << 10)
+        .spawn(spawn)
+        .map_err(failed)?;
+    let mut child = started
+        .recv()
+        .map_err(|error| failed(std::io::Error::other(error)))?
+        .map_err(failed)?;
     let name = (!container.is_lead()).then(|| container.name());
     if let Some(output) = child.stdout.take() {
         copiers.push(output::copy(output, To::Output, name.clone()).map_err(failed)?);
@@ -142,7 +182,8 @@ fn start(
     }
     if container.sidecar.is_none() {
         let path = pod.join("pid");
-        std::fs::write(&path, child.id().to_string()).map_err(|error| Failure::write("write", &path, &error))?;
+        std::fs::write(&path, child.id().to_string())
+            .map_err(|error| Failure::write("write", &path, &error))?;
     }
     Ok(child.id().cast_signed())
 }
@@ -180,7 +221,12 @@ impl RunState<'_> {
     }
 
     fn note_ends(&mut self, supervisor: &mut Supervisor, run_folder: &LockedRunFolder) {
-        let pids: Vec<i32> = self.all.iter().filter(|running| running.code.is_none()).map(|it| it.pid).collect();
+        let pids: Vec<i32> = self
+            .all
+            .iter()
+            .filter(|running| running.code.is_none())
+            .map(|it| it.pid)
+            .collect();
         for pid in pids {
             if let Some(end) = supervisor.take_end(pid) {
                 self.note_end(pid, end.code(), run_folder);
@@ -189,7 +235,9 @@ impl RunState<'_> {
     }
 
     fn note_end(&mut self, pid: i32, code: u8, run_folder: &LockedRunFolder) {
-        let Some(running) = self.all.iter_mut().find(|running| running.pid == pid) else { return };
+        let Some(running) = self.all.iter_mut().find(|running| running.pid == pid) else {
+            return;
+        };
         running.code = Some(code);
         let container = running.container;
         if container.sidecar.is_some() {
@@ -207,7 +255,10 @@ impl RunState<'_> {
             }
         } else if code != 0 && code != REPLACE && !is_stopping && self.result.is_none() {
             self.result = Some(code);
-            self.stop(&format!("{}: stopping all pods", end_of(container, code, run_folder)));
+            self.stop(&format!(
+                "{}: stopping all pods",
+                end_of(container, code, run_folder)
+            ));
         } else if code == REPLACE && !is_stopping && self.result.is_none() {
             tracing::info!(
                 stage = "local",
@@ -238,7 +289,11 @@ impl RunState<'_> {
     }
 
     fn signal(&self, signal: i32, whom: impl Fn(&Container) -> bool) {
-        for running in self.all.iter().filter(|running| running.code.is_none() && whom(running.container)) {
+        for running in self
+            .all
+            .iter()
+            .filter(|running| running.code.is_none() && whom(running.container))
+        {
             // It may have just ended: its end is the next event.
             let _ = raw::send(running.pid, signal);
         }
@@ -247,9 +302,15 @@ impl RunState<'_> {
 
 /// How a container ended, by its exit code and its own termination message.
 fn end_of(container: &Container, code: u8, run_folder: &LockedRunFolder) -> String {
-    let path = below(&pod_folder(run_folder.path(), container.index).join("root"), TERMINATION_LOG);
-    let termination = std::fs::read_to_string(path).ok().and_then(|text| Termination::decode(&text));
-    let why =
-        termination.and_then(|termination| Some(format!(" ({})", termination.category?.name()))).unwrap_or_default();
+    let path = below(
+        &pod_folder(run_folder.path(), container.index).join("root"),
+        TERMINATION_LOG,
+    );
+    let termination = std::fs::read_to_string(path)
+        .ok()
+        .and_then(|text| Termination::decode(&text));
+    let why = termination
+        .and_then(|termination| Some(format!(" ({})", termination.category?.name())))
+        .unwrap_or_default();
     format!("{} ended with {code}{why}", container.name())
 }

@@ -1,4 +1,5 @@
-//! The folder of a run: the pods' root folders, and what they are given. It is found by the MiniCluster's name.
+//! The folder of a run: the pods' root folders, and what they are given. It is found by the MiniCluster's
+//! name.
 //!
 //! ```text
 //! $TMPDIR/flux-local-UID-NAME/lock
@@ -36,12 +37,17 @@ impl RunFolder {
     pub fn of(name: &str) -> Result<RunFolder, Failure> {
         let base = std::env::temp_dir();
         let base = fs::canonicalize(&base).map_err(|error| Failure::write("find", &base, &error))?;
-        Ok(RunFolder { folder: base.join(format!("flux-local-{}-{name}", nix::unistd::geteuid())) })
+        Ok(RunFolder {
+            folder: base.join(format!("flux-local-{}-{name}", nix::unistd::geteuid())),
+        })
     }
 
     /// The folder, if a run is in progress in it.
     pub fn running(&self) -> Option<&Path> {
-        let lock = OpenOptions::new().read(true).open(self.folder.join("lock")).ok()?;
+        let lock = OpenOptions::new()
+            .read(true)
+            .open(self.folder.join("lock"))
+            .ok()?;
         if self.is_ours().ok()? && Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_err() {
             Some(&self.folder)
         } else {
@@ -53,16 +59,31 @@ impl RunFolder {
     pub fn take(self) -> Result<LockedRunFolder, Failure> {
         let failed = |error: io::Error| Failure::write("create the folder", &self.folder, &error);
         match DirBuilder::new().mode(0o700).create(&self.folder) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.is_ours().map_err(failed)? => {}
+            Err(error)
+                if error.kind() == io::ErrorKind::AlreadyExists && self.is_ours().map_err(failed)? => {}
             made => made.map_err(failed)?,
         }
-        let lock =
-            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(self.folder.join("lock"));
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(self.folder.join("lock"));
         let lock = Flock::lock(lock.map_err(failed)?, FlockArg::LockExclusiveNonblock).map_err(|_| {
-            let cause = format!("failed to use {}: a run is in progress there", self.folder.display());
-            Failure::new(Category::Internal, cause, "end that run first, or give this MiniCluster another name")
+            let cause = format!(
+                "failed to use {}: a run is in progress there",
+                self.folder.display()
+            );
+            Failure::new(
+                Category::Internal,
+                cause,
+                "end that run first, or give this MiniCluster another name",
+            )
         })?;
-        let run_folder = LockedRunFolder { folder: self.folder, _lock: lock };
+        let run_folder = LockedRunFolder {
+            folder: self.folder,
+            _lock: lock,
+        };
         run_folder.clear()?;
         Ok(run_folder)
     }
@@ -97,7 +118,12 @@ impl LockedRunFolder {
             .map_err(|error| Failure::internal(format!("failed to write the spec: {error}")))?;
         for container in &mut arrangement.containers {
             let pod = pod_folder(&self.folder, container.index);
-            let root = pod.join(container.sidecar.as_ref().map_or("root".into(), |name| format!("sidecar-{name}")));
+            let root = pod.join(
+                container
+                    .sidecar
+                    .as_ref()
+                    .map_or("root".into(), |name| format!("sidecar-{name}")),
+            );
             for folder in [root.clone(), pod.join("flux")] {
                 make(&folder, 0o755)?;
             }
@@ -111,7 +137,11 @@ impl LockedRunFolder {
             for (path, claim) in std::mem::take(&mut container.claims) {
                 let volume = self.folder.join("volumes").join(claim);
                 make(&volume, 0o777)?;
-                container.mounts.push(Bind { from: text(&volume), to: path, writable: true });
+                container.mounts.push(Bind {
+                    from: text(&volume),
+                    to: path,
+                    writable: true,
+                });
             }
         }
         Ok(())
@@ -144,7 +174,10 @@ impl LockedRunFolder {
     fn clear(&self) -> Result<(), Failure> {
         let table = fs::read_to_string(mount_table::FILE).unwrap_or_default();
         if mount_table::below(&table, &self.folder).next().is_some() {
-            let cause = format!("failed to clear {}: something is mounted in it", self.folder.display());
+            let cause = format!(
+                "failed to clear {}: something is mounted in it",
+                self.folder.display()
+            );
             return Err(Failure::new(Category::WriteFailed, cause, "unmount it first"));
         }
         for name in ["pods", "volumes"] {
@@ -189,5 +222,9 @@ fn text(path: &Path) -> String {
 /// The failure of a system call.
 pub fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
     let cause = format!("failed to {what} {}: {}", path.display(), plain(error));
-    Failure::new(Category::Internal, cause, "run it as root, or on a kernel that lets users create namespaces")
+    Failure::new(
+        Category::Internal,
+        cause,
+        "run it as root, or on a kernel that lets users create namespaces",
+    )
 }

@@ -33,13 +33,21 @@ pub fn shell(run_folder: &RunFolder, name: &str, index: u32, command: &[OsString
     let nowhere = |cause: String, remedy: &str| Failure::new(Category::Internal, cause, remedy);
     let Some(folder) = run_folder.running() else {
         let cause = format!("{name} is not running here");
-        return Err(nowhere(cause, "start it in another terminal, with the same file and without --shell"));
+        return Err(nowhere(
+            cause,
+            "start it in another terminal, with the same file and without --shell",
+        ));
     };
     let pod = pod_folder(folder, index);
     let pid: u32 = fs::read_to_string(pod.join("pid"))
         .ok()
         .and_then(|text| text.parse().ok())
-        .ok_or_else(|| nowhere(format!("failed to find the pod of index {index}"), "indexes are 0 to size - 1"))?;
+        .ok_or_else(|| {
+            nowhere(
+                format!("failed to find the pod of index {index}"),
+                "indexes are 0 to size - 1",
+            )
+        })?;
     let container = inside::read(&pod.join("root.json"))?;
     let own = PathBuf::from(format!("/proc/{pid}/ns"));
     let namespaces: Vec<(File, CloneFlags)> = NAMESPACES
@@ -65,8 +73,11 @@ pub fn shell(run_folder: &RunFolder, name: &str, index: u32, command: &[OsString
 async fn connect(container: &Container, command: &[OsString]) -> Result<u8, Failure> {
     let lost = |error: io::Error| Failure::internal(format!("failed to receive signals: {error}"));
     let mut supervisor = Supervisor::new().map_err(lost)?;
-    let environment: Environment =
-        container.environment.iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let environment: Environment = container
+        .environment
+        .iter()
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect();
     let mut argv: Vec<OsString> = vec![AGENT_FILE.into(), "connect".into(), "--".into()];
     argv.extend(command.iter().cloned());
     let foreground = supervisor.has_terminal();
@@ -75,8 +86,19 @@ async fn connect(container: &Container, command: &[OsString]) -> Result<u8, Fail
         environment: &environment,
         directory: Path::new("/"),
         output: Output::Inherit,
-        setup: ChildSetup { foreground, tied: true, ..ChildSetup::default() },
+        setup: ChildSetup {
+            foreground,
+            tied: true,
+            ..ChildSetup::default()
+        },
     };
-    let child = supervisor.start(program).map_err(|error| Failure::internal(error.to_string()))?;
-    Ok(supervisor.run(child, Terms::of_group(), &mut DefaultPolicy).await.map_err(lost)?.end.code())
+    let child = supervisor
+        .start(program)
+        .map_err(|error| Failure::internal(error.to_string()))?;
+    Ok(supervisor
+        .run(child, Terms::of_group(), &mut DefaultPolicy)
+        .await
+        .map_err(lost)?
+        .end
+        .code())
 }

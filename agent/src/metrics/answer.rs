@@ -1,5 +1,5 @@
-//! Reads a request and makes its response, with as much of HTTP/1.1 as that needs. Pure. By hand: one kind of request needs
-//! no server library in each pod.
+//! Reads a request and makes its response, with as much of HTTP/1.1 as that needs. Pure. By hand: one kind of
+//! request needs no server library in each pod.
 
 use std::fmt::Write as _;
 
@@ -38,10 +38,16 @@ pub fn parse_request(head: &[u8]) -> Option<Result<Request, Response>> {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let words = std::str::from_utf8(line).unwrap_or_default().trim_end();
     let [method, target, version] = words.split(' ').collect::<Vec<_>>()[..] else {
-        return Some(Err(Response::refusal("400 Bad Request", "not an HTTP/1.1 request")));
+        return Some(Err(Response::refusal(
+            "400 Bad Request",
+            "not an HTTP/1.1 request",
+        )));
     };
     if !version.starts_with("HTTP/1.") {
-        return Some(Err(Response::refusal("505 HTTP Version Not Supported", "only HTTP/1.1 is supported")));
+        return Some(Err(Response::refusal(
+            "505 HTTP Version Not Supported",
+            "only HTTP/1.1 is supported",
+        )));
     }
     let without_body = method == "HEAD";
     if method != "GET" && !without_body {
@@ -50,7 +56,12 @@ pub fn parse_request(head: &[u8]) -> Option<Result<Request, Response>> {
     let form = match target.split('?').next() {
         Some("/metrics") => Form::Prometheus,
         Some("/metrics.json") => Form::Json,
-        _ => return Some(Err(Response::refusal("404 Not Found", "use /metrics or /metrics.json"))),
+        _ => {
+            return Some(Err(Response::refusal(
+                "404 Not Found",
+                "use /metrics or /metrics.json",
+            )));
+        }
     };
     Some(Ok(Request { form, without_body }))
 }
@@ -62,19 +73,35 @@ impl Request {
         let without_body = self.without_body;
         if figures.is_empty() {
             let why = "the broker did not report its metrics: it is starting, stopping or very busy";
-            return Response { without_body, ..Response::refusal("503 Service Unavailable", why) };
+            return Response {
+                without_body,
+                ..Response::refusal("503 Service Unavailable", why)
+            };
         }
         let (kind, body) = match self.form {
-            Form::Prometheus => ("text/plain; version=0.0.4; charset=utf-8", text(cluster, &figures)),
+            Form::Prometheus => (
+                "text/plain; version=0.0.4; charset=utf-8",
+                text(cluster, &figures),
+            ),
             Form::Json => ("application/json", json(cluster, &figures)),
         };
-        Response { status: "200 OK", kind, body, without_body }
+        Response {
+            status: "200 OK",
+            kind,
+            body,
+            without_body,
+        }
     }
 }
 
 impl Response {
     fn refusal(status: &'static str, why: &str) -> Response {
-        Response { status, kind: "text/plain; charset=utf-8", body: format!("{why}\n"), without_body: false }
+        Response {
+            status,
+            kind: "text/plain; charset=utf-8",
+            body: format!("{why}\n"),
+            without_body: false,
+        }
     }
 
     pub fn too_long() -> Response {
@@ -83,8 +110,17 @@ impl Response {
 
     /// The bytes to send.
     pub fn bytes(&self) -> Vec<u8> {
-        let Response { status, kind, body, without_body } = self;
-        let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
+        let Response {
+            status,
+            kind,
+            body,
+            without_body,
+        } = self;
+        let allow = if status.starts_with("405") {
+            "Allow: GET, HEAD\r\n"
+        } else {
+            ""
+        };
         let length = body.len();
         let head = format!(
             "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{allow}Connection: close\r\n\r\n"
@@ -97,15 +133,21 @@ impl Response {
 fn text(cluster: &str, figures: &[Figure]) -> String {
     let mut text = String::new();
     for Figure { name, help, value } in figures {
-        let _ =
-            writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{{minicluster=\"{cluster}\"}} {value}");
+        let _ = writeln!(
+            text,
+            "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{{minicluster=\"{cluster}\"}} {value}"
+        );
     }
     text
 }
 
 fn json(cluster: &str, figures: &[Figure]) -> String {
     let mut object = Map::from_iter([("minicluster".to_owned(), Value::from(cluster))]);
-    object.extend(figures.iter().map(|figure| (figure.name.to_owned(), figure.value.into())));
+    object.extend(
+        figures
+            .iter()
+            .map(|figure| (figure.name.to_owned(), figure.value.into())),
+    );
     format!("{}\n", Value::from(object))
 }
 
@@ -116,8 +158,18 @@ mod tests {
     use super::*;
 
     fn usage() -> Usage {
-        let states = States { sched: 20, run: 1, ..States::default() };
-        Usage { jobs: Some(Jobs { states, ..Jobs::default() }), ..Usage::default() }
+        let states = States {
+            sched: 20,
+            run: 1,
+            ..States::default()
+        };
+        Usage {
+            jobs: Some(Jobs {
+                states,
+                ..Jobs::default()
+            }),
+            ..Usage::default()
+        }
     }
 
     fn answer(request: &str) -> String {
@@ -129,16 +181,25 @@ mod tests {
     #[test]
     fn figures_are_told_in_both_forms_with_the_clusters_name() {
         let text = answer("GET /metrics HTTP/1.1\r\nHost: mc-0\r\n\r\n");
-        assert!(text.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"), "{text}");
+        assert!(
+            text.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"),
+            "{text}"
+        );
         let of_sched = "# HELP job_queue_state_sched_count Jobs that wait for resources.\n\
                         # TYPE job_queue_state_sched_count gauge\njob_queue_state_sched_count{minicluster=\"mc\"} 20\n";
         assert!(text.contains(of_sched), "{text}");
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{head}");
+        assert!(
+            head.contains(&format!("Content-Length: {}\r\n", body.len())),
+            "{head}"
+        );
 
         let json = answer("GET /metrics.json?x=y HTTP/1.0\n\n");
         let body: Value = serde_json::from_str(json.split_once("\r\n\r\n").unwrap().1).unwrap();
-        assert_eq!((&body["minicluster"], &body["job_queue_state_active_count"]), (&"mc".into(), &21.into()));
+        assert_eq!(
+            (&body["minicluster"], &body["job_queue_state_active_count"]),
+            (&"mc".into(), &21.into())
+        );
         assert_eq!(body.get("node_up_count"), None, "what is not known is left out");
     }
 
@@ -151,11 +212,21 @@ mod tests {
             ("GET /metrics HTTP/2\r\n\r\n", "505"),
             ("\n\n", "400"),
         ] {
-            assert!(answer(request).starts_with(&format!("HTTP/1.1 {status} ")), "{request:?}: {}", answer(request));
+            assert!(
+                answer(request).starts_with(&format!("HTTP/1.1 {status} ")),
+                "{request:?}: {}",
+                answer(request)
+            );
         }
         assert!(answer("HEAD /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
-        assert_eq!(parse_request(b"GET /metrics HTTP/1.1\r\nHost: a\r\n"), None, "there is more to come");
-        let Some(Ok(wanted)) = parse_request(b"GET /metrics HTTP/1.1\r\n\r\n") else { panic!("it is asked for") };
+        assert_eq!(
+            parse_request(b"GET /metrics HTTP/1.1\r\nHost: a\r\n"),
+            None,
+            "there is more to come"
+        );
+        let Some(Ok(wanted)) = parse_request(b"GET /metrics HTTP/1.1\r\n\r\n") else {
+            panic!("it is asked for")
+        };
         for usage in [None, Some(&Usage::default())] {
             assert!(wanted.respond("mc", usage).bytes().starts_with(b"HTTP/1.1 503 "));
         }

@@ -8,7 +8,8 @@ use crate::flux_rpc::connection::peer::{answer_of, answer_with, asked};
 
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\n\r\n";
 
-/// What `work` finds out beside a server whose broker answers each question with `says`; and how often that was asked.
+/// What `work` finds out beside a server whose broker answers each question with `says`; and how often that
+/// was asked.
 fn beside<T: Send + 'static>(
     says: impl Fn(&str) -> Vec<u8> + Send + 'static,
     work: impl FnOnce(SocketAddr) -> T + Send + 'static,
@@ -26,13 +27,18 @@ fn beside<T: Send + 'static>(
             let _ = peer.write_all(&answer);
         }
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let found = runtime.block_on(async {
         let listener = listen(0).unwrap();
         let port = listener.local_addr().unwrap().port();
         let figures = Figures::new("mc", Broker { socket, owner: None });
         let server = Server(tokio::spawn(serve(listener, Arc::new(figures))));
-        let found = tokio::task::spawn_blocking(move || work(([127, 0, 0, 1], port).into())).await.unwrap();
+        let found = tokio::task::spawn_blocking(move || work(([127, 0, 0, 1], port).into()))
+            .await
+            .unwrap();
         drop(server);
         found
     });
@@ -62,11 +68,19 @@ fn jobs(question: &str) -> Vec<u8> {
 #[test]
 fn many_that_ask_at_once_are_one_question_to_the_broker() {
     let (answers, questions) = beside(jobs, |address| {
-        let asking: Vec<_> = (0..10).map(|_| std::thread::spawn(move || ask(address, REQUEST))).collect();
-        asking.into_iter().map(|it| it.join().unwrap()).collect::<Vec<_>>()
+        let asking: Vec<_> = (0..10)
+            .map(|_| std::thread::spawn(move || ask(address, REQUEST)))
+            .collect();
+        asking
+            .into_iter()
+            .map(|it| it.join().unwrap())
+            .collect::<Vec<_>>()
     });
     for answer in &answers {
-        assert!(answer.contains("job_queue_state_sched_count{minicluster=\"mc\"} 20\n"), "{answer}");
+        assert!(
+            answer.contains("job_queue_state_sched_count{minicluster=\"mc\"} 20\n"),
+            "{answer}"
+        );
         assert!(!answer.contains("node_up_count"), "{answer}");
     }
     // Nodes twice, since the first was not answered, and jobs.
@@ -116,8 +130,11 @@ fn a_broker_that_says_nothing_of_use_is_no_service_and_not_nothing() {
 #[test]
 fn those_who_hold_connections_keep_nobody_from_the_figures() {
     let (answer, _) = beside(jobs, |address| {
-        let held: Vec<TcpStream> = (0..3 * MOST).map(|_| TcpStream::connect(address).unwrap()).collect();
-        held.iter().for_each(|mut stream| drop(stream.write_all(b"GET /met")));
+        let held: Vec<TcpStream> = (0..3 * MOST)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        held.iter()
+            .for_each(|mut stream| drop(stream.write_all(b"GET /met")));
         let answer = ask(address, REQUEST);
         // The oldest have made way; who holds on is not waited for.
         assert_eq!(said(&held[0]), "");
@@ -133,10 +150,21 @@ fn garbage_is_answered_or_dropped() {
         let half = TcpStream::connect(address).unwrap();
         (&half).write_all(b"GET").unwrap();
         half.shutdown(Shutdown::Write).unwrap();
-        [ask(address, &[0xff, 0x00, b'\n', b'\n']), said(&half), ask(address, &long), ask(address, REQUEST)]
+        [
+            ask(address, &[0xff, 0x00, b'\n', b'\n']),
+            said(&half),
+            ask(address, &long),
+            ask(address, REQUEST),
+        ]
     });
-    assert!(answers[0].starts_with("HTTP/1.1 400 ") && answers[1].is_empty(), "{answers:?}");
+    assert!(
+        answers[0].starts_with("HTTP/1.1 400 ") && answers[1].is_empty(),
+        "{answers:?}"
+    );
     // What it had sent may take the answer along on its way back.
-    assert!(answers[2].is_empty() || answers[2].starts_with("HTTP/1.1 431 "), "{answers:?}");
+    assert!(
+        answers[2].is_empty() || answers[2].starts_with("HTTP/1.1 431 "),
+        "{answers:?}"
+    );
     assert!(answers[3].starts_with("HTTP/1.1 200 "), "{answers:?}");
 }

@@ -1,6 +1,6 @@
-//! What the entrypoint is doing while there is no broker. It is in the container's termination message until the container
-//! ends: the kubelet creates that file anew for each start, any user may write to it, and a full or read-only volume
-//! does not matter. If the container is killed meanwhile, Kubernetes shows it.
+//! What the entrypoint is doing while there is no broker. It is in the container's termination message until
+//! the container ends: the kubelet creates that file anew for each start, any user may write to it, and a
+//! full or read-only volume does not matter. If the container is killed meanwhile, Kubernetes shows it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -42,9 +42,18 @@ impl fmt::Display for Activity {
 impl Activity {
     /// Parses what `Display` writes.
     fn parse(line: &str) -> Option<Activity> {
-        let snippet = line.strip_prefix("the snippet ").and_then(|rest| rest.strip_suffix(" runs"));
-        let waits = || Awaited::ALL.map(Activity::Waits).into_iter().find(|waits| waits.to_string() == line);
-        snippet.map(|name| Activity::Snippet(name.to_owned())).or_else(waits)
+        let snippet = line
+            .strip_prefix("the snippet ")
+            .and_then(|rest| rest.strip_suffix(" runs"));
+        let waits = || {
+            Awaited::ALL
+                .map(Activity::Waits)
+                .into_iter()
+                .find(|waits| waits.to_string() == line)
+        };
+        snippet
+            .map(|name| Activity::Snippet(name.to_owned()))
+            .or_else(waits)
     }
 }
 
@@ -85,7 +94,10 @@ mod tests {
             ActivityFile::default().write(None);
             assert!(read(&log).is_some(), "a sidecar's own");
             activity_file.write(None);
-            assert_eq!((read(&log), std::fs::read_to_string(&log).unwrap().as_str()), (None, ""));
+            assert_eq!(
+                (read(&log), std::fs::read_to_string(&log).unwrap().as_str()),
+                (None, "")
+            );
         }
         std::fs::write(&log, r#"{"version":1,"by":"stop","code":143}"#).unwrap();
         assert_eq!(read(&log), None);

@@ -1,4 +1,5 @@
-//! How a container ended: facts that the steps collect, and the one line that is made of them at the very end.
+//! How a container ended: facts that the steps collect, and the one line that is made of them at the very
+//! end.
 
 use std::time::Instant;
 
@@ -37,7 +38,11 @@ pub struct EndedSnippet {
 impl std::fmt::Display for EndedSnippet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the snippet {} ended with exit code {}", self.name, self.code)?;
-        if self.error.is_empty() { Ok(()) } else { write!(f, ": {}", self.error) }
+        if self.error.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ": {}", self.error)
+        }
     }
 }
 
@@ -55,7 +60,10 @@ impl Ending {
             Err(failure) => {
                 notes.insert(0, failure.sentences());
                 let category = Some(failure.category);
-                Termination { category, ..Termination::new(Ender::Agent, failure.category.code()) }
+                Termination {
+                    category,
+                    ..Termination::new(Ender::Agent, failure.category.code())
+                }
             }
         };
         if self.no_instance && result.is_ok() {
@@ -63,12 +71,19 @@ impl Ending {
         }
         termination.program_code = self.program.map(|(code, _)| code);
         if let Some(EndedSnippet { name, code, error }) = self.snippet.clone() {
-            (termination.snippet, termination.snippet_code, termination.snippet_error) =
-                (Some(name), Some(code), error);
+            (
+                termination.snippet,
+                termination.snippet_code,
+                termination.snippet_error,
+            ) = (Some(name), Some(code), error);
         }
         termination.node_failure = self.node_failure;
         termination.archive_not_saved = self.archive_not_saved.clone();
-        termination.message = notes.iter().map(|note| as_sentence(note)).collect::<Vec<_>>().join(" ");
+        termination.message = notes
+            .iter()
+            .map(|note| as_sentence(note))
+            .collect::<Vec<_>>()
+            .join(" ");
         termination
     }
 
@@ -90,7 +105,11 @@ impl Ending {
 /// The note with a full stop, unless it ends with punctuation.
 fn as_sentence(note: &str) -> String {
     let note = note.trim().replace('\n', " ");
-    if note.ends_with(['.', '?', '!']) { note } else { note + "." }
+    if note.ends_with(['.', '?', '!']) {
+        note
+    } else {
+        note + "."
+    }
 }
 
 #[cfg(test)]
@@ -104,7 +123,11 @@ mod tests {
         Ending {
             program: program.map(|code| (code, now + Duration::from_secs(1))),
             stopped: stopped.then_some(now),
-            snippet: snippet.map(|name| EndedSnippet { name: name.to_owned(), code: 3, error: String::new() }),
+            snippet: snippet.map(|name| EndedSnippet {
+                name: name.to_owned(),
+                code: 3,
+                error: String::new(),
+            }),
             ..Ending::default()
         }
     }
@@ -116,26 +139,52 @@ mod tests {
             assert_eq!(ender(&ending(Some(code), false, None), code), Ender::Program);
             assert_eq!(ender(&ending(Some(code), true, None), code), Ender::Stop);
         }
-        assert_eq!(ender(&ending(Some(7), false, Some("post")), 7), Ender::Program, "the job's failure comes first");
+        assert_eq!(
+            ender(&ending(Some(7), false, Some("post")), 7),
+            Ender::Program,
+            "the job's failure comes first"
+        );
         assert_eq!(ender(&ending(Some(0), false, Some("post")), 3), Ender::Snippet);
-        assert_eq!(ender(&ending(Some(0), false, Some("post")), 0), Ender::Program, "its result stands");
-        assert_eq!(ender(&ending(None, false, Some("post")), 0), Ender::Program, "on a follower");
+        assert_eq!(
+            ender(&ending(Some(0), false, Some("post")), 0),
+            Ender::Program,
+            "its result stands"
+        );
+        assert_eq!(
+            ender(&ending(None, false, Some("post")), 0),
+            Ender::Program,
+            "on a follower"
+        );
         assert_eq!(ender(&ending(None, false, Some("pre")), 3), Ender::Snippet);
         assert_eq!(ender(&ending(None, true, Some("pre")), 143), Ender::Stop);
-        assert_eq!(ender(&ending(None, false, None), 0), Ender::Program, "a follower that was dismissed");
+        assert_eq!(
+            ender(&ending(None, false, None), 0),
+            Ender::Program,
+            "a follower that was dismissed"
+        );
         let mut late = ending(Some(245), false, None);
         late.stopped = Some(Instant::now() + Duration::from_secs(9));
-        assert_eq!(ender(&late, 245), Ender::Program, "a stop that came after the program's end");
+        assert_eq!(
+            ender(&late, 245),
+            Ender::Program,
+            "a stop that came after the program's end"
+        );
     }
 
     #[test]
     fn a_failure_of_the_agents_is_told_with_its_remedy_and_what_else_there_is() {
         let mut ending = ending(Some(0), false, None);
         ending.note("the pod was stopped");
-        let failure =
-            Failure::new(Category::WriteFailed, "failed to write /x: no space left on device", "give it room");
+        let failure = Failure::new(
+            Category::WriteFailed,
+            "failed to write /x: no space left on device",
+            "give it room",
+        );
         let told = ending.termination(&Err(failure));
-        assert_eq!((told.by, told.code, told.program_code), (Ender::Agent, 245, Some(0)));
+        assert_eq!(
+            (told.by, told.code, told.program_code),
+            (Ender::Agent, 245, Some(0))
+        );
         assert_eq!(told.category, Some(Category::WriteFailed));
         let want = "failed to write /x: no space left on device. Give it room. the pod was stopped.";
         assert_eq!(told.message, want);

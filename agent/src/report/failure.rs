@@ -1,4 +1,5 @@
-//! How the agent itself gives up: a closed category, a cause, a remedy; one line, the same for log and pod status.
+//! How the agent itself gives up: a closed category, a cause, a remedy; one line, the same for log and pod
+//! status.
 
 use std::fmt;
 use std::io::Write;
@@ -23,7 +24,12 @@ impl Failure {
     pub fn new(category: Category, cause: impl Into<String>, remedy: impl Into<String>) -> Failure {
         let mut cause = cause.into();
         cause.truncate(without_number(&cause).len());
-        Failure { category, cause, remedy: remedy.into(), passing: false }
+        Failure {
+            category,
+            cause,
+            remedy: remedy.into(),
+            passing: false,
+        }
     }
 
     /// A defect of the agent or a host that lacks what every Linux has.
@@ -44,7 +50,10 @@ impl Failure {
             _ => "check the volume that holds it",
         };
         let cause = format!("failed to {what} {}: {}", path.display(), plain(error));
-        Failure { passing: is_passing(error), ..Failure::new(Category::WriteFailed, cause, remedy) }
+        Failure {
+            passing: is_passing(error),
+            ..Failure::new(Category::WriteFailed, cause, remedy)
+        }
     }
 
     /// The line becomes the container's termination message, if there is one to write to. Never fails.
@@ -60,7 +69,12 @@ impl Failure {
             "" => format!("{cause}{}", end(&cause)),
             remedy => {
                 let (first, rest) = remedy.split_at(remedy.chars().next().map_or(0, char::len_utf8));
-                format!("{cause}{} {}{rest}{}", end(&cause), first.to_uppercase(), end(rest))
+                format!(
+                    "{cause}{} {}{rest}{}",
+                    end(&cause),
+                    first.to_uppercase(),
+                    end(rest)
+                )
             }
         }
     }
@@ -84,7 +98,9 @@ pub fn is_passing(error: &std::io::Error) -> bool {
         libc::EBUSY,
         libc::ENFILE,
     ];
-    error.raw_os_error().is_some_and(|number| PASSING.contains(&number))
+    error
+        .raw_os_error()
+        .is_some_and(|number| PASSING.contains(&number))
 }
 
 /// Writes `line` as the termination message, if the file exists; an empty one clears it.
@@ -107,7 +123,9 @@ pub fn plain(error: &std::io::Error) -> String {
 
 /// An error's text without Rust's "(os error N)" at its end.
 pub fn without_number(text: &str) -> &str {
-    text.rfind(" (os error").filter(|_| text.ends_with(')')).map_or(text, |end| &text[..end])
+    text.rfind(" (os error")
+        .filter(|_| text.ends_with(')'))
+        .map_or(text, |end| &text[..end])
 }
 
 impl fmt::Display for Failure {
@@ -127,9 +145,9 @@ mod tests {
         let error = std::io::Error::from_raw_os_error(libc::ENOSPC);
         let failure = Failure::write("write", Path::new("/mnt/flux/R"), &error);
         let line = failure.to_string();
-        assert!(
-            line.starts_with("flux-agent: write-failed: failed to write /mnt/flux/R: no space left on device. Give")
-        );
+        assert!(line.starts_with(
+            "flux-agent: write-failed: failed to write /mnt/flux/R: no space left on device. Give"
+        ));
         assert!(!line.contains('\n') && line.ends_with('.'));
         let asked = Failure::new(Category::SpecInvalid, "kind: did you mean MiniCluster?", "");
         assert_eq!(asked.sentences(), "kind: did you mean MiniCluster?");
@@ -140,7 +158,10 @@ mod tests {
         let error = std::io::Error::from_raw_os_error(libc::EPIPE);
         let failure = Failure::internal(format!("failed to end the shell: {error}"));
         assert_eq!(failure.cause, "failed to end the shell: Broken pipe");
-        assert_eq!(Failure::internal("no (os error 1) at the end").cause, "no (os error 1) at the end");
+        assert_eq!(
+            Failure::internal("no (os error 1) at the end").cause,
+            "no (os error 1) at the end"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The agent's own lines: short, timestamped, whole, on standard error. Whoever acts writes them by `tracing`'s macros, with
-//! the field `stage`; how they look is decided here, once for the process.
+//! The agent's own lines: short, timestamped, whole, on standard error. Whoever acts writes them by
+//! `tracing`'s macros, with the field `stage`; how they look is decided here, once for the process.
 //!
 //! Text: `04:22:56.123 flux-agent: waiting for mc-0`; JSON: one object a line, with its level.
 //!
@@ -53,7 +53,9 @@ const SUPERVISION: &str = "flux_agent::supervise";
 /// Starts the log, in text.
 pub fn start() {
     // A pod's standard error may be closed: errors of the log itself are ignored.
-    let lines = tracing_subscriber::fmt::fmt().with_writer(std::io::stderr).log_internal_errors(false);
+    let lines = tracing_subscriber::fmt::fmt()
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     let _ = tracing::subscriber::set_global_default(lines.event_format(Lines).finish());
 }
 
@@ -62,7 +64,11 @@ pub fn set_format(format: Format) {
 }
 
 pub fn format() -> Format {
-    if JSON.load(Ordering::Relaxed) { Format::Json } else { Format::Text }
+    if JSON.load(Ordering::Relaxed) {
+        Format::Json
+    } else {
+        Format::Text
+    }
 }
 
 /// Whether only warnings and errors are written.
@@ -74,8 +80,8 @@ pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Leaves out the supervisor's lines: the pod's entrypoint says how a stop goes on, not each program of the agent's
-/// below it.
+/// Leaves out the supervisor's lines: the pod's entrypoint says how a stop goes on, not each program of the
+/// agent's below it.
 pub fn leave_out_supervision() {
     WITHOUT_SUPERVISION.store(true, Ordering::Relaxed);
 }
@@ -87,7 +93,10 @@ pub fn plain(stage: &str, message: &str) {
 
 /// Logs why the agent gives up: one line, also when quiet.
 pub fn failure(failure: &Failure) {
-    let entry = Said { stage: failure.category.name().into(), message: failure.to_string() };
+    let entry = Said {
+        stage: failure.category.name().into(),
+        message: failure.to_string(),
+    };
     let mut text = String::new();
     // Not through the subscriber: a panic in the subscriber is reported here, too.
     if line(&mut text, format(), true, Level::ERROR, &entry).is_ok() {
@@ -124,7 +133,12 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let (level, target) = (*event.metadata().level(), event.metadata().target());
         let is_plain = target == PLAIN;
         let is_left_out = is_quiet() || target == SUPERVISION && WITHOUT_SUPERVISION.load(Ordering::Relaxed);
@@ -149,7 +163,11 @@ fn line(to: &mut dyn fmt::Write, format: Format, is_plain: bool, level: Level, s
                 _ => "info",
             };
             let time = timestamp(since_epoch());
-            writeln!(to, "{}", serde_json::json!({ "time": time, "level": level, "stage": stage, "message": message }))
+            writeln!(
+                to,
+                "{}",
+                serde_json::json!({ "time": time, "level": level, "stage": stage, "message": message })
+            )
         }
     }
 }
@@ -160,12 +178,17 @@ pub fn write_whole(text: String) {
 }
 
 pub fn since_epoch() -> Duration {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 /// `2026-11-21T04:22:56.123Z` (RFC 3339, UTC).
 pub fn timestamp(since_epoch: Duration) -> String {
-    let time = since_epoch.try_into().ok().and_then(|time| Timestamp::from_duration(time).ok());
+    let time = since_epoch
+        .try_into()
+        .ok()
+        .and_then(|time| Timestamp::from_duration(time).ok());
     format!("{:.3}", time.unwrap_or_default())
 }
 
@@ -187,13 +210,23 @@ mod tests {
     fn a_line_looks_as_its_format_says() {
         let text = |format, is_plain, level| {
             let mut text = String::new();
-            let said = Said { stage: "stop".into(), message: "told \"so\"".into() };
+            let said = Said {
+                stage: "stop".into(),
+                message: "told \"so\"".into(),
+            };
             line(&mut text, format, is_plain, level, &said).unwrap();
             text
         };
-        assert_eq!(text(Format::Text, false, Level::INFO)[12..], *" flux-agent: told \"so\"\n");
+        assert_eq!(
+            text(Format::Text, false, Level::INFO)[12..],
+            *" flux-agent: told \"so\"\n"
+        );
         assert_eq!(text(Format::Text, true, Level::ERROR), "told \"so\"\n");
-        for (level, name) in [(Level::ERROR, "error"), (Level::WARN, "warn"), (Level::INFO, "info")] {
+        for (level, name) in [
+            (Level::ERROR, "error"),
+            (Level::WARN, "warn"),
+            (Level::INFO, "info"),
+        ] {
             let line: serde_json::Value = serde_json::from_str(&text(Format::Json, true, level)).unwrap();
             assert_eq!(
                 (&line["level"], &line["stage"], &line["message"]),

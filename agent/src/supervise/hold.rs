@@ -15,7 +15,11 @@ pub struct Hold {
 
 impl Hold {
     pub fn new(note: PathBuf, most: Duration) -> Hold {
-        Hold { note, most, held: None }
+        Hold {
+            note,
+            most,
+            held: None,
+        }
     }
 
     /// Until when a stop is held back, if one is.
@@ -31,16 +35,28 @@ impl Hold {
     /// A stop has come: the stop that counts now, if one does.
     pub fn receive(&mut self, stop: Stop) -> Option<Stop> {
         if let Some((first, _)) = self.held {
-            return if first.at.elapsed() < SAME_WISH { None } else { self.take() };
+            return if first.at.elapsed() < SAME_WISH {
+                None
+            } else {
+                self.take()
+            };
         }
-        let Some(left) = self.time_left() else { return Some(stop) };
-        tracing::info!(stage = "stop", "Flux has ended: the command has {:.1} s to end by itself", left.as_secs_f64());
+        let Some(left) = self.time_left() else {
+            return Some(stop);
+        };
+        tracing::info!(
+            stage = "stop",
+            "Flux has ended: the command has {:.1} s to end by itself",
+            left.as_secs_f64()
+        );
         self.held = Some((stop, stop.at + left));
         None
     }
 
     fn time_left(&self) -> Option<Duration> {
-        let written = std::fs::metadata(&self.note).and_then(|about| about.modified()).ok()?;
+        let written = std::fs::metadata(&self.note)
+            .and_then(|about| about.modified())
+            .ok()?;
         // A note of the future is one of a clock that was set back.
         let since = written.elapsed().unwrap_or_default();
         self.most.checked_sub(since).filter(|left| !left.is_zero())
@@ -52,7 +68,10 @@ mod tests {
     use super::*;
 
     fn stop() -> Stop {
-        Stop { signal: libc::SIGTERM, at: Instant::now() }
+        Stop {
+            signal: libc::SIGTERM,
+            at: Instant::now(),
+        }
     }
 
     #[test]
@@ -62,13 +81,17 @@ mod tests {
         let most = Duration::from_secs(60);
         assert!(Hold::new(note.clone(), most).receive(stop()).is_some());
         let file = std::fs::File::create(&note).unwrap();
-        file.set_modified(std::time::SystemTime::now() - 2 * most).unwrap();
+        file.set_modified(std::time::SystemTime::now() - 2 * most)
+            .unwrap();
         assert!(Hold::new(note.clone(), most).receive(stop()).is_some());
         file.set_modified(std::time::SystemTime::now()).unwrap();
         let mut hold = Hold::new(note, most);
         assert!(hold.receive(stop()).is_none() && hold.until().is_some());
         assert!(hold.receive(stop()).is_none(), "the same wish, sent twice");
         hold.held.as_mut().unwrap().0.at -= SAME_WISH;
-        assert!(hold.receive(stop()).is_some() && hold.until().is_none(), "a second signal");
+        assert!(
+            hold.receive(stop()).is_some() && hold.until().is_none(),
+            "a second signal"
+        );
     }
 }

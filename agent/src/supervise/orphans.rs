@@ -1,5 +1,5 @@
-//! What a broker that was killed leaves running: its job's processes, which become children of the agent's. Read from
-//! `/proc` by hand: procfs would be one more crate in the pods for two files.
+//! What a broker that was killed leaves running: its job's processes, which become children of the agent's.
+//! Read from `/proc` by hand: procfs would be one more crate in the pods for two files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -41,8 +41,9 @@ pub async fn end(supervisor: &mut Supervisor, others: &BTreeSet<i32>) -> io::Res
 /// Whether a process below `pid` has this name.
 pub fn has_descendant(pid: i32, name: &str) -> bool {
     let parents = processes(Path::new("/proc"));
-    let is_called =
-        |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name);
+    let is_called = |pid: &i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
+    };
     with_descendants(&parents, [pid].into()).iter().any(is_called)
 }
 
@@ -64,7 +65,11 @@ fn processes(proc: &Path) -> BTreeMap<i32, i32> {
 }
 
 fn children_in(parents: &BTreeMap<i32, i32>, own: i32) -> BTreeSet<i32> {
-    parents.iter().filter(|(_, parent)| **parent == own).map(|(pid, _)| *pid).collect()
+    parents
+        .iter()
+        .filter(|(_, parent)| **parent == own)
+        .map(|(pid, _)| *pid)
+        .collect()
 }
 
 fn with_descendants(parents: &BTreeMap<i32, i32>, mut all: BTreeSet<i32>) -> BTreeSet<i32> {
@@ -95,7 +100,11 @@ mod tests {
     #[test]
     fn names_of_processes_hold_anything_and_those_that_have_ended_do_not_count() {
         let folder = tempfile::tempdir().unwrap();
-        for (pid, text) in [("7", "7 (a) Z (b) S 1 7"), ("8", "8 (gone) Z 1 8"), ("uptime", "8 (x) S 1")] {
+        for (pid, text) in [
+            ("7", "7 (a) Z (b) S 1 7"),
+            ("8", "8 (gone) Z 1 8"),
+            ("uptime", "8 (x) S 1"),
+        ] {
             std::fs::create_dir(folder.path().join(pid)).unwrap();
             std::fs::write(folder.path().join(pid).join("stat"), text).unwrap();
         }

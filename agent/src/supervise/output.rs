@@ -1,7 +1,8 @@
-//! A child's standard output and standard error through raw pseudo-terminals, one each, so that programs flush every line.
+//! A child's standard output and standard error through raw pseudo-terminals, one each, so that programs
+//! flush every line.
 //!
-//! Programs such as `flux submit --watch` hold both back on a pipe, but not on a terminal. A thread copies what comes,
-//! unbuffered; at the end everything that the child wrote is copied before the agent goes on.
+//! Programs such as `flux submit --watch` hold both back on a pipe, but not on a terminal. A thread copies
+//! what comes, unbuffered; at the end everything that the child wrote is copied before the agent goes on.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -44,17 +45,28 @@ impl Copier {
         let (done, done_here) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         let first = Arc::new(Mutex::new(None));
         let stream = |source: OwnedFd, output: BorrowedFd, first| -> io::Result<Stream> {
-            Ok(Stream { source: source.into(), output: output.try_clone_to_owned()?.into(), first })
+            Ok(Stream {
+                source: source.into(),
+                output: output.try_clone_to_owned()?.into(),
+                first,
+            })
         };
         let streams = vec![
             stream(stdout, io::stdout().as_fd(), Some(Arc::clone(&first)))?,
             stream(stderr, io::stderr().as_fd(), None)?,
         ];
-        let thread = std::thread::Builder::new().stack_size(128 * 1024).spawn(move || {
-            copy(streams, &wake);
-            drop(done_here);
-        })?;
-        Ok(Copier { thread, child_ended, done, first })
+        let thread = std::thread::Builder::new()
+            .stack_size(128 * 1024)
+            .spawn(move || {
+                copy(streams, &wake);
+                drop(done_here);
+            })?;
+        Ok(Copier {
+            thread,
+            child_ended,
+            done,
+            first,
+        })
     }
 
     /// When the first byte of standard output came.
@@ -77,7 +89,10 @@ fn write_out(output: &mut File, mut bytes: &[u8]) {
             Ok(count) => bytes = &bytes[count..],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let _ = poll(&mut [PollFd::new(output.as_fd(), PollFlags::POLLOUT)], PollTimeout::NONE);
+                let _ = poll(
+                    &mut [PollFd::new(output.as_fd(), PollFlags::POLLOUT)],
+                    PollTimeout::NONE,
+                );
             }
             // Nobody reads the log any more: keep the child going, as a closed log does not end a job.
             Err(_) => return,
@@ -116,7 +131,10 @@ fn copy(mut streams: Vec<Stream>, wake: &OwnedFd) {
     let mut buffer = [0_u8; 16 * 1024];
     while !streams.is_empty() {
         let sources = streams.iter().map(|stream| stream.source.as_fd());
-        let mut fds: Vec<PollFd> = sources.chain([wake.as_fd()]).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let mut fds: Vec<PollFd> = sources
+            .chain([wake.as_fd()])
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
         if poll(&mut fds, PollTimeout::NONE).is_err() {
             continue;
         }
@@ -126,8 +144,8 @@ fn copy(mut streams: Vec<Stream>, wake: &OwnedFd) {
         streams.retain_mut(|stream| {
             let has_data = ready.next() == Some(true);
             if !has_data && ended {
-                // What the child wrote last may still be on its way through the kernel: a read, which now never waits,
-                // gets it.
+                // What the child wrote last may still be on its way through the kernel: a read, which now
+                // never waits, gets it.
                 let _ = nix::fcntl::fcntl(&stream.source, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
             }
             !(has_data || ended) || stream.copy(&mut buffer)

@@ -1,4 +1,5 @@
-//! How a program is stopped, by signals and by time: terms that all programs share, and a policy for what is special to one.
+//! How a program is stopped, by signals and by time: terms that all programs share, and a policy for what is
+//! special to one.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -33,7 +34,10 @@ pub struct Terms {
 impl Terms {
     /// For a short helper program: signals reach its whole process group.
     pub fn of_group() -> Self {
-        Terms { target: Target::Group, second_stop: SecondStop::Kills }
+        Terms {
+            target: Target::Group,
+            second_stop: SecondStop::Kills,
+        }
     }
 }
 
@@ -65,15 +69,16 @@ pub type Reason<'a> = Pin<Box<dyn Future<Output = Order> + 'a>>;
 /// A request to others, awaited while signals and children are handled; whether it was of use.
 pub type Request = Pin<Box<dyn Future<Output = bool>>>;
 
-/// What is particular to one program. The defaults: a stop is passed on at once, and nothing else ends the program.
+/// What is particular to one program. The defaults: a stop is passed on at once, and nothing else ends the
+/// program.
 pub trait Policy {
     /// The first stop signal has come.
     fn at_stop(&mut self, signal: i32) -> AtStop {
         AtStop::PassOn(Order::signal(signal))
     }
 
-    /// Waits for a reason to end the process `child` without a stop, or to end the hold, which began at `held`. Dropped
-    /// and called again at every event; not called any more once a stop was passed on.
+    /// Waits for a reason to end the process `child` without a stop, or to end the hold, which began at
+    /// `held`. Dropped and called again at every event; not called any more once a stop was passed on.
     fn reason(&mut self, _child: i32, _held: Option<Instant>) -> Reason<'_> {
         Box::pin(std::future::pending())
     }
@@ -88,8 +93,8 @@ pub trait Policy {
         None
     }
 
-    /// A request, when the time is over, to kill what the program waits for, so that it ends by itself. Called each
-    /// time that the time is over, until there is none.
+    /// A request, when the time is over, to kill what the program waits for, so that it ends by itself.
+    /// Called each time that the time is over, until there is none.
     fn kill_first(&mut self) -> Option<Request> {
         None
     }

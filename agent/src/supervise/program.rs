@@ -60,17 +60,31 @@ pub struct StartError {
 impl Program<'_> {
     /// Starts it; only the supervisor does, which then knows the child.
     pub(super) fn start(self) -> Result<Child, StartError> {
-        let name = self.argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let fail = |code, why: &str| StartError { name: name.clone(), why: why.into(), code, is_passing: false };
-        let path =
-            match find(self.argv.first().map_or(OsStr::new(""), OsString::as_os_str), self.environment, self.directory)
-            {
-                Found::Program(path) => path,
-                Found::NotExecutable(path) => {
-                    return Err(fail(NOT_EXECUTABLE, &format!("{} is not executable", path.display())));
-                }
-                Found::Nowhere => return Err(fail(NOT_FOUND, "not found")),
-            };
+        let name = self
+            .argv
+            .first()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let fail = |code, why: &str| StartError {
+            name: name.clone(),
+            why: why.into(),
+            code,
+            is_passing: false,
+        };
+        let path = match find(
+            self.argv.first().map_or(OsStr::new(""), OsString::as_os_str),
+            self.environment,
+            self.directory,
+        ) {
+            Found::Program(path) => path,
+            Found::NotExecutable(path) => {
+                return Err(fail(
+                    NOT_EXECUTABLE,
+                    &format!("{} is not executable", path.display()),
+                ));
+            }
+            Found::Nowhere => return Err(fail(NOT_FOUND, "not found")),
+        };
         let first = self.spawn(&path, &self.argv[1..]);
         let result = match first {
             // A script without a `#!` line: what execvp and every shell do.
@@ -82,16 +96,25 @@ impl Program<'_> {
             result => result,
         };
         result.map_err(|error| match error.kind() {
-            _ if is_passing(&error) => StartError { is_passing: true, ..fail(NOT_EXECUTABLE, &plain(&error)) },
+            _ if is_passing(&error) => StartError {
+                is_passing: true,
+                ..fail(NOT_EXECUTABLE, &plain(&error))
+            },
             _ if !self.directory.is_dir() => {
                 let directory = self.directory.display();
-                fail(NOT_EXECUTABLE, &format!("its working directory {directory} does not exist"))
+                fail(
+                    NOT_EXECUTABLE,
+                    &format!("its working directory {directory} does not exist"),
+                )
             }
             std::io::ErrorKind::NotFound => {
                 let of_script = || {
-                    interpreter(&path).map(|interpreter| format!("its interpreter {interpreter} is not in this image"))
+                    interpreter(&path)
+                        .map(|interpreter| format!("its interpreter {interpreter} is not in this image"))
                 };
-                let trouble = Libc::of(&path, Path::new("/")).and_then(|libc| libc.trouble()).or_else(of_script);
+                let trouble = Libc::of(&path, Path::new("/"))
+                    .and_then(|libc| libc.trouble())
+                    .or_else(of_script);
                 fail(NOT_FOUND, trouble.as_deref().unwrap_or("not found"))
             }
             _ => fail(NOT_EXECUTABLE, &plain(&error)),
@@ -103,7 +126,11 @@ impl Program<'_> {
         if let (Some(name), true) = (self.argv.first(), path != Path::new("/bin/sh")) {
             std::os::unix::process::CommandExt::arg0(&mut command, name);
         }
-        command.args(arguments).env_clear().envs(self.environment).current_dir(self.directory);
+        command
+            .args(arguments)
+            .env_clear()
+            .envs(self.environment)
+            .current_dir(self.directory);
         let mut sources = None;
         match &self.output {
             Output::Inherit => {}
@@ -116,7 +143,9 @@ impl Program<'_> {
             // If there is no pseudo-terminal, output is inherited: it comes later, but it comes.
             Output::LineBuffered => {
                 if let (Ok(stdout), Ok(stderr)) = (output::open(), output::open()) {
-                    command.stdout(Stdio::from(stdout.1)).stderr(Stdio::from(stderr.1));
+                    command
+                        .stdout(Stdio::from(stdout.1))
+                        .stderr(Stdio::from(stderr.1));
                     sources = Some((stdout.0, stderr.0));
                 }
             }
@@ -125,7 +154,9 @@ impl Program<'_> {
         let child = command.spawn()?;
         let pid = child.id().cast_signed();
         drop(command); // our copies of the child's sides of the pseudo-terminals
-        let copier = sources.map(|(stdout, stderr)| Copier::start(stdout, stderr)).transpose()?;
+        let copier = sources
+            .map(|(stdout, stderr)| Copier::start(stdout, stderr))
+            .transpose()?;
         Ok(Child { pid, copier })
     }
 }
@@ -133,9 +164,18 @@ impl Program<'_> {
 /// The interpreter that a script's first line names.
 fn interpreter(script: &Path) -> Option<String> {
     let mut head = Vec::new();
-    std::fs::File::open(script).ok()?.take(256).read_to_end(&mut head).ok()?;
+    std::fs::File::open(script)
+        .ok()?
+        .take(256)
+        .read_to_end(&mut head)
+        .ok()?;
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
-    Some(String::from_utf8_lossy(line).split_whitespace().next()?.to_owned())
+    Some(
+        String::from_utf8_lossy(line)
+            .split_whitespace()
+            .next()?
+            .to_owned(),
+    )
 }
 
 /// What a name on the PATH leads to.
@@ -151,14 +191,23 @@ pub fn find(name: &OsStr, environment: &Environment, directory: &Path) -> Found 
     if name.is_empty() {
         return Found::Nowhere;
     }
-    let path = environment.get(OsStr::new("PATH")).map_or(OsStr::new(DEFAULT_PATH), OsString::as_os_str);
+    let path = environment
+        .get(OsStr::new("PATH"))
+        .map_or(OsStr::new(DEFAULT_PATH), OsString::as_os_str);
     if let Ok(program) = which::which_in(name, Some(path), directory) {
         return Found::Program(program);
     }
-    // `which` says only that there is none; a shell's codes tell a file that may not be executed from none at all.
-    let folders =
-        if name.as_bytes().contains(&b'/') { vec![PathBuf::new()] } else { std::env::split_paths(path).collect() };
-    let not_executable = folders.into_iter().map(|folder| directory.join(folder).join(name)).find(|file| file.exists());
+    // `which` says only that there is none; a shell's codes tell a file that may not be executed from none at
+    // all.
+    let folders = if name.as_bytes().contains(&b'/') {
+        vec![PathBuf::new()]
+    } else {
+        std::env::split_paths(path).collect()
+    };
+    let not_executable = folders
+        .into_iter()
+        .map(|folder| directory.join(folder).join(name))
+        .find(|file| file.exists());
     not_executable.map_or(Found::Nowhere, Found::NotExecutable)
 }
 
@@ -171,7 +220,13 @@ mod tests {
     fn error_of(program: &Path, directory: &Path) -> String {
         let argv = [program.into()];
         let (output, setup) = (Output::Inherit, ChildSetup::default());
-        let program = Program { argv: &argv, environment: &Environment::new(), directory, output, setup };
+        let program = Program {
+            argv: &argv,
+            environment: &Environment::new(),
+            directory,
+            output,
+            setup,
+        };
         program.start().unwrap_err().to_string()
     }
 
@@ -181,15 +236,20 @@ mod tests {
         let script = folder.path().join("run.sh");
         std::fs::write(&script, "#! /opt/missing/python -u\nprint(1)\n").unwrap();
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let wanted =
-            format!("failed to start {}: its interpreter /opt/missing/python is not in this image", script.display());
+        let wanted = format!(
+            "failed to start {}: its interpreter /opt/missing/python is not in this image",
+            script.display()
+        );
         assert_eq!(error_of(&script, folder.path()), wanted);
     }
 
     #[test]
     fn missing_working_directory_is_named() {
         let error = error_of(Path::new("/bin/true"), Path::new("/nonexistent/run"));
-        assert_eq!(error, "failed to start /bin/true: its working directory /nonexistent/run does not exist");
+        assert_eq!(
+            error,
+            "failed to start /bin/true: its working directory /nonexistent/run does not exist"
+        );
     }
 
     #[test]
@@ -208,7 +268,11 @@ mod tests {
         assert_eq!(look("plain"), Found::NotExecutable(at("a/plain")));
         assert_eq!(look("nothing"), Found::Nowhere);
         assert_eq!(look("b/tool"), Found::Program(at("b/tool")));
-        assert_eq!(look("b"), Found::NotExecutable(at("b")), "the empty entry of the PATH is the working directory");
+        assert_eq!(
+            look("b"),
+            Found::NotExecutable(at("b")),
+            "the empty entry of the PATH is the working directory"
+        );
         assert_eq!(look(""), Found::Nowhere);
     }
 }

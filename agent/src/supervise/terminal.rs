@@ -4,7 +4,8 @@ use std::io::{IsTerminal, stdin};
 
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
-/// Whether standard input is a terminal with the agent's group in its foreground, so that the agent may hand it on.
+/// Whether standard input is a terminal with the agent's group in its foreground, so that the agent may hand
+/// it on.
 pub fn is_ours() -> bool {
     stdin().is_terminal() && tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
 }

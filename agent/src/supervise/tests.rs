@@ -15,13 +15,22 @@ use crate::testing::{alone, signal, stop_after};
 
 /// How this shell source ends.
 fn supervise(folder: &Path, source: &str, (kill_after, terms): Bounds, policy: &mut dyn Policy) -> Ended {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
         let argv = ["/bin/sh", "-c", source].map(OsString::from);
         let environment: Environment = std::env::vars_os().collect();
         let (output, setup) = (Output::Inherit, ChildSetup::default());
-        let program = Program { argv: &argv, environment: &environment, directory: folder, output, setup };
+        let program = Program {
+            argv: &argv,
+            environment: &environment,
+            directory: folder,
+            output,
+            setup,
+        };
         supervisor.set_kill_after(Some(kill_after));
         let child = supervisor.start(program).unwrap();
         supervisor.run(child, terms, policy).await.unwrap()
@@ -32,7 +41,13 @@ fn supervise(folder: &Path, source: &str, (kill_after, terms): Bounds, policy: &
 type Bounds = (Duration, Terms);
 
 fn terms(kill_after: Duration, second_stop: SecondStop) -> Bounds {
-    (kill_after, Terms { target: Target::Group, second_stop })
+    (
+        kill_after,
+        Terms {
+            target: Target::Group,
+            second_stop,
+        },
+    )
 }
 
 /// Asks in place of the signal until `answered` is there.
@@ -73,27 +88,46 @@ fn while_an_answer_is_awaited_signals_are_passed_on_and_one_more_stop_kills() {
             eventually("it is killed, and waited for", gone);
             std::fs::write(at.join("answered"), "").unwrap();
         });
-        let mut policy = Asks { answered: folder.join("answered") };
+        let mut policy = Asks {
+            answered: folder.join("answered"),
+        };
         let ended = supervise(folder, DEAF, terms(DEADLINE, SecondStop::Kills), &mut policy);
-        assert_eq!((ended.end, ended.stopped.map(|stop| stop.signal)), (End::Signaled(9), Some(15)));
+        assert_eq!(
+            (ended.end, ended.stopped.map(|stop| stop.signal)),
+            (End::Signaled(9), Some(15))
+        );
         signals.join().unwrap();
     });
 }
 
 #[test]
 fn time_goes_on_while_an_answer_is_awaited() {
-    alone("supervise::tests::time_goes_on_while_an_answer_is_awaited", |folder| {
-        let at = folder.to_owned();
-        stop_after(at.join("pid"));
-        std::thread::spawn(move || {
-            let pid = eventually("the program runs", || std::fs::read_to_string(at.join("pid")).ok());
-            eventually("it is killed", || (!Path::new("/proc").join(pid.trim()).exists()).then_some(()));
-            std::fs::write(at.join("answered"), "").unwrap();
-        });
-        let mut policy = Asks { answered: folder.join("answered") };
-        let ended = supervise(folder, DEAF, terms(Duration::from_millis(300), SecondStop::IsIgnored), &mut policy);
-        assert_eq!(ended.end, End::Signaled(9));
-    });
+    alone(
+        "supervise::tests::time_goes_on_while_an_answer_is_awaited",
+        |folder| {
+            let at = folder.to_owned();
+            stop_after(at.join("pid"));
+            std::thread::spawn(move || {
+                let pid = eventually("the program runs", || {
+                    std::fs::read_to_string(at.join("pid")).ok()
+                });
+                eventually("it is killed", || {
+                    (!Path::new("/proc").join(pid.trim()).exists()).then_some(())
+                });
+                std::fs::write(at.join("answered"), "").unwrap();
+            });
+            let mut policy = Asks {
+                answered: folder.join("answered"),
+            };
+            let ended = supervise(
+                folder,
+                DEAF,
+                terms(Duration::from_millis(300), SecondStop::IsIgnored),
+                &mut policy,
+            );
+            assert_eq!(ended.end, End::Signaled(9));
+        },
+    );
 }
 
 /// Answers at once, and at the bound touches a file in place of a kill: once.
@@ -115,22 +149,42 @@ impl Policy for Answers {
 
 #[test]
 fn what_was_asked_in_vain_is_a_signal_after_all_and_what_is_killed_first_leaves_last_words() {
-    let test =
-        "supervise::tests::what_was_asked_in_vain_is_a_signal_after_all_and_what_is_killed_first_leaves_last_words";
+    let test = "supervise::tests::what_was_asked_in_vain_is_a_signal_after_all_and_what_is_killed_first_leaves_last_words";
     alone(test, |folder| {
-        let source = "trap 'exit 7' TERM; touch $PWD/$0-runs; while [ ! -e killed ]; do sleep 0.02; done; exit 5";
+        let source =
+            "trap 'exit 7' TERM; touch $PWD/$0-runs; while [ ! -e killed ]; do sleep 0.02; done; exit 5";
         let of = |name: &str| source.replace("$0", name);
         for (name, useful, code) in [("vain", false, 7), ("useful", true, 5)] {
             stop_after(folder.join(format!("{name}-runs")));
-            let bound = if useful { Duration::from_millis(300) } else { DEADLINE };
-            let mut policy = Answers { useful, killed: Some(folder.join("killed")) };
-            let ended = supervise(folder, &of(name), terms(bound, SecondStop::IsIgnored), &mut policy);
+            let bound = if useful {
+                Duration::from_millis(300)
+            } else {
+                DEADLINE
+            };
+            let mut policy = Answers {
+                useful,
+                killed: Some(folder.join("killed")),
+            };
+            let ended = supervise(
+                folder,
+                &of(name),
+                terms(bound, SecondStop::IsIgnored),
+                &mut policy,
+            );
             assert_eq!(ended.end, End::Exited(code), "{name}");
         }
         // Who leaves no last words is killed, too.
         stop_after(folder.join("pid"));
-        let mut policy = Answers { useful: true, killed: Some(folder.join("killed")) };
-        let ended = supervise(folder, DEAF, terms(Duration::from_millis(300), SecondStop::IsIgnored), &mut policy);
+        let mut policy = Answers {
+            useful: true,
+            killed: Some(folder.join("killed")),
+        };
+        let ended = supervise(
+            folder,
+            DEAF,
+            terms(Duration::from_millis(300), SecondStop::IsIgnored),
+            &mut policy,
+        );
         assert_eq!(ended.end, End::Signaled(9));
     });
 }
@@ -148,20 +202,33 @@ impl Policy for Holds {
             if held.is_none() {
                 return std::future::pending().await;
             }
-            Order { signal: libc::SIGINT, within: Some(Duration::from_millis(300)) }
+            Order {
+                signal: libc::SIGINT,
+                within: Some(Duration::from_millis(300)),
+            }
         })
     }
 }
 
 #[test]
 fn a_hold_ends_by_the_policys_order_and_a_program_without_a_policy_is_told_at_once() {
-    let test = "supervise::tests::a_hold_ends_by_the_policys_order_and_a_program_without_a_policy_is_told_at_once";
+    let test =
+        "supervise::tests::a_hold_ends_by_the_policys_order_and_a_program_without_a_policy_is_told_at_once";
     alone(test, |folder| {
         let source = "trap 'exit 7' TERM; trap 'exit 8' INT; touch $0; while :; do sleep 0.02; done";
         for (name, code) in [("held", 8), ("plain", 7)] {
             stop_after(folder.join(name));
-            let policy: &mut dyn Policy = if name == "held" { &mut Holds } else { &mut DefaultPolicy };
-            let ended = supervise(folder, &source.replace("$0", name), terms(DEADLINE, SecondStop::Kills), policy);
+            let policy: &mut dyn Policy = if name == "held" {
+                &mut Holds
+            } else {
+                &mut DefaultPolicy
+            };
+            let ended = supervise(
+                folder,
+                &source.replace("$0", name),
+                terms(DEADLINE, SecondStop::Kills),
+                policy,
+            );
             assert_eq!((ended.end, ended.passed_on), (End::Exited(code), true), "{name}");
         }
         // The order's own time.

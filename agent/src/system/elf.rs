@@ -1,10 +1,15 @@
 //! What a program needs of its host: architecture, loader, C library. Pure.
 //!
-//! By hand: one field of the header and one segment are read, and the newest version of glibc is found by a search for the
-//! names of versions. Crates for ELF (`object`, `goblin`) read the whole format.
+//! By hand: one field of the header and one segment are read, and the newest version of glibc is found by a
+//! search for the names of versions. Crates for ELF (`object`, `goblin`) read the whole format.
 
 /// The machines that there are images for, as ELF numbers them.
-const MACHINES: [(u16, &str); 4] = [(62, "x86_64"), (183, "aarch64"), (243, "riscv64"), (21, "powerpc64")];
+const MACHINES: [(u16, &str); 4] = [
+    (62, "x86_64"),
+    (183, "aarch64"),
+    (243, "riscv64"),
+    (21, "powerpc64"),
+];
 const LOADER_SEGMENT: u32 = 3;
 const SYMBOL: &[u8] = b"GLIBC_2.";
 
@@ -16,18 +21,26 @@ pub struct Needs {
     pub loader: Option<String>,
 }
 
-/// What `file` needs; none if it is no ELF file (a script), or cut off. Only 64-bit little-endian files are read: Flux
-/// is built for nothing else.
+/// What `file` needs; none if it is no ELF file (a script), or cut off. Only 64-bit little-endian files are
+/// read: Flux is built for nothing else.
 pub fn needs(file: &[u8]) -> Option<Needs> {
     if !file.starts_with(b"\x7fELF\x02\x01") {
         return None;
     }
     let number = |at: usize, length: usize| -> Option<usize> {
         let bytes = file.get(at..at.checked_add(length)?)?;
-        Some(bytes.iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
+        Some(
+            bytes
+                .iter()
+                .rev()
+                .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
+        )
     };
     let machine = number(18, 2)?;
-    let machine = MACHINES.iter().find(|(known, _)| usize::from(*known) == machine).map_or("unknown", |(_, name)| name);
+    let machine = MACHINES
+        .iter()
+        .find(|(known, _)| usize::from(*known) == machine)
+        .map_or("unknown", |(_, name)| name);
     let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
     let mut loader = None;
     for segment in (0..count).filter_map(|index| table.checked_add(index * size)) {
@@ -47,7 +60,9 @@ pub fn newest_glibc(file: &[u8]) -> Option<u32> {
     while let Some(at) = rest.windows(SYMBOL.len()).position(|window| window == SYMBOL) {
         rest = &rest[at + SYMBOL.len()..];
         let digits = rest.iter().take(3).take_while(|byte| byte.is_ascii_digit());
-        newest = newest.max(digits.fold(None, |sum, byte| Some(sum.unwrap_or(0) * 10 + u32::from(byte - b'0'))));
+        newest = newest.max(digits.fold(None, |sum, byte| {
+            Some(sum.unwrap_or(0) * 10 + u32::from(byte - b'0'))
+        }));
     }
     newest
 }
@@ -61,12 +76,19 @@ mod tests {
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         let needs = needs(&own).unwrap();
         assert_eq!(needs.machine, std::env::consts::ARCH);
-        assert!(needs.loader.is_none_or(|loader| std::path::Path::new(&loader).exists()));
+        assert!(
+            needs
+                .loader
+                .is_none_or(|loader| std::path::Path::new(&loader).exists())
+        );
     }
 
     #[test]
     fn the_newest_symbol_counts() {
-        assert_eq!(newest_glibc(b"..GLIBC_2.4\0GLIBC_2.34\0GLIBC_2.2.5\0GLIBC_PRIVATE"), Some(34));
+        assert_eq!(
+            newest_glibc(b"..GLIBC_2.4\0GLIBC_2.34\0GLIBC_2.2.5\0GLIBC_PRIVATE"),
+            Some(34)
+        );
         assert_eq!(newest_glibc(b"GLIBC_2."), None);
         assert_eq!(newest_glibc(b"musl"), None);
     }

@@ -20,17 +20,25 @@ pub fn version(number: Option<u32>) -> String {
 }
 
 impl Libc {
-    /// What `program` (and Flux's own library beside it) needs of the image below `root`; none if it is static or a script.
+    /// What `program` (and Flux's own library beside it) needs of the image below `root`; none if it is
+    /// static or a script.
     pub fn of(program: &Path, root: &Path) -> Option<Libc> {
         let bytes = fs::read(program).ok()?;
         let needs = elf::needs(&bytes)?;
         let loader = needs.loader?;
-        let core = program.parent().and_then(|folder| flux_core(&folder.parent()?.join("lib")));
+        let core = program
+            .parent()
+            .and_then(|folder| flux_core(&folder.parent()?.join("lib")));
         let here = fs::canonicalize(super::below(root, &loader)).ok();
         // The library is beside the loader, or in Debian's folder.
         let usual = format!("lib/{}-linux-gnu", needs.machine);
-        let folders = here.iter().filter_map(|loader| Some(loader.parent()?.to_owned())).chain([root.join(usual)]);
-        let library = folders.filter_map(|folder| fs::read(folder.join("libc.so.6")).ok()).next();
+        let folders = here
+            .iter()
+            .filter_map(|loader| Some(loader.parent()?.to_owned()))
+            .chain([root.join(usual)]);
+        let library = folders
+            .filter_map(|folder| fs::read(folder.join("libc.so.6")).ok())
+            .next();
         Some(Libc {
             machine: needs.machine,
             loader,
@@ -42,11 +50,16 @@ impl Libc {
 
     /// Why the program cannot run, and what to do.
     pub fn trouble(&self) -> Option<String> {
-        let Libc { loader, wanted, offered, .. } = self;
+        let Libc {
+            loader,
+            wanted,
+            offered,
+            ..
+        } = self;
         match (self.has_loader, wanted > offered && offered.is_some()) {
-            (false, _) if loader.contains("musl") => {
-                Some(format!("the image has no {loader}, which the program is linked with: use an image with musl"))
-            }
+            (false, _) if loader.contains("musl") => Some(format!(
+                "the image has no {loader}, which the program is linked with: use an image with musl"
+            )),
             (false, _) => Some(format!(
                 "the image has no {loader}: use an image with glibc (not Alpine), or one that brings Flux itself"
             )),

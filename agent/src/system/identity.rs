@@ -1,10 +1,12 @@
-//! Whose rights a program gets: user, group and supplementary groups. The one place where the agent gives its own up.
+//! Whose rights a program gets: user, group and supplementary groups. The one place where the agent gives its
+//! own up.
 //!
-//! Groups are those that initgroups would give, read from the image's own files, and those that the pod gives to each of its
-//! processes (fsGroup, supplementalGroups): what the agent's process has, but for what the image gives to the agent's user.
+//! Groups are those that initgroups would give, read from the image's own files, and those that the pod gives
+//! to each of its processes (fsGroup, supplementalGroups): what the agent's process has, but for what the
+//! image gives to the agent's user.
 //!
-//! The files are parsed by hand: the C library's look-ups, which crates call as well, load NSS modules, and a static program
-//! cannot rely on those of the image.
+//! The files are parsed by hand: the C library's look-ups, which crates call as well, load NSS modules, and a
+//! static program cannot rely on those of the image.
 
 use std::io;
 use std::path::Path;
@@ -47,11 +49,15 @@ impl Credentials {
         let own: Vec<u32> = own.into_iter().map(Gid::as_raw).collect();
         let groups = groups_of(owner, uid.as_raw(), &own, &passwd, &group);
         let groups = groups.into_iter().map(Gid::from_raw).collect();
-        Ok(Some(Credentials { uid: Uid::from_raw(owner.uid), gid: Gid::from_raw(owner.gid), groups }))
+        Ok(Some(Credentials {
+            uid: Uid::from_raw(owner.uid),
+            gid: Gid::from_raw(owner.gid),
+            groups,
+        }))
     }
 
-    /// Takes on the groups, the group and the user, or fails. May be called between fork and exec: it neither allocates
-    /// nor takes a lock.
+    /// Takes on the groups, the group and the user, or fails. May be called between fork and exec: it neither
+    /// allocates nor takes a lock.
     pub fn take_on(&self) -> io::Result<()> {
         nix::unistd::setgroups(&self.groups)?;
         nix::unistd::setgid(self.gid)?;
@@ -60,14 +66,15 @@ impl Credentials {
     }
 }
 
-/// Does `work` with the effective uid `uid`, in a thread of its own, so that nothing else of this process gets it.
+/// Does `work` with the effective uid `uid`, in a thread of its own, so that nothing else of this process
+/// gets it.
 pub fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     let thread = std::thread::Builder::new().stack_size(64 << 10);
     std::thread::scope(|scope| {
         let work = move || {
             rustix::thread::set_thread_res_uid(None, Some(rustix::thread::Uid::from_raw(uid)), None)?;
-            // The kernel takes the whole process for one that has given up rights, and hides it in /proc from its own
-            // user: `status` and `connect`, and the snippets' shell, read there.
+            // The kernel takes the whole process for one that has given up rights, and hides it in /proc from
+            // its own user: `status` and `connect`, and the snippets' shell, read there.
             nix::sys::prctl::set_dumpable(true)?;
             Ok(work())
         };
@@ -80,20 +87,31 @@ pub fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> io::Result
 fn groups_of(owner: Owner, us: u32, own: &[u32], passwd: &str, group: &str) -> Vec<u32> {
     let names = |wanted: u32| -> Vec<&str> {
         let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-        fields.filter(|it| it.get(2).is_some_and(|uid| uid.parse() == Ok(wanted))).map(|it| it[0]).collect()
+        fields
+            .filter(|it| it.get(2).is_some_and(|uid| uid.parse() == Ok(wanted)))
+            .map(|it| it[0])
+            .collect()
     };
     let given_to = |names: &[&str]| -> Vec<u32> {
         let fields = group.lines().map(|line| line.split(':').collect::<Vec<_>>());
-        let lists =
-            |it: &Vec<&str>| it.get(3).is_some_and(|list| list.split(',').any(|name| names.contains(&name.trim())));
-        fields.filter(lists).filter_map(|it| it.get(2)?.parse().ok()).collect()
+        let lists = |it: &Vec<&str>| {
+            it.get(3)
+                .is_some_and(|list| list.split(',').any(|name| names.contains(&name.trim())))
+        };
+        fields
+            .filter(lists)
+            .filter_map(|it| it.get(2)?.parse().ok())
+            .collect()
     };
     // Of several names for a uid the last one counts: the agent appends the one that the spec names.
     let theirs = names(owner.uid);
     let of_the_image = given_to(&names(us));
     let mut groups = vec![owner.gid];
     let more = given_to(theirs.get(theirs.len().saturating_sub(1)..).unwrap_or_default());
-    let of_the_pod = own.iter().copied().filter(|gid| *gid != 0 && !of_the_image.contains(gid));
+    let of_the_pod = own
+        .iter()
+        .copied()
+        .filter(|gid| *gid != 0 && !of_the_image.contains(gid));
     for gid in more.into_iter().chain(of_the_pod) {
         if !groups.contains(&gid) {
             groups.push(gid);
@@ -125,7 +143,9 @@ impl Capability {
 
 /// Whether the process has the capability, as far as is known.
 pub fn has(capability: Capability) -> bool {
-    let Ok(text) = std::fs::read_to_string("/proc/self/status") else { return true };
+    let Ok(text) = std::fs::read_to_string("/proc/self/status") else {
+        return true;
+    };
     let effective = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
     effective.is_none_or(|bits| bits & (1 << capability as u64) != 0)
@@ -138,12 +158,20 @@ mod tests {
     #[test]
     fn groups_are_the_users_own_and_the_pods_not_those_of_root() {
         let passwd = "root:x:0:0::/root:/bin/sh\nflux:x:1234:1300::/home/flux:/bin/sh\n";
-        let group = "root:x:0:root\ndisk:x:6:root,adm\nproject:x:2000:ada,flux\nflux:x:1300:\nother:x:2001:ada\n";
+        let group =
+            "root:x:0:root\ndisk:x:6:root,adm\nproject:x:2000:ada,flux\nflux:x:1300:\nother:x:2001:ada\n";
         let groups = |uid, own: &[u32]| groups_of(Owner { uid, gid: 1300 }, 0, own, passwd, group);
         assert_eq!(groups(1234, &[0, 6, 65532]), [1300, 2000, 65532]);
-        assert_eq!(groups(77, &[0, 6, 65532, 1300]), [1300, 65532], "a uid without a name");
+        assert_eq!(
+            groups(77, &[0, 6, 65532, 1300]),
+            [1300, 65532],
+            "a uid without a name"
+        );
         let two = format!("ubuntu:x:1234:1300::/:/bin/sh\n{passwd}");
         let taken = format!("{group}sudo:x:27:ubuntu\n");
-        assert_eq!(groups_of(Owner { uid: 1234, gid: 1300 }, 0, &[], &two, &taken), [1300, 2000]);
+        assert_eq!(
+            groups_of(Owner { uid: 1234, gid: 1300 }, 0, &[], &two, &taken),
+            [1300, 2000]
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! The table of mounts (/proc/self/mountinfo): two fields of each line. By hand: `procfs`, which the operator has, leaves
-//! `\040` and the like in paths (0.18).
-//! `36 35 98:0 /root /point rw,noatime shared:1 - ext3 /dev/root rw`
+//! The table of mounts (/proc/self/mountinfo): two fields of each line. By hand: `procfs`, which the operator
+//! has, leaves `\040` and the like in paths (0.18). `36 35 98:0 /root /point rw,noatime shared:1 - ext3
+//! /dev/root rw`
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,10 @@ pub struct Entry<'a> {
 pub fn entries(table: &str) -> impl Iterator<Item = Entry<'_>> {
     table.lines().filter_map(|line| {
         let mut words = line.split(' ').skip(4);
-        Some(Entry { point: unescaped(words.next()?), options: words.next()? })
+        Some(Entry {
+            point: unescaped(words.next()?),
+            options: words.next()?,
+        })
     })
 }
 
@@ -30,7 +33,12 @@ pub fn below<'a>(table: &'a str, top: &Path) -> impl Iterator<Item = Entry<'a>> 
 /// A path of the table, where blanks, tabs, line ends and backslashes are octal numbers.
 fn unescaped(text: &str) -> PathBuf {
     let known = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-    known.iter().fold(text.to_owned(), |text, (number, letter)| text.replace(number, letter)).into()
+    known
+        .iter()
+        .fold(text.to_owned(), |text, (number, letter)| {
+            text.replace(number, letter)
+        })
+        .into()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Messages to the kernel and its answers (netlink(7)): the header that all of them have. By hand: two kinds of requests,
-//! whose bodies are a few fixed fields each; crates for netlink bring the types of a whole family, and most a socket of
-//! their own.
+//! Messages to the kernel and its answers (netlink(7)): the header that all of them have. By hand: two kinds
+//! of requests, whose bodies are a few fixed fields each; crates for netlink bring the types of a whole
+//! family, and most a socket of their own.
 
 use std::io;
 
@@ -26,7 +26,10 @@ impl Message<'_> {
 
 /// A request with this body.
 pub fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
-    let mut bytes = u32::try_from(HEADER + body.len()).unwrap_or_default().to_ne_bytes().to_vec();
+    let mut bytes = u32::try_from(HEADER + body.len())
+        .unwrap_or_default()
+        .to_ne_bytes()
+        .to_vec();
     bytes.extend(kind.to_ne_bytes());
     bytes.extend((REQUEST | flags).to_ne_bytes());
     bytes.extend([0; 8]);
@@ -36,10 +39,15 @@ pub fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
 
 /// The first message of an answer, and what follows it; none: there are no more messages.
 pub fn next(answer: &[u8]) -> io::Result<Option<(Message<'_>, &[u8])>> {
-    let Some(header) = answer.first_chunk::<HEADER>() else { return Ok(None) };
+    let Some(header) = answer.first_chunk::<HEADER>() else {
+        return Ok(None);
+    };
     let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
     let kind = u16::from_ne_bytes([header[4], header[5]]);
     let broken = || io::Error::other("an answer of the kernel that is cut off");
     let body = answer.get(HEADER..length).ok_or_else(broken)?;
-    Ok(Some((Message { kind, body }, answer.get(length.next_multiple_of(4)..).unwrap_or_default())))
+    Ok(Some((
+        Message { kind, body },
+        answer.get(length.next_multiple_of(4)..).unwrap_or_default(),
+    )))
 }

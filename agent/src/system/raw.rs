@@ -1,4 +1,5 @@
-//! The few system calls that no safe crate offers. The only unsafe code of the agent; nothing is decided here.
+//! The few system calls that no safe crate offers. The only unsafe code of the agent; nothing is decided
+//! here.
 #![expect(
     unsafe_code,
     reason = "real-time signals have no safe kill or waitpid (nix knows the first 31), and a child's process group, \
@@ -54,13 +55,14 @@ pub fn reap() -> Option<(i32, Status)> {
     Some((pid, status))
 }
 
-/// Does `work` in a child process with the rights of `identity`, and waits for it; of an error, its number is kept.
+/// Does `work` in a child process with the rights of `identity`, and waits for it; of an error, its number is
+/// kept.
 ///
-/// A thread with another effective uid would do as well, but the kernel then takes the whole process for one whose memory
-/// must not be read, and root without CAP_SYS_PTRACE could no longer look at it in /proc.
+/// A thread with another effective uid would do as well, but the kernel then takes the whole process for one
+/// whose memory must not be read, and root without CAP_SYS_PTRACE could no longer look at it in /proc.
 pub fn with_identity(identity: &Credentials, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    // SAFETY: the C library makes its allocator usable in the child, which has this thread alone, runs `work` and ends
-    // without destructors or handlers of ours.
+    // SAFETY: the C library makes its allocator usable in the child, which has this thread alone, runs `work`
+    // and ends without destructors or handlers of ours.
     let child = match unsafe { libc::fork() } {
         -1 => return Err(io::Error::last_os_error()),
         0 => {
@@ -79,7 +81,11 @@ pub fn with_identity(identity: &Credentials, work: impl FnOnce() -> io::Result<(
             -1 => return Err(io::Error::last_os_error()),
             _ if libc::WIFEXITED(raw) && libc::WEXITSTATUS(raw) == 0 => return Ok(()),
             _ if libc::WIFEXITED(raw) => return Err(io::Error::from_raw_os_error(libc::WEXITSTATUS(raw))),
-            _ => return Err(io::Error::other("the process that acts as Flux's user was killed")),
+            _ => {
+                return Err(io::Error::other(
+                    "the process that acts as Flux's user was killed",
+                ));
+            }
         }
     }
 }
@@ -106,7 +112,8 @@ pub struct ChildSetup {
     pub inherit: Vec<RawFd>,
 }
 
-/// Makes `command`'s child start as `setup` says, as leader of a process group of its own and with no signal blocked.
+/// Makes `command`'s child start as `setup` says, as leader of a process group of its own and with no signal
+/// blocked.
 pub fn prepare(command: &mut Command, setup: ChildSetup) {
     let set_up = move || -> io::Result<()> {
         nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
@@ -139,7 +146,7 @@ pub fn prepare(command: &mut Command, setup: ChildSetup) {
         SigSet::all().thread_unblock()?;
         Ok(())
     };
-    // SAFETY: between fork and exec the closure makes system calls on values that it owns; it neither allocates
-    // nor takes a lock.
+    // SAFETY: between fork and exec the closure makes system calls on values that it owns; it neither
+    // allocates nor takes a lock.
     unsafe { command.pre_exec(set_up) };
 }

@@ -19,22 +19,32 @@ pub fn block_on(work: Work) -> Result<u8, Failure> {
 
 /// The same with signals as they are, which may end the process: for work without children.
 pub fn block_on_interruptible(work: Work) -> Result<u8, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(failed)?;
     runtime.block_on(work)
 }
 
-/// Makes a stop signal end this process at once, also as PID 1, which the kernel shields from such signals. For work that
-/// may be killed at any moment; to be called before there is another thread.
+/// Makes a stop signal end this process at once, also as PID 1, which the kernel shields from such signals.
+/// For work that may be killed at any moment; to be called before there is another thread.
 pub fn end_when_told() -> Result<(), Failure> {
     let mut stops = SigSet::empty();
-    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| stops.add(signal));
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]
+        .into_iter()
+        .for_each(|signal| stops.add(signal));
     stops.thread_block().map_err(|error| failed(error.into()))?;
     let wait = move || {
         if let Ok(signal) = stops.wait() {
             std::process::exit(of_signal(signal as i32).into());
         }
     };
-    std::thread::Builder::new().stack_size(64 << 10).spawn(wait).map(drop).map_err(failed)
+    std::thread::Builder::new()
+        .stack_size(64 << 10)
+        .spawn(wait)
+        .map(drop)
+        .map_err(failed)
 }
 
 fn failed(error: std::io::Error) -> Failure {

@@ -1,7 +1,8 @@
-//! Signals as events: all are blocked from the start and read from one descriptor, so none is lost and none kills the agent.
+//! Signals as events: all are blocked from the start and read from one descriptor, so none is lost and none
+//! kills the agent.
 //!
-//! signalfd rather than tokio's signals, which do not say who sent one (the kernel, another process, the agent itself) and
-//! need a handler and a stream for each number.
+//! signalfd rather than tokio's signals, which do not say who sent one (the kernel, another process, the
+//! agent itself) and need a handler and a stream for each number.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,7 +21,8 @@ pub struct Received {
     pub by_self: bool,
 }
 
-/// Blocks every signal in this thread and in those that it starts later. The descriptor gets blocked signals only.
+/// Blocks every signal in this thread and in those that it starts later. The descriptor gets blocked signals
+/// only.
 pub fn block() -> io::Result<()> {
     Ok(SigSet::all().thread_block()?)
 }
@@ -62,7 +64,9 @@ impl Signals {
 }
 
 fn read(fd: &SignalFd) -> io::Result<Option<Received>> {
-    let Some(info) = fd.read_signal()? else { return Ok(None) };
+    let Some(info) = fd.read_signal()? else {
+        return Ok(None);
+    };
     Ok(Some(Received {
         number: info.ssi_signo.cast_signed(),
         by_kernel: info.ssi_code == libc::SI_KERNEL,

@@ -1,4 +1,5 @@
-//! Copies a listed tree with several threads. By hand: crates that copy trees follow paths, one after the other.
+//! Copies a listed tree with several threads. By hand: crates that copy trees follow paths, one after the
+//! other.
 //!
 //! Kept: modes, symbolic links as they are, modification times (Python's compiled files depend on them).
 //! Not insisted on: owners, which only root could set.
@@ -29,12 +30,24 @@ const BUFFER: usize = 256 << 10;
 const PIECE: usize = 4 << 20;
 
 /// Leaves this timestamp unchanged (UTIME_OMIT).
-const KEPT: Timespec = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+const KEPT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: UTIME_OMIT,
+};
 
 /// Whether this container has a small memory limit.
 pub fn is_memory_scarce(root: &Path) -> bool {
-    let limits = ["sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let limit = limits.iter().find_map(|path| fs::read_to_string(root.join(path)).ok()?.trim().parse::<u64>().ok());
+    let limits = [
+        "sys/fs/cgroup/memory.max",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ];
+    let limit = limits.iter().find_map(|path| {
+        fs::read_to_string(root.join(path))
+            .ok()?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    });
     limit.is_some_and(|limit| limit < SCARCE)
 }
 
@@ -56,7 +69,9 @@ pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress)
                     fs::create_dir(&path).map_err(writing(&path))?;
                     modes.push((path, *mode));
                 }
-                Kind::File { shared: Some(inode), .. } => match first_of.entry(*inode) {
+                Kind::File {
+                    shared: Some(inode), ..
+                } => match first_of.entry(*inode) {
                     Occupied(first) => hard_links.push((first.get().clone(), path())),
                     Vacant(first) => {
                         first.insert(path());
@@ -71,7 +86,8 @@ pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress)
         }
     }
     // The largest share first, so that no thread is left with one at the end.
-    shares.sort_by_key(|(_, entries)| std::cmp::Reverse(entries.iter().map(|entry| entry.size()).sum::<u64>()));
+    shares
+        .sort_by_key(|(_, entries)| std::cmp::Reverse(entries.iter().map(|entry| entry.size()).sum::<u64>()));
     let umask = umask();
     in_parallel(&shares, |(folder, entries), buffer| {
         let (from, to) = (tree.top.join(folder), target.join(folder));
@@ -103,21 +119,26 @@ pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress)
 fn umask() -> u32 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o777)
+    mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok())
+        .unwrap_or(0o777)
 }
 
 fn in_parallel<T: Sync>(
     shares: &[T],
     work: impl Fn(&T, &mut [u8]) -> Result<(), TreeError> + Sync,
 ) -> Result<(), TreeError> {
-    let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 4);
+    let threads = std::thread::available_parallelism()
+        .map_or(2, usize::from)
+        .clamp(2, 4);
     let (next, failed, first_error) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(None));
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 let mut buffer = vec![0; BUFFER];
                 while !failed.load(Ordering::Relaxed) {
-                    let Some(share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                    let Some(share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                        return;
+                    };
                     if let Err(error) = work(share, &mut buffer) {
                         failed.store(true, Ordering::Relaxed);
                         if let Ok(mut first) = first_error.lock() {
@@ -149,21 +170,37 @@ impl Copier<'_> {
         let (mode, size, modified) = match &entry.kind {
             Kind::Directory { .. } => return Ok(()),
             Kind::Link { target } => {
-                return symlinkat(target.as_path(), &self.target, name).map_err(|error| write_failed(error.into()));
+                return symlinkat(target.as_path(), &self.target, name)
+                    .map_err(|error| write_failed(error.into()));
             }
-            Kind::File { mode, size, modified, .. } => (*mode, *size, *modified),
+            Kind::File {
+                mode, size, modified, ..
+            } => (*mode, *size, *modified),
         };
         let open = |folder: &File, flags, mode| -> io::Result<File> {
             Ok(openat(folder.as_fd(), name, flags | OFlag::O_CLOEXEC, mode)?.into())
         };
         let mut source = open(&self.source, OFlag::O_RDONLY, Mode::empty()).map_err(read_failed)?;
         let new = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
-        let mut copy = open(&self.target, new, Mode::from_bits_truncate(mode & 0o777)).map_err(write_failed)?;
+        let mut copy =
+            open(&self.target, new, Mode::from_bits_truncate(mode & 0o777)).map_err(write_failed)?;
         // copy_file_range would take longer than this: it moves 64 KiB at a time.
         let is_shared = size > buffer.len() as u64 && ioctl_ficlone(&copy, &source).is_ok();
-        let copied = if is_shared { Ok(()) } else { self.copy_content(&mut source, &mut copy, size, buffer) };
+        let copied = if is_shared {
+            Ok(())
+        } else {
+            self.copy_content(&mut source, &mut copy, size, buffer)
+        };
         copied
-            .and_then(|()| Ok(futimens(&copy, &Timestamps { last_access: KEPT, last_modification: modified })?))
+            .and_then(|()| {
+                Ok(futimens(
+                    &copy,
+                    &Timestamps {
+                        last_access: KEPT,
+                        last_modification: modified,
+                    },
+                )?)
+            })
             .and_then(|()| {
                 if mode & 0o777 & !self.umask == mode {
                     Ok(())
@@ -174,7 +211,13 @@ impl Copier<'_> {
             .map_err(write_failed)
     }
 
-    fn copy_content(&self, source: &mut File, copy: &mut File, size: u64, buffer: &mut [u8]) -> io::Result<()> {
+    fn copy_content(
+        &self,
+        source: &mut File,
+        copy: &mut File,
+        size: u64,
+        buffer: &mut [u8],
+    ) -> io::Result<()> {
         let (mut left, mut held) = (size, 0);
         while left > 0 {
             let read = source.read(buffer)?;
@@ -213,7 +256,10 @@ mod tests {
         fs::write(from.join("bin/flux"), "program").unwrap();
         fs::set_permissions(from.join("bin/flux"), Permissions::from_mode(0o555)).unwrap();
         let old = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
-        File::open(from.join("bin/flux")).unwrap().set_modified(old).unwrap();
+        File::open(from.join("bin/flux"))
+            .unwrap()
+            .set_modified(old)
+            .unwrap();
         fs::hard_link(from.join("bin/flux"), from.join("bin/deep/flux")).unwrap();
         symlink("/opt/software/nowhere", from.join("bin/dangling")).unwrap();
         fs::write(from.join("large"), vec![3; 9 << 20]).unwrap();
@@ -224,8 +270,14 @@ mod tests {
             copy(&tree, &to, spare_memory, &Progress::new(0)).unwrap();
             assert_eq!(Tree::list(&to).unwrap().digest(), tree.digest());
             let data = fs::metadata(to.join("bin/flux")).unwrap();
-            assert_eq!((data.mode() & 0o7777, data.nlink(), data.modified().unwrap()), (0o555, 2, old));
-            assert_eq!(fs::read_link(to.join("bin/dangling")).unwrap(), Path::new("/opt/software/nowhere"));
+            assert_eq!(
+                (data.mode() & 0o7777, data.nlink(), data.modified().unwrap()),
+                (0o555, 2, old)
+            );
+            assert_eq!(
+                fs::read_link(to.join("bin/dangling")).unwrap(),
+                Path::new("/opt/software/nowhere")
+            );
             assert!(fs::read(to.join("large")).unwrap() == vec![3; 9 << 20]);
             remove(&to).unwrap();
         }

@@ -21,7 +21,13 @@ pub fn find_view(root: &Path) -> Result<PathBuf, Failure> {
     };
     let views = at(VIEW_IMAGE_VIEWS);
     let folders: Vec<PathBuf> = fs::read_dir(&views)
-        .map(|entries| entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect())
+        .map(|entries| {
+            entries
+                .flatten()
+                .map(|entry| entry.path())
+                .filter(|path| path.is_dir())
+                .collect()
+        })
         .unwrap_or_default();
     let link = at(VIEW_IMAGE_LINK);
     // The link is absolute: below another root it leads elsewhere, so its last part decides.
@@ -33,9 +39,9 @@ pub fn find_view(root: &Path) -> Result<PathBuf, Failure> {
         (Some(path), _) => Ok(path),
         (None, [one]) => Ok(one.clone()),
         (None, []) if link.is_dir() => Ok(link),
-        (None, []) => {
-            Err(missing(format!("failed to find a view: neither {VIEW_IMAGE_LINK} nor {VIEW_IMAGE_VIEWS} exists")))
-        }
+        (None, []) => Err(missing(format!(
+            "failed to find a view: neither {VIEW_IMAGE_LINK} nor {VIEW_IMAGE_VIEWS} exists"
+        ))),
         (None, many) => Err(missing(format!(
             "failed to choose a view: {} are in {VIEW_IMAGE_VIEWS} and {VIEW_IMAGE_LINK} points to none",
             many.len()

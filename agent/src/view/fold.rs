@@ -1,4 +1,5 @@
-//! Most folders of a view hold links to everything in one folder of a package. One link to that folder does the same.
+//! Most folders of a view hold links to everything in one folder of a package. One link to that folder does
+//! the same.
 //!
 //! ```text
 //! view/libexec/flux/cmd/{a,b} ─► /opt/software/flux/libexec/flux/cmd/{a,b}    becomes    view/libexec/flux/cmd ─► …/cmd
@@ -13,14 +14,26 @@ use super::tree::{Entry, Folder, Kind, Tree};
 
 /// Folds the folders of `view` that can be folded. Its links lead to `software`, at the path `place`.
 pub fn fold(view: &mut Tree, software: &Tree, place: &Path) {
-    let contents: HashMap<PathBuf, &Folder> =
-        software.folders.iter().map(|folder| (place.join(&folder.path), folder)).collect();
+    let contents: HashMap<PathBuf, &Folder> = software
+        .folders
+        .iter()
+        .map(|folder| (place.join(&folder.path), folder))
+        .collect();
     let mut folded: HashMap<PathBuf, PathBuf> = HashMap::new();
     // From the end: a folder is looked at after the folders in it.
-    for folder in view.folders.iter().rev().filter(|folder| may_be_a_link(&folder.path)) {
+    for folder in view
+        .folders
+        .iter()
+        .rev()
+        .filter(|folder| may_be_a_link(&folder.path))
+    {
         let parent = |entry| parent(leads_to(folder, entry, &folded)?, &entry.name);
-        let Some(target) = folder.entries.first().and_then(parent) else { continue };
-        let is_whole = contents.get(target).is_some_and(|there| there.names().eq(folder.names()));
+        let Some(target) = folder.entries.first().and_then(parent) else {
+            continue;
+        };
+        let is_whole = contents
+            .get(target)
+            .is_some_and(|there| there.names().eq(folder.names()));
         if is_whole && folder.entries.iter().all(|entry| parent(entry) == Some(target)) {
             folded.insert(folder.path.clone(), target.to_owned());
         }
@@ -36,7 +49,11 @@ pub fn fold(view: &mut Tree, software: &Tree, place: &Path) {
 }
 
 /// Where an entry of the view leads: a link, or a folder that was folded.
-fn leads_to<'a>(folder: &Folder, entry: &'a Entry, folded: &'a HashMap<PathBuf, PathBuf>) -> Option<&'a Path> {
+fn leads_to<'a>(
+    folder: &Folder,
+    entry: &'a Entry,
+    folded: &'a HashMap<PathBuf, PathBuf>,
+) -> Option<&'a Path> {
     match &entry.kind {
         Kind::Link { target } => Some(target),
         Kind::Directory { .. } => folded.get(&folder.path.join(&entry.name)).map(PathBuf::as_path),
@@ -46,17 +63,23 @@ fn leads_to<'a>(folder: &Folder, entry: &'a Entry, folded: &'a HashMap<PathBuf, 
 
 /// The folder of `path`, if its last part is `name`.
 fn parent<'a>(path: &'a Path, name: &OsStr) -> Option<&'a Path> {
-    let parent = path.as_os_str().as_bytes().strip_suffix(name.as_bytes())?.strip_suffix(b"/")?;
+    let parent = path
+        .as_os_str()
+        .as_bytes()
+        .strip_suffix(name.as_bytes())?
+        .strip_suffix(b"/")?;
     Some(Path::new(OsStr::from_bytes(parent)))
 }
 
-/// Whether a folder may become a link: the top folders, the configuration's, and those that Python packages are installed
-/// into stay real.
+/// Whether a folder may become a link: the top folders, the configuration's, and those that Python packages
+/// are installed into stay real.
 fn may_be_a_link(folder: &Path) -> bool {
     let is_pythons = |name: &OsStr| {
         name == "site-packages" || name == "dist-packages" || name.as_encoded_bytes().starts_with(b"python")
     };
-    folder.components().count() > 1 && !folder.starts_with("etc") && !folder.file_name().is_some_and(is_pythons)
+    folder.components().count() > 1
+        && !folder.starts_with("etc")
+        && !folder.file_name().is_some_and(is_pythons)
 }
 
 #[cfg(test)]
@@ -65,7 +88,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// A view as made of the packages below `root/software`: a folder for each of theirs, a link for each file.
+    /// A view as made of the packages below `root/software`: a folder for each of theirs, a link for each
+    /// file.
     fn view_of(root: &Path) -> Tree {
         let view = root.join("view");
         fs::create_dir(&view).unwrap();
@@ -75,8 +99,13 @@ mod tests {
                 let path = view.join(&inner);
                 match entry.kind {
                     Kind::Directory { .. } => drop(fs::create_dir(path)),
-                    _ => symlink(Path::new("/opt/software").join(package.file_name().unwrap()).join(inner), path)
-                        .unwrap(),
+                    _ => symlink(
+                        Path::new("/opt/software")
+                            .join(package.file_name().unwrap())
+                            .join(inner),
+                        path,
+                    )
+                    .unwrap(),
                 }
             }
         }
@@ -87,7 +116,12 @@ mod tests {
     fn all(tree: &Tree) -> Vec<(PathBuf, &Entry)> {
         let mut all = Vec::new();
         for folder in &tree.folders {
-            all.extend(folder.entries.iter().map(|entry| (folder.path.join(&entry.name), entry)));
+            all.extend(
+                folder
+                    .entries
+                    .iter()
+                    .map(|entry| (folder.path.join(&entry.name), entry)),
+            );
         }
         all
     }

@@ -7,16 +7,24 @@ use flux_shared::paths::{HELPER_LINKS, SOFTWARE_DIR, VIEW_LINKS};
 use crate::files::{Files, make_parents};
 use crate::report::failure::Failure;
 
-/// Makes what other containers find at the mount path beside the view: the documented links (to the agent's binary, to the
-/// files that its entrypoint will write, and below the view, whose real folders stay) and the folder that they lead to.
+/// Makes what other containers find at the mount path beside the view: the documented links (to the agent's
+/// binary, to the files that its entrypoint will write, and below the view, whose real folders stay) and the
+/// folder that they lead to.
 pub fn lay_out(mount: &Path) -> Result<(), Failure> {
     make_parents(&mount.join("config"))?;
     let files = Files::new(mount, "view");
-    let links = VIEW_LINKS.iter().chain(&HELPER_LINKS).chain(&[("software", SOFTWARE_DIR)]);
+    let links = VIEW_LINKS
+        .iter()
+        .chain(&HELPER_LINKS)
+        .chain(&[("software", SOFTWARE_DIR)]);
     for (path, target) in links {
         let folder = mount.join(path);
         // Behind a link, the path would lead out of the view.
-        let through_link = folder.ancestors().skip(1).take_while(|up| *up != mount).any(Path::is_symlink);
+        let through_link = folder
+            .ancestors()
+            .skip(1)
+            .take_while(|up| *up != mount)
+            .any(Path::is_symlink);
         if !through_link {
             files.ensure_link(&format!("/{path}"), target)?;
         }

@@ -34,11 +34,16 @@ pub fn link(root: &Path, mount: &Path) -> Result<(), Failure> {
     tree::remove(&target)?;
     fs::rename(&beside, &target).map_err(|error| Failure::write("put in place", &target, &error))?;
     lay_out(mount)?;
-    tracing::info!(stage = "view", "linked to {}: nothing is copied", source.display());
+    tracing::info!(
+        stage = "view",
+        "linked to {}: nothing is copied",
+        source.display()
+    );
     Ok(())
 }
 
-/// Makes a folder at `to` with links to the entries of `from`. The first of `own` is made such a folder itself.
+/// Makes a folder at `to` with links to the entries of `from`. The first of `own` is made such a folder
+/// itself.
 fn folder(from: &Path, to: &Path, own: &[&str]) -> Result<(), TreeError> {
     fs::create_dir(to).map_err(tree::writing(to))?;
     for entry in fs::read_dir(from).map_err(tree::reading(from))? {
@@ -74,10 +79,22 @@ mod tests {
         assert_eq!(leads("view/etc/other"), in_image("etc/other"));
         assert_eq!(leads("view/etc/flux/modprobe"), in_image("etc/flux/modprobe"));
         assert_eq!(leads("view/run"), Path::new("../config/run"));
-        assert_eq!(leads("view/etc/flux/config"), Path::new("../../../config/etc/flux/config"));
+        assert_eq!(
+            leads("view/etc/flux/config"),
+            Path::new("../../../config/etc/flux/config")
+        );
         // The image has a folder there: the documented one counts.
-        assert_eq!(leads("view/etc/flux/system"), Path::new("../../../config/etc/flux/system"));
+        assert_eq!(
+            leads("view/etc/flux/system"),
+            Path::new("../../../config/etc/flux/system")
+        );
         assert!(!mount.join(".view.new").exists());
-        assert_eq!(fs::read_dir(root.path().join("opt/views/._view/abc")).unwrap().count(), 2, "the image stays");
+        assert_eq!(
+            fs::read_dir(root.path().join("opt/views/._view/abc"))
+                .unwrap()
+                .count(),
+            2,
+            "the image stays"
+        );
     }
 }

@@ -17,7 +17,12 @@ pub struct Progress {
 impl Progress {
     /// The progress of a copy of `total` bytes.
     pub fn new(total: u64) -> Progress {
-        Progress { total, begin: Instant::now(), done: AtomicU64::new(0), told: AtomicU64::new(0) }
+        Progress {
+            total,
+            begin: Instant::now(),
+            done: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+        }
     }
 
     /// Adds copied bytes; logs a line if one is due.
@@ -32,8 +37,13 @@ impl Progress {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let (seconds, now) = (elapsed.as_secs(), elapsed.as_secs() / EVERY.as_secs());
         let is_first = self.told.fetch_max(now, Ordering::Relaxed) < now;
-        is_first
-            .then(|| format!("copying Flux: {} of {} MB after {seconds} s", done / 1_000_000, self.total / 1_000_000))
+        is_first.then(|| {
+            format!(
+                "copying Flux: {} of {} MB after {seconds} s",
+                done / 1_000_000,
+                self.total / 1_000_000
+            )
+        })
     }
 }
 

@@ -5,8 +5,8 @@
 //! /opt/software/* ─copied─┴─► TO beside ─► renamed to TO, which other containers see as /opt/software
 //! ```
 //!
-//! A folder that both have is a real one, with what each has in it; where both have a file, the view's counts. All of it is
-//! made again at each run.
+//! A folder that both have is a real one, with what each has in it; where both have a file, the view's
+//! counts. All of it is made again at each run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -25,7 +25,8 @@ use crate::files::make_parents;
 use crate::report::failure::{Failure, plain};
 use crate::system::below;
 
-/// Where the view's packages are, as all containers see them; the folder to make; and the root of the runner's image.
+/// Where the view's packages are, as all containers see them; the folder to make; and the root of the
+/// runner's image.
 #[derive(Debug)]
 pub struct SoftwareOptions {
     pub root: PathBuf,
@@ -36,7 +37,9 @@ pub struct SoftwareOptions {
 /// Makes the folder.
 pub fn software(options: &SoftwareOptions) -> Result<(), Failure> {
     let SoftwareOptions { root, packages, to } = options;
-    let own = Host::new(root).real(SOFTWARE_DIR).unwrap_or_else(|| below(root, SOFTWARE_DIR));
+    let own = Host::new(root)
+        .real(SOFTWARE_DIR)
+        .unwrap_or_else(|| below(root, SOFTWARE_DIR));
     let name = to.file_name().unwrap_or_default().to_string_lossy();
     let beside = to.with_file_name(format!(".{name}.new"));
     make_parents(to)?;
@@ -45,7 +48,10 @@ pub fn software(options: &SoftwareOptions) -> Result<(), Failure> {
     fs::rename(&beside, to).map_err(|error| Failure::write("put in place", to, &error))?;
     if files > 0 {
         let megabytes = bytes / 1_000_000;
-        tracing::info!(stage = "software", "copied the image's own {SOFTWARE_DIR}: {files} files, {megabytes} MB");
+        tracing::info!(
+            stage = "software",
+            "copied the image's own {SOFTWARE_DIR}: {files} files, {megabytes} MB"
+        );
     }
     Ok(())
 }
@@ -53,9 +59,18 @@ pub fn software(options: &SoftwareOptions) -> Result<(), Failure> {
 /// Copies what only the image has, then makes a link to each entry of the view's.
 fn merge(root: &Path, own: &Path, packages: &Path, to: &Path) -> Result<(usize, u64), TreeError> {
     tree::remove(to)?;
-    let mut tree = if own.is_dir() { Tree::list(own)? } else { Tree::empty(own) };
+    let mut tree = if own.is_dir() {
+        Tree::list(own)?
+    } else {
+        Tree::empty(own)
+    };
     let links = links(&mut tree, packages)?;
-    copy::copy(&tree, to, copy::is_memory_scarce(root), &Progress::new(tree.bytes))?;
+    copy::copy(
+        &tree,
+        to,
+        copy::is_memory_scarce(root),
+        &Progress::new(tree.bytes),
+    )?;
     for path in links {
         let link = to.join(&path);
         symlink(packages.join(&path), &link).map_err(tree::writing(&link))?;
@@ -74,7 +89,9 @@ fn links(tree: &mut Tree, packages: &Path) -> Result<Vec<PathBuf>, TreeError> {
         }
         let mut view = entries(&packages.join(&folder.path))?;
         folder.entries.retain_mut(|entry| {
-            let Some(is_folder) = view.get(&entry.name) else { return true };
+            let Some(is_folder) = view.get(&entry.name) else {
+                return true;
+            };
             let path = folder.path.join(&entry.name);
             match &mut entry.kind {
                 Kind::Directory { mode } if *is_folder => {
@@ -91,7 +108,8 @@ fn links(tree: &mut Tree, packages: &Path) -> Result<Vec<PathBuf>, TreeError> {
         });
         links.extend(view.into_keys().map(|name| folder.path.join(name)));
     }
-    tree.folders.retain(|folder| !hidden.iter().any(|path| folder.path.starts_with(path)));
+    tree.folders
+        .retain(|folder| !hidden.iter().any(|path| folder.path.starts_with(path)));
     tree.count();
     Ok(links)
 }
@@ -105,7 +123,10 @@ fn entries(folder: &Path) -> Result<BTreeMap<OsString, bool>, TreeError> {
     let mut entries = BTreeMap::new();
     for entry in listed {
         let entry = entry.map_err(tree::reading(folder))?;
-        entries.insert(entry.file_name(), entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        entries.insert(
+            entry.file_name(),
+            entry.file_type().is_ok_and(|kind| kind.is_dir()),
+        );
     }
     Ok(entries)
 }
@@ -115,7 +136,8 @@ fn failure(error: TreeError) -> Failure {
         return error.into();
     }
     let (path, why) = (error.path.display(), plain(&error.error));
-    let cause = format!("failed to put the image's own {SOFTWARE_DIR} beside the view's: cannot read {path}: {why}");
+    let cause =
+        format!("failed to put the image's own {SOFTWARE_DIR} beside the view's: cannot read {path}: {why}");
     let remedy = "let the container run as a user that may read it (securityContext.runAsUser) and set \
                   flux.container.source: copy, or use an image that brings Flux itself and set \
                   flux.container.disable: true";
@@ -150,8 +172,16 @@ mod tests {
         of_view("linux/is-file-there");
         of_view("linux/is-folder-there/y");
         of_view("other/z");
-        fs::set_permissions(at("image/opt/software/linux/gcc"), fs::Permissions::from_mode(0o555)).unwrap();
-        let options = SoftwareOptions { root: at("image"), packages: at("packages"), to: at("volume/software") };
+        fs::set_permissions(
+            at("image/opt/software/linux/gcc"),
+            fs::Permissions::from_mode(0o555),
+        )
+        .unwrap();
+        let options = SoftwareOptions {
+            root: at("image"),
+            packages: at("packages"),
+            to: at("volume/software"),
+        };
         // What a killed run has left is made anew.
         file(at("volume/.software.new/half"), "");
         for _ in 0..2 {
@@ -168,8 +198,12 @@ mod tests {
                 ("link/app-1/bin/app", "own"),
                 ("other/z", "view"),
             ];
-            all.iter().for_each(|(path, text)| assert_eq!(read(path), *text, "{path}"));
-            assert_eq!(fs::read_link(at("volume/software/other")).unwrap(), at("packages/other"));
+            all.iter()
+                .for_each(|(path, text)| assert_eq!(read(path), *text, "{path}"));
+            assert_eq!(
+                fs::read_link(at("volume/software/other")).unwrap(),
+                at("packages/other")
+            );
             assert!(!at("volume/.software.new").exists());
         }
     }
@@ -181,7 +215,12 @@ mod tests {
         file(at("packages/flux/bin/flux"), "view");
         let to = at("volume/software");
         for (packages, count) in [("packages", 1), ("nothing", 0)] {
-            software(&SoftwareOptions { root: at("image"), packages: at(packages), to: to.clone() }).unwrap();
+            software(&SoftwareOptions {
+                root: at("image"),
+                packages: at(packages),
+                to: to.clone(),
+            })
+            .unwrap();
             assert_eq!(fs::read_dir(&to).unwrap().count(), count);
         }
     }
@@ -191,6 +230,9 @@ mod tests {
         let own = Path::new("/opt/software");
         let error = tree::reading(&own.join("a"))(std::io::ErrorKind::PermissionDenied.into());
         let told = failure(error).to_string();
-        assert!(told.contains("cannot read /opt/software/a: permission denied. Let the container run as"), "{told}");
+        assert!(
+            told.contains("cannot read /opt/software/a: permission denied. Let the container run as"),
+            "{told}"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! A tree of files, listed once.
 //!
-//! Not walkdir: for modes, sizes and targets of links each entry would be looked up by its whole path; here it is looked
-//! up in its folder, which is open. There are tens of thousands of them.
+//! Not walkdir: for modes, sizes and targets of links each entry would be looked up by its whole path; here
+//! it is looked up in its folder, which is open. There are tens of thousands of them.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -101,23 +101,38 @@ impl From<TreeError> for Failure {
 }
 
 pub fn reading(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
-    move |error| TreeError { path: path.to_owned(), reading: true, error }
+    move |error| TreeError {
+        path: path.to_owned(),
+        reading: true,
+        error,
+    }
 }
 
 pub fn writing(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
-    move |error| TreeError { path: path.to_owned(), reading: false, error }
+    move |error| TreeError {
+        path: path.to_owned(),
+        reading: false,
+        error,
+    }
 }
 
 impl Tree {
     /// Everything below `top`. Devices, pipes and sockets are left out.
     pub fn list(top: &Path) -> Result<Tree, TreeError> {
-        let mut tree = Tree { folders: Vec::new(), ..Tree::empty(top) };
+        let mut tree = Tree {
+            folders: Vec::new(),
+            ..Tree::empty(top)
+        };
         let mut paths = vec![PathBuf::new()];
-        let mut buffers =
-            Buffers { entries: vec![MaybeUninit::uninit(); 32 << 10], target: vec![MaybeUninit::uninit(); 4096] };
+        let mut buffers = Buffers {
+            entries: vec![MaybeUninit::uninit(); 32 << 10],
+            target: vec![MaybeUninit::uninit(); 4096],
+        };
         while let Some(path) = paths.pop() {
             let entries = entries(top, &path, &mut buffers)?;
-            let folders = entries.iter().filter(|entry| matches!(entry.kind, Kind::Directory { .. }));
+            let folders = entries
+                .iter()
+                .filter(|entry| matches!(entry.kind, Kind::Directory { .. }));
             paths.extend(folders.map(|entry| path.join(&entry.name)));
             tree.folders.push(Folder { path, entries });
         }
@@ -127,14 +142,24 @@ impl Tree {
 
     /// A tree that holds nothing but its top.
     pub fn empty(top: &Path) -> Tree {
-        let folders = vec![Folder { path: PathBuf::new(), entries: Vec::new() }];
-        Tree { top: top.to_owned(), folders, files: 0, bytes: 0 }
+        let folders = vec![Folder {
+            path: PathBuf::new(),
+            entries: Vec::new(),
+        }];
+        Tree {
+            top: top.to_owned(),
+            folders,
+            files: 0,
+            bytes: 0,
+        }
     }
 
     /// Counts the files and their bytes.
     pub fn count(&mut self) {
         let entries = || self.folders.iter().flat_map(|folder| &folder.entries);
-        let files = entries().filter(|entry| matches!(entry.kind, Kind::File { .. })).count();
+        let files = entries()
+            .filter(|entry| matches!(entry.kind, Kind::File { .. }))
+            .count();
         (self.files, self.bytes) = (files, entries().map(Entry::size).sum());
     }
 
@@ -148,7 +173,9 @@ impl Tree {
                 entry.name.hash(&mut hasher);
                 match &entry.kind {
                     Kind::Directory { mode } => (0, mode).hash(&mut hasher),
-                    Kind::File { mode, size, modified, .. } => {
+                    Kind::File {
+                        mode, size, modified, ..
+                    } => {
                         (1, mode, size, modified.tv_sec, modified.tv_nsec).hash(&mut hasher);
                     }
                     Kind::Link { target } => (2, target.as_os_str()).hash(&mut hasher),
@@ -183,31 +210,52 @@ fn entries(top: &Path, path: &Path, buffers: &mut Buffers) -> Result<Vec<Entry>,
         }
         let kind = kind(&folder, name, entry.file_type(), &mut buffers.target);
         if let Some(kind) = kind.map_err(|error| reading(&real.join(name))(error))? {
-            entries.push(Entry { name: name.to_owned(), kind });
+            entries.push(Entry {
+                name: name.to_owned(),
+                kind,
+            });
         }
     }
     entries.sort_unstable_by(|one, other| one.name.cmp(&other.name));
     Ok(entries)
 }
 
-/// The kind of the entry `name` in `folder`; `said` is its type by the listing, which some file systems do not know.
-fn kind(folder: &File, name: &OsStr, said: FileType, target: &mut [MaybeUninit<u8>]) -> io::Result<Option<Kind>> {
+/// The kind of the entry `name` in `folder`; `said` is its type by the listing, which some file systems do
+/// not know.
+fn kind(
+    folder: &File,
+    name: &OsStr,
+    said: FileType,
+    target: &mut [MaybeUninit<u8>],
+) -> io::Result<Option<Kind>> {
     let look = || -> io::Result<Stat> { Ok(statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?) };
     let kind = match said {
         FileType::Unknown => FileType::from_raw_mode(look()?.st_mode),
         known => known,
     };
     Ok(match kind {
-        FileType::Directory => Some(Kind::Directory { mode: look()?.st_mode & 0o7777 }),
+        FileType::Directory => Some(Kind::Directory {
+            mode: look()?.st_mode & 0o7777,
+        }),
         FileType::Symlink => {
             let (target, _) = readlinkat_raw(folder.as_fd(), name, target)?;
-            Some(Kind::Link { target: OsStr::from_bytes(target).into() })
+            Some(Kind::Link {
+                target: OsStr::from_bytes(target).into(),
+            })
         }
         FileType::RegularFile => {
             let data = look()?;
-            let modified = Timespec { tv_sec: data.st_mtime, tv_nsec: data.st_mtime_nsec as _ };
+            let modified = Timespec {
+                tv_sec: data.st_mtime,
+                tv_nsec: data.st_mtime_nsec as _,
+            };
             let shared = (data.st_nlink > 1).then_some((data.st_dev, data.st_ino));
-            Some(Kind::File { mode: data.st_mode & 0o7777, size: data.st_size as u64, modified, shared })
+            Some(Kind::File {
+                mode: data.st_mode & 0o7777,
+                size: data.st_size as u64,
+                modified,
+                shared,
+            })
         }
         _ => None,
     })
@@ -231,7 +279,10 @@ pub fn remove(path: &Path) -> Result<(), TreeError> {
 fn make_writable(folder: &Path) {
     let _ = fs::set_permissions(folder, Permissions::from_mode(0o700));
     let Ok(entries) = fs::read_dir(folder) else { return };
-    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+    for entry in entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+    {
         make_writable(&entry.path());
     }
 }

@@ -10,7 +10,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause where each attempt costs somebody else something, such as a DNS query: about one a second.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(1000);
 
-/// Pauses that double up to a cap; each takes between half and all of its time, by chance, so that pods do not ask in step.
+/// Pauses that double up to a cap; each takes between half and all of its time, by chance, so that pods do
+/// not ask in step.
 #[derive(Debug, Default)]
 pub struct Backoff {
     failures: u32,
@@ -40,7 +41,11 @@ mod tests {
         let cap = Duration::from_secs(1);
         let pauses: Vec<Duration> = (0..20).map(|_| backoff.next(cap)).collect();
         assert!(pauses[0] >= FIRST_PAUSE / 2 && pauses[0] <= FIRST_PAUSE);
-        assert!(pauses[10..].iter().all(|pause| *pause >= cap / 2 && *pause <= cap));
+        assert!(
+            pauses[10..]
+                .iter()
+                .all(|pause| *pause >= cap / 2 && *pause <= cap)
+        );
         assert!(pauses[10..].windows(2).any(|two| two[0] != two[1]));
     }
 }

@@ -8,7 +8,11 @@ use tokio::io::unix::AsyncFd;
 
 /// Watches the nearest folder above `path` that exists. It is readable once something has changed there.
 pub fn watch_nearest(path: &Path) -> Option<AsyncFd<OwnedFd>> {
-    let folder: PathBuf = path.ancestors().skip(1).find(|folder| folder.is_dir())?.to_owned();
+    let folder: PathBuf = path
+        .ancestors()
+        .skip(1)
+        .find(|folder| folder.is_dir())?
+        .to_owned();
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).ok()?;
     let events = AddWatchFlags::IN_CREATE
         | AddWatchFlags::IN_MOVED_TO

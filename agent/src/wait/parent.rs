@@ -10,14 +10,17 @@ use super::backoff::Backoff;
 use super::reporter::Reporter;
 use super::resolve::{NameError, Resolver};
 
-/// Longest pause at first: most of what is missing is about to come, and a quorum should not wait for this pod.
+/// Longest pause at first: most of what is missing is about to come, and a quorum should not wait for this
+/// pod.
 const LONGEST_EARLY_PAUSE: Duration = Duration::from_millis(300);
 /// How long the wait counts as early.
 const EARLY: Duration = Duration::from_secs(60);
-/// Longest pause at first if the host is up and refuses: that costs nobody else anything, and its port will be open soon.
+/// Longest pause at first if the host is up and refuses: that costs nobody else anything, and its port will
+/// be open soon.
 const LONGEST_PAUSE_FOR_PORT: Duration = Duration::from_millis(200);
-/// Time for each DNS query after that, so that 10,000 pods whose lead prepares its work for an hour cost the cluster's DNS
-/// 2,000 queries a second, however many an attempt needs: of both kinds of addresses, along a search list, repeated.
+/// Time for each DNS query after that, so that 10,000 pods whose lead prepares its work for an hour cost the
+/// cluster's DNS 2,000 queries a second, however many an attempt needs: of both kinds of addresses, along a
+/// search list, repeated.
 const LATE_TIME_OF_A_QUERY: Duration = Duration::from_secs(5);
 /// Pauses take three quarters of their longest on average.
 const LONGEST_LATE_PAUSE: Duration = Duration::from_millis(6700);
@@ -25,7 +28,8 @@ const LONGEST_LATE_PAUSE: Duration = Duration::from_millis(6700);
 const LONGEST_PAUSE_OF_ALL: Duration = Duration::from_secs(40);
 /// How long an address is used at first without being looked up again, while its host refuses.
 const ADDRESS_SERVES: Duration = Duration::from_secs(1);
-/// Time limit of a connection attempt. Short, so that a lost packet costs little; every fifth is long, for far hosts.
+/// Time limit of a connection attempt. Short, so that a lost packet costs little; every fifth is long, for
+/// far hosts.
 const CONNECT: Duration = Duration::from_millis(500);
 const LONG_CONNECT: Duration = Duration::from_secs(3);
 
@@ -43,10 +47,14 @@ pub enum Missing {
 impl Missing {
     /// The name is known not to exist: DNS forgets a pod that has ended.
     pub fn is_name_gone(&self) -> bool {
-        matches!(self, Missing::Name(NameError::NoSuchName(_) | NameError::NoAddress(_)))
+        matches!(
+            self,
+            Missing::Name(NameError::NoSuchName(_) | NameError::NoAddress(_))
+        )
     }
 
-    /// The longest pause before the next attempt, after so long a wait and an attempt with so many DNS queries.
+    /// The longest pause before the next attempt, after so long a wait and an attempt with so many DNS
+    /// queries.
     fn longest_pause(&self, waited: Duration, queries: u32) -> Duration {
         match self {
             _ if waited >= EARLY => (LONGEST_LATE_PAUSE * queries.max(1)).min(LONGEST_PAUSE_OF_ALL),
@@ -84,7 +92,8 @@ pub struct ParentProbe {
 }
 
 impl ParentProbe {
-    /// `host` is an address or a name, best with a trailing dot; files of the resolver are looked for below `root`.
+    /// `host` is an address or a name, best with a trailing dot; files of the resolver are looked for below
+    /// `root`.
     pub fn new(host: &str, port: u16, root: &Path) -> ParentProbe {
         ParentProbe {
             host: host.to_owned(),
@@ -99,15 +108,22 @@ impl ParentProbe {
         }
     }
 
-    /// `by_name`: `probe` does not connect to the port, since Flux is to show what ZeroMQ does: it would show a
-    /// connection that is closed again as a failed handshake.
+    /// `by_name`: `probe` does not connect to the port, since Flux is to show what ZeroMQ does: it would show
+    /// a connection that is closed again as a failed handshake.
     pub fn probed_by_name(self, by_name: bool) -> ParentProbe {
-        ParentProbe { connects: !by_name, ..self }
+        ParentProbe {
+            connects: !by_name,
+            ..self
+        }
     }
 
     /// One attempt: looks the name up, connects, and closes again.
     pub async fn probe(&mut self) -> Result<(), Missing> {
-        if self.connects { self.try_connect(&mut None).await } else { self.look_up().await.map(drop) }
+        if self.connects {
+            self.try_connect(&mut None).await
+        } else {
+            self.look_up().await.map(drop)
+        }
     }
 
     async fn look_up(&mut self) -> Result<Vec<IpAddr>, Missing> {
@@ -116,7 +132,8 @@ impl ParentProbe {
         Ok(found)
     }
 
-    /// Notes its addresses, for a time when its name may be gone: a delete removes the name before the broker.
+    /// Notes its addresses, for a time when its name may be gone: a delete removes the name before the
+    /// broker.
     pub async fn note_addresses(&mut self) {
         if self.known.is_empty() {
             let _ = self.look_up().await;
@@ -148,7 +165,11 @@ impl ParentProbe {
                 self.queries = 0;
                 let addresses = self.look_up().await?;
                 self.queries = self.resolver.take_queries();
-                let serves = if self.is_late { LATE_TIME_OF_A_QUERY * self.queries } else { ADDRESS_SERVES };
+                let serves = if self.is_late {
+                    LATE_TIME_OF_A_QUERY * self.queries
+                } else {
+                    ADDRESS_SERVES
+                };
                 (Instant::now() + serves, addresses)
             }
         };
@@ -169,7 +190,11 @@ impl ParentProbe {
 
     async fn connect_any(&mut self, addresses: &[IpAddr]) -> Result<(), Missing> {
         self.attempts += 1;
-        let limit = if self.attempts.is_multiple_of(5) { LONG_CONNECT } else { CONNECT };
+        let limit = if self.attempts.is_multiple_of(5) {
+            LONG_CONNECT
+        } else {
+            CONNECT
+        };
         let mut missing = Missing::Name(NameError::NoServer);
         for &address in addresses {
             let target = SocketAddr::new(address, self.port);
@@ -197,11 +222,18 @@ impl ParentProbe {
         let mut report = Reporter::new(begin);
         let mut resolved = None;
         loop {
-            let answer = if self.connects { self.try_connect(&mut resolved).await } else { self.probe().await };
+            let answer = if self.connects {
+                self.try_connect(&mut resolved).await
+            } else {
+                self.probe().await
+            };
             let missing = match answer {
                 Ok(()) => {
                     let connected = Instant::now();
-                    return Ok(Reached { resolved: resolved.unwrap_or(connected), connected });
+                    return Ok(Reached {
+                        resolved: resolved.unwrap_or(connected),
+                        connected,
+                    });
                 }
                 Err(missing) => missing,
             };
@@ -219,7 +251,11 @@ mod tests {
     use super::*;
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(future)
     }
 
     #[test]
@@ -228,11 +264,17 @@ mod tests {
         let no_name = Missing::Name(NameError::NoServer);
         let no_port = Missing::Port(SocketAddr::from(([127, 0, 0, 1], 8050)));
         for missing in [&no_name, &no_port] {
-            assert!(missing.longest_pause(early, 2) <= Duration::from_millis(300), "{missing:?}");
+            assert!(
+                missing.longest_pause(early, 2) <= Duration::from_millis(300),
+                "{missing:?}"
+            );
             // From a half to the whole, by chance.
             for (queries, seconds) in [(0, 5), (1, 5), (2, 10), (4, 20)] {
                 let mean = missing.longest_pause(late, queries) * 3 / 4;
-                assert!(mean >= Duration::from_secs(seconds), "{missing:?}, {queries} queries");
+                assert!(
+                    mean >= Duration::from_secs(seconds),
+                    "{missing:?}, {queries} queries"
+                );
             }
             assert_eq!(missing.longest_pause(late, 100), LONGEST_PAUSE_OF_ALL);
         }
@@ -273,7 +315,10 @@ mod tests {
             let address = listener.local_addr().unwrap();
             drop(listener);
             let mut parent = ParentProbe::new("127.0.0.1", address.port(), root.path());
-            assert_eq!(parent.wait(Some(Duration::ZERO)).await.unwrap_err(), Missing::Port(address));
+            assert_eq!(
+                parent.wait(Some(Duration::ZERO)).await.unwrap_err(),
+                Missing::Port(address)
+            );
             let late = std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(300));
                 std::net::TcpListener::bind(address).unwrap().accept().unwrap();

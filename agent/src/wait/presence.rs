@@ -1,5 +1,6 @@
-//! Is the parent broker still there? Asked only while an answer is of use: while a stop is held back for its sake, and
-//! where the user has bounded its silence. Otherwise Flux's own `heartbeat.timeout` ends a broker whose parent is gone.
+//! Is the parent broker still there? Asked only while an answer is of use: while a stop is held back for its
+//! sake, and where the user has bounded its silence. Otherwise Flux's own `heartbeat.timeout` ends a broker
+//! whose parent is gone.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,10 @@ pub struct Presence {
 
 impl Presence {
     pub fn new() -> Presence {
-        Presence { missing_since: None, next_look: Instant::now() }
+        Presence {
+            missing_since: None,
+            next_look: Instant::now(),
+        }
     }
 
     /// Looks once; returns what is missing as soon as that is sure.
@@ -35,7 +39,8 @@ impl Presence {
         missing.filter(|_| self.has_lasted(sure_after))
     }
 
-    /// Waits until the parent has been silent for `bound`; returns what is missing. Safe to drop and call again.
+    /// Waits until the parent has been silent for `bound`; returns what is missing. Safe to drop and call
+    /// again.
     pub async fn until_silent(&mut self, parent: &mut ParentProbe, bound: Duration) -> Missing {
         loop {
             tokio::time::sleep_until(self.next_look.into()).await;
@@ -66,14 +71,21 @@ mod tests {
     use std::path::Path;
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(future)
     }
 
     /// A parent at an address that nobody else takes ports of.
     fn parent() -> (TcpListener, ParentProbe) {
         let listener = TcpListener::bind("127.0.77.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        (listener, ParentProbe::new("127.0.77.1", port, Path::new("/nonexistent")))
+        (
+            listener,
+            ParentProbe::new("127.0.77.1", port, Path::new("/nonexistent")),
+        )
     }
 
     #[test]
@@ -85,7 +97,10 @@ mod tests {
             drop(listener);
             assert_eq!(presence.check_gone(&mut parent).await, None);
             std::thread::sleep(SURE_AFTER);
-            assert!(matches!(presence.check_gone(&mut parent).await, Some(Missing::Port(_))));
+            assert!(matches!(
+                presence.check_gone(&mut parent).await,
+                Some(Missing::Port(_))
+            ));
             let _back = TcpListener::bind(("127.0.77.1", parent.port)).unwrap();
             assert_eq!(presence.check_gone(&mut parent).await, None);
         });
@@ -98,9 +113,15 @@ mod tests {
             let mut presence = Presence::new();
             let bound = Duration::from_secs(1);
             let soon = Duration::from_secs(3);
-            assert!(tokio::time::timeout(soon, presence.until_silent(&mut parent, bound)).await.is_err());
+            assert!(
+                tokio::time::timeout(soon, presence.until_silent(&mut parent, bound))
+                    .await
+                    .is_err()
+            );
             drop(listener);
-            let told = tokio::time::timeout(Duration::from_secs(10), presence.until_silent(&mut parent, bound)).await;
+            let told =
+                tokio::time::timeout(Duration::from_secs(10), presence.until_silent(&mut parent, bound))
+                    .await;
             assert!(matches!(told, Ok(Missing::Port(_))), "{told:?}");
         });
     }

@@ -14,7 +14,10 @@ pub struct Reporter {
 
 impl Reporter {
     pub fn new(begin: Instant) -> Reporter {
-        Reporter { begin, next: begin + Duration::from_secs(1) }
+        Reporter {
+            begin,
+            next: begin + Duration::from_secs(1),
+        }
     }
 
     /// Says that `what` is still waited for, if a line is due.
@@ -23,7 +26,11 @@ impl Reporter {
         if now >= self.next {
             self.next = now + REPORT_EVERY;
             let waited = now.duration_since(self.begin).as_secs();
-            tracing::info!(stage = "connect", "waiting for {} ({waited} s): {missing}", what.trim_end_matches('.'));
+            tracing::info!(
+                stage = "connect",
+                "waiting for {} ({waited} s): {missing}",
+                what.trim_end_matches('.')
+            );
         }
     }
 }

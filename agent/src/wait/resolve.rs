@@ -1,11 +1,11 @@
 //! Names to addresses without NSS: /etc/hosts, then a plain query to the servers of resolv.conf.
 //!
-//! A crate reads and writes the messages (`simple-dns`). The rest is by hand, since resolver crates cache, retry and order
-//! servers by themselves: here every wait says what is missing and which server said so, and the number of its queries
-//! is held down (`agent/benches/README.md`).
+//! A crate reads and writes the messages (`simple-dns`). The rest is by hand, since resolver crates cache,
+//! retry and order servers by themselves: here every wait says what is missing and which server said so, and
+//! the number of its queries is held down (`agent/benches/README.md`).
 //!
-//! A name with a trailing dot is asked for as it is; a name without one is completed from the search list after that.
-//! Both files are read for every attempt: Kubernetes may change them, and they are small.
+//! A name with a trailing dot is asked for as it is; a name without one is completed from the search list
+//! after that. Both files are read for every attempt: Kubernetes may change them, and they are small.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -20,9 +20,14 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, RCODE, TYPE};
 use tokio::io::ReadBuf;
 use tokio::net::UdpSocket;
 
-/// How long an answer is waited for after each time that a question is sent. The first is short, so that a lost packet
-/// costs little; an answer to an earlier one counts at any time, so a slow server has all of it, as with the C library.
-const PATIENCE: [Duration; 3] = [Duration::from_millis(800), Duration::from_millis(1600), Duration::from_millis(2600)];
+/// How long an answer is waited for after each time that a question is sent. The first is short, so that a
+/// lost packet costs little; an answer to an earlier one counts at any time, so a slow server has all of it,
+/// as with the C library.
+const PATIENCE: [Duration; 3] = [
+    Duration::from_millis(800),
+    Duration::from_millis(1600),
+    Duration::from_millis(2600),
+];
 const DNS_PORT: u16 = 53;
 
 /// Why a name has no address (yet).
@@ -53,8 +58,8 @@ pub struct Resolver {
     queries: Cell<u32>,
 }
 
-/// The IPv6 addresses of this network namespace; those that other hosts can reach have the scope `GLOBAL`, in the
-/// fourth column.
+/// The IPv6 addresses of this network namespace; those that other hosts can reach have the scope `GLOBAL`, in
+/// the fourth column.
 const ADDRESSES: &str = "/proc/net/if_inet6";
 const GLOBAL: &str = "00";
 
@@ -62,8 +67,15 @@ impl Resolver {
     /// Files are looked for below `root`.
     pub fn new(root: &Path) -> Resolver {
         let addresses = std::fs::read_to_string(ADDRESSES).unwrap_or_default();
-        let dual = addresses.lines().any(|line| line.split_whitespace().nth(3) == Some(GLOBAL));
-        Resolver { root: root.to_owned(), port: DNS_PORT, dual, queries: Cell::default() }
+        let dual = addresses
+            .lines()
+            .any(|line| line.split_whitespace().nth(3) == Some(GLOBAL));
+        Resolver {
+            root: root.to_owned(),
+            port: DNS_PORT,
+            dual,
+            queries: Cell::default(),
+        }
     }
 
     /// Number of queries sent since the last call.
@@ -97,9 +109,9 @@ impl Resolver {
         std::fs::read_to_string(self.root.join(path)).unwrap_or_default()
     }
 
-    /// Asks for the addresses of a name. With IPv6, for those of both kinds: in a dual-stack cluster a broker listens on
-    /// one of its own. Otherwise for those of the second kind only if there is none of the first: half the queries, in a
-    /// rush of thousands. A name that does not exist has neither.
+    /// Asks for the addresses of a name. With IPv6, for those of both kinds: in a dual-stack cluster a broker
+    /// listens on one of its own. Otherwise for those of the second kind only if there is none of the first:
+    /// half the queries, in a rush of thousands. A name that does not exist has neither.
     async fn ask_servers(&self, servers: &[IpAddr], name: &str) -> Result<Vec<IpAddr>, NameError> {
         let first = match self.query(servers, name, TYPE::A).await {
             Err(error @ (NameError::NoSuchName(_) | NameError::Silent(_))) => return Err(error),
@@ -108,18 +120,24 @@ impl Resolver {
             first => first,
         };
         let second = self.query(servers, name, TYPE::AAAA).await;
-        let found: Vec<IpAddr> =
-            [&first, &second].into_iter().flatten().flat_map(|answer| &answer.addresses).copied().collect();
+        let found: Vec<IpAddr> = [&first, &second]
+            .into_iter()
+            .flatten()
+            .flat_map(|answer| &answer.addresses)
+            .copied()
+            .collect();
         if found.is_empty() {
             // An error tells more than an empty answer.
-            first.and(second).and_then(|answer| Err(NameError::NoAddress(answer.server)))
+            first
+                .and(second)
+                .and_then(|answer| Err(NameError::NoAddress(answer.server)))
         } else {
             Ok(found)
         }
     }
 
-    /// One question, sent to each server in turn and then again. The first answer decides, whichever server and time it
-    /// is of, unless that server has failed.
+    /// One question, sent to each server in turn and then again. The first answer decides, whichever server
+    /// and time it is of, unless that server has failed.
     async fn query(&self, servers: &[IpAddr], name: &str, kind: TYPE) -> Result<Answer, NameError> {
         let id = RandomState::new().build_hasher().finish().to_le_bytes();
         let id = u16::from_le_bytes([id[0], id[1]]);
@@ -130,7 +148,10 @@ impl Resolver {
         for patience in PATIENCE {
             for server in left.clone() {
                 if let Err(why) = self.send(&mut asked, server, &question).await {
-                    last = NameError::Failing { server, why: crate::report::failure::plain(&why) };
+                    last = NameError::Failing {
+                        server,
+                        why: crate::report::failure::plain(&why),
+                    };
                     continue;
                 }
                 match tokio::time::timeout(patience, first_answer(&asked, id)).await {
@@ -147,11 +168,20 @@ impl Resolver {
         Err(last)
     }
 
-    /// Sends the question by the socket of an earlier one to that server, so that an answer to either is read.
-    async fn send(&self, asked: &mut Vec<(IpAddr, UdpSocket)>, server: IpAddr, question: &[u8]) -> io::Result<()> {
+    /// Sends the question by the socket of an earlier one to that server, so that an answer to either is
+    /// read.
+    async fn send(
+        &self,
+        asked: &mut Vec<(IpAddr, UdpSocket)>,
+        server: IpAddr,
+        question: &[u8],
+    ) -> io::Result<()> {
         if !asked.iter().any(|(other, _)| *other == server) {
-            let any: IpAddr =
-                if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+            let any: IpAddr = if server.is_ipv4() {
+                Ipv4Addr::UNSPECIFIED.into()
+            } else {
+                Ipv6Addr::UNSPECIFIED.into()
+            };
             let socket = UdpSocket::bind((any, 0)).await?;
             socket.connect(SocketAddr::new(server, self.port)).await?;
             asked.push((server, socket));
@@ -200,7 +230,9 @@ fn question(id: u16, name: &str, kind: TYPE) -> Result<Vec<u8>, NameError> {
     let name = Name::new(name.trim_end_matches('.')).map_err(|_| NameError::BadName)?;
     let mut packet = Packet::new_query(id);
     packet.set_flags(PacketFlag::RECURSION_DESIRED);
-    packet.questions.push(Question::new(name, kind.into(), CLASS::IN.into(), false));
+    packet
+        .questions
+        .push(Question::new(name, kind.into(), CLASS::IN.into(), false));
     packet.build_bytes_vec().map_err(|_| NameError::BadName)
 }
 
@@ -221,7 +253,10 @@ fn read_answer(message: &[u8], id: u16, server: IpAddr) -> Option<Result<Vec<IpA
             })
             .collect()),
         RCODE::NameError => Err(NameError::NoSuchName(server)),
-        other => Err(NameError::Failing { server, why: format!("{other:?}").to_lowercase() }),
+        other => Err(NameError::Failing {
+            server,
+            why: format!("{other:?}").to_lowercase(),
+        }),
     })
 }
 
@@ -231,7 +266,9 @@ fn in_hosts(text: &str, name: &str) -> Vec<IpAddr> {
         .filter_map(|line| {
             let mut words = line.split_whitespace();
             let address: IpAddr = words.next()?.parse().ok()?;
-            words.any(|known| known.eq_ignore_ascii_case(name)).then_some(address)
+            words
+                .any(|known| known.eq_ignore_ascii_case(name))
+                .then_some(address)
         })
         .collect()
 }
@@ -249,9 +286,9 @@ impl Settings {
             let mut words = line.split_whitespace();
             match words.next() {
                 // A scope (fe80::1%eth0) is of no use to a plain socket.
-                Some("nameserver") => {
-                    settings.servers.extend(words.next().and_then(|word| word.parse::<IpAddr>().ok()))
-                }
+                Some("nameserver") => settings
+                    .servers
+                    .extend(words.next().and_then(|word| word.parse::<IpAddr>().ok())),
                 Some("search") => settings.search = words.map(str::to_owned).collect(),
                 _ => {}
             }
@@ -278,7 +315,11 @@ mod tests {
     use simple_dns::{PacketFlag, ResourceRecord};
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(future)
     }
 
     fn root(hosts: &str, resolv: &str) -> tempfile::TempDir {
@@ -304,18 +345,28 @@ mod tests {
                 reply.set_flags(PacketFlag::RESPONSE);
                 let is_v6 = query.questions[0].qtype == TYPE::AAAA.into();
                 if name == known && is_v6 {
-                    let record = RData::AAAA(AAAA { address: Ipv6Addr::LOCALHOST.into() });
+                    let record = RData::AAAA(AAAA {
+                        address: Ipv6Addr::LOCALHOST.into(),
+                    });
                     let owner = Name::new_unchecked(known).into_owned();
-                    reply.answers.push(ResourceRecord::new(owner, CLASS::IN, 5, record));
+                    reply
+                        .answers
+                        .push(ResourceRecord::new(owner, CLASS::IN, 5, record));
                 } else if name == known {
-                    let record = A { address: Ipv4Addr::new(10, 1, 2, 3).into() };
+                    let record = A {
+                        address: Ipv4Addr::new(10, 1, 2, 3).into(),
+                    };
                     let owner = Name::new_unchecked(known).into_owned();
-                    reply.answers.push(ResourceRecord::new(owner, CLASS::IN, 5, RData::A(record)));
+                    reply
+                        .answers
+                        .push(ResourceRecord::new(owner, CLASS::IN, 5, RData::A(record)));
                 } else {
                     *reply.rcode_mut() = RCODE::NameError;
                 }
                 asked.push(name);
-                let foreign = Packet::new_reply(query.id().wrapping_add(1)).build_bytes_vec().unwrap();
+                let foreign = Packet::new_reply(query.id().wrapping_add(1))
+                    .build_bytes_vec()
+                    .unwrap();
                 socket.send_to(&foreign, from).unwrap();
                 socket.send_to(&reply.build_bytes_vec().unwrap(), from).unwrap();
             }
@@ -326,9 +377,16 @@ mod tests {
 
     #[test]
     fn a_name_with_a_trailing_dot_is_asked_for_once_and_as_it_is() {
-        let root = root("", "nameserver 127.0.0.1\nsearch a.example b.example\noptions ndots:5\n");
+        let root = root(
+            "",
+            "nameserver 127.0.0.1\nsearch a.example b.example\noptions ndots:5\n",
+        );
         let (port, thread) = server("mc-0.flux.default.svc.cluster.local", 1);
-        let resolver = Resolver { port, dual: false, ..Resolver::new(root.path()) };
+        let resolver = Resolver {
+            port,
+            dual: false,
+            ..Resolver::new(root.path())
+        };
         let found = block_on(resolver.lookup("mc-0.flux.default.svc.cluster.local."));
         assert_eq!(found, Ok(vec!["10.1.2.3".parse().unwrap()]));
         assert_eq!(thread.join().unwrap(), ["mc-0.flux.default.svc.cluster.local"]);
@@ -338,34 +396,73 @@ mod tests {
     fn where_there_is_ipv6_both_kinds_of_addresses_are_asked_for() {
         let root = root("", "nameserver 127.0.0.1\n");
         let (port, thread) = server("mc-0", 3);
-        let resolver = Resolver { port, dual: true, ..Resolver::new(root.path()) };
+        let resolver = Resolver {
+            port,
+            dual: true,
+            ..Resolver::new(root.path())
+        };
         let found = block_on(resolver.lookup("mc-0."));
-        assert_eq!(found, Ok(vec!["10.1.2.3".parse().unwrap(), "::1".parse().unwrap()]));
+        assert_eq!(
+            found,
+            Ok(vec!["10.1.2.3".parse().unwrap(), "::1".parse().unwrap()])
+        );
         assert_eq!(resolver.take_queries(), 2);
-        assert_eq!(block_on(resolver.lookup("mc-9.")), Err(NameError::NoSuchName(Ipv4Addr::LOCALHOST.into())));
-        assert_eq!(resolver.take_queries(), 1, "it has no addresses of the other kind either");
+        assert_eq!(
+            block_on(resolver.lookup("mc-9.")),
+            Err(NameError::NoSuchName(Ipv4Addr::LOCALHOST.into()))
+        );
+        assert_eq!(
+            resolver.take_queries(),
+            1,
+            "it has no addresses of the other kind either"
+        );
         assert_eq!(thread.join().unwrap(), ["mc-0", "mc-0", "mc-9"]);
     }
 
     #[test]
     fn a_short_name_is_completed_and_an_unknown_one_is_said_to_be_so() {
-        let root = root("10.9.9.9 own # comment mc-0\n", "nameserver 127.0.0.1\nsearch a.example b.example\n");
+        let root = root(
+            "10.9.9.9 own # comment mc-0\n",
+            "nameserver 127.0.0.1\nsearch a.example b.example\n",
+        );
         let (port, thread) = server("mc-0.b.example", 4);
-        let resolver = Resolver { port, dual: false, ..Resolver::new(root.path()) };
-        assert_eq!(block_on(resolver.lookup("own.")), Ok(vec!["10.9.9.9".parse().unwrap()]));
+        let resolver = Resolver {
+            port,
+            dual: false,
+            ..Resolver::new(root.path())
+        };
+        assert_eq!(
+            block_on(resolver.lookup("own.")),
+            Ok(vec!["10.9.9.9".parse().unwrap()])
+        );
         assert_eq!(resolver.take_queries(), 0);
-        assert_eq!(block_on(resolver.lookup("mc-0")), Ok(vec!["10.1.2.3".parse().unwrap()]));
+        assert_eq!(
+            block_on(resolver.lookup("mc-0")),
+            Ok(vec!["10.1.2.3".parse().unwrap()])
+        );
         assert_eq!(resolver.take_queries(), 3);
-        assert_eq!(block_on(resolver.lookup("mc-9.")), Err(NameError::NoSuchName(Ipv4Addr::LOCALHOST.into())));
-        assert_eq!(thread.join().unwrap(), ["mc-0", "mc-0.a.example", "mc-0.b.example", "mc-9"]);
+        assert_eq!(
+            block_on(resolver.lookup("mc-9.")),
+            Err(NameError::NoSuchName(Ipv4Addr::LOCALHOST.into()))
+        );
+        assert_eq!(
+            thread.join().unwrap(),
+            ["mc-0", "mc-0.a.example", "mc-0.b.example", "mc-9"]
+        );
     }
 
     #[test]
     fn addresses_need_no_server_and_a_missing_server_is_said() {
         let root = root("", "");
         let resolver = Resolver::new(root.path());
-        assert_eq!(block_on(resolver.lookup("192.0.2.1")), Ok(vec!["192.0.2.1".parse().unwrap()]));
-        assert_eq!(block_on(resolver.lookup("[::1]")), Ok(vec!["::1".parse().unwrap()]));
+        assert_eq!(
+            block_on(resolver.lookup("192.0.2.1")),
+            Ok(vec!["192.0.2.1".parse().unwrap()])
+        );
+        assert_eq!(
+            block_on(resolver.lookup("[::1]")),
+            Ok(vec!["::1".parse().unwrap()])
+        );
         assert_eq!(block_on(resolver.lookup("mc-0.")), Err(NameError::NoServer));
     }
 
@@ -373,8 +470,14 @@ mod tests {
     fn a_silent_server_is_named() {
         let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let root = root("", "nameserver 127.0.0.1\n");
-        let resolver = Resolver { port: silent.local_addr().unwrap().port(), ..Resolver::new(root.path()) };
-        assert_eq!(block_on(resolver.lookup("mc-0.")), Err(NameError::Silent(Ipv4Addr::LOCALHOST.into())));
+        let resolver = Resolver {
+            port: silent.local_addr().unwrap().port(),
+            ..Resolver::new(root.path())
+        };
+        assert_eq!(
+            block_on(resolver.lookup("mc-0.")),
+            Err(NameError::Silent(Ipv4Addr::LOCALHOST.into()))
+        );
     }
 
     /// A server that waits before each answer, and how often it was asked.
@@ -392,8 +495,15 @@ mod tests {
                     std::thread::sleep(delay);
                     let mut reply = Packet::new_reply(Packet::parse(&query).unwrap().id());
                     reply.set_flags(PacketFlag::RESPONSE);
-                    let record = RData::A(A { address: Ipv4Addr::new(10, 1, 2, 3).into() });
-                    reply.answers.push(ResourceRecord::new(Name::new_unchecked("mc-0"), CLASS::IN, 5, record));
+                    let record = RData::A(A {
+                        address: Ipv4Addr::new(10, 1, 2, 3).into(),
+                    });
+                    reply.answers.push(ResourceRecord::new(
+                        Name::new_unchecked("mc-0"),
+                        CLASS::IN,
+                        5,
+                        record,
+                    ));
                     let _ = socket.send_to(&reply.build_bytes_vec().unwrap(), from);
                 });
             }
@@ -406,9 +516,21 @@ mod tests {
         for (seconds, questions) in [(1, 2), (4, 3)] {
             let (port, count) = slow_server(Duration::from_secs(seconds));
             let root = root("", "nameserver 127.0.0.1\n");
-            let resolver = Resolver { port, dual: false, ..Resolver::new(root.path()) };
-            assert_eq!(block_on(resolver.lookup("mc-0.")), Ok(vec!["10.1.2.3".parse().unwrap()]), "{seconds} s");
-            assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), questions, "{seconds} s");
+            let resolver = Resolver {
+                port,
+                dual: false,
+                ..Resolver::new(root.path())
+            };
+            assert_eq!(
+                block_on(resolver.lookup("mc-0.")),
+                Ok(vec!["10.1.2.3".parse().unwrap()]),
+                "{seconds} s"
+            );
+            assert_eq!(
+                count.load(std::sync::atomic::Ordering::Relaxed),
+                questions,
+                "{seconds} s"
+            );
         }
     }
 
@@ -416,9 +538,16 @@ mod tests {
     fn a_server_that_is_down_does_not_hide_the_next_one() {
         let (port, _) = slow_server(Duration::ZERO);
         let refusing = root("", "nameserver 127.0.0.2\nnameserver 127.0.0.1\n");
-        let resolver = Resolver { port, dual: false, ..Resolver::new(refusing.path()) };
+        let resolver = Resolver {
+            port,
+            dual: false,
+            ..Resolver::new(refusing.path())
+        };
         let begin = std::time::Instant::now();
-        assert_eq!(block_on(resolver.lookup("mc-0.")), Ok(vec!["10.1.2.3".parse().unwrap()]));
+        assert_eq!(
+            block_on(resolver.lookup("mc-0.")),
+            Ok(vec!["10.1.2.3".parse().unwrap()])
+        );
         assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
     }
 }

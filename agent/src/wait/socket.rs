@@ -73,7 +73,9 @@ pub fn connect_at_once(path: &Path) -> io::Result<net::UnixStream> {
 }
 
 async fn changed_or_late(watch: Option<AsyncFd<OwnedFd>>) {
-    let Some(watch) = watch else { return tokio::time::sleep(SLOW_POLL).await };
+    let Some(watch) = watch else {
+        return tokio::time::sleep(SLOW_POLL).await;
+    };
     let _ = tokio::time::timeout(SLOW_POLL, watch.readable()).await;
 }
 
@@ -95,7 +97,10 @@ mod tests {
             listener.accept().unwrap();
             bound
         });
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(wait(&path));
         assert!(maker.join().unwrap().elapsed() < Duration::from_millis(1000));
     }

@@ -1,8 +1,8 @@
-//! The archive as Flux reads and writes it: state is loaded before the instance comes up, and dumped at its end, whatever
-//! became of it.
+//! The archive as Flux reads and writes it: state is loaded before the instance comes up, and dumped at its
+//! end, whatever became of it.
 //!
-//! `FAKE_FLUX_DUMP`, words: `writes=N` (in so many writes), `die=K` (killed before the Kth), `pause=MS` (between them),
-//! `fail` (a dump that ends with an error before its last write).
+//! `FAKE_FLUX_DUMP`, words: `writes=N` (in so many writes), `die=K` (killed before the Kth), `pause=MS`
+//! (between them), `fail` (a dump that ends with an error before its last write).
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -25,18 +25,33 @@ pub fn restore(path: &str) -> Result<String, String> {
     let mut text = String::new();
     for entry in archive.entries().map_err(|error| error.to_string())? {
         let mut entry = entry.map_err(|error| error.to_string())?;
-        entry.read_to_string(&mut text).map_err(|error| error.to_string())?;
+        entry
+            .read_to_string(&mut text)
+            .map_err(|error| error.to_string())?;
     }
-    if text.is_empty() { Err("nothing is in it".into()) } else { Ok(text) }
+    if text.is_empty() {
+        Err("nothing is in it".into())
+    } else {
+        Ok(text)
+    }
 }
 
 /// Dumps `state`; without one, what a broker does whose store has no root: the file is there, and empty.
 pub fn dump(path: &str, state: Option<&str>) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("flux-dump: {error}");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path).map_err(failed)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)
+        .map_err(failed)?;
     let state = state.ok_or("flux-dump: error fetching checkpoints: No such file or directory")?;
     let wanted = std::env::var("FAKE_FLUX_DUMP").unwrap_or_default();
-    let number = |name: &str| wanted.split(' ').find_map(|word| word.strip_prefix(name)?.parse::<usize>().ok());
+    let number = |name: &str| {
+        wanted
+            .split(' ')
+            .find_map(|word| word.strip_prefix(name)?.parse::<usize>().ok())
+    };
     let bytes = packed(state);
     let size = bytes.len().div_ceil(number("writes=").unwrap_or(1)).max(1);
     let pieces: Vec<&[u8]> = bytes.chunks(size).collect();
@@ -59,6 +74,8 @@ fn packed(state: &str) -> Vec<u8> {
     header.set_size(state.len() as u64);
     header.set_mode(0o644);
     header.set_cksum();
-    archive.append_data(&mut header, STARTS, state.as_bytes()).unwrap();
+    archive
+        .append_data(&mut header, STARTS, state.as_bytes())
+        .unwrap();
     archive.into_inner().unwrap().finish().unwrap()
 }

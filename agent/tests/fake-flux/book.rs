@@ -24,7 +24,8 @@ impl Book {
     pub fn set_online(&mut self, followers: &BTreeMap<u32, TcpStream>) {
         self.online = followers.keys().copied().collect();
         let answer = message::answer("groups.get", Some(&members(join([0].iter().chain(&self.online)))));
-        self.watchers.retain_mut(|watcher| watcher.write_all(&answer).is_ok());
+        self.watchers
+            .retain_mut(|watcher| watcher.write_all(&answer).is_ok());
     }
 
     pub fn takes_jobs(&self, rank: u32) -> bool {

@@ -46,7 +46,13 @@ enum Event {
 
 pub fn run(words: &[&str]) -> u8 {
     let mut signals = SigSet::empty();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD, Signal::SIGUSR1] {
+    for signal in [
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGCHLD,
+        Signal::SIGUSR1,
+    ] {
         signals.add(signal);
     }
     signals.thread_block().expect("signals can be blocked");
@@ -64,11 +70,19 @@ pub fn run(words: &[&str]) -> u8 {
             let _ = to.send(Event::Signal(signal));
         }
     });
-    let socket = broker.attributes.get("local-uri").and_then(|uri| uri.strip_prefix("local://")).map(str::to_owned);
+    let socket = broker
+        .attributes
+        .get("local-uri")
+        .and_then(|uri| uri.strip_prefix("local://"))
+        .map(str::to_owned);
     if let Some(path) = &socket {
         serve(path, sender.clone());
     }
-    let code = if broker.rank == 0 { broker.with_archive(&sender, &events) } else { broker.follow(&sender, &events) };
+    let code = if broker.rank == 0 {
+        broker.with_archive(&sender, &events)
+    } else {
+        broker.follow(&sender, &events)
+    };
     if let Some(path) = socket {
         let _ = std::fs::remove_file(path);
     }
@@ -94,14 +108,20 @@ fn pass_on(what: &str, number: u64, followers: &mut BTreeMap<u32, TcpStream>) ->
 
 /// As a shell has it.
 fn code(status: ExitStatus) -> u8 {
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    let code = status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     code.to_le_bytes()[0]
 }
 
 impl Broker {
-    /// rc1 loads the archive and rc3 dumps it, also if rc1 has failed; the first code that is not 0 is the broker's.
+    /// rc1 loads the archive and rc3 dumps it, also if rc1 has failed; the first code that is not 0 is the
+    /// broker's.
     fn with_archive(&self, sender: &Sender<Event>, events: &Receiver<Event>) -> u8 {
-        let restored = self.attributes.get("content.restore").map_or(Ok(String::new()), |path| archive::restore(path));
+        let restored = self
+            .attributes
+            .get("content.restore")
+            .map_or(Ok(String::new()), |path| archive::restore(path));
         let (code, state) = match restored {
             Ok(state) => (self.lead(sender, events), Some(state + "start\n")),
             Err(why) => {
@@ -109,7 +129,10 @@ impl Broker {
                 (1, None)
             }
         };
-        let dumped = self.attributes.get("content.dump").map_or(Ok(()), |path| archive::dump(path, state.as_deref()));
+        let dumped = self
+            .attributes
+            .get("content.dump")
+            .map_or(Ok(()), |path| archive::dump(path, state.as_deref()));
         match dumped {
             Err(why) => {
                 eprintln!("flux-broker: rc3: {why}");
@@ -132,7 +155,13 @@ impl Broker {
             if program.is_none() && followers.len() + 1 >= self.quorum && self.has_program() {
                 match self.command().spawn() {
                     Ok(child) => program = Some(child),
-                    Err(error) => break if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 },
+                    Err(error) => {
+                        break if error.kind() == std::io::ErrorKind::NotFound {
+                            127
+                        } else {
+                            126
+                        };
+                    }
                 }
             }
             match events.recv().expect("the signal thread lives") {
@@ -205,15 +234,27 @@ impl Broker {
     fn listen(&self) -> Option<TcpListener> {
         let listener = match &self.bind {
             Some(address) => TcpListener::bind((address.as_str(), self.port)),
-            None => TcpListener::bind(("::", self.port)).or_else(|_| TcpListener::bind(("0.0.0.0", self.port))),
+            None => {
+                TcpListener::bind(("::", self.port)).or_else(|_| TcpListener::bind(("0.0.0.0", self.port)))
+            }
         };
-        listener.inspect_err(|error| eprintln!("flux-broker: failed to listen on port {}: {error}", self.port)).ok()
+        listener
+            .inspect_err(|error| eprintln!("flux-broker: failed to listen on port {}: {error}", self.port))
+            .ok()
     }
 
     /// Whether others have this broker as their parent.
     fn is_router(&self) -> bool {
-        let number = |name: &str| self.attributes.get(name)?.trim_start_matches("kary:").parse::<usize>().ok();
-        let fanout = number("tbon.topo").or_else(|| number("tbon.fanout")).unwrap_or(self.hosts.len());
+        let number = |name: &str| {
+            self.attributes
+                .get(name)?
+                .trim_start_matches("kary:")
+                .parse::<usize>()
+                .ok()
+        };
+        let fanout = number("tbon.topo")
+            .or_else(|| number("tbon.fanout"))
+            .unwrap_or(self.hosts.len());
         self.rank as usize * fanout + 1 < self.hosts.len()
     }
 
@@ -256,7 +297,9 @@ impl Broker {
         });
         loop {
             match events.recv().expect("the signal thread lives") {
-                Event::Dismissed | Event::Signal(Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP) => return 0,
+                Event::Dismissed | Event::Signal(Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP) => {
+                    return 0;
+                }
                 Event::Rejected => return 1,
                 // Unlike a real one, it runs as soon as it has joined, whatever the quorum.
                 Event::Ask(what, mut stream) if what.starts_with(message::MESSAGE) => {
@@ -266,7 +309,8 @@ impl Broker {
                         "state-machine.get" => {
                             let _ = stream.write_all(&message::answer(topic, Some(&state_of(state))));
                         }
-                        // By its name, where Flux says a number; then no more, as long as the connection lasts.
+                        // By its name, where Flux says a number; then no more, as long as the connection
+                        // lasts.
                         "state-machine.monitor" => {
                             let joined = joined.clone();
                             std::thread::spawn(move || tell_when_joined(stream, &joined));
@@ -292,7 +336,11 @@ impl Broker {
     fn command(&self) -> Command {
         // As Flux does on a terminal, but without its dialogue.
         let shell = ["/bin/sh", "-c", "while :; do sleep 0.1; done"].map(str::to_owned);
-        let program = if self.program.is_empty() { &shell } else { self.program.as_slice() };
+        let program = if self.program.is_empty() {
+            &shell
+        } else {
+            self.program.as_slice()
+        };
         let mut command = Command::new(&program[0]);
         command.args(&program[1..]).envs(self.uri()).process_group(0);
         // SAFETY: the closure makes one system call and allocates nothing.
@@ -301,17 +349,25 @@ impl Broker {
     }
 
     fn uri(&self) -> Option<(String, String)> {
-        self.attributes.get("local-uri").map(|uri| ("FLUX_URI".to_owned(), uri.clone()))
+        self.attributes
+            .get("local-uri")
+            .map(|uri| ("FLUX_URI".to_owned(), uri.clone()))
     }
 
     fn state(&self, book: &Book) -> &'static str {
-        if book.online.len() + 1 >= self.quorum { "run" } else { "quorum" }
+        if book.online.len() + 1 >= self.quorum {
+            "run"
+        } else {
+            "quorum"
+        }
     }
 
     /// What the lead says to a message; none: there is no such service.
     fn told(&self, topic: &str, payload: &str, book: &mut Book) -> Option<String> {
         let given: serde_json::Value = serde_json::from_str(payload).unwrap_or_default();
-        let rank = given["targets"].as_str().and_then(|rank| rank.parse::<u32>().ok());
+        let rank = given["targets"]
+            .as_str()
+            .and_then(|rank| rank.parse::<u32>().ok());
         Some(match topic {
             "state-machine.get" => state_of(self.state(book)),
             "groups.get" if given["name"] == STAYING => {
@@ -321,11 +377,15 @@ impl Broker {
             }
             "groups.get" => members(join([0].iter().chain(&book.online))),
             "resource.status" => {
-                let drained = book.drained.iter().map(|(rank, why)| (rank.to_string(), json!({ "reason": why })));
+                let drained = book
+                    .drained
+                    .iter()
+                    .map(|(rank, why)| (rank.to_string(), json!({ "reason": why })));
                 json!({ "drain": drained.collect::<serde_json::Map<_, _>>() }).to_string()
             }
             "resource.drain" => {
-                book.drained.insert(rank?, given["reason"].as_str().unwrap_or_default().to_owned());
+                book.drained
+                    .insert(rank?, given["reason"].as_str().unwrap_or_default().to_owned());
                 "{}".to_owned()
             }
             "resource.undrain" => book.drained.remove(&rank?).map(|_| "{}".to_owned())?,
@@ -348,17 +408,35 @@ impl Broker {
         let size = self.hosts.len();
         let (online, state) = (book.online.len() + 1, self.state(book));
         let text = match what {
-            "uptime" => format!(" 00:00:00 {state} 1s,  owner fake,  size {size},  offline {}", size - online),
+            "uptime" => format!(
+                " 00:00:00 {state} 1s,  owner fake,  size {size},  offline {}",
+                size - online
+            ),
             "overlay" | "overlay -v" => {
                 // With -v Flux says how long it has been so: `full for 2.89s`.
                 let since = if what.ends_with("-v") { " for 1.0s" } else { "" };
-                (1..size).filter(|rank| !book.online.contains(&u32::try_from(*rank).unwrap_or_default())).fold(
-                    format!("0 {}: {}{since}", self.hosts[0], if online == size { "full" } else { "partial" }),
-                    |text, rank| text + &format!("\n {rank} {}: offline{since}", self.hosts[rank]),
-                )
+                (1..size)
+                    .filter(|rank| !book.online.contains(&u32::try_from(*rank).unwrap_or_default()))
+                    .fold(
+                        format!(
+                            "0 {}: {}{since}",
+                            self.hosts[0],
+                            if online == size { "full" } else { "partial" }
+                        ),
+                        |text, rank| text + &format!("\n {rank} {}: offline{since}", self.hosts[rank]),
+                    )
             }
-            "ranks" => join([0].iter().chain(&book.online).filter(|rank| book.takes_jobs(**rank))),
-            "queues" => self.queues.iter().map(|queue| format!("{queue} enabled")).collect::<Vec<_>>().join("\n"),
+            "ranks" => join(
+                [0].iter()
+                    .chain(&book.online)
+                    .filter(|rank| book.takes_jobs(**rank)),
+            ),
+            "queues" => self
+                .queues
+                .iter()
+                .map(|queue| format!("{queue} enabled"))
+                .collect::<Vec<_>>()
+                .join("\n"),
             "resources" => self.resources.clone().unwrap_or_default(),
             "getattr size" => size.to_string(),
             "getattr rank" => self.rank.to_string(),
@@ -387,7 +465,10 @@ fn ask_lead(lead: &str, ipv6: bool, topic: &str, payload: &str) -> Option<String
 
 /// To the first address of the family, as libzmq does.
 fn connect(target: &str, ipv6: bool) -> Option<TcpStream> {
-    let address = target.to_socket_addrs().ok()?.find(|address| address.is_ipv6() == ipv6)?;
+    let address = target
+        .to_socket_addrs()
+        .ok()?
+        .find(|address| address.is_ipv6() == ipv6)?;
     TcpStream::connect(address).ok()
 }
 
@@ -406,12 +487,20 @@ fn welcome(listener: &TcpListener, to: &Sender<Event>) {
                 line.extend(byte);
             }
             let line = String::from_utf8_lossy(&line);
-            let question = line.strip_prefix(QUESTION).and_then(|question| question.trim_end().split_once(' '));
+            let question = line
+                .strip_prefix(QUESTION)
+                .and_then(|question| question.trim_end().split_once(' '));
             if let Some((topic, payload)) = question {
                 let _ = to.send(Event::Question(topic.to_owned(), payload.to_owned(), stream));
-            } else if let Some(number) = line.strip_prefix(remote::RESULT).and_then(|task| task.trim().parse().ok()) {
+            } else if let Some(number) = line
+                .strip_prefix(remote::RESULT)
+                .and_then(|task| task.trim().parse().ok())
+            {
                 let _ = to.send(Event::Result(number, stream));
-            } else if let Some(rank) = line.strip_prefix("rank ").and_then(|rank| rank.trim().parse().ok()) {
+            } else if let Some(rank) = line
+                .strip_prefix("rank ")
+                .and_then(|rank| rank.trim().parse().ok())
+            {
                 let copy = stream.try_clone();
                 let _ = to.send(Event::Joined(rank, number, stream));
                 let _ = copy.and_then(|mut copy| std::io::copy(&mut copy, &mut std::io::sink()));

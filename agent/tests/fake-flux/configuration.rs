@@ -26,7 +26,10 @@ pub struct Broker {
 pub fn read(words: &[&str]) -> Result<Broker, String> {
     let (mut config, mut attributes, mut at) = (None, BTreeMap::new(), 0);
     while let Some(word) = words.get(at) {
-        if let Some((name, value)) = word.strip_prefix("-S").map(|set| set.split_once('=').unwrap_or((set, "1"))) {
+        if let Some((name, value)) = word
+            .strip_prefix("-S")
+            .map(|set| set.split_once('=').unwrap_or((set, "1")))
+        {
             attributes.insert(name.to_owned(), value.to_owned());
         } else if ["--config", "--config-path", "-c"].contains(word) {
             at += 1;
@@ -36,29 +39,67 @@ pub fn read(words: &[&str]) -> Result<Broker, String> {
         }
         at += 1;
     }
-    let program = words[at.min(words.len())..].iter().map(|word| (*word).to_owned()).collect();
+    let program = words[at.min(words.len())..]
+        .iter()
+        .map(|word| (*word).to_owned())
+        .collect();
     let table = tables(config.ok_or("no configuration")?)?;
     let bootstrap = table.get("bootstrap").ok_or("no [bootstrap]")?;
-    let text_of = |name: &str| bootstrap.get(name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
+    let text_of = |name: &str| {
+        bootstrap
+            .get(name)
+            .and_then(toml::Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     let (hosts, connect) = hosts(bootstrap)?;
-    let resources = table.get("resource").and_then(|table| table.get("path")).and_then(toml::Value::as_str);
-    let resources = resources.map(std::fs::read_to_string).transpose().map_err(|error| format!("resource: {error}"))?;
-    let of_the_host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-    let own = attributes.get("hostname").cloned().or_else(of_the_host).unwrap_or_default();
-    let rank = hosts.iter().position(|host| *host == own).ok_or(format!("{own} is not in the hostlist"))?;
+    let resources = table
+        .get("resource")
+        .and_then(|table| table.get("path"))
+        .and_then(toml::Value::as_str);
+    let resources = resources
+        .map(std::fs::read_to_string)
+        .transpose()
+        .map_err(|error| format!("resource: {error}"))?;
+    let of_the_host = || {
+        nix::unistd::gethostname()
+            .ok()
+            .and_then(|name| name.into_string().ok())
+    };
+    let own = attributes
+        .get("hostname")
+        .cloned()
+        .or_else(of_the_host)
+        .unwrap_or_default();
+    let rank = hosts
+        .iter()
+        .position(|host| *host == own)
+        .ok_or(format!("{own} is not in the hostlist"))?;
     if hosts.len() > 1 {
         check_certificate(&text_of("curve_cert"))?;
     }
-    let quorum = attributes.get("broker.quorum").and_then(|quorum| quorum.parse().ok()).unwrap_or(hosts.len());
+    let quorum = attributes
+        .get("broker.quorum")
+        .and_then(|quorum| quorum.parse().ok())
+        .unwrap_or(hosts.len());
     let bind = text_of("default_bind");
-    let bind = bind.trim_start_matches("tcp://").rsplit_once(':').map_or("*", |(address, _)| address);
+    let bind = bind
+        .trim_start_matches("tcp://")
+        .rsplit_once(':')
+        .map_or("*", |(address, _)| address);
     let bind = bind.trim_matches(['[', ']']).to_owned();
     // As in libzmq, whose sockets know one family unless they are told to.
-    let ipv6 = bootstrap.get("enable_ipv6").and_then(toml::Value::as_bool).unwrap_or(false);
+    let ipv6 = bootstrap
+        .get("enable_ipv6")
+        .and_then(toml::Value::as_bool)
+        .unwrap_or(false);
     if bind.contains(':') && !ipv6 {
         return Err(format!("bind tcp://[{bind}]: No such device"));
     }
-    let port = bootstrap.get("default_port").and_then(toml::Value::as_integer).unwrap_or(8050);
+    let port = bootstrap
+        .get("default_port")
+        .and_then(toml::Value::as_integer)
+        .unwrap_or(8050);
     Ok(Broker {
         rank: u32::try_from(rank).map_err(|error| error.to_string())?,
         hosts,
@@ -75,7 +116,8 @@ pub fn read(words: &[&str]) -> Result<Broker, String> {
     })
 }
 
-/// All files of the folder, in the order of their names; a later one's tables take the place of an earlier one's.
+/// All files of the folder, in the order of their names; a later one's tables take the place of an earlier
+/// one's.
 fn tables(folder: &str) -> Result<toml::Table, String> {
     let failed = |path: &std::path::Path, why: String| format!("{}: {why}", path.display());
     let entries = std::fs::read_dir(folder).map_err(|error| format!("{folder}: {error}"))?;
@@ -93,15 +135,26 @@ fn tables(folder: &str) -> Result<toml::Table, String> {
 /// All hosts once, and how the lead is reached where an entry says it.
 fn hosts(bootstrap: &toml::Value) -> Result<(Vec<String>, Option<String>), String> {
     let (mut hosts, mut connect) = (Vec::new(), None);
-    for entry in bootstrap.get("hosts").and_then(toml::Value::as_array).ok_or("no hosts")? {
-        let list = entry.get("host").and_then(toml::Value::as_str).ok_or("a host without a name")?;
+    for entry in bootstrap
+        .get("hosts")
+        .and_then(toml::Value::as_array)
+        .ok_or("no hosts")?
+    {
+        let list = entry
+            .get("host")
+            .and_then(toml::Value::as_str)
+            .ok_or("a host without a name")?;
         // An entry may repeat a host to say how it is reached.
         for host in flux_shared::hostlist::expand(list)? {
             if !hosts.contains(&host) {
                 hosts.push(host);
             }
         }
-        connect = entry.get("connect").and_then(toml::Value::as_str).map(str::to_owned).or(connect);
+        connect = entry
+            .get("connect")
+            .and_then(toml::Value::as_str)
+            .map(str::to_owned)
+            .or(connect);
     }
     Ok((hosts, connect))
 }
@@ -109,7 +162,9 @@ fn hosts(bootstrap: &toml::Value) -> Result<(Vec<String>, Option<String>), Strin
 fn check_certificate(path: &str) -> Result<(), String> {
     let data = std::fs::metadata(path).map_err(|error| format!("{path}: {error}"))?;
     if data.permissions().mode() & 0o077 != 0 {
-        return Err(format!("Error loading certificate: {path}: readable by group/other"));
+        return Err(format!(
+            "Error loading certificate: {path}: readable by group/other"
+        ));
     }
     std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
     Ok(())
@@ -123,6 +178,18 @@ fn queues(table: &toml::Table) -> Vec<String> {
         .cloned()
         .and_then(|policy| defaults.iter().try_fold(policy, |at, name| at.get(name).cloned()));
     let usual = usual.as_ref().and_then(toml::Value::as_str);
-    let queues = table.get("queues").and_then(toml::Value::as_table).into_iter().flat_map(toml::Table::keys);
-    queues.map(|name| if Some(name.as_str()) == usual { format!("{name}*") } else { name.clone() }).collect()
+    let queues = table
+        .get("queues")
+        .and_then(toml::Value::as_table)
+        .into_iter()
+        .flat_map(toml::Table::keys);
+    queues
+        .map(|name| {
+            if Some(name.as_str()) == usual {
+                format!("{name}*")
+            } else {
+                name.clone()
+            }
+        })
+        .collect()
 }

@@ -1,5 +1,6 @@
-//! Jobs: a child process a task, on this node and on those of the followers. As by Flux's job shell, tasks here are
-//! bound to so many cores as there are tasks, unless `-o cpu-affinity=off` or a file of defaults says otherwise.
+//! Jobs: a child process a task, on this node and on those of the followers. As by Flux's job shell, tasks
+//! here are bound to so many cores as there are tasks, unless `-o cpu-affinity=off` or a file of defaults
+//! says otherwise.
 
 use std::io::{IsTerminal, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -13,8 +14,10 @@ use nix::unistd::Pid;
 use super::{broker, remote};
 
 /// Options that take the next word.
-const WITH_VALUE: [&str; 14] =
-    ["-N", "-n", "-c", "-g", "-t", "-q", "-o", "-B", "--flags", "--cwd", "--env", "--output", "--error", "--nodes"];
+const WITH_VALUE: [&str; 14] = [
+    "-N", "-n", "-c", "-g", "-t", "-q", "-o", "-B", "--flags", "--cwd", "--env", "--output", "--error",
+    "--nodes",
+];
 
 struct Request<'a> {
     nodes: usize,
@@ -38,7 +41,10 @@ fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
         environment.extend(word.strip_prefix("--env=").and_then(|set| set.split_once('=')));
         if WITH_VALUE.contains(word) {
             if *word == "-o" {
-                affinity = words.get(at + 1).and_then(|option| option.strip_prefix("cpu-affinity=")).or(affinity);
+                affinity = words
+                    .get(at + 1)
+                    .and_then(|option| option.strip_prefix("cpu-affinity="))
+                    .or(affinity);
             }
             let value = words.get(at + 1).and_then(|value| value.parse().ok());
             match *word {
@@ -51,16 +57,31 @@ fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
         at += 1;
     }
     let command = words.get(at..).unwrap_or_default();
-    Request { nodes, tasks: tasks.unwrap_or(nodes), watch, output, affinity, environment, command }
+    Request {
+        nodes,
+        tasks: tasks.unwrap_or(nodes),
+        watch,
+        output,
+        affinity,
+        environment,
+        command,
+    }
 }
 
-/// What the first file of defaults sets that sets it: those of the folders of FLUX_SHELL_RC_PATH, in their order.
+/// What the first file of defaults sets that sets it: those of the folders of FLUX_SHELL_RC_PATH, in their
+/// order.
 fn default_affinity() -> Option<String> {
     let folders = std::env::var("FLUX_SHELL_RC_PATH").unwrap_or_default();
-    let files = folders.split(':').filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    let files = folders
+        .split(':')
+        .filter_map(|folder| std::fs::read_dir(folder).ok())
+        .flatten()
+        .flatten();
     let mut texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
     texts.find_map(|text| {
-        let value = text.lines().find_map(|line| line.trim().strip_prefix("shell.options[\"cpu-affinity\"] = "))?;
+        let value = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("shell.options[\"cpu-affinity\"] = "))?;
         Some(value.trim_matches('"').to_owned())
     })
 }
@@ -73,7 +94,9 @@ fn cpus(request: &Request) -> Option<CpuSet> {
     }
     let all = sched_getaffinity(Pid::from_raw(0)).ok()?;
     let mut own = CpuSet::new();
-    let some = (0..CpuSet::count()).filter(|cpu| all.is_set(*cpu).unwrap_or(false)).take(request.tasks);
+    let some = (0..CpuSet::count())
+        .filter(|cpu| all.is_set(*cpu).unwrap_or(false))
+        .take(request.tasks);
     some.for_each(|cpu| {
         let _ = own.set(cpu);
     });
@@ -81,23 +104,35 @@ fn cpus(request: &Request) -> Option<CpuSet> {
 }
 
 fn code(status: ExitStatus) -> u8 {
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    let code = status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     code.to_le_bytes()[0]
 }
 
 /// The rank of each task's node: as many as were asked for and are there, each with as many tasks in a row.
 fn places(request: &Request) -> Vec<u32> {
     let is_lead = request.nodes > 1 && broker::ask("getattr rank").is_some_and(|rank| rank == "0");
-    let size = broker::ask("getattr size").and_then(|size| size.parse().ok()).unwrap_or(1);
+    let size = broker::ask("getattr size")
+        .and_then(|size| size.parse().ok())
+        .unwrap_or(1);
     let mut ranks: Vec<u32> = vec![0];
     // A job waits for as many nodes as it wants.
     while is_lead && ranks.len() < request.nodes.min(size) {
         let there = broker::ask("ranks").unwrap_or_default();
-        ranks = there.split(',').filter_map(|rank| rank.parse().ok()).take(request.nodes).collect();
+        ranks = there
+            .split(',')
+            .filter_map(|rank| rank.parse().ok())
+            .take(request.nodes)
+            .collect();
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     let (each, more) = (request.tasks / ranks.len(), request.tasks % ranks.len());
-    ranks.iter().enumerate().flat_map(|(at, rank)| vec![*rank; each + usize::from(at < more)]).collect()
+    ranks
+        .iter()
+        .enumerate()
+        .flat_map(|(at, rank)| vec![*rank; each + usize::from(at < more)])
+        .collect()
 }
 
 /// As in Flux, a task has no terminal.
@@ -140,10 +175,24 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
             ("FLUX_JOB_SIZE", request.tasks.to_string()),
             ("FLUX_JOB_ID", "f1".to_owned()),
         ];
-        environment.extend(request.environment.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        environment.extend(
+            request
+                .environment
+                .iter()
+                .map(|(name, value)| (*name, (*value).to_owned())),
+        );
         if node > 0 {
-            let environment = environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-            others.push(remote::start(node, request.command, environment, live, live_errors));
+            let environment = environment
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect();
+            others.push(remote::start(
+                node,
+                request.command,
+                environment,
+                live,
+                live_errors,
+            ));
             continue;
         }
         let mut command = Command::new(name);
@@ -151,18 +200,29 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
         match spawn(command, cpus, term) {
             Ok(mut child) => {
                 let output = collect(child.stdout.take(), live, std::io::stdout());
-                children.push((output, collect(child.stderr.take(), live_errors, std::io::stderr()), child));
+                children.push((
+                    output,
+                    collect(child.stderr.take(), live_errors, std::io::stderr()),
+                    child,
+                ));
             }
             Err(error) => {
                 eprintln!("flux-shell: ERROR: {name}: {error}");
-                return if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+                return if error.kind() == std::io::ErrorKind::NotFound {
+                    127
+                } else {
+                    126
+                };
             }
         }
     }
     let (stops, others): (Vec<_>, Vec<_>) = others.into_iter().unzip();
     std::thread::spawn(move || {
         let _ = term.wait();
-        stops.into_iter().flatten().for_each(|mut stop| drop(stop.write_all(b"stop")));
+        stops
+            .into_iter()
+            .flatten()
+            .for_each(|mut stop| drop(stop.write_all(b"stop")));
     });
     let (mut highest, mut held_back, mut errors) = (0, Vec::new(), Vec::new());
     for (output, faults, mut child) in children {
@@ -216,7 +276,10 @@ pub fn batch(words: &[&str]) -> u8 {
     let [script, ..] = request.command else { return 1 };
     let place = |id: &str| request.output.unwrap_or("flux-{{id}}.out").replace("{{id}}", id);
     let output = std::fs::File::create(place("f1")).expect("a folder that can be written");
-    let status = Command::new(script).env("FLUX_JOB_ID", "f1").stdout(output).status();
+    let status = Command::new(script)
+        .env("FLUX_JOB_ID", "f1")
+        .stdout(output)
+        .status();
     match status.map(code) {
         Ok(0) => println!("f1"),
         Ok(code) => {
@@ -234,5 +297,7 @@ pub fn batch(words: &[&str]) -> u8 {
 
 /// The code in a batch's id, if it is not 0.
 pub fn code_of(id: &str) -> u8 {
-    id.split_once('x').and_then(|(_, code)| code.parse().ok()).unwrap_or(0)
+    id.split_once('x')
+        .and_then(|(_, code)| code.parse().ok())
+        .unwrap_or(0)
 }

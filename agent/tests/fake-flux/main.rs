@@ -1,11 +1,11 @@
-//! A fake `flux`, for tests and for CI's images: enough of its behaviour that pods start, join, run and end as
-//! with the real one, and a record of what it was given. Facts: flux-core 0.88, measured; `make test-flux` runs the same
-//! tests with the real one.
+//! A fake `flux`, for tests and for CI's images: enough of its behaviour that pods start, join, run and end
+//! as with the real one, and a record of what it was given. Facts: flux-core 0.88, measured; `make test-flux`
+//! runs the same tests with the real one.
 //!
-//! Kept from the real one: rank from the hostlist; a job's tasks on as many nodes as it asks for; a follower waits for the
-//! lead, ends with 0 when dismissed or told to stop, and stays up when the lead is killed; the lead runs the program once
-//! the quorum has joined; SIGTERM to the lead is SIGHUP to the program, whose code is the lead's; `submit --watch` holds
-//! its output and errors back unless on terminals.
+//! Kept from the real one: rank from the hostlist; a job's tasks on as many nodes as it asks for; a follower
+//! waits for the lead, ends with 0 when dismissed or told to stop, and stays up when the lead is killed; the
+//! lead runs the program once the quorum has joined; SIGTERM to the lead is SIGHUP to the program, whose code
+//! is the lead's; `submit --watch` holds its output and errors back unless on terminals.
 //!
 //! `FAKE_FLUX_RECORD=FILE`: one JSON line for every call.
 #![allow(
@@ -42,7 +42,11 @@ fn main() -> ExitCode {
         ["shutdown", ..] => broker::ask("shutdown").map_or(1, |_| 0),
         ["uptime"] => broker::ask("uptime").map_or(1, |answer| say(&answer)),
         ["overlay", "status", rest @ ..] => {
-            let what = if rest.contains(&"-v") { "overlay -v" } else { "overlay" };
+            let what = if rest.contains(&"-v") {
+                "overlay -v"
+            } else {
+                "overlay"
+            };
             broker::ask(what).map_or(1, |answer| say(&answer))
         }
         ["getattr", name] => broker::ask(&format!("getattr {name}")).map_or(1, |answer| say(&answer)),
@@ -79,7 +83,8 @@ fn listen() -> u8 {
     1
 }
 
-/// The client's pair of ZeroMQ's own manual, for which a fake Flux's brokers have no use. Tests look for the server's.
+/// The client's pair of ZeroMQ's own manual, for which a fake Flux's brokers have no use. Tests look for the
+/// server's.
 fn keygen(path: &str) -> u8 {
     let text = "metadata\n    name = \"fake\"\ncurve\n    public-key = \"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID\"\n    \
                 secret-key = \"D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs\"\n";
@@ -87,20 +92,31 @@ fn keygen(path: &str) -> u8 {
 }
 
 fn proxy(uri: &str, command: &[&str]) -> u8 {
-    let error = Command::new(command[0]).args(&command[1..]).env("FLUX_URI", uri).exec();
+    let error = Command::new(command[0])
+        .args(&command[1..])
+        .env("FLUX_URI", uri)
+        .exec();
     eprintln!("flux-proxy: {}: {error}", command[0]);
     127
 }
 
 /// Appends what this call was given.
 fn record() {
-    let Some(path) = std::env::var_os("FAKE_FLUX_RECORD") else { return };
+    let Some(path) = std::env::var_os("FAKE_FLUX_RECORD") else {
+        return;
+    };
     let environment: std::collections::BTreeMap<String, String> = std::env::vars_os()
-        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+        .map(|(name, value)| {
+            (
+                name.to_string_lossy().into_owned(),
+                value.to_string_lossy().into_owned(),
+            )
+        })
         .collect();
     let mask = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     nix::sys::stat::umask(mask);
-    let (files, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap_or_default();
+    let (files, _) =
+        nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap_or_default();
     let line = serde_json::json!({
         "argv": std::env::args().collect::<Vec<_>>(),
         "environment": environment,

@@ -1,5 +1,5 @@
-//! Flux's own messages on the local socket, as far as `flux-agent status` asks (agent/src/flux_rpc/message.rs says how
-//! they look). Anything else on the socket is a line of the fake Flux's own.
+//! Flux's own messages on the local socket, as far as `flux-agent status` asks (agent/src/flux_rpc/message.rs
+//! says how they look). Anything else on the socket is a line of the fake Flux's own.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
@@ -25,7 +25,11 @@ pub fn question(stream: &UnixStream) -> Option<String> {
     let length = usize::from(*message.get(1)?);
     let (topic, rest) = message.get(2..)?.split_at_checked(length)?;
     let payload = rest.get(1..usize::from(*rest.first()?))?;
-    Some(format!("{MESSAGE}{}\n{}", String::from_utf8_lossy(topic), String::from_utf8_lossy(payload)))
+    Some(format!(
+        "{MESSAGE}{}\n{}",
+        String::from_utf8_lossy(topic),
+        String::from_utf8_lossy(payload)
+    ))
 }
 
 /// The topic and the payload, if it is a message.
@@ -43,7 +47,10 @@ pub fn answer(topic: &str, payload: Option<&str>) -> Vec<u8> {
     }
     let payload = payload.map(|payload| [payload.as_bytes(), b"\0"].concat());
     let mut message = Vec::new();
-    for frame in [Some(Vec::new()), Some(topic.into()), payload, Some(header)].into_iter().flatten() {
+    for frame in [Some(Vec::new()), Some(topic.into()), payload, Some(header)]
+        .into_iter()
+        .flatten()
+    {
         message.push(255);
         message.extend(u32::try_from(frame.len()).unwrap_or_default().to_be_bytes());
         message.extend(frame);

@@ -36,7 +36,8 @@ pub struct Ended {
     pub code: u8,
 }
 
-/// A task in this environment and folder, on another node. By the connection it is told to stop, with any byte.
+/// A task in this environment and folder, on another node. By the connection it is told to stop, with any
+/// byte.
 pub fn start(
     rank: u32,
     command: &[&str],
@@ -50,7 +51,10 @@ pub fn start(
     let stream = super::broker::client(&format!("{EXEC}{rank} {task}"));
     let stop = stream.as_ref().and_then(|stream| stream.try_clone().ok());
     let read = std::thread::spawn(move || {
-        let mut ended = Ended { code: 1, ..Ended::default() };
+        let mut ended = Ended {
+            code: 1,
+            ..Ended::default()
+        };
         if let Some(mut stream) = stream {
             while let Some((kind, bytes)) = frame(&mut stream) {
                 match kind {
@@ -103,8 +107,16 @@ pub fn run(line: &str, lead: &str, uri: Option<(String, String)>) {
         let mut child = match command(&task, uri)?.spawn() {
             Ok(child) => child,
             Err(error) => {
-                let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-                send(&stream, ERRORS, format!("flux-shell: ERROR: {error}\n").as_bytes());
+                let code = if error.kind() == std::io::ErrorKind::NotFound {
+                    127
+                } else {
+                    126
+                };
+                send(
+                    &stream,
+                    ERRORS,
+                    format!("flux-shell: ERROR: {error}\n").as_bytes(),
+                );
                 send(&stream, CODE, &[code]);
                 end(&stream);
                 return None;
@@ -117,14 +129,22 @@ pub fn run(line: &str, lead: &str, uri: Option<(String, String)>) {
             let _ = (&wishes).read(&mut [0]);
             still.load(Relaxed).then(|| kill(pid, Signal::SIGTERM))
         });
-        let errors = child.stderr.take().map(|pipe| forward(pipe, ERRORS, stream.clone()));
-        let output = child.stdout.take().map(|pipe| forward(pipe, OUTPUT, stream.clone()));
+        let errors = child
+            .stderr
+            .take()
+            .map(|pipe| forward(pipe, ERRORS, stream.clone()));
+        let output = child
+            .stdout
+            .take()
+            .map(|pipe| forward(pipe, OUTPUT, stream.clone()));
         let status = child.wait().ok()?;
         lives.store(false, Relaxed);
         for pipe in [errors, output].into_iter().flatten() {
             let _ = pipe.join();
         }
-        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        let code = status
+            .code()
+            .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
         send(&stream, CODE, &code.to_le_bytes()[..1]);
         end(&stream);
         Some(())
@@ -133,12 +153,24 @@ pub fn run(line: &str, lead: &str, uri: Option<(String, String)>) {
 
 #[allow(unsafe_code, reason = "sigprocmask may be called between fork and exec")]
 fn command(task: &Value, uri: Option<(String, String)>) -> Option<Command> {
-    let words: Vec<&str> = task["command"].as_array()?.iter().filter_map(Value::as_str).collect();
+    let words: Vec<&str> = task["command"]
+        .as_array()?
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     let environment = task["environment"].as_array()?.iter();
     let mut command = Command::new(words.first()?);
-    command.args(&words[1..]).env_clear().current_dir(task["folder"].as_str()?);
-    command.envs(environment.filter_map(|pair| Some((pair[0].as_str()?, pair[1].as_str()?)))).envs(uri);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(&words[1..])
+        .env_clear()
+        .current_dir(task["folder"].as_str()?);
+    command
+        .envs(environment.filter_map(|pair| Some((pair[0].as_str()?, pair[1].as_str()?))))
+        .envs(uri);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     // SAFETY: the closure makes one system call and allocates nothing.
     unsafe { command.pre_exec(|| Ok(SigSet::all().thread_unblock()?)) };
     Some(command)
@@ -160,5 +192,8 @@ fn end(stream: &Mutex<TcpStream>) {
 
 fn send(stream: &Mutex<TcpStream>, kind: u8, bytes: &[u8]) {
     let length = u32::try_from(bytes.len()).unwrap_or_default().to_be_bytes();
-    let _ = stream.lock().expect("no thread panics").write_all(&[&[kind], length.as_slice(), bytes].concat());
+    let _ = stream
+        .lock()
+        .expect("no thread panics")
+        .write_all(&[&[kind], length.as_slice(), bytes].concat());
 }

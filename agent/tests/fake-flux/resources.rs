@@ -9,14 +9,22 @@ use crate::broker;
 
 /// `flux R encode`: every host with the same cores and GPUs.
 pub fn encode(words: &[&str]) -> Option<String> {
-    let of = |name: &str| words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    let of = |name: &str| {
+        words
+            .iter()
+            .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    };
     let hosts = of("--hosts").filter(|hosts| !hosts.is_empty())?;
     let count = expand(hosts).ok()?.len();
     let mut children = json!({ "core": of("--cores").unwrap_or("0") });
     if let Some(gpus) = of("--gpu").or(of("--gpus")) {
         children["gpu"] = gpus.into();
     }
-    let ranks = if count == 1 { "0".to_owned() } else { format!("0-{}", count - 1) };
+    let ranks = if count == 1 {
+        "0".to_owned()
+    } else {
+        format!("0-{}", count - 1)
+    };
     let kinds = [json!({ "rank": ranks, "children": children })];
     let execution = json!({ "R_lite": kinds, "starttime": 0.0, "expiration": 0.0, "nodelist": [hosts] });
     Some(json!({ "version": 1, "execution": execution }).to_string())
@@ -26,14 +34,20 @@ pub fn encode(words: &[&str]) -> Option<String> {
 pub fn list(form: &str) -> Option<String> {
     let size: usize = broker::ask("getattr size")?.parse().ok()?;
     let r: Value = serde_json::from_str(&broker::ask("resources")?).unwrap_or_default();
-    let ids = |set: &Value| set.as_str().and_then(|set| Some(expand(&format!("n[{set}]")).ok()?.len())).unwrap_or(0);
+    let ids = |set: &Value| {
+        set.as_str()
+            .and_then(|set| Some(expand(&format!("n[{set}]")).ok()?.len()))
+            .unwrap_or(0)
+    };
     let of_kind = |kind: &Value, name: &str| ids(&kind["rank"]) * ids(&kind["children"][name]);
     let count = |name: &str| {
         let kinds = r["execution"]["R_lite"].as_array();
         kinds.map(|kinds| kinds.iter().map(|kind| of_kind(kind, name)).sum::<usize>())
     };
     let (cores, gpus) = (count("core").unwrap_or(size), count("gpu").unwrap_or(0));
-    let line = form.replace("{nnodes}", &size.to_string()).replace("{ncores}", &cores.to_string());
+    let line = form
+        .replace("{nnodes}", &size.to_string())
+        .replace("{ncores}", &cores.to_string());
     Some(line.replace("{ngpus}", &gpus.to_string()))
 }
 

@@ -15,7 +15,10 @@ impl Instance {
         let top = folder();
         let flux = top.path().join("flux");
         let said = top.path().join("said");
-        let text = format!("#!/bin/sh\necho \"$@\" >>{}\ncase \"$*\" in *{fails}*) exit 5 ;; esac\n", said.display());
+        let text = format!(
+            "#!/bin/sh\necho \"$@\" >>{}\ncase \"$*\" in *{fails}*) exit 5 ;; esac\n",
+            said.display()
+        );
         fs::write(&flux, text).unwrap();
         fs::set_permissions(&flux, fs::Permissions::from_mode(0o755)).unwrap();
         Instance(top)
@@ -25,7 +28,16 @@ impl Instance {
         let path = format!("{}:{}", self.0.path().display(), std::env::var("PATH").unwrap());
         let database = format!("--database={}/db", self.0.path().display());
         let mut command = Command::new(agent());
-        command.args(["accounting", &database, "--user=ada", "--user=bob", "--", "sh", "-c", "echo job; exit 3"]);
+        command.args([
+            "accounting",
+            &database,
+            "--user=ada",
+            "--user=bob",
+            "--",
+            "sh",
+            "-c",
+            "echo job; exit 3",
+        ]);
         command.env("PATH", path).output().unwrap()
     }
 
@@ -40,7 +52,10 @@ impl Instance {
 fn users_are_added_once_and_the_code_is_the_commands() {
     let instance = Instance::new("nothing");
     let output = instance.run();
-    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(3), b"job\n".as_slice()));
+    assert_eq!(
+        (output.status.code(), output.stdout.as_slice()),
+        (Some(3), b"job\n".as_slice())
+    );
     assert!(String::from_utf8_lossy(&output.stderr).contains("ada, bob are in Flux Accounting"));
     let want = "account -p db create-db\naccount-service --test-background -p db\naccount -p db add-bank root 1\n\
                 account -p db add-bank --parent-bank=root default 1\naccount -p db add-user --username ada --bank default\n\
@@ -58,7 +73,10 @@ fn what_fails_is_told_in_one_line_and_the_command_runs() {
     let output = instance.run();
     assert_eq!(output.status.code(), Some(3));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("failed to add the users to Flux Accounting") && said.contains("code 5"), "{said}");
+    assert!(
+        said.contains("failed to add the users to Flux Accounting") && said.contains("code 5"),
+        "{said}"
+    );
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
@@ -67,15 +85,29 @@ fn what_fails_is_told_in_one_line_and_the_command_runs() {
 fn stop_during_accounting_prevents_the_command() {
     let top = folder();
     let flux = top.path().join("flux");
-    let text = format!("#!/bin/sh\ntouch {}\nexec sleep 60\n", top.path().join("asked").display());
+    let text = format!(
+        "#!/bin/sh\ntouch {}\nexec sleep 60\n",
+        top.path().join("asked").display()
+    );
     fs::write(&flux, text).unwrap();
     fs::set_permissions(&flux, fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", top.path().display(), std::env::var("PATH").unwrap());
     let mut command = Command::new(agent());
-    command.args(["accounting", "--database=/nonexistent/db", "--user=ada", "--", "sh", "-c", "echo ran"]);
+    command.args([
+        "accounting",
+        "--database=/nonexistent/db",
+        "--user=ada",
+        "--",
+        "sh",
+        "-c",
+        "echo ran",
+    ]);
     let child = command.env("PATH", path).stdout(Stdio::piped()).spawn().unwrap();
     eventually("it asks", || top.path().join("asked").exists().then_some(()));
     send(child.id().cast_signed(), 15);
     let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(143), b"".as_slice()));
+    assert_eq!(
+        (output.status.code(), output.stdout.as_slice()),
+        (Some(143), b"".as_slice())
+    );
 }

@@ -1,5 +1,6 @@
-//! Any image, under Pod Security "restricted": no shell, no users, a read-only root, no capability, no writable /tmp,
-//! no terminals. What is there: the agent, the fake Flux, and the C library that debug builds of both want.
+//! Any image, under Pod Security "restricted": no shell, no users, a read-only root, no capability, no
+//! writable /tmp, no terminals. What is there: the agent, the fake Flux, and the C library that debug builds
+//! of both want.
 
 use flux_shared::exit::Category;
 use flux_shared::termination::Ender;
@@ -19,17 +20,26 @@ const READ_ONLY: &str = "\
 fn scratch(spec: &str) -> Image {
     let image = Image::empty();
     image.view();
-    image.file("/etc/flux-agent/spec/agent.toml", 0o444, &format!("name = 'mc'\n{spec}"));
+    image.file(
+        "/etc/flux-agent/spec/agent.toml",
+        0o444,
+        &format!("name = 'mc'\n{spec}"),
+    );
     image.mode("/mnt/flux", 0o777);
     image.mode("/mnt/flux/config", 0o777);
     image
 }
 
-/// A container without privileges: what `drop: [ALL]` and `allowPrivilegeEscalation: false` leave. (The three that
-/// remain for root are those that chroot needs.)
+/// A container without privileges: what `drop: [ALL]` and `allowPrivilegeEscalation: false` leave. (The three
+/// that remain for root are those that chroot needs.)
 fn restricted<'a>(image: &'a Image, uid: u32, command: &[&str]) -> Container<'a> {
     let mut container = Container::new(image, "mc-0", command);
-    let setpriv = ["setpriv", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all,+sys_chroot,+setuid,+setgid"];
+    let setpriv = [
+        "setpriv",
+        "--no-new-privs",
+        "--inh-caps=-all",
+        "--bounding-set=-all,+sys_chroot,+setuid,+setgid",
+    ];
     container.outside = setpriv.map(str::to_owned).into();
     container.ids = (uid, uid);
     container.before = READ_ONLY.into();
@@ -56,8 +66,14 @@ fn a_job_runs_in_an_empty_read_only_image_as_any_user() {
         assert!(ended.stdout.contains("fake"), "uid {uid}: {ended:?}");
         for (path, node) in image.tree() {
             let is_ours = path.starts_with("/mnt/flux/") && !before.contains_key(&path);
-            assert!(is_ours || before.get(&path) == Some(&node), "uid {uid}: {path} has changed");
-            assert!(!is_ours || node.owner == (uid, uid), "uid {uid}: {path} is {node:?}");
+            assert!(
+                is_ours || before.get(&path) == Some(&node),
+                "uid {uid}: {path} has changed"
+            );
+            assert!(
+                !is_ours || node.owner == (uid, uid),
+                "uid {uid}: {path} is {node:?}"
+            );
         }
     }
 }
@@ -87,7 +103,10 @@ fn the_job_s_own_code_comes_out() {
 fn forge_flux(image: &Image, old: &str, new: &str) {
     let path = image.at("/mnt/flux/view/bin/flux");
     let mut bytes = std::fs::read(&path).unwrap();
-    let at = bytes.windows(old.len()).rposition(|window| window == old.as_bytes()).unwrap();
+    let at = bytes
+        .windows(old.len())
+        .rposition(|window| window == old.as_bytes())
+        .unwrap();
     bytes[at..at + old.len()].copy_from_slice(new.as_bytes());
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, bytes).unwrap();
@@ -98,7 +117,11 @@ fn forge_flux(image: &Image, old: &str, new: &str) {
 fn an_image_whose_c_library_is_none_for_flux_is_told_so_with_the_remedy() {
     for (old, new, want) in [
         ("/ld-linux-", "/no-linux-", "/no-linux-"),
-        ("GLIBC_2.34", "GLIBC_2.99", "Flux needs glibc 2.99, the image has 2."),
+        (
+            "GLIBC_2.34",
+            "GLIBC_2.99",
+            "Flux needs glibc 2.99, the image has 2.",
+        ),
     ] {
         let image = scratch(JOB);
         forge_flux(&image, old, new);
@@ -113,7 +136,10 @@ fn an_image_whose_c_library_is_none_for_flux_is_told_so_with_the_remedy() {
         );
         let message = told.message;
         assert!(message.contains(want), "{message}: {ended:?}");
-        assert!(message.contains("glibc") && message.contains(": use a"), "{message}");
+        assert!(
+            message.contains("glibc") && message.contains(": use a"),
+            "{message}"
+        );
         assert!(ended.stderr.contains(message.trim_end_matches('.')), "{ended:?}");
     }
 }
@@ -134,7 +160,11 @@ fn what_needs_a_shell_says_so_in_one_line() {
         }
         let before = image.tree();
         let ended = run(restricted(&image, 1000, &command));
-        assert_eq!(ended.code, i32::from(Category::ShellMissing.code()), "{spec}: {ended:?}");
+        assert_eq!(
+            ended.code,
+            i32::from(Category::ShellMissing.code()),
+            "{spec}: {ended:?}"
+        );
         let line = ended.stderr.trim_end();
         assert!(
             !line.contains('\n') && line.contains("flux-agent: shell-missing: failed to find a shell for"),
@@ -161,7 +191,11 @@ fn install_and_view_need_nothing_either() {
     std::fs::remove_file(image.at(installed)).unwrap();
     image.mode("/mnt/flux", 0o777);
     std::fs::create_dir(image.at("/mnt/flux-software")).unwrap();
-    for command in [&["/flux-agent", "install"], &["/flux-agent", "view"], &[installed, "view"]] {
+    for command in [
+        &["/flux-agent", "install"],
+        &["/flux-agent", "view"],
+        &[installed, "view"],
+    ] {
         let ended = run(restricted(&image, 1000, command));
         assert_eq!(ended.code, 0, "{command:?}: {ended:?}");
     }

@@ -23,7 +23,9 @@ pub fn packed(state: &str) -> Vec<u8> {
     header.set_size(state.len() as u64);
     header.set_mode(0o644);
     header.set_cksum();
-    archive.append_data(&mut header, "starts", state.as_bytes()).unwrap();
+    archive
+        .append_data(&mut header, "starts", state.as_bytes())
+        .unwrap();
     archive.into_inner().unwrap().finish().unwrap()
 }
 
@@ -39,8 +41,9 @@ fn saved(image: &Image) -> String {
 
 fn image_of(script: &str, more: &str) -> Image {
     let script = serde_json::to_string(script).unwrap();
-    let spec =
-        format!("archive = '{ARCHIVE}'\n[runner.program]\nmode = 'submit'\nwords = ['sh', '-c', {script}]\n{more}");
+    let spec = format!(
+        "archive = '{ARCHIVE}'\n[runner.program]\nmode = 'submit'\nwords = ['sh', '-c', {script}]\n{more}"
+    );
     let image = pod_image(&spec, 1);
     fs::create_dir(image.at("/state")).unwrap();
     image
@@ -63,7 +66,9 @@ fn lead<'a>(image: &'a Image, dump: &str) -> Container<'a> {
 
 /// Files beside the archive.
 fn beside(image: &Image) -> Vec<PathBuf> {
-    let paths = fs::read_dir(image.at("/state")).unwrap().map(|entry| entry.unwrap().path());
+    let paths = fs::read_dir(image.at("/state"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     paths.filter(|path| *path != image.at(ARCHIVE)).collect()
 }
 
@@ -74,9 +79,16 @@ fn not_saved(image: &Image) -> Option<String> {
 
 /// The archive is as it was, nothing else is there, and a later run saves.
 fn assert_kept(image: &Image, old: &[u8], when: &str) {
-    assert!(fs::read(image.at(ARCHIVE)).unwrap() == old, "{when}: the archive has changed");
+    assert!(
+        fs::read(image.at(ARCHIVE)).unwrap() == old,
+        "{when}: the archive has changed"
+    );
     let ended = run(&[lead(image, "")]).remove(0);
-    assert!(ended.stderr.contains("archive saved to /state/archive.tgz"), "{when}, then again: {}", ended.stderr);
+    assert!(
+        ended.stderr.contains("archive saved to /state/archive.tgz"),
+        "{when}, then again: {}",
+        ended.stderr
+    );
     assert_eq!(not_saved(image), None, "{when}");
     assert_eq!(saved(image), "start\nstart\n", "{when}");
     assert_eq!(beside(image), [] as [PathBuf; 0], "{when}");
@@ -100,7 +112,11 @@ fn a_broker_that_is_killed_at_any_write_of_its_dump_leaves_the_archive_and_the_j
         let ended = run(&[lead(&image, &format!("writes=6 die={write}"))]).remove(0);
         // The broker's death is what is left to tell of a job that failed.
         assert_eq!(ended.code, if code == 0 { 0 } else { 137 }, "{}", ended.stderr);
-        assert!(ended.stderr.contains("was not saved and is unchanged"), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("was not saved and is unchanged"),
+            "{}",
+            ended.stderr
+        );
         assert_eq!(beside(&image), [] as [PathBuf; 0]);
         assert_eq!(not_saved(&image).unwrap(), "the broker was ended by signal 9");
         assert_kept(&image, &old, &format!("killed at write {write}"));
@@ -134,7 +150,10 @@ fn a_dump_that_fails_does_not_make_a_failure_of_the_job() {
         let ended = run(&[lead(&image, "writes=4 fail")]).remove(0);
         assert_eq!(ended.code, code, "{}", ended.stderr);
         let told = termination_of(&image);
-        assert_eq!((told.by, told.program_code), (Ender::Program, u8::try_from(code).ok()));
+        assert_eq!(
+            (told.by, told.program_code),
+            (Ender::Program, u8::try_from(code).ok())
+        );
         assert!(told.archive_not_saved.is_some(), "{told:?}");
         assert_kept(&image, &old, "a dump that failed");
     }
@@ -142,10 +161,15 @@ fn a_dump_that_fails_does_not_make_a_failure_of_the_job() {
 
 #[test]
 fn a_full_volume_leaves_the_archive_as_it_was_whatever_its_room() {
-    let image = image_of("exit 0", "[runner.snippets]\npost = 'cmp /state/archive.tgz /old.tgz; ls -A /state'");
+    let image = image_of(
+        "exit 0",
+        "[runner.snippets]\npost = 'cmp /state/archive.tgz /old.tgz; ls -A /state'",
+    );
     image.program("/usr/bin/cmp".as_ref(), "/usr/bin/cmp");
     image.program("/usr/bin/ls".as_ref(), "/usr/bin/ls");
-    let state: String = (0..6000).map(|number| format!("{number} {}\n", number * 7919 % 1009)).collect();
+    let state: String = (0..6000)
+        .map(|number| format!("{number} {}\n", number * 7919 % 1009))
+        .collect();
     let old = packed(&state);
     fs::write(image.at("/old.tgz"), &old).unwrap();
     let pages = old.len().div_ceil(4096);
@@ -157,7 +181,12 @@ fn a_full_volume_leaves_the_archive_as_it_was_whatever_its_room() {
             room * 4
         );
         let ended = run(&[container]).remove(0);
-        assert_eq!((ended.code, ended.stdout.as_str()), (0, "archive.tgz\n"), "{room} pages: {}", ended.stderr);
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (0, "archive.tgz\n"),
+            "{room} pages: {}",
+            ended.stderr
+        );
         assert!(ended.stderr.contains("was not saved"), "{room}: {}", ended.stderr);
     }
 }
@@ -173,9 +202,23 @@ fn a_failed_restore_never_leads_to_a_dump_over_the_archive() {
         let image = image_of("echo job", "");
         fs::write(image.at(ARCHIVE), bad).unwrap();
         let ended = run(&[lead(&image, "")]).remove(0);
-        assert_eq!((ended.code, ended.stdout.as_str()), (broker_failed(), ""), "{}", ended.stderr);
-        assert!(not_saved(&image).unwrap().contains("the instance did not come up"), "{}", ended.stderr);
-        assert!(fs::read(image.at(ARCHIVE)).unwrap() == bad, "the archive has changed");
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (broker_failed(), ""),
+            "{}",
+            ended.stderr
+        );
+        assert!(
+            not_saved(&image)
+                .unwrap()
+                .contains("the instance did not come up"),
+            "{}",
+            ended.stderr
+        );
+        assert!(
+            fs::read(image.at(ARCHIVE)).unwrap() == bad,
+            "the archive has changed"
+        );
         assert_eq!(beside(&image), [] as [PathBuf; 0]);
     }
 }
@@ -207,8 +250,17 @@ fn a_stop_that_is_too_short_for_the_dump_leaves_the_archive_and_says_so() {
     let begin = Instant::now();
     pod.signal(15);
     let ended = pod.end();
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}: {}", begin.elapsed(), ended.stderr);
-    assert!(ended.stderr.contains("was not saved and is unchanged"), "{}", ended.stderr);
+    assert!(
+        begin.elapsed() < Duration::from_secs(2),
+        "{:?}: {}",
+        begin.elapsed(),
+        ended.stderr
+    );
+    assert!(
+        ended.stderr.contains("was not saved and is unchanged"),
+        "{}",
+        ended.stderr
+    );
     assert!(fs::read(image.at(ARCHIVE)).unwrap() == old);
     assert_eq!(beside(&image), [] as [PathBuf; 0]);
 }
@@ -247,7 +299,9 @@ fn a_volume_that_cannot_be_written_to_is_told_before_the_job_and_a_read_only_one
     let ended = run(&[read_only]).remove(0);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     assert!(
-        ended.stderr.contains("the archive will not be saved: its volume is mounted read-only"),
+        ended
+            .stderr
+            .contains("the archive will not be saved: its volume is mounted read-only"),
         "{}",
         ended.stderr
     );

@@ -44,7 +44,9 @@ struct Case {
 }
 
 fn input(name: &str) -> Case {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plan/tests/inputs").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("plan/tests/inputs")
+        .join(name);
     Case {
         input: std::fs::read_to_string(path).unwrap(),
         ids: (0, 0),
@@ -70,19 +72,28 @@ fn spec_of(input: &str) -> AgentSpec {
 
 fn cores() -> u32 {
     let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
-    let count = (0..nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).count();
+    let count = (0..nix::sched::CpuSet::count())
+        .filter(|cpu| set.is_set(*cpu).unwrap_or(false))
+        .count();
     u32::try_from(count).unwrap()
 }
 
 /// Of `paths`, those that are in the image and, if asked, that its user may write to (all, for root).
 fn paths_in(image: &Image, paths: &[&str], writable_by: Option<u32>) -> Vec<String> {
     let counts = |path: &&&str| {
-        let Ok(data) = std::fs::metadata(image.at(path)) else { return false };
+        let Ok(data) = std::fs::metadata(image.at(path)) else {
+            return false;
+        };
         use std::os::unix::fs::MetadataExt;
-        writable_by
-            .is_none_or(|uid| uid == 0 || data.mode() & 0o002 != 0 || (data.uid() == uid && data.mode() & 0o200 != 0))
+        writable_by.is_none_or(|uid| {
+            uid == 0 || data.mode() & 0o002 != 0 || (data.uid() == uid && data.mode() & 0o200 != 0)
+        })
     };
-    paths.iter().filter(counts).map(|path| (*path).to_owned()).collect()
+    paths
+        .iter()
+        .filter(counts)
+        .map(|path| (*path).to_owned())
+        .collect()
 }
 
 /// The environment, but for what is the agent's alone.
@@ -95,10 +106,23 @@ fn seen(container: &Container) -> BTreeMap<String, String> {
 /// What the agent ought to find in the image, told by who made it.
 fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> Value {
     let read = |path: &str| std::fs::read_to_string(image.at(path)).unwrap_or_default();
-    let user_home = spec.runner.user.as_ref().map_or_else(String::new, |user| format!("/home/{}", user.name));
+    let user_home = spec
+        .runner
+        .user
+        .as_ref()
+        .map_or_else(String::new, |user| format!("/home/{}", user.name));
     let archive = spec.archive.clone().unwrap_or_default();
-    let usual =
-        ["/home/flux-operator", CURVE_FILE, "/", "/etc", "/etc/flux/config", "/run", "/run/flux", "/tmp", "/var/tmp"];
+    let usual = [
+        "/home/flux-operator",
+        CURVE_FILE,
+        "/",
+        "/etc",
+        "/etc/flux/config",
+        "/run",
+        "/run/flux",
+        "/tmp",
+        "/var/tmp",
+    ];
     let asked: Vec<&str> = usual
         .into_iter()
         .chain([user_home.as_str(), &archive])
@@ -138,9 +162,19 @@ fn planned(input: &str, index: u32, facts: &Value) -> Vec<Value> {
     std::fs::write(&file, input).unwrap();
     std::fs::write(&facts_file, facts.to_string()).unwrap();
     let mut command = Command::new(agent());
-    command.arg("dry-run").arg(&file).arg("--facts").arg(&facts_file).arg("--index").arg(index.to_string());
+    command
+        .arg("dry-run")
+        .arg(&file)
+        .arg("--facts")
+        .arg(&facts_file)
+        .arg("--index")
+        .arg(index.to_string());
     let output = command.args(["--format", "json"]).env_clear().output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     document["pods"].as_array().unwrap().clone()
 }
@@ -148,7 +182,12 @@ fn planned(input: &str, index: u32, facts: &Value) -> Vec<Value> {
 /// A dump's name has a part of each start's own; the pretended facts have zeros for it.
 fn without_attempt(word: &str) -> String {
     match word.split_once(".flux-dump-") {
-        Some((before, name)) => format!("{before}.flux-dump-{}{}{}", &name[..17], "0".repeat(16), &name[33..]),
+        Some((before, name)) => format!(
+            "{before}.flux-dump-{}{}{}",
+            &name[..17],
+            "0".repeat(16),
+            &name[33..]
+        ),
         None => word.to_owned(),
     }
 }
@@ -156,8 +195,15 @@ fn without_attempt(word: &str) -> String {
 fn launched(record: &Value) -> Launched {
     let environment = record["environment"].as_object().unwrap().iter();
     Launched {
-        argv: record["argv"].as_array().unwrap().iter().map(|word| without_attempt(word.as_str().unwrap())).collect(),
-        environment: environment.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned())).collect(),
+        argv: record["argv"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|word| without_attempt(word.as_str().unwrap()))
+            .collect(),
+        environment: environment
+            .map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned()))
+            .collect(),
         directory: text(record, "directory").to_owned(),
         ids: (record["uid"].as_u64().unwrap(), record["gid"].as_u64().unwrap()),
     }
@@ -165,7 +211,11 @@ fn launched(record: &Value) -> Launched {
 
 /// An image for one pod of the case's cluster.
 fn pod_image(case: &Case, spec: &AgentSpec, size: u32) -> Image {
-    let image = if case.shell { Image::usual() } else { Image::empty() };
+    let image = if case.shell {
+        Image::usual()
+    } else {
+        Image::empty()
+    };
     if !case.shell {
         image.view();
         image.file("/etc/nsswitch.conf", 0o644, "hosts: files\n");
@@ -190,11 +240,18 @@ fn container<'a>(case: &Case, name: &str, index: u32, image: &'a Image, command:
     let own = format!("{name}-{index}");
     let mut container = Container::new(image, case.node.unwrap_or(&own), command);
     container.ids = case.ids;
-    let own = case.environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let own = case
+        .environment
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     container.environment.extend(own);
-    container.environment.insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+    container
+        .environment
+        .insert("JOB_COMPLETION_INDEX".into(), index.to_string());
     if case.node.is_some() {
-        container.environment.insert(POD_ADDRESS.0.into(), format!("{}{}", image::V4, index + 1));
+        container
+            .environment
+            .insert(POD_ADDRESS.0.into(), format!("{}{}", image::V4, index + 1));
     }
     container
 }
@@ -224,7 +281,11 @@ fn compare(case: &Case) -> String {
             }
             assert!(is_sidecar || pod["rank"] == index);
             (want.environment, want.directory) = (seen(&container), "/".into());
-            pod["steps"].as_array().unwrap().iter().for_each(|step| want.step(step, case.effect));
+            pod["steps"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .for_each(|step| want.step(step, case.effect));
         }
         expected.push(want);
         containers.push(container);
@@ -235,18 +296,28 @@ fn compare(case: &Case) -> String {
     }
     let ends = image::run(&containers);
     for (container, ended) in containers.iter().zip(&ends) {
-        assert_eq!(ended.code, 0, "{}: {}{}", container.hostname, ended.stdout, ended.stderr);
+        assert_eq!(
+            ended.code, 0,
+            "{}: {}{}",
+            container.hostname, ended.stdout, ended.stderr
+        );
         assert!(!format!("{ended:?}").contains(KEY), "the key stands in the log");
     }
     for ((index, image), want) in (0..).zip(&images).zip(&expected) {
         let mut have = image.tree();
         for path in &case.left {
-            assert!(index > 0 || have.contains_key(*path), "{path} is not left by anybody");
+            assert!(
+                index > 0 || have.contains_key(*path),
+                "{path} is not left by anybody"
+            );
             have.remove(*path);
         }
         assert_same(&want.tree, &have, &format!("pod {index}"));
         compare_calls(case, image, want);
-        assert!(!format!("{:?}", image.record()).contains(KEY), "the key was given away");
+        assert!(
+            !format!("{:?}", image.record()).contains(KEY),
+            "the key was given away"
+        );
     }
     ends[0].stdout.clone()
 }
@@ -254,39 +325,67 @@ fn compare(case: &Case) -> String {
 /// What was started is what was planned, word for word, in the planned environment.
 fn compare_calls(case: &Case, image: &Image, want: &Expected) {
     let calls: Vec<Launched> = image.record().iter().map(launched).collect();
-    let brokers: Vec<&Launched> =
-        calls.iter().filter(|call| ["start", "broker"].contains(&call.argv[1].as_str())).collect();
+    let brokers: Vec<&Launched> = calls
+        .iter()
+        .filter(|call| ["start", "broker"].contains(&call.argv[1].as_str()))
+        .collect();
     let mut wanted = want.launched[0].clone();
-    let begin = wanted.argv.iter().position(|word| word.ends_with("/flux")).unwrap();
+    let begin = wanted
+        .argv
+        .iter()
+        .position(|word| word.ends_with("/flux"))
+        .unwrap();
     wanted.argv.drain(..begin);
     // A follower's prefix stands before Flux, the lead's before the job.
-    let added = case.added.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let added = case
+        .added
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     if begin > 0 {
         wanted.environment.extend(added.clone());
     }
     assert_eq!(brokers, [&wanted]);
     // The lead's initial program: the words after the broker's options.
-    let Some(end) = wanted.argv.iter().rposition(|word| word.starts_with("-S")) else { return };
+    let Some(end) = wanted.argv.iter().rposition(|word| word.starts_with("-S")) else {
+        return;
+    };
     let initial = &wanted.argv[end + 1..];
     let from = initial.iter().position(|word| word == "flux");
     let Some(from) = from else { return };
     let mut want_environment = wanted.environment.clone();
-    let kept = initial[..from].iter().filter_map(|word| word.strip_prefix("--without="));
+    let kept = initial[..from]
+        .iter()
+        .filter_map(|word| word.strip_prefix("--without="));
     kept.for_each(|name| drop(want_environment.remove(name).unwrap()));
-    for name in initial[..from].iter().filter_map(|word| word.strip_prefix("--own=")) {
+    for name in initial[..from]
+        .iter()
+        .filter_map(|word| word.strip_prefix("--own="))
+    {
         want_environment.remove(name);
-        let own = want_environment.remove(&format!("FLUX_AGENT_OWN_{name}")).unwrap();
+        let own = want_environment
+            .remove(&format!("FLUX_AGENT_OWN_{name}"))
+            .unwrap();
         // What runs nothing of the user's is deaf to it again.
         let is_deaf = initial[from + 1] != "batch";
-        let name = if is_deaf { format!("FLUX_AGENT_OWN_{name}") } else { name.to_owned() };
+        let name = if is_deaf {
+            format!("FLUX_AGENT_OWN_{name}")
+        } else {
+            name.to_owned()
+        };
         want_environment.extend((!own.is_empty()).then_some((name, own)));
     }
     if initial[..from].iter().any(|word| word.starts_with("--own=")) {
-        let path = format!("/mnt/flux/config/run/flux/flux-agent-bin:{}", want_environment["PATH"]);
+        let path = format!(
+            "/mnt/flux/config/run/flux/flux-agent-bin:{}",
+            want_environment["PATH"]
+        );
         want_environment.insert("PATH".into(), path);
     }
     want_environment.extend(added);
-    let uri = wanted.argv.iter().find_map(|word| word.strip_prefix("-Slocal-uri="));
+    let uri = wanted
+        .argv
+        .iter()
+        .find_map(|word| word.strip_prefix("-Slocal-uri="));
     want_environment.extend(uri.map(|uri| ("FLUX_URI".to_owned(), uri.to_owned())));
     let first = calls.iter().find(|call| call.argv[1..] == initial[from + 1..]);
     let first = first.unwrap_or_else(|| panic!("{initial:?} was not started: {calls:?}"));
@@ -302,14 +401,22 @@ fn a_submitted_job_with_four_pods() {
 #[test]
 fn a_command_with_all_that_shells_take_apart() {
     let command = r#"echo "it's  $QUOTED" '$HOME `x` $(y)' \* "a;b|c" '' end"#;
-    let case = mini_cluster(&format!("size: 1\ncontainers:\n- image: debian:12\n  command: |\n    {command}"));
+    let case = mini_cluster(&format!(
+        "size: 1\ncontainers:\n- image: debian:12\n  command: |\n    {command}"
+    ));
     let said = compare(&case);
-    assert_eq!(said, "it's  it's \"$HOME\" `x` \\ * $HOME `x` $(y) * a;b|c  end\n");
+    assert_eq!(
+        said,
+        "it's  it's \"$HOME\" `x` \\ * $HOME `x` $(y) * a;b|c  end\n"
+    );
 }
 
 #[test]
 fn pods_with_the_network_of_their_nodes() {
-    let case = Case { node: Some("node-7"), ..input("host-network.yaml") };
+    let case = Case {
+        node: Some("node-7"),
+        ..input("host-network.yaml")
+    };
     assert_eq!(compare(&case), "node-7\n".repeat(2));
 }
 
@@ -320,7 +427,10 @@ fn a_user_that_the_agent_makes() {
 
 #[test]
 fn a_user_of_the_containers_own() {
-    compare(&Case { ids: (1000, 1000), ..input("nonroot.yaml") });
+    compare(&Case {
+        ids: (1000, 1000),
+        ..input("nonroot.yaml")
+    });
 }
 
 #[test]
@@ -330,13 +440,22 @@ fn a_script() {
 
 fn mini_cluster(spec: &str) -> Case {
     let head = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: mc}\nspec:\n  ";
-    Case { input: format!("{head}{}\n", spec.trim().replace('\n', "\n  ")), ..input("hello.yaml") }
+    Case {
+        input: format!("{head}{}\n", spec.trim().replace('\n', "\n  ")),
+        ..input("hello.yaml")
+    }
 }
 
 #[test]
 fn a_plain_indexed_jobs_pod_from_a_spec_of_one_line() {
     let spec = "name = 'plain'\n[runner.program]\nmode = 'submit'\nwords = ['hostname']\n";
-    compare(&Case { certificate: false, ..Case { input: spec.into(), ..input("hello.yaml") } });
+    compare(&Case {
+        certificate: false,
+        ..Case {
+            input: spec.into(),
+            ..input("hello.yaml")
+        }
+    });
 }
 
 #[test]
@@ -344,10 +463,16 @@ fn snippets_a_prefix_a_chain_of_brokers_and_timed_output() {
     let original = input("launcher-timed.yaml");
     compare(&Case {
         // A prefix that does as it is told, in place of a FUSE client.
-        input: original.input.replace("fusion --mount \"/my data\"", "env \"MOUNT=/my data\""),
+        input: original
+            .input
+            .replace("fusion --mount \"/my data\"", "env \"MOUNT=/my data\""),
         added: vec![("MOUNT", "/my data")],
         effect: |name, expected| match name {
-            "init" => drop(expected.environment.insert("LD_LIBRARY_PATH".into(), "/opt/conda/lib".into())),
+            "init" => drop(
+                expected
+                    .environment
+                    .insert("LD_LIBRARY_PATH".into(), "/opt/conda/lib".into()),
+            ),
             "pre" => expected.directory = "/tmp".into(),
             "brokerPre" | "workerPre" | "post" => {}
             other => nothing(other, expected),
@@ -362,7 +487,9 @@ fn what_snippets_write_and_export_is_seen_by_all_that_follows() {
         effect: |name, expected| match name {
             "init" => {
                 expected.environment.insert("NAME".into(), "a b".into());
-                expected.environment.insert("PATH".into(), format!("{}:/own/bin", image::PATH));
+                expected
+                    .environment
+                    .insert("PATH".into(), format!("{}:/own/bin", image::PATH));
                 expected.environment.remove("QUOTED");
             }
             "preCommand" => expected.put("/tmp/pre", 0o644, (0, 0), What::File(b"a b\n".to_vec())),
@@ -389,7 +516,10 @@ fn a_batch_and_one_that_is_quiet() {
         left: vec!["/flux-f1.out", "/shared/out/job-0.out", "/shared/out/job-2.out"],
         ..input("batch.yaml")
     });
-    compare(&Case { left: vec!["/flux-f1.out"], ..input("batch-raw-quiet.yaml") });
+    compare(&Case {
+        left: vec!["/flux-f1.out"],
+        ..input("batch-raw-quiet.yaml")
+    });
 }
 
 #[test]
@@ -398,18 +528,29 @@ fn an_image_with_flux_of_its_own() {
         std::fs::remove_dir_all(image.at("/mnt/flux/view")).unwrap();
         image.program(image::fake_flux(), "/usr/bin/flux");
     };
-    compare(&Case { prepare, ..input("view-disabled.yaml") });
+    compare(&Case {
+        prepare,
+        ..input("view-disabled.yaml")
+    });
 }
 
 #[test]
 fn an_elastic_cluster_with_an_archive_that_is_there() {
     let prepare = |image: &Image| {
         std::fs::create_dir_all(image.at("/state")).unwrap();
-        std::fs::write(image.at("/state/archive.tar.gz"), crate::archive::packed("start\n")).unwrap();
+        std::fs::write(
+            image.at("/state/archive.tar.gz"),
+            crate::archive::packed("start\n"),
+        )
+        .unwrap();
     };
     let original = input("elastic.yaml");
     // All of them are waited for: a pod that comes when the job is over finds nobody.
-    compare(&Case { prepare, input: original.input.replace("minSize: 2", "minSize: 3"), ..original });
+    compare(&Case {
+        prepare,
+        input: original.input.replace("minSize: 2", "minSize: 3"),
+        ..original
+    });
 }
 
 #[test]
@@ -436,7 +577,10 @@ fn a_container_beside_the_one_that_runs_flux() {
     let original = input("sidecars.yaml");
     // The job ends when the other container has done its part.
     let wait = "bash -c 'until [ -s /record/said ]; do sleep 0.1; done'";
-    let input = original.input.replace("size: 2", "size: 1").replace("sleep 5", wait);
+    let input = original
+        .input
+        .replace("size: 2", "size: 1")
+        .replace("sleep 5", wait);
     compare(&Case {
         input: input.replace("flux uptime", "flux uptime >/record/said"),
         sidecars: vec!["client"],
@@ -450,12 +594,20 @@ fn a_container_beside_the_one_that_runs_flux() {
 
 #[test]
 fn an_image_without_a_shell_or_users() {
-    let case = mini_cluster("size: 2\ncontainers:\n- image: scratch\n  command: /mnt/flux/view/bin/flux version");
+    let case =
+        mini_cluster("size: 2\ncontainers:\n- image: scratch\n  command: /mnt/flux/view/bin/flux version");
     compare(&Case { shell: false, ..case });
 }
 
 #[test]
 fn homes_that_lead_nowhere_and_a_flux_uri_of_another_instance() {
-    let environment = vec![("HOME", "/"), ("FLUX_URI", "local:///elsewhere"), ("SHELL", "/bin/zsh")];
-    compare(&Case { environment, ..input("script.yaml") });
+    let environment = vec![
+        ("HOME", "/"),
+        ("FLUX_URI", "local:///elsewhere"),
+        ("SHELL", "/bin/zsh"),
+    ];
+    compare(&Case {
+        environment,
+        ..input("script.yaml")
+    });
 }

@@ -1,5 +1,5 @@
-//! From the program to the pod's end, by a table: the container's code is the program's, the termination message says who
-//! ended it, and the program started as often as it may.
+//! From the program to the pod's end, by a table: the container's code is the program's, the termination
+//! message says who ended it, and the program started as often as it may.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,7 +9,9 @@ use flux_shared::termination::{Ender, Termination};
 
 use crate::image::{Container, Ended, Image, real_flux, run};
 use crate::instance::{images, start, submit};
-use crate::live::{Network, Running, Solo, children_of, eventually, gate, run_words, send, state_of, termination_of};
+use crate::live::{
+    Network, Running, Solo, children_of, eventually, gate, run_words, send, state_of, termination_of,
+};
 
 /// A line in `/tmp/starts` for every start of the program, on whichever node.
 fn counted(script: &str) -> String {
@@ -17,15 +19,23 @@ fn counted(script: &str) -> String {
 }
 
 fn starts(images: &[Image]) -> usize {
-    let count = |image| fs::read_to_string(gate(image, "starts")).unwrap_or_default().lines().count();
+    let count = |image| {
+        fs::read_to_string(gate(image, "starts"))
+            .unwrap_or_default()
+            .lines()
+            .count()
+    };
     images.iter().map(count).sum()
 }
 
 /// Runs all pods of a cluster to their end.
 fn run_all(images: &[Image]) -> Vec<Ended> {
     let command = run_words(&[]);
-    let pods: Vec<Container> =
-        images.iter().enumerate().map(|(at, image)| Container::new(image, &format!("mc-{at}"), &command)).collect();
+    let pods: Vec<Container> = images
+        .iter()
+        .enumerate()
+        .map(|(at, image)| Container::new(image, &format!("mc-{at}"), &command))
+        .collect();
     run(&pods)
 }
 
@@ -43,19 +53,34 @@ fn in_parallel<T: Send>(all: impl Iterator<Item = T>, work: impl Fn(T) + Sync) {
 }
 
 fn of_the_program(code: u8) -> Termination {
-    Termination { program_code: Some(code), ..Termination::new(Ender::Program, code) }
+    Termination {
+        program_code: Some(code),
+        ..Termination::new(Ender::Program, code)
+    }
 }
 
 #[test]
 fn every_code_is_the_containers_and_says_who_ended_it() {
     in_parallel(0..=255, |code: u8| {
-        let solo = Solo::new("", "", &format!("echo >>\"$FAKE_FLUX_RECORD.starts\"; exit {code}")).with(&["sh"]);
+        let solo = Solo::new(
+            "",
+            "",
+            &format!("echo >>\"$FAKE_FLUX_RECORD.starts\"; exit {code}"),
+        )
+        .with(&["sh"]);
         assert_eq!(solo.run(&[]).code, i32::from(code));
         assert_eq!(solo.termination(), of_the_program(code));
         // Started again in the same pod, it does not run again, and says the same.
         assert_eq!(solo.run(&[]).code, i32::from(code), "{code}");
-        assert_eq!((solo.termination().by, solo.termination().code), (Ender::Program, code));
-        assert_eq!(fs::read_to_string(solo.folder.path().join("record.starts")).unwrap(), "\n", "{code}");
+        assert_eq!(
+            (solo.termination().by, solo.termination().code),
+            (Ender::Program, code)
+        );
+        assert_eq!(
+            fs::read_to_string(solo.folder.path().join("record.starts")).unwrap(),
+            "\n",
+            "{code}"
+        );
     });
 }
 
@@ -67,30 +92,52 @@ fn with_on_failure_every_code_but_0_is_tried_again_as_often_as_the_container_is_
         solo.edit(|spec| format!("{ON_FAILURE}{spec}"));
         for _ in 0..3 {
             assert_eq!(solo.run(&[]).code, i32::from(code));
-            assert_eq!((solo.termination().by, solo.termination().program_code), (Ender::Program, Some(code)));
+            assert_eq!(
+                (solo.termination().by, solo.termination().program_code),
+                (Ender::Program, Some(code))
+            );
         }
-        let starts = fs::read_to_string(solo.folder.path().join("record.starts")).unwrap().lines().count();
+        let starts = fs::read_to_string(solo.folder.path().join("record.starts"))
+            .unwrap()
+            .lines()
+            .count();
         assert_eq!(starts, if code == 0 { 1 } else { 3 }, "{code}");
     });
 }
 
 /// Those that are somebody's: shells', signals', the agent's; with the fake Flux some more.
 fn telling_codes() -> Vec<u8> {
-    let few: Vec<u8> = [0, 1, 2, 126, 127, 128, 137, 143, 255].into_iter().chain(237..250).collect();
-    if real_flux().is_some() { few } else { few.into_iter().chain((3..126).step_by(29)).collect() }
+    let few: Vec<u8> = [0, 1, 2, 126, 127, 128, 137, 143, 255]
+        .into_iter()
+        .chain(237..250)
+        .collect();
+    if real_flux().is_some() {
+        few
+    } else {
+        few.into_iter().chain((3..126).step_by(29)).collect()
+    }
 }
 
 #[test]
 fn codes_of_a_submitted_job_for_one_and_three_pods() {
-    let both = telling_codes().into_iter().flat_map(|code| [(code, 1), (code, 3)]);
+    let both = telling_codes()
+        .into_iter()
+        .flat_map(|code| [(code, 1), (code, 3)]);
     in_parallel(both, |(code, size)| {
         let images = images(&submit(&counted(&format!("exit {code}"))), size);
         let ended = run_all(&images);
         assert_eq!(ended[0].code, i32::from(code), "{size}: {}", ended[0].stderr);
-        assert!(ended[1..].iter().all(|ended| ended.code == 0), "{code}: {ended:?}");
+        assert!(
+            ended[1..].iter().all(|ended| ended.code == 0),
+            "{code}: {ended:?}"
+        );
         assert_eq!(termination_of(&images[0]), of_the_program(code), "{size}");
         for follower in &images[1..] {
-            assert_eq!(termination_of(follower), Termination::new(Ender::Program, 0), "{code}");
+            assert_eq!(
+                termination_of(follower),
+                Termination::new(Ender::Program, 0),
+                "{code}"
+            );
         }
         assert_eq!(starts(&images), 1, "{code}, {size} pods");
     });
@@ -101,21 +148,33 @@ fn signals_that_end_a_job_are_128_and_their_number() {
     let deadly: Vec<u8> = match real_flux() {
         // Its shell has a lot to do for each.
         Some(_) => vec![1, 2, 9, 11, 15, 34],
-        None => (1..32).filter(|signal| !(17..=23).contains(signal) && *signal != 28).chain([34, 64]).collect(),
+        None => (1..32)
+            .filter(|signal| !(17..=23).contains(signal) && *signal != 28)
+            .chain([34, 64])
+            .collect(),
     };
     in_parallel(deadly.into_iter(), |signal| {
         let size = if signal % 4 == 3 { 3 } else { 1 };
-        let images = images(&submit(&counted(&format!("ulimit -c 0; kill -{signal} $$; sleep 9"))), size);
+        let images = images(
+            &submit(&counted(&format!("ulimit -c 0; kill -{signal} $$; sleep 9"))),
+            size,
+        );
         let ended = run_all(&images);
         assert_eq!(ended[0].code, 128 + i32::from(signal), "{}", ended[0].stderr);
-        assert_eq!((termination_of(&images[0]), starts(&images)), (of_the_program(128 + signal), 1));
+        assert_eq!(
+            (termination_of(&images[0]), starts(&images)),
+            (of_the_program(128 + signal), 1)
+        );
     });
 }
 
 /// The pod of `index`, started again or for the first time.
 fn pod(images: &[Image], index: usize, network: &Network) -> Running {
     let command = run_words(&[]);
-    Running::pod(&Container::new(&images[index], &format!("mc-{index}"), &command), network)
+    Running::pod(
+        &Container::new(&images[index], &format!("mc-{index}"), &command),
+        network,
+    )
 }
 
 #[test]
@@ -127,9 +186,17 @@ fn a_lead_that_was_killed_does_not_run_its_program_again_by_itself() {
     send(lead.pid, 9);
     lead.end();
     let again = pod(&images, 0, &network).end();
-    assert_eq!(again.code, i32::from(Category::LeadLost.code()), "{}", again.stderr);
+    assert_eq!(
+        again.code,
+        i32::from(Category::LeadLost.code()),
+        "{}",
+        again.stderr
+    );
     let told = termination_of(&images[0]);
-    assert_eq!((told.by, told.category, told.program_code), (Ender::Agent, Some(Category::LeadLost), None));
+    assert_eq!(
+        (told.by, told.category, told.program_code),
+        (Ender::Agent, Some(Category::LeadLost), None)
+    );
     assert_eq!(starts(&images), 1);
 }
 
@@ -141,31 +208,46 @@ fn on_failure_reruns_a_failed_program_and_never_a_success() {
         let script = counted("[ -e /tmp/again ] || exit 7");
         let images = images(&format!("{ON_FAILURE}tasks = 1\n{}", submit(&script)), size);
         let network = Network::new();
-        let mut pods: Vec<Running> = (0..images.len()).map(|index| pod(&images, index, &network)).collect();
+        let mut pods: Vec<Running> = (0..images.len())
+            .map(|index| pod(&images, index, &network))
+            .collect();
         let mut lead = pods.remove(0);
         for attempt in 1..=3 {
             let ended = lead.end();
             assert_eq!(ended.code, 7, "{}", ended.stderr);
-            assert_eq!((termination_of(&images[0]), starts(&images)), (of_the_program(7), attempt));
+            assert_eq!(
+                (termination_of(&images[0]), starts(&images)),
+                (of_the_program(7), attempt)
+            );
             for follower in &pods {
                 let stays = "this pod stays for the lead's next attempt";
-                eventually(stays, || (follower.stderr().matches(stays).count() == attempt).then_some(()));
+                eventually(stays, || {
+                    (follower.stderr().matches(stays).count() == attempt).then_some(())
+                });
             }
             if attempt == 3 {
                 // The job may run on any of them.
-                images.iter().for_each(|image| fs::write(gate(image, "again"), "").unwrap());
+                images
+                    .iter()
+                    .for_each(|image| fs::write(gate(image, "again"), "").unwrap());
             }
             lead = pod(&images, 0, &network);
         }
         assert_eq!(lead.end().code, 0);
-        assert_eq!((termination_of(&images[0]), starts(&images)), (of_the_program(0), 4));
+        assert_eq!(
+            (termination_of(&images[0]), starts(&images)),
+            (of_the_program(0), 4)
+        );
         let more = pod(&images, 0, &network).end();
         assert_eq!((more.code, starts(&images)), (0, 4), "{}", more.stderr);
         let begin = Instant::now();
         pods.iter().for_each(|follower| follower.signal(15));
         let codes: Vec<i32> = pods.into_iter().map(|follower| follower.end().code).collect();
         assert!(codes.iter().all(|code| *code == 0), "{codes:?}");
-        assert!(begin.elapsed() < Duration::from_secs(20), "they have nobody to wait for");
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "they have nobody to wait for"
+        );
     }
 }
 
@@ -173,21 +255,40 @@ fn on_failure_reruns_a_failed_program_and_never_a_success() {
 fn with_on_failure_what_fails_after_a_success_is_told_and_the_program_is_not_run_again() {
     let post = "[runner.snippets]\npost = 'exit 9'\n";
     let strict = "[logging]\nstrict = true\n";
-    let images = images(&format!("{ON_FAILURE}{strict}{}{post}", submit(&counted("exit 0"))), 1);
+    let images = images(
+        &format!("{ON_FAILURE}{strict}{}{post}", submit(&counted("exit 0"))),
+        1,
+    );
     let network = Network::new();
     assert_eq!(pod(&images, 0, &network).end().code, 9);
     let told = termination_of(&images[0]);
-    assert_eq!((told.by, told.code, told.program_code), (Ender::Snippet, 9, Some(0)));
+    assert_eq!(
+        (told.by, told.code, told.program_code),
+        (Ender::Snippet, 9, Some(0))
+    );
     assert_eq!(pod(&images, 0, &network).end().code, 0);
     let told = termination_of(&images[0]);
-    assert_eq!((told.by, told.code, told.program_code), (Ender::Program, 0, Some(0)));
-    assert!(told.message.contains("the snippet post ended with exit code 9"), "{}", told.message);
+    assert_eq!(
+        (told.by, told.code, told.program_code),
+        (Ender::Program, 0, Some(0))
+    );
+    assert!(
+        told.message.contains("the snippet post ended with exit code 9"),
+        "{}",
+        told.message
+    );
     assert_eq!(starts(&images), 1);
 }
 
 #[test]
 fn with_on_failure_a_lead_that_was_killed_runs_its_program_again() {
-    let images = images(&format!("{ON_FAILURE}{}", submit(&counted("[ -e /tmp/again ] || { echo up; sleep 60; }"))), 2);
+    let images = images(
+        &format!(
+            "{ON_FAILURE}{}",
+            submit(&counted("[ -e /tmp/again ] || { echo up; sleep 60; }"))
+        ),
+        2,
+    );
     let network = Network::new();
     let mut pods = vec![pod(&images, 0, &network), pod(&images, 1, &network)];
     pods[0].says("up\n");
@@ -195,7 +296,9 @@ fn with_on_failure_a_lead_that_was_killed_runs_its_program_again() {
     let lead = pods.remove(0);
     send(lead.pid, 9);
     lead.end();
-    images.iter().for_each(|image| fs::write(gate(image, "again"), "").unwrap());
+    images
+        .iter()
+        .for_each(|image| fs::write(gate(image, "again"), "").unwrap());
     assert_eq!(pod(&images, 0, &network).end().code, 0);
     assert_eq!(starts(&images), 2);
     pods[0].signal(15);
@@ -205,7 +308,10 @@ fn with_on_failure_a_lead_that_was_killed_runs_its_program_again() {
 #[test]
 fn in_place_of_a_lead_that_was_lost_nothing_starts() {
     let spec = submit(&counted("exit 0")) + "[runner.snippets]\ninit = 'echo >>/tmp/starts'\n";
-    for (variable, left) in [("FLUX_AGENT_INDEX_FAILURES", "0"), ("FLUX_AGENT_INDEX_DISRUPTIONS", "2")] {
+    for (variable, left) in [
+        ("FLUX_AGENT_INDEX_FAILURES", "0"),
+        ("FLUX_AGENT_INDEX_DISRUPTIONS", "2"),
+    ] {
         let images = images(&spec, 1);
         let command = run_words(&["--restarts-left", left]);
         let mut container = Container::new(&images[0], "mc-0", &command);
@@ -231,7 +337,11 @@ fn a_follower_that_fails_before_the_start_says_with_what() {
     let images = images(&spec, 2);
     let ended = start(&images, &Network::new(), &[]).remove(1).end();
     let told = termination_of(&images[1]);
-    assert_eq!((ended.code, told.by, told.snippet.as_deref()), (4, Ender::Snippet, Some("workerPre")), "{told:?}");
+    assert_eq!(
+        (ended.code, told.by, told.snippet.as_deref()),
+        (4, Ender::Snippet, Some("workerPre")),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -260,8 +370,19 @@ fn a_worker_that_completes_has_joined_or_failed() {
     alone[1].file("/mnt/flux/view/bin/flux", 0o755, "#!/bin/sh\nexit 1\n");
     let mut pods = start(&alone, &Network::new(), &[]);
     let ended = pods.remove(1).end();
-    assert_eq!(ended.code, i32::from(Category::BrokerFailed.code()), "{}", ended.stderr);
-    assert!(termination_of(&alone[1]).message.contains("before it had joined its lead"), "{}", ended.stderr);
+    assert_eq!(
+        ended.code,
+        i32::from(Category::BrokerFailed.code()),
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        termination_of(&alone[1])
+            .message
+            .contains("before it had joined its lead"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
@@ -278,7 +399,9 @@ fn what_a_killed_broker_has_left_does_not_run_on() {
     send(broker, 9);
     pods[1].says("killed 1 processes that the broker left behind");
     // That of the next broker.
-    eventually("the next broker", || (pods[1].stdout().matches("left ").count() == 2).then_some(()));
+    eventually("the next broker", || {
+        (pods[1].stdout().matches("left ").count() == 2).then_some(())
+    });
     assert!(state_of(left).is_none_or(|state| state == 'Z'));
 }
 
@@ -296,7 +419,10 @@ fn what_may_pass_is_tried_again_in_the_pod() {
 
 #[test]
 fn a_full_volume_is_waited_for_and_then_the_end() {
-    for (script, code) in [("(sleep 1; mount -o remount,size=1m \"$volume\") &", 0), ("", 245)] {
+    for (script, code) in [
+        ("(sleep 1; mount -o remount,size=1m \"$volume\") &", 0),
+        ("", 245),
+    ] {
         let images = images(&submit(&counted("exit 0")), 1);
         let command = run_words(&["--patience", if code == 0 { "30" } else { "1" }]);
         let mut container = Container::new(&images[0], "mc-0", &command);
@@ -306,7 +432,11 @@ fn a_full_volume_is_waited_for_and_then_the_end() {
         );
         let ended = run(&[container]).remove(0);
         assert_eq!(ended.code, code, "{}", ended.stderr);
-        assert!(ended.stderr.contains("no space left on device; retrying"), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("no space left on device; retrying"),
+            "{}",
+            ended.stderr
+        );
         assert_eq!(starts(&images), usize::from(code == 0));
     }
 }
@@ -317,13 +447,18 @@ fn a_stop_before_the_program_has_begun_is_no_success_of_it() {
     let images = images(&submit(&counted("exit 0")), 2);
     let lead = pod(&images, 0, &Network::new());
     let socket = images[0].at("/mnt/flux/config/run/flux/local");
-    eventually("the broker is up", || std::os::unix::net::UnixStream::connect(&socket).ok());
+    eventually("the broker is up", || {
+        std::os::unix::net::UnixStream::connect(&socket).ok()
+    });
     std::thread::sleep(Duration::from_millis(300));
     lead.signal(15);
     let ended = lead.end();
     assert!(ended.code > 128, "{}: {}", ended.code, ended.stderr);
     let told = termination_of(&images[0]);
-    assert_eq!((told.by, told.program_code, starts(&images)), (Ender::Stop, None, 0));
+    assert_eq!(
+        (told.by, told.program_code, starts(&images)),
+        (Ender::Stop, None, 0)
+    );
 }
 
 #[test]
@@ -331,10 +466,26 @@ fn an_instance_that_does_not_come_up_is_no_failure_of_the_program() {
     // Whatever it runs; `not found` is what a broker without an interpreter is.
     let idle = "[runner]\ninteractive = true\n".to_owned();
     for (program, flux, why) in [
-        (submit(&counted("exit 0")), "#!/bin/sh\nexit 1\n", "the broker ended with code 1)"),
-        (submit(&counted("exit 0")), "#!/bin/sh\nexit 0\n", "the broker ended with code 0)"),
-        (submit(&counted("exit 0")), "#!/bin/sh\nkill -9 $$\n", "the broker ended with code 137)"),
-        (submit(&counted("exit 0")), "#!/bin/nowhere\n", "failed to start /mnt/flux/view/bin/flux: "),
+        (
+            submit(&counted("exit 0")),
+            "#!/bin/sh\nexit 1\n",
+            "the broker ended with code 1)",
+        ),
+        (
+            submit(&counted("exit 0")),
+            "#!/bin/sh\nexit 0\n",
+            "the broker ended with code 0)",
+        ),
+        (
+            submit(&counted("exit 0")),
+            "#!/bin/sh\nkill -9 $$\n",
+            "the broker ended with code 137)",
+        ),
+        (
+            submit(&counted("exit 0")),
+            "#!/bin/nowhere\n",
+            "failed to start /mnt/flux/view/bin/flux: ",
+        ),
         (idle, "#!/bin/sh\nexit 3\n", "the broker ended with code 3)"),
     ] {
         let images = images(&program, 1);
@@ -342,7 +493,11 @@ fn an_instance_that_does_not_come_up_is_no_failure_of_the_program() {
         images[0].file("/mnt/flux/view/bin/flux", 0o755, flux);
         let ended = run_all(&images).remove(0);
         let told = termination_of(&images[0]);
-        assert_eq!((ended.code, told.by, told.category), (248, Ender::Agent, Some(Category::BrokerFailed)), "{told:?}");
+        assert_eq!(
+            (ended.code, told.by, told.category),
+            (248, Ender::Agent, Some(Category::BrokerFailed)),
+            "{told:?}"
+        );
         assert_eq!((told.program_code, starts(&images)), (None, 0));
         assert!(told.message.contains(why), "{told:?}");
     }

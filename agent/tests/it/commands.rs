@@ -9,18 +9,26 @@ use std::time::Duration;
 use crate::image;
 use crate::live::eventually;
 
-/// A mount folder with a spec of `size` hosts of which this host is `rank`, and broker.toml for the fake Flux.
+/// A mount folder with a spec of `size` hosts of which this host is `rank`, and broker.toml for the fake
+/// Flux.
 fn place(size: usize, rank: usize) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let own = nix::unistd::gethostname().unwrap().into_string().unwrap();
     let mut hosts: Vec<String> = (0..size).map(|index| format!("absent-{index}.invalid")).collect();
     hosts[rank].clone_from(&own);
     let mount = folder.path().display().to_string();
-    let (bin, config) = (folder.path().join("bin"), folder.path().join("config/etc/flux/config"));
+    let (bin, config) = (
+        folder.path().join("bin"),
+        folder.path().join("config/etc/flux/config"),
+    );
     fs::create_dir_all(&config).unwrap();
     fs::create_dir_all(folder.path().join("config/run/flux")).unwrap();
     fs::create_dir_all(&bin).unwrap();
-    std::os::unix::fs::symlink(image::real_flux().unwrap_or_else(image::fake_flux), bin.join("flux")).unwrap();
+    std::os::unix::fs::symlink(
+        image::real_flux().unwrap_or_else(image::fake_flux),
+        bin.join("flux"),
+    )
+    .unwrap();
     let hostlist = hosts.join(",");
     let spec = format!(
         "name = 'mc'\nsize = {size}\nmount_path = '{mount}'\n[view]\nenabled = false\n[network]\nport = 1\nhostlist = '{hostlist}'\n"
@@ -30,8 +38,10 @@ fn place(size: usize, rank: usize) -> tempfile::TempDir {
     fs::write(&certificate, image::certificate()).unwrap();
     fs::set_permissions(&certificate, fs::Permissions::from_mode(0o400)).unwrap();
     let places = "default_port = 0\ndefault_bind = 'tcp://127.0.0.1:%p'\ndefault_connect = 'tcp://%h:%p'\n";
-    let bootstrap =
-        format!("[bootstrap]\n{places}curve_cert = '{}'\nhosts = [{{ host = '{hostlist}' }}]\n", certificate.display());
+    let bootstrap = format!(
+        "[bootstrap]\n{places}curve_cert = '{}'\nhosts = [{{ host = '{hostlist}' }}]\n",
+        certificate.display()
+    );
     fs::write(config.join("broker.toml"), bootstrap).unwrap();
     folder
 }
@@ -43,13 +53,18 @@ impl Broker {
     fn start(folder: &Path) -> Broker {
         let uri = format!("-Slocal-uri=local://{}", socket(folder).display());
         let mut command = Command::new(folder.join("bin/flux"));
-        command.args(["broker", "--config-path"]).arg(folder.join("config/etc/flux/config"));
+        command
+            .args(["broker", "--config-path"])
+            .arg(folder.join("config/etc/flux/config"));
         command.args([&uri, "-Sbroker.rc2_none=1"]);
         let child = command.stdin(Stdio::null()).spawn().unwrap();
         let broker = Broker(child);
         eventually("the broker comes up", || {
-            let status: serde_json::Value = serde_json::from_str(&agent(folder, &["status", "--json"]).0).ok()?;
-            ["quorum", "run"].contains(&status["state"].as_str()?).then_some(())
+            let status: serde_json::Value =
+                serde_json::from_str(&agent(folder, &["status", "--json"]).0).ok()?;
+            ["quorum", "run"]
+                .contains(&status["state"].as_str()?)
+                .then_some(())
         });
         broker
     }
@@ -69,10 +84,20 @@ fn socket(folder: &Path) -> std::path::PathBuf {
 /// The agent's answer: text of both streams, and the code. As in a pod, it sees no agents but its own.
 fn agent(folder: &Path, words: &[&str]) -> (String, i32) {
     let mut command = Command::new("unshare");
-    command.args(["--fork", "--pid", "--mount-proc"]).arg(env!("CARGO_BIN_EXE_flux-agent"));
+    command
+        .args(["--fork", "--pid", "--mount-proc"])
+        .arg(env!("CARGO_BIN_EXE_flux-agent"));
     let path = format!("{}:/usr/bin:/bin", folder.join("bin").display());
-    command.arg(words[0]).arg("--spec").arg(folder.join("agent.toml")).args(&words[1..]);
-    let Output { status, stdout, stderr } = command.env("PATH", path).stdin(Stdio::null()).output().unwrap();
+    command
+        .arg(words[0])
+        .arg("--spec")
+        .arg(folder.join("agent.toml"))
+        .args(&words[1..]);
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.env("PATH", path).stdin(Stdio::null()).output().unwrap();
     let text = [stdout, stderr].concat();
     (String::from_utf8(text).unwrap(), status.code().unwrap())
 }
@@ -81,13 +106,19 @@ fn agent(folder: &Path, words: &[&str]) -> (String, i32) {
 fn the_probe_follows_the_broker_and_says_nothing_when_all_is_well() {
     let folder = place(1, 0);
     let (text, code) = agent(folder.path(), &["status", "--ready"]);
-    assert!(code == 1 && text.starts_with("not ready: the broker does not answer: its socket"), "{text}");
+    assert!(
+        code == 1 && text.starts_with("not ready: the broker does not answer: its socket"),
+        "{text}"
+    );
     let broker = Broker::start(folder.path());
     assert_eq!(agent(folder.path(), &["status", "--ready"]), (String::new(), 0));
     drop(broker);
     // Killed, it leaves its socket behind.
     let (text, code) = agent(folder.path(), &["status", "--ready"]);
-    assert!(code == 1 && text.contains("connection refused at its socket"), "{text}");
+    assert!(
+        code == 1 && text.contains("connection refused at its socket"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -109,9 +140,16 @@ fn a_lead_that_waits_names_who_is_missing_and_is_not_ready() {
     let folder = place(3, 0);
     let _broker = Broker::start(folder.path());
     let (text, code) = agent(folder.path(), &["status"]);
-    assert!(code == 0 && text.contains("in state quorum") && text.contains("1 of 3 brokers"), "{text}");
+    assert!(
+        code == 0 && text.contains("in state quorum") && text.contains("1 of 3 brokers"),
+        "{text}"
+    );
     for host in ["absent-1.invalid (rank 1): ", "absent-2.invalid (rank 2): "] {
-        assert!(text.lines().any(|line| line.starts_with("missing") && line.contains(host)), "{text}");
+        assert!(
+            text.lines()
+                .any(|line| line.starts_with("missing") && line.contains(host)),
+            "{text}"
+        );
     }
     let (text, code) = agent(folder.path(), &["status", "--ready"]);
     assert!(code == 1 && text.contains("state quorum"), "{text}");
@@ -125,14 +163,20 @@ fn a_lead_that_waits_names_who_is_missing_and_is_not_ready() {
     assert!(text.contains("; missing: absent-1.invalid (rank 1): "), "{text}");
     let (text, _) = agent(folder.path(), &["status", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((&json["state"], &json["missing"]), (&"quorum".into(), &serde_json::json!([1, 2])));
+    assert_eq!(
+        (&json["state"], &json["missing"]),
+        (&"quorum".into(), &serde_json::json!([1, 2]))
+    );
 }
 
 #[test]
 fn the_figures_of_an_instance_are_those_of_its_broker() {
     let folder = place(1, 0);
     let (text, code) = agent(folder.path(), &["usage"]);
-    assert!(code == 1 && text.starts_with("flux-agent: not up: the broker does not answer: its socket"), "{text}");
+    assert!(
+        code == 1 && text.starts_with("flux-agent: not up: the broker does not answer: its socket"),
+        "{text}"
+    );
     let _broker = Broker::start(folder.path());
     let usage = eventually("the nodes are known", || {
         let (text, code) = agent(folder.path(), &["usage"]);
@@ -141,12 +185,26 @@ fn the_figures_of_an_instance_are_those_of_its_broker() {
         usage["resources"].is_object().then_some(usage)
     });
     let own = nix::unistd::gethostname().unwrap().into_string().unwrap();
-    assert_eq!((&usage["state"], &usage["brokers"]), (&"run".into(), &serde_json::json!({ "size": 1, "online": 1 })));
+    assert_eq!(
+        (&usage["state"], &usage["brokers"]),
+        (&"run".into(), &serde_json::json!({ "size": 1, "online": 1 }))
+    );
     let resources = &usage["resources"];
-    assert_eq!(resources["nodes"], serde_json::json!({ "total": 1, "used": 0, "free": 1, "down": 0 }), "{usage}");
-    assert!(resources["cores"]["total"].as_u64() > Some(0) && resources["cores"]["used"] == 0, "{usage}");
+    assert_eq!(
+        resources["nodes"],
+        serde_json::json!({ "total": 1, "used": 0, "free": 1, "down": 0 }),
+        "{usage}"
+    );
+    assert!(
+        resources["cores"]["total"].as_u64() > Some(0) && resources["cores"]["used"] == 0,
+        "{usage}"
+    );
     let host = &resources["hosts"][0];
-    assert_eq!((&host["rank"], &host["name"], &host["state"]), (&0.into(), &own.into(), &"up".into()), "{usage}");
+    assert_eq!(
+        (&host["rank"], &host["name"], &host["state"]),
+        (&0.into(), &own.into(), &"up".into()),
+        "{usage}"
+    );
     assert!(usage["jobs"]["waiting"].is_u64(), "{usage}");
 }
 
@@ -157,29 +215,50 @@ fn figures_come_while_brokers_are_missing() {
     let (text, code) = agent(folder.path(), &["usage"]);
     let usage: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((code, &usage["state"]), (0, &"quorum".into()), "{text}");
-    assert_eq!(usage["brokers"], serde_json::json!({ "size": 3, "online": 1 }), "{text}");
+    assert_eq!(
+        usage["brokers"],
+        serde_json::json!({ "size": 3, "online": 1 }),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_host_that_the_cluster_may_grow_by_is_spare_and_not_missing() {
     let folder = place(2, 0);
     let file = folder.path().join("agent.toml");
-    let elastic = fs::read_to_string(&file).unwrap().replace("size = 2", "size = 1\nmax_size = 2");
+    let elastic = fs::read_to_string(&file)
+        .unwrap()
+        .replace("size = 2", "size = 1\nmax_size = 2");
     fs::write(&file, elastic.replace("absent-1.invalid", "mc-1")).unwrap();
     let _broker = Broker::start(folder.path());
     let (text, code) = agent(folder.path(), &["status"]);
-    assert!(code == 0 && text.contains("spare    1 more") && !text.contains("missing"), "{text}");
+    assert!(
+        code == 0 && text.contains("spare    1 more") && !text.contains("missing"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_follower_says_what_is_with_its_parent_and_how_to_stop() {
     let folder = place(2, 1);
     let (text, code) = agent(folder.path(), &["status"]);
-    assert!(code == 1 && text.lines().any(|line| line.starts_with("parent   absent-0.invalid")), "{text}");
+    assert!(
+        code == 1
+            && text
+                .lines()
+                .any(|line| line.starts_with("parent   absent-0.invalid")),
+        "{text}"
+    );
     let (text, code) = agent(folder.path(), &["stop"]);
-    assert!(code == 1 && text.contains("job-completion-index=0") && text.contains("flux-agent stop"), "{text}");
+    assert!(
+        code == 1 && text.contains("job-completion-index=0") && text.contains("flux-agent stop"),
+        "{text}"
+    );
     let (text, code) = agent(folder.path(), &["preflight"]);
-    assert!(code == 1 && text.contains("FAIL parent") && text.contains("FAIL cert"), "{text}");
+    assert!(
+        code == 1 && text.contains("FAIL parent") && text.contains("FAIL cert"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -196,7 +275,10 @@ fn connect_becomes_the_command_inside_the_instance() {
     let plain = folder.path().join("bin/plain");
     fs::write(&plain, "").unwrap();
     fs::set_permissions(&plain, fs::Permissions::from_mode(0o644)).unwrap();
-    assert_eq!(agent(folder.path(), &["connect", "--", plain.to_str().unwrap()]).1, 126);
+    assert_eq!(
+        agent(folder.path(), &["connect", "--", plain.to_str().unwrap()]).1,
+        126
+    );
 }
 
 #[test]
@@ -211,34 +293,52 @@ fn stop_on_the_lead_ends_the_instance() {
 fn each_problem_of_a_manifest_has_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bad.yaml");
-    let head = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: a}\nspec:\n  size: 0\n";
+    let head =
+        "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: a}\nspec:\n  size: 0\n";
     let told = |spec: &str| {
         fs::write(&file, format!("{head}{spec}")).unwrap();
-        let output = Command::new(env!("CARGO_BIN_EXE_flux-agent")).arg("dry-run").arg(&file).output().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_flux-agent"))
+            .arg("dry-run")
+            .arg(&file)
+            .output()
+            .unwrap();
         assert_eq!(output.status.code(), Some(241));
-        String::from_utf8(output.stderr).unwrap().replace(file.to_str().unwrap(), "FILE")
+        String::from_utf8(output.stderr)
+            .unwrap()
+            .replace(file.to_str().unwrap(), "FILE")
     };
     let text = told("  tasks: -1\n  containers: [{image: x}]\n");
-    let want = "flux-agent: spec-invalid: failed to understand FILE:\nspec.size: must be 1 to 10000\nspec.tasks: ";
+    let want =
+        "flux-agent: spec-invalid: failed to understand FILE:\nspec.size: must be 1 to 10000\nspec.tasks: ";
     assert!(text.starts_with(want) && text.lines().count() == 3, "{text}");
     let text = told("  containers: [{image: x}]\n");
-    assert_eq!(text, "flux-agent: spec-invalid: failed to understand FILE: spec.size: must be 1 to 10000.\n");
+    assert_eq!(
+        text,
+        "flux-agent: spec-invalid: failed to understand FILE: spec.size: must be 1 to 10000.\n"
+    );
 }
 
 #[test]
 fn completions_name_every_command_and_are_sound_to_bash() {
     for shell in ["bash", "zsh", "fish"] {
-        let output = Command::new(env!("CARGO_BIN_EXE_flux-agent")).args(["completions", shell]).output().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_flux-agent"))
+            .args(["completions", shell])
+            .output()
+            .unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(
-            ["connect", "status", "usage", "preflight", "stop", "dry-run"].iter().all(|name| text.contains(name)),
+            ["connect", "status", "usage", "preflight", "stop", "dry-run"]
+                .iter()
+                .all(|name| text.contains(name)),
             "{text}"
         );
         assert!(!text.contains("snippet-state"), "what is hidden stays so");
         if shell == "bash" {
-            let check =
-                "eval \"$1\"; COMP_WORDS=(flux-agent status --re); COMP_CWORD=2; _flux_agent; echo \"$COMPREPLY\"";
-            let output = Command::new("bash").args(["-c", check, "bash", &text]).output().unwrap();
+            let check = "eval \"$1\"; COMP_WORDS=(flux-agent status --re); COMP_CWORD=2; _flux_agent; echo \"$COMPREPLY\"";
+            let output = Command::new("bash")
+                .args(["-c", check, "bash", &text])
+                .output()
+                .unwrap();
             assert_eq!(String::from_utf8(output.stdout).unwrap(), "--ready\n");
         }
     }

@@ -11,8 +11,15 @@ const CPUS: &str = "while read -r name list; do [ \"$name\" = Cpus_allowed_list:
 /// What it says in a pod of its own without any binding.
 fn all_cpus() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
-    assert!(list.contains(['-', ',']), "this test needs a machine of several CPUs, here is {list}");
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .unwrap()
+        .trim();
+    assert!(
+        list.contains(['-', ',']),
+        "this test needs a machine of several CPUs, here is {list}"
+    );
     format!("cpus {list}\n")
 }
 
@@ -27,11 +34,20 @@ fn tasks_are_bound_to_cores_only_if_the_job_or_a_file_of_the_users_asks() {
     let own = "[flux.environment]\nFLUX_SHELL_RC_PATH = '/mine'\n";
     for (more, is_bound) in [("", false), (asked, true), (own, true)] {
         let image = image(more);
-        image.file("/mine/own.lua", 0o644, "shell.options[\"cpu-affinity\"] = \"on\"\n");
+        image.file(
+            "/mine/own.lua",
+            0o644,
+            "shell.options[\"cpu-affinity\"] = \"on\"\n",
+        );
         let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
         assert_eq!(ended.code, 0, "{more}: {}", ended.stderr);
         let cpu = ended.stdout.strip_prefix("cpus ").unwrap().trim();
-        assert_eq!((ended.stdout != all, cpu.parse::<u32>().is_ok()), (is_bound, is_bound), "{more}: {}", ended.stdout);
+        assert_eq!(
+            (ended.stdout != all, cpu.parse::<u32>().is_ok()),
+            (is_bound, is_bound),
+            "{more}: {}",
+            ended.stdout
+        );
     }
 }
 
@@ -40,8 +56,15 @@ fn more_cores_than_there_are_are_one_notice_and_no_error_of_every_job() {
     let image = image("[runner]\ncores = 64\n");
     let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
     assert_eq!((ended.code, ended.stdout), (0, all_cpus()), "{}", ended.stderr);
-    let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("cores")).collect();
-    assert!(lines.len() == 1 && lines[0].contains("64 cores are declared, but there are "), "{lines:#?}");
+    let lines: Vec<&str> = ended
+        .stderr
+        .lines()
+        .filter(|line| line.contains("cores"))
+        .collect();
+    assert!(
+        lines.len() == 1 && lines[0].contains("64 cores are declared, but there are "),
+        "{lines:#?}"
+    );
     assert!(!ended.stderr.contains("ffinity"), "{}", ended.stderr);
 }
 
@@ -54,9 +77,18 @@ fn a_cpuset_of_the_containers_own_is_told_and_bound() {
     let mut container = Container::new(&image, "mc-0", &run_words(&[]));
     container.outside = ["taskset", "-c", "0"].map(str::to_owned).into();
     let ended = run(&[container]).remove(0);
-    assert_eq!((ended.code, ended.stdout.as_str()), (0, "cpus 0\n"), "{}", ended.stderr);
-    let defaults = std::fs::read_to_string(image.at("/mnt/flux/config/etc/flux/shell/flux-agent.lua")).unwrap();
-    assert!(defaults.contains("bound to cores: the cpuset of 1 CPU is exclusive"), "{defaults}");
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "cpus 0\n"),
+        "{}",
+        ended.stderr
+    );
+    let defaults =
+        std::fs::read_to_string(image.at("/mnt/flux/config/etc/flux/shell/flux-agent.lua")).unwrap();
+    assert!(
+        defaults.contains("bound to cores: the cpuset of 1 CPU is exclusive"),
+        "{defaults}"
+    );
     assert!(!defaults.contains("off"), "{defaults}");
 }
 
@@ -65,9 +97,14 @@ fn status_and_preflight_say_whether_tasks_are_bound_and_why() {
     let image = pod_image("", 1);
     let pod = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &Network::new());
     let said = |command: &str| String::from_utf8_lossy(&pod.exec(&[AGENT, command]).stdout).into_owned();
-    let status = eventually("status", || Some(said("status")).filter(|text| text.contains("in state run")));
+    let status = eventually("status", || {
+        Some(said("status")).filter(|text| text.contains("in state run"))
+    });
     for text in [status, said("preflight")] {
-        let line = text.lines().find(|line| line.contains("binding")).unwrap_or_else(|| panic!("{text}"));
+        let line = text
+            .lines()
+            .find(|line| line.contains("binding"))
+            .unwrap_or_else(|| panic!("{text}"));
         assert!(line.contains("off: the node's pods share its CPUs"), "{line}");
     }
 }
@@ -117,13 +154,20 @@ fn shares(narrow: usize, more: &str) -> Vec<String> {
 fn expected(cores: [u32; 2]) -> Vec<String> {
     let nodes = [format!("mc-0 {} 0", cores[0]), format!("mc-1 {} 2", cores[1])];
     let head = ["0 drained".to_owned(), "gpus 0,1 of mc-1".into()];
-    head.into_iter().chain(nodes).chain(["none -1", "ran", "ran", "ran"].map(str::to_owned)).collect()
+    head.into_iter()
+        .chain(nodes)
+        .chain(["none -1", "ran", "ran", "ran"].map(str::to_owned))
+        .collect()
 }
 
 /// None, where the fake Flux runs: it has no resources.
 fn two_cpus() -> Option<()> {
     crate::image::real_flux()?;
-    assert_eq!(all_cpus(), "cpus 0-1\n", "this test knows of a machine of two CPUs");
+    assert_eq!(
+        all_cpus(),
+        "cpus 0-1\n",
+        "this test knows of a machine of two CPUs"
+    );
     Some(())
 }
 
@@ -137,7 +181,11 @@ fn nodes_that_are_unlike_have_their_own_cores_and_gpus_and_none_is_drained() {
         return;
     }
     for narrow in [0, 1] {
-        assert_eq!(shares(narrow, ""), expected(without(narrow)), "mc-{narrow} is the narrow one");
+        assert_eq!(
+            shares(narrow, ""),
+            expected(without(narrow)),
+            "mc-{narrow} is the narrow one"
+        );
     }
 }
 
@@ -150,7 +198,11 @@ fn unlike_nodes_with_declared_cores_have_those_and_their_own_gpus() {
         // One for each, two where there is one, more than anybody has.
         for cores in [2, 3] {
             let more = format!("[runner]\ncores = {cores}\n");
-            assert_eq!(shares(narrow, &more), expected([cores; 2]), "{cores} cores, mc-{narrow} is the narrow one");
+            assert_eq!(
+                shares(narrow, &more),
+                expected([cores; 2]),
+                "{cores} cores, mc-{narrow} is the narrow one"
+            );
         }
     }
 }
@@ -164,12 +216,28 @@ fn where_pods_may_join_later_the_leads_counts_are_all_nodes_and_none_is_drained(
         let nodes = [0, 1].map(|index| format!("mc-{index} {of_the_lead} 0"));
         let ran = ["none -1", "ran", "ran", "ran"].map(str::to_owned);
         // A job that asks for GPUs is refused at once: the lead has none.
-        let want: Vec<String> = ["0 drained".to_owned()].into_iter().chain(nodes).chain(ran).collect();
-        let script = SHARES.replace("-n3", if narrow == 0 { "-n2 sh -c 'echo ran'; flux run -n1" } else { "-n3" });
+        let want: Vec<String> = ["0 drained".to_owned()]
+            .into_iter()
+            .chain(nodes)
+            .chain(ran)
+            .collect();
+        let script = SHARES.replace(
+            "-n3",
+            if narrow == 0 {
+                "-n2 sh -c 'echo ran'; flux run -n1"
+            } else {
+                "-n3"
+            },
+        );
         let images = unlike_images(&script, "max_size = 3\n");
         let ended = run(&unlike(&images, narrow));
         assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
-        assert_eq!(sorted(&ended[0].stdout), want, "mc-{narrow} is the narrow one: {}", ended[0].stderr);
+        assert_eq!(
+            sorted(&ended[0].stdout),
+            want,
+            "mc-{narrow} is the narrow one: {}",
+            ended[0].stderr
+        );
     }
 }
 
@@ -179,16 +247,29 @@ fn an_instance_that_reads_an_archive_looks_at_its_own_nodes() {
         return;
     }
     let images = unlike_images(SHARES, "archive = '/state/a.tgz'\n");
-    images.iter().for_each(|image| std::fs::create_dir(image.at("/state")).unwrap());
+    images
+        .iter()
+        .for_each(|image| std::fs::create_dir(image.at("/state")).unwrap());
     // The pods of the second one are on the nodes of the other, and so are those of the third.
     for narrow in [0, 1, 0] {
         images.iter().for_each(crate::live::forget_starts);
         let ended = run(&unlike(&images, narrow));
         assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
-        assert_eq!(sorted(&ended[0].stdout), expected(without(narrow)), "{}", ended[0].stderr);
-        assert!(ended[0].stderr.contains("archive saved to"), "{}", ended[0].stderr);
+        assert_eq!(
+            sorted(&ended[0].stdout),
+            expected(without(narrow)),
+            "{}",
+            ended[0].stderr
+        );
+        assert!(
+            ended[0].stderr.contains("archive saved to"),
+            "{}",
+            ended[0].stderr
+        );
         // Its volume goes with the pod.
-        images.iter().for_each(|image| drop(std::fs::remove_dir_all(image.at("/mnt/flux/config/var"))));
+        images
+            .iter()
+            .for_each(|image| drop(std::fs::remove_dir_all(image.at("/mnt/flux/config/var"))));
     }
 }
 

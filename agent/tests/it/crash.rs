@@ -66,15 +66,27 @@ fn moments(trace: &str, threads: bool) -> Vec<Moment> {
     let mut moments = Vec::new();
     let mut running = false;
     for line in trace.lines() {
-        let (pid, rest) = if threads { line.split_once(' ').unwrap() } else { ("", line) };
-        let Some((name, words)) = rest.trim_start().split_once('(') else { continue };
+        let (pid, rest) = if threads {
+            line.split_once(' ').unwrap()
+        } else {
+            ("", line)
+        };
+        let Some((name, words)) = rest.trim_start().split_once('(') else {
+            continue;
+        };
         let count = counts.entry((pid.to_owned(), name.to_owned())).or_default();
         *count += 1;
         running |= name == "execve" && words.contains("flux-agent");
-        let only_reads = name == "openat" && !["O_WRONLY", "O_RDWR", "O_CREAT"].iter().any(|flag| words.contains(flag));
+        let only_reads = name == "openat"
+            && !["O_WRONLY", "O_RDWR", "O_CREAT"]
+                .iter()
+                .any(|flag| words.contains(flag));
         let only_speaks = name == "write" && ["1, ", "2, "].iter().any(|fd| words.starts_with(fd));
         if running && (WRITING.contains(&name) || SENDING.contains(&name)) && !only_reads && !only_speaks {
-            moments.push(Moment { call: name.to_owned(), number: *count });
+            moments.push(Moment {
+                call: name.to_owned(),
+                number: *count,
+            });
         }
     }
     // Several threads reach the same moment: the first one dies, and all with it.
@@ -122,9 +134,17 @@ fn each(moments: &[Moment], work: impl Fn(&Moment) + Sync) {
 fn run_and_die(words: &[String], moment: Option<&Moment>) -> bool {
     let mut all = moment.map(|moment| death(moment, true)).unwrap_or_default();
     all.extend_from_slice(words);
-    let output = Command::new(&all[0]).args(&all[1..]).stdin(Stdio::null()).output().unwrap();
+    let output = Command::new(&all[0])
+        .args(&all[1..])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     let killed = std::os::unix::process::ExitStatusExt::signal(&output.status) == Some(9);
-    assert!(killed || output.status.success(), "{all:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        killed || output.status.success(),
+        "{all:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     killed
 }
 
@@ -132,9 +152,16 @@ fn trace(words: &[String]) -> String {
     let folder = folder();
     let log = folder.path().join("trace");
     let mut command = Command::new("strace");
-    command.args(["-f", "-s", "200", "-e", &traced(), "-e", "signal=none", "-o"]).arg(&log).args(words);
+    command
+        .args(["-f", "-s", "200", "-e", &traced(), "-e", "signal=none", "-o"])
+        .arg(&log)
+        .args(words);
     let output = command.stdin(Stdio::null()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     fs::read_to_string(log).unwrap()
 }
 
@@ -153,7 +180,10 @@ fn install_dies_at_any_write() {
     let whole = folder();
     let moments = sample(moments(&trace(&install(whole.path())), true), 40);
     let want = tree(whole.path());
-    assert_eq!((want.len(), &want["/flux-agent"].what), (1, &What::File(new.clone())));
+    assert_eq!(
+        (want.len(), &want["/flux-agent"].what),
+        (1, &What::File(new.clone()))
+    );
     assert!(moments.len() > 8, "{moments:?}");
     let killed = AtomicUsize::new(0);
     each(&moments, |moment| {
@@ -164,31 +194,53 @@ fn install_dies_at_any_write() {
                 fs::write(&target, old).unwrap();
                 fs::set_permissions(&target, fs::Permissions::from_mode(0o755)).unwrap();
             }
-            killed.fetch_add(usize::from(run_and_die(&install(to.path()), Some(moment))), Ordering::Relaxed);
+            killed.fetch_add(
+                usize::from(run_and_die(&install(to.path()), Some(moment))),
+                Ordering::Relaxed,
+            );
             let there = fs::read(&target).ok();
             let is_whole = there.as_ref() == Some(&new) || there.as_ref() == there_before;
             assert!(is_whole, "{moment:?}: part of a program stands at its name");
             let mode = fs::metadata(&target).map(|data| data.mode() & 0o7777);
-            assert!(mode.is_err() || mode.is_ok_and(|mode| mode == 0o755), "{moment:?}");
+            assert!(
+                mode.is_err() || mode.is_ok_and(|mode| mode == 0o755),
+                "{moment:?}"
+            );
             run_and_die(&install(to.path()), None);
             assert_same(&want, &tree(to.path()), &format!("install, killed at {moment:?}"));
         }
     });
-    assert_eq!(killed.load(Ordering::Relaxed), 2 * moments.len(), "every moment came");
+    assert_eq!(
+        killed.load(Ordering::Relaxed),
+        2 * moments.len(),
+        "every moment came"
+    );
 }
 
 /// A small image of a view: files of some sizes, links, hard links, modes.
 fn view_image(version: &str) -> tempfile::TempDir {
     let top = folder();
     let at = |path: &str| top.path().join(path);
-    for folder in ["opt/views/._view/abc/bin", "opt/views/._view/abc/etc/flux/system", "opt/software/flux/bin"] {
+    for folder in [
+        "opt/views/._view/abc/bin",
+        "opt/views/._view/abc/etc/flux/system",
+        "opt/software/flux/bin",
+    ] {
         fs::create_dir_all(at(folder)).unwrap();
     }
     for number in 0..5 {
-        fs::write(at(&format!("opt/views/._view/abc/lib{number}.so")), version.repeat(1 + number * 3000)).unwrap();
+        fs::write(
+            at(&format!("opt/views/._view/abc/lib{number}.so")),
+            version.repeat(1 + number * 3000),
+        )
+        .unwrap();
     }
     fs::write(at("opt/software/flux/bin/flux"), version.repeat(100)).unwrap();
-    fs::set_permissions(at("opt/software/flux/bin/flux"), fs::Permissions::from_mode(0o555)).unwrap();
+    fs::set_permissions(
+        at("opt/software/flux/bin/flux"),
+        fs::Permissions::from_mode(0o555),
+    )
+    .unwrap();
     fs::hard_link(at("opt/software/flux/bin/flux"), at("opt/software/flux/flux")).unwrap();
     symlink("/opt/software/flux/bin/flux", at("opt/views/._view/abc/bin/flux")).unwrap();
     symlink("/opt/views/._view/abc", at("opt/view")).unwrap();
@@ -199,7 +251,18 @@ fn view_image(version: &str) -> tempfile::TempDir {
 fn view(image: &Path, pod: &Path) -> Vec<String> {
     let text = |path: &Path| path.display().to_string();
     let (to, software) = (text(&pod.join("flux")), text(&pod.join("software")));
-    words(agent(), &["view", "--root", &text(image), "--to", &to, "--software", &software])
+    words(
+        agent(),
+        &[
+            "view",
+            "--root",
+            &text(image),
+            "--to",
+            &to,
+            "--software",
+            &software,
+        ],
+    )
 }
 
 #[test]
@@ -223,17 +286,30 @@ fn view_dies_at_any_write() {
             if let Some(old) = there_before {
                 run_and_die(&view(old.path(), pod.path()), None);
             }
-            killed.fetch_add(usize::from(run_and_die(&view(new.path(), pod.path()), Some(moment))), Ordering::Relaxed);
-            let marker = fs::read(pod.path().join("flux/.flux-view.done")).ok().map(What::File);
+            killed.fetch_add(
+                usize::from(run_and_die(&view(new.path(), pod.path()), Some(moment))),
+                Ordering::Relaxed,
+            );
+            let marker = fs::read(pod.path().join("flux/.flux-view.done"))
+                .ok()
+                .map(What::File);
             if marker.as_ref() == Some(&want["/flux/.flux-view.done"].what) {
-                assert_same(&want, &tree(pod.path()), &format!("{moment:?}: a view that is marked as whole"));
+                assert_same(
+                    &want,
+                    &tree(pod.path()),
+                    &format!("{moment:?}: a view that is marked as whole"),
+                );
             }
             age_temporary_files(pod.path(), &tree(pod.path()));
             run_and_die(&view(new.path(), pod.path()), None);
             assert_same(&want, &tree(pod.path()), &format!("view, killed at {moment:?}"));
         });
         // Threads share the work differently each time: some moments may not come again.
-        assert!(killed.load(Ordering::Relaxed) * 4 > moments.len() * 3, "{killed:?} of {}", moments.len());
+        assert!(
+            killed.load(Ordering::Relaxed) * 4 > moments.len() * 3,
+            "{killed:?} of {}",
+            moments.len()
+        );
     }
 }
 
@@ -261,9 +337,11 @@ fn run_lead(image: &Image, outside: Vec<String>) -> i32 {
 
 /// Files that hold the key and may be read by others than their owner.
 fn readable_keys(tree: &Tree) -> Vec<&String> {
-    let holds_key =
-        |node: &Node| matches!(&node.what, What::File(bytes) if bytes.windows(40).any(|part| part == KEY.as_bytes()));
-    tree.iter().filter(|(_, node)| node.mode & 0o077 != 0 && holds_key(node)).map(|(path, _)| path).collect()
+    let holds_key = |node: &Node| matches!(&node.what, What::File(bytes) if bytes.windows(40).any(|part| part == KEY.as_bytes()));
+    tree.iter()
+        .filter(|(_, node)| node.mode & 0o077 != 0 && holds_key(node))
+        .map(|(path, _)| path)
+        .collect()
 }
 
 /// A container that died restarts later: what it was about to rename is a few minutes old by then.
@@ -272,11 +350,22 @@ fn age_temporary_files(top: &Path, tree: &Tree) {
     use nix::sys::time::TimeSpec;
     let then = std::time::SystemTime::now() - std::time::Duration::from_secs(300);
     let then = TimeSpec::from_duration(then.duration_since(std::time::UNIX_EPOCH).unwrap());
-    let is_temporary =
-        |path: &str| path.ends_with(".new") && [".runner-", ".view-", ".install-"].iter().any(|by| path.contains(by));
+    let is_temporary = |path: &str| {
+        path.ends_with(".new")
+            && [".runner-", ".view-", ".install-"]
+                .iter()
+                .any(|by| path.contains(by))
+    };
     for path in tree.keys().filter(|path| is_temporary(path)) {
         let path = top.join(path.trim_start_matches('/'));
-        utimensat(nix::fcntl::AT_FDCWD, &path, &then, &then, UtimensatFlags::NoFollowSymlink).unwrap();
+        utimensat(
+            nix::fcntl::AT_FDCWD,
+            &path,
+            &then,
+            &then,
+            UtimensatFlags::NoFollowSymlink,
+        )
+        .unwrap();
     }
 }
 
@@ -288,7 +377,17 @@ fn run_dies_at_any_write() {
     need_strace();
     let whole = lead();
     let log = whole.at(image::RECORD).join("trace").display().to_string();
-    let strace = ["strace", "-s", "200", "-o", &log, "-e", &traced(), "-e", "signal=none"];
+    let strace = [
+        "strace",
+        "-s",
+        "200",
+        "-o",
+        &log,
+        "-e",
+        &traced(),
+        "-e",
+        "signal=none",
+    ];
     assert_eq!(run_lead(&whole, strace.map(str::to_owned).into()), 0);
     let moments = sample(moments(&fs::read_to_string(log).unwrap(), false), 100);
     let want = whole.tree();
@@ -305,17 +404,21 @@ fn run_dies_at_any_write() {
             code => panic!("{moment:?}: ended with {code}"),
         };
         let have = image.tree();
-        assert!(readable_keys(&have).is_empty(), "{moment:?}: {:?}", readable_keys(&have));
+        assert!(
+            readable_keys(&have).is_empty(),
+            "{moment:?}: {:?}",
+            readable_keys(&have)
+        );
         // What stands at its final name is whole.
         for (path, node) in have.iter().filter(|(_, node)| matches!(node.what, What::File(_))) {
             // It grows with the run.
-            let grows =
-                |first: &[u8]| matches!(&node.what, What::File(bytes) if bytes.is_empty() || bytes.starts_with(first));
+            let grows = |first: &[u8]| matches!(&node.what, What::File(bytes) if bytes.is_empty() || bytes.starts_with(first));
             if path == STARTS || path.ends_with("/config/program-result") {
                 assert!(grows(b"started"), "{node:?}");
                 continue;
             }
-            let is_before = !want.contains_key(path) || path.starts_with("/etc/") || Some(node) == want.get(path);
+            let is_before =
+                !want.contains_key(path) || path.starts_with("/etc/") || Some(node) == want.get(path);
             assert!(is_before, "{moment:?}: {path} is {node:?}");
         }
         age_temporary_files(image.top(), &have);
@@ -323,14 +426,23 @@ fn run_dies_at_any_write() {
         // A start that was killed is counted.
         let mut same = image.tree();
         if let (Some(node), Some(first)) = (same.get_mut(STARTS), want.get(STARTS)) {
-            let What::File(bytes) = &mut node.what else { panic!("{node:?}") };
-            assert!(bytes.starts_with(b"started 1\n") || bytes.starts_with(b"started 2\n"), "{moment:?}: {bytes:?}");
+            let What::File(bytes) = &mut node.what else {
+                panic!("{node:?}")
+            };
+            assert!(
+                bytes.starts_with(b"started 1\n") || bytes.starts_with(b"started 2\n"),
+                "{moment:?}: {bytes:?}"
+            );
             node.what = first.what.clone();
         }
         assert_same(&want, &same, &format!("run, killed at {moment:?}"));
     });
     let died = died.into_inner();
-    assert!(died + 3 >= moments.len(), "{died} of {} deaths came", moments.len());
+    assert!(
+        died + 3 >= moments.len(),
+        "{died} of {} deaths came",
+        moments.len()
+    );
 }
 
 /// A memory limit for one process and what it starts.
@@ -340,11 +452,18 @@ struct Limit {
 
 impl Limit {
     fn new(bytes: u64) -> Limit {
-        let name = format!("flux-agent-test-{}-{:?}", std::process::id(), std::thread::current().id());
+        let name = format!(
+            "flux-agent-test-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        );
         let name = name.replace(['(', ')'], "");
         let v1 = Path::new("/sys/fs/cgroup/memory");
-        let (base, file) =
-            if v1.is_dir() { (v1, "memory.limit_in_bytes") } else { (Path::new("/sys/fs/cgroup"), "memory.max") };
+        let (base, file) = if v1.is_dir() {
+            (v1, "memory.limit_in_bytes")
+        } else {
+            (Path::new("/sys/fs/cgroup"), "memory.max")
+        };
         let group = base.join(name);
         fs::create_dir(&group).expect("this test makes a memory cgroup: run it as root");
         fs::write(group.join(file), bytes.to_string()).unwrap();
@@ -354,8 +473,16 @@ impl Limit {
     /// Runs a command in it. Its code and its standard error.
     fn run(&self, words: &[String]) -> (Option<i32>, String) {
         let script = format!("echo $$ >{}/cgroup.procs && exec \"$@\"", self.group.display());
-        let output = Command::new("sh").args(["-c", &script, "-"]).args(words).stdin(Stdio::null()).output().unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+        let output = Command::new("sh")
+            .args(["-c", &script, "-"])
+            .args(words)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
     }
 }
 
@@ -377,7 +504,11 @@ fn sixteen_megabytes_of_memory_are_enough() {
     let large = vec![7; 60 << 20];
     fs::write(image.path().join("opt/software/flux/large"), &large).unwrap();
     fs::create_dir_all(image.path().join("sys/fs/cgroup")).unwrap();
-    fs::write(image.path().join("sys/fs/cgroup/memory.max"), (16 << 20).to_string()).unwrap();
+    fs::write(
+        image.path().join("sys/fs/cgroup/memory.max"),
+        (16 << 20).to_string(),
+    )
+    .unwrap();
     let pod = folder();
     let (code, said) = limit.run(&view(image.path(), pod.path()));
     assert_eq!(code, Some(0), "{said}");
@@ -402,7 +533,10 @@ fn what_a_killed_broker_left_is_not_in_the_way() {
     };
     assert_eq!(image::run(&[lead()])[0].code, 137);
     let socket = image.at("/mnt/flux/config/run/flux/local");
-    assert!(fs::symlink_metadata(&socket).is_ok_and(|data| !data.is_file()), "the broker had no time to tidy up");
+    assert!(
+        fs::symlink_metadata(&socket).is_ok_and(|data| !data.is_file()),
+        "the broker had no time to tidy up"
+    );
     let before = image.tree();
     assert_eq!(image::run(&[lead()])[0].code, 0);
     let mut want = before;

@@ -1,5 +1,5 @@
-//! What people read of the agent is true: its commands print what the pages show, every MiniCluster of the pages can be
-//! planned, and every file of a pod is explained.
+//! What people read of the agent is true: its commands print what the pages show, every MiniCluster of the
+//! pages can be planned, and every file of a pod is explained.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -51,7 +51,11 @@ fn every_minicluster_of_the_pages_can_be_planned() {
             continue;
         }
         planned += 1;
-        wrong.extend(dry_run(&block.text).err().map(|why| format!("{}: {why}", block.place())));
+        wrong.extend(
+            dry_run(&block.text)
+                .err()
+                .map(|why| format!("{}: {why}", block.place())),
+        );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(planned > 3, "only {planned}");
@@ -61,18 +65,30 @@ fn every_minicluster_of_the_pages_can_be_planned() {
 #[test]
 fn every_file_of_a_pod_is_explained() {
     let page = std::fs::read_to_string(pages::repository().join("docs/reference/files.md")).unwrap();
-    let named: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let named: BTreeSet<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .collect();
     let mut made = BTreeSet::new();
     let folders = ["hello-world", "batch", "script", "sidecar", "archive", "fluxion"];
-    for example in folders.map(|folder| format!("{folder}/minicluster")).into_iter().chain(["users/flux-user".into()]) {
-        let path = pages::repository().join("examples").join(format!("{example}.yaml"));
+    for example in folders
+        .map(|folder| format!("{folder}/minicluster"))
+        .into_iter()
+        .chain(["users/flux-user".into()])
+    {
+        let path = pages::repository()
+            .join("examples")
+            .join(format!("{example}.yaml"));
         let plan = dry_run(&std::fs::read_to_string(path).unwrap()).unwrap();
         paths(&plan["pods"], &mut made);
     }
     let ours = made.iter().filter(|path| path.starts_with("/mnt/flux/"));
     let is_below = |path: &str, other: &str| path.starts_with(&format!("{other}/"));
-    let is_named =
-        |path: &&String| named.iter().any(|name| *name == **path || is_below(name, path) || is_below(path, name));
+    let is_named = |path: &&String| {
+        named
+            .iter()
+            .any(|name| *name == **path || is_below(name, path) || is_below(path, name))
+    };
     let missing: Vec<&String> = ours.filter(|path| !is_named(path)).collect();
     assert!(missing.is_empty(), "not in docs/reference/files.md: {missing:#?}");
 }
@@ -97,14 +113,21 @@ fn example(file: &str) -> Vec<Value> {
 /// What `name` of `value` is, wherever it stands.
 fn found<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     match value {
-        Value::Object(map) => map.get(name).or_else(|| map.values().find_map(|inner| found(inner, name))),
+        Value::Object(map) => map
+            .get(name)
+            .or_else(|| map.values().find_map(|inner| found(inner, name))),
         Value::Array(list) => list.iter().find_map(|inner| found(inner, name)),
         _ => None,
     }
 }
 
 fn words(value: &Value) -> Vec<&str> {
-    value.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect()
+    value
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|word| word.as_str().unwrap())
+        .collect()
 }
 
 /// What a label or a field of the pod is on the node.
@@ -123,19 +146,35 @@ fn pretended(path: &str) -> &'static str {
 fn plan_of_template(template: &Value, args: &[&str], of_controller: &[&str]) -> Value {
     let container = &found(template, "containers").unwrap()[0];
     let command = words(&container["command"]);
-    assert!(command.starts_with(&[flux_shared::paths::AGENT_FILE, "run"]) && command.ends_with(&["--"]), "{command:?}");
+    assert!(
+        command.starts_with(&[flux_shared::paths::AGENT_FILE, "run"]) && command.ends_with(&["--"]),
+        "{command:?}"
+    );
     let variables = container["env"].as_array().unwrap().iter().map(|variable| {
         let value = variable["value"].as_str();
-        let value =
-            value.unwrap_or_else(|| pretended(variable["valueFrom"]["fieldRef"]["fieldPath"].as_str().unwrap()));
+        let value = value
+            .unwrap_or_else(|| pretended(variable["valueFrom"]["fieldRef"]["fieldPath"].as_str().unwrap()));
         format!("--env={}={value}", variable["name"].as_str().unwrap())
     });
     let mut dry_run = Command::new(AGENT);
-    dry_run.args(["dry-run", "--format=json"]).args(variables).args(of_controller);
+    dry_run
+        .args(["dry-run", "--format=json"])
+        .args(variables)
+        .args(of_controller);
     // What `run` knows besides is of no plan.
-    dry_run.args(command[2..].iter().filter(|word| !word.starts_with("--grace-period"))).args(args);
+    dry_run
+        .args(
+            command[2..]
+                .iter()
+                .filter(|word| !word.starts_with("--grace-period")),
+        )
+        .args(args);
     let output = dry_run.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -143,20 +182,44 @@ fn plan_of_template(template: &Value, args: &[&str], of_controller: &[&str]) -> 
 fn the_examples_for_other_controllers_are_planned_by_the_words_of_their_entrypoint() {
     let jobset = &example("jobset/jobset.yaml")[0];
     let spec = &jobset["spec"]["replicatedJobs"][0]["template"]["spec"];
-    assert_eq!((&spec["completions"], &spec["parallelism"]), (&2.into(), &2.into()));
+    assert_eq!(
+        (&spec["completions"], &spec["parallelism"]),
+        (&2.into(), &2.into())
+    );
     let of_jobset = plan_of_template(jobset, &words(found(jobset, "args").unwrap()), &[]);
-    let (runtime, trainjob) = (&example("trainjob/runtime.yaml")[0], &example("trainjob/trainjob.yaml")[0]);
-    assert_eq!(trainjob["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"]);
-    let torch = ["--env=PET_MASTER_ADDR=example-node-0-0.example", "--env=PET_NNODES=2"];
+    let (runtime, trainjob) = (
+        &example("trainjob/runtime.yaml")[0],
+        &example("trainjob/trainjob.yaml")[0],
+    );
+    assert_eq!(
+        trainjob["spec"]["runtimeRef"]["name"],
+        runtime["metadata"]["name"]
+    );
+    let torch = [
+        "--env=PET_MASTER_ADDR=example-node-0-0.example",
+        "--env=PET_NNODES=2",
+    ];
     let of_trainjob = plan_of_template(runtime, &words(found(trainjob, "args").unwrap()), &torch);
     for plan in [of_jobset, of_trainjob] {
         let source = &plan["source"];
-        assert_eq!((&source["name"], &source["size"]), (&"example-node-0".into(), &2.into()));
-        assert_eq!(source["facts"]["key"]["of"], serde_json::json!(["7a2e6d1c-0000", "0"]));
+        assert_eq!(
+            (&source["name"], &source["size"]),
+            (&"example-node-0".into(), &2.into())
+        );
+        assert_eq!(
+            source["facts"]["key"]["of"],
+            serde_json::json!(["7a2e6d1c-0000", "0"])
+        );
         let steps = plan["pods"][0]["steps"].as_array().unwrap();
         let launch = steps.iter().find(|step| step["step"] == "launch").unwrap();
-        assert!(words(&launch["argv"]).ends_with(&["echo", "two  words", "and a \"quote\""]), "{launch}");
+        assert!(
+            words(&launch["argv"]).ends_with(&["echo", "two  words", "and a \"quote\""]),
+            "{launch}"
+        );
         let parent = plan["pods"][1].to_string();
-        assert!(parent.contains("example-node-0-0.example.default.svc.cluster.local."), "{parent}");
+        assert!(
+            parent.contains("example-node-0-0.example.default.svc.cluster.local."),
+            "{parent}"
+        );
     }
 }

@@ -28,7 +28,12 @@ fn a_snippet_may_make_the_user_that_flux_runs_as() {
         );
         let image = with_own_flux(&spec);
         let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
-        assert_eq!((ended.code, ended.stdout), (0, format!("pre as 0\njob as {uid}\n")), "{}", ended.stderr);
+        assert_eq!(
+            (ended.code, ended.stdout),
+            (0, format!("pre as 0\njob as {uid}\n")),
+            "{}",
+            ended.stderr
+        );
         assert_eq!(
             fs::read_to_string(image.at("/etc/passwd"))
                 .unwrap()
@@ -49,9 +54,16 @@ fn a_batchs_logs_can_be_written_or_it_is_said_at_once_that_they_cannot() {
     image.file("/data/out/.keep", 0o644, "");
     let of_the_image = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
     assert_eq!(of_the_image.code, 0, "{}", of_the_image.stderr);
-    assert!(!of_the_image.stderr.contains("cannot write"), "{}", of_the_image.stderr);
+    assert!(
+        !of_the_image.stderr.contains("cannot write"),
+        "{}",
+        of_the_image.stderr
+    );
     if real_flux().is_some() {
-        assert_eq!(fs::read_to_string(image.at("/data/out/job-0.out")).unwrap(), "a\n");
+        assert_eq!(
+            fs::read_to_string(image.at("/data/out/job-0.out")).unwrap(),
+            "a\n"
+        );
     }
 
     let image = pod_image(spec, 1);
@@ -59,7 +71,11 @@ fn a_batchs_logs_can_be_written_or_it_is_said_at_once_that_they_cannot() {
     let mut volume = Container::new(&image, "mc-0", &run_words(&[]));
     volume.before = "mount -t tmpfs -o mode=0755 tmpfs \"$root/data\"; mkdir -m 0755 \"$root/data/out\"; chown 7:7 \"$root/data/out\"\n".into();
     let ended = run(&[volume]).remove(0);
-    let line = ended.stderr.lines().find(|line| line.contains("cannot write")).unwrap_or_else(|| panic!("{ended:?}"));
+    let line = ended
+        .stderr
+        .lines()
+        .find(|line| line.contains("cannot write"))
+        .unwrap_or_else(|| panic!("{ended:?}"));
     assert!(
         line.contains("cannot write to /data/out, ") && line.contains("uid 1000") && line.contains("fsGroup"),
         "{line}"
@@ -72,11 +88,20 @@ fn zeromqs_lines_are_shown_and_the_agent_is_not_among_them() {
     let all = images(&(submit("echo ran") + "[logging]\nzeromq = true\n"), 2);
     let pods = start(&all, &Network::new(), &[]);
     let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
-    assert_eq!((ended[0].code, ended[1].code, ended[0].stdout.as_str()), (0, 0, "ran\n"), "{}", ended[0].stderr);
+    assert_eq!(
+        (ended[0].code, ended[1].code, ended[0].stdout.as_str()),
+        (0, 0, "ran\n"),
+        "{}",
+        ended[0].stderr
+    );
     let lines = format!("{}{}", ended[0].stderr, ended[1].stderr);
     assert!(!lines.contains("handshake failed"), "{lines}");
     if real_flux().is_some() {
-        assert!(ended[1].stderr.contains("handshake succeeded"), "{}", ended[1].stderr);
+        assert!(
+            ended[1].stderr.contains("handshake succeeded"),
+            "{}",
+            ended[1].stderr
+        );
     }
 }
 
@@ -95,21 +120,35 @@ fn two_clusters_of_one_hostlist_are_one_instance_with_the_same_ranks_on_both_sid
         let spec = format!("name = '{name}'\nsize = 2\n{rest}");
         image.file(flux_shared::paths::SPEC_FILE, 0o644, &spec);
         let host = |index: u32| {
-            format!("{V4}{} {name}-{index}.flux-service.default.svc.cluster.local {name}-{index}\n", first + index)
+            format!(
+                "{V4}{} {name}-{index}.flux-service.default.svc.cluster.local {name}-{index}\n",
+                first + index
+            )
         };
-        image.file("/etc/hosts", 0o644, &format!("127.0.0.1 localhost\n{}{}", host(0), host(1)));
+        image.file(
+            "/etc/hosts",
+            0o644,
+            &format!("127.0.0.1 localhost\n{}{}", host(0), host(1)),
+        );
         image
     };
     let root = || cluster("flux-sample", &format!("{program}[network]\n{list}"), 1);
     let burst = || cluster("gffw-compute-a", &format!("[network]\n{list}{lead}"), 3);
     let images = [root(), root(), burst(), burst()];
-    let names = ["flux-sample-0", "flux-sample-1", "gffw-compute-a-0", "gffw-compute-a-1"];
+    let names = [
+        "flux-sample-0",
+        "flux-sample-1",
+        "gffw-compute-a-0",
+        "gffw-compute-a-1",
+    ];
     let network = Network::new();
     let command = run_words(&[]);
     let mut pods: Vec<Running> = (images.iter().zip(names))
         .map(|(image, name)| Running::pod(&Container::new(image, name, &command), &network))
         .collect();
-    eventually("a task on each of the four", || (pods[0].stdout().lines().count() == 4).then_some(()));
+    eventually("a task on each of the four", || {
+        (pods[0].stdout().lines().count() == 4).then_some(())
+    });
     let said = pods[0].stdout();
     let mut hosts: Vec<&str> = said.lines().collect();
     hosts.sort();
@@ -120,9 +159,14 @@ fn two_clusters_of_one_hostlist_are_one_instance_with_the_same_ranks_on_both_sid
             let asked = pod.exec(&["/usr/bin/env", uri, "/mnt/flux/view/bin/flux", "getattr", name]);
             String::from_utf8_lossy(&asked.stdout).trim().to_owned()
         };
-        assert_eq!((attribute("rank"), attribute("hostlist")), (rank.to_string(), list[12..list.len() - 2].to_owned()));
+        assert_eq!(
+            (attribute("rank"), attribute("hostlist")),
+            (rank.to_string(), list[12..list.len() - 2].to_owned())
+        );
     }
-    images.iter().for_each(|image| fs::write(gate(image, "go"), "").unwrap());
+    images
+        .iter()
+        .for_each(|image| fs::write(gate(image, "go"), "").unwrap());
     assert_eq!(pods.remove(0).end().code, 0);
 }
 
@@ -132,10 +176,18 @@ fn an_archive_brings_the_jobs_of_the_first_instance_into_the_second() {
     if real_flux().is_none() {
         return;
     }
-    let image = pod_image(&format!("archive = '/state/archive.tgz'\n{}", submit("echo saved words")), 1);
+    let image = pod_image(
+        &format!("archive = '/state/archive.tgz'\n{}", submit("echo saved words")),
+        1,
+    );
     fs::create_dir(image.at("/state")).unwrap();
     let first = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
-    assert_eq!((first.code, first.stdout.as_str()), (0, "saved words\n"), "{}", first.stderr);
+    assert_eq!(
+        (first.code, first.stdout.as_str()),
+        (0, "saved words\n"),
+        "{}",
+        first.stderr
+    );
     assert!(fs::metadata(image.at("/state/archive.tgz")).unwrap().len() > 0);
 
     let script = "flux jobs -a -n -o '{id} {name} {status}'; flux job attach $(flux jobs -a -n -o '{id}')";
@@ -147,5 +199,8 @@ fn an_archive_brings_the_jobs_of_the_first_instance_into_the_second() {
     let ended = run(&[Container::new(&second, "mc-0", &run_words(&[]))]).remove(0);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let lines: Vec<&str> = ended.stdout.lines().collect();
-    assert!(lines.len() == 2 && lines[0].ends_with(" sh COMPLETED") && lines[1] == "saved words", "{lines:?}");
+    assert!(
+        lines.len() == 2 && lines[0].ends_with(" sh COMPLETED") && lines[1] == "saved words",
+        "{lines:?}"
+    );
 }

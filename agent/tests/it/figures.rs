@@ -9,9 +9,12 @@ use crate::live::{Network, Running, eventually, gate};
 
 /// The answer's body, asked from the pod's network; none: nobody answers, or not with figures.
 fn figures(pod: &Running, path: &str) -> Option<String> {
-    let ask = format!("exec 3<>/dev/tcp/127.0.0.1/9402; printf 'GET {path} HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3");
-    let answer =
-        Command::new("nsenter").args(["-t", &pod.pid.to_string(), "--net", "bash", "-c", &ask]).output().unwrap();
+    let ask =
+        format!("exec 3<>/dev/tcp/127.0.0.1/9402; printf 'GET {path} HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3");
+    let answer = Command::new("nsenter")
+        .args(["-t", &pod.pid.to_string(), "--net", "bash", "-c", &ask])
+        .output()
+        .unwrap();
     let answer = String::from_utf8(answer.stdout).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n")?;
     head.starts_with("HTTP/1.1 200 ").then(|| body.to_owned())
@@ -22,17 +25,32 @@ fn the_lead_serves_the_figures_of_its_instance_also_where_flux_runs_as_another_u
     for user in ["", "[runner.user]\nname = 'flux'\nuid = 1000\n"] {
         // One runs on the only core, and three wait for it; the fake Flux has no queue.
         let script = "for i in 1 2 3 4; do flux submit --quiet sleep 60; done; echo up; until [ -e /tmp/go ]; do sleep 0.1; done";
-        let script = if real_flux().is_some() { script } else { "echo up; until [ -e /tmp/go ]; do sleep 0.1; done" };
+        let script = if real_flux().is_some() {
+            script
+        } else {
+            "echo up; until [ -e /tmp/go ]; do sleep 0.1; done"
+        };
         let program = submit(script).replace("'submit'", "'launcher'");
-        let images = images(&format!("{program}[flux]\nmetrics_port = 9402\n{user}[runner]\ncores = 1\n"), 1);
+        let images = images(
+            &format!("{program}[flux]\nmetrics_port = 9402\n{user}[runner]\ncores = 1\n"),
+            1,
+        );
         let pod = start(&images, &Network::new(), &[]).remove(0);
         pod.says("up\n");
         let text = eventually("figures", || {
-            figures(&pod, "/metrics").filter(|text| text.contains("job_queue_state_run_count{minicluster=\"mc\"} 1\n"))
+            figures(&pod, "/metrics")
+                .filter(|text| text.contains("job_queue_state_run_count{minicluster=\"mc\"} 1\n"))
         });
-        assert!(text.contains("# TYPE node_up_count gauge\nnode_up_count{minicluster=\"mc\"} 1\n"), "{text}");
+        assert!(
+            text.contains("# TYPE node_up_count gauge\nnode_up_count{minicluster=\"mc\"} 1\n"),
+            "{text}"
+        );
         let json: serde_json::Value = serde_json::from_str(&figures(&pod, "/metrics.json").unwrap()).unwrap();
-        assert_eq!((&json["minicluster"], &json["node_cores_up_count"]), (&"mc".into(), &1.into()), "{json}");
+        assert_eq!(
+            (&json["minicluster"], &json["node_cores_up_count"]),
+            (&"mc".into(), &1.into()),
+            "{json}"
+        );
         if real_flux().is_some() {
             eventually("those that wait", || {
                 let json: serde_json::Value = serde_json::from_str(&figures(&pod, "/metrics.json")?).unwrap();

@@ -1,4 +1,5 @@
-//! Where the agent itself gives up: a reserved code, one line that says why, the same in the termination message.
+//! Where the agent itself gives up: a reserved code, one line that says why, the same in the termination
+//! message.
 
 use flux_shared::exit::Category;
 use flux_shared::paths::SPEC_FILE;
@@ -8,20 +9,40 @@ use crate::image::{Container, Image, run};
 use crate::live::{pod_image, run_words, termination_of};
 
 /// Runs a pod that must give up with `category`, and finds `words` in its line.
-fn gives_up(image: &Image, hostname: &str, more: &[&str], ids: (u32, u32), category: Category, words: &[&str]) {
+fn gives_up(
+    image: &Image,
+    hostname: &str,
+    more: &[&str],
+    ids: (u32, u32),
+    category: Category,
+    words: &[&str],
+) {
     let command = run_words(more);
     let mut container = Container::new(image, hostname, &command);
     container.ids = ids;
     let ended = run(&[container]).remove(0);
-    assert_eq!(ended.code, i32::from(category.code()), "{}{}", ended.stdout, ended.stderr);
+    assert_eq!(
+        ended.code,
+        i32::from(category.code()),
+        "{}{}",
+        ended.stdout,
+        ended.stderr
+    );
     let start = format!("flux-agent: {}: ", category.name());
-    let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.starts_with(&start)).collect();
+    let lines: Vec<&str> = ended
+        .stderr
+        .lines()
+        .filter(|line| line.starts_with(&start))
+        .collect();
     assert_eq!(lines.len(), 1, "{}", ended.stderr);
     for word in words {
         assert!(lines[0].contains(word), "{word}: {}", lines[0]);
     }
     let told = termination_of(image);
-    assert_eq!((told.by, i32::from(told.code), told.category), (Ender::Agent, ended.code, Some(category)));
+    assert_eq!(
+        (told.by, i32::from(told.code), told.category),
+        (Ender::Agent, ended.code, Some(category))
+    );
     assert_eq!(format!("{start}{}", told.message), lines[0]);
 }
 
@@ -42,26 +63,61 @@ fn a_spec_that_is_missing_or_not_understood() {
     let image = pod_image("sice = 4", 1);
     gives_up(&image, "mc-0", &[], ROOT, Category::SpecInvalid, &["sice"]);
     let image = pod_image("version = 9", 1);
-    gives_up(&image, "mc-0", &[], ROOT, Category::SpecInvalid, &["version 9", "release"]);
+    gives_up(
+        &image,
+        "mc-0",
+        &[],
+        ROOT,
+        Category::SpecInvalid,
+        &["version 9", "release"],
+    );
     let image = pod_image("", 1);
-    gives_up(&image, "stranger", &[], ROOT, Category::SpecInvalid, &["stranger", "the hostlist mc-0"]);
+    gives_up(
+        &image,
+        "stranger",
+        &[],
+        ROOT,
+        Category::SpecInvalid,
+        &["stranger", "the hostlist mc-0"],
+    );
 }
 
 #[test]
 fn a_view_that_is_missing() {
     let image = pod_image("", 1);
     std::fs::remove_file(image.at("/mnt/flux/view/bin/flux")).unwrap();
-    gives_up(&image, "mc-0", &[], ROOT, Category::ViewMissing, &["/mnt/flux/view/bin/flux"]);
+    gives_up(
+        &image,
+        "mc-0",
+        &[],
+        ROOT,
+        Category::ViewMissing,
+        &["/mnt/flux/view/bin/flux"],
+    );
 }
 
 #[test]
 fn a_lead_that_never_answers_within_the_deadline_that_was_asked_for() {
     let image = pod_image("", 2);
     let words = ["mc-0.flux-service", "refuses", "8050", "See the lead's log"];
-    gives_up(&image, "mc-1", &["--parent-deadline", "1"], ROOT, Category::ParentUnreachable, &words);
+    gives_up(
+        &image,
+        "mc-1",
+        &["--parent-deadline", "1"],
+        ROOT,
+        Category::ParentUnreachable,
+        &words,
+    );
     image.file("/etc/hosts", 0o644, "10.9.0.2 mc-1\n");
     let words = ["mc-0.flux-service.default.svc.cluster.local", "no DNS server"];
-    gives_up(&image, "mc-1", &["--parent-deadline", "1"], ROOT, Category::ParentUnreachable, &words);
+    gives_up(
+        &image,
+        "mc-1",
+        &["--parent-deadline", "1"],
+        ROOT,
+        Category::ParentUnreachable,
+        &words,
+    );
 }
 
 #[test]
@@ -70,21 +126,42 @@ fn a_certificate_that_cannot_be_read_or_is_none() {
     for folder in ["/mnt/flux", "/mnt/flux/config", "/tmp"] {
         image.mode(folder, 0o1777);
     }
-    gives_up(&image, "mc-0", &[], (1000, 1000), Category::CurveUnreadable, &["permission denied", "fsGroup"]);
+    gives_up(
+        &image,
+        "mc-0",
+        &[],
+        (1000, 1000),
+        Category::CurveUnreadable,
+        &["permission denied", "fsGroup"],
+    );
     let image = pod_image("", 2);
     image.file(
         "/etc/flux-agent/curve/curve.cert",
         0o400,
         "metadata\n    name = \"mc\"\ncurve\n    public-key = \"hello\"\n",
     );
-    gives_up(&image, "mc-0", &[], ROOT, Category::CurveUnreadable, &["public-key"]);
+    gives_up(
+        &image,
+        "mc-0",
+        &[],
+        ROOT,
+        Category::CurveUnreadable,
+        &["public-key"],
+    );
 }
 
 #[test]
 fn a_volume_that_cannot_be_written() {
     let image = pod_image("", 1);
     image.mode("/mnt/flux/config", 0o555);
-    gives_up(&image, "mc-0", &[], (1000, 1000), Category::WriteFailed, &["/mnt/flux/config", "fsGroup"]);
+    gives_up(
+        &image,
+        "mc-0",
+        &[],
+        (1000, 1000),
+        Category::WriteFailed,
+        &["/mnt/flux/config", "fsGroup"],
+    );
 }
 
 #[test]
@@ -93,7 +170,14 @@ fn a_snippet_in_an_image_without_a_shell() {
     for shell in ["bash", "dash", "sh"] {
         std::fs::remove_file(image.at("/usr/bin").join(shell)).unwrap();
     }
-    gives_up(&image, "mc-0", &[], ROOT, Category::ShellMissing, &["init", "/bin/sh"]);
+    gives_up(
+        &image,
+        "mc-0",
+        &[],
+        ROOT,
+        Category::ShellMissing,
+        &["init", "/bin/sh"],
+    );
 }
 
 #[test]
@@ -101,9 +185,17 @@ fn a_panic_leaves_a_word() {
     let image = pod_image("", 1);
     let command = run_words(&[]);
     let mut container = Container::new(&image, "mc-0", &command);
-    container.environment.insert("FLUX_AGENT_PANIC".into(), "1".into());
+    container
+        .environment
+        .insert("FLUX_AGENT_PANIC".into(), "1".into());
     let ended = run(&[container]).remove(0);
     let told = termination_of(&image);
-    assert_eq!((ended.code, told.code, told.category), (249, 249, Some(Category::Internal)));
-    assert!(told.message.contains("as the test wished") && ended.stderr.contains(&told.message), "{ended:?}");
+    assert_eq!(
+        (ended.code, told.code, told.category),
+        (249, 249, Some(Category::Internal))
+    );
+    assert!(
+        told.message.contains("as the test wished") && ended.stderr.contains(&told.message),
+        "{ended:?}"
+    );
 }

@@ -25,11 +25,18 @@ fn launch(document: &Value) -> &Value {
 fn started(running: &Running, image: &Image) -> Vec<String> {
     let begun = || {
         let text = std::fs::read_to_string(image.at("/record/flux")).unwrap_or_default();
-        text.lines().next().map(|line| serde_json::from_str::<Value>(line).unwrap())
+        text.lines()
+            .next()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap())
     };
     let record = crate::live::eventually("Flux is started", begun);
     assert!(running.children().len() == 1);
-    record["argv"].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+    record["argv"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|word| word.as_str().unwrap().to_owned())
+        .collect()
 }
 
 #[test]
@@ -37,36 +44,70 @@ fn in_a_pod_dry_run_tells_what_its_entrypoint_has_done_and_facts_what_it_found()
     let image = pod_image(SPEC, 1);
     let words = run_words(&["--grace-period", "77", "--restarts-left", "3", "--lead-gone", "9"]);
     let mut container = Container::new(&image, "mc-0", &words);
-    container.environment.insert("FLUX_OPTION_FLAGS".into(), "-opmi=none".into());
-    container.environment.insert("FLUX_AGENT_INDEX_FAILURES".into(), "0".into());
-    container.environment.insert("DB_PASSWORD".into(), "hunter2".into());
-    container.environment.insert("FAKE_FLUX_RECORD".into(), "/record/flux".into());
+    container
+        .environment
+        .insert("FLUX_OPTION_FLAGS".into(), "-opmi=none".into());
+    container
+        .environment
+        .insert("FLUX_AGENT_INDEX_FAILURES".into(), "0".into());
+    container
+        .environment
+        .insert("DB_PASSWORD".into(), "hunter2".into());
+    container
+        .environment
+        .insert("FAKE_FLUX_RECORD".into(), "/record/flux".into());
     let running = Running::pod(&container, &Network::new());
     let argv = started(&running, &image);
 
     let facts = json(&running, &["facts", "--json"]);
-    assert_eq!((&facts["grace_period"], &facts["restarts_left"]), (&77.into(), &3.into()));
-    assert_eq!((&facts["hostname"], &facts["terminal"]), (&"mc-0".into(), &false.into()));
-    assert_eq!(facts["environment"]["FLUX_OPTION_FLAGS"], "-opmi=none", "the container's, not that of the exec");
+    assert_eq!(
+        (&facts["grace_period"], &facts["restarts_left"]),
+        (&77.into(), &3.into())
+    );
+    assert_eq!(
+        (&facts["hostname"], &facts["terminal"]),
+        (&"mc-0".into(), &false.into())
+    );
+    assert_eq!(
+        facts["environment"]["FLUX_OPTION_FLAGS"], "-opmi=none",
+        "the container's, not that of the exec"
+    );
     assert_eq!(facts["environment"].get("FLUX_AGENT_INDEX_FAILURES"), None);
     assert_eq!(facts["environment"]["DB_PASSWORD"], "(left out)");
 
     let here = json(&running, &["dry-run", "--here", "--format", "json"]);
     assert!(!here.to_string().contains("hunter2"));
     let pod = &here["pods"][0];
-    assert_eq!((&pod["role"], &pod["hostname"], &pod["indexes"]), (&"lead".into(), &"mc-0".into(), &"0".into()));
+    assert_eq!(
+        (&pod["role"], &pod["hostname"], &pod["indexes"]),
+        (&"lead".into(), &"mc-0".into(), &"0".into())
+    );
     // A dump's name has a part of each start's own.
     let without_dump = |words: Vec<String>| -> Vec<String> {
-        words.into_iter().filter(|word| !word.starts_with("-Scontent.dump")).collect()
+        words
+            .into_iter()
+            .filter(|word| !word.starts_with("-Scontent.dump"))
+            .collect()
     };
-    let planned = launch(&here)["argv"].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned());
+    let planned = launch(&here)["argv"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|word| word.as_str().unwrap().to_owned());
     assert_eq!(without_dump(planned.collect()), without_dump(argv));
-    let within = launch(&here)["argv"].as_array().unwrap().iter().any(|word| word == "--within=38.5");
+    let within = launch(&here)["argv"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|word| word == "--within=38.5");
     assert!(within, "the grace period is the entrypoint's: {}", launch(&here));
 
     let steps = pod["steps"].as_array().unwrap();
     let shell = steps.iter().find(|step| step["step"] == "shell").unwrap();
-    assert_eq!(shell["as_flux"], std::fs::read_to_string(image.at("/record/as-flux")).unwrap());
+    assert_eq!(
+        shell["as_flux"],
+        std::fs::read_to_string(image.at("/record/as-flux")).unwrap()
+    );
 
     // The same on a laptop, by these facts: in both forms.
     let folder = crate::image::folder();
@@ -74,12 +115,23 @@ fn in_a_pod_dry_run_tells_what_its_entrypoint_has_done_and_facts_what_it_found()
     std::fs::copy(image.at(flux_shared::paths::SPEC_FILE), at("agent.toml")).unwrap();
     let lines = running.exec(&[AGENT, "facts"]).stdout;
     assert!(String::from_utf8_lossy(&lines).contains("\ngrace_period: 77\n"));
-    for (name, text) in [("facts.yaml", lines), ("facts.json", facts.to_string().into_bytes())] {
+    for (name, text) in [
+        ("facts.yaml", lines),
+        ("facts.json", facts.to_string().into_bytes()),
+    ] {
         std::fs::write(at(name), text).unwrap();
         let mut command = std::process::Command::new(agent());
-        command.args(["dry-run", "--format", "json"]).arg(at("agent.toml")).arg("--facts").arg(at(name));
+        command
+            .args(["dry-run", "--format", "json"])
+            .arg(at("agent.toml"))
+            .arg("--facts")
+            .arg(at(name));
         let output = command.output().unwrap();
-        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{name}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let there: Value = serde_json::from_slice(&output.stdout).unwrap();
         let words = |document: &Value| {
             let words = launch(document)["argv"].as_array().unwrap().iter();
@@ -90,8 +142,14 @@ fn in_a_pod_dry_run_tells_what_its_entrypoint_has_done_and_facts_what_it_found()
 
     let text = running.exec(&[AGENT, "dry-run", "--here"]);
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("Host as found: root") && text.contains("on a stop, signal this process only"), "{text}");
-    assert!(text.contains("snippet pre") && text.contains("its output is not shown"), "{text}");
+    assert!(
+        text.contains("Host as found: root") && text.contains("on a stop, signal this process only"),
+        "{text}"
+    );
+    assert!(
+        text.contains("snippet pre") && text.contains("its output is not shown"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -105,8 +163,17 @@ fn a_sidecar_tells_its_own_plan_and_without_a_spec_there_is_none() {
     assert_eq!(here["notices"].as_array().unwrap().len(), 0);
     // Outside of a pod.
     let folder = crate::image::folder();
-    let output = std::process::Command::new(agent()).args(["facts", "--json"]).current_dir(&folder).output().unwrap();
-    assert_eq!(output.status.code(), Some(240), "no spec: {}", String::from_utf8_lossy(&output.stderr));
+    let output = std::process::Command::new(agent())
+        .args(["facts", "--json"])
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(240),
+        "no spec: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]
@@ -116,6 +183,9 @@ fn a_follower_shows_the_waits_of_its_command_line() {
     let running = Running::pod(&Container::new(&image, "mc-1", &words), &Network::new());
     running.says("rank 1");
     let here = json(&running, &["dry-run", "--here", "--format", "json"]);
-    assert_eq!(here["pods"][0]["waits"]["lead_gone"], 9, "the command line's comes before the spec's 7");
+    assert_eq!(
+        here["pods"][0]["waits"]["lead_gone"], 9,
+        "the command line's comes before the spec's 7"
+    );
     assert_eq!(launch(&here)["part"], "follower");
 }

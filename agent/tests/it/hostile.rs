@@ -1,7 +1,8 @@
-//! A job of Flux's user that wants to be root: it changes what root reads and runs in the pod, as far as it may.
+//! A job of Flux's user that wants to be root: it changes what root reads and runs in the pod, as far as it
+//! may.
 //!
-//! The pod is one as the operator makes it: the binary is mounted read-only, the mount path belongs to the init containers'
-//! user, the configuration is a volume of its own.
+//! The pod is one as the operator makes it: the binary is mounted read-only, the mount path belongs to the
+//! init containers' user, the configuration is a volume of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{MetadataExt, chown};
@@ -21,9 +22,16 @@ const TELL: &str = "#!/bin/sh\nid -u >>/record/ran\n";
 fn pod(spec: &str) -> Image {
     let image = Image::usual();
     let user = format!("[runner.user]\nname = 'flux'\nuid = {USER}\n");
-    image.file(flux_shared::paths::SPEC_FILE, 0o444, &format!("name = 'mc'\n{spec}{user}"));
+    image.file(
+        flux_shared::paths::SPEC_FILE,
+        0o444,
+        &format!("name = 'mc'\n{spec}{user}"),
+    );
     for program in ["mv", "cp", "rm", "ln", "chmod", "mkdir", "cat"] {
-        image.program(&Path::new("/usr/bin").join(program), &format!("/usr/bin/{program}"));
+        image.program(
+            &Path::new("/usr/bin").join(program),
+            &format!("/usr/bin/{program}"),
+        );
     }
     chown(image.at("/mnt/flux"), Some(INSTALLER), Some(INSTALLER)).unwrap();
     image.mode("/mnt/flux/config", 0o777);
@@ -36,7 +44,10 @@ const READ_ONLY: &str = "\
     mount -o remount,bind,ro \"$root/etc/flux-agent/bin\"\n";
 
 fn container<'a>(image: &'a Image, command: &[&str]) -> Container<'a> {
-    Container { before: READ_ONLY.into(), ..Container::new(image, "mc-0", command) }
+    Container {
+        before: READ_ONLY.into(),
+        ..Container::new(image, "mc-0", command)
+    }
 }
 
 /// Every way that was found, and those like it.
@@ -72,14 +83,21 @@ fn a_job_does_not_become_root_by_post_by_a_restart_or_by_commands_for_people() {
         assert!(start > 0 || image.at("/record/attacked").exists(), "{ended:?}");
         assert_eq!(ended.code, 0, "{ended:?}");
     }
-    for command in
-        [&["/mnt/flux/flux-agent", "preflight"] as &[&str], &["/mnt/flux/flux-agent", "connect", "--", "id", "-u"]]
-    {
+    for command in [
+        &["/mnt/flux/flux-agent", "preflight"] as &[&str],
+        &["/mnt/flux/flux-agent", "connect", "--", "id", "-u"],
+    ] {
         let ended = image::run(&[container(&image, command)]).remove(0);
-        assert!(!ended.stdout.contains("\n0\n") && ended.stdout != "0\n", "{command:?}: {ended:?}");
+        assert!(
+            !ended.stdout.contains("\n0\n") && ended.stdout != "0\n",
+            "{command:?}: {ended:?}"
+        );
     }
     let ran = std::fs::read_to_string(image.at("/record/ran")).unwrap_or_default();
-    assert!(!ran.lines().any(|uid| uid == "0"), "root ran what the job has written: {ran}");
+    assert!(
+        !ran.lines().any(|uid| uid == "0"),
+        "root ran what the job has written: {ran}"
+    );
     assert_eq!(std::fs::metadata(image.at("/etc")).unwrap().uid(), etc);
 }
 
@@ -89,28 +107,44 @@ fn of_root(trace: &str) -> BTreeSet<String> {
     let mut unfinished: BTreeMap<&str, String> = BTreeMap::new();
     let mut paths = BTreeSet::new();
     for line in trace.lines() {
-        let Some((pid, rest)) = line.split_once(' ') else { continue };
+        let Some((pid, rest)) = line.split_once(' ') else {
+            continue;
+        };
         let rest = rest.trim_start();
         if let Some(begin) = rest.strip_suffix("<unfinished ...>") {
             unfinished.insert(pid, begin.to_owned());
             // A child may run before its parent's call returns: its ids are its parent's.
             continue;
         }
-        let whole = match rest.strip_prefix("<... ").and_then(|rest| rest.split_once("resumed>")) {
+        let whole = match rest
+            .strip_prefix("<... ")
+            .and_then(|rest| rest.split_once("resumed>"))
+        {
             Some((_, end)) => unfinished.remove(pid).unwrap_or_default() + end,
             None => rest.to_owned(),
         };
-        let Some((words, result)) = whole.rsplit_once(" = ").filter(|(_, result)| !result.starts_with('-')) else {
+        let Some((words, result)) = whole
+            .rsplit_once(" = ")
+            .filter(|(_, result)| !result.starts_with('-'))
+        else {
             continue;
         };
         if words.starts_with("setuid(") && !words.starts_with("setuid(0)") {
             others.insert(pid);
         }
-        if ["clone", "fork", "vfork"].iter().any(|name| words.starts_with(name)) && others.contains(pid) {
-            let child = trace.lines().find_map(|line| line.split_once(' ').filter(|(id, _)| *id == result.trim()));
+        if ["clone", "fork", "vfork"]
+            .iter()
+            .any(|name| words.starts_with(name))
+            && others.contains(pid)
+        {
+            let child = trace
+                .lines()
+                .find_map(|line| line.split_once(' ').filter(|(id, _)| *id == result.trim()));
             others.extend(child.map(|(id, _)| id));
         }
-        let opens = ["execve(", "open(", "openat("].iter().any(|name| words.starts_with(name));
+        let opens = ["execve(", "open(", "openat("]
+            .iter()
+            .any(|name| words.starts_with(name));
         let path = words.split('"').nth(1).unwrap_or_default();
         if opens && path.starts_with('/') && !others.contains(pid) {
             paths.insert(path.to_owned());
@@ -121,9 +155,15 @@ fn of_root(trace: &str) -> BTreeSet<String> {
 
 /// Whether `uid` may change what `path` leads to: the file, a link or a folder on its way.
 fn may_change(image: &Image, path: &str, uid: u32) -> Option<PathBuf> {
-    let mut left: Vec<_> = Path::new(path).components().rev().map(|it| it.as_os_str().to_owned()).collect();
+    let mut left: Vec<_> = Path::new(path)
+        .components()
+        .rev()
+        .map(|it| it.as_os_str().to_owned())
+        .collect();
     let mut here = PathBuf::from("/");
-    let writes = |data: &std::fs::Metadata| data.mode() & 0o002 != 0 || (data.uid() == uid && data.mode() & 0o200 != 0);
+    let writes = |data: &std::fs::Metadata| {
+        data.mode() & 0o002 != 0 || (data.uid() == uid && data.mode() & 0o200 != 0)
+    };
     while let Some(name) = left.pop() {
         match Path::new(&name).components().next() {
             Some(Component::Normal(_)) => {}
@@ -161,8 +201,18 @@ fn what_root_opens_and_executes_can_be_changed_by_nobody_else() {
     );
     let log = image.at(RECORD).join("trace").display().to_string();
     let mut container = container(&image, &[AGENT, "run"]);
-    let strace =
-        ["strace", "-f", "-s", "4096", "-o", &log, "-e", "trace=file,process,setuid,setresuid", "-e", "signal=none"];
+    let strace = [
+        "strace",
+        "-f",
+        "-s",
+        "4096",
+        "-o",
+        &log,
+        "-e",
+        "trace=file,process,setuid,setresuid",
+        "-e",
+        "signal=none",
+    ];
     container.outside = strace.map(str::to_owned).into();
     let ended = image::run(&[container]).remove(0);
     assert_eq!(ended.code, 0, "{ended:?}");
@@ -175,8 +225,17 @@ fn what_root_opens_and_executes_can_be_changed_by_nobody_else() {
         "{paths:?}"
     );
     // The last is the job's own word about its end: no more than a number is taken from it.
-    let aside = ["/proc/", "/dev/", "/sys/", RECORD, "/mnt/flux/config/program-result"];
-    for path in paths.iter().filter(|path| !aside.iter().any(|folder| path.starts_with(folder))) {
+    let aside = [
+        "/proc/",
+        "/dev/",
+        "/sys/",
+        RECORD,
+        "/mnt/flux/config/program-result",
+    ];
+    for path in paths
+        .iter()
+        .filter(|path| !aside.iter().any(|folder| path.starts_with(folder)))
+    {
         assert_eq!(may_change(&image, path, USER), None, "{path}");
     }
 }
@@ -206,28 +265,56 @@ fn what_root_runs_reads_nothing_of_another_users_home() {
     let want = "init /root\npre /root none none\n/home/flux flux flux\n/home/flux\npost /root\n";
     assert_eq!(ended.stdout, want, "{}", ended.stderr);
     let ran = std::fs::read_to_string(image.at("/record/ran")).unwrap_or_default();
-    assert!(!ran.lines().any(|uid| uid == "0"), "root ran what stands in the home of uid {USER}: {ran}");
+    assert!(
+        !ran.lines().any(|uid| uid == "0"),
+        "root ran what stands in the home of uid {USER}: {ran}"
+    );
     // Who enters the pod as root has that home once it has become its owner.
-    let command = ["/mnt/flux/flux-agent", "connect", "--", "sh", "-c", "id -u; echo $HOME $USER"];
+    let command = [
+        "/mnt/flux/flux-agent",
+        "connect",
+        "--",
+        "sh",
+        "-c",
+        "id -u; echo $HOME $USER",
+    ];
     let ended = image::run(&[container(&image, &command)]).remove(0);
-    assert_eq!(ended.stdout, format!("{USER}\n/home/flux flux\n"), "{}", ended.stderr);
+    assert_eq!(
+        ended.stdout,
+        format!("{USER}\n/home/flux flux\n"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
 fn nobody_stays_root_where_it_cannot_become_fluxs_user() {
     let image = pod("[runner.program]\nmode = 'submit'\nwords = ['true']\n");
-    let commands: [&[&str]; 5] =
-        [&["connect", "--", "id", "-u"], &["as-flux", "id", "-u"], &["stop"], &["status", "--ready"], &["run"]];
+    let commands: [&[&str]; 5] = [
+        &["connect", "--", "id", "-u"],
+        &["as-flux", "id", "-u"],
+        &["stop"],
+        &["status", "--ready"],
+        &["run"],
+    ];
     for command in commands {
         let words = [&[AGENT], command].concat();
         let mut container = container(&image, &words);
-        container.outside = ["setpriv", "--bounding-set=-setuid", "--inh-caps=-setuid"].map(str::to_owned).into();
+        container.outside = ["setpriv", "--bounding-set=-setuid", "--inh-caps=-setuid"]
+            .map(str::to_owned)
+            .into();
         let ended = image::run(&[container]).remove(0);
-        assert_eq!((ended.code, ended.stdout.as_str()), (244, ""), "{command:?}: {ended:?}");
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (244, ""),
+            "{command:?}: {ended:?}"
+        );
         let told = "the container lacks the capability SETUID or SETGID";
         assert!(
             ended.stderr.contains(told)
-                && ended.stderr.contains("SETUID, SETGID, CHOWN, DAC_OVERRIDE and KILL, or leave out fluxUser"),
+                && ended
+                    .stderr
+                    .contains("SETUID, SETGID, CHOWN, DAC_OVERRIDE and KILL, or leave out fluxUser"),
             "{command:?}: {ended:?}"
         );
     }
@@ -245,25 +332,31 @@ fn project(mode: u32) -> (tempfile::TempDir, PathBuf, u32) {
 
 #[test]
 fn a_shared_folder_keeps_owner_group_and_mode_and_who_cannot_write_there_is_told() {
-    // In no group of it, by the image's file, by the pod's (fsGroup, supplementalGroups); in a group that may not write
-    // either.
-    for (of_the_image, of_the_pod, mode) in
-        [(false, false, 0o2770), (true, false, 0o2770), (false, true, 0o2770), (true, false, 0o2750)]
-    {
+    // In no group of it, by the image's file, by the pod's (fsGroup, supplementalGroups); in a group that may
+    // not write either.
+    for (of_the_image, of_the_pod, mode) in [
+        (false, false, 0o2770),
+        (true, false, 0o2770),
+        (false, true, 0o2770),
+        (true, false, 0o2750),
+    ] {
         let (_folder, claim, group) = project(mode);
         let program = "[runner.program]\nmode = 'submit'\nwords = ['sh', '-c', 'echo x >/work/made']\n";
         let image = pod(&format!("[runner]\nworking_dir = '/work'\n{program}"));
         std::fs::create_dir(image.at("/work")).unwrap();
         if of_the_image {
-            image.file("/etc/group", 0o644, &format!("root:x:0:\nproject:x:{group}:ada,flux\n"));
+            image.file(
+                "/etc/group",
+                0o644,
+                &format!("root:x:0:\nproject:x:{group}:ada,flux\n"),
+            );
         }
         let mut container = container(&image, &[AGENT, "run"]);
         container.before += &format!("mount --bind {} \"$root/work\"\n", claim.display());
         container.groups = of_the_pod.then_some(group).into_iter().collect();
         let ended = image::run(&[container]).remove(0);
         let may = (of_the_image || of_the_pod) && mode & 0o020 != 0;
-        let told =
-            "uid 1002, gid 1002 cannot write to /work, a folder or volume: it is on a volume and belongs to uid 0";
+        let told = "uid 1002, gid 1002 cannot write to /work, a folder or volume: it is on a volume and belongs to uid 0";
         assert_eq!(ended.stderr.contains(told), !may, "{ended:?}");
         assert!(may || ended.stderr.contains("supplementalGroups"), "{ended:?}");
         assert_eq!(ended.code == 0, may, "{ended:?}");
@@ -271,7 +364,11 @@ fn a_shared_folder_keeps_owner_group_and_mode_and_who_cannot_write_there_is_told
         assert_eq!((data.uid(), data.gid(), data.mode() & 0o7777), (0, group, mode));
         if may {
             let made = std::fs::metadata(claim.join("made")).unwrap();
-            assert_eq!((made.uid(), made.gid()), (USER, group), "what is made there is the project's");
+            assert_eq!(
+                (made.uid(), made.gid()),
+                (USER, group),
+                "what is made there is the project's"
+            );
         }
     }
 }

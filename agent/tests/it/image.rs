@@ -1,8 +1,8 @@
 //! Root directories to run the agent in, as pods of a network of their own.
 //!
 //! An image is a folder with the agent, the fake Flux and the C library that debug builds of both want; a pod
-//! is a process in it by chroot, as PID 1 of namespaces of its own. Pods of one cluster share a network, where the
-//! address of index N is 10.9.0.(N + 1).
+//! is a process in it by chroot, as PID 1 of namespaces of its own. Pods of one cluster share a network,
+//! where the address of index N is 10.9.0.(N + 1).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +26,9 @@ const PUBLIC_KEY: &str = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
 
 /// A curve certificate's text.
 pub fn certificate() -> String {
-    format!("metadata\n    name = \"mc\"\ncurve\n    public-key = \"{PUBLIC_KEY}\"\n    secret-key = \"{KEY}\"\n")
+    format!(
+        "metadata\n    name = \"mc\"\ncurve\n    public-key = \"{PUBLIC_KEY}\"\n    secret-key = \"{KEY}\"\n"
+    )
 }
 
 /// A folder for tests, on the file system of the built programs (so that they are linked, not copied).
@@ -44,14 +46,28 @@ pub fn agent() -> &'static Path {
 pub fn fake_flux() -> &'static Path {
     static STRIPPED: OnceLock<PathBuf> = OnceLock::new();
     STRIPPED.get_or_init(|| {
-        // Cargo sets the variable whether or not it builds the binary: only the feature says that it is there.
+        // Cargo sets the variable whether or not it builds the binary: only the feature says that it is
+        // there.
         if cfg!(feature = "fake-flux") {
             return stripped(Path::new(env!("CARGO_BIN_EXE_fake-flux")));
         }
-        let arguments = ["build", "--quiet", "-p", "flux-agent", "--features", "fake-flux", "--bin", "fake-flux"];
+        let arguments = [
+            "build",
+            "--quiet",
+            "-p",
+            "flux-agent",
+            "--features",
+            "fake-flux",
+            "--bin",
+            "fake-flux",
+        ];
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(arguments).arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+        cargo
+            .args(arguments)
+            .arg("--target-dir")
+            .arg(target)
+            .current_dir(env!("CARGO_MANIFEST_DIR"));
         assert!(cargo.status().unwrap().success(), "the fake flux can't be built");
         stripped(&target.join("debug/fake-flux"))
     })
@@ -64,7 +80,8 @@ pub fn real_flux() -> Option<&'static Path> {
         .as_deref()
 }
 
-/// Shell lines that make the namespaces of a process those of a pod: host name $1, image $2, which is `$root` afterwards.
+/// Shell lines that make the namespaces of a process those of a pod: host name $1, image $2, which is `$root`
+/// afterwards.
 pub fn enter() -> String {
     "hostname \"$1\"\nroot=$2\nmount -t proc proc \"$root/proc\"\n\
      mount -t devpts -o newinstance,ptmxmode=0666 devpts \"$root/dev/pts\"\n"
@@ -74,7 +91,9 @@ pub fn enter() -> String {
 
 /// Shell lines that bring what Flux itself needs into the image at `$root`.
 fn mounts() -> String {
-    let Some(flux) = real_flux() else { return String::new() };
+    let Some(flux) = real_flux() else {
+        return String::new();
+    };
     let prefix = flux.ancestors().nth(2).unwrap();
     // An image has folders of its own in /opt. A package of Spack's needs others beside it.
     let is_alone = prefix.components().count() == 3;
@@ -104,7 +123,10 @@ fn name_of(path: &Path) -> String {
 /// Fails with a remedy where strace is missing.
 pub fn need_strace() {
     let found = Command::new("strace").arg("-V").stdout(Stdio::null()).status();
-    assert!(found.is_ok_and(|status| status.success()), "strace is needed: apt-get install strace");
+    assert!(
+        found.is_ok_and(|status| status.success()),
+        "strace is needed: apt-get install strace"
+    );
 }
 
 /// What stands at a path.
@@ -164,8 +186,19 @@ pub fn tree(top: &Path) -> Tree {
                 What::Other
             };
             // A link has no mode.
-            let mode = if matches!(what, What::Link(_)) { 0 } else { data.mode() & 0o7777 };
-            tree.insert(name, Node { mode, owner: (data.uid(), data.gid()), what });
+            let mode = if matches!(what, What::Link(_)) {
+                0
+            } else {
+                data.mode() & 0o7777
+            };
+            tree.insert(
+                name,
+                Node {
+                    mode,
+                    owner: (data.uid(), data.gid()),
+                    what,
+                },
+            );
         }
     }
     tree
@@ -174,8 +207,12 @@ pub fn tree(top: &Path) -> Tree {
 /// Where two trees differ, a line each.
 pub fn differences(want: &Tree, have: &Tree) -> Vec<String> {
     let paths: std::collections::BTreeSet<&String> = want.keys().chain(have.keys()).collect();
-    let differing = paths.into_iter().filter(|path| want.get(*path) != have.get(*path));
-    differing.map(|path| format!("{path}\n  want {:?}\n  have {:?}", want.get(path), have.get(path))).collect()
+    let differing = paths
+        .into_iter()
+        .filter(|path| want.get(*path) != have.get(*path));
+    differing
+        .map(|path| format!("{path}\n  want {:?}\n  have {:?}", want.get(path), have.get(path)))
+        .collect()
 }
 
 pub fn assert_same(want: &Tree, have: &Tree, when: &str) {
@@ -219,7 +256,10 @@ impl Image {
         let image = Image::empty();
         image.view();
         for program in ["bash", "dash", "env", "sleep", "echo", "id", "true", "hostname"] {
-            let real = ["/usr/bin", "/bin"].iter().map(|folder| Path::new(folder).join(program)).find(|at| at.exists());
+            let real = ["/usr/bin", "/bin"]
+                .iter()
+                .map(|folder| Path::new(folder).join(program))
+                .find(|at| at.exists());
             let real = real.unwrap_or_else(|| panic!("{program} is needed here"));
             image.program(&real, &format!("/usr/bin/{program}"));
         }
@@ -246,22 +286,43 @@ impl Image {
         } else {
             self.program(fake_flux(), "/mnt/flux/view/bin/flux");
             self.file("/mnt/flux/view/lib/python3.11/site-packages/flux.py", 0o644, "");
-            self.file("/mnt/flux/view/lib/flux/modules/sched-fluxion-qmanager.so", 0o644, "");
-            self.file("/mnt/flux/view/etc/flux/modprobe/modprobe.d/fluxion.toml", 0o644, "");
+            self.file(
+                "/mnt/flux/view/lib/flux/modules/sched-fluxion-qmanager.so",
+                0o644,
+                "",
+            );
+            self.file(
+                "/mnt/flux/view/etc/flux/modprobe/modprobe.d/fluxion.toml",
+                0o644,
+                "",
+            );
             self.file("/mnt/flux/view/libexec/flux/modprobe/rc1.py", 0o644, "");
         }
         fs::create_dir_all(self.at("/mnt/flux/config")).unwrap();
-        for (link, target) in [("run", "../config/run"), ("curve", "../config/curve"), ("var", "../config/var")] {
+        for (link, target) in [
+            ("run", "../config/run"),
+            ("curve", "../config/curve"),
+            ("var", "../config/var"),
+        ] {
             symlink(target, self.at("/mnt/flux/view").join(link)).unwrap();
         }
         fs::create_dir_all(self.at("/mnt/flux/view/etc/flux")).unwrap();
-        symlink("../../../config/etc/flux/system", self.at("/mnt/flux/view/etc/flux/system")).unwrap();
+        symlink(
+            "../../../config/etc/flux/system",
+            self.at("/mnt/flux/view/etc/flux/system"),
+        )
+        .unwrap();
     }
 
     /// The certificate as the Secret's volume has it.
     pub fn certificate(&self, owner: (u32, u32)) {
         self.file("/etc/flux-agent/curve/curve.cert", 0o400, &certificate());
-        std::os::unix::fs::chown(self.at("/etc/flux-agent/curve/curve.cert"), Some(owner.0), Some(owner.1)).unwrap();
+        std::os::unix::fs::chown(
+            self.at("/etc/flux-agent/curve/curve.cert"),
+            Some(owner.0),
+            Some(owner.1),
+        )
+        .unwrap();
     }
 
     /// Host names of a cluster's pods.
@@ -272,10 +333,18 @@ impl Image {
     /// … which have an address of each of these networks, the first one first.
     pub fn hosts_of(&self, name: &str, service: &str, count: u32, networks: &[&str]) {
         let names = |index| format!("{name}-{index}.{service}.default.svc.cluster.local {name}-{index}\n");
-        let own = |index| networks.iter().map(move |network| format!("{network}{} {}", index + 1, names(index)));
+        let own = |index| {
+            networks
+                .iter()
+                .map(move |network| format!("{network}{} {}", index + 1, names(index)))
+        };
         let lines: String = (0..count).flat_map(own).collect();
         self.file("/etc/hosts", 0o644, &format!("127.0.0.1 localhost\n{lines}"));
-        self.file("/etc/resolv.conf", 0o644, "search default.svc.cluster.local svc.cluster.local cluster.local\n");
+        self.file(
+            "/etc/resolv.conf",
+            0o644,
+            "search default.svc.cluster.local svc.cluster.local cluster.local\n",
+        );
     }
 
     pub fn top(&self) -> &Path {
@@ -300,7 +369,10 @@ impl Image {
     pub fn with_programs(&self, names: &[&str]) {
         for name in names {
             let real = ["/usr/bin", "/bin", "/usr/sbin"].map(|folder| Path::new(folder).join(name));
-            let real = real.iter().find(|path| path.exists()).unwrap_or_else(|| panic!("{name} is needed here"));
+            let real = real
+                .iter()
+                .find(|path| path.exists())
+                .unwrap_or_else(|| panic!("{name} is needed here"));
             self.program(&fs::canonicalize(real).unwrap(), &format!("/usr/bin/{name}"));
         }
     }
@@ -322,7 +394,9 @@ impl Image {
     /// What the fake Flux was given, call by call.
     pub fn record(&self) -> Vec<serde_json::Value> {
         let text = fs::read_to_string(self.at(RECORD).join("flux")).unwrap_or_default();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 }
 
@@ -333,7 +407,10 @@ fn libraries(program: &Path) -> Vec<String> {
     let ask = || {
         let ldd = Command::new("ldd").arg(program).output().unwrap();
         let text = String::from_utf8_lossy(&ldd.stdout).into_owned();
-        text.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect()
+        text.split_whitespace()
+            .filter(|word| word.starts_with('/'))
+            .map(str::to_owned)
+            .collect()
     };
     known.entry(program.to_owned()).or_insert_with(ask).clone()
 }
@@ -366,13 +443,20 @@ pub struct Container<'a> {
 
 impl Container<'_> {
     pub fn new<'a>(image: &'a Image, hostname: &str, command: &[&str]) -> Container<'a> {
-        let environment = [("PATH", PATH), ("HOME", "/root"), ("FAKE_FLUX_RECORD", "/record/flux")];
+        let environment = [
+            ("PATH", PATH),
+            ("HOME", "/root"),
+            ("FAKE_FLUX_RECORD", "/record/flux"),
+        ];
         Container {
             image,
             hostname: hostname.into(),
             ids: (0, 0),
             groups: Vec::new(),
-            environment: environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+            environment: environment
+                .iter()
+                .map(|(name, value)| ((*name).into(), (*value).into()))
+                .collect(),
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             outside: Vec::new(),
             before: String::new(),
@@ -390,7 +474,10 @@ pub struct Ended {
 }
 
 fn quoted(words: &[String]) -> String {
-    words.iter().map(|word| format!(" '{}'", word.replace('\'', r"'\''"))).collect()
+    words
+        .iter()
+        .map(|word| format!(" '{}'", word.replace('\'', r"'\''")))
+        .collect()
 }
 
 /// Runs containers at once, in a network of their own, until all have ended; three minutes at most.
@@ -401,41 +488,72 @@ pub fn run(containers: &[Container]) -> Vec<Ended> {
         script += &format!("ip addr add 10.9.0.{index}/32 dev lo\n");
     }
     for (number, container) in containers.iter().enumerate() {
-        let variables = container.environment.iter().map(|(name, value)| format!("{name}={value}"));
+        let variables = container
+            .environment
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
         let mut words = container.outside.clone();
         words.extend(["env".into(), "-i".into()]);
         words.extend(variables);
         let (uid, gid) = container.ids;
         let groups: String = container.groups.iter().map(|group| format!(",{group}")).collect();
         let groups = format!("--groups={gid}{groups}");
-        words.extend(["/usr/sbin/chroot".into(), format!("--userspec={uid}:{gid}"), groups]);
+        words.extend([
+            "/usr/sbin/chroot".into(),
+            format!("--userspec={uid}:{gid}"),
+            groups,
+        ]);
         words.push(container.image.top().display().to_string());
         words.extend(container.command.iter().cloned());
         let inner = format!("{}{}\nexec{}", enter(), container.before, quoted(&words));
-        let outer = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "sh", "-ec", &inner, "-"];
+        let outer = [
+            "unshare",
+            "--mount",
+            "--uts",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "sh",
+            "-ec",
+            &inner,
+            "-",
+        ];
         let mut outer: Vec<String> = outer.iter().map(|word| (*word).to_owned()).collect();
-        outer.extend([container.hostname.clone(), container.image.top().display().to_string()]);
+        outer.extend([
+            container.hostname.clone(),
+            container.image.top().display().to_string(),
+        ]);
         let at = results.path().join(number.to_string()).display().to_string();
-        script += &format!("({} </dev/null >{at}.out 2>{at}.err; echo $? >{at}.code) &\n", quoted(&outer));
+        script += &format!(
+            "({} </dev/null >{at}.out 2>{at}.err; echo $? >{at}.code) &\n",
+            quoted(&outer)
+        );
         if let Some(line) = &container.until {
             // Below the job is unshare, and below that the container's process 1.
             script += &format!("shell=$!; until grep -q '{line}' {at}.err; do sleep 0.05; done\n");
-            script +=
-                "read unshare </proc/$shell/task/$shell/children; read one </proc/$unshare/task/$unshare/children\n";
+            script += "read unshare </proc/$shell/task/$shell/children; read one </proc/$unshare/task/$unshare/children\n";
             script += "kill -TERM $one\n";
         }
     }
     script += "wait\n";
     let output = isolated(&["sh", "-c", &script]);
     let text = |number: usize, suffix: &str| {
-        String::from_utf8_lossy(&fs::read(results.path().join(format!("{number}.{suffix}"))).unwrap_or_default())
-            .into_owned()
+        String::from_utf8_lossy(
+            &fs::read(results.path().join(format!("{number}.{suffix}"))).unwrap_or_default(),
+        )
+        .into_owned()
     };
     let ended = |number| {
         let code = text(number, "code").trim().parse();
         let (stdout, stderr) = (text(number, "out"), text(number, "err"));
-        let all = || (0..containers.len()).map(|number| text(number, "err")).collect::<Vec<_>>().join("\n");
-        let code = code.unwrap_or_else(|_| panic!("container {number} did not end: {stdout}{}{output:?}", all()));
+        let all = || {
+            (0..containers.len())
+                .map(|number| text(number, "err"))
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        let code =
+            code.unwrap_or_else(|_| panic!("container {number} did not end: {stdout}{}{output:?}", all()));
         Ended { code, stdout, stderr }
     };
     (0..containers.len()).map(ended).collect()
@@ -444,7 +562,18 @@ pub fn run(containers: &[Container]) -> Vec<Ended> {
 /// A command in namespaces of its own, with all that it started gone when it returns; three minutes at most.
 pub fn isolated(command: &[&str]) -> Output {
     let mut words = Command::new("timeout");
-    words.args(["-s", "KILL", "180", "unshare", "--net", "--ipc", "--mount", "--pid", "--fork", "--kill-child"]);
+    words.args([
+        "-s",
+        "KILL",
+        "180",
+        "unshare",
+        "--net",
+        "--ipc",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+    ]);
     words.arg("--mount-proc");
     words.args(command).stdin(Stdio::null()).output().unwrap()
 }

@@ -1,5 +1,5 @@
-//! Whole instances of the fake Flux, or of Flux (`make test-flux`): codes through broker and job, live output, stopping, a
-//! lead that dies.
+//! Whole instances of the fake Flux, or of Flux (`make test-flux`): codes through broker and job, live
+//! output, stopping, a lead that dies.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -8,14 +8,17 @@ use flux_shared::exit::REPLACE;
 use flux_shared::termination::{Ender, Termination};
 
 use crate::image::{AGENT, Container, Image, V4, V6, real_flux, run};
-use crate::live::{Network, Running, eventually, forget_starts, gate, pod_image, run_words, send, termination_of};
+use crate::live::{
+    Network, Running, eventually, forget_starts, gate, pod_image, run_words, send, termination_of,
+};
 
 mod node_network;
 mod sidecar_end;
 mod stops;
 mod tree;
 
-/// By then the agents have seen their brokers connected: before, they would not believe in a lead for half a minute.
+/// By then the agents have seen their brokers connected: before, they would not believe in a lead for half a
+/// minute.
 const SEEN_BY: Duration = Duration::from_millis(1500);
 
 pub fn submit(script: &str) -> String {
@@ -26,7 +29,8 @@ pub fn submit(script: &str) -> String {
 /// Starts the pods of a cluster, one image each.
 pub fn start(images: &[Image], network: &Network, more: &[&str]) -> Vec<Running> {
     let command = run_words(more);
-    let pod = |(index, image)| Running::pod(&Container::new(image, &format!("mc-{index}"), &command), network);
+    let pod =
+        |(index, image)| Running::pod(&Container::new(image, &format!("mc-{index}"), &command), network);
     images.iter().enumerate().map(pod).collect()
 }
 
@@ -36,15 +40,31 @@ pub fn images(spec: &str, size: u32) -> Vec<Image> {
 
 #[test]
 fn codes_and_signals_of_the_job_are_the_leads_and_followers_end_with_0() {
-    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 126", 126), ("exit 240", 240), ("kill -9 $$", 137)] {
+    for (script, code) in [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("exit 126", 126),
+        ("exit 240", 240),
+        ("kill -9 $$", 137),
+    ] {
         let images = images(&submit(script), 2);
         let command = run_words(&[]);
-        let pods: Vec<Container> =
-            images.iter().enumerate().map(|(at, image)| Container::new(image, &format!("mc-{at}"), &command)).collect();
+        let pods: Vec<Container> = images
+            .iter()
+            .enumerate()
+            .map(|(at, image)| Container::new(image, &format!("mc-{at}"), &command))
+            .collect();
         let ended = run(&pods);
-        assert_eq!((ended[0].code, ended[1].code), (i32::from(code), 0), "{script}: {ended:?}");
+        assert_eq!(
+            (ended[0].code, ended[1].code),
+            (i32::from(code), 0),
+            "{script}: {ended:?}"
+        );
         let told = [termination_of(&images[0]), termination_of(&images[1])];
-        let want = Termination { program_code: Some(code), ..Termination::new(Ender::Program, code) };
+        let want = Termination {
+            program_code: Some(code),
+            ..Termination::new(Ender::Program, code)
+        };
         assert_eq!(told, [want, Termination::new(Ender::Program, 0)]);
     }
 }
@@ -52,19 +72,36 @@ fn codes_and_signals_of_the_job_are_the_leads_and_followers_end_with_0() {
 #[test]
 fn an_instance_comes_up_in_clusters_of_ipv6_alone_and_of_both() {
     for networks in [&[V6] as &[&str], &[V6, V4], &[V4, V6]] {
-        let all = images(&format!("tasks = 3\n{}", submit("echo ran; while [ ! -e /tmp/go ]; do sleep 0.1; done")), 3);
-        all.iter().for_each(|image| image.hosts_of("mc", "flux-service", 3, networks));
+        let all = images(
+            &format!(
+                "tasks = 3\n{}",
+                submit("echo ran; while [ ! -e /tmp/go ]; do sleep 0.1; done")
+            ),
+            3,
+        );
+        all.iter()
+            .for_each(|image| image.hosts_of("mc", "flux-service", 3, networks));
         let pods = start(&all, &Network::of(networks), &[]);
-        eventually("each node's task", || (pods[0].stdout().matches("ran\n").count() == 3).then_some(()));
+        eventually("each node's task", || {
+            (pods[0].stdout().matches("ran\n").count() == 3).then_some(())
+        });
         let config = fs::read_to_string(all[1].at("/mnt/flux/config/etc/flux/config/broker.toml")).unwrap();
-        assert_eq!(config.contains("enable_ipv6 = true"), networks[0] == V6, "{config}");
+        assert_eq!(
+            config.contains("enable_ipv6 = true"),
+            networks[0] == V6,
+            "{config}"
+        );
         for pod in &pods {
             assert_eq!(status(pod)["state"], "run", "{networks:?}");
             let judged = pod.exec(&[AGENT, "preflight"]);
             let judged = String::from_utf8_lossy(&judged.stdout).into_owned();
-            assert!(!judged.contains("FAIL dns") && !judged.contains("FAIL parent"), "{networks:?}: {judged}");
+            assert!(
+                !judged.contains("FAIL dns") && !judged.contains("FAIL parent"),
+                "{networks:?}: {judged}"
+            );
         }
-        all.iter().for_each(|image| fs::write(gate(image, "go"), "").unwrap());
+        all.iter()
+            .for_each(|image| fs::write(gate(image, "go"), "").unwrap());
         let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
         assert_eq!(codes, [0, 0, 0], "{networks:?}");
     }
@@ -72,7 +109,10 @@ fn an_instance_comes_up_in_clusters_of_ipv6_alone_and_of_both() {
 
 #[test]
 fn a_job_that_is_not_found_is_127() {
-    let images = images("[runner.program]\nmode = 'launcher'\nwords = ['no-such-program']", 1);
+    let images = images(
+        "[runner.program]\nmode = 'launcher'\nwords = ['no-such-program']",
+        1,
+    );
     let ended = start(&images, &Network::new(), &[]).remove(0).end();
     assert_eq!(ended.code, 127, "{}", ended.stderr);
 }
@@ -84,18 +124,28 @@ fn a_line_is_seen_while_the_job_runs_and_nothing_is_lost_at_its_end() {
     let images = images(&(submit(script) + "[logging]\ntimed = true\n"), 1);
     let pod = start(&images, &Network::new(), &[]).remove(0);
     eventually("the first line", || (pod.stdout() == "first\n").then_some(()));
-    eventually("the line on standard error", || pod.stderr().contains("apart\n").then_some(()));
+    eventually("the line on standard error", || {
+        pod.stderr().contains("apart\n").then_some(())
+    });
     fs::write(gate(&images[0], "go"), "").unwrap();
     let ended = pod.end();
     assert_eq!((ended.code, ended.stdout.lines().count()), (0, 5002));
     assert!(!ended.stdout.contains('\r') && ended.stdout.ends_with("last\n"));
     for label in ["fluxsubmit", "fluxstart"] {
-        assert!(ended.stderr.contains(&format!("\nFLUXTIME {label} wall time 0:")), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains(&format!("\nFLUXTIME {label} wall time 0:")),
+            "{}",
+            ended.stderr
+        );
     }
     let timeline = ended.stderr.lines().last().unwrap();
     let timeline: serde_json::Value = serde_json::from_str(timeline).unwrap();
-    let stages: Vec<&str> =
-        timeline["stages"].as_array().unwrap().iter().map(|s| s["stage"].as_str().unwrap()).collect();
+    let stages: Vec<&str> = timeline["stages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|s| s["stage"].as_str().unwrap())
+        .collect();
     // The fake Flux does not tell its states.
     let want = ["plan", "config", "broker", "quorum", "submit", "job", "stop"];
     let is_told = |stage: &&str| real_flux().is_some() || !["quorum", "submit", "stop"].contains(stage);
@@ -104,9 +154,15 @@ fn a_line_is_seen_while_the_job_runs_and_nothing_is_lost_at_its_end() {
 
 #[test]
 fn a_quiet_run_prints_the_job_and_nothing_else() {
-    let images = images(&(submit("echo hello") + "[logging]\nquiet = true\ntimed = true\n"), 1);
+    let images = images(
+        &(submit("echo hello") + "[logging]\nquiet = true\ntimed = true\n"),
+        1,
+    );
     let ended = start(&images, &Network::new(), &[]).remove(0).end();
-    assert_eq!((ended.code, ended.stdout.as_str(), ended.stderr.as_str()), (0, "hello\n", ""));
+    assert_eq!(
+        (ended.code, ended.stdout.as_str(), ended.stderr.as_str()),
+        (0, "hello\n", "")
+    );
 }
 
 #[test]
@@ -135,10 +191,17 @@ fn a_job_that_lost_a_node_is_told_from_one_that_failed() {
         }
         let ended = pods.remove(0).end();
         let told = termination_of(&images[0]);
-        assert!(told.node_failure && ended.code != 0 && told.by == Ender::Program, "{told:?}");
+        assert!(
+            told.node_failure && ended.code != 0 && told.by == Ender::Program,
+            "{told:?}"
+        );
         // One that is told to stop gives its jobs nine tenths of the grace period.
         let most = if stop { 45 } else { 20 };
-        assert!(begin.elapsed() < Duration::from_secs(most), "{:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() < Duration::from_secs(most),
+            "{:?}",
+            begin.elapsed()
+        );
     }
 }
 
@@ -153,7 +216,11 @@ fn a_lead_whose_name_is_gone_is_waited_for_as_long_as_the_brokers_are_connected(
     let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
     assert!(ended[0].stdout.ends_with("tidied up\n"), "{}", ended[0].stderr);
     assert_eq!((ended[0].code, ended[1].code), (3, 0), "{}", ended[1].stderr);
-    assert!(!ended[1].stderr.contains("the parent broker is gone"), "{}", ended[1].stderr);
+    assert!(
+        !ended[1].stderr.contains("the parent broker is gone"),
+        "{}",
+        ended[1].stderr
+    );
 }
 
 #[test]
@@ -168,7 +235,11 @@ fn a_lead_that_is_killed_takes_its_followers_brokers_along_within_seconds() {
     let ended = pods.remove(1).end();
     assert_eq!(ended.code, 243, "{}", ended.stderr);
     assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
-    assert!(ended.stderr.contains("refuses the connection"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("refuses the connection"),
+        "{}",
+        ended.stderr
+    );
 }
 
 /// As on a node that is too busy. Flux's own patience is five minutes; the fake Flux hears no heartbeats.
@@ -176,34 +247,54 @@ fn a_lead_that_is_killed_takes_its_followers_brokers_along_within_seconds() {
 fn a_lead_that_is_silent_for_a_while_is_not_given_up() {
     let silence = if real_flux().is_some() { 14 } else { 1 };
     let gate_open = "while [ ! -e /tmp/go ]; do sleep 0.05; done";
-    let images = images(&("tasks = 2\n".to_owned() + &submit(&format!("echo up; {gate_open}; echo done"))), 2);
+    let images = images(
+        &("tasks = 2\n".to_owned() + &submit(&format!("echo up; {gate_open}; echo done"))),
+        2,
+    );
     let pods = start(&images, &Network::new(), &[]);
     pods[0].says("up\n");
     let broker = eventually("the lead's broker", || pods[0].children().first().copied());
     send(broker, 19);
     std::thread::sleep(Duration::from_secs(silence));
     send(broker, 18);
-    images.iter().for_each(|image| fs::write(gate(image, "go"), "").unwrap());
+    images
+        .iter()
+        .for_each(|image| fs::write(gate(image, "go"), "").unwrap());
     let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
-    assert_eq!((ended[0].code, ended[1].code), (0, 0), "{}{}", ended[0].stderr, ended[1].stderr);
+    assert_eq!(
+        (ended[0].code, ended[1].code),
+        (0, 0),
+        "{}{}",
+        ended[0].stderr,
+        ended[1].stderr
+    );
     assert_eq!(ended[0].stdout.matches("done").count(), 2, "{}", ended[0].stdout);
 }
 
 #[test]
 fn a_lead_that_comes_back_is_joined_again() {
-    let images =
-        images(&submit("if [ -e /tmp/again ]; then echo again; else echo up; while :; do sleep 0.05; done; fi"), 2);
+    let images = images(
+        &submit("if [ -e /tmp/again ]; then echo again; else echo up; while :; do sleep 0.05; done; fi"),
+        2,
+    );
     let network = Network::new();
     let mut pods = start(&images, &network, &[]);
     pods[0].says("up\n");
     std::thread::sleep(SEEN_BY);
     drop(pods.remove(0));
     // The job may run on either.
-    images.iter().for_each(|image| fs::write(gate(image, "again"), "").unwrap());
+    images
+        .iter()
+        .for_each(|image| fs::write(gate(image, "again"), "").unwrap());
     forget_starts(&images[0]);
     let command = run_words(&[]);
     let lead = Running::pod(&Container::new(&images[0], "mc-0", &command), &network).end();
-    assert_eq!((lead.code, lead.stdout.as_str()), (0, "again\n"), "{}", lead.stderr);
+    assert_eq!(
+        (lead.code, lead.stdout.as_str()),
+        (0, "again\n"),
+        "{}",
+        lead.stderr
+    );
     assert_eq!(pods.remove(0).end().code, 0);
 }
 
@@ -219,13 +310,17 @@ fn a_broker_that_is_killed_is_started_again() {
     let joined = || {
         let runs = |pod| (status(pod)["state"] == "run").then_some(());
         eventually("it joins", || pods.iter().try_for_each(runs));
-        eventually("it is online", || (status(&pods[0])["missing"] == serde_json::json!([])).then_some(()));
+        eventually("it is online", || {
+            (status(&pods[0])["missing"] == serde_json::json!([])).then_some(())
+        });
     };
     joined();
     let broker = eventually("the follower's broker", || pods[1].children().first().copied());
     send(broker, 9);
     pods[1].says("the broker was ended by signal 9; restarting it");
-    eventually("another broker", || pods[1].children().first().filter(|pid| **pid != broker).copied());
+    eventually("another broker", || {
+        pods[1].children().first().filter(|pid| **pid != broker).copied()
+    });
     joined();
     pods.iter().for_each(|pod| pod.signal(15));
     let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
@@ -241,17 +336,29 @@ fn a_batch_has_the_code_of_its_script_and_its_last_words_are_shown() {
     let heading = "the batch ended with code 5; the end of its output:\n";
     let shown = ended.stderr.split_once(heading).map_or("", |(_, shown)| shown);
     // Flux's broker has a line of its own there, before or behind.
-    assert!(shown.lines().take(2).any(|line| line == "in the batch"), "{}", ended.stderr);
+    assert!(
+        shown.lines().take(2).any(|line| line == "in the batch"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
 fn a_sidecar_waits_for_the_socket_and_runs_beside_the_broker() {
     let side = "[sidecars.db]\ncommand = 'echo served by $(id -u)'\n";
-    let image = pod_image(&format!("{}{side}", submit("while [ ! -e /tmp/go ]; do sleep 0.02; done")), 1);
+    let image = pod_image(
+        &format!("{}{side}", submit("while [ ! -e /tmp/go ]; do sleep 0.02; done")),
+        1,
+    );
     let network = Network::new();
     let command = [crate::image::AGENT, "sidecar", "db"];
     let beside = Running::pod(&Container::new(&image, "mc-0", &command), &network);
-    eventually("it waits", || beside.stderr().contains("waiting for /mnt/flux/config/run/flux/local").then_some(()));
+    eventually("it waits", || {
+        beside
+            .stderr()
+            .contains("waiting for /mnt/flux/config/run/flux/local")
+            .then_some(())
+    });
     let lead = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &network);
     beside.says("served by 0\n");
     fs::write(gate(&image, "go"), "").unwrap();
@@ -275,10 +382,16 @@ fn as_flux_asks_the_instance_from_a_snippet() {
             echo listed for $(id -u)
         """
     "#;
-    let image = pod_image(&format!("{}{more}", submit("while [ ! -e /tmp/go ]; do sleep 0.02; done")), 1);
+    let image = pod_image(
+        &format!("{}{more}", submit("while [ ! -e /tmp/go ]; do sleep 0.02; done")),
+        1,
+    );
     let network = Network::new();
     let lead = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &network);
-    let beside = Running::pod(&Container::new(&image, "mc-0", &[AGENT, "sidecar", "db"]), &network);
+    let beside = Running::pod(
+        &Container::new(&image, "mc-0", &[AGENT, "sidecar", "db"]),
+        &network,
+    );
     beside.says("listed for 0\n");
     fs::write(gate(&image, "go"), "").unwrap();
     assert_eq!(lead.end().code, 0);
@@ -287,11 +400,20 @@ fn as_flux_asks_the_instance_from_a_snippet() {
 #[test]
 fn a_prefix_that_prints_a_lot_does_not_hold_up_the_batch() {
     let talk = "i=0; while [ $i -lt 20000 ]; do echo 0123456789; i=$((i + 1)); done; exec \"$@\"";
-    let prefix = format!("prefix = ['bash', '-c', {}, '-']\n", serde_json::to_string(talk).unwrap());
-    let images = images(&format!("[runner]\n{prefix}[runner.program]\nmode = 'batch-raw'\ntext = 'exit 5'\n"), 1);
+    let prefix = format!(
+        "prefix = ['bash', '-c', {}, '-']\n",
+        serde_json::to_string(talk).unwrap()
+    );
+    let images = images(
+        &format!("[runner]\n{prefix}[runner.program]\nmode = 'batch-raw'\ntext = 'exit 5'\n"),
+        1,
+    );
     let ended = start(&images, &Network::new(), &[]).remove(0).end();
     assert_eq!(ended.code, 5, "{}", ended.stderr);
-    assert_eq!(ended.stdout.lines().filter(|line| *line == "0123456789").count(), 20000);
+    assert_eq!(
+        ended.stdout.lines().filter(|line| *line == "0123456789").count(),
+        20000
+    );
 }
 
 #[test]
@@ -300,7 +422,10 @@ fn two_batches_in_one_working_directory_run_their_own_scripts() {
     let image = |own: &str| {
         let script = format!("while [ ! -e /shared/go ]; do sleep 0.02; done; echo {own} >/shared/{own}");
         let script = serde_json::to_string(&script).unwrap();
-        let image = pod_image(&format!("[runner.program]\nmode = 'batch-raw'\ntext = {script}\n"), 1);
+        let image = pod_image(
+            &format!("[runner.program]\nmode = 'batch-raw'\ntext = {script}\n"),
+            1,
+        );
         fs::create_dir(image.at("/shared")).unwrap();
         image
     };
@@ -308,7 +433,8 @@ fn two_batches_in_one_working_directory_run_their_own_scripts() {
     let pods: Vec<_> = images
         .iter()
         .map(|image| {
-            let mut container = Container::new(image, "mc-0", &["/usr/bin/env", "-C", "/shared", AGENT, "run"]);
+            let mut container =
+                Container::new(image, "mc-0", &["/usr/bin/env", "-C", "/shared", AGENT, "run"]);
             container.before = format!("mount --bind {} \"$root/shared\"\n", shared.path().display());
             container
         })
@@ -317,7 +443,12 @@ fn two_batches_in_one_working_directory_run_their_own_scripts() {
     // At once: each finds its own script, whoever wrote last.
     let ended = run(&pods);
     assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
-    assert!(["one", "two"].iter().all(|name| shared.path().join(name).exists()), "{ended:?}");
+    assert!(
+        ["one", "two"]
+            .iter()
+            .all(|name| shared.path().join(name).exists()),
+        "{ended:?}"
+    );
     assert!(!shared.path().join("flux-job.batch").exists());
 }
 
@@ -336,8 +467,16 @@ fn the_state_of_an_instance_is_saved_and_read_back() {
         let container = Container::new(&image, "mc-0", &command);
         let ended = run(&[container]).remove(0);
         assert_eq!(ended.code, 0, "{suffix}: {}", ended.stderr);
-        assert_eq!(termination_of(&image).archive_not_saved, None, "{suffix}: {}", ended.stderr);
-        let files: Vec<_> = fs::read_dir(image.at("/state")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(
+            termination_of(&image).archive_not_saved,
+            None,
+            "{suffix}: {}",
+            ended.stderr
+        );
+        let files: Vec<_> = fs::read_dir(image.at("/state"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         assert_eq!(files, [format!("a.{suffix}").as_str()], "{suffix}");
         let second = format!(
             "name = 'mc'\n{archive}[runner.program]\nmode = 'launcher'\nwords = ['flux', 'jobs', '-a', '-n', '-o', '{{name}} {{status}}']\n"
@@ -347,8 +486,17 @@ fn the_state_of_an_instance_is_saved_and_read_back() {
         crate::live::forget_starts(&image);
         let ended = run(&[Container::new(&image, "mc-0", &command)]).remove(0);
         assert_eq!(ended.code, 0, "{suffix}: {}", ended.stderr);
-        assert_eq!(termination_of(&image).archive_not_saved, None, "{suffix}: {}", ended.stderr);
-        assert!(ended.stderr.contains("archive saved to"), "{suffix}: {}", ended.stderr);
+        assert_eq!(
+            termination_of(&image).archive_not_saved,
+            None,
+            "{suffix}: {}",
+            ended.stderr
+        );
+        assert!(
+            ended.stderr.contains("archive saved to"),
+            "{suffix}: {}",
+            ended.stderr
+        );
         if real_flux().is_some() {
             assert_eq!(ended.stdout, "sh COMPLETED\n", "{suffix}: {}", ended.stderr);
         }

@@ -1,5 +1,5 @@
-//! Pods of a JobSet or a TrainJob: no operator writes a spec or a key for each, so the command line and the environment
-//! tell.
+//! Pods of a JobSet or a TrainJob: no operator writes a spec or a key for each, so the command line and the
+//! environment tell.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,10 @@ const WORDS: [&str; 6] = [
 /// The image of a pod: a seed is mounted, neither a spec nor a certificate.
 fn image() -> Image {
     let image = pod_image("", 2);
-    for file in ["/etc/flux-agent/spec/agent.toml", "/etc/flux-agent/curve/curve.cert"] {
+    for file in [
+        "/etc/flux-agent/spec/agent.toml",
+        "/etc/flux-agent/curve/curve.cert",
+    ] {
         fs::remove_file(image.at(file)).unwrap();
     }
     image.file("/etc/flux-agent/seed/seed", 0o440, SEED);
@@ -32,8 +35,16 @@ fn image() -> Image {
 }
 
 fn variables(attempt: &str) -> BTreeMap<String, String> {
-    let told = [("LEAD", "train-node-0-0.train"), ("SIZE", "2"), ("NAMESPACE", "default"), ("UID", "c0ffee-1")];
-    told.into_iter().chain([("ATTEMPT", attempt)]).map(|(name, value)| (name.into(), value.into())).collect()
+    let told = [
+        ("LEAD", "train-node-0-0.train"),
+        ("SIZE", "2"),
+        ("NAMESPACE", "default"),
+        ("UID", "c0ffee-1"),
+    ];
+    told.into_iter()
+        .chain([("ATTEMPT", attempt)])
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect()
 }
 
 fn pod<'a>(image: &'a Image, index: usize, attempt: &str, program: &[&str]) -> Container<'a> {
@@ -44,8 +55,11 @@ fn pod<'a>(image: &'a Image, index: usize, attempt: &str, program: &[&str]) -> C
 }
 
 fn run(images: &[Image], program: &[&str]) -> Vec<Ended> {
-    let pods: Vec<Container> =
-        images.iter().enumerate().map(|(index, image)| pod(image, index, "0", program)).collect();
+    let pods: Vec<Container> = images
+        .iter()
+        .enumerate()
+        .map(|(index, image)| pod(image, index, "0", program))
+        .collect();
     image::run(&pods)
 }
 
@@ -56,7 +70,15 @@ fn certificate(image: &Image) -> String {
 #[test]
 fn the_command_line_alone_makes_an_instance_whose_code_is_the_programs() {
     let images = [image(), image()];
-    let ended = run(&images, &["/bin/sh", "-c", "echo \"two  words\" '$HOME' \"$0\"; exit 7", "it's"]);
+    let ended = run(
+        &images,
+        &[
+            "/bin/sh",
+            "-c",
+            "echo \"two  words\" '$HOME' \"$0\"; exit 7",
+            "it's",
+        ],
+    );
     assert_eq!((ended[0].code, ended[1].code), (7, 0), "{ended:?}");
     // A task on each node.
     assert_eq!(ended[0].stdout, "two  words $HOME it's\n".repeat(2));
@@ -93,13 +115,23 @@ fn what_is_missing_is_the_agents_own_failure_and_nothing_of_it_is_shown() {
     };
     let ended = failed(&image(), "SIZE");
     assert_eq!(ended.code, i32::from(Category::SpecInvalid.code()));
-    assert!(ended.stderr.contains("failed to use --size-from-env SIZE: it is not set"), "{}", ended.stderr);
+    assert!(
+        ended
+            .stderr
+            .contains("failed to use --size-from-env SIZE: it is not set"),
+        "{}",
+        ended.stderr
+    );
 
     let short = image();
     short.file("/etc/flux-agent/seed/seed", 0o440, "hunter2");
     let ended = failed(&short, "");
     assert_eq!(ended.code, i32::from(Category::CurveUnreadable.code()));
-    assert!(ended.stderr.contains("7 bytes") && !ended.stderr.contains("hunter2"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("7 bytes") && !ended.stderr.contains("hunter2"),
+        "{}",
+        ended.stderr
+    );
 }
 
 /// By `kubectl exec`, whose processes have the container's environment but not the entrypoint's command line.
@@ -109,20 +141,35 @@ fn commands_for_people_know_what_the_entrypoint_was_told() {
     let script = "echo up; while [ ! -e /tmp/go ]; do sleep 0.1; done";
     let mut container = pod(&image, 0, "0", &["/bin/sh", "-c", script, ""]);
     container.environment.insert("SIZE".into(), "1".into());
-    let environment: Vec<String> =
-        container.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let environment: Vec<String> = container
+        .environment
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
     let running = Running::pod(&container, &Network::new());
     running.says("up\n");
-    let words: Vec<&str> = ["/usr/bin/env", "-i"].into_iter().chain(environment.iter().map(String::as_str)).collect();
+    let words: Vec<&str> = ["/usr/bin/env", "-i"]
+        .into_iter()
+        .chain(environment.iter().map(String::as_str))
+        .collect();
     let exec = |more: &[&str]| running.exec(&[&words[..], more].concat());
-    let ready = eventually("an answer", || Some(exec(&[AGENT, "status", "--ready", "--wait", "60"])));
-    assert!(ready.status.success(), "{}", String::from_utf8_lossy(&ready.stderr));
+    let ready = eventually("an answer", || {
+        Some(exec(&[AGENT, "status", "--ready", "--wait", "60"]))
+    });
+    assert!(
+        ready.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ready.stderr)
+    );
     let status = exec(&[AGENT, "status", "--json"]);
     let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!(status["state"], "run", "{status}");
     let plan = exec(&[AGENT, "dry-run", "--here", "--format", "json"]);
     let plan = String::from_utf8(plan.stdout).unwrap();
-    assert!(plan.contains("\"hostname\": \"train-node-0-0\"") && plan.contains("derived-curve"), "{plan}");
+    assert!(
+        plan.contains("\"hostname\": \"train-node-0-0\"") && plan.contains("derived-curve"),
+        "{plan}"
+    );
     assert!(plan.contains("c0ffee-1") && !plan.contains(SEED));
     fs::write(gate(&image, "go"), "").unwrap();
     assert_eq!(running.end().code, 0);

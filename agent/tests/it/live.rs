@@ -36,7 +36,8 @@ impl Drop for Running {
         }
         // Once it has been waited for, its number may be another's.
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
-            let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.child.id().cast_signed()), SIGKILL);
+            let _ =
+                nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.child.id().cast_signed()), SIGKILL);
             let _ = self.child.wait();
         }
     }
@@ -51,10 +52,16 @@ impl Running {
     fn start_with(mut command: Command, input: Stdio, find: impl Fn(i32) -> Option<i32>) -> Running {
         let folder = folder();
         let file = |name: &str| File::create(folder.path().join(name)).unwrap();
-        command.stdin(input).stdout(file("out")).stderr(file("err")).process_group(0);
+        command
+            .stdin(input)
+            .stdout(file("out"))
+            .stderr(file("err"))
+            .process_group(0);
         let mut child = command.spawn().unwrap();
         let first = child.id().cast_signed();
-        let pid = eventually("the agent runs", || find(first).or_else(|| child.try_wait().unwrap().map(|_| 0)));
+        let pid = eventually("the agent runs", || {
+            find(first).or_else(|| child.try_wait().unwrap().map(|_| 0))
+        });
         Running { child, folder, pid }
     }
 
@@ -68,7 +75,10 @@ impl Running {
     /// `flux-agent words…` as PID 1 of a namespace.
     pub fn as_init(words: &[&str]) -> Running {
         let mut command = Command::new("unshare");
-        command.args(["--fork", "--pid", "--mount-proc", "--kill-child"]).arg(agent()).args(words);
+        command
+            .args(["--fork", "--pid", "--mount-proc", "--kill-child"])
+            .arg(agent())
+            .args(words);
         Running::start(command, |first| child_of(first).filter(|pid| is_agent(*pid)))
     }
 
@@ -77,25 +87,56 @@ impl Running {
         Running::pod_with(container, network, Stdio::null())
     }
 
-    /// … with a terminal, as a container with `tty: true`, as long as the other one that is returned is there.
-    pub fn pod_with_terminal(image: &Image, hostname: &str, words: &[&str], network: &Network) -> (Running, OwnedFd) {
+    /// … with a terminal, as a container with `tty: true`, as long as the other one that is returned is
+    /// there.
+    pub fn pod_with_terminal(
+        image: &Image,
+        hostname: &str,
+        words: &[&str],
+        network: &Network,
+    ) -> (Running, OwnedFd) {
         let mut container = Container::new(image, hostname, words);
         container.outside = ["setsid", "--ctty"].map(str::to_owned).into();
         let pty = nix::pty::openpty(None, None).unwrap();
-        (Running::pod_with(&container, network, pty.slave.into()), pty.master)
+        (
+            Running::pod_with(&container, network, pty.slave.into()),
+            pty.master,
+        )
     }
 
     fn pod_with(container: &Container, network: &Network, input: Stdio) -> Running {
-        let variables = container.environment.iter().map(|(name, value)| format!("{name}={value}"));
+        let variables = container
+            .environment
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
         let root = container.image.top().display().to_string();
         let inner = enter() + "shift 2\nexec \"$@\"";
         let mut command = Command::new("nsenter");
         command.args(["-t", &network.holder.id().to_string(), "--net"]);
-        command.args(["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "sh", "-ec", &inner, "-"]);
-        command.args([&container.hostname, &root]).args(&container.outside).args(["env", "-i"]).args(variables);
+        command.args([
+            "unshare",
+            "--mount",
+            "--uts",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "sh",
+            "-ec",
+            &inner,
+            "-",
+        ]);
+        command
+            .args([&container.hostname, &root])
+            .args(&container.outside)
+            .args(["env", "-i"])
+            .args(variables);
         let (uid, gid) = container.ids;
-        command.args(["chroot", &format!("--userspec={uid}:{gid}"), &root]).args(&container.command);
-        Running::start_with(command, input, |first| child_of(first).filter(|pid| is_agent(*pid)))
+        command
+            .args(["chroot", &format!("--userspec={uid}:{gid}"), &root])
+            .args(&container.command);
+        Running::start_with(command, input, |first| {
+            child_of(first).filter(|pid| is_agent(*pid))
+        })
     }
 
     pub fn signal(&self, signal: i32) {
@@ -125,7 +166,17 @@ impl Running {
     /// Runs a command in the pod, as `kubectl exec` does.
     pub fn exec(&self, words: &[&str]) -> std::process::Output {
         let mut command = Command::new("nsenter");
-        command.args(["-t", &self.pid.to_string(), "--mount", "--uts", "--net", "--pid", "--root"]).args(words);
+        command
+            .args([
+                "-t",
+                &self.pid.to_string(),
+                "--mount",
+                "--uts",
+                "--net",
+                "--pid",
+                "--root",
+            ])
+            .args(words);
         command.stdin(Stdio::null()).output().unwrap()
     }
 
@@ -135,7 +186,11 @@ impl Running {
     }
 
     pub fn end(mut self) -> Ended {
-        Ended { code: self.code(), stdout: self.stdout(), stderr: self.stderr() }
+        Ended {
+            code: self.code(),
+            stdout: self.stdout(),
+            stderr: self.stderr(),
+        }
     }
 
     /// The code that it ends with.
@@ -145,7 +200,9 @@ impl Running {
 
     /// … of one that has much to do.
     pub fn code_within(&mut self, deadline: Duration) -> i32 {
-        let status = within(deadline, "the end of the agent", || self.child.try_wait().unwrap());
+        let status = within(deadline, "the end of the agent", || {
+            self.child.try_wait().unwrap()
+        });
         status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
     }
 }
@@ -162,11 +219,18 @@ impl Network {
 
     /// With an address in each of these for each pod.
     pub fn of(networks: &[&str]) -> Network {
-        let addresses = networks.iter().flat_map(|network| (1..5).map(move |number| format!("{network}{number}")));
-        let add: String = addresses.map(|address| format!("ip addr add {address} dev lo\n")).collect();
+        let addresses = networks
+            .iter()
+            .flat_map(|network| (1..5).map(move |number| format!("{network}{number}")));
+        let add: String = addresses
+            .map(|address| format!("ip addr add {address} dev lo\n"))
+            .collect();
         let script = format!("ip link set lo up\n{add}echo\nexec sleep 600");
         let mut command = Command::new("unshare");
-        command.args(["--net", "sh", "-ec", &script]).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .args(["--net", "sh", "-ec", &script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
         let mut holder = command.spawn().unwrap();
         let mut line = [0];
         std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut line).unwrap();
@@ -184,16 +248,31 @@ impl Drop for Network {
 /// Sends any signal, by number, as `kill` does.
 pub fn send(pid: i32, signal: i32) {
     // The shell's own: procps takes `-1` for all processes.
-    let words = ["-c", "kill -n \"$0\" \"$1\"", &signal.to_string(), &pid.to_string()].map(str::to_owned);
+    let words = [
+        "-c",
+        "kill -n \"$0\" \"$1\"",
+        &signal.to_string(),
+        &pid.to_string(),
+    ]
+    .map(str::to_owned);
     // One that has just ended is no failure: what matters is how it ends.
     let _ = Command::new("bash").args(words).stderr(Stdio::null()).status();
 }
 
 pub fn children_of(pid: i32) -> Vec<i32> {
     // Flux's broker starts programs from several threads.
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
     let texts = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
-    texts.flat_map(|text| text.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect()
+    texts
+        .flat_map(|text| {
+            text.split_whitespace()
+                .map(|pid| pid.parse().unwrap())
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 /// The program that a process runs.
@@ -251,7 +330,10 @@ impl Solo {
     pub fn with(self, programs: &[&str]) -> Solo {
         for name in programs {
             let real = ["/usr/bin", "/bin"].map(|folder| Path::new(folder).join(name));
-            let real = real.iter().find(|path| path.exists()).unwrap_or_else(|| panic!("{name} is needed here"));
+            let real = real
+                .iter()
+                .find(|path| path.exists())
+                .unwrap_or_else(|| panic!("{name} is needed here"));
             std::os::unix::fs::symlink(real, self.folder.path().join("bin").join(name)).unwrap();
         }
         self
@@ -265,15 +347,30 @@ impl Solo {
 
     /// The command, as PID 1 of a namespace or as it is.
     pub fn command(&self, init: bool, more: &[&str]) -> Command {
-        let mut command = Command::new(if init { Path::new("/usr/bin/unshare") } else { agent() });
+        let mut command = Command::new(if init {
+            Path::new("/usr/bin/unshare")
+        } else {
+            agent()
+        });
         if init {
-            command.args(["--fork", "--pid", "--mount-proc", "--kill-child"]).arg(agent());
+            command
+                .args(["--fork", "--pid", "--mount-proc", "--kill-child"])
+                .arg(agent());
         }
-        command.args(&self.words).args(more).env_clear().env("HOME", "/root");
-        command.env("PATH", self.folder.path().join("bin")).env("ODD-NAME", "kept");
+        command
+            .args(&self.words)
+            .args(more)
+            .env_clear()
+            .env("HOME", "/root");
+        command
+            .env("PATH", self.folder.path().join("bin"))
+            .env("ODD-NAME", "kept");
         command.env("FAKE_FLUX_RECORD", self.folder.path().join("record"));
         if init {
-            command.env("PATH", format!("{}:/usr/bin:/bin", self.folder.path().join("bin").display()));
+            command.env(
+                "PATH",
+                format!("{}:/usr/bin:/bin", self.folder.path().join("bin").display()),
+            );
         }
         command
     }
@@ -285,7 +382,9 @@ impl Solo {
 
     /// Starts it as PID 1.
     pub fn start(&self) -> Running {
-        Running::start(self.command(true, &[]), |first| child_of(first).filter(|pid| is_agent(*pid)))
+        Running::start(self.command(true, &[]), |first| {
+            child_of(first).filter(|pid| is_agent(*pid))
+        })
     }
 
     /// What the fake Flux was given at its first call.
@@ -302,7 +401,11 @@ impl Solo {
 /// A pod's image for `run`: the usual one, with `spec` and a certificate, for a cluster `mc` of `size` pods.
 pub fn pod_image(spec: &str, size: u32) -> Image {
     let image = Image::usual();
-    image.file(flux_shared::paths::SPEC_FILE, 0o644, &format!("name = 'mc'\nsize = {size}\n{spec}"));
+    image.file(
+        flux_shared::paths::SPEC_FILE,
+        0o644,
+        &format!("name = 'mc'\nsize = {size}\n{spec}"),
+    );
     image.certificate((0, 0));
     image.hosts("mc", "flux-service", size);
     image.file("/dev/termination-log", 0o666, "");

@@ -1,4 +1,5 @@
-//! `flux-agent local`: whole MiniClusters on this machine, with the fake Flux or with Flux (`make test-flux`).
+//! `flux-agent local`: whole MiniClusters on this machine, with the fake Flux or with Flux (`make
+//! test-flux`).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +21,10 @@ impl Laptop {
     /// With Flux, and a MiniCluster `name` in mc.yaml.
     fn new(name: &str, spec: &str) -> Laptop {
         let folder = folder();
-        let laptop = Laptop { folder, name: name.to_owned() };
+        let laptop = Laptop {
+            folder,
+            name: name.to_owned(),
+        };
         // Another user's, too.
         for path in ["", "work", "tmp", "flux", "flux/bin"] {
             fs::create_dir_all(laptop.at(path)).unwrap();
@@ -42,7 +46,9 @@ impl Laptop {
     }
 
     fn prefix(&self) -> PathBuf {
-        real_flux().map_or(self.at("flux"), |flux| flux.ancestors().nth(2).unwrap().to_owned())
+        real_flux().map_or(self.at("flux"), |flux| {
+            flux.ancestors().nth(2).unwrap().to_owned()
+        })
     }
 
     /// The command, with what it leaves below this laptop's own /tmp.
@@ -50,8 +56,17 @@ impl Laptop {
         let program = self.at("flux-agent").display().to_string();
         let words: Vec<&str> = before.iter().copied().chain([program.as_str()]).collect();
         let mut command = Command::new(words[0]);
-        command.args(&words[1..]).arg("local").arg(self.at("mc.yaml")).arg("--flux").arg(self.prefix()).args(more);
-        command.current_dir(self.at("work")).env("TMPDIR", self.at("tmp")).env("HOME", self.at("work"));
+        command
+            .args(&words[1..])
+            .arg("local")
+            .arg(self.at("mc.yaml"))
+            .arg("--flux")
+            .arg(self.prefix())
+            .args(more);
+        command
+            .current_dir(self.at("work"))
+            .env("TMPDIR", self.at("tmp"))
+            .env("HOME", self.at("work"));
         command.env_remove("FLUX").stdin(Stdio::null());
         command
     }
@@ -84,8 +99,14 @@ fn a_job_runs_on_pods_with_names_of_their_own_and_its_code_is_the_commands() {
         let mut hosts: Vec<&str> = out.lines().filter(|line| !line.contains(" | ")).collect();
         hosts.sort_unstable();
         assert_eq!(hosts, ["four-0", "four-1", "four-2", "four-3"], "{err}");
-        assert!(err.contains("flux-agent: four: 4 pods on this machine, with the Flux in "), "{err}");
-        assert!(err.contains("four-3 | ") && !err.contains("four-0 | "), "only the followers' lines have names: {err}");
+        assert!(
+            err.contains("flux-agent: four: 4 pods on this machine, with the Flux in "),
+            "{err}"
+        );
+        assert!(
+            err.contains("four-3 | ") && !err.contains("four-0 | "),
+            "only the followers' lines have names: {err}"
+        );
         assert!(!laptop.ground("0").exists(), "nothing is left");
     }
 }
@@ -95,13 +116,28 @@ fn who_is_not_root_runs_it_as_well_and_is_told_what_takes_root() {
     let spec = "  size: 2\n  tasks: 2\n  containers: [{image: app, command: \"sh -c 'hostname; id -u; echo mine > written-$(hostname)'\", \
                 fluxUser: {name: flux, uid: 1002}}]";
     let laptop = Laptop::new("user", spec);
-    let ended = laptop.run(&["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"], &[]);
+    let ended = laptop.run(
+        &["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"],
+        &[],
+    );
     let (out, err) = (text(&ended.stdout), text(&ended.stderr));
     assert_eq!(ended.status.code(), Some(0), "{out}{err}");
-    assert!(out.contains("user-0\n") && out.contains("user-1\n") && out.contains("0\n"), "{out}");
-    assert!(err.contains("Flux runs as your user, not as flux (uid 1002), which needs root"), "{err}");
+    assert!(
+        out.contains("user-0\n") && out.contains("user-1\n") && out.contains("0\n"),
+        "{out}"
+    );
+    assert!(
+        err.contains("Flux runs as your user, not as flux (uid 1002), which needs root"),
+        "{err}"
+    );
     use std::os::unix::fs::MetadataExt;
-    assert_eq!(fs::metadata(laptop.at("work/written-user-1")).unwrap().uid().to_string(), NOBODY);
+    assert_eq!(
+        fs::metadata(laptop.at("work/written-user-1"))
+            .unwrap()
+            .uid()
+            .to_string(),
+        NOBODY
+    );
     assert!(!laptop.ground(NOBODY).exists(), "nothing is left");
 }
 
@@ -112,27 +148,44 @@ fn pods_change_nothing_of_the_machine_but_the_folder_that_they_were_started_in()
                   echo x > /tmp/flux-local-was-here && echo x >> /etc/passwd && rm -f /etc/hostname && echo own files; \
                   echo x > \"$here/result\"";
     let script = serde_json::to_string(script).unwrap();
-    let spec = format!("  size: 1\n  containers: [{{image: app, commands: {{init: {script}}}, command: hostname}}]");
+    let spec =
+        format!("  size: 1\n  containers: [{{image: app, commands: {{init: {script}}}, command: hostname}}]");
     let laptop = Laptop::new("careful", &spec);
     let before = (fs::read("/etc/passwd").unwrap(), fs::read("/etc/hostname").ok());
     let ended = laptop.run(&["env"], &[]);
     let (out, err) = (text(&ended.stdout), text(&ended.stderr));
     assert_eq!(ended.status.code(), Some(0), "{out}{err}");
-    assert!(out.contains("own files\n") && !out.contains("written"), "{out}{err}");
+    assert!(
+        out.contains("own files\n") && !out.contains("written"),
+        "{out}{err}"
+    );
     assert_eq!(fs::read_to_string(laptop.at("work/result")).unwrap(), "x\n");
-    assert_eq!(before, (fs::read("/etc/passwd").unwrap(), fs::read("/etc/hostname").ok()));
+    assert_eq!(
+        before,
+        (fs::read("/etc/passwd").unwrap(), fs::read("/etc/hostname").ok())
+    );
     for place in ["/usr", "/var/lib", "/opt", "/root", "/srv", "/tmp"] {
-        assert!(!PathBuf::from(place).join("flux-local-was-here").exists(), "{place}");
+        assert!(
+            !PathBuf::from(place).join("flux-local-was-here").exists(),
+            "{place}"
+        );
     }
 }
 
 #[test]
 fn a_stop_ends_all_pods_in_order_and_a_shell_looks_inside_before() {
-    let laptop =
-        Laptop::new("long", &job(2, "sh -c 'trap \"echo tidied; exit 3\" TERM; echo up; while :; do sleep 0.1; done'"));
+    let laptop = Laptop::new(
+        "long",
+        &job(
+            2,
+            "sh -c 'trap \"echo tidied; exit 3\" TERM; echo up; while :; do sleep 0.1; done'",
+        ),
+    );
     let mut command = laptop.command(&["env"], &["--keep"]);
     let (out, err) = (laptop.at("out"), laptop.at("err"));
-    command.stdout(fs::File::create(&out).unwrap()).stderr(fs::File::create(&err).unwrap());
+    command
+        .stdout(fs::File::create(&out).unwrap())
+        .stderr(fs::File::create(&err).unwrap());
     let mut child = command.spawn().unwrap();
     let told = || fs::read_to_string(&out).unwrap() + &fs::read_to_string(&err).unwrap();
     eventually("the job runs", || told().contains("up\n").then_some(()));
@@ -145,31 +198,62 @@ fn a_stop_ends_all_pods_in_order_and_a_shell_looks_inside_before() {
         text(&inside.stderr)
     );
     let twice = laptop.run(&["env"], &[]);
-    assert!(text(&twice.stderr).contains("a run is in progress there"), "{}", text(&twice.stderr));
+    assert!(
+        text(&twice.stderr).contains("a run is in progress there"),
+        "{}",
+        text(&twice.stderr)
+    );
 
     send(child.id().cast_signed(), 2);
     let status = eventually("the end", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(3), "{}", told());
-    assert!(told().contains("tidied\n") && told().contains("stopping all pods"), "{}", told());
+    assert!(
+        told().contains("tidied\n") && told().contains("stopping all pods"),
+        "{}",
+        told()
+    );
     let kept = laptop.ground("0").join("pods/0/root");
-    assert!(told().contains(&laptop.ground("0").display().to_string()), "{}", told());
+    assert!(
+        told().contains(&laptop.ground("0").display().to_string()),
+        "{}",
+        told()
+    );
     assert_eq!(fs::read_to_string(kept.join("etc/hostname")).unwrap(), "long-0\n");
     let after = laptop.run(&["env"], &["--shell", "1"]);
-    assert!(text(&after.stderr).contains("is not running here"), "{}", text(&after.stderr));
+    assert!(
+        text(&after.stderr).contains("is not running here"),
+        "{}",
+        text(&after.stderr)
+    );
 }
 
 #[test]
 fn nothing_outlives_a_killed_run_and_the_next_one_clears_up() {
     let laptop = Laptop::new("killed", &job(2, "sh -c 'echo up; sleep 3600.25'"));
-    let mut child = laptop.command(&["env"], &[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let pid =
-        |index: u32| fs::read_to_string(laptop.ground("0").join(format!("pods/{index}/pid"))).ok()?.parse::<i32>().ok();
+    let mut child = laptop
+        .command(&["env"], &[])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = |index: u32| {
+        fs::read_to_string(laptop.ground("0").join(format!("pods/{index}/pid")))
+            .ok()?
+            .parse::<i32>()
+            .ok()
+    };
     let pids = eventually("both pods run", || Some([pid(0)?, pid(1)?]));
     child.kill().unwrap();
     child.wait().unwrap();
     let is_there = |pid: &i32| fs::metadata(format!("/proc/{pid}")).is_ok();
     eventually("the pods are gone", || (!pids.iter().any(is_there)).then_some(()));
-    fs::write(laptop.at("mc.yaml"), fs::read_to_string(laptop.at("mc.yaml")).unwrap().replace("3600.25", "0")).unwrap();
+    fs::write(
+        laptop.at("mc.yaml"),
+        fs::read_to_string(laptop.at("mc.yaml"))
+            .unwrap()
+            .replace("3600.25", "0"),
+    )
+    .unwrap();
     let again = laptop.run(&["env"], &[]);
     assert_eq!(again.status.code(), Some(0), "{}", text(&again.stderr));
     assert!(!laptop.ground("0").exists());
@@ -183,7 +267,10 @@ fn a_pod_that_fails_ends_all_and_says_why() {
     let err = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(9), "{}{err}", text(&ended.stdout));
     assert!(text(&ended.stdout).contains("failing-1 | looked at\n"), "{err}");
-    assert!(err.contains("failing-1 ended with 9") && err.contains("stopping all pods"), "{err}");
+    assert!(
+        err.contains("failing-1 ended with 9") && err.contains("stopping all pods"),
+        "{err}"
+    );
 }
 
 #[test]

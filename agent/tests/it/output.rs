@@ -1,4 +1,5 @@
-//! What a job writes arrives whole, in order and byte for byte, with the fake Flux or with Flux (`make test-flux`).
+//! What a job writes arrives whole, in order and byte for byte, with the fake Flux or with Flux (`make
+//! test-flux`).
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +24,9 @@ printf 'no end of a line'
 ";
 
 fn written() -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..LINES).flat_map(|line| format!("line {line} of the flood\n").into_bytes()).collect();
+    let mut bytes: Vec<u8> = (0..LINES)
+        .flat_map(|line| format!("line {line} of the flood\n").into_bytes())
+        .collect();
     bytes.extend(std::iter::repeat_n(b'x', LONG));
     bytes.extend(
         b"\nstep 1\rstep 2\r\n\x1b[1;31mred\x1b[0m\ttab\nbytes \x01\x7f\x80\xff\xfe of no text\nno end of a line",
@@ -33,9 +36,14 @@ fn written() -> Vec<u8> {
 
 fn assert_same(folder: &Path, name: &str, want: &[u8]) {
     let got = std::fs::read(folder.join(name)).unwrap();
-    let at = got.iter().zip(want).take_while(|(one, other)| one == other).count();
+    let at = got
+        .iter()
+        .zip(want)
+        .take_while(|(one, other)| one == other)
+        .count();
     let around = |bytes: &[u8]| {
-        String::from_utf8_lossy(&bytes[at.saturating_sub(40).min(bytes.len())..(at + 40).min(bytes.len())]).into_owned()
+        String::from_utf8_lossy(&bytes[at.saturating_sub(40).min(bytes.len())..(at + 40).min(bytes.len())])
+            .into_owned()
     };
     assert!(
         got == want,

@@ -1,5 +1,5 @@
-//! Variables of the user's: paths that Flux must not follow, and values that differ between pods. With the test double, or
-//! with Flux (`make test-flux`).
+//! Variables of the user's: paths that Flux must not follow, and values that differ between pods. With the
+//! test double, or with Flux (`make test-flux`).
 
 use crate::image::{Container, Image, real_flux, run};
 use crate::instance::{images, submit};
@@ -8,15 +8,22 @@ use crate::live::run_words;
 const NAMES: [&str; 2] = ["PYTHONPATH", "LD_LIBRARY_PATH"];
 const SAY: &str = r#"echo "index=$JOB_COMPLETION_INDEX python=$PYTHONPATH libraries=$LD_LIBRARY_PATH""#;
 
-/// Pods of images that have a module and a library with the names of those that Flux uses, and both on their paths.
+/// Pods of images that have a module and a library with the names of those that Flux uses, and both on their
+/// paths.
 fn pods<'a>(images: &'a [Image], command: &[&str]) -> Vec<Container<'a>> {
     let pod = |(index, image): (usize, &'a Image)| {
-        image.file("/user/yaml/__init__.py", 0o644, "raise ImportError('the wrong yaml')\n");
+        image.file(
+            "/user/yaml/__init__.py",
+            0o644,
+            "raise ImportError('the wrong yaml')\n",
+        );
         image.file("/user/libjansson.so.4", 0o755, "no library");
         let mut container = Container::new(image, &format!("mc-{index}"), command);
         let own = NAMES.map(|name| (name.to_owned(), "/user".to_owned()));
         container.environment.extend(own);
-        container.environment.insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+        container
+            .environment
+            .insert("JOB_COMPLETION_INDEX".into(), index.to_string());
         container
     };
     images.iter().enumerate().map(pod).collect()
@@ -24,7 +31,11 @@ fn pods<'a>(images: &'a [Image], command: &[&str]) -> Vec<Container<'a>> {
 
 /// The paths that the double's `flux` was started with, by its first word.
 fn paths_of(image: &Image, subcommand: &str) -> Vec<String> {
-    let call = image.record().into_iter().find(|call| call["argv"][1] == subcommand).unwrap();
+    let call = image
+        .record()
+        .into_iter()
+        .find(|call| call["argv"][1] == subcommand)
+        .unwrap();
     let value = |name: &str| call["environment"][name].as_str().unwrap_or_default().to_owned();
     NAMES.iter().map(|name| value(name)).collect()
 }
@@ -34,18 +45,42 @@ fn flux_is_deaf_to_the_users_paths_and_tasks_see_them() {
     let words = run_words(&[]);
     let images = images(&format!("tasks = 2\n{}", submit(SAY)), 2);
     let ended = run(&pods(&images, &words));
-    assert_eq!((ended[0].code, ended[1].code), (0, 0), "{}\n{}", ended[0].stderr, ended[1].stderr);
+    assert_eq!(
+        (ended[0].code, ended[1].code),
+        (0, 0),
+        "{}\n{}",
+        ended[0].stderr,
+        ended[1].stderr
+    );
     if real_flux().is_none() {
-        for (image, subcommand) in [(&images[0], "start"), (&images[0], "submit"), (&images[1], "start")] {
+        for (image, subcommand) in [
+            (&images[0], "start"),
+            (&images[0], "submit"),
+            (&images[1], "start"),
+        ] {
             let paths = paths_of(image, subcommand);
-            assert!(paths.iter().all(|path| !path.contains("/user")), "{subcommand}: {paths:?}");
+            assert!(
+                paths.iter().all(|path| !path.contains("/user")),
+                "{subcommand}: {paths:?}"
+            );
         }
         return;
     }
-    let mut lines: Vec<&str> = ended[0].stdout.lines().filter(|line| line.starts_with("index=")).collect();
+    let mut lines: Vec<&str> = ended[0]
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("index="))
+        .collect();
     lines.sort_unstable();
     let starts = ["index=0 python=/user", "index=1 python=/user"];
-    assert!(lines.len() == 2 && lines.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{lines:?}");
+    assert!(
+        lines.len() == 2
+            && lines
+                .iter()
+                .zip(starts)
+                .all(|(line, start)| line.starts_with(start)),
+        "{lines:?}"
+    );
     // Flux puts the folder of its own PMI library before them.
     assert!(lines.iter().all(|line| line.ends_with("/user")), "{lines:?}");
 }
@@ -54,11 +89,21 @@ fn flux_is_deaf_to_the_users_paths_and_tasks_see_them() {
 fn launcher_has_the_users_paths() {
     let words = run_words(&[]);
     let script = serde_json::to_string(SAY).unwrap();
-    let images = images(&format!("[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', {script}]\n"), 1);
+    let images = images(
+        &format!("[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', {script}]\n"),
+        1,
+    );
     let ended = run(&pods(&images, &words)).remove(0);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
-    let line = ended.stdout.lines().find(|line| line.starts_with("index=")).unwrap();
-    assert!(line.starts_with("index=0 python=/user") && line.ends_with("libraries=/user"), "{line}");
+    let line = ended
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("index="))
+        .unwrap();
+    assert!(
+        line.starts_with("index=0 python=/user") && line.ends_with("libraries=/user"),
+        "{line}"
+    );
 }
 
 /// As a script does that a snippet has written, or that exports its own path.
@@ -68,7 +113,10 @@ fn flux_in_a_script_is_deaf_to_paths_that_tasks_see() {
     let script = "export PYTHONPATH=/user\necho script=$PYTHONPATH\nflux submit --quiet --watch sh -c 'echo task=$PYTHONPATH'\n\
                   flux jobs -a >/dev/null\n";
     let script = serde_json::to_string(script).unwrap();
-    let images = images(&format!("[runner.program]\nmode = 'launcher'\nwords = ['sh', '-ec', {script}]\n"), 1);
+    let images = images(
+        &format!("[runner.program]\nmode = 'launcher'\nwords = ['sh', '-ec', {script}]\n"),
+        1,
+    );
     let ended = run(&pods(&images, &words)).remove(0);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     assert!(ended.stdout.contains("script=/user\n"), "{}", ended.stdout);
@@ -87,7 +135,11 @@ fn each_pod_has_its_own_values_for_tasks() {
     let images = images(&submit("exit 0"), 2);
     assert_eq!(run(&pods(&images, &words))[0].code, 0);
     for (index, image) in images.iter().enumerate() {
-        let defaults = std::fs::read_to_string(image.at("/mnt/flux/config/etc/flux/shell/flux-agent.lua")).unwrap();
-        assert!(defaults.contains(&format!("shell.setenv (\"JOB_COMPLETION_INDEX\", \"{index}\")")), "{defaults}");
+        let defaults =
+            std::fs::read_to_string(image.at("/mnt/flux/config/etc/flux/shell/flux-agent.lua")).unwrap();
+        assert!(
+            defaults.contains(&format!("shell.setenv (\"JOB_COMPLETION_INDEX\", \"{index}\")")),
+            "{defaults}"
+        );
     }
 }

@@ -35,18 +35,28 @@ fn all_exit_codes_are_passed_on() {
 
 #[test]
 fn the_end_by_a_signal_is_128_and_the_signal() {
-    let deadly = (1..32).filter(|signal| ![17, 18, 19, 20, 21, 22, 23, 28].contains(signal)).chain(34..65);
+    let deadly = (1..32)
+        .filter(|signal| ![17, 18, 19, 20, 21, 22, 23, 28].contains(signal))
+        .chain(34..65);
     in_parallel(deadly, |signal| {
         let script = format!("ulimit -c 0; kill -{signal} $$; sleep 9");
-        assert_eq!(Running::as_init(&time(&["sh", "-c", &script])).end().code, 128 + signal);
+        assert_eq!(
+            Running::as_init(&time(&["sh", "-c", &script])).end().code,
+            128 + signal
+        );
     });
 }
 
 #[test]
 fn signals_that_are_ignored_above_are_not_ignored_by_the_program() {
     let agent = agent().display();
-    let script = format!("trap '' HUP INT QUIT TERM; exec {agent} time --label test -- sh -c 'kill -HUP $$; exit 0'");
-    let status = Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).status().unwrap();
+    let script =
+        format!("trap '' HUP INT QUIT TERM; exec {agent} time --label test -- sh -c 'kill -HUP $$; exit 0'");
+    let status = Command::new("sh")
+        .args(["-c", &script])
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
     assert_eq!(status.code(), Some(129));
 }
 
@@ -65,7 +75,11 @@ fn what_cannot_be_started_has_the_codes_of_a_shell() {
     assert_eq!(code(&at("plain", "", 0o644)), 126);
     assert_eq!(code(folder.path().to_str().unwrap()), 126);
     assert_eq!(code(&at("lost", "#!/no/such/interpreter\n", 0o755)), 127);
-    assert_eq!(code(&at("bare", "exit 42\n", 0o755)), 42, "a script without a first line is one for sh");
+    assert_eq!(
+        code(&at("bare", "exit 42\n", 0o755)),
+        42,
+        "a script without a first line is one for sh"
+    );
 }
 
 #[test]
@@ -79,14 +93,22 @@ fn every_signal_reaches_the_program_once() {
         }
         let said = running.stdout();
         for signal in (1..65).filter(|signal| ![9, 17, 19, 32, 33].contains(signal)) {
-            assert_eq!(said.matches(&format!("got {signal}.")).count(), 1, "signal {signal}: {said}");
+            assert_eq!(
+                said.matches(&format!("got {signal}.")).count(),
+                1,
+                "signal {signal}: {said}"
+            );
         }
     }
 }
 
 #[test]
 fn a_signal_reaches_what_the_program_has_started() {
-    let running = Running::as_init(&time(&["sh", "-c", "sleep 77 & echo ready; sleep 77; echo never"]));
+    let running = Running::as_init(&time(&[
+        "sh",
+        "-c",
+        "sleep 77 & echo ready; sleep 77; echo never",
+    ]));
     running.says("ready");
     running.signal(15);
     let ended = running.end();
@@ -109,19 +131,29 @@ fn stop_and_continue_are_for_the_whole_group() {
     running.says("ready");
     let program = running.children()[0];
     running.signal(20);
-    eventually("the program stops", || (state_of(program) == Some('T')).then_some(()));
+    eventually("the program stops", || {
+        (state_of(program) == Some('T')).then_some(())
+    });
     running.signal(18);
-    eventually("the program goes on", || (state_of(program) == Some('S')).then_some(()));
+    eventually("the program goes on", || {
+        (state_of(program) == Some('S')).then_some(())
+    });
     // A stop is heeded by a stopped program, too.
     running.signal(20);
-    eventually("the program stops again", || (state_of(program) == Some('T')).then_some(()));
+    eventually("the program stops again", || {
+        (state_of(program) == Some('T')).then_some(())
+    });
     running.signal(15);
     assert_eq!(running.end().code, 143);
 }
 
 #[test]
 fn a_second_stop_kills_a_program_that_does_not_heed_the_first() {
-    let solo = Solo::new("", "pre = \"trap '' TERM INT HUP; echo ready; while :; do sleep 1; done\"", "echo never");
+    let solo = Solo::new(
+        "",
+        "pre = \"trap '' TERM INT HUP; echo ready; while :; do sleep 1; done\"",
+        "echo never",
+    );
     let running = solo.start();
     running.says("ready");
     running.signal(15);
@@ -148,7 +180,10 @@ fn a_terminal_belongs_to_the_program_while_it_runs() {
         stdin.write_all(input).unwrap();
         let output = child.wait_with_output().unwrap();
         drop(stdin);
-        (output.status.code().unwrap(), String::from_utf8_lossy(&output.stdout).into_owned())
+        (
+            output.status.code().unwrap(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+        )
     };
     let (code, said) = script("read x; echo \"got <$x>\"; exit 3", b"hello\n");
     assert!(code == 3 && said.contains("got <hello>"), "{code} {said}");
@@ -156,8 +191,13 @@ fn a_terminal_belongs_to_the_program_while_it_runs() {
 
 #[test]
 fn a_key_on_the_terminal_interrupts_once() {
-    let line = "trap 'echo int; n=$((n + 1)); [ $n = 1 ] || exit 9' INT; echo ready; sleep 0.3; sleep 0.3; exit 4";
-    let command = format!("{} time -- bash -c \"{}\"", agent().display(), line.replace('$', "\\$"));
+    let line =
+        "trap 'echo int; n=$((n + 1)); [ $n = 1 ] || exit 9' INT; echo ready; sleep 0.3; sleep 0.3; exit 4";
+    let command = format!(
+        "{} time -- bash -c \"{}\"",
+        agent().display(),
+        line.replace('$', "\\$")
+    );
     let mut child = Command::new("script")
         .args(["-qefc", &command, "/dev/null"])
         .stdin(Stdio::piped())
@@ -178,8 +218,17 @@ fn a_key_on_the_terminal_interrupts_once() {
 
 #[test]
 fn nothing_is_lost_of_what_a_program_writes_last() {
-    let ended = Solo::new("", "", "seq 1 20000; echo end; exit 6").with(&["sh", "seq"]).run(&[]);
-    assert_eq!((ended.code, ended.stdout.lines().count(), ended.stdout.ends_with("end\n")), (6, 20001, true));
+    let ended = Solo::new("", "", "seq 1 20000; echo end; exit 6")
+        .with(&["sh", "seq"])
+        .run(&[]);
+    assert_eq!(
+        (
+            ended.code,
+            ended.stdout.lines().count(),
+            ended.stdout.ends_with("end\n")
+        ),
+        (6, 20001, true)
+    );
     // A process that stays and holds the output open does not hold the container up.
     let running = Running::as_init(&time(&["sh", "-c", "sleep 300 & echo end; exit 6"]));
     assert_eq!(running.end().code, 6);
@@ -192,7 +241,12 @@ fn a_stop_before_anything_runs_is_heeded() {
     running.says("init");
     running.signal(15);
     let ended = running.end();
-    assert_eq!((ended.code, ended.stdout.as_str()), (143, "init\n"), "{}", ended.stderr);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (143, "init\n"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
@@ -205,7 +259,11 @@ fn what_fills_the_volume_ends_at_once_when_it_is_told_to() {
         std::fs::create_dir_all(folder.path().join("opt/view/bin")).unwrap();
         std::fs::create_dir_all(folder.path().join("opt/software")).unwrap();
         let root = folder.path().to_str().unwrap();
-        let more: &[&str] = if command == "view" { &["--root", root, "--software", root] } else { &[] };
+        let more: &[&str] = if command == "view" {
+            &["--root", root, "--software", root]
+        } else {
+            &[]
+        };
         let running = Running::as_init(&[&[command, "--to", root], more].concat());
         eventually("it listens", || {
             let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid)).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! What public manifests of the Go operator build upon: the entrypoint's variables, R, `post` in every pod, scripts of others.
+//! What public manifests of the Go operator build upon: the entrypoint's variables, R, `post` in every pod,
+//! scripts of others.
 
 use std::fs;
 
@@ -33,14 +34,19 @@ impl Pods {
             prepare(&image);
             image
         };
-        Pods { name: spec.name.clone(), images: (0..spec.size).map(image).collect() }
+        Pods {
+            name: spec.name.clone(),
+            images: (0..spec.size).map(image).collect(),
+        }
     }
 
     /// Runs all to their end, at once.
     pub fn run(&self) -> Vec<Ended> {
         let containers = self.images.iter().enumerate().map(|(index, image)| {
             let mut container = Container::new(image, &format!("{}-{index}", self.name), &[AGENT, "run"]);
-            container.environment.insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+            container
+                .environment
+                .insert("JOB_COMPLETION_INDEX".into(), index.to_string());
             container
         });
         run(&containers.collect::<Vec<_>>())
@@ -51,7 +57,8 @@ impl Pods {
     }
 }
 
-/// A MiniCluster of `size` with these fields, quiet unless `fields` say otherwise, and the lines of its only container.
+/// A MiniCluster of `size` with these fields, quiet unless `fields` say otherwise, and the lines of its only
+/// container.
 fn minicluster(size: u32, fields: &str, container: &str) -> Pods {
     let container = container.trim_end().replace('\n', "\n    ");
     let text = format!(
@@ -70,10 +77,26 @@ fn codes(ended: &[Ended]) -> Vec<i32> {
 #[test]
 fn r_of_a_snippet_is_fluxs_r_wherever_it_is_written() {
     let rows = [
-        ("pre", "--hosts=${hosts} --cores=0 > ${viewroot}/etc/flux/system/R", "2 2 0"),
-        ("pre", "--hosts=mc-[0-1] --cores=0 --gpu=0-7 > /mnt/flux/view/etc/flux/system/R", "2 2 16"),
-        ("init", "--hosts=${hosts} --cores=0-2 > ${configroot}/etc/flux/system/R", "2 6 0"),
-        ("brokerPre", "--hosts=${hosts} --cores=0-1 > $configroot/etc/flux/system/R; umask 077", "2 4 0"),
+        (
+            "pre",
+            "--hosts=${hosts} --cores=0 > ${viewroot}/etc/flux/system/R",
+            "2 2 0",
+        ),
+        (
+            "pre",
+            "--hosts=mc-[0-1] --cores=0 --gpu=0-7 > /mnt/flux/view/etc/flux/system/R",
+            "2 2 16",
+        ),
+        (
+            "init",
+            "--hosts=${hosts} --cores=0-2 > ${configroot}/etc/flux/system/R",
+            "2 6 0",
+        ),
+        (
+            "brokerPre",
+            "--hosts=${hosts} --cores=0-1 > $configroot/etc/flux/system/R; umask 077",
+            "2 4 0",
+        ),
     ];
     for (snippet, line, want) in rows {
         for view in ["", "flux: {container: {disable: true}}"] {
@@ -95,9 +118,13 @@ fn r_of_a_snippet_is_fluxs_r_wherever_it_is_written() {
             }
             let ended = pods.run();
             assert_eq!(codes(&ended), [0, 0], "{snippet} {view}: {ended:?}");
-            assert_eq!(ended[0].stdout.lines().last(), Some(want), "{snippet} {view}: {}", ended[0].stderr);
-            let note =
-                "Flux uses the resources (R) that a snippet wrote to /mnt/flux/config/etc/flux/system/R: 2 hosts";
+            assert_eq!(
+                ended[0].stdout.lines().last(),
+                Some(want),
+                "{snippet} {view}: {}",
+                ended[0].stderr
+            );
+            let note = "Flux uses the resources (R) that a snippet wrote to /mnt/flux/config/etc/flux/system/R: 2 hosts";
             assert!(ended[0].stderr.contains(note), "{}", ended[0].stderr);
         }
     }
@@ -127,15 +154,28 @@ fn r_of_a_snippet_is_used_with_an_own_broker_config() {
         );
         pods.images[0].file("/etc/other", 0o644, other);
         let ended = pods.run().remove(0);
-        assert_eq!((ended.code, ended.stdout.lines().last()), (0, Some(want)), "{config}: {}", ended.stderr);
-        assert_eq!(ended.stderr.contains("(R) that a snippet wrote"), is_told, "{config}: {}", ended.stderr);
+        assert_eq!(
+            (ended.code, ended.stdout.lines().last()),
+            (0, Some(want)),
+            "{config}: {}",
+            ended.stderr
+        );
+        assert_eq!(
+            ended.stderr.contains("(R) that a snippet wrote"),
+            is_told,
+            "{config}: {}",
+            ended.stderr
+        );
     }
 }
 
 #[test]
 fn r_that_cannot_be_used_fails_with_a_remedy_or_is_passed_over() {
     let rows = [
-        ("flux R encode --hosts=other-[0-3] --cores=0", "it is for the hosts other-[0-3], and this instance has mc-0"),
+        (
+            "flux R encode --hosts=other-[0-3] --cores=0",
+            "it is for the hosts other-[0-3], and this instance has mc-0",
+        ),
         ("echo", "it is empty"),
         ("echo flux: error", "it is not JSON"),
     ];
@@ -151,10 +191,22 @@ fn r_that_cannot_be_used_fails_with_a_remedy_or_is_passed_over() {
             (pods.run().remove(0), pods.terminations().remove(0))
         };
         let (ended, told) = run(true);
-        assert_eq!((ended.code, ended.stdout.as_str(), told.by), (241, "", Ender::Agent), "{line}: {ended:?}");
-        assert!(told.message.contains(why) && told.message.contains("--hosts=${hosts}"), "{}", told.message);
+        assert_eq!(
+            (ended.code, ended.stdout.as_str(), told.by),
+            (241, "", Ender::Agent),
+            "{line}: {ended:?}"
+        );
+        assert!(
+            told.message.contains(why) && told.message.contains("--hosts=${hosts}"),
+            "{}",
+            told.message
+        );
         let (ended, _) = run(false);
-        assert_eq!((ended.code, ended.stdout.as_str()), (0, "ran\n"), "{line}: {ended:?}");
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (0, "ran\n"),
+            "{line}: {ended:?}"
+        );
         assert!(ended.stderr.contains(why), "{}", ended.stderr);
     }
 }
@@ -167,12 +219,25 @@ fn post_that_fails_on_a_follower_is_told_and_changes_no_result() {
         "command: sh -c 'echo recorded > /tmp/recording.out'\ncommands:\n  post: cat /tmp/recording.out\n",
     );
     let ended = pods.run();
-    assert_eq!((codes(&ended), ended[0].stdout.as_str()), (vec![0, 0], "recorded\n"), "{ended:?}");
+    assert_eq!(
+        (codes(&ended), ended[0].stdout.as_str()),
+        (vec![0, 0], "recorded\n"),
+        "{ended:?}"
+    );
     let told = pods.terminations();
     assert_eq!((told[0].failed_post(), told[1].failed_post()), (None, Some(1)));
     assert_eq!((told[1].by, told[1].code), (Ender::Program, 0));
-    assert_eq!(told[1].snippet_error, "cat: /tmp/recording.out: No such file or directory");
-    assert!(ended[1].stderr.contains("the snippet post ended with exit code 1: cat: "), "{}", ended[1].stderr);
+    assert_eq!(
+        told[1].snippet_error,
+        "cat: /tmp/recording.out: No such file or directory"
+    );
+    assert!(
+        ended[1]
+            .stderr
+            .contains("the snippet post ended with exit code 1: cat: "),
+        "{}",
+        ended[1].stderr
+    );
 }
 
 #[test]
@@ -195,7 +260,10 @@ fn post_runs_to_its_end_and_decides_only_where_strict_is_written_out() {
         assert_eq!((ended[0].code, ended[0].stdout.as_str()), (code, out), "{case}");
         let told = pods.terminations();
         assert_eq!(told[0].program_code, Some(job), "{case}");
-        let failed = told.iter().filter_map(Termination::failed_post).collect::<Vec<_>>();
+        let failed = told
+            .iter()
+            .filter_map(Termination::failed_post)
+            .collect::<Vec<_>>();
         assert_eq!(failed, [if size == 2 { 1 } else { 3 }], "{case}");
         assert!(ended[1..].iter().all(|ended| ended.code == 0), "{case}");
     }
@@ -239,14 +307,22 @@ fn snippet_that_fails_is_told_with_its_last_line_and_how_to_continue() {
         let ended = pods.run();
         assert_eq!(codes(&ended), [1, 1], "{ended:?}");
         for (told, ended) in pods.terminations().iter().zip(&ended) {
-            assert_eq!((told.by, told.snippet.as_deref(), told.snippet_code), (Ender::Snippet, Some("pre"), Some(1)));
+            assert_eq!(
+                (told.by, told.snippet.as_deref(), told.snippet_code),
+                (Ender::Snippet, Some("pre"), Some(1))
+            );
             let line = "cat: /sys/fs/cgroup/no-such-file: No such file or directory";
             assert_eq!(told.snippet_error, line);
             let remedy = "To continue after a command that fails, set logging.strict: false";
             assert_eq!(told.message, format!("{remedy}."));
             let report = format!("the snippet pre ended with exit code 1: {line}. {remedy}\n");
             assert_eq!(ended.stderr.matches(&report).count(), 1, "{}", ended.stderr);
-            assert_eq!(ended.stderr.matches(line).count(), if quiet { 1 } else { 2 }, "{}", ended.stderr);
+            assert_eq!(
+                ended.stderr.matches(line).count(),
+                if quiet { 1 } else { 2 },
+                "{}",
+                ended.stderr
+            );
         }
     }
 }
@@ -255,20 +331,35 @@ fn snippet_that_fails_is_told_with_its_last_line_and_how_to_continue() {
 #[test]
 fn pod_ends_with_its_log_when_the_operator_tells_it_to() {
     for (index, code) in [("0", 143), ("1", 238)] {
-        let pods = minicluster(2, "logging: {quiet: false}", "command: echo ran\ncommands: {pre: echo before}");
+        let pods = minicluster(
+            2,
+            "logging: {quiet: false}",
+            "command: echo ran\ncommands: {pre: echo before}",
+        );
         let image = &pods.images[usize::from(index == "1")];
         let mut container = Container::new(image, &format!("mc-{index}"), &run_words(&[]));
-        container.environment.insert("JOB_COMPLETION_INDEX".into(), index.into());
+        container
+            .environment
+            .insert("JOB_COMPLETION_INDEX".into(), index.into());
         let pod = Running::pod(&container, &Network::new());
-        eventually("its snippet has run", || pod.stdout().contains("before").then_some(()));
+        eventually("its snippet has run", || {
+            pod.stdout().contains("before").then_some(())
+        });
         let why = "the snippet pre of the pod of index 3 ended with exit code 1";
         let file = format!("{}/{}", flux_shared::paths::SPEC_DIR, flux_shared::paths::END_KEY);
         image.file(&file, 0o644, &format!("2026-11-26T10:00:00Z {why}"));
         let ended = pod.end();
         assert_eq!(ended.code, code, "{ended:?}");
-        assert!(ended.stderr.contains(&format!("{why}: this pod ends")) && !ended.stdout.contains("ran"), "{ended:?}");
+        assert!(
+            ended.stderr.contains(&format!("{why}: this pod ends")) && !ended.stdout.contains("ran"),
+            "{ended:?}"
+        );
         let told = termination_of(image);
-        assert_eq!((told.by, told.message.contains(why)), (Ender::Stop, true), "{told:?}");
+        assert_eq!(
+            (told.by, told.message.contains(why)),
+            (Ender::Stop, true),
+            "{told:?}"
+        );
     }
 }
 
@@ -292,16 +383,35 @@ fn v1alpha1_socket_is_reached_by_root_and_by_fluxs_user() {
         let mut container = Container::new(image, "mc-0", &run_words(&[]));
         let flux = real_flux().map_or("/usr/bin/flux".into(), |flux| flux.display().to_string());
         let folder = flux.trim_end_matches("/flux").to_owned();
-        container.environment.insert("PATH".into(), format!("{folder}:{}", crate::image::PATH));
+        container
+            .environment
+            .insert("PATH".into(), format!("{folder}:{}", crate::image::PATH));
         let lead = Running::pod(&container, &Network::new());
         let asked = |words: &[&str]| {
-            let ask = [flux.as_str(), "proxy", "local:///run/flux/local", &flux, "getattr", "size"];
+            let ask = [
+                flux.as_str(),
+                "proxy",
+                "local:///run/flux/local",
+                &flux,
+                "getattr",
+                "size",
+            ];
             let asked = lead.exec(&[words, &ask].concat());
-            (asked.status.success(), String::from_utf8_lossy(&asked.stdout).trim().to_owned())
+            (
+                asked.status.success(),
+                String::from_utf8_lossy(&asked.stdout).trim().to_owned(),
+            )
         };
         let size = || (true, "1".to_owned());
         eventually("it answers root", || (asked(&[]) == size()).then_some(()));
-        let user = ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", "env", "HOME=/tmp"];
+        let user = [
+            "setpriv",
+            "--reuid=1000",
+            "--regid=1000",
+            "--clear-groups",
+            "env",
+            "HOME=/tmp",
+        ];
         // Flux lets guests in, which the fake Flux does not.
         if real_flux().is_some() || fields.is_empty() {
             assert_eq!(asked(&user), size(), "{fields}");
@@ -336,27 +446,46 @@ workdir=/
 
 #[test]
 fn entrypoints_variables_are_in_every_snippet_and_in_no_program() {
-    let names: Vec<&str> = VARIABLES.lines().map(|line| line.split_once('=').unwrap().0).collect();
+    let names: Vec<&str> = VARIABLES
+        .lines()
+        .map(|line| line.split_once('=').unwrap().0)
+        .collect();
     let print = |to: &str| {
-        let each = names.iter().map(|name| format!("echo \"{name}=${name}\" >>/tmp/{to}; "));
+        let each = names
+            .iter()
+            .map(|name| format!("echo \"{name}=${name}\" >>/tmp/{to}; "));
         format!("env >>/tmp/env; {}", each.collect::<String>())
     };
     let snippets = ["init", "pre", "brokerPre", "workerPre", "post"];
     let lines = snippets.map(|name| format!("  {name}: '{}'\n", print(name).replace('\'', "''")));
-    let pods =
-        minicluster(2, QUIET, &format!("launcher: true\ncommand: sh -c 'set; env'\ncommands:\n{}", lines.concat()));
+    let pods = minicluster(
+        2,
+        QUIET,
+        &format!(
+            "launcher: true\ncommand: sh -c 'set; env'\ncommands:\n{}",
+            lines.concat()
+        ),
+    );
     let ended = pods.run();
     assert_eq!(codes(&ended), [0, 0], "{ended:?}");
-    let read = |index: usize, name: &str| fs::read_to_string(pods.images[index].at("/tmp").join(name)).unwrap();
+    let read =
+        |index: usize, name: &str| fs::read_to_string(pods.images[index].at("/tmp").join(name)).unwrap();
     if real_flux().is_none() {
         for name in ["init", "pre", "brokerPre", "post"] {
             assert_eq!(read(0, name), VARIABLES, "{name}");
         }
-        assert_eq!(read(1, "workerPre"), VARIABLES, "with the same options on each rank");
+        assert_eq!(
+            read(1, "workerPre"),
+            VARIABLES,
+            "with the same options on each rank"
+        );
     }
     let seen = format!("{}{}{}", read(0, "env"), read(1, "env"), ended[0].stdout);
     for name in names {
-        assert!(!seen.lines().any(|line| line.starts_with(&format!("{name}="))), "{name} is exported: {seen}");
+        assert!(
+            !seen.lines().any(|line| line.starts_with(&format!("{name}="))),
+            "{name} is exported: {seen}"
+        );
     }
 }
 
@@ -369,10 +498,16 @@ fn variable_of_the_entrypoints_names_is_the_containers_own_where_it_has_one() {
          init: cd /tmp; echo \"<$hosts>\" >/tmp/seen\n  pre: echo \"$workdir $mainHost\" >>/tmp/seen\n",
     );
     let mut container = Container::new(&pods.images[0], "mc-0", &[AGENT, "run"]);
-    container.environment.extend([("workdir".into(), "/mine".into()), ("hosts".into(), String::new())]);
+    container.environment.extend([
+        ("workdir".into(), "/mine".into()),
+        ("hosts".into(), String::new()),
+    ]);
     let ended = run(&[container]).remove(0);
     assert_eq!((ended.code, ended.stdout.as_str()), (0, "/mine\n"), "{ended:?}");
-    assert_eq!(fs::read_to_string(pods.images[0].at("/tmp/seen")).unwrap(), "<>\n/mine mc-0\n");
+    assert_eq!(
+        fs::read_to_string(pods.images[0].at("/tmp/seen")).unwrap(),
+        "<>\n/mine mc-0\n"
+    );
 }
 
 #[test]
@@ -384,7 +519,10 @@ fn working_directory_is_the_one_that_init_leaves() {
          brokerPre: echo $workdir >>/tmp/seen\n",
     );
     assert_eq!(codes(&pods.run()), [0]);
-    assert_eq!(fs::read_to_string(pods.images[0].at("/tmp/seen")).unwrap(), "/tmp\n/tmp\n");
+    assert_eq!(
+        fs::read_to_string(pods.images[0].at("/tmp/seen")).unwrap(),
+        "/tmp\n/tmp\n"
+    );
 }
 
 #[test]
@@ -396,10 +534,18 @@ fn options_that_a_snippet_adds_reach_the_broker_of_each_pod() {
          pre: brokerOptions=\"$brokerOptions -Slog-level=3\"\n  workerPre: brokerOptions=\"$brokerOptions -Slog-level=4\"\n",
     );
     let ended = pods.run();
-    assert_eq!((codes(&ended), ended[0].stdout.as_str()), (vec![0, 0], "3\n"), "{ended:?}");
+    assert_eq!(
+        (codes(&ended), ended[0].stdout.as_str()),
+        (vec![0, 0], "3\n"),
+        "{ended:?}"
+    );
     if real_flux().is_none() {
         let of = |image: &Image| {
-            let call = image.record().into_iter().find(|call| call["argv"][1] == "start").unwrap();
+            let call = image
+                .record()
+                .into_iter()
+                .find(|call| call["argv"][1] == "start")
+                .unwrap();
             call["argv"]
                 .as_array()
                 .unwrap()
@@ -430,7 +576,12 @@ fn scripts_of_others_that_read_unset_variables_can_be_sourced() {
         let own = crate::image::PATH;
         // First the `flux` that is deaf to the user's paths.
         let deaf = "/mnt/flux/config/run/flux/flux-agent-bin";
-        let want = format!("/opt/env/man:/opt/env/man: {deaf}:/opt/env/bin:/opt/env/bin:{own}:/mnt/flux/view/bin\n");
-        assert_eq!((codes(&ended), ended[0].stdout.as_str()), (vec![0], want.as_str()), "{ended:?}");
+        let want =
+            format!("/opt/env/man:/opt/env/man: {deaf}:/opt/env/bin:/opt/env/bin:{own}:/mnt/flux/view/bin\n");
+        assert_eq!(
+            (codes(&ended), ended[0].stdout.as_str()),
+            (vec![0], want.as_str()),
+            "{ended:?}"
+        );
     }
 }

@@ -11,7 +11,11 @@ use crate::live::{pod_image, run_words};
 fn uncompiled(image: &Image) -> Container<'_> {
     let mut container = Container::new(image, "mc-0", &run_words(&[]));
     match real_flux() {
-        None => image.file("/mnt/flux/view/lib/python3.11/site-packages/flux/__init__.py", 0o644, ""),
+        None => image.file(
+            "/mnt/flux/view/lib/python3.11/site-packages/flux/__init__.py",
+            0o644,
+            "",
+        ),
         Some(flux) => {
             let prefix = flux.ancestors().nth(2).unwrap().display();
             container.before = format!(
@@ -26,27 +30,60 @@ fn uncompiled(image: &Image) -> Container<'_> {
 
 fn files(folder: &Path) -> usize {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| if entry.path().is_dir() { files(&entry.path()) } else { 1 }).sum()
+    entries
+        .map(|entry| {
+            if entry.path().is_dir() {
+                files(&entry.path())
+            } else {
+                1
+            }
+        })
+        .sum()
 }
 
 #[test]
 fn fluxs_python_has_a_place_of_its_own_that_neither_root_nor_jobs_know_of() {
     let user = "[runner.user]\nname = 'flux'\nuid = 1000\n";
     let say = |who: &str| format!("echo \"{who} [${{PYTHONPYCACHEPREFIX-}}]\"");
-    let snippets = format!("[runner.snippets]\npre = '''{}'''\npost = '''{}'''\n", say("pre"), say("post"));
+    let snippets = format!(
+        "[runner.snippets]\npre = '''{}'''\npost = '''{}'''\n",
+        say("pre"),
+        say("post")
+    );
     let image = pod_image(&format!("{}{snippets}{user}", submit(&say("job"))), 1);
     let ended = run(&[uncompiled(&image)]).remove(0);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
-    assert!(ended.stdout.contains("pre []") && ended.stdout.contains("post []"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("pre []") && ended.stdout.contains("post []"),
+        "{}",
+        ended.stdout
+    );
     let place = image.at("/mnt/flux/config/python/1000");
-    let (own, above) = (std::fs::metadata(&place).unwrap(), std::fs::metadata(place.parent().unwrap()).unwrap());
-    assert_eq!((own.uid(), own.mode() & 0o7777, above.uid(), above.mode() & 0o7777), (1000, 0o700, 0, 0o755));
+    let (own, above) = (
+        std::fs::metadata(&place).unwrap(),
+        std::fs::metadata(place.parent().unwrap()).unwrap(),
+    );
+    assert_eq!(
+        (own.uid(), own.mode() & 0o7777, above.uid(), above.mode() & 0o7777),
+        (1000, 0o700, 0, 0o755)
+    );
     if real_flux().is_some() {
         assert!(ended.stdout.contains("job []"), "{}", ended.stdout);
-        assert!(files(&place) > 50, "Flux's commands have compiled {} files", files(&place));
+        assert!(
+            files(&place) > 50,
+            "Flux's commands have compiled {} files",
+            files(&place)
+        );
     } else {
-        let start = image.record().into_iter().find(|call| call["argv"][1] == "start").unwrap();
-        assert_eq!(start["environment"]["PYTHONPYCACHEPREFIX"], "/mnt/flux/config/python/1000");
+        let start = image
+            .record()
+            .into_iter()
+            .find(|call| call["argv"][1] == "start")
+            .unwrap();
+        assert_eq!(
+            start["environment"]["PYTHONPYCACHEPREFIX"],
+            "/mnt/flux/config/python/1000"
+        );
     }
 }
 

@@ -1,5 +1,6 @@
-//! The Flux RESTful API, started from a repository that has the same interface of start-up as the real one: a list of
-//! requirements, alembic, a script for the database, `app.main:app` for uvicorn. Needs git, and python3 with pip.
+//! The Flux RESTful API, started from a repository that has the same interface of start-up as the real one: a
+//! list of requirements, alembic, a script for the database, `app.main:app` for uvicorn. Needs git, and
+//! python3 with pip.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,8 +11,8 @@ use std::process::{Child, Command, Output, Stdio};
 use crate::image::{agent, folder};
 use crate::live::eventually;
 
-/// Stands in for uvicorn: listens as it does, answers every request with what it was started with, and prints what
-/// nobody should read, as the real API does.
+/// Stands in for uvicorn: listens as it does, answers every request with what it was started with, and prints
+/// what nobody should read, as the real API does.
 const UVICORN: &str = r#"
 import asyncio, json, os, sys
 options = dict(word.lstrip("-").split("=") for word in sys.argv[2:])
@@ -30,7 +31,8 @@ print("serving with", os.environ["FLUX_TOKEN"], flush=True)
 json.load(open(options["log-config"]))
 asyncio.run(serve())
 "#;
-/// As the real one it takes its words apart with argparse; and tells which process shows a password to its neighbours.
+/// As the real one it takes its words apart with argparse; and tells which process shows a password to its
+/// neighbours.
 const DATABASE: &str = r#"
 import argparse, glob, sys
 parser = argparse.ArgumentParser()
@@ -54,7 +56,9 @@ if __name__ == "__main__":
 const ALEMBIC: &str = "import sys\nopen('flux-restful.db', 'a').write('alembic ' + sys.argv[1] + '\\n')\n";
 
 fn run(command: &mut Command) -> Output {
-    command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
 /// The repository, with one branch.
@@ -72,7 +76,10 @@ fn repository(at: &Path) -> PathBuf {
     }
     let git = |words: &[&str]| {
         let mut command = Command::new("git");
-        command.args(["-c", "user.name=test", "-c", "user.email=test@localhost"]).args(words).current_dir(&place);
+        command
+            .args(["-c", "user.name=test", "-c", "user.email=test@localhost"])
+            .args(words)
+            .current_dir(&place);
         assert!(run(&mut command).status.success(), "git {words:?}; git is needed");
     };
     git(&["init", "--quiet", "--initial-branch=main"]);
@@ -81,8 +88,8 @@ fn repository(at: &Path) -> PathBuf {
     place
 }
 
-/// One that no other process of this machine has on its command line; not an option of the script's, though it looks
-/// like one.
+/// One that no other process of this machine has on its command line; not an option of the script's, though
+/// it looks like one.
 const PASSWORD: &str = "-butter-by-the-bucket";
 
 struct Server {
@@ -95,19 +102,35 @@ impl Server {
         let top = folder();
         let keys = top.path().join("restful");
         fs::create_dir_all(keys.join("users")).unwrap();
-        for (name, text) in [("secret-key", "key"), ("username", "flux"), ("token", "t0ken"), ("users/ada", PASSWORD)] {
+        for (name, text) in [
+            ("secret-key", "key"),
+            ("username", "flux"),
+            ("token", "t0ken"),
+            ("users/ada", PASSWORD),
+        ] {
             fs::write(keys.join(name), text).unwrap();
         }
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
         Server { top, port }
     }
 
     fn command(&self, repository: &Path, branch: &str) -> Command {
         let mut command = Command::new(agent());
-        command.arg("restful").arg(format!("--directory={}", self.top.path().join("restful").display()));
-        command.arg(format!("--repository={}", repository.display())).arg(format!("--branch={branch}"));
+        command.arg("restful").arg(format!(
+            "--directory={}",
+            self.top.path().join("restful").display()
+        ));
+        command
+            .arg(format!("--repository={}", repository.display()))
+            .arg(format!("--branch={branch}"));
         command.args([&format!("--port={}", self.port), "--nodes=4", "--user=ada"]);
-        command.arg("--option-flags=-ompi=openmpi@5").env("FLUX_OPTION_FLAGS", "-ocpu-affinity=off");
+        command
+            .arg("--option-flags=-ompi=openmpi@5")
+            .env("FLUX_OPTION_FLAGS", "-ocpu-affinity=off");
         command.env_remove("PYTHONPATH");
         command
     }
@@ -146,12 +169,22 @@ fn it_is_fetched_installed_and_served_once_and_ends_by_a_signal() {
     let server = Server::new();
     let repository = repository(server.top.path());
     for round in 0..2 {
-        let mut child = server.command(&repository, "main").stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = server
+            .command(&repository, "main")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut printed = child.stdout.take().unwrap();
         let answer = server.answer(&mut child);
         assert_eq!(answer["FLUX_TOKEN"], "t0ken");
-        assert_eq!((&answer["FLUX_USER"], &answer["FLUX_SECRET_KEY"]), (&"flux".into(), &"key".into()));
-        assert_eq!((&answer["FLUX_REQUIRE_AUTH"], &answer["FLUX_NUMBER_NODES"]), (&"true".into(), &"4".into()));
+        assert_eq!(
+            (&answer["FLUX_USER"], &answer["FLUX_SECRET_KEY"]),
+            (&"flux".into(), &"key".into())
+        );
+        assert_eq!(
+            (&answer["FLUX_REQUIRE_AUTH"], &answer["FLUX_NUMBER_NODES"]),
+            (&"true".into(), &"4".into())
+        );
         assert_eq!(answer["FLUX_OPTION_FLAGS"], "-ocpu-affinity=off -ompi=openmpi@5");
         assert_eq!(answer["argv"][0], "app.main:app");
         let made = format!("alembic revision\nalembic upgrade\ninit\nadd-user ada {PASSWORD}\n");
@@ -171,16 +204,27 @@ fn pinned_commit_is_served_though_the_branch_has_moved() {
     let repository = repository(server.top.path());
     let git = |words: &[&str]| {
         let mut command = Command::new("git");
-        command.args(["-c", "user.name=test", "-c", "user.email=test@localhost"]).args(words).current_dir(&repository);
+        command
+            .args(["-c", "user.name=test", "-c", "user.email=test@localhost"])
+            .args(words)
+            .current_dir(&repository);
         let output = run(&mut command);
         assert!(output.status.success(), "git {words:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
     let pinned = git(&["rev-parse", "HEAD"]);
-    fs::write(repository.join("uvicorn/__main__.py"), "raise SystemExit('changed by somebody')").unwrap();
+    fs::write(
+        repository.join("uvicorn/__main__.py"),
+        "raise SystemExit('changed by somebody')",
+    )
+    .unwrap();
     git(&["commit", "--quiet", "--all", "--message=changed"]);
     let mut command = server.command(&repository, "main");
-    let mut child = command.arg(format!("--commit={pinned}")).stdout(Stdio::null()).spawn().unwrap();
+    let mut child = command
+        .arg(format!("--commit={pinned}"))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
     assert_eq!(server.answer(&mut child)["argv"][0], "app.main:app");
     assert_eq!(stop(child), Some(128 + 15));
 }
@@ -197,17 +241,48 @@ fn what_is_missing_is_said_in_one_line_with_a_remedy() {
         assert_eq!(lines.len(), 1, "{said}");
         assert!(!said.contains(PASSWORD) && !said.contains("t0ken"), "{said}");
     };
-    says(&mut server.command(&repository, "nowhere"), 128, "failed to fetch");
-    says(server.command(&repository, "main").env("PATH", "/nowhere"), 127, "needs git");
+    says(
+        &mut server.command(&repository, "nowhere"),
+        128,
+        "failed to fetch",
+    );
+    says(
+        server.command(&repository, "main").env("PATH", "/nowhere"),
+        127,
+        "needs git",
+    );
     let only_git = server.top.path().join("bin");
     fs::create_dir(&only_git).unwrap();
     let git = run(Command::new("sh").args(["-c", "command -v git"]));
     let git = String::from_utf8(git.stdout).unwrap();
     std::os::unix::fs::symlink(git.trim(), only_git.join("git")).unwrap();
-    says(server.command(&repository, "main").env("PATH", &only_git), 127, "needs python3");
+    says(
+        server.command(&repository, "main").env("PATH", &only_git),
+        127,
+        "needs python3",
+    );
     fs::write(repository.join("requirements.txt"), "no-such-module-of-ours\n").unwrap();
-    let commit = ["-c", "user.name=t", "-c", "user.email=t@l", "commit", "--quiet", "--all", "--message=more"];
-    assert!(run(Command::new("git").args(commit).current_dir(&repository)).status.success());
+    let commit = [
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@l",
+        "commit",
+        "--quiet",
+        "--all",
+        "--message=more",
+    ];
+    assert!(
+        run(Command::new("git").args(commit).current_dir(&repository))
+            .status
+            .success()
+    );
     let mut command = server.command(&repository, "main");
-    says(command.env("PIP_INDEX_URL", "http://127.0.0.1:9/").env("PIP_RETRIES", "0"), 1, "failed to install");
+    says(
+        command
+            .env("PIP_INDEX_URL", "http://127.0.0.1:9/")
+            .env("PIP_RETRIES", "0"),
+        1,
+        "failed to install",
+    );
 }

@@ -12,7 +12,12 @@ fn printed(spec: &str, script: &str, gpus: usize) -> String {
         image.file(&format!("/dev/nvidia{gpu}"), 0o666, "");
     }
     // A released view brings what makes Flux load Fluxion; here it is the installation's own.
-    let modprobe = real_flux().unwrap().ancestors().nth(2).unwrap().join("etc/flux/modprobe");
+    let modprobe = real_flux()
+        .unwrap()
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .join("etc/flux/modprobe");
     std::os::unix::fs::symlink(modprobe, image.at("/mnt/flux/view/etc/flux/modprobe")).unwrap();
     let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
@@ -22,10 +27,18 @@ fn printed(spec: &str, script: &str, gpus: usize) -> String {
 /// What `flux module list` names that schedules, with the services that each provides.
 fn schedulers(spec: &str, script: &str) -> Vec<(String, String)> {
     let printed = printed(spec, script, 0);
-    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<String>>();
-    let lines = printed.lines().map(words).filter(|words| words.first().is_some_and(|it| it.starts_with("sched-")));
-    let mut found: Vec<(String, String)> =
-        lines.map(|words| (words[0].clone(), words.get(5).cloned().unwrap_or_default())).collect();
+    let words = |line: &str| {
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<String>>()
+    };
+    let lines = printed
+        .lines()
+        .map(words)
+        .filter(|words| words.first().is_some_and(|it| it.starts_with("sched-")));
+    let mut found: Vec<(String, String)> = lines
+        .map(|words| (words[0].clone(), words.get(5).cloned().unwrap_or_default()))
+        .collect();
     found.sort();
     found
 }
@@ -48,10 +61,17 @@ fn fluxion_runs_when_it_or_a_gpu_is_requested() {
     if real_flux().is_none() {
         return;
     }
-    for said in ["[flux]\nscheduler = 'fluxion'\n", "[flux]\nqueue_policy = 'easy'\n", "[runner]\ngpus = true\n"] {
+    for said in [
+        "[flux]\nscheduler = 'fluxion'\n",
+        "[flux]\nqueue_policy = 'easy'\n",
+        "[runner]\ngpus = true\n",
+    ] {
         let found = schedulers(said, "flux module list");
         let is_there = |name: &str, service: &str| found.contains(&(name.to_owned(), service.to_owned()));
-        assert!(is_there("sched-fluxion-qmanager", "sched") && is_there("sched-fluxion-resource", ""), "{found:?}");
+        assert!(
+            is_there("sched-fluxion-qmanager", "sched") && is_there("sched-fluxion-resource", ""),
+            "{found:?}"
+        );
     }
 }
 
@@ -64,10 +84,18 @@ fn fluxion_modules_are_as_documented_when_loaded() {
     let found = schedulers("", "bash /mnt/flux/load-fluxion.sh && flux run true");
     let of = |name: &str, service: &str| (name.to_owned(), service.to_owned());
     let feasibility = of("sched-fluxion-feasibility", "feasibility");
-    assert_eq!(found, [feasibility, of("sched-fluxion-qmanager", "sched"), of("sched-fluxion-resource", "")]);
+    assert_eq!(
+        found,
+        [
+            feasibility,
+            of("sched-fluxion-qmanager", "sched"),
+            of("sched-fluxion-resource", "")
+        ]
+    );
 }
 
-/// The page of GPUs: with `-o gpu-affinity=per-task` each task has its own. So have jobs that run at the same time.
+/// The page of GPUs: with `-o gpu-affinity=per-task` each task has its own. So have jobs that run at the same
+/// time.
 #[test]
 fn fluxion_gives_tasks_and_jobs_gpus_of_their_own() {
     if real_flux().is_none() {
@@ -81,5 +109,9 @@ fn fluxion_gives_tasks_and_jobs_gpus_of_their_own() {
     let printed = printed("[runner]\ngpus = true\n", script, 2);
     let mut lines: Vec<&str> = printed.lines().collect();
     lines.sort();
-    assert_eq!(lines, ["1", "job 0", "job 1", "task 0", "task 1", "unsatisfiable"], "{printed}");
+    assert_eq!(
+        lines,
+        ["1", "job 0", "job 1", "task 0", "task 1", "unsatisfiable"],
+        "{printed}"
+    );
 }

@@ -17,7 +17,12 @@ fn tmout_of_a_snippet_does_not_end_the_shell_of_post() {
     for line in ["TMOUT=1", "readonly TMOUT=1", "export TMOUT=1; sleep 300 &"] {
         let snippets = format!("pre = 'f() {{ echo f; }}; {line}'\npost = 'f; echo post ran'");
         let ended = run(BASH, &snippets, "sleep 3; echo job done");
-        assert_eq!((ended.code, ended.stdout.as_str()), (0, "job done\nf\npost ran\n"), "{line}: {}", ended.stderr);
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (0, "job done\nf\npost ran\n"),
+            "{line}: {}",
+            ended.stderr
+        );
     }
 }
 
@@ -30,7 +35,12 @@ fn tmout_of_the_container_does_not_end_the_shell_of_post() {
     let mut container = Container::new(&image, "mc-0", &run_words(&[]));
     container.environment.insert("TMOUT".into(), "1".into());
     let ended = image::run(&[container]).remove(0);
-    assert_eq!((ended.code, ended.stdout.as_str()), (0, "pre ran\njob done\npost ran\n"), "{}", ended.stderr);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "pre ran\njob done\npost ran\n"),
+        "{}",
+        ended.stderr
+    );
 }
 
 /// With something in the background that would hold its pipes, and without.
@@ -44,9 +54,18 @@ fn shell_that_is_killed_during_the_job_is_replaced_for_post() {
                 "pre = '''{background}export KEPT=kept; ulimit -n 300; umask 027; echo $$ >{pid}'''\n\
                  post = 'echo post sees $KEPT $(ulimit -n) $(umask)'"
             );
-            let ended = run(programs, &snippets, &format!("kill -9 $(cat {pid}); sleep 0.3; echo job done"));
+            let ended = run(
+                programs,
+                &snippets,
+                &format!("kill -9 $(cat {pid}); sleep 0.3; echo job done"),
+            );
             let want = "job done\npost sees kept 300 0027\n";
-            assert_eq!((ended.code, ended.stdout.as_str()), (0, want), "{background}: {}", ended.stderr);
+            assert_eq!(
+                (ended.code, ended.stdout.as_str()),
+                (0, want),
+                "{background}: {}",
+                ended.stderr
+            );
             let told = "was ended by signal 9 while no snippet ran: post runs in a new one";
             assert!(ended.stderr.contains(told), "{}", ended.stderr);
         }
@@ -63,15 +82,24 @@ fn exported_function_is_the_one_of_the_last_snippet() {
     // Another shell would drop them.
     solo.edit(|spec| spec.replace("'sh', '-c'", "'bash', '-c'"));
     let ended = solo.run(&[]);
-    assert_eq!((ended.code, ended.stdout.as_str()), (0, "two\nkept\n"), "{}", ended.stderr);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "two\nkept\n"),
+        "{}",
+        ended.stderr
+    );
     assert!(ended.stderr.contains("g: command not found"), "{}", ended.stderr);
 }
 
 #[test]
 fn descriptors_of_a_snippet_are_its_own() {
-    for (programs, more) in
-        [(BASH, "exec 12>taken 200>taken 230>taken 255>taken; echo hello >&12; "), (DASH, "exec 9>taken; ")]
-    {
+    for (programs, more) in [
+        (
+            BASH,
+            "exec 12>taken 200>taken 230>taken 255>taken; echo hello >&12; ",
+        ),
+        (DASH, "exec 9>taken; "),
+    ] {
         let closed = "for fd in 3 4 5 6 7 8; do eval \"exec $fd>&-\"; done; exec </dev/null";
         let snippets = format!(
             "init = 'cd $HOME_OF_TEST; {more}{closed}'\npre = '''sleep 300 & sleep 0.5; ls -l /proc/$!/fd >fds'''\npost = 'cat fds; echo post ran'"
@@ -80,10 +108,17 @@ fn descriptors_of_a_snippet_are_its_own() {
         let home = solo.folder.path().display().to_string();
         solo.edit(|spec| spec.replace("$HOME_OF_TEST", &home));
         let ended = solo.run(&[]);
-        assert!(ended.code == 0 && ended.stdout.ends_with("post ran\n"), "{ended:?}");
-        // The agent hands its text over in memory. (What the tests themselves were started with is there, too.)
+        assert!(
+            ended.code == 0 && ended.stdout.ends_with("post ran\n"),
+            "{ended:?}"
+        );
+        // The agent hands its text over in memory. (What the tests themselves were started with is there,
+        // too.)
         assert!(ended.stdout.contains("taken"), "{ended:?}");
-        assert!(!ended.stdout.contains("memfd:"), "a daemon of a snippet has descriptors of the agent's: {ended:?}");
+        assert!(
+            !ended.stdout.contains("memfd:"),
+            "a daemon of a snippet has descriptors of the agent's: {ended:?}"
+        );
     }
 }
 
@@ -125,7 +160,12 @@ fn users_environment_does_not_break_the_driver() {
             let snippets = format!("init = '''{line}'''\npre = 'echo pre ran'\npost = 'echo post ran'");
             let ended = run(programs, &snippets, "echo job done");
             let want = "pre ran\njob done\npost ran\n";
-            assert_eq!((ended.code, ended.stdout.as_str()), (0, want), "{line}: {}", ended.stderr);
+            assert_eq!(
+                (ended.code, ended.stdout.as_str()),
+                (0, want),
+                "{line}: {}",
+                ended.stderr
+            );
         }
     }
 }
@@ -133,27 +173,59 @@ fn users_environment_does_not_break_the_driver() {
 /// A later snippet runs in a shell without them.
 #[test]
 fn shell_whose_builtins_are_replaced_runs_no_snippet_twice() {
-    for line in ["command() { :; }", ".() { :; }", "source() { :; }; .() { source; }", "enable -n command"] {
-        let snippets = format!("init = '''echo init ran; {line}'''\npre = 'echo pre ran'\npost = 'echo post ran'");
+    for line in [
+        "command() { :; }",
+        ".() { :; }",
+        "source() { :; }; .() { source; }",
+        "enable -n command",
+    ] {
+        let snippets =
+            format!("init = '''echo init ran; {line}'''\npre = 'echo pre ran'\npost = 'echo post ran'");
         let ended = run(BASH, &snippets, "echo job done");
         let want = "init ran\npre ran\njob done\npost ran\n";
-        assert_eq!((ended.code, ended.stdout.as_str()), (0, want), "{line}: {}", ended.stderr);
-        assert!(ended.stderr.contains(" runs in a new one"), "{line}: {}", ended.stderr);
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (0, want),
+            "{line}: {}",
+            ended.stderr
+        );
+        assert!(
+            ended.stderr.contains(" runs in a new one"),
+            "{line}: {}",
+            ended.stderr
+        );
     }
     let exported = "init = 'command() { :; }; export -f command'\npre = 'echo pre ran'";
     let ended = run(BASH, exported, "echo job done");
     assert_eq!((ended.code, ended.stdout.as_str()), (1, ""), "{}", ended.stderr);
-    assert!(ended.stderr.contains("is a builtin such as `command` an exported function"), "{}", ended.stderr);
+    assert!(
+        ended
+            .stderr
+            .contains("is a builtin such as `command` an exported function"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
 fn break_and_continue_of_a_snippet_do_not_reach_the_driver() {
     for programs in [BASH, DASH] {
-        for line in ["break", "continue", "break 9", "continue 2", "for i in 1 2; do break 2; done"] {
+        for line in [
+            "break",
+            "continue",
+            "break 9",
+            "continue 2",
+            "for i in 1 2; do break 2; done",
+        ] {
             let snippets = format!("pre = '{line} || :; echo pre ran'\npost = '{line} || :; echo post ran'");
             let ended = run(programs, &snippets, "echo job done");
             let want = "pre ran\njob done\npost ran\n";
-            assert_eq!((ended.code, ended.stdout.as_str()), (0, want), "{line}: {}", ended.stderr);
+            assert_eq!(
+                (ended.code, ended.stdout.as_str()),
+                (0, want),
+                "{line}: {}",
+                ended.stderr
+            );
         }
     }
 }
@@ -169,10 +241,23 @@ fn return_exec_and_exit_in_a_snippet_act_as_in_a_script() {
             ("exec sh -c \"echo replaced\"", 0, "replaced\n"),
             ("exec sh -c \"exit 5\"", 5, ""),
             ("exec /nonexistent", 127, ""),
-            ("read line && echo $line; cat; echo read", 0, "read\njob done\npost ran\n"),
+            (
+                "read line && echo $line; cat; echo read",
+                0,
+                "read\njob done\npost ran\n",
+            ),
         ] {
-            let ended = run(programs, &format!("pre = '{line}'\npost = 'echo post ran'"), "echo job done");
-            assert_eq!((ended.code, ended.stdout.as_str()), (code, stdout), "{line}: {}", ended.stderr);
+            let ended = run(
+                programs,
+                &format!("pre = '{line}'\npost = 'echo post ran'"),
+                "echo job done",
+            );
+            assert_eq!(
+                (ended.code, ended.stdout.as_str()),
+                (code, stdout),
+                "{line}: {}",
+                ended.stderr
+            );
         }
     }
 }
@@ -180,9 +265,15 @@ fn return_exec_and_exit_in_a_snippet_act_as_in_a_script() {
 #[test]
 fn variables_of_the_shell_itself_reach_the_next_snippet() {
     for programs in [BASH, DASH] {
-        let snippets = "init = 'cd /usr; cd /'\npre = 'echo $PWD $OLDPWD; cd - >/dev/null'\npost = 'echo $PWD $OLDPWD'";
+        let snippets =
+            "init = 'cd /usr; cd /'\npre = 'echo $PWD $OLDPWD; cd - >/dev/null'\npost = 'echo $PWD $OLDPWD'";
         let ended = run(programs, snippets, "echo job in $(pwd)");
-        assert_eq!((ended.code, ended.stdout.as_str()), (0, "/ /usr\njob in /usr\n/usr /\n"), "{}", ended.stderr);
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (0, "/ /usr\njob in /usr\n/usr /\n"),
+            "{}",
+            ended.stderr
+        );
     }
 }
 
@@ -192,16 +283,30 @@ fn file_of_bash_env_is_sourced_and_one_that_ends_the_shell_is_named() {
     let spec = "name = 'mc'\n[runner.program]\nmode = 'submit'\nwords = ['echo', 'job']\n\
                 [runner.snippets]\npre = 'from_bash_env'\n";
     image.file(flux_shared::paths::SPEC_FILE, 0o444, spec);
-    for (text, code, stdout) in
-        [("from_bash_env() { echo known; }", 0, "known\njob\n"), ("exit 5", 5, ""), ("exit 0", 1, "")]
-    {
+    for (text, code, stdout) in [
+        ("from_bash_env() { echo known; }", 0, "known\njob\n"),
+        ("exit 5", 5, ""),
+        ("exit 0", 1, ""),
+    ] {
         crate::live::forget_starts(&image);
         image.file("/etc/bash.env", 0o644, text);
         let mut container = Container::new(&image, "mc-0", &run_words(&[]));
-        container.environment.insert("BASH_ENV".into(), "/etc/bash.env".into());
+        container
+            .environment
+            .insert("BASH_ENV".into(), "/etc/bash.env".into());
         let ended = image::run(&[container]).remove(0);
-        assert_eq!((ended.code, ended.stdout.as_str()), (code, stdout), "{}", ended.stderr);
-        assert_eq!(ended.stderr.contains("does the file that BASH_ENV names end it?"), code != 0, "{}", ended.stderr);
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (code, stdout),
+            "{}",
+            ended.stderr
+        );
+        assert_eq!(
+            ended.stderr.contains("does the file that BASH_ENV names end it?"),
+            code != 0,
+            "{}",
+            ended.stderr
+        );
     }
 }
 
@@ -217,11 +322,18 @@ fn shell_that_may_not_look_at_the_agent_runs_snippets_as_well() {
     std::fs::remove_file(image.at(AGENT)).unwrap(); // a link to that of all tests
     std::fs::write(image.at(AGENT), own).unwrap();
     image.mode(AGENT, 0o711);
-    ["/mnt/flux", "/mnt/flux/config"].iter().for_each(|folder| image.mode(folder, 0o777));
+    ["/mnt/flux", "/mnt/flux/config"]
+        .iter()
+        .for_each(|folder| image.mode(folder, 0o777));
     let mut container = Container::new(&image, "mc-0", &run_words(&[]));
     container.ids = (4321, 4321);
     let ended = image::run(&[container]).remove(0);
-    assert_eq!((ended.code, ended.stdout.as_str()), (0, "/proc/self/\njob\npost 1\n"), "{}", ended.stderr);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "/proc/self/\njob\npost 1\n"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
@@ -229,13 +341,21 @@ fn start_of_the_shell_is_retried_when_no_process_more_is_allowed() {
     let image = Image::usual();
     let spec = "name = 'mc'\n[runner.program]\nmode = 'submit'\nwords = ['echo', 'job']\n[runner.snippets]\npre = 'echo pre'\n";
     image.file(flux_shared::paths::SPEC_FILE, 0o444, spec);
-    ["/mnt/flux", "/mnt/flux/config"].iter().for_each(|folder| image.mode(folder, 0o777));
+    ["/mnt/flux", "/mnt/flux/config"]
+        .iter()
+        .for_each(|folder| image.mode(folder, 0o777));
     let mut container = Container::new(&image, "mc-0", &run_words(&["--patience", "2"]));
     container.ids = (4322, 4322);
     container.outside = ["prlimit", "--nproc=1"].map(str::to_owned).into();
     let ended = image::run(&[container]).remove(0);
     assert!(ended.code != 0 && ended.stdout.is_empty(), "{ended:?}");
-    assert!(ended.stderr.contains("resource temporarily unavailable; retrying for up to"), "{}", ended.stderr);
+    assert!(
+        ended
+            .stderr
+            .contains("resource temporarily unavailable; retrying for up to"),
+        "{}",
+        ended.stderr
+    );
 }
 
 /// A pod of a user of its own, whose shell was killed during the job, and who may start no process more.
@@ -243,7 +363,9 @@ fn pod_without_processes(uid: u32, network: &Network) -> (Image, Running) {
     let spec = "[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', 'until [ -e /tmp/go ]; do sleep 0.1; done']\n\
                 [runner.snippets]\npre = 'echo pre ran'\npost = 'echo post ran'\n";
     let image = crate::live::pod_image(spec, 1);
-    ["/mnt/flux", "/mnt/flux/config"].iter().for_each(|folder| image.mode(folder, 0o777));
+    ["/mnt/flux", "/mnt/flux/config"]
+        .iter()
+        .for_each(|folder| image.mode(folder, 0o777));
     std::os::unix::fs::chown(image.at("/etc/flux-agent/curve/curve.cert"), Some(uid), Some(uid)).unwrap();
     let mut container = Container::new(&image, "mc-0", &run_words(&[]));
     container.ids = (uid, uid);
@@ -255,11 +377,16 @@ fn pod_without_processes(uid: u32, network: &Network) -> (Image, Running) {
         if children.len() != 2 {
             return None;
         }
-        children.iter().find(|pid| words(pid).contains("snippet-state")).copied()
+        children
+            .iter()
+            .find(|pid| words(pid).contains("snippet-state"))
+            .copied()
     });
     allow_processes(uid, &pod, 1);
     send(shell, 9);
-    eventually("the shell has ended", || (pod.children().len() == 1).then_some(()));
+    eventually("the shell has ended", || {
+        (pod.children().len() == 1).then_some(())
+    });
     std::fs::write(gate(&image, "go"), "").unwrap();
     pod.says("resource temporarily unavailable; retrying for up to");
     (image, pod)
@@ -267,9 +394,24 @@ fn pod_without_processes(uid: u32, network: &Network) -> (Image, Running) {
 
 /// As the user of the pod: root may not change the limits of others everywhere.
 fn allow_processes(uid: u32, pod: &Running, count: u32) {
-    let ids = [format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()];
-    let words = ["prlimit".into(), format!("--pid={}", pod.pid), format!("--nproc={count}:")];
-    assert!(Command::new("setpriv").args(ids).args(words).status().unwrap().success());
+    let ids = [
+        format!("--reuid={uid}"),
+        format!("--regid={uid}"),
+        "--clear-groups".into(),
+    ];
+    let words = [
+        "prlimit".into(),
+        format!("--pid={}", pod.pid),
+        format!("--nproc={count}:"),
+    ];
+    assert!(
+        Command::new("setpriv")
+            .args(ids)
+            .args(words)
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 #[test]
@@ -278,7 +420,12 @@ fn start_of_the_shell_of_post_is_retried_when_no_process_more_is_allowed() {
     let (_image, pod) = pod_without_processes(4323, &network);
     allow_processes(4323, &pod, 1000);
     let ended = pod.end();
-    assert_eq!((ended.code, ended.stdout.as_str()), (0, "pre ran\npost ran\n"), "{}", ended.stderr);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "pre ran\npost ran\n"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
@@ -287,8 +434,17 @@ fn stop_while_the_shell_of_post_cannot_start_leaves_the_jobs_result() {
     let (image, pod) = pod_without_processes(4324, &network);
     pod.signal(15);
     let ended = pod.end();
-    assert_eq!((ended.code, ended.stdout.as_str()), (0, "pre ran\n"), "{}", ended.stderr);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "pre ran\n"),
+        "{}",
+        ended.stderr
+    );
     let told = termination_of(&image);
     assert_eq!(told.program_code, Some(0), "{told:?}");
-    assert!(told.message.contains("the pod was stopped: the snippet post does not run"), "{told:?}");
+    assert!(
+        told.message
+            .contains("the pod was stopped: the snippet post does not run"),
+        "{told:?}"
+    );
 }

@@ -9,9 +9,14 @@ fn shells() -> [&'static str; 2] {
     ["bash", "sh"]
 }
 
-/// Runs `command` after `snippets` in an image whose only shell is `shell`: code, output, errors, termination message.
+/// Runs `command` after `snippets` in an image whose only shell is `shell`: code, output, errors, termination
+/// message.
 fn run_in(shell: &str, top: &str, snippets: &str, command: &str) -> (i32, String, String, Termination) {
-    let programs: &[&str] = if shell == "bash" { &["sh", "bash", "env", "sleep"] } else { &["sh", "env", "sleep"] };
+    let programs: &[&str] = if shell == "bash" {
+        &["sh", "bash", "env", "sleep"]
+    } else {
+        &["sh", "env", "sleep"]
+    };
     let solo = Solo::new(top, snippets, command).with(programs);
     let ended = solo.run(&[]);
     (ended.code, ended.stdout, ended.stderr, solo.termination())
@@ -32,14 +37,23 @@ two lines"; cd /tmp; umask 027; ulimit -n 333; unset GONE'''
         let solo = Solo::new("", side, command).with(programs);
         let ended = solo.run(&[]);
         let want = "f sees 1\n/tmp\n0027\n333\nf sees 2\nit's \"quoted\" /root\ntwo lines|x|unset|0027|333|/tmp\nf sees 2\npost x\n";
-        assert_eq!((ended.code, ended.stdout.as_str()), (0, want), "{shell}: {}", ended.stderr);
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (0, want),
+            "{shell}: {}",
+            ended.stderr
+        );
         let record = solo.record();
         let environment = record["environment"].as_object().unwrap();
         assert_eq!(environment["ODD-NAME"], "kept", "a name that no shell can have");
-        let ours =
-            environment.keys().find(|name| name.starts_with("flux_agent") || ["_", "OLDPWD"].contains(&name.as_str()));
+        let ours = environment
+            .keys()
+            .find(|name| name.starts_with("flux_agent") || ["_", "OLDPWD"].contains(&name.as_str()));
         assert_eq!(ours, None, "{shell}");
-        assert_eq!((&record["umask"], &record["nofile"]), (&"0027".into(), &333.into()));
+        assert_eq!(
+            (&record["umask"], &record["nofile"]),
+            (&"0027".into(), &333.into())
+        );
     }
 }
 
@@ -50,16 +64,32 @@ fn strict_ends_with_the_snippets_code_and_else_it_is_passed_over() {
         let command = "echo job; exit 5";
         let (code, stdout, stderr, termination) = run_in(shell, "", side, command);
         assert_eq!((code, stdout.as_str()), (1, "a\n"), "{shell}");
-        assert!(stderr.contains("the snippet init ended with exit code 1"), "{stderr}");
-        assert_eq!((termination.by, termination.snippet.as_deref()), (Ender::Snippet, Some("init")));
+        assert!(
+            stderr.contains("the snippet init ended with exit code 1"),
+            "{stderr}"
+        );
+        assert_eq!(
+            (termination.by, termination.snippet.as_deref()),
+            (Ender::Snippet, Some("init"))
+        );
         assert_eq!((termination.code, termination.program_code), (1, None));
         let (code, stdout, stderr, _) = run_in(shell, "[logging]\nstrict = false", side, command);
-        assert_eq!((code, stdout.as_str()), (5, "a\nb\njob\npost\n"), "{shell}: the job's own code");
-        assert!(stderr.contains("the snippet pre ended with exit code 3; continuing"), "{stderr}");
+        assert_eq!(
+            (code, stdout.as_str()),
+            (5, "a\nb\njob\npost\n"),
+            "{shell}: the job's own code"
+        );
+        assert!(
+            stderr.contains("the snippet pre ended with exit code 3; continuing"),
+            "{stderr}"
+        );
     }
     // Two facts, the job's first.
     let (code, _, _, told) = run_in("sh", "", "post = 'exit 3'", "exit 5");
-    assert_eq!((code, told.by, told.code, told.program_code), (5, Ender::Program, 5, Some(5)));
+    assert_eq!(
+        (code, told.by, told.code, told.program_code),
+        (5, Ender::Program, 5, Some(5))
+    );
     assert_eq!(told.snippet.as_deref(), Some("post"));
     assert_eq!(told.failed_post(), Some(3));
     let (code, ..) = run_in("bash", "", "init = 'false | true'", "exit 5");
@@ -78,7 +108,11 @@ fn exit_ends_the_entrypoint_strict_or_not() {
         assert_eq!(run_in("sh", &top, "post = 'exit 3'", "exit 7").0, 7);
         assert_eq!(run_in("sh", &top, "post = 'exit 0'", "exit 7").0, 7);
         let (code, _, _, told) = run_in("sh", &top, "post = 'exit 3'", "exit 0");
-        assert_eq!((code, told.failed_post()), (if strict { 3 } else { 0 }, Some(3)), "strict is written out");
+        assert_eq!(
+            (code, told.failed_post()),
+            (if strict { 3 } else { 0 }, Some(3)),
+            "strict is written out"
+        );
     }
 }
 
@@ -87,17 +121,32 @@ fn exit_ends_the_entrypoint_strict_or_not() {
 fn a_stop_in_post_does_not_change_what_the_job_ended_with() {
     let post = "post = 'echo tidying; while :; do sleep 0.1; done'";
     for (shell, code) in [("bash", 0), ("sh", 7)] {
-        let programs: &[&str] = if shell == "bash" { &["sh", "bash", "sleep"] } else { &["sh", "sleep"] };
+        let programs: &[&str] = if shell == "bash" {
+            &["sh", "bash", "sleep"]
+        } else {
+            &["sh", "sleep"]
+        };
         let solo = Solo::new("", post, &format!("exit {code}")).with(programs);
         let running = solo.start();
         running.says("tidying");
         running.signal(15);
         let ended = running.end();
         let told = solo.termination();
-        assert_eq!((ended.code, told.by, told.code), (code, Ender::Program, code as u8), "{}", ended.stderr);
-        assert_eq!((told.program_code, told.snippet.as_deref()), (Some(code as u8), Some("post")));
+        assert_eq!(
+            (ended.code, told.by, told.code),
+            (code, Ender::Program, code as u8),
+            "{}",
+            ended.stderr
+        );
+        assert_eq!(
+            (told.program_code, told.snippet.as_deref()),
+            (Some(code as u8), Some("post"))
+        );
         assert_ne!(told.failed_post(), None);
-        assert_eq!(told.message, "the pod was stopped while the snippet post was still running.");
+        assert_eq!(
+            told.message,
+            "the pod was stopped while the snippet post was still running."
+        );
     }
 }
 
@@ -105,22 +154,42 @@ fn a_stop_in_post_does_not_change_what_the_job_ended_with() {
 fn quiet_shows_the_job_and_post_and_the_reason_of_a_failure() {
     let side = "init = 'echo init; echo more >&2'\npre = 'echo pre'\npost = 'echo post; echo err >&2'";
     let (code, stdout, stderr, _) = run_in("sh", "[logging]\nquiet = true", side, "echo job");
-    assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, "job\npost\n", "err\n"));
+    assert_eq!(
+        (code, stdout.as_str(), stderr.as_str()),
+        (0, "job\npost\n", "err\n")
+    );
     let side = "init = 'echo noise; echo no such thing >&2; exit 4'";
     let (code, stdout, stderr, _) = run_in("sh", "[logging]\nquiet = true", side, "echo job");
-    assert_eq!((code, stdout.as_str(), stderr.lines().count()), (4, "", 1), "{stderr}");
+    assert_eq!(
+        (code, stdout.as_str(), stderr.lines().count()),
+        (4, "", 1),
+        "{stderr}"
+    );
     assert!(stderr.contains("code 4: no such thing. To continue"), "{stderr}");
     let survived = "[logging]\nquiet = true\nstrict = false";
     let (code, stdout, stderr, _) = run_in("sh", survived, "init = 'false'", "echo job");
-    assert_eq!((code, stdout.as_str(), stderr.lines().count()), (0, "job\n", 1), "{stderr}");
-    assert!(stderr.contains("the snippet init ended with exit code 1; continuing"), "{stderr}");
+    assert_eq!(
+        (code, stdout.as_str(), stderr.lines().count()),
+        (0, "job\n", 1),
+        "{stderr}"
+    );
+    assert!(
+        stderr.contains("the snippet init ended with exit code 1; continuing"),
+        "{stderr}"
+    );
 }
 
 #[test]
 fn a_snippet_that_takes_long_is_named_while_it_runs() {
     let (code, stdout, stderr, _) = run_in("sh", "", "pre = 'sleep 6'", "echo job");
     assert_eq!((code, stdout.as_str()), (0, "job\n"), "{stderr}");
-    assert_eq!(stderr.matches("the snippet pre is still running after 5 s").count(), 1, "{stderr}");
+    assert_eq!(
+        stderr
+            .matches("the snippet pre is still running after 5 s")
+            .count(),
+        1,
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -131,7 +200,11 @@ fn as_flux_keeps_its_variables_and_an_exit_trap_runs_at_the_end() {
     "#;
     for shell in shells() {
         let (code, stdout, stderr, _) = run_in(shell, "", side, "echo $HOME $FI_PROVIDER");
-        assert_eq!((code, stdout.as_str()), (0, "/elsewhere efa\npost\ntrapped\n"), "{shell}: {stderr}");
+        assert_eq!(
+            (code, stdout.as_str()),
+            (0, "/elsewhere efa\npost\ntrapped\n"),
+            "{shell}: {stderr}"
+        );
     }
 }
 
@@ -160,7 +233,11 @@ fn as_flux_runs_what_follows_as_fluxs_user_in_fluxs_environment() {
         );
         image.file(flux_shared::paths::SPEC_FILE, 0o444, &spec);
         // Groups of the image's for both users, and one of the pod's.
-        image.file("/etc/group", 0o644, "root:x:0:\ndisk:x:6:root\nproject:x:2000:ada,flux\n");
+        image.file(
+            "/etc/group",
+            0o644,
+            "root:x:0:\ndisk:x:6:root\nproject:x:2000:ada,flux\n",
+        );
         let mut container = Container::new(&image, "mc-0", &[AGENT, "run"]);
         container.groups = vec![6, 5000];
         let ended = image::run(&[container]).remove(0);
@@ -168,8 +245,15 @@ fn as_flux_runs_what_follows_as_fluxs_user_in_fluxs_environment() {
         let want = "1002 /home/flux flux exported mine 0027 none\n3\ncommands:\t\tfake\n127\n\
             1002 2000 5000\n0\n1\nnot exported\n1002 2000 5000\nunset\n";
         assert_eq!(ended.stdout, want, "{shell} {strict}: {}", ended.stderr);
-        let asked = image.record().into_iter().find(|call| call["argv"][1] == "version").unwrap();
-        assert_eq!(asked["argv"].as_array().unwrap()[1..], ["version", "--verbose", "-x"]);
+        let asked = image
+            .record()
+            .into_iter()
+            .find(|call| call["argv"][1] == "version")
+            .unwrap();
+        assert_eq!(
+            asked["argv"].as_array().unwrap()[1..],
+            ["version", "--verbose", "-x"]
+        );
     }
 }
 
@@ -188,13 +272,22 @@ fn documented_lines_work_in_an_image_that_sets_nothing() {
 
 #[test]
 fn json_lines_are_json() {
-    let solo = Solo::new("[logging]\nstrict = false\ntimed = true", "init = 'false'", "exit 0").with(&["sh"]);
+    let solo = Solo::new(
+        "[logging]\nstrict = false\ntimed = true",
+        "init = 'false'",
+        "exit 0",
+    )
+    .with(&["sh"]);
     let ended = solo.run(&["--log-format", "json"]);
     assert_eq!(ended.code, 0);
     // What is documented stays as it is.
     let own = ended.stderr.lines().filter(|line| !line.starts_with("FLUXTIME"));
     let lines: Vec<serde_json::Value> = own.map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(lines.iter().any(|line| line["level"] == "warn" && line["stage"] == "init"));
+    assert!(
+        lines
+            .iter()
+            .any(|line| line["level"] == "warn" && line["stage"] == "init")
+    );
     let timeline = lines.last().unwrap();
     assert_eq!(
         (&timeline["timeline"], &timeline["exit_code"], &timeline["role"]),
@@ -216,7 +309,8 @@ fn status_says_which_snippet_runs() {
     assert!(ended.stdout.starts_with(want), "{ended:?}");
 }
 
-/// No container may trace processes by default. The agent's threads take on the effective user of Flux to ask the broker.
+/// No container may trace processes by default. The agent's threads take on the effective user of Flux to ask
+/// the broker.
 #[test]
 fn commands_in_post_know_the_entrypoint_without_ptrace() {
     let image = Image::usual();
@@ -227,10 +321,16 @@ fn commands_in_post_know_the_entrypoint_without_ptrace() {
     );
     image.file(flux_shared::paths::SPEC_FILE, 0o444, &spec);
     let mut container = Container::new(&image, "mc-0", &[AGENT, "run", "--grace-period", "45"]);
-    container.outside = ["setpriv", "--bounding-set=-sys_ptrace"].map(str::to_owned).into();
+    container.outside = ["setpriv", "--bounding-set=-sys_ptrace"]
+        .map(str::to_owned)
+        .into();
     let ended = image::run(&[container]).remove(0);
     assert_eq!(ended.code, 0, "{ended:?}");
-    let known = ended.stdout.lines().filter(|line| line.starts_with("grace_period") && line.ends_with("45")).count();
+    let known = ended
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("grace_period") && line.ends_with("45"))
+        .count();
     assert_eq!(known, 2, "{}", ended.stdout);
 }
 
@@ -246,8 +346,14 @@ fn a_shell_that_can_start_no_program_any_more_is_told_and_does_not_hang() {
                     run_in(shell, &top, &format!("init = '{source}'"), "echo job");
                 assert_eq!(stdout, "", "{shell} {source}: {stderr}");
                 assert_ne!(code, 0, "{shell} {source}: {stderr}");
-                assert_eq!(termination.snippet.as_deref(), Some("init"), "{shell} {source}: {termination:?}");
-                let told = termination.snippet_error.contains("its shell could not start a program");
+                assert_eq!(
+                    termination.snippet.as_deref(),
+                    Some("init"),
+                    "{shell} {source}: {termination:?}"
+                );
+                let told = termination
+                    .snippet_error
+                    .contains("its shell could not start a program");
                 assert!(told || !is_known, "{shell} {source}: {termination:?}");
             }
         }
@@ -257,14 +363,19 @@ fn a_shell_that_can_start_no_program_any_more_is_told_and_does_not_hang() {
 /// And the program can take part in the trace.
 #[test]
 fn a_trace_that_nobody_takes_changes_nothing() {
-    let trace =
-        "[trace]\nendpoint = 'http://127.0.0.1:1'\nparent = '00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01'";
+    let trace = "[trace]\nendpoint = 'http://127.0.0.1:1'\nparent = '00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01'";
     let solo = Solo::new(trace, "", "echo $TRACEPARENT; exit 7").with(&["sh"]);
     let ended = solo.run(&[]);
     assert_eq!(ended.code, 7, "{ended:?}");
-    assert_eq!(ended.stdout, "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01\n");
+    assert_eq!(
+        ended.stdout,
+        "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01\n"
+    );
     let told = ended.stderr.lines().last().unwrap();
-    assert!(told.ends_with("failed to send the timeline to http://127.0.0.1:1: connection refused"), "{told}");
+    assert!(
+        told.ends_with("failed to send the timeline to http://127.0.0.1:1: connection refused"),
+        "{told}"
+    );
 }
 
 /// Flux starts programs by messages of JSON: with such a variable no instance came up, and nothing said why.
@@ -278,5 +389,8 @@ fn non_utf8_bytes_are_left_out_or_named() {
     let image = crate::live::pod_image(&format!("{program}[runner.snippets]\n{side}"), 1);
     let ended = image::run(&[Container::new(&image, "mc-0", &crate::live::run_words(&[]))]).remove(0);
     assert_eq!((ended.code, ended.stdout.as_str()), (248, ""), "{ended:?}");
-    assert!(ended.stderr.contains("a word of the command is not UTF-8"), "{ended:?}");
+    assert!(
+        ended.stderr.contains("a word of the command is not UTF-8"),
+        "{ended:?}"
+    );
 }

@@ -1,7 +1,8 @@
-//! A stop at every stage of the entrypoint: nothing of the user's starts after it, what runs is killed in time, and the exit
-//! code says what happened.
+//! A stop at every stage of the entrypoint: nothing of the user's starts after it, what runs is killed in
+//! time, and the exit code says what happened.
 //!
-//! Everything of the user's says `ran NAME` when it starts, so what starts after the stop shows in the output.
+//! Everything of the user's says `ran NAME` when it starts, so what starts after the stop shows in the
+//! output.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -31,7 +32,11 @@ const REPLACED: i32 = REPLACE as i32;
 
 /// Shell source that says `ran NAME` and then stays, whether or not it is told to stop.
 fn stays(name: &str, stop: Stop) -> String {
-    let trap = if stop == Stop::Heeded { "" } else { "trap '' TERM; " };
+    let trap = if stop == Stop::Heeded {
+        ""
+    } else {
+        "trap '' TERM; "
+    };
     format!("{trap}echo ran {name}; while :; do sleep 0.1; done")
 }
 
@@ -39,7 +44,9 @@ fn stays(name: &str, stop: Stop) -> String {
 fn says(except: &str) -> String {
     let names = ["init", "pre", "broker_pre", "worker_pre", "post"];
     let lines = names.iter().filter(|name| **name != except);
-    let lines: String = lines.map(|name| format!("{name} = 'echo ran {name}'\n")).collect();
+    let lines: String = lines
+        .map(|name| format!("{name} = 'echo ran {name}'\n"))
+        .collect();
     format!("[runner.snippets]\n{lines}")
 }
 
@@ -80,14 +87,20 @@ impl Stage<'_> {
     }
 
     fn check_one(&self, stop: Stop) {
-        let images: Vec<Image> = (0..self.size).map(|_| pod_image(&(self.spec)(stop), self.size)).collect();
+        let images: Vec<Image> = (0..self.size)
+            .map(|_| pod_image(&(self.spec)(stop), self.size))
+            .collect();
         images.iter().for_each(|image| (self.prepare)(image, stop));
         let (network, grace) = (Network::new(), GRACE.as_secs().to_string());
         let command = run_words(&["--grace-period", &grace]);
         let begin = |index: usize| {
             let mut container = Container::new(&images[index], &format!("mc-{index}"), &command);
-            container.environment.insert("JOB_COMPLETION_INDEX".into(), index.to_string());
-            container.environment.insert("FAKE_FLUX_DUMP".into(), (self.dump)(stop).into());
+            container
+                .environment
+                .insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+            container
+                .environment
+                .insert("FAKE_FLUX_DUMP".into(), (self.dump)(stop).into());
             Running::pod(&container, &network)
         };
         let last = images.len() - 1;
@@ -109,7 +122,10 @@ impl Stage<'_> {
         assert_eq!(ended.code, (self.code)(stop), "{what}: {ended:?}");
         assert!(took < GRACE, "{what}: {took:?}");
         if self.waits_for_lead {
-            assert!(stop == Stop::Twice || took >= Duration::from_secs(5), "{what}: {took:?}");
+            assert!(
+                stop == Stop::Twice || took >= Duration::from_secs(5),
+                "{what}: {took:?}"
+            );
         } else if stop == Stop::Ignored && !self.ends_at_once {
             assert!(took >= DEADLINE, "{what}: {took:?}");
         } else {
@@ -131,14 +147,24 @@ const ALONE: Stage = Stage {
     code: &|_| 143,
     ends_at_once: false,
 };
-const FOLLOWER: Stage = Stage { size: 2, code: &|_| REPLACED, ..ALONE };
+const FOLLOWER: Stage = Stage {
+    size: 2,
+    code: &|_| REPLACED,
+    ..ALONE
+};
 
 #[test]
 fn stop_while_the_spec_is_missing_starts_nothing() {
     let prepare: &(dyn Fn(&Image, Stop) + Sync) =
         &|image, _| std::fs::remove_file(image.at(flux_shared::paths::SPEC_FILE)).unwrap();
     for stage in [ALONE, FOLLOWER] {
-        Stage { prepare, reached: "retrying for up to", ends_at_once: true, ..stage }.check();
+        Stage {
+            prepare,
+            reached: "retrying for up to",
+            ends_at_once: true,
+            ..stage
+        }
+        .check();
     }
 }
 
@@ -151,7 +177,12 @@ fn stop_during_a_snippet_starts_nothing_after_it() {
         };
         let reached = format!("ran {name}\n");
         for stage in [ALONE, FOLLOWER] {
-            Stage { spec, reached: &reached, ..stage }.check();
+            Stage {
+                spec,
+                reached: &reached,
+                ..stage
+            }
+            .check();
         }
     }
 }
@@ -167,7 +198,12 @@ fn stop_that_a_snippet_traps_starts_nothing_after_it() {
         format!("{}pre = {source}\n{}", says("pre"), program("echo ran program"))
     };
     for stage in [ALONE, FOLLOWER] {
-        Stage { spec, reached: "ran pre\n", ..stage }.check();
+        Stage {
+            spec,
+            reached: "ran pre\n",
+            ..stage
+        }
+        .check();
     }
 }
 
@@ -175,7 +211,10 @@ fn stop_that_a_snippet_traps_starts_nothing_after_it() {
 #[test]
 fn stop_that_is_sent_twice_is_one_stop() {
     let source = "trap 'sleep 1; echo cleaned up; exit 0' TERM; echo ran it; while :; do sleep 0.1; done";
-    let of_a_snippet = format!("[runner.snippets]\npre = {}\n", serde_json::to_string(source).unwrap());
+    let of_a_snippet = format!(
+        "[runner.snippets]\npre = {}\n",
+        serde_json::to_string(source).unwrap()
+    );
     for spec in [of_a_snippet, program(source)] {
         let image = pod_image(&spec, 1);
         let pod = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &Network::new());
@@ -197,31 +236,62 @@ fn stop_during_munged_starts_nothing_after_it() {
     };
     let prepare: &(dyn Fn(&Image, Stop) + Sync) = &|image, stop| {
         image.file("/etc/munge/munge.key", 0o400, "key");
-        image.file("/usr/sbin/munged", 0o755, &format!("#!/bin/sh\n{}\n", stays("munged", stop)));
+        image.file(
+            "/usr/sbin/munged",
+            0o755,
+            &format!("#!/bin/sh\n{}\n", stays("munged", stop)),
+        );
         std::os::unix::fs::symlink("/mnt/flux/view/bin/flux", image.at("/usr/bin/flux")).unwrap();
     };
     for stage in [ALONE, FOLLOWER] {
-        Stage { spec, prepare, reached: "ran munged\n", ..stage }.check();
+        Stage {
+            spec,
+            prepare,
+            reached: "ran munged\n",
+            ..stage
+        }
+        .check();
     }
 }
 
 #[test]
 fn stop_while_the_parent_is_awaited_starts_nothing() {
     let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| says("") + &program("echo ran program");
-    Stage { spec, reached: "waiting for mc-0", ends_at_once: true, ..FOLLOWER }.check();
+    Stage {
+        spec,
+        reached: "waiting for mc-0",
+        ends_at_once: true,
+        ..FOLLOWER
+    }
+    .check();
 }
 
 #[test]
 fn stop_while_the_broker_starts_is_no_success() {
     let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
         // The lead of a follower is up.
-        let source = format!("[ $(hostname) != mc-0 ] || exec \"$@\"; {}", stays("broker", stop));
+        let source = format!(
+            "[ $(hostname) != mc-0 ] || exec \"$@\"; {}",
+            stays("broker", stop)
+        );
         let prefix = serde_json::to_string(&source).unwrap();
         format!("[runner]\nprefix = ['bash', '-c', {prefix}, '-']\n{}", says(""))
     };
     let alone: &(dyn Fn(Stop) -> String + Sync) = &|stop| spec(stop).replace("!= mc-0", "= mc-0");
-    Stage { spec: alone, reached: "ran broker\n", ..ALONE }.check();
-    Stage { spec, reached: "ran broker\n", with_lead: true, waits_for_lead: true, ..FOLLOWER }.check();
+    Stage {
+        spec: alone,
+        reached: "ran broker\n",
+        ..ALONE
+    }
+    .check();
+    Stage {
+        spec,
+        reached: "ran broker\n",
+        with_lead: true,
+        waits_for_lead: true,
+        ..FOLLOWER
+    }
+    .check();
 }
 
 /// The image's `flux`, in place of which a script takes some commands.
@@ -239,25 +309,48 @@ fn stop_during_accounting_starts_nothing_after_it() {
     let prepare: &(dyn Fn(&Image, Stop) + Sync) = &|image, stop| {
         image.file(&format!("{}/ada", flux_shared::paths::USERS_DIR), 0o400, "secret");
         image.file("/mnt/flux/view/libexec/flux/cmd/flux-account.py", 0o644, "");
-        image.file("/dev/urandom", 0o444, "any bytes for the salt of a password will do here");
+        image.file(
+            "/dev/urandom",
+            0o444,
+            "any bytes for the salt of a password will do here",
+        );
         // Its output is discarded: it says so to the pod.
         let account = stays("account >/proc/1/fd/1", stop);
         replace_flux(image, &format!("case $1 in account*) {account} ;; esac"));
     };
     let code: &(dyn Fn(Stop) -> i32 + Sync) = &|stop| if stop == Stop::Heeded { 143 } else { 137 };
-    Stage { spec, prepare, reached: "ran account\n", code, ends_at_once: true, ..ALONE }.check();
+    Stage {
+        spec,
+        prepare,
+        reached: "ran account\n",
+        code,
+        ends_at_once: true,
+        ..ALONE
+    }
+    .check();
 }
 
 #[test]
 fn stop_of_a_follower_with_a_job_leaves_the_job_its_time() {
     let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
         // Tasks write to the lead's output: each says it to its own pod as well.
-        let trap = if stop == Stop::Heeded { "trap 'exit 3' TERM; " } else { "trap '' TERM; " };
+        let trap = if stop == Stop::Heeded {
+            "trap 'exit 3' TERM; "
+        } else {
+            "trap '' TERM; "
+        };
         let source = format!("{trap}echo ran program >/proc/1/fd/1; while :; do sleep 0.1; done");
         let program = program(&source).replace("'launcher'", "'submit'");
         format!("tasks = 2\n{}{program}", says(""))
     };
-    Stage { spec, reached: "ran program\n", with_lead: true, waits_for_lead: true, ..FOLLOWER }.check();
+    Stage {
+        spec,
+        reached: "ran program\n",
+        with_lead: true,
+        waits_for_lead: true,
+        ..FOLLOWER
+    }
+    .check();
 }
 
 #[test]
@@ -271,7 +364,14 @@ fn stop_during_the_job_gives_its_code_and_skips_post() {
     };
     // The instance is told in time to end by itself, so that the deadline is not needed.
     let code: &(dyn Fn(Stop) -> i32 + Sync) = &|stop| if stop == Stop::Heeded { 3 } else { 137 };
-    Stage { spec, reached: "ran program\n", code, ends_at_once: true, ..ALONE }.check();
+    Stage {
+        spec,
+        reached: "ran program\n",
+        code,
+        ends_at_once: true,
+        ..ALONE
+    }
+    .check();
 }
 
 #[test]
@@ -279,10 +379,20 @@ fn stop_during_post_does_not_change_the_jobs_result() {
     for code in [0, 7] {
         let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
             let source = serde_json::to_string(&stays("post", stop)).unwrap();
-            format!("{}post = {source}\n{}", says("post"), program(&format!("echo ran program; exit {code}")))
+            format!(
+                "{}post = {source}\n{}",
+                says("post"),
+                program(&format!("echo ran program; exit {code}"))
+            )
         };
         let code: &(dyn Fn(Stop) -> i32 + Sync) = &|_| code;
-        Stage { spec, reached: "ran post\n", code, ..ALONE }.check();
+        Stage {
+            spec,
+            reached: "ran post\n",
+            code,
+            ..ALONE
+        }
+        .check();
     }
 }
 
@@ -291,15 +401,28 @@ fn stop_in_a_followers_post_leaves_its_success() {
     let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
         let source = serde_json::to_string(&stays("post", stop)).unwrap();
         // The lead's post would stay as well: nobody stops it here.
-        format!("[runner.snippets]\npost = {source}\n{}", program("echo ran program"))
+        format!(
+            "[runner.snippets]\npost = {source}\n{}",
+            program("echo ran program")
+        )
     };
-    Stage { spec, reached: "ran post\n", with_lead: true, code: &|_| 0, ..FOLLOWER }.check();
+    Stage {
+        spec,
+        reached: "ran post\n",
+        with_lead: true,
+        code: &|_| 0,
+        ..FOLLOWER
+    }
+    .check();
 }
 
-/// Whether the dump of the archive in /state has begun; a while ago, so that the job's end is known to be its own.
+/// Whether the dump of the archive in /state has begun; a while ago, so that the job's end is known to be its
+/// own.
 fn is_dumping(image: &Image) -> bool {
     let files = fs::read_dir(image.at("/state")).unwrap().flatten();
-    let is_there = files.filter_map(|file| file.metadata().ok()).any(|data| data.len() > 0);
+    let is_there = files
+        .filter_map(|file| file.metadata().ok())
+        .any(|data| data.len() > 0);
     if is_there {
         std::thread::sleep(Duration::from_millis(1500));
     }
@@ -322,7 +445,16 @@ fn stop_while_the_archive_is_saved_leaves_the_jobs_result() {
             _ => "writes=100 pause=500",
         };
         let code: &(dyn Fn(Stop) -> i32 + Sync) = &|_| code;
-        Stage { spec, prepare, reached: "ran program\n", is_reached: &is_dumping, dump, code, ..ALONE }.check();
+        Stage {
+            spec,
+            prepare,
+            reached: "ran program\n",
+            is_reached: &is_dumping,
+            dump,
+            code,
+            ..ALONE
+        }
+        .check();
     }
 }
 
@@ -330,22 +462,44 @@ fn stop_while_the_archive_is_saved_leaves_the_jobs_result() {
 #[test]
 fn stop_during_the_job_saves_the_archive_and_skips_post() {
     let source = "trap 'exit 3' TERM; echo ran program; while :; do sleep 0.1; done";
-    let image = pod_image(&format!("archive = '/state/archive.tgz'\n{}{}", says(""), program(source)), 1);
+    let image = pod_image(
+        &format!("archive = '/state/archive.tgz'\n{}{}", says(""), program(source)),
+        1,
+    );
     std::fs::create_dir(image.at("/state")).unwrap();
     let mut container = Container::new(&image, "mc-0", &run_words(&["--grace-period", "30"]));
-    container.environment.insert("FAKE_FLUX_DUMP".into(), "writes=5 pause=300".into());
+    container
+        .environment
+        .insert("FAKE_FLUX_DUMP".into(), "writes=5 pause=300".into());
     let pod = Running::pod(&container, &Network::new());
     pod.says("ran program\n");
     pod.signal(15);
     let dump = || std::fs::read_dir(image.at("/state")).unwrap().next();
-    eventually("the dump has begun", || dump().and_then(|file| (file.ok()?.metadata().ok()?.len() > 0).then_some(())));
+    eventually("the dump has begun", || {
+        dump().and_then(|file| (file.ok()?.metadata().ok()?.len() > 0).then_some(()))
+    });
     std::thread::sleep(Duration::from_millis(300));
     let ended = pod.end();
     assert_eq!(ended.code, 3, "{ended:?}");
-    assert!(ended.stderr.contains("archive saved to /state/archive.tgz"), "{ended:?}");
+    assert!(
+        ended.stderr.contains("archive saved to /state/archive.tgz"),
+        "{ended:?}"
+    );
     assert!(!ended.stdout.contains("ran post"), "{ended:?}");
     let told = termination_of(&image);
-    let want = Termination { program_code: Some(3), ..Termination::new(Ender::Stop, 3) };
-    assert_eq!(Termination { message: String::new(), ..told.clone() }, want);
-    assert_eq!(told.message, "the pod was stopped: the snippet post does not run.");
+    let want = Termination {
+        program_code: Some(3),
+        ..Termination::new(Ender::Stop, 3)
+    };
+    assert_eq!(
+        Termination {
+            message: String::new(),
+            ..told.clone()
+        },
+        want
+    );
+    assert_eq!(
+        told.message,
+        "the pod was stopped: the snippet post does not run."
+    );
 }

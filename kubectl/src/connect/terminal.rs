@@ -20,8 +20,12 @@ impl Raw {
         if let Some(mut sizes) = sizes {
             tokio::spawn(async move {
                 loop {
-                    let Ok((width, height)) = terminal::size() else { return };
-                    if sizes.send(TerminalSize { width, height }).await.is_err() || resized.recv().await.is_none() {
+                    let Ok((width, height)) = terminal::size() else {
+                        return;
+                    };
+                    if sizes.send(TerminalSize { width, height }).await.is_err()
+                        || resized.recv().await.is_none()
+                    {
                         return;
                     }
                 }

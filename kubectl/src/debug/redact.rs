@@ -21,7 +21,8 @@ const NAMES: [&str; 14] = [
     "secretNamespace",
 ];
 
-/// Removes values of environments, passwords, tokens and certificates from an object, and metadata that is of no use.
+/// Removes values of environments, passwords, tokens and certificates from an object, and metadata that is of
+/// no use.
 pub fn object(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -46,7 +47,10 @@ pub fn object(value: &mut Value) {
 }
 
 fn values(map: &mut Value) {
-    map.as_object_mut().into_iter().flat_map(|map| map.values_mut()).for_each(|value| *value = Value::from(LEFT_OUT));
+    map.as_object_mut()
+        .into_iter()
+        .flat_map(|map| map.values_mut())
+        .for_each(|value| *value = Value::from(LEFT_OUT));
 }
 
 fn value_of(variable: &mut Value) {
@@ -64,8 +68,11 @@ fn line(line: &str) -> String {
     let is_of_name = |it: char| it.is_alphanumeric() || matches!(it, '_' | '-' | '.');
     let (mut clean, mut rest) = (String::with_capacity(line.len()), line);
     while let Some(first) = rest.chars().next() {
-        let end =
-            if is_of_name(first) { rest.find(|it| !is_of_name(it)).unwrap_or(rest.len()) } else { first.len_utf8() };
+        let end = if is_of_name(first) {
+            rest.find(|it| !is_of_name(it)).unwrap_or(rest.len())
+        } else {
+            first.len_utf8()
+        };
         let (name, after) = rest.split_at(end);
         clean.push_str(name);
         rest = after;
@@ -90,7 +97,9 @@ fn value<'a>(is_option: bool, text: &'a str, clean: &mut String) -> &'a str {
             rest = after;
         }
     }
-    let end = rest.find([' ', '\t', '\n', '\r', '"', '\'', '\\', ',', ';', '}']).unwrap_or(rest.len());
+    let end = rest
+        .find([' ', '\t', '\n', '\r', '"', '\'', '\\', ',', ';', '}'])
+        .unwrap_or(rest.len());
     if end > 0 {
         clean.push_str(LEFT_OUT);
     }
@@ -122,14 +131,23 @@ mod tests {
         });
         object(&mut value);
         let text = value.to_string();
-        assert!(!text.contains("hunter2") && !text.contains("managedFields"), "{value:#}");
+        assert!(
+            !text.contains("hunter2") && !text.contains("managedFields"),
+            "{value:#}"
+        );
         assert_eq!(value["spec"]["users"][0]["name"], "ann");
         assert_eq!(value["spec"]["flux"]["mungeSecret"], "munge");
         assert_eq!(value["spec"]["containers"][0]["secrets"]["TOKEN"]["name"], "s");
-        assert_eq!(value["spec"]["containers"][0]["env"][1]["valueFrom"]["secretKeyRef"]["name"], "s");
+        assert_eq!(
+            value["spec"]["containers"][0]["env"][1]["valueFrom"]["secretKeyRef"]["name"],
+            "s"
+        );
         assert_eq!(value["metadata"]["annotations"]["a/b"], "kept");
         assert!(
-            value["spec"]["containers"][0]["command"].as_str().unwrap().starts_with("run --db-password (left out) ")
+            value["spec"]["containers"][0]["command"]
+                .as_str()
+                .unwrap()
+                .starts_with("run --db-password (left out) ")
         );
     }
 
@@ -138,7 +156,10 @@ mod tests {
         let log = "step 1: a = b\npassword: hunter2\nAuthorization: Bearer hunter2\n{\"token\":\"hunter2\",\"n\":1}\nexport TOKEN='hunter2'; go\n";
         let clean = text(log);
         assert!(!clean.contains("hunter2"), "{clean}");
-        assert!(clean.starts_with("step 1: a = b\npassword: (left out)\n") && clean.ends_with("; go\n"), "{clean}");
+        assert!(
+            clean.starts_with("step 1: a = b\npassword: (left out)\n") && clean.ends_with("; go\n"),
+            "{clean}"
+        );
         assert_eq!(text("no secret here\n\nthe end"), "no secret here\n\nthe end");
     }
 }

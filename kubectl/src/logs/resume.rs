@@ -1,7 +1,7 @@
 //! Resumes a log where its connection broke: no line twice, none left out. Pure.
 //!
-//! The API server is asked for lines with their times, from a given second on. Lines of that second that were seen are
-//! skipped.
+//! The API server is asked for lines with their times, from a given second on. Lines of that second that were
+//! seen are skipped.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -25,11 +25,12 @@ pub struct Resume {
 const HEAD_MAX: usize = 64;
 
 impl Resume {
-    /// Begins a new connection; returns the second from which on to ask for the log. (kube rounds to whole seconds: given
-    /// the exact time, it left out half a second of lines.)
+    /// Begins a new connection; returns the second from which on to ask for the log. (kube rounds to whole
+    /// seconds: given the exact time, it left out half a second of lines.)
     pub fn connect(&mut self) -> Option<Timestamp> {
         (self.head, self.passed, self.is_behind) = (Some(Vec::new()), 0, self.last.is_some());
-        self.last.and_then(|last| Timestamp::from_second(last.as_second()).ok())
+        self.last
+            .and_then(|last| Timestamp::from_second(last.as_second()).ok())
     }
 
     /// The new bytes, without timestamps.
@@ -72,7 +73,11 @@ impl Resume {
             return;
         }
         self.is_behind = false;
-        self.lines_at_last = if self.last == Some(time) { self.lines_at_last + 1 } else { 1 };
+        self.lines_at_last = if self.last == Some(time) {
+            self.lines_at_last + 1
+        } else {
+            1
+        };
         (self.last, self.column, self.skip) = (Some(time), 0, Some(0));
     }
 
@@ -108,7 +113,10 @@ mod tests {
             let from = since.map_or(0, |second| {
                 assert_eq!(second.subsec_nanosecond(), 0, "nothing is rounded on its way");
                 let is_old = |line: &&str| {
-                    line.split(' ').next().and_then(|time| time.parse::<Timestamp>().ok()).is_some_and(|it| it < second)
+                    line.split(' ')
+                        .next()
+                        .and_then(|time| time.parse::<Timestamp>().ok())
+                        .is_some_and(|it| it < second)
                 };
                 log.split_inclusive('\n').take_while(is_old).map(str::len).sum()
             });
@@ -132,7 +140,11 @@ mod tests {
         for first in 0..=LOG.len() {
             assert_eq!(read(LOG, &[first]), TEXT, "broken after {first}");
             for second in (first..=LOG.len()).step_by(3) {
-                assert_eq!(read(LOG, &[first, second, second]), TEXT, "broken after {first} and {second}");
+                assert_eq!(
+                    read(LOG, &[first, second, second]),
+                    TEXT,
+                    "broken after {first} and {second}"
+                );
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Follows a MiniCluster to its end: shows what it waits for, then what its job prints. Survives lost connections.
+//! Follows a MiniCluster to its end: shows what it waits for, then what its job prints. Survives lost
+//! connections.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -35,9 +36,7 @@ pub enum Ending {
         message: String,
     },
     /// The MiniCluster was deleted; whether by this command.
-    Deleted {
-        by_us: bool,
-    },
+    Deleted { by_us: bool },
     /// The person interrupted a second time, or the MiniCluster was suspended since they may not delete it.
     Interrupted(Option<Way>),
     /// The operator cannot use its spec.
@@ -49,7 +48,11 @@ pub enum Ending {
 impl Ending {
     pub fn code(&self) -> u8 {
         match self {
-            Ending::Finished { exit_code, is_complete, .. } => code_of(*exit_code, *is_complete),
+            Ending::Finished {
+                exit_code,
+                is_complete,
+                ..
+            } => code_of(*exit_code, *is_complete),
             Ending::Deleted { by_us: true } | Ending::Interrupted(_) => INTERRUPTED,
             Ending::Deleted { by_us: false } | Ending::Invalid(_) => FAILED,
             Ending::Unread => UNREAD,
@@ -59,14 +62,18 @@ impl Ending {
     /// What to tell the person; None after a success.
     pub fn text(&self, name: &str) -> Option<String> {
         match self {
-            Ending::Finished { is_complete: true, .. } => None,
+            Ending::Finished {
+                is_complete: true, ..
+            } => None,
             Ending::Finished { reason, message, .. } => Some(format!("{name} failed ({reason}): {message}")),
             Ending::Deleted { by_us: true } => Some(format!("{name} was stopped")),
-            Ending::Deleted { by_us: false } => {
-                Some(format!("{name} was deleted before its job had ended, not by this command"))
-            }
+            Ending::Deleted { by_us: false } => Some(format!(
+                "{name} was deleted before its job had ended, not by this command"
+            )),
             Ending::Interrupted(Some(way)) => Some(way.text(name)),
-            Ending::Interrupted(None) => Some(format!("{name} may still run: `kubectl minicluster stop {name}`")),
+            Ending::Interrupted(None) => {
+                Some(format!("{name} may still run: `kubectl minicluster stop {name}`"))
+            }
             Ending::Unread => None,
             Ending::Invalid(message) => Some(format!("{name} cannot run: {message}")),
         }
@@ -96,7 +103,8 @@ struct Follower<'a> {
 pub async fn follow(target: &Target, name: &str, uid: &str, screen: &Screen) -> Result<Ending, Failure> {
     let (mut clusters, mut pods) = (target.watch(name), target.watch_pods_of(name));
     let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::here("listen for Ctrl-C"))?;
-    let mut terminated = signal(SignalKind::terminate()).map_err(Failure::here("listen for a signal to end"))?;
+    let mut terminated =
+        signal(SignalKind::terminate()).map_err(Failure::here("listen for a signal to end"))?;
     let api = target.pods();
     let mut follower = Follower {
         target,
@@ -111,7 +119,9 @@ pub async fn follow(target: &Target, name: &str, uid: &str, screen: &Screen) -> 
         is_gone: false,
         is_unread: false,
     };
-    follower.until_the_end(&mut clusters, &mut pods, &mut interrupted, &mut terminated, &api).await
+    follower
+        .until_the_end(&mut clusters, &mut pods, &mut interrupted, &mut terminated, &api)
+        .await
 }
 
 impl<'a> Follower<'a> {
@@ -178,7 +188,8 @@ impl<'a> Follower<'a> {
                 if self.is_unread {
                     return Ok(Ending::Unread);
                 }
-                if self.read.is_empty() && matches!(ending, Ending::Finished { .. }) && self.list_pods().await {
+                if self.read.is_empty() && matches!(ending, Ending::Finished { .. }) && self.list_pods().await
+                {
                     log = self.next_log(api);
                     if log.is_some() {
                         continue;
@@ -234,7 +245,10 @@ impl<'a> Follower<'a> {
     fn note_disconnected(&mut self, error: &watcher::Error) {
         if !std::mem::replace(&mut self.is_lost, true) {
             let why = causes(error);
-            self.screen.say(&format!("no answer from the API server ({why}); {} goes on, reconnecting", self.name));
+            self.screen.say(&format!(
+                "no answer from the API server ({why}); {} goes on, reconnecting",
+                self.name
+            ));
         }
     }
 
@@ -245,14 +259,20 @@ impl<'a> Follower<'a> {
     }
 
     fn note_restart(&mut self, status: Option<&MiniClusterStatus>) {
-        let Some(status) = status.filter(|status| status.restart_count > self.restarts) else { return };
+        let Some(status) = status.filter(|status| status.restart_count > self.restarts) else {
+            return;
+        };
         self.restarts = status.restart_count;
         if let Some(last) = status.restarts.last() {
-            self.screen.say(&format!("{} restarts ({}): {}", self.name, last.reason, last.message));
+            self.screen.say(&format!(
+                "{} restarts ({}): {}",
+                self.name, last.reason, last.message
+            ));
         }
     }
 
-    /// What prints the log of a lead's start that was not printed yet, and marks it as printed; None if there is none.
+    /// What prints the log of a lead's start that was not printed yet, and marks it as printed; None if there
+    /// is none.
     fn next_log(&mut self, api: &'a kube_pods::Pods) -> Option<Log<'a>> {
         if self.is_unread {
             return None;
@@ -268,8 +288,13 @@ impl<'a> Follower<'a> {
 
     /// Lists the pods: a job may end before the watch has reported them.
     async fn list_pods(&mut self) -> bool {
-        let Ok(pods) = self.target.pods_of(self.name).await else { return false };
-        self.seen.pods = pods.into_iter().map(|pod| (observed::name(&pod).to_owned(), pod)).collect();
+        let Ok(pods) = self.target.pods_of(self.name).await else {
+            return false;
+        };
+        self.seen.pods = pods
+            .into_iter()
+            .map(|pod| (observed::name(&pod).to_owned(), pod))
+            .collect();
         true
     }
 
@@ -290,12 +315,16 @@ impl<'a> Follower<'a> {
             });
         }
         if self.is_gone {
-            return Some(Ending::Deleted { by_us: is_stopping || way == Some(Way::Deleted) });
+            return Some(Ending::Deleted {
+                by_us: is_stopping || way == Some(Way::Deleted),
+            });
         }
         if way == Some(Way::Suspended) && self.seen.is_true("Suspended") {
             return Some(Ending::Interrupted(way));
         }
-        self.seen.is_invalid().then(|| Ending::Invalid(text(|status| &status.message)))
+        self.seen
+            .is_invalid()
+            .then(|| Ending::Invalid(text(|status| &status.message)))
     }
 }
 

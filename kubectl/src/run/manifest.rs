@@ -67,11 +67,20 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
         }),
     };
     let says_logging = document["spec"]["logging"].is_object();
-    let Manifest { name, mut spec, queueing, cleans_by_default, .. } = manifest::from_value(&document)?;
+    let Manifest {
+        name,
+        mut spec,
+        queueing,
+        cleans_by_default,
+        ..
+    } = manifest::from_value(&document)?;
     let name = match (&wanted.name, name.is_empty() || name.ends_with("xxxxx"), file) {
         (Some(name), ..) => name.clone(),
         (None, true, _) | (None, _, None) => {
-            format!("{}{random}", document["metadata"]["generateName"].as_str().unwrap_or("run-"))
+            format!(
+                "{}{random}",
+                document["metadata"]["generateName"].as_str().unwrap_or("run-")
+            )
         }
         (None, false, Some(_)) => name,
     };
@@ -85,14 +94,21 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     if !wanted.command.is_empty() {
         runner.command = Some(command_words::join(&wanted.command));
     }
-    // Without a program, the agent's and Flux's lines are the only output, so they are not silenced. A file may say otherwise.
+    // Without a program, the agent's and Flux's lines are the only output, so they are not silenced. A file
+    // may say otherwise.
     let has_program = !is_interactive && has_program(runner);
     if has_program && !wanted.verbose && !says_logging {
         spec.logging.get_or_insert_default().quiet = true;
     }
     let namespace = document["metadata"]["namespace"].as_str().map(str::to_owned);
     let valid_in = namespace.clone().unwrap_or_else(|| "default".into());
-    let manifest = Manifest { name, namespace: valid_in, queueing, cleans_by_default, spec };
+    let manifest = Manifest {
+        name,
+        namespace: valid_in,
+        queueing,
+        cleans_by_default,
+        spec,
+    };
     let valid = validate_and_note(&manifest)?;
     let mut cluster = MiniCluster::new(&manifest.name, manifest.spec);
     cluster.metadata.labels = texts(&document["metadata"]["labels"]);
@@ -102,17 +118,32 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     let notes = valid.notices.iter().cloned().chain(valid.hints());
     // Hints are for files only: for a run by options, all output is on this terminal.
     let notes = notes.filter(|_| file.is_some()).collect();
-    Ok(Made { cluster, namespace, notes })
+    Ok(Made {
+        cluster,
+        namespace,
+        notes,
+    })
 }
 
 fn has_program(runner: &Container) -> bool {
-    let script = runner.commands.as_ref().and_then(|commands| commands.script.as_ref());
-    [runner.command.as_ref(), script].into_iter().flatten().any(|text| !text.is_empty())
+    let script = runner
+        .commands
+        .as_ref()
+        .and_then(|commands| commands.script.as_ref());
+    [runner.command.as_ref(), script]
+        .into_iter()
+        .flatten()
+        .any(|text| !text.is_empty())
 }
 
 fn texts(map: &Value) -> Option<BTreeMap<String, String>> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    Some(map.as_object()?.iter().filter_map(|(key, value)| Some((key.clone(), text(value)?))).collect())
+    Some(
+        map.as_object()?
+            .iter()
+            .filter_map(|(key, value)| Some((key.clone(), text(value)?)))
+            .collect(),
+    )
 }
 
 /// The container whose program is the job.
@@ -121,7 +152,10 @@ fn runner(containers: &mut [Container]) -> Result<&mut Container, Vec<Problem>> 
     let is_only = (containers.len() == 1).then_some(0);
     match marked.or(is_only).and_then(|place| containers.get_mut(place)) {
         Some(runner) => Ok(runner),
-        None => Err(vec![Problem::new("spec.containers", "exactly one needs runFlux: true")]),
+        None => Err(vec![Problem::new(
+            "spec.containers",
+            "exactly one needs runFlux: true",
+        )]),
     }
 }
 
@@ -131,18 +165,30 @@ mod tests {
 
     fn wanted(image: Option<&str>, command: &[&str]) -> Wanted {
         let command = command.iter().map(|&word| word.to_owned()).collect();
-        Wanted { image: image.map(str::to_owned), command, ..Wanted::default() }
+        Wanted {
+            image: image.map(str::to_owned),
+            command,
+            ..Wanted::default()
+        }
     }
 
     const FILE: &str = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata:\n  name: mine\n  namespace: team\n  labels: {kueue.x-k8s.io/queue-name: q}\nspec:\n  size: 3\n  tasks: 6\n  containers:\n  - {image: side, name: side, runFlux: false}\n  - {image: main, command: old, runFlux: true, environment: {A: '1'}}\n";
 
     #[test]
     fn an_image_and_a_command_are_enough() {
-        let made = make(&wanted(Some("app:1"), &["sh", "-c", "echo $HOME; exit 7"]), None, "abcde").unwrap();
+        let made = make(
+            &wanted(Some("app:1"), &["sh", "-c", "echo $HOME; exit 7"]),
+            None,
+            "abcde",
+        )
+        .unwrap();
         let spec = made.cluster.spec;
         assert_eq!(made.cluster.metadata.name.as_deref(), Some("run-abcde"));
         assert_eq!((spec.size, spec.tasks), (1, 0));
-        assert_eq!(spec.containers[0].command.as_deref(), Some("sh -c 'echo $HOME; exit 7'"));
+        assert_eq!(
+            spec.containers[0].command.as_deref(),
+            Some("sh -c 'echo $HOME; exit 7'")
+        );
         assert!(spec.logging.unwrap().quiet);
         assert_eq!(made.cluster.metadata.annotations.unwrap()[RUN], "abcde");
     }
@@ -153,30 +199,59 @@ mod tests {
         options.size = Some(5);
         options.environment = vec![("B".into(), "2".into())];
         let made = make(&options, Some(FILE), "abcde").unwrap();
-        assert_eq!((made.cluster.metadata.name.as_deref(), made.namespace.as_deref()), (Some("mine"), Some("team")));
-        assert_eq!(made.cluster.metadata.labels.unwrap()["kueue.x-k8s.io/queue-name"], "q");
+        assert_eq!(
+            (made.cluster.metadata.name.as_deref(), made.namespace.as_deref()),
+            (Some("mine"), Some("team"))
+        );
+        assert_eq!(
+            made.cluster.metadata.labels.unwrap()["kueue.x-k8s.io/queue-name"],
+            "q"
+        );
         let spec = made.cluster.spec;
         assert_eq!((spec.size, spec.tasks), (5, 6));
         let (side, main) = (&spec.containers[0], &spec.containers[1]);
-        assert_eq!((side.image.as_deref(), side.command.as_deref()), (Some("side"), None));
-        assert_eq!((main.image.as_deref(), main.command.as_deref()), (Some("main"), Some("new 'a b'")));
+        assert_eq!(
+            (side.image.as_deref(), side.command.as_deref()),
+            (Some("side"), None)
+        );
+        assert_eq!(
+            (main.image.as_deref(), main.command.as_deref()),
+            (Some("main"), Some("new 'a b'"))
+        );
         assert_eq!(main.environment.len(), 2);
         assert!(spec.logging.unwrap().quiet, "standard output is the job's alone");
-        let unchanged = make(&wanted(None, &[]), Some(FILE), "abcde").unwrap().cluster.spec;
-        assert_eq!((unchanged.size, unchanged.containers[1].command.as_deref()), (3, Some("old")));
+        let unchanged = make(&wanted(None, &[]), Some(FILE), "abcde")
+            .unwrap()
+            .cluster
+            .spec;
+        assert_eq!(
+            (unchanged.size, unchanged.containers[1].command.as_deref()),
+            (3, Some("old"))
+        );
     }
 
     #[test]
     fn file_is_run_quietly_unless_it_or_an_option_says_otherwise() {
         let is_quiet = |options: &Wanted, file: &str| {
-            make(options, Some(file), "abcde").unwrap().cluster.spec.logging.is_some_and(|logging| logging.quiet)
+            make(options, Some(file), "abcde")
+                .unwrap()
+                .cluster
+                .spec
+                .logging
+                .is_some_and(|logging| logging.quiet)
         };
         let timed = FILE.replace("size: 3", "size: 3\n  logging: {timed: true}");
         let without = FILE.replace("command: old, ", "");
         let interactive = FILE.replace("size: 3", "size: 3\n  interactive: true");
         let plain = wanted(None, &[]);
         assert!(is_quiet(&plain, FILE));
-        assert!(!is_quiet(&Wanted { verbose: true, ..plain.clone() }, FILE));
+        assert!(!is_quiet(
+            &Wanted {
+                verbose: true,
+                ..plain.clone()
+            },
+            FILE
+        ));
         assert!(!is_quiet(&plain, &timed) && !is_quiet(&plain, &without) && !is_quiet(&plain, &interactive));
     }
 

@@ -12,12 +12,24 @@ pub fn of(reason: &str) -> Option<String> {
 }
 
 fn section_of(reason: &str) -> Option<String> {
-    let mut lines = PAGE.lines().skip_while(|line| *line != format!("### {reason}")).skip(1);
-    let section: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with('#')).map(plain).collect();
+    let mut lines = PAGE
+        .lines()
+        .skip_while(|line| *line != format!("### {reason}"))
+        .skip(1);
+    let section: Vec<String> = lines
+        .by_ref()
+        .take_while(|line| !line.starts_with('#'))
+        .map(plain)
+        .collect();
     let text = section.join("\n").trim().to_owned();
     // "As ErrImagePull: …": that section's text is included.
-    let other = text.strip_prefix("As ").and_then(|rest| rest.split(|it: char| !it.is_alphanumeric()).next());
-    let more = other.filter(|other| *other != reason).and_then(section_of).map(|more| format!("\n\n{more}"));
+    let other = text
+        .strip_prefix("As ")
+        .and_then(|rest| rest.split(|it: char| !it.is_alphanumeric()).next());
+    let more = other
+        .filter(|other| *other != reason)
+        .and_then(section_of)
+        .map(|more| format!("\n\n{more}"));
     (!text.is_empty()).then(|| text + &more.unwrap_or_default())
 }
 
@@ -25,10 +37,13 @@ fn section_of(reason: &str) -> Option<String> {
 fn plain(line: &str) -> String {
     let mut text = String::new();
     let mut rest = line;
-    while let Some((before, (name, after))) =
-        rest.split_once('[').and_then(|(it, more)| Some((it, more.split_once("](")?)))
+    while let Some((before, (name, after))) = rest
+        .split_once('[')
+        .and_then(|(it, more)| Some((it, more.split_once("](")?)))
     {
-        let Some((_, after)) = after.split_once(')') else { break };
+        let Some((_, after)) = after.split_once(')') else {
+            break;
+        };
         text += &format!("{before}{name}");
         rest = after;
     }
@@ -45,11 +60,22 @@ mod tests {
     fn every_reason_of_the_operators_has_one() {
         for reason in REASONS {
             let found = of(reason.name).unwrap_or_default();
-            assert!(!found.is_empty() && !found.contains('`') && !found.contains("]("), "{}: {found}", reason.name);
+            assert!(
+                !found.is_empty() && !found.contains('`') && !found.contains("]("),
+                "{}: {found}",
+                reason.name
+            );
         }
-        assert_eq!(of("NoSuchReason"), section_of(OTHERS), "others set reasons that nobody here knows");
+        assert_eq!(
+            of("NoSuchReason"),
+            section_of(OTHERS),
+            "others set reasons that nobody here knows"
+        );
         assert!(of("NoSuchReason").unwrap().contains("kubectl describe job NAME"));
         let (one, other) = (of("ImagePullBackOff").unwrap(), of("ErrImagePull").unwrap());
-        assert!(one.starts_with("As ErrImagePull") && one.ends_with(&other), "{one}");
+        assert!(
+            one.starts_with("As ErrImagePull") && one.ends_with(&other),
+            "{one}"
+        );
     }
 }

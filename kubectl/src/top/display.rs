@@ -18,11 +18,14 @@ impl Display {
         terminal::enable_raw_mode().map_err(Failure::here("make the terminal raw"))?;
         let display = Display(());
         let mut output = std::io::stdout();
-        queue!(output, EnterAlternateScreen, Hide).and_then(|()| output.flush()).map_err(failed())?;
+        queue!(output, EnterAlternateScreen, Hide)
+            .and_then(|()| output.flush())
+            .map_err(failed())?;
         Ok(display)
     }
 
-    /// Shows the lines that `lines` returns for the terminal's height, and below them `trouble` or the help line.
+    /// Shows the lines that `lines` returns for the terminal's height, and below them `trouble` or the help
+    /// line.
     pub fn show(
         &mut self,
         lines: impl FnOnce(usize) -> Vec<String>,
@@ -41,14 +44,24 @@ impl Display {
             for (number, line) in lines.iter().enumerate() {
                 let line: String = line.chars().take(width.into()).collect();
                 if number == 0 && screen::shows_colours() {
-                    queue!(output, SetAttribute(Attribute::Bold), Print(line), SetAttribute(Attribute::Reset))?
+                    queue!(
+                        output,
+                        SetAttribute(Attribute::Bold),
+                        Print(line),
+                        SetAttribute(Attribute::Reset)
+                    )?
                 } else {
                     queue!(output, Print(line))?
                 }
                 queue!(output, Clear(ClearType::UntilNewLine), Print("\r\n"))?;
             }
             let last: String = last.replace('\n', " ").chars().take(width.into()).collect();
-            queue!(output, Clear(ClearType::FromCursorDown), MoveTo(0, height.saturating_sub(1)), Print(last))?;
+            queue!(
+                output,
+                Clear(ClearType::FromCursorDown),
+                MoveTo(0, height.saturating_sub(1)),
+                Print(last)
+            )?;
             output.flush()
         };
         write().map_err(failed())

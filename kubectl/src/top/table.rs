@@ -25,8 +25,17 @@ pub fn lines(name: &str, usage: &Usage, height: usize) -> Vec<String> {
 }
 
 fn headline(name: &str, usage: &Usage) -> String {
-    let Usage { state, seconds, brokers, .. } = usage;
-    let meaning = if state == "quorum" { ", waits for brokers" } else { "" };
+    let Usage {
+        state,
+        seconds,
+        brokers,
+        ..
+    } = usage;
+    let meaning = if state == "quorum" {
+        ", waits for brokers"
+    } else {
+        ""
+    };
     let online = match brokers.online {
         Some(online) => format!("{online} of {} brokers online", brokers.size),
         None => format!("{} brokers", brokers.size),
@@ -45,24 +54,67 @@ fn time(seconds: u64) -> String {
 
 fn totals(resources: &Resources) -> Vec<String> {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(["", "TOTAL", "USED", "FREE", "DOWN"]);
-    let all = [("nodes", resources.nodes), ("cores", resources.cores), ("GPUs", resources.gpus)];
-    for (what, Count { total, used, free, down }) in all {
+    table
+        .load_style(presets::NOTHING)
+        .set_header(["", "TOTAL", "USED", "FREE", "DOWN"]);
+    let all = [
+        ("nodes", resources.nodes),
+        ("cores", resources.cores),
+        ("GPUs", resources.gpus),
+    ];
+    for (
+        what,
+        Count {
+            total,
+            used,
+            free,
+            down,
+        },
+    ) in all
+    {
         if total > 0 || what != "GPUs" {
-            table.add_row([what.to_owned(), total.to_string(), used.to_string(), free.to_string(), down.to_string()]);
+            table.add_row([
+                what.to_owned(),
+                total.to_string(),
+                used.to_string(),
+                free.to_string(),
+                down.to_string(),
+            ]);
         }
     }
     written(table, &[1, 2, 3, 4])
 }
 
 fn jobs(jobs: Option<Jobs>) -> String {
-    let Some(Jobs { waiting, running, ended, successful, failed, canceled, timeout, states: _ }) = jobs else {
+    let Some(Jobs {
+        waiting,
+        running,
+        ended,
+        successful,
+        failed,
+        canceled,
+        timeout,
+        states: _,
+    }) = jobs
+    else {
         return "jobs: not known yet".into();
     };
-    let ends = [(successful, "successful"), (failed, "failed"), (canceled, "canceled"), (timeout, "timed out")];
-    let ends: Vec<String> =
-        ends.iter().filter(|(count, _)| *count > 0).map(|(count, how)| format!("{count} {how}")).collect();
-    let ends = if ends.is_empty() { String::new() } else { format!(" ({})", ends.join(", ")) };
+    let ends = [
+        (successful, "successful"),
+        (failed, "failed"),
+        (canceled, "canceled"),
+        (timeout, "timed out"),
+    ];
+    let ends: Vec<String> = ends
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, how)| format!("{count} {how}"))
+        .collect();
+    let ends = if ends.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", ends.join(", "))
+    };
     format!("jobs: {running} running, {waiting} waiting, {ended} ended{ends}")
 }
 
@@ -70,7 +122,11 @@ fn jobs(jobs: Option<Jobs>) -> String {
 fn hosts(resources: &Resources, room: usize) -> Vec<String> {
     let all = &resources.hosts;
     // The head, and a line that counts the rest.
-    let shown = if all.len() < room { all.len() } else { room.saturating_sub(2) };
+    let shown = if all.len() < room {
+        all.len()
+    } else {
+        room.saturating_sub(2)
+    };
     if shown == 0 {
         return Vec::new();
     }
@@ -84,9 +140,19 @@ fn hosts(resources: &Resources, room: usize) -> Vec<String> {
     let mut table = Table::new();
     let head = ["RANK", "NODE", "STATE", "CORES", "GPUS"];
     let columns = if has_gpus { 5 } else { 4 };
-    table.load_style(presets::NOTHING).set_header(head.into_iter().take(columns));
+    table
+        .load_style(presets::NOTHING)
+        .set_header(head.into_iter().take(columns));
     for host in listed {
-        let Host { rank, name, state, cores, cores_used, gpus, gpus_used } = host;
+        let Host {
+            rank,
+            name,
+            state,
+            cores,
+            cores_used,
+            gpus,
+            gpus_used,
+        } = host;
         let cells = [
             rank.to_string(),
             name.clone(),
@@ -128,7 +194,11 @@ mod tests {
     fn usage(size: u32) -> Usage {
         let mut resources = Resources::default();
         for rank in 0..size {
-            let state = if rank == size - 1 { HostState::Down } else { HostState::Up };
+            let state = if rank == size - 1 {
+                HostState::Down
+            } else {
+                HostState::Up
+            };
             let cores_used = usize::from(rank == 0);
             resources.nodes.add(state, 1, cores_used);
             resources.cores.add(state, 4, cores_used);
@@ -141,9 +211,25 @@ mod tests {
                 ..Host::default()
             });
         }
-        let jobs = Jobs { running: 1, waiting: 2, ended: 5, successful: 4, failed: 1, ..Jobs::default() };
-        let brokers = flux_shared::usage::Brokers { size: size as usize, online: Some(size as usize - 1) };
-        Usage { state: "run".into(), seconds: 90, brokers, resources: Some(resources), jobs: Some(jobs) }
+        let jobs = Jobs {
+            running: 1,
+            waiting: 2,
+            ended: 5,
+            successful: 4,
+            failed: 1,
+            ..Jobs::default()
+        };
+        let brokers = flux_shared::usage::Brokers {
+            size: size as usize,
+            online: Some(size as usize - 1),
+        };
+        Usage {
+            state: "run".into(),
+            seconds: 90,
+            brokers,
+            resources: Some(resources),
+            jobs: Some(jobs),
+        }
     }
 
     #[test]
@@ -171,8 +257,16 @@ mod tests {
         for height in [11, 12, 20] {
             let lines = lines("mc", &usage(64), height);
             assert_eq!(lines.len(), height);
-            assert!(lines.iter().any(|line| line.contains("mc-63  down")), "{lines:#?}");
-            assert!(lines.last().is_some_and(|line| line.starts_with("and ") && line.ends_with(" more")), "{lines:#?}");
+            assert!(
+                lines.iter().any(|line| line.contains("mc-63  down")),
+                "{lines:#?}"
+            );
+            assert!(
+                lines
+                    .last()
+                    .is_some_and(|line| line.starts_with("and ") && line.ends_with(" more")),
+                "{lines:#?}"
+            );
         }
         assert_eq!(lines("mc", &usage(64), 3).len(), 3);
         assert_eq!(lines("mc", &usage(64), WHOLE).len(), 8 + 65);
@@ -182,16 +276,38 @@ mod tests {
     fn gpus_are_told_where_there_are_some() {
         let mut usage = usage(1);
         let resources = usage.resources.as_mut().unwrap();
-        resources.gpus = Count { total: 2, used: 1, free: 1, down: 0 };
+        resources.gpus = Count {
+            total: 2,
+            used: 1,
+            free: 1,
+            down: 0,
+        };
         (resources.hosts[0].gpus, resources.hosts[0].gpus_used) = (2, 1);
         let text = lines("mc", &usage, WHOLE).join("\n");
-        assert!(text.contains(" GPUs ") && text.contains("CORES  GPUS") && text.ends_with("1/2"), "{text}");
+        assert!(
+            text.contains(" GPUs ") && text.contains("CORES  GPUS") && text.ends_with("1/2"),
+            "{text}"
+        );
     }
 
     #[test]
     fn what_is_not_known_yet_is_said() {
-        let text = lines("mc", &Usage { state: "quorum".into(), ..Usage::default() }, WHOLE).join("\n");
-        assert!(text.starts_with("mc: state quorum for 0 s, waits for brokers; 0 brokers\n"), "{text}");
-        assert!(text.contains("not known yet") && text.ends_with("jobs: not known yet"), "{text}");
+        let text = lines(
+            "mc",
+            &Usage {
+                state: "quorum".into(),
+                ..Usage::default()
+            },
+            WHOLE,
+        )
+        .join("\n");
+        assert!(
+            text.starts_with("mc: state quorum for 0 s, waits for brokers; 0 brokers\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("not known yet") && text.ends_with("jobs: not known yet"),
+            "{text}"
+        );
     }
 }

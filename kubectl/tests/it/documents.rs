@@ -8,7 +8,10 @@ use serde_json::Value;
 use crate::user_account::{PROGRAM, RIGHTS};
 use test_support::pages;
 
-const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/hello-world/minicluster.yaml");
+const EXAMPLE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../examples/hello-world/minicluster.yaml"
+);
 
 fn printed(arguments: &[&str]) -> String {
     let output = Command::new(PROGRAM).args(arguments).output().unwrap();
@@ -18,33 +21,61 @@ fn printed(arguments: &[&str]) -> String {
 
 #[test]
 fn the_reference_has_the_program_s_own_help() {
-    pages::is_committed("kubectl-minicluster.md", &pages::help("kubectl minicluster", Path::new(PROGRAM)));
+    pages::is_committed(
+        "kubectl-minicluster.md",
+        &pages::help("kubectl minicluster", Path::new(PROGRAM)),
+    );
 }
 
 #[test]
 fn what_is_said_of_a_file_is_what_the_other_programs_say() {
     let text = std::fs::read_to_string(EXAMPLE).unwrap();
     let options = flux_operator_core::render::Options::default();
-    assert_eq!(printed(&["render", EXAMPLE]), flux_operator_core::offline::render(&text, &options).unwrap());
-    assert_eq!(printed(&["validate", EXAMPLE]), flux_operator_core::offline::judge(&text).text().unwrap());
-    assert!(printed(&["dry-run", EXAMPLE]).contains("flux submit -N 4 -n 4 --quiet --watch echo hello world"));
+    assert_eq!(
+        printed(&["render", EXAMPLE]),
+        flux_operator_core::offline::render(&text, &options).unwrap()
+    );
+    assert_eq!(
+        printed(&["validate", EXAMPLE]),
+        flux_operator_core::offline::judge(&text).text().unwrap()
+    );
+    assert!(
+        printed(&["dry-run", EXAMPLE]).contains("flux submit -N 4 -n 4 --quiet --watch echo hello world")
+    );
 }
 
 #[test]
 fn a_file_that_is_wrong_is_refused_with_every_problem() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("wrong.yaml");
-    let text = std::fs::read_to_string(EXAMPLE).unwrap().replace("size: 4", "size: 0").replace("tasks: 4", "task: 4");
+    let text = std::fs::read_to_string(EXAMPLE)
+        .unwrap()
+        .replace("size: 4", "size: 0")
+        .replace("tasks: 4", "task: 4");
     std::fs::write(&file, text).unwrap();
     let output = Command::new(PROGRAM).arg("validate").arg(&file).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("did you mean tasks?") && said.contains("spec.size: "), "{said}");
+    assert!(
+        said.contains("did you mean tasks?") && said.contains("spec.size: "),
+        "{said}"
+    );
     for format in [&[][..], &["-o", "json"]] {
-        let output = Command::new(PROGRAM).arg("dry-run").arg(&file).args(format).output().unwrap();
+        let output = Command::new(PROGRAM)
+            .arg("dry-run")
+            .arg(&file)
+            .args(format)
+            .output()
+            .unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(flux_shared::exit::Category::SpecInvalid.code().into()));
-        assert!(said.contains("did you mean tasks?") && said.contains("spec.size: "), "{said}");
+        assert_eq!(
+            output.status.code(),
+            Some(flux_shared::exit::Category::SpecInvalid.code().into())
+        );
+        assert!(
+            said.contains("did you mean tasks?") && said.contains("spec.size: "),
+            "{said}"
+        );
         assert!(output.stdout.is_empty());
     }
 }
@@ -54,21 +85,53 @@ fn a_file_that_is_wrong_is_refused_with_every_problem() {
 fn the_manifest_of_a_release_is_one_that_krew_takes() {
     let folder = tempfile::tempdir().unwrap();
     for arch in ["amd64", "arm64"] {
-        std::fs::write(folder.path().join(format!("kubectl-minicluster_1.2.3_linux_{arch}.tar.gz")), arch).unwrap();
+        std::fs::write(
+            folder
+                .path()
+                .join(format!("kubectl-minicluster_1.2.3_linux_{arch}.tar.gz")),
+            arch,
+        )
+        .unwrap();
     }
     let mut script = Command::new(pages::repository().join(".ci/krew"));
-    script.args(["1.2.3", "https://there/v1.2.3"]).arg(folder.path()).args(["amd64", "arm64"]);
+    script
+        .args(["1.2.3", "https://there/v1.2.3"])
+        .arg(folder.path())
+        .args(["amd64", "arm64"]);
     let output = script.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     let manifest: Value = serde_saphyr::from_str(&text).unwrap();
-    let fields = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<String>>();
+    let fields = |value: &Value| {
+        value
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<Vec<String>>()
+    };
     assert_eq!(fields(&manifest), ["apiVersion", "kind", "metadata", "spec"]);
-    assert_eq!(manifest["apiVersion"], "krew.googlecontainertools.github.com/v1alpha2");
-    assert_eq!((&manifest["kind"], &manifest["metadata"]["name"]), (&"Plugin".into(), &"minicluster".into()));
+    assert_eq!(
+        manifest["apiVersion"],
+        "krew.googlecontainertools.github.com/v1alpha2"
+    );
+    assert_eq!(
+        (&manifest["kind"], &manifest["metadata"]["name"]),
+        (&"Plugin".into(), &"minicluster".into())
+    );
     let spec = &manifest["spec"];
-    let known = ["version", "shortDescription", "description", "caveats", "homepage", "platforms"];
-    assert!(fields(spec).iter().all(|field| known.contains(&field.as_str())), "{spec:#}");
+    let known = [
+        "version",
+        "shortDescription",
+        "description",
+        "caveats",
+        "homepage",
+        "platforms",
+    ];
+    assert!(
+        fields(spec).iter().all(|field| known.contains(&field.as_str())),
+        "{spec:#}"
+    );
     assert_eq!(spec["version"], "v1.2.3");
     let longest = |field: &str| spec[field].as_str().unwrap().lines().map(str::len).max().unwrap();
     assert!(longest("shortDescription") <= 70 && !spec["shortDescription"].as_str().unwrap().contains('\n'));
@@ -81,12 +144,23 @@ fn the_manifest_of_a_release_is_one_that_krew_takes() {
         assert_eq!(fields(platform), ["uri", "sha256", "bin", "files", "selector"]);
         let archive = format!("kubectl-minicluster_1.2.3_linux_{arch}.tar.gz");
         assert_eq!(platform["uri"], format!("https://there/v1.2.3/{archive}"));
-        let sum = Command::new("sha256sum").arg(folder.path().join(archive)).output().unwrap();
+        let sum = Command::new("sha256sum")
+            .arg(folder.path().join(archive))
+            .output()
+            .unwrap();
         let sum = String::from_utf8(sum.stdout).unwrap();
         assert_eq!(platform["sha256"].as_str(), sum.split_whitespace().next());
         let files = platform["files"].as_array().unwrap();
-        assert!(files.iter().all(|file| fields(file) == ["from", "to"] && file["to"] == "."), "{files:?}");
-        assert!(files.iter().any(|file| file["from"] == platform["bin"]), "the program is one of the files");
+        assert!(
+            files
+                .iter()
+                .all(|file| fields(file) == ["from", "to"] && file["to"] == "."),
+            "{files:?}"
+        );
+        assert!(
+            files.iter().any(|file| file["from"] == platform["bin"]),
+            "the program is one of the files"
+        );
     }
 }
 
@@ -101,34 +175,68 @@ fn an_answer_for_programs_says_the_same() {
         (&"hello-world".into(), &serde_json::json!([]))
     );
     let rendered = json(&["render", EXAMPLE]);
-    let kinds: Vec<&str> =
-        rendered["items"].as_array().unwrap().iter().map(|it| it["kind"].as_str().unwrap()).collect();
+    let kinds: Vec<&str> = rendered["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["kind"].as_str().unwrap())
+        .collect();
     assert_eq!(kinds, ["ConfigMap", "Secret", "Service", "Job"]);
-    assert_eq!(printed(&["render", EXAMPLE, "-o", "yaml"]), printed(&["render", EXAMPLE]));
+    assert_eq!(
+        printed(&["render", EXAMPLE, "-o", "yaml"]),
+        printed(&["render", EXAMPLE])
+    );
     assert_eq!(json(&["dry-run", EXAMPLE])["source"]["name"], "hello-world");
     assert!(printed(&["dry-run", EXAMPLE, "-o", "yaml"]).contains("\nsource:\n"));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("wrong.yaml");
-    std::fs::write(&file, std::fs::read_to_string(EXAMPLE).unwrap().replace("size: 4", "size: 0")).unwrap();
-    let output = Command::new(PROGRAM).args(["validate", "-o", "json"]).arg(&file).output().unwrap();
+    std::fs::write(
+        &file,
+        std::fs::read_to_string(EXAMPLE)
+            .unwrap()
+            .replace("size: 4", "size: 0"),
+    )
+    .unwrap();
+    let output = Command::new(PROGRAM)
+        .args(["validate", "-o", "json"])
+        .arg(&file)
+        .output()
+        .unwrap();
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((output.status.code(), &found["problems"][0]["field"]), (Some(1), &"spec.size".into()), "{output:?}");
+    assert_eq!(
+        (output.status.code(), &found["problems"][0]["field"]),
+        (Some(1), &"spec.size".into()),
+        "{output:?}"
+    );
 }
 
 #[test]
 fn the_rights_that_the_page_names_are_those_that_the_tests_have() {
     let page = pages::blocks(&pages::repository().join("docs/tasks/kubectl.md"));
-    let role = page.iter().find(|block| block.text.contains("kind: Role")).unwrap();
+    let role = page
+        .iter()
+        .find(|block| block.text.contains("kind: Role"))
+        .unwrap();
     let role: Value = serde_saphyr::from_str(&role.text).unwrap();
     let words = |list: &Value| -> Vec<String> {
-        list.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+        list.as_array()
+            .unwrap()
+            .iter()
+            .map(|word| word.as_str().unwrap().to_owned())
+            .collect()
     };
     let rules = role["rules"].as_array().unwrap().iter().map(|rule| {
         let group = words(&rule["apiGroups"]).join("");
         let resource = words(&rule["resources"]).join(",");
-        let resource = if group.is_empty() { resource } else { format!("{resource}.{group}") };
+        let resource = if group.is_empty() {
+            resource
+        } else {
+            format!("{resource}.{group}")
+        };
         (resource, words(&rule["verbs"]).join(","))
     });
-    let tested = RIGHTS.iter().map(|(resource, verbs)| ((*resource).to_owned(), (*verbs).to_owned()));
+    let tested = RIGHTS
+        .iter()
+        .map(|(resource, verbs)| ((*resource).to_owned(), (*verbs).to_owned()));
     assert_eq!(rules.collect::<Vec<_>>(), tested.collect::<Vec<_>>());
 }

@@ -1,5 +1,5 @@
-//! A front of the API server in which pods run programs and print, though no kubelet is there. Who may not exec, or
-//! read logs, is told so by the API server itself; everything else is the API server's.
+//! A front of the API server in which pods run programs and print, though no kubelet is there. Who may not
+//! exec, or read logs, is told so by the API server itself; everything else is the API server's.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -116,11 +116,19 @@ impl Front {
         logs: impl Fn(&Asked) -> Option<Vec<(Duration, String)>> + Send + Sync + 'static,
     ) -> (Front, PathBuf) {
         let client = Client::try_from(api_server::config(kubeconfig).await).unwrap();
-        let front = Front { client, programs: Arc::new(programs), logs: Arc::new(logs), started: Arc::default() };
+        let front = Front {
+            client,
+            programs: Arc::new(programs),
+            logs: Arc::new(logs),
+            started: Arc::default(),
+        };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let text = std::fs::read_to_string(kubeconfig).unwrap();
-        let server = text.lines().find_map(|line| line.trim().strip_prefix("server: ")).unwrap();
+        let server = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("server: "))
+            .unwrap();
         let path = kubeconfig.with_extension(format!("{}.front", address.port()));
         std::fs::write(&path, text.replace(server, &format!("http://{address}"))).unwrap();
         let serving = front.clone();
@@ -130,7 +138,10 @@ impl Front {
                 tokio::spawn(async move {
                     let service = hyper::service::service_fn(move |request| front.clone().answer(request));
                     let server = hyper::server::conn::http1::Builder::new();
-                    let _ = server.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+                    let _ = server
+                        .serve_connection(TokioIo::new(stream), service)
+                        .with_upgrades()
+                        .await;
                 });
             }
         });
@@ -154,40 +165,82 @@ impl Front {
     async fn hand_on(&self, request: Request<Incoming>) -> Result<Answer, kube::Error> {
         let (mut parts, body) = request.into_parts();
         // The client has its own.
-        [header::HOST, header::AUTHORIZATION, header::CONNECTION, header::UPGRADE].iter().for_each(|name| {
+        [
+            header::HOST,
+            header::AUTHORIZATION,
+            header::CONNECTION,
+            header::UPGRADE,
+        ]
+        .iter()
+        .for_each(|name| {
             parts.headers.remove(name);
         });
         let bytes = body.collect().await.unwrap().to_bytes();
-        let answer = self.client.send(Request::from_parts(parts, Body::from(bytes.to_vec()))).await?;
+        let answer = self
+            .client
+            .send(Request::from_parts(parts, Body::from(bytes.to_vec())))
+            .await?;
         Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()))
     }
 
     async fn exec(self, pod: String, mut request: Request<Incoming>) -> Result<Answer, kube::Error> {
         let query = query(&request);
-        let key = request.headers().get(header::SEC_WEBSOCKET_KEY).map(|key| derive_accept_key(key.as_bytes()));
+        let key = request
+            .headers()
+            .get(header::SEC_WEBSOCKET_KEY)
+            .map(|key| derive_accept_key(key.as_bytes()));
         let upgrade = hyper::upgrade::on(&mut request);
         let asked = self.hand_on(request).await?;
-        let Some(accept) = key.filter(|_| asked.status() != StatusCode::FORBIDDEN) else { return Ok(asked) };
-        let words: Vec<String> = query.iter().filter(|(name, _)| name == "command").map(|(_, it)| it.clone()).collect();
+        let Some(accept) = key.filter(|_| asked.status() != StatusCode::FORBIDDEN) else {
+            return Ok(asked);
+        };
+        let words: Vec<String> = query
+            .iter()
+            .filter(|(name, _)| name == "command")
+            .map(|(_, it)| it.clone())
+            .collect();
         assert!(words[0].ends_with("flux-agent"), "{words:?}");
-        self.started.lock().unwrap().push(Started { pod, words: words[1..].to_vec() });
+        self.started.lock().unwrap().push(Started {
+            pod,
+            words: words[1..].to_vec(),
+        });
         let terminal = query.iter().any(|(name, value)| name == "tty" && value == "true");
         tokio::spawn(async move {
             let stream = TokioIo::new(upgrade.await.unwrap());
             let socket = WebSocketStream::from_raw_socket(stream, Role::Server, None).await;
-            (self.programs)(Session { words: words[1..].to_vec(), terminal, socket }).await;
+            (self.programs)(Session {
+                words: words[1..].to_vec(),
+                terminal,
+                socket,
+            })
+            .await;
         });
         let answer = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
-        let answer = answer.header(header::CONNECTION, "Upgrade").header(header::UPGRADE, "websocket");
+        let answer = answer
+            .header(header::CONNECTION, "Upgrade")
+            .header(header::UPGRADE, "websocket");
         let answer = answer.header(header::SEC_WEBSOCKET_ACCEPT, accept);
-        Ok(answer.header(header::SEC_WEBSOCKET_PROTOCOL, "v5.channel.k8s.io").body(chunks(Vec::new())).unwrap())
+        Ok(answer
+            .header(header::SEC_WEBSOCKET_PROTOCOL, "v5.channel.k8s.io")
+            .body(chunks(Vec::new()))
+            .unwrap())
     }
 
     async fn log(self, pod: String, request: Request<Incoming>) -> Result<Answer, kube::Error> {
         let query = query(&request);
-        let of = |wanted: &str| query.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone());
+        let of = |wanted: &str| {
+            query
+                .iter()
+                .find(|(name, _)| name == wanted)
+                .map(|(_, value)| value.clone())
+        };
         let is = |wanted: &str| of(wanted).as_deref() == Some("true");
-        let asked = Asked { pod, follow: is("follow"), previous: is("previous"), since: of("sinceTime") };
+        let asked = Asked {
+            pod,
+            follow: is("follow"),
+            previous: is("previous"),
+            since: of("sinceTime"),
+        };
         let (timestamps, allowed) = (is("timestamps"), self.hand_on(request).await?);
         if allowed.status() == StatusCode::FORBIDDEN {
             return Ok(allowed);
@@ -195,14 +248,26 @@ impl Front {
         let Some(lines) = (self.logs)(&asked) else {
             let words = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"BadRequest","code":400,"metadata":{},"message":"previous terminated container not found"}"#;
             let body = chunks(vec![(Duration::ZERO, words.into())]);
-            return Ok(Response::builder().status(400).header("content-type", "application/json").body(body).unwrap());
+            return Ok(Response::builder()
+                .status(400)
+                .header("content-type", "application/json")
+                .body(body)
+                .unwrap());
         };
         let timed = |(number, (pause, line)): (usize, (Duration, String))| {
-            let time = if timestamps { format!("2026-01-01T00:00:{number:02}.000000001Z ") } else { String::new() };
+            let time = if timestamps {
+                format!("2026-01-01T00:00:{number:02}.000000001Z ")
+            } else {
+                String::new()
+            };
             (pause, format!("{time}{line}\n"))
         };
         // What came before is not asked for again.
-        let since = asked.since.as_deref().and_then(|it| it.get(17..19)?.parse().ok()).unwrap_or(0);
+        let since = asked
+            .since
+            .as_deref()
+            .and_then(|it| it.get(17..19)?.parse().ok())
+            .unwrap_or(0);
         let lines = lines.into_iter().enumerate().skip(since).map(timed).collect();
         Ok(Response::new(chunks(lines)))
     }
@@ -218,7 +283,10 @@ fn chunks(lines: Vec<(Duration, String)>) -> UnsyncBoxBody<Bytes, Box<dyn std::e
 
 fn query(request: &Request<Incoming>) -> Vec<(String, String)> {
     let pairs = request.uri().query().unwrap_or_default().split('&');
-    pairs.filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name.to_owned(), decoded(value))).collect()
+    pairs
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (name.to_owned(), decoded(value)))
+        .collect()
 }
 
 /// Decodes a form's text.

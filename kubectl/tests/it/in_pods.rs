@@ -1,4 +1,5 @@
-//! What asks programs in pods, and reads what pods print: `top`, `jobs`, `submit`, `connect`, `stop`, `status` of many.
+//! What asks programs in pods, and reads what pods print: `top`, `jobs`, `submit`, `connect`, `stop`,
+//! `status` of many.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +45,9 @@ pub fn agents() -> impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync {
                     0
                 }
                 ["status", "--json"] => {
-                    session.say(r#"{"lines":[["broker","mc-0 (rank 0) is in state run"]]}"#).await;
+                    session
+                        .say(r#"{"lines":[["broker","mc-0 (rank 0) is in state run"]]}"#)
+                        .await;
                     0
                 }
                 ["connect", "--", "flux", "submit", ..] => {
@@ -104,7 +107,11 @@ fn top_in_a_pipe_prints_once_without_colours() {
         let (front, person) = over(user_of(&fixture), agents()).await;
         let said = person.says(&["top", "mc"]).await;
         assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
-        assert!(said.out.starts_with("mc: state run for 61 s; 1 of 2 brokers online\n"), "{said:?}");
+        assert!(
+            said.out
+                .starts_with("mc: state run for 61 s; 1 of 2 brokers online\n"),
+            "{said:?}"
+        );
         for part in [
             "nodes      2     0     1     1\n",
             "cores      8     0     4     4\n",
@@ -118,9 +125,15 @@ fn top_in_a_pipe_prints_once_without_colours() {
         assert!(front.started()[0].pod.starts_with("mc-0-"), "in the lead");
         let json = person.says(&["top", "mc", "-o", "json"]).await;
         let json: Value = serde_json::from_str(&json.out).unwrap();
-        assert_eq!((&json["name"], &json["resources"]["cores"]["used"]), (&json!("mc"), &json!(1)));
+        assert_eq!(
+            (&json["name"], &json["resources"]["cores"]["used"]),
+            (&json!("mc"), &json!(1))
+        );
         let yaml = person.says(&["-o", "yaml", "top", "mc"]).await;
-        assert!(yaml.out.contains("\n  hosts:\n") && yaml.out.contains("waiting: 3\n"), "{yaml:?}");
+        assert!(
+            yaml.out.contains("\n  hosts:\n") && yaml.out.contains("waiting: 3\n"),
+            "{yaml:?}"
+        );
         operator.stop().await;
     });
 }
@@ -133,7 +146,8 @@ fn top_without_figures_says_why_and_what_helps() {
         let early = |session: Session| {
             let mut session = session;
             async move {
-                let words = "flux-agent: not up: the broker is in state join: it waits for its parent broker\n";
+                let words =
+                    "flux-agent: not up: the broker is in state join: it waits for its parent broker\n";
                 session.complain(words).await;
                 session.end(1).await;
             }
@@ -148,26 +162,51 @@ fn top_without_figures_says_why_and_what_helps() {
             .boxed()
         };
         let none = plain.says(&["top", "none"]).await;
-        assert!(none.code == 1 && none.err.contains("failed to get MiniCluster none"), "{none:?}");
+        assert!(
+            none.code == 1 && none.err.contains("failed to get MiniCluster none"),
+            "{none:?}"
+        );
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         let pods = fixture.pods("mc", 1).await;
         let said = plain.says(&["top", "mc"]).await;
-        assert!(said.code == 1 && said.err.contains("does not run yet") && said.err.contains("why mc"), "{said:?}");
+        assert!(
+            said.code == 1 && said.err.contains("does not run yet") && said.err.contains("why mc"),
+            "{said:?}"
+        );
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
         let (_front, kubeconfig) = Front::before(&plain.kubeconfig, early, no_logs).await;
-        let said = UserAccount { kubeconfig, ..plain.clone() }.says(&["top", "mc"]).await;
+        let said = UserAccount {
+            kubeconfig,
+            ..plain.clone()
+        }
+        .says(&["top", "mc"])
+        .await;
         assert!(
-            said.code == 1 && said.err.contains("no usage available of mc: not up: the broker is in state join"),
+            said.code == 1
+                && said
+                    .err
+                    .contains("no usage available of mc: not up: the broker is in state join"),
             "{said:?}"
         );
         let (_front, kubeconfig) = Front::before(&plain.kubeconfig, old, no_logs).await;
-        let said = UserAccount { kubeconfig, ..plain.clone() }.says(&["top", "mc"]).await;
-        assert!(said.code == 1 && said.err.contains("is older than this program"), "{said:?}");
+        let said = UserAccount {
+            kubeconfig,
+            ..plain.clone()
+        }
+        .says(&["top", "mc"])
+        .await;
+        assert!(
+            said.code == 1 && said.err.contains("is older than this program"),
+            "{said:?}"
+        );
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         fixture.when_condition("mc", "JobFinished", "True").await;
         let said = plain.says(&["top", "mc"]).await;
-        assert!(said.code == 1 && said.err.contains("mc has ended (Completed)"), "{said:?}");
+        assert!(
+            said.code == 1 && said.err.contains("mc has ended (Completed)"),
+            "{said:?}"
+        );
         fixture.create("later", json!({ "suspend": true })).await.unwrap();
         fixture.when_condition("later", "Suspended", "True").await;
         let said = plain.says(&["top", "later"]).await;
@@ -183,7 +222,11 @@ fn top_without_figures_says_why_and_what_helps() {
 fn who_may_exec_alone_looks_and_works_and_who_may_not_is_told_which_right_it_takes() {
     test("exec-only", async |fixture| {
         let operator = up(&fixture, 2).await;
-        let rights = [("miniclusters.flux-framework.org", "get"), ("pods", "get,list"), ("pods/exec", "get,create")];
+        let rights = [
+            ("miniclusters.flux-framework.org", "get"),
+            ("pods", "get,list"),
+            ("pods/exec", "get,create"),
+        ];
         let (_front, one) = over(user_with(&fixture, "one", &rights), agents()).await;
         for (arguments, out) in [
             (&["top", "mc"][..], "mc: state run"),
@@ -193,19 +236,36 @@ fn who_may_exec_alone_looks_and_works_and_who_may_not_is_told_which_right_it_tak
             (&["timeline", "mc"], "the job runs"),
         ] {
             let said = one.says(arguments).await;
-            assert!(said.code == 0 && said.out.contains(out), "{arguments:?}: {said:?}");
+            assert!(
+                said.code == 0 && said.out.contains(out),
+                "{arguments:?}: {said:?}"
+            );
         }
         let said = one.says(&["connect", "mc", "--", "exit", "7"]).await;
         assert_eq!((said.code, said.err.as_str()), (7, "bye\n"));
-        for arguments in [&["scale", "mc", "3"][..], &["logs", "mc"], &["run", "-d", "app:1"]] {
+        for arguments in [
+            &["scale", "mc", "3"][..],
+            &["logs", "mc"],
+            &["run", "-d", "app:1"],
+        ] {
             let said = one.says(arguments).await;
-            assert!(said.code == 1 && said.err.contains("is forbidden"), "{arguments:?}: {said:?}");
+            assert!(
+                said.code == 1 && said.err.contains("is forbidden"),
+                "{arguments:?}: {said:?}"
+            );
         }
         let (front, other) = over(user_with(&fixture, "other", &rights[..2]), agents()).await;
-        for arguments in [&["top", "mc"][..], &["connect", "mc", "--", "true"], &["jobs", "mc"]] {
+        for arguments in [
+            &["top", "mc"][..],
+            &["connect", "mc", "--", "true"],
+            &["jobs", "mc"],
+        ] {
             let said = other.says(arguments).await;
             assert_eq!((said.code, said.out.as_str()), (1, ""), "{said:?}");
-            assert!(said.err.contains("is forbidden") && said.err.contains("`create` `pods/exec`"), "{said:?}");
+            assert!(
+                said.err.contains("is forbidden") && said.err.contains("`create` `pods/exec`"),
+                "{said:?}"
+            );
         }
         assert!(front.started().is_empty());
         operator.stop().await;
@@ -227,12 +287,21 @@ fn answers_for_programs_are_the_same_everywhere_and_refused_where_there_is_none(
         assert_eq!(json(&["jobs", "mc"]).await["jobs"][0]["id"], 1);
         assert_eq!(json(&["why", "mc"]).await["pods"].as_array().unwrap().len(), 2);
         assert!(json(&["timeline", "mc"]).await.is_array());
-        assert_eq!(json(&["debug", "mc", "--to", file.to_str().unwrap()]).await["files"][1], "minicluster.yaml");
+        assert_eq!(
+            json(&["debug", "mc", "--to", file.to_str().unwrap()]).await["files"][1],
+            "minicluster.yaml"
+        );
         let scaled = person.says(&["scale", "mc", "2", "-o", "yaml"]).await;
         assert!(scaled.out.contains("kind: MiniCluster\n"), "{scaled:?}");
-        assert_eq!(json(&["stop", "mc"]).await, json!({ "name": "mc", "way": "shutDown" }));
+        assert_eq!(
+            json(&["stop", "mc"]).await,
+            json!({ "name": "mc", "way": "shutDown" })
+        );
         let submitted = person.says(&["submit", "mc", "-o", "json", "--", "true"]).await;
-        assert_eq!(serde_json::from_str::<Value>(&submitted.out).unwrap(), json!({ "jobs": ["ƒabc"] }));
+        assert_eq!(
+            serde_json::from_str::<Value>(&submitted.out).unwrap(),
+            json!({ "jobs": ["ƒabc"] })
+        );
         for arguments in [
             &["logs", "mc", "-o", "json"][..],
             &["wait", "mc", "-o", "json"],
@@ -242,7 +311,10 @@ fn answers_for_programs_are_the_same_everywhere_and_refused_where_there_is_none(
             &["submit", "mc", "--watch", "-o", "yaml", "--", "true"],
         ] {
             let said = person.says(arguments).await;
-            assert!(said.code == 1 && said.err.contains("` takes no -o: it "), "{arguments:?}: {said:?}");
+            assert!(
+                said.code == 1 && said.err.contains("` takes no -o: it "),
+                "{arguments:?}: {said:?}"
+            );
         }
         operator.stop().await;
     });
@@ -260,7 +332,10 @@ fn stop_is_a_shutdown_even_if_its_answer_is_lost() {
             test_support::api_server::until("it is asked", async || front.started().first().map(drop)).await;
             fixture.end_pod(&lead, 0, "Completed", "").await;
         });
-        assert!(said.code == 0 && said.out.starts_with("shutting down mc"), "{said:?}");
+        assert!(
+            said.code == 0 && said.out.starts_with("shutting down mc"),
+            "{said:?}"
+        );
         assert_eq!(fixture.get("mc").await.spec.suspend, None);
         operator.stop().await;
     });
@@ -274,7 +349,10 @@ fn stop_asks_the_instance_and_says_so() {
         let said = person.says(&["stop", "mc"]).await;
         assert_eq!(
             (said.code, said.out.as_str()),
-            (0, "shutting down mc: its programs get SIGTERM and the grace period\n"),
+            (
+                0,
+                "shutting down mc: its programs get SIGTERM and the grace period\n"
+            ),
             "{said:?}"
         );
         let started = front.started();
@@ -282,10 +360,17 @@ fn stop_asks_the_instance_and_says_so() {
             started.len() == 1 && started[0].pod.starts_with("mc-0-") && started[0].words == ["stop"],
             "{started:?}"
         );
-        assert_eq!(fixture.get("mc").await.spec.suspend, None, "its status and logs stay");
+        assert_eq!(
+            fixture.get("mc").await.spec.suspend,
+            None,
+            "its status and logs stay"
+        );
         // Who may not delete takes the pods away.
         let said = person.says(&["stop", "--now", "mc"]).await;
-        assert!(said.code == 0 && said.out.contains("suspended mc, which now has no pods"), "{said:?}");
+        assert!(
+            said.code == 0 && said.out.contains("suspended mc, which now has no pods"),
+            "{said:?}"
+        );
         assert_eq!(fixture.get("mc").await.spec.suspend, Some(true));
         operator.stop().await;
     });
@@ -301,15 +386,28 @@ fn sixty_four_brokers_fit_on_a_screen() {
         for index in (0..64).filter(|index| *index != 40) {
             fixture.run_pod(&pods[&index]).await;
         }
-        fixture.when("mc", "told that 63 are ready", |status| status["readySize"] == 63).await;
+        fixture
+            .when("mc", "told that 63 are ready", |status| status["readySize"] == 63)
+            .await;
         let said = person.says(&["status", "mc"]).await;
         assert_eq!(said.code, 0, "{said:?}");
-        assert!(said.out.contains("63 of 64 brokers ready") && said.out.contains("and 48 more"), "{}", said.out);
-        assert!(said.out.contains("mc-40-"), "who does not run is shown: {}", said.out);
+        assert!(
+            said.out.contains("63 of 64 brokers ready") && said.out.contains("and 48 more"),
+            "{}",
+            said.out
+        );
+        assert!(
+            said.out.contains("mc-40-"),
+            "who does not run is shown: {}",
+            said.out
+        );
         assert!(said.out.lines().count() < 40, "{}", said.out);
         let json = person.says(&["status", "mc", "-o", "json"]).await;
         let json: Value = serde_json::from_str(&json.out).unwrap();
-        assert_eq!((json["pods"].as_array().unwrap().len(), &json["pods"][0]["index"]), (64, &json!(40)));
+        assert_eq!(
+            (json["pods"].as_array().unwrap().len(), &json["pods"][0]["index"]),
+            (64, &json!(40))
+        );
         operator.stop().await;
     });
 }
@@ -336,7 +434,9 @@ fn input_reaches_a_program_and_its_end_as_well() {
         let mut connect = person.command(&["connect", "mc", "--", "cat"]);
         let mut connect = connect.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let mut input = connect.stdin.take().unwrap();
-        tokio::io::AsyncWriteExt::write_all(&mut input, b"a  b\n").await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut input, b"a  b\n")
+            .await
+            .unwrap();
         drop(input);
         let said = Said::when_over(connect).await;
         assert_eq!((said.code, said.out.as_str()), (3, "a  b\n"), "{said:?}");

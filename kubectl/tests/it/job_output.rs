@@ -18,8 +18,8 @@ fn one_ctrl_c_stops_a_job_in_order_and_its_last_words_are_printed() {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
         let logs = |asked: &Asked| {
-            let lines =
-                [(0, "begins"), (4, "tidies up")].map(|(pause, line)| (Duration::from_secs(pause), line.to_owned()));
+            let lines = [(0, "begins"), (4, "tidies up")]
+                .map(|(pause, line)| (Duration::from_secs(pause), line.to_owned()));
             asked.follow.then(|| lines.to_vec()).or(Some(lines.to_vec()))
         };
         let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
@@ -29,16 +29,24 @@ fn one_ctrl_c_stops_a_job_in_order_and_its_last_words_are_printed() {
         fixture.run_pod(&pods[&0]).await;
         let mut out = BufReader::new(run.stdout.take().unwrap());
         let mut line = String::new();
-        in_time("it prints a line", out.read_line(&mut line)).await.unwrap();
+        in_time("it prints a line", out.read_line(&mut line))
+            .await
+            .unwrap();
         assert_eq!(line, "begins\n");
         crate::runs::interrupt(&run);
         test_support::api_server::until("it is told to stop", async || {
-            front.started().iter().any(|it| it.words == ["stop"]).then_some(())
+            front
+                .started()
+                .iter()
+                .any(|it| it.words == ["stop"])
+                .then_some(())
         })
         .await;
         fixture.end_pod(&pods[&0], 143, "Error", "").await;
         let mut rest = String::new();
-        in_time("its output ends", out.read_to_string(&mut rest)).await.unwrap();
+        in_time("its output ends", out.read_to_string(&mut rest))
+            .await
+            .unwrap();
         let said = Said::when_over(run).await;
         assert_eq!((said.code, rest.as_str()), (143, "tidies up\n"), "{said:?}");
         assert!(
@@ -57,7 +65,11 @@ fn a_second_ctrl_c_waits_for_nothing() {
         let person = user_with(
             &fixture,
             "owner",
-            &[("miniclusters.flux-framework.org", "*"), ("pods", "*"), ("pods/exec,pods/log", "*")],
+            &[
+                ("miniclusters.flux-framework.org", "*"),
+                ("pods", "*"),
+                ("pods/exec,pods/log", "*"),
+            ],
         );
         // The agent hangs.
         let hangs = |session: Session| {
@@ -77,18 +89,31 @@ fn a_second_ctrl_c_waits_for_nothing() {
         let mut err = BufReader::new(run.stderr.take().unwrap());
         let mut told = String::new();
         while !told.contains("pods: ") {
-            assert!(in_time("it says what it waits for", err.read_line(&mut told)).await.unwrap() > 0, "{told}");
+            assert!(
+                in_time("it says what it waits for", err.read_line(&mut told))
+                    .await
+                    .unwrap()
+                    > 0,
+                "{told}"
+            );
         }
         crate::runs::interrupt(&run);
-        test_support::api_server::until("it stops in order", async || (!front.started().is_empty()).then_some(()))
-            .await;
+        test_support::api_server::until("it stops in order", async || {
+            (!front.started().is_empty()).then_some(())
+        })
+        .await;
         crate::runs::interrupt(&run);
         in_time("it ends", err.read_to_string(&mut told)).await.unwrap();
         assert_eq!(run.wait().await.unwrap().code(), Some(130), "{told}");
-        assert!(told.contains("shutting down mc; press Ctrl-C again") && told.contains("deleted mc"), "{told}");
+        assert!(
+            told.contains("shutting down mc; press Ctrl-C again") && told.contains("deleted mc"),
+            "{told}"
+        );
         test_support::api_server::until("it is deleted", async || {
             let there = fixture.api::<MiniCluster>().get_opt("mc").await.unwrap();
-            there.is_none_or(|it| it.metadata.deletion_timestamp.is_some()).then_some(())
+            there
+                .is_none_or(|it| it.metadata.deletion_timestamp.is_some())
+                .then_some(())
         })
         .await;
         operator.stop().await;
@@ -101,7 +126,10 @@ fn the_job_s_output_and_code_are_those_of_run() {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
         let logs = |asked: &Asked| {
-            Some(vec![(Duration::ZERO, format!("hello from {}", &asked.pod[..4])), (Duration::ZERO, "b  c".into())])
+            Some(vec![
+                (Duration::ZERO, format!("hello from {}", &asked.pod[..4])),
+                (Duration::ZERO, "b  c".into()),
+            ])
         };
         let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
         let person = UserAccount { kubeconfig, ..person };
@@ -117,7 +145,10 @@ fn the_job_s_output_and_code_are_those_of_run() {
             let said = Said::when_over(run).await;
             assert_eq!(
                 (said.code, said.out.as_str()),
-                (code, format!("hello from {}\nb  c\n", &format!("{name}-0-")[..4]).as_str()),
+                (
+                    code,
+                    format!("hello from {}\nb  c\n", &format!("{name}-0-")[..4]).as_str()
+                ),
                 "{said:?}"
             );
         }
@@ -143,29 +174,46 @@ fn logs_follow_and_of_a_run_before_and_of_all() {
         let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
         let person = UserAccount { kubeconfig, ..person };
         assert_eq!(person.says(&["logs", "mc"]).await.out, "I am 0\n\n");
-        assert_eq!(person.says(&["logs", "mc", "--index", "1"]).await.out, "I am 1\n\n");
+        assert_eq!(
+            person.says(&["logs", "mc", "--index", "1"]).await.out,
+            "I am 1\n\n"
+        );
         let all = person.says(&["logs", "mc", "--all"]).await;
         let mut lines: Vec<&str> = all.out.lines().collect();
         lines.sort_unstable();
         assert_eq!(lines, ["0: ", "0: I am 0", "1: ", "1: I am 1"], "{all:?}");
         let before = person.says(&["logs", "mc", "--previous"]).await;
-        assert_eq!((before.code, before.out.as_str()), (0, "the run before\n"), "{before:?}");
+        assert_eq!(
+            (before.code, before.out.as_str()),
+            (0, "the run before\n"),
+            "{before:?}"
+        );
         let none = person.says(&["logs", "mc", "--previous", "--index", "1"]).await;
-        assert!(none.code == 1 && none.err.contains("previous terminated container not found"), "{none:?}");
+        assert!(
+            none.code == 1 && none.err.contains("previous terminated container not found"),
+            "{none:?}"
+        );
         let no_pod = person.says(&["logs", "mc", "--index", "7"]).await;
-        assert!(no_pod.code == 1 && no_pod.err.contains("no pod with index 7"), "{no_pod:?}");
+        assert!(
+            no_pod.code == 1 && no_pod.err.contains("no pod with index 7"),
+            "{no_pod:?}"
+        );
 
         // Lines come as they are printed, and it ends with the container.
         let mut follow = person.starts(&["logs", "mc", "--follow"]);
         let mut out = BufReader::new(follow.stdout.take().unwrap());
         let mut first = String::new();
-        in_time("it prints a line", out.read_line(&mut first)).await.unwrap();
+        in_time("it prints a line", out.read_line(&mut first))
+            .await
+            .unwrap();
         assert_eq!(first, "first\n");
         assert!(follow.try_wait().unwrap().is_none(), "it goes on");
         let pods = fixture.pods("mc", 2).await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         let mut rest = String::new();
-        in_time("its output ends", out.read_to_string(&mut rest)).await.unwrap();
+        in_time("its output ends", out.read_to_string(&mut rest))
+            .await
+            .unwrap();
         let said = Said::when_over(follow).await;
         assert_eq!((said.code, rest.as_str()), (0, "second\n"), "{said:?}");
         operator.stop().await;
@@ -178,8 +226,13 @@ fn closed_output_stops_the_job_and_ends_logs() {
     test("head", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
-        let logs =
-            |_: &Asked| Some((0..200).map(|number| (Duration::from_millis(100), format!("line {number}"))).collect());
+        let logs = |_: &Asked| {
+            Some(
+                (0..200)
+                    .map(|number| (Duration::from_millis(100), format!("line {number}")))
+                    .collect(),
+            )
+        };
         let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
         let person = UserAccount { kubeconfig, ..person };
         let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "work"]);
@@ -189,17 +242,32 @@ fn closed_output_stops_the_job_and_ends_logs() {
         for child in [&mut run, &mut follow] {
             let mut out = BufReader::new(child.stdout.take().unwrap());
             let mut first = String::new();
-            in_time("it prints a line", out.read_line(&mut first)).await.unwrap();
+            in_time("it prints a line", out.read_line(&mut first))
+                .await
+                .unwrap();
             assert_eq!(first, "line 0\n");
         }
         let follow = Said::when_over(follow).await;
-        assert_eq!((follow.code, follow.err.contains("closed")), (141, false), "{follow:?}");
-        until("it is stopped", async || front.started().iter().any(|started| started.words == ["stop"]).then_some(()))
-            .await;
+        assert_eq!(
+            (follow.code, follow.err.contains("closed")),
+            (141, false),
+            "{follow:?}"
+        );
+        until("it is stopped", async || {
+            front
+                .started()
+                .iter()
+                .any(|started| started.words == ["stop"])
+                .then_some(())
+        })
+        .await;
         fixture.end_pod(&pods[&0], 143, "Error", "").await;
         let run = Said::when_over(run).await;
         assert_eq!(run.code, 141, "{run:?}");
-        assert!(run.err.contains("nobody reads the output: shutting down mc"), "{run:?}");
+        assert!(
+            run.err.contains("nobody reads the output: shutting down mc"),
+            "{run:?}"
+        );
         operator.stop().await;
     });
 }
@@ -212,7 +280,10 @@ fn logs_follow_waits_for_the_pod_to_start() {
         let logs = |_: &Asked| Some(vec![(Duration::ZERO, "hello".to_owned())]);
         let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
         let person = UserAccount { kubeconfig, ..person };
-        fixture.create("mc", serde_json::json!({ "size": 1 })).await.unwrap();
+        fixture
+            .create("mc", serde_json::json!({ "size": 1 }))
+            .await
+            .unwrap();
         let follow = person.starts(&["logs", "-f", "mc"]);
         let pods = fixture.pods("mc", 1).await;
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -221,7 +292,10 @@ fn logs_follow_waits_for_the_pod_to_start() {
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         let said = Said::when_over(follow).await;
         assert_eq!((said.code, said.out.as_str()), (0, "hello\n"), "{said:?}");
-        assert!(said.err.starts_with("waiting for the pod with index 0 ("), "{said:?}");
+        assert!(
+            said.err.starts_with("waiting for the pod with index 0 ("),
+            "{said:?}"
+        );
         operator.stop().await;
     });
 }

@@ -1,6 +1,6 @@
-//! The plugin's tests, as a person would call it, on the control plane of the operator's tests. The operator is the
-//! real one; the tests play the kubelet. Who calls has no more rights than a person who runs jobs, and may not even
-//! delete.
+//! The plugin's tests, as a person would call it, on the control plane of the operator's tests. The operator
+//! is the real one; the tests play the kubelet. Who calls has no more rights than a person who runs jobs, and
+//! may not even delete.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod cut_connection;
@@ -28,5 +28,11 @@ fn user_with(
 ) -> user_account::UserAccount {
     fixture.kubectl(&["create", "serviceaccount", name]).unwrap();
     let kubectl = |arguments: &[&str]| drop(fixture.kubectl(arguments).unwrap());
-    user_account::UserAccount::with(&fixture.namespace, name, rights, fixture.kubeconfig_of(name), kubectl)
+    user_account::UserAccount::with(
+        &fixture.namespace,
+        name,
+        rights,
+        fixture.kubeconfig_of(name),
+        kubectl,
+    )
 }

@@ -20,7 +20,11 @@ fn why_tells_the_reason_the_pods_and_the_remedy() {
             "state": { "waiting": { "reason": "ImagePullBackOff", "message": "no such image" } },
         }] } });
         fixture.patch_pod_status(&pods[&1], waiting).await;
-        fixture.when("mc", "told of the image", |status| status["reason"] == "ImagePullBackOff").await;
+        fixture
+            .when("mc", "told of the image", |status| {
+                status["reason"] == "ImagePullBackOff"
+            })
+            .await;
         let said = person.says(&["why", "mc"]).await;
         assert_eq!(said.code, 0, "{said:?}");
         for part in [
@@ -37,7 +41,10 @@ fn why_tells_the_reason_the_pods_and_the_remedy() {
 
         let json = person.says(&["status", "mc", "-o", "json"]).await;
         let report: Value = serde_json::from_str(&json.out).unwrap();
-        assert_eq!((&report["reason"], report["pods"].as_array().unwrap().len()), (&json!("ImagePullBackOff"), 2));
+        assert_eq!(
+            (&report["reason"], report["pods"].as_array().unwrap().len()),
+            (&json!("ImagePullBackOff"), 2)
+        );
         let yaml = person.says(&["status", "mc", "-o", "yaml"]).await;
         assert!(yaml.out.contains("reason: ImagePullBackOff\n"), "{yaml:?}");
         operator.stop().await;
@@ -49,15 +56,25 @@ fn where_nothing_runs_connect_says_so() {
     test("idle", async |fixture| {
         let person = user_of(&fixture);
         fixture.create("mc", json!({})).await.unwrap();
-        for arguments in [&["connect", "mc"][..], &["jobs", "mc"], &["connect", "mc", "--index", "3"]] {
+        for arguments in [
+            &["connect", "mc"][..],
+            &["jobs", "mc"],
+            &["connect", "mc", "--index", "3"],
+        ] {
             let said = person.says(arguments).await;
             assert_eq!(said.code, 1, "{said:?}");
-            assert!(said.err.contains("does not run") && said.err.contains("kubectl minicluster why mc"), "{said:?}");
+            assert!(
+                said.err.contains("does not run") && said.err.contains("kubectl minicluster why mc"),
+                "{said:?}"
+            );
         }
         let logs = person.says(&["logs", "mc"]).await;
         assert!(logs.code == 1 && logs.err.contains("mc has no pods"), "{logs:?}");
         let none = person.says(&["status", "none"]).await;
-        assert!(none.code == 1 && none.err.contains("failed to get MiniCluster none: "), "{none:?}");
+        assert!(
+            none.code == 1 && none.err.contains("failed to get MiniCluster none: "),
+            "{none:?}"
+        );
     });
 }
 
@@ -66,24 +83,42 @@ fn a_bundle_for_who_helps_has_no_secret() {
     test("debug", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
-        let container =
-            json!({ "image": "app:1", "command": "work --token hunter2", "environment": { "KEY": "hunter2" } });
+        let container = json!({ "image": "app:1", "command": "work --token hunter2", "environment": { "KEY": "hunter2" } });
         let users = json!([{ "name": "ann", "password": "hunter2" }]);
-        fixture.create("mc", json!({ "size": 1, "containers": [container], "users": users })).await.unwrap();
+        fixture
+            .create(
+                "mc",
+                json!({ "size": 1, "containers": [container], "users": users }),
+            )
+            .await
+            .unwrap();
         fixture.pods("mc", 1).await;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mc.tar");
         let arguments = ["debug", "mc", "--to", file.to_str().unwrap()];
         let said = person.says(&arguments).await;
-        assert!(said.code == 0 && said.out.contains("files: the MiniCluster"), "{said:?}");
+        assert!(
+            said.code == 0 && said.out.contains("files: the MiniCluster"),
+            "{said:?}"
+        );
         let bytes = std::fs::read(&file).unwrap();
         let all = String::from_utf8_lossy(&bytes);
-        for part in ["minicluster.yaml", "status.txt", "pods/mc-0-", "ann", "work --token (left out)", "KEY"] {
+        for part in [
+            "minicluster.yaml",
+            "status.txt",
+            "pods/mc-0-",
+            "ann",
+            "work --token (left out)",
+            "KEY",
+        ] {
             assert!(all.contains(part), "no `{part}`");
         }
         assert!(!all.contains("hunter2"), "{all}");
         let again = person.says(&arguments).await;
-        assert!(again.code == 1 && again.err.contains("failed to write"), "nothing is overwritten: {again:?}");
+        assert!(
+            again.code == 1 && again.err.contains("failed to write"),
+            "nothing is overwritten: {again:?}"
+        );
         operator.stop().await;
     });
 }
@@ -98,10 +133,17 @@ fn the_timeline_is_that_of_the_status() {
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
         let said = person.says(&["timeline", "mc"]).await;
-        assert!(said.out.contains("the job runs") && said.out.contains("in all"), "{said:?}");
+        assert!(
+            said.out.contains("the job runs") && said.out.contains("in all"),
+            "{said:?}"
+        );
         let said = person.says(&["timeline", "mc", "-o", "json"]).await;
         let steps: Vec<Value> = serde_json::from_str(&said.out).unwrap();
-        assert_eq!(steps.last().unwrap()["seconds"], Value::Null, "it goes on: {said:?}");
+        assert_eq!(
+            steps.last().unwrap()["seconds"],
+            Value::Null,
+            "it goes on: {said:?}"
+        );
         operator.stop().await;
     });
 }
@@ -115,18 +157,36 @@ fn kubectl_completes_the_names_of_the_namespace() {
         }
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(PROGRAM, folder.path().join("kubectl-minicluster")).unwrap();
-        let made = person.says(&["completion", folder.path().to_str().unwrap()]).await;
-        assert!(made.code == 0 && made.out.contains("kubectl_complete-minicluster. kubectl finds it"), "{made:?}");
+        let made = person
+            .says(&["completion", folder.path().to_str().unwrap()])
+            .await;
+        assert!(
+            made.code == 0
+                && made
+                    .out
+                    .contains("kubectl_complete-minicluster. kubectl finds it"),
+            "{made:?}"
+        );
         let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
         let (program, first) = api_server::kubectl_program();
         let kubectl = |words: &[&str]| {
             let mut command = Command::new(&program);
-            command.args([first, "__complete"]).args(words).env("PATH", &path).env("KUBECONFIG", &person.kubeconfig);
+            command
+                .args([first, "__complete"])
+                .args(words)
+                .env("PATH", &path)
+                .env("KUBECONFIG", &person.kubeconfig);
             String::from_utf8(command.output().unwrap().stdout).unwrap()
         };
         let names = kubectl(&["minicluster", "connect", "-n", &fixture.namespace, ""]);
         assert_eq!(names, "one\nother\ntwo\n:4\n");
-        assert_eq!(kubectl(&["minicluster", "connect", "-n", &fixture.namespace, "o"]), "one\nother\n:4\n");
-        assert!(kubectl(&["minicluster", "t"]).contains("timeline"), "and the commands");
+        assert_eq!(
+            kubectl(&["minicluster", "connect", "-n", &fixture.namespace, "o"]),
+            "one\nother\n:4\n"
+        );
+        assert!(
+            kubectl(&["minicluster", "t"]).contains("timeline"),
+            "and the commands"
+        );
     });
 }

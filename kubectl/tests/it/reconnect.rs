@@ -17,11 +17,18 @@ fn a_job_that_ends_while_the_connection_is_lost_ends_the_run_as_it_did() {
         let operator = fixture.operator().await;
         let mut person = user_of(&fixture);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (kubeconfig, server) =
-            kubeconfig_via(&person.kubeconfig, &format!("{}-wire", fixture.namespace), listener.local_addr().unwrap())
-                .unwrap();
+        let (kubeconfig, server) = kubeconfig_via(
+            &person.kubeconfig,
+            &format!("{}-wire", fixture.namespace),
+            listener.local_addr().unwrap(),
+        )
+        .unwrap();
         let wire = Proxy::to(server, listener).await;
-        assert!(std::fs::read_to_string(&kubeconfig).unwrap().contains(&wire.address.to_string()));
+        assert!(
+            std::fs::read_to_string(&kubeconfig)
+                .unwrap()
+                .contains(&wire.address.to_string())
+        );
         person.kubeconfig = kubeconfig;
 
         let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
@@ -30,7 +37,13 @@ fn a_job_that_ends_while_the_connection_is_lost_ends_the_run_as_it_did() {
         let mut said = String::new();
         let mut read_until = async |words: &str| {
             while !said.contains(words) {
-                assert!(tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut said).await.unwrap() > 0, "{said}");
+                assert!(
+                    tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut said)
+                        .await
+                        .unwrap()
+                        > 0,
+                    "{said}"
+                );
             }
         };
         read_until("pods: ").await;
@@ -47,7 +60,13 @@ fn a_job_that_ends_while_the_connection_is_lost_ends_the_run_as_it_did() {
         let said = Said::when_over(run).await;
         assert_eq!(said.code, 9, "{said:?}");
         until("nothing is left", async || {
-            fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
+            fixture
+                .api::<MiniCluster>()
+                .get_opt("mc")
+                .await
+                .unwrap()
+                .is_none()
+                .then_some(())
         })
         .await;
         operator.stop().await;

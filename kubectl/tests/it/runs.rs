@@ -23,11 +23,17 @@ async fn end(fixture: &Fixture, name: &str, code: u8) {
         "conditions": [condition("JobFinished", true), condition("Complete", code == 0), condition("Failed", code != 0)],
     } });
     let clusters: Api<MiniCluster> = fixture.api();
-    clusters.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    clusters
+        .patch_status(name, &PatchParams::default(), &Patch::Merge(status))
+        .await
+        .unwrap();
 }
 
 async fn made(fixture: &Fixture, name: &str) {
-    until(&format!("{name} is made"), async || fixture.api::<MiniCluster>().get_opt(name).await.unwrap()).await;
+    until(&format!("{name} is made"), async || {
+        fixture.api::<MiniCluster>().get_opt(name).await.unwrap()
+    })
+    .await;
 }
 
 #[test]
@@ -55,10 +61,14 @@ fn a_run_says_what_it_waits_for_and_leaves_nothing() {
     test("run", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
-        let run = person.starts(&["run", "--name", "mc", "--size", "2", "app:1", "--", "sh", "-c", "exit 7"]);
+        let run = person.starts(&[
+            "run", "--name", "mc", "--size", "2", "app:1", "--", "sh", "-c", "exit 7",
+        ]);
         let pods = fixture.pods("mc", 2).await;
         fixture.run_pod(&pods[&0]).await;
-        fixture.when("mc", "told that one is ready", |status| status["readySize"] == 1).await;
+        fixture
+            .when("mc", "told that one is ready", |status| status["readySize"] == 1)
+            .await;
         fixture.run_pod(&pods[&1]).await;
         fixture.when_condition("mc", "Ready", "True").await;
         let command = fixture.get("mc").await.spec.containers[0].command.clone();
@@ -66,16 +76,35 @@ fn a_run_says_what_it_waits_for_and_leaves_nothing() {
         let said = Said::when_over(run).await;
         assert_eq!((said.code, said.out.as_str()), (7, ""), "{said:?}");
         assert_eq!(command.as_deref(), Some("sh -c 'exit 7'"));
-        let position = |line: &str| said.err.find(line).unwrap_or_else(|| panic!("no `{line}`: {}", said.err));
+        let position = |line: &str| {
+            said.err
+                .find(line)
+                .unwrap_or_else(|| panic!("no `{line}`: {}", said.err))
+        };
         let made = position("created MiniCluster mc with 2 pods\n");
         let pods = position("pods: ");
         let up = position("quorum: 2 brokers: the job starts\n");
         let failed = position("mc failed (NonZeroExitCode): ");
         assert!(made < pods && pods < up && up < failed, "{}", said.err);
-        assert_eq!(said.err[up..].lines().count(), 2, "the end of the pods is no start: {}", said.err);
-        assert!(!said.err.contains('\x1b') && !said.err.contains('\r'), "plain lines in a pipe: {:?}", said.err);
+        assert_eq!(
+            said.err[up..].lines().count(),
+            2,
+            "the end of the pods is no start: {}",
+            said.err
+        );
+        assert!(
+            !said.err.contains('\x1b') && !said.err.contains('\r'),
+            "plain lines in a pipe: {:?}",
+            said.err
+        );
         until("nothing is left", async || {
-            fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
+            fixture
+                .api::<MiniCluster>()
+                .get_opt("mc")
+                .await
+                .unwrap()
+                .is_none()
+                .then_some(())
         })
         .await;
         operator.stop().await;
@@ -89,8 +118,13 @@ fn what_is_kept_or_detached_stays() {
         let detached = person.says(&["run", "--detach", "--size", "3", "app:1"]).await;
         assert_eq!(detached.code, 0, "{detached:?}");
         let name = detached.out.trim();
-        assert!(name.starts_with("run-") && fixture.get(name).await.spec.size == 3, "{detached:?}");
-        let whole = person.says(&["run", "--detach", "-o", "json", "--name", "whole", "app:1"]).await;
+        assert!(
+            name.starts_with("run-") && fixture.get(name).await.spec.size == 3,
+            "{detached:?}"
+        );
+        let whole = person
+            .says(&["run", "--detach", "-o", "json", "--name", "whole", "app:1"])
+            .await;
         let whole: Value = serde_json::from_str(&whole.out).unwrap();
         assert_eq!(whole["metadata"]["name"], "whole");
 
@@ -101,7 +135,12 @@ fn what_is_kept_or_detached_stays() {
         assert!(!fixture.get("kept").await.spec.cleanup);
         let again = person.says(&["run", "--name", "kept", "-d", "app:1"]).await;
         assert_eq!(again.code, 1);
-        assert!(again.err.contains("the name is taken; choose another with --name"), "{again:?}");
+        assert!(
+            again
+                .err
+                .contains("the name is taken; choose another with --name"),
+            "{again:?}"
+        );
     });
 }
 
@@ -109,14 +148,32 @@ fn what_is_kept_or_detached_stays() {
 fn what_is_wrong_is_told_before_anything_is_made() {
     test("wrong", async |fixture| {
         let person = user_of(&fixture);
-        let said = person.says(&["run", "--size", "0", "--tasks", "-1", "-d", "app:1"]).await;
+        let said = person
+            .says(&["run", "--size", "0", "--tasks", "-1", "-d", "app:1"])
+            .await;
         assert_eq!(said.code, 2, "clap takes -1 for an option: {said:?}");
-        let said = person.says(&["run", "--size", "0", "--tasks=-1", "-d", "app:1"]).await;
+        let said = person
+            .says(&["run", "--size", "0", "--tasks=-1", "-d", "app:1"])
+            .await;
         assert_eq!(said.code, 1);
-        assert!(said.err.contains("spec.size: ") && said.err.contains("spec.tasks: "), "{said:?}");
+        assert!(
+            said.err.contains("spec.size: ") && said.err.contains("spec.tasks: "),
+            "{said:?}"
+        );
         let said = person.says(&["run", "app:1"]).await;
-        assert!(said.code == 1 && said.err.contains("give a command after `--`"), "{said:?}");
-        assert!(fixture.api::<MiniCluster>().list(&ListParams::default()).await.unwrap().items.is_empty());
+        assert!(
+            said.code == 1 && said.err.contains("give a command after `--`"),
+            "{said:?}"
+        );
+        assert!(
+            fixture
+                .api::<MiniCluster>()
+                .list(&ListParams::default())
+                .await
+                .unwrap()
+                .items
+                .is_empty()
+        );
     });
 }
 
@@ -127,15 +184,25 @@ fn wait_ends_as_the_job_did() {
         fixture.create("mc", json!({})).await.unwrap();
         let too_long = person.says(&["wait", "mc", "--timeout", "1"]).await;
         assert_eq!(too_long.code, 124, "{too_long:?}");
-        let (finished, ready) = (person.starts(&["wait", "mc"]), person.starts(&["wait", "mc", "--for=ready"]));
+        let (finished, ready) = (
+            person.starts(&["wait", "mc"]),
+            person.starts(&["wait", "mc", "--for=ready"]),
+        );
         end(&fixture, "mc", 77).await;
         assert_eq!(Said::when_over(finished).await.code, 77);
         assert_eq!(Said::when_over(ready).await.code, 1, "it never will be");
         let deleted = person.starts(&["wait", "mc", "--for=deleted"]);
-        fixture.api::<MiniCluster>().delete("mc", &Default::default()).await.unwrap();
+        fixture
+            .api::<MiniCluster>()
+            .delete("mc", &Default::default())
+            .await
+            .unwrap();
         assert_eq!(Said::when_over(deleted).await.code, 0);
         let gone = person.says(&["wait", "mc"]).await;
-        assert!(gone.code == 1 && gone.err.contains("\"mc\" not found"), "{gone:?}");
+        assert!(
+            gone.code == 1 && gone.err.contains("\"mc\" not found"),
+            "{gone:?}"
+        );
     });
 }
 
@@ -143,7 +210,10 @@ fn wait_ends_as_the_job_did() {
 fn scale_changes_the_size() {
     test("scale", async |fixture| {
         let person = user_of(&fixture);
-        fixture.create("mc", json!({ "size": 1, "maxSize": 4 })).await.unwrap();
+        fixture
+            .create("mc", json!({ "size": 1, "maxSize": 4 }))
+            .await
+            .unwrap();
         let said = person.says(&["scale", "mc", "3"]).await;
         assert_eq!((said.code, fixture.get("mc").await.spec.size), (0, 3), "{said:?}");
     });
@@ -152,7 +222,13 @@ fn scale_changes_the_size() {
 /// Sends what Ctrl-C sends.
 pub fn interrupt(child: &tokio::process::Child) {
     let pid = child.id().unwrap().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert!(
+        std::process::Command::new("kill")
+            .args(["-INT", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 #[test]
@@ -167,11 +243,18 @@ fn who_stops_a_run_that_has_not_begun_stops_its_pods_even_without_the_right_to_d
         let mut line = String::new();
         while !line.starts_with("pods: ") {
             line.clear();
-            assert!(tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut line).await.unwrap() > 0);
+            assert!(
+                tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut line)
+                    .await
+                    .unwrap()
+                    > 0
+            );
         }
         interrupt(&run);
         let mut rest = String::new();
-        tokio::io::AsyncReadExt::read_to_string(&mut lines, &mut rest).await.unwrap();
+        tokio::io::AsyncReadExt::read_to_string(&mut lines, &mut rest)
+            .await
+            .unwrap();
         assert_eq!(run.wait().await.unwrap().code(), Some(130), "{rest}");
         assert!(
             rest.contains("shutting down mc; press Ctrl-C again")
@@ -190,10 +273,17 @@ fn a_run_that_somebody_deletes_is_no_success() {
         let run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
         made(&fixture, "mc").await;
         tokio::time::sleep(Duration::from_millis(500)).await;
-        fixture.api::<MiniCluster>().delete("mc", &Default::default()).await.unwrap();
+        fixture
+            .api::<MiniCluster>()
+            .delete("mc", &Default::default())
+            .await
+            .unwrap();
         let said = Said::when_over(run).await;
         assert!(
-            said.code == 1 && said.err.contains("was deleted before its job had ended, not by this command"),
+            said.code == 1
+                && said
+                    .err
+                    .contains("was deleted before its job had ended, not by this command"),
             "{said:?}"
         );
     });
@@ -203,12 +293,20 @@ fn a_run_that_somebody_deletes_is_no_success() {
 fn a_file_s_minicluster_runs_with_what_the_options_change() {
     test("file", async |fixture| {
         let person = user_of(&fixture);
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/hello-world/minicluster.yaml");
-        let said = person.says(&["run", "-d", "--from", file, "--size", "2", "--name", "mine"]).await;
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../examples/hello-world/minicluster.yaml"
+        );
+        let said = person
+            .says(&["run", "-d", "--from", file, "--size", "2", "--name", "mine"])
+            .await;
         assert_eq!(said.code, 0, "{said:?}");
         let made = fixture.get("mine").await;
         assert_eq!((made.spec.size, made.spec.tasks), (2, 4));
-        assert_eq!(made.spec.containers[0].command.as_deref(), Some("echo hello world"));
+        assert_eq!(
+            made.spec.containers[0].command.as_deref(),
+            Some("echo hello world")
+        );
         assert_eq!(made.name_any(), "mine");
     });
 }
@@ -237,11 +335,13 @@ fn interrupted_run_exits_130_when_its_pods_have_not_started() {
         let rights = [crate::user_account::RIGHTS, &[("miniclusters", "delete")]].concat();
         let rights: Vec<(&str, &str)> = rights
             .into_iter()
-            .map(
-                |(what, verbs)| {
-                    if what == "miniclusters" { ("miniclusters.flux-framework.org", verbs) } else { (what, verbs) }
-                },
-            )
+            .map(|(what, verbs)| {
+                if what == "miniclusters" {
+                    ("miniclusters.flux-framework.org", verbs)
+                } else {
+                    (what, verbs)
+                }
+            })
             .collect();
         let person = crate::user_with(&fixture, "deleter", &rights);
         for number in 0..6 {
@@ -263,16 +363,25 @@ fn finished_minicluster_is_listed_and_cannot_be_scaled() {
     test("list", async |fixture| {
         let person = user_of(&fixture);
         let none = person.says(&["list"]).await;
-        assert!(none.code == 0 && none.out.is_empty() && none.err.starts_with("no MiniClusters in "), "{none:?}");
+        assert!(
+            none.code == 0 && none.out.is_empty() && none.err.starts_with("no MiniClusters in "),
+            "{none:?}"
+        );
         fixture.create("mc", json!({ "size": 2 })).await.unwrap();
         end(&fixture, "mc", 7).await;
         let listed = person.says(&["list"]).await;
         let words: Vec<&str> = listed.out.lines().last().unwrap().split_whitespace().collect();
-        assert_eq!((words[..5].to_vec(), words[6]), (vec!["mc", "Failed", "2", "0", "7"], "NonZeroExitCode"));
+        assert_eq!(
+            (words[..5].to_vec(), words[6]),
+            (vec!["mc", "Failed", "2", "0", "7"], "NonZeroExitCode")
+        );
         let all: Value = serde_json::from_str(&person.says(&["ls", "-o", "json"]).await.out).unwrap();
         assert_eq!(all[0]["metadata"]["name"], "mc");
         let scaled = person.says(&["scale", "mc", "4"]).await;
-        assert!(scaled.code == 1 && scaled.err.contains("mc is Failed"), "{scaled:?}");
+        assert!(
+            scaled.code == 1 && scaled.err.contains("mc is Failed"),
+            "{scaled:?}"
+        );
         assert_eq!(fixture.get("mc").await.spec.size, 2);
     });
 }

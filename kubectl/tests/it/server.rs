@@ -10,8 +10,11 @@ use test_support::api_server::{Fixture, test};
 
 /// A MiniCluster with this in its spec.
 fn document(more: Value) -> String {
-    let mut spec = json!({ "size": 2, "containers": [{ "name": "app", "image": "app:1", "command": "hostname" }] });
-    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let mut spec =
+        json!({ "size": 2, "containers": [{ "name": "app", "image": "app:1", "command": "hostname" }] });
+    spec.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
     json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": spec })
         .to_string()
         + "\n"
@@ -21,7 +24,9 @@ async fn says(person: &UserAccount, text: &str, more: &[&str]) -> Said {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mc.yaml");
     std::fs::write(&file, text).unwrap();
-    person.says(&[&["validate", "--server", file.to_str().unwrap()], more].concat()).await
+    person
+        .says(&[&["validate", "--server", file.to_str().unwrap()], more].concat())
+        .await
 }
 
 fn author(fixture: &Fixture) -> UserAccount {
@@ -36,15 +41,32 @@ fn the_api_server_tries_out_the_minicluster_and_its_job_and_makes_nothing() {
         let said = says(&person, &document(json!({})), &[]).await;
         assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
         assert!(
-            said.out
-                .ends_with("MiniCluster mc is valid\nthe API server would accept MiniCluster mc: MiniCluster, Job\n"),
+            said.out.ends_with(
+                "MiniCluster mc is valid\nthe API server would accept MiniCluster mc: MiniCluster, Job\n"
+            ),
             "{said:?}"
         );
         let overlay = json!({ "podTemplate": { "spec": { "hostNetwork": true, "priorityClassName": "" } } });
         let said = says(&person, &document(overlay), &[]).await;
         assert_eq!(said.code, 0, "{said:?}");
-        assert!(fixture.api::<MiniCluster>().list(&Default::default()).await.unwrap().items.is_empty());
-        assert!(fixture.api::<Job>().list(&Default::default()).await.unwrap().items.is_empty());
+        assert!(
+            fixture
+                .api::<MiniCluster>()
+                .list(&Default::default())
+                .await
+                .unwrap()
+                .items
+                .is_empty()
+        );
+        assert!(
+            fixture
+                .api::<Job>()
+                .list(&Default::default())
+                .await
+                .unwrap()
+                .items
+                .is_empty()
+        );
     });
 }
 
@@ -53,21 +75,35 @@ fn a_wrong_field_of_an_overlay_is_told_in_the_api_server_s_words_at_its_place() 
     test("server-wrong", async |fixture| {
         let person = author(&fixture);
         for (overlay, wanted) in [
-            (json!({ "spec": { "hostNetwrok": true } }), "unknown field \"spec.podTemplate.spec.hostNetwrok\""),
+            (
+                json!({ "spec": { "hostNetwrok": true } }),
+                "unknown field \"spec.podTemplate.spec.hostNetwrok\"",
+            ),
             (
                 json!({ "spec": { "containers": [{ "name": "app", "env": [{ "name": "A", "vaule": "1" }] }] } }),
                 "unknown field \"spec.podTemplate.spec.containers[0].env[0].vaule\"",
             ),
-            (json!({ "spec": { "nodeSelector": { "a b": "c" } } }), "spec.podTemplate.spec.nodeSelector"),
+            (
+                json!({ "spec": { "nodeSelector": { "a b": "c" } } }),
+                "spec.podTemplate.spec.nodeSelector",
+            ),
         ] {
             let text = document(json!({ "podTemplate": overlay }));
             let said = says(&person, &text, &[]).await;
             assert_eq!((said.code, said.out.as_str()), (1, ""), "{said:?}");
-            assert!(said.err.contains("spec.podTemplate: the API server refuses the pods with it: "), "{said:?}");
+            assert!(
+                said.err
+                    .contains("spec.podTemplate: the API server refuses the pods with it: "),
+                "{said:?}"
+            );
             assert!(said.err.contains(wanted), "{wanted}: {said:?}");
             let json = says(&person, &text, &["-o", "json"]).await;
             let found: Value = serde_json::from_str(&json.out).unwrap();
-            assert_eq!((json.code, &found["problems"][0]["field"]), (1, &json!("spec.podTemplate")), "{json:?}");
+            assert_eq!(
+                (json.code, &found["problems"][0]["field"]),
+                (1, &json!("spec.podTemplate")),
+                "{json:?}"
+            );
             assert_eq!(found["miniclusters"][0]["checked"], json!(["MiniCluster", "Job"]));
         }
         // Without the API server nobody knows.
@@ -83,11 +119,23 @@ fn what_the_caller_may_not_ask_is_said_to_be_unchecked() {
         let text = document(json!({ "podTemplate": { "spec": { "hostNetwrok": true } } }));
         let said = says(&person, &text, &[]).await;
         assert_eq!(said.code, 0, "{said:?}");
-        assert!(said.out.contains("the API server would accept MiniCluster mc: MiniCluster\n"), "{said:?}");
-        assert!(said.out.contains("\nnot checked: its Job: jobs.batch is forbidden: "), "{said:?}");
+        assert!(
+            said.out
+                .contains("the API server would accept MiniCluster mc: MiniCluster\n"),
+            "{said:?}"
+        );
+        assert!(
+            said.out
+                .contains("\nnot checked: its Job: jobs.batch is forbidden: "),
+            "{said:?}"
+        );
         let json = says(&person, &text, &["-o", "json"]).await;
         let found: Value = serde_json::from_str(&json.out).unwrap();
-        assert_eq!(found["miniclusters"][0]["unchecked"].as_array().unwrap().len(), 1, "{json:?}");
+        assert_eq!(
+            found["miniclusters"][0]["unchecked"].as_array().unwrap().len(),
+            1,
+            "{json:?}"
+        );
     });
 }
 
@@ -95,19 +143,33 @@ fn what_the_caller_may_not_ask_is_said_to_be_unchecked() {
 fn the_minicluster_itself_is_judged_as_on_creation() {
     test("server-itself", async |fixture| {
         let person = author(&fixture);
-        let labels = document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"labels\":{\"a b\":\"c\"}}");
+        let labels =
+            document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"labels\":{\"a b\":\"c\"}}");
         let said = says(&person, &labels, &[]).await;
-        assert!(said.code == 1 && said.err.contains("metadata.labels: ") && said.err.contains("a b"), "{said:?}");
+        assert!(
+            said.code == 1 && said.err.contains("metadata.labels: ") && said.err.contains("a b"),
+            "{said:?}"
+        );
         // What is wrong to begin with needs no API server.
         let said = says(&person, &document(json!({ "size": 0 })), &[]).await;
-        assert!(said.code == 1 && said.err == "spec.size: must be 1 to 10000\n", "{said:?}");
+        assert!(
+            said.code == 1 && said.err == "spec.size: must be 1 to 10000\n",
+            "{said:?}"
+        );
         fixture.create("mc", json!({})).await.unwrap();
         let said = says(&person, &document(json!({})), &[]).await;
-        assert!(said.code == 0 && said.out.contains("a MiniCluster of this name exists"), "{said:?}");
-        let elsewhere = document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"namespace\":\"elsewhere\"}");
+        assert!(
+            said.code == 0 && said.out.contains("a MiniCluster of this name exists"),
+            "{said:?}"
+        );
+        let elsewhere =
+            document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"namespace\":\"elsewhere\"}");
         let said = says(&person, &elsewhere, &[]).await;
         assert!(
-            said.code == 1 && said.err.contains("metadata.namespace: is elsewhere, and --namespace is"),
+            said.code == 1
+                && said
+                    .err
+                    .contains("metadata.namespace: is elsewhere, and --namespace is"),
             "{said:?}"
         );
     });

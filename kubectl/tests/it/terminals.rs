@@ -21,7 +21,11 @@ use test_support::api_server::{test, until};
 fn plugin_below(script: &Child, word: &str) -> Option<u32> {
     let children = |pid: u32| -> Vec<u32> {
         let path = format!("/proc/{pid}/task/{pid}/children");
-        std::fs::read_to_string(path).unwrap_or_default().split_whitespace().map(|it| it.parse().unwrap()).collect()
+        std::fs::read_to_string(path)
+            .unwrap_or_default()
+            .split_whitespace()
+            .map(|it| it.parse().unwrap())
+            .collect()
     };
     let mut all = vec![script.id().unwrap()];
     while let Some(pid) = all.pop() {
@@ -43,7 +47,9 @@ async fn plugin_of(script: &Child, word: &str) -> u32 {
 /// Another size for the terminal of a process, as by a window that is dragged.
 fn resize(pid: u32, rows: &str, columns: &str) {
     let terminal = format!("/proc/{pid}/fd/0");
-    let stty = std::process::Command::new("stty").args(["-F", &terminal, "rows", rows, "cols", columns]).status();
+    let stty = std::process::Command::new("stty")
+        .args(["-F", &terminal, "rows", rows, "cols", columns])
+        .status();
     assert!(stty.unwrap().success());
 }
 
@@ -64,7 +70,8 @@ const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
 
 /// Before and after it the terminal says how it is.
-const TOP: &str = "echo before $(stty -g); $plugin top mc --interval 1; echo code $?; echo after $(stty -g) over";
+const TOP: &str =
+    "echo before $(stty -g); $plugin top mc --interval 1; echo code $?; echo after $(stty -g) over";
 
 /// How a person ends it.
 enum How {
@@ -88,13 +95,25 @@ async fn ends_as_it_began(mut script: Child, mut out: ChildStdout, mut seen: Str
     match how {
         How::Signal(name) => {
             let pid = plugin_of(&script, "top").await.to_string();
-            assert!(std::process::Command::new("kill").args([name, &pid]).status().unwrap().success());
+            assert!(
+                std::process::Command::new("kill")
+                    .args([name, &pid])
+                    .status()
+                    .unwrap()
+                    .success()
+            );
         }
         How::Key(key) => input.write_all(key).await.unwrap(),
     }
     read_until(&mut out, &mut seen, " over").await;
-    let after = seen.split(LEAVE).nth(1).unwrap_or_else(|| panic!("it stays on the other screen: {seen:?}"));
-    assert!(after.contains("code 0\r\n") && after.contains(&format!("after {before} over")), "{before}: {after}");
+    let after = seen
+        .split(LEAVE)
+        .nth(1)
+        .unwrap_or_else(|| panic!("it stays on the other screen: {seen:?}"));
+    assert!(
+        after.contains("code 0\r\n") && after.contains(&format!("after {before} over")),
+        "{before}: {after}"
+    );
     assert!(seen.contains("\x1b[?25h"), "the cursor is back: {seen:?}");
     drop(input);
     assert_eq!(Said::when_over(script).await.code, 0);
@@ -129,7 +148,14 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
             let mut out = script.stdout.take().unwrap();
             let mut seen = String::new();
             read_until(&mut out, &mut seen, "every 1 s; q ends").await;
-            let before = seen.split("before ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+            let before = seen
+                .split("before ")
+                .nth(1)
+                .unwrap()
+                .split_whitespace()
+                .next()
+                .unwrap()
+                .to_owned();
             if is_first {
                 changes(&script, &mut out, &mut seen).await;
             }
@@ -137,8 +163,15 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
         }
         // With figures of one moment it needs no other screen.
         let mut once = person.on_terminal("rows 12 cols 60", "$plugin top mc --once");
-        let said = Said::of(in_time("top --once", once.stdin(Stdio::null()).output()).await.unwrap());
-        assert!(said.code == 0 && said.out.contains("1 running") && !said.out.contains(ENTER), "{said:?}");
+        let said = Said::of(
+            in_time("top --once", once.stdin(Stdio::null()).output())
+                .await
+                .unwrap(),
+        );
+        assert!(
+            said.code == 0 && said.out.contains("1 running") && !said.out.contains(ENTER),
+            "{said:?}"
+        );
         operator.stop().await;
     });
 }
@@ -160,15 +193,23 @@ fn top_ends_when_the_job_does() {
             .boxed()
         };
         let (_front, person) = over(user_of(&fixture), agent).await;
-        let mut script =
-            person.on_terminal("rows 30 cols 100", "$plugin top mc --interval 1; echo code $?").spawn().unwrap();
+        let mut script = person
+            .on_terminal("rows 30 cols 100", "$plugin top mc --interval 1; echo code $?")
+            .spawn()
+            .unwrap();
         let _input = script.stdin.take().unwrap();
         let mut out = script.stdout.take().unwrap();
         let mut seen = String::new();
         read_until(&mut out, &mut seen, "every 1 s").await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         read_until(&mut out, &mut seen, "code 0").await;
-        assert!(seen.split(LEAVE).nth(1).unwrap().contains("mc has ended (Completed)"), "{seen:?}");
+        assert!(
+            seen.split(LEAVE)
+                .nth(1)
+                .unwrap()
+                .contains("mc has ended (Completed)"),
+            "{seen:?}"
+        );
         operator.stop().await;
     });
 }
@@ -179,7 +220,11 @@ fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
         let operator = up(&fixture, 1).await;
         let shell = |mut session: Session| {
             async move {
-                assert!(session.terminal && session.words == ["connect"], "{:?}", session.words);
+                assert!(
+                    session.terminal && session.words == ["connect"],
+                    "{:?}",
+                    session.words
+                );
                 session.say("ready\r\n").await;
                 while let Some(told) = session.hear().await {
                     match told {
@@ -194,7 +239,10 @@ fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
             .boxed()
         };
         let (_front, person) = over(user_of(&fixture), shell).await;
-        let mut script = person.on_terminal("rows 33 cols 77", "$plugin connect mc; echo code $?").spawn().unwrap();
+        let mut script = person
+            .on_terminal("rows 33 cols 77", "$plugin connect mc; echo code $?")
+            .spawn()
+            .unwrap();
         let mut input = script.stdin.take().unwrap();
         let mut out = script.stdout.take().unwrap();
         let mut seen = String::new();
@@ -230,11 +278,16 @@ fn a_start_is_lines_that_change_on_a_terminal_and_plain_lines_in_a_pipe() {
             fixture.run_pod(&pods[&0]).await;
             fixture.when_condition(name, "Ready", "True").await;
             fixture.end_pod(&pods[&0], 0, "Completed", "").await;
-            in_time("its output ends", out.read_to_string(&mut seen)).await.unwrap();
+            in_time("its output ends", out.read_to_string(&mut seen))
+                .await
+                .unwrap();
             match name {
                 "tty" => {
                     assert!(seen.contains("\x1b[") && seen.contains('\r'), "{seen:?}");
-                    assert!(seen.chars().any(|it| ('\u{2800}'..='\u{28ff}').contains(&it)), "it turns: {seen:?}");
+                    assert!(
+                        seen.chars().any(|it| ('\u{2800}'..='\u{28ff}').contains(&it)),
+                        "it turns: {seen:?}"
+                    );
                     assert!(!seen.contains("pods: "), "no plain lines: {seen:?}");
                 }
                 _ => {
@@ -255,7 +308,9 @@ fn colours_are_for_a_terminal_of_who_wants_them() {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
-        fixture.when("mc", "seen", |status| status["phase"].is_string()).await;
+        fixture
+            .when("mc", "seen", |status| status["phase"].is_string())
+            .await;
         for (line, shown) in [
             ("$plugin status mc", true),
             ("NO_COLOR=1 $plugin status mc", false),

@@ -34,35 +34,73 @@ impl UserAccount {
     ) -> UserAccount {
         for (number, (resource, verbs)) in rights.iter().enumerate() {
             let role = format!("{name}-{number}");
-            kubectl(&["create", "role", &role, &format!("--verb={verbs}"), &format!("--resource={resource}")]);
+            kubectl(&[
+                "create",
+                "role",
+                &role,
+                &format!("--verb={verbs}"),
+                &format!("--resource={resource}"),
+            ]);
             let account = format!("--serviceaccount={namespace}:{name}");
-            kubectl(&["create", "rolebinding", &role, &format!("--role={role}"), &account]);
+            kubectl(&[
+                "create",
+                "rolebinding",
+                &role,
+                &format!("--role={role}"),
+                &account,
+            ]);
         }
-        UserAccount { kubeconfig, namespace: namespace.to_owned() }
+        UserAccount {
+            kubeconfig,
+            namespace: namespace.to_owned(),
+        }
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
         command.args(["-n", &self.namespace]).args(arguments);
         command.env("KUBECONFIG", &self.kubeconfig).env_remove("NO_COLOR");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
         command
     }
 
-    /// On a terminal of the size that `stty` is told, which script(1) plays. `line` is for a shell; `$plugin` is the
-    /// program, in this namespace.
+    /// On a terminal of the size that `stty` is told, which script(1) plays. `line` is for a shell; `$plugin`
+    /// is the program, in this namespace.
     pub fn on_terminal(&self, size: &str, line: &str) -> Command {
         let mut script = Command::new("script");
-        script.args(["--quiet", "--return", "--command", &format!("stty {size}; {line}"), "/dev/null"]);
-        script.env("KUBECONFIG", &self.kubeconfig).env("plugin", format!("{PROGRAM} -n {}", self.namespace));
-        script.env_remove("NO_COLOR").env("TERM", "xterm").env("SHELL", "/bin/sh");
-        script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        script.args([
+            "--quiet",
+            "--return",
+            "--command",
+            &format!("stty {size}; {line}"),
+            "/dev/null",
+        ]);
+        script
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("plugin", format!("{PROGRAM} -n {}", self.namespace));
+        script
+            .env_remove("NO_COLOR")
+            .env("TERM", "xterm")
+            .env("SHELL", "/bin/sh");
+        script
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
         script
     }
 
     /// Calls it, in this namespace.
     pub async fn says(&self, arguments: &[&str]) -> Said {
-        Said::of(in_time(&arguments.join(" "), self.command(arguments).output()).await.unwrap())
+        Said::of(
+            in_time(&arguments.join(" "), self.command(arguments).output())
+                .await
+                .unwrap(),
+        )
     }
 
     /// Calls it, and does not wait for its end.
@@ -75,7 +113,9 @@ impl UserAccount {
 const LONGEST: Duration = Duration::from_secs(180);
 
 pub async fn in_time<T>(what: &str, done: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LONGEST, done).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+    tokio::time::timeout(LONGEST, done)
+        .await
+        .unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
 /// What the plugin printed, and its exit code.
@@ -89,10 +129,18 @@ pub struct Said {
 impl Said {
     pub fn of(output: Output) -> Said {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Said { code: output.status.code().unwrap(), out: text(&output.stdout), err: text(&output.stderr) }
+        Said {
+            code: output.status.code().unwrap(),
+            out: text(&output.stdout),
+            err: text(&output.stderr),
+        }
     }
 
     pub async fn when_over(child: Child) -> Said {
-        Said::of(in_time("the plugin does not end", child.wait_with_output()).await.unwrap())
+        Said::of(
+            in_time("the plugin does not end", child.wait_with_output())
+                .await
+                .unwrap(),
+        )
     }
 }

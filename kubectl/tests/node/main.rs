@@ -1,5 +1,5 @@
-//! The plugin where pods really run: on the cluster that KUBECONFIG names, with the operator installed (`.ci/e2e`). Who
-//! calls has no more rights than a person who runs jobs.
+//! The plugin where pods really run: on the cluster that KUBECONFIG names, with the operator installed
+//! (`.ci/e2e`). Who calls has no more rights than a person who runs jobs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "../it/cut_connection.rs"]
@@ -21,14 +21,26 @@ use user_account::{PROGRAM, Said, UserAccount};
 
 fn kubectl(arguments: &[&str]) -> String {
     let output = Command::new("kubectl").args(arguments).output().unwrap();
-    assert!(output.status.success(), "kubectl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "kubectl {arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// A kubeconfig of the administrator that impersonates this account.
 fn kubeconfig_as(account: &str, folder: &Path) -> PathBuf {
-    let mut config: Value =
-        serde_json::from_str(&kubectl(&["config", "view", "--raw", "--minify", "--flatten", "-o", "json"])).unwrap();
+    let mut config: Value = serde_json::from_str(&kubectl(&[
+        "config",
+        "view",
+        "--raw",
+        "--minify",
+        "--flatten",
+        "-o",
+        "json",
+    ]))
+    .unwrap();
     config["users"][0]["user"]["as"] = json!(account);
     let path = folder.join("kubeconfig");
     std::fs::write(&path, config.to_string()).unwrap();
@@ -39,7 +51,13 @@ fn person(fixture: &Fixture, folder: &Path) -> UserAccount {
     let in_namespace = |arguments: &[&str]| drop(kubectl(&[&["-n", &fixture.namespace], arguments].concat()));
     in_namespace(&["create", "serviceaccount", "person"]);
     let account = format!("system:serviceaccount:{}:person", fixture.namespace);
-    UserAccount::with(&fixture.namespace, "person", user_account::RIGHTS, kubeconfig_as(&account, folder), in_namespace)
+    UserAccount::with(
+        &fixture.namespace,
+        "person",
+        user_account::RIGHTS,
+        kubeconfig_as(&account, folder),
+        in_namespace,
+    )
 }
 
 #[test]
@@ -50,7 +68,11 @@ fn a_run_prints_the_job_s_output_and_ends_with_its_code() {
         let image = app_image();
         for code in ["0", "1", "7", "137", "255"] {
             let script = format!("echo \"a $((20 + 22))\"; echo 'b  c' >&2; exit {code}");
-            let said = person.says(&["run", "--size", "2", "--tasks", "1", &image, "--", "sh", "-c", &script]).await;
+            let said = person
+                .says(&[
+                    "run", "--size", "2", "--tasks", "1", &image, "--", "sh", "-c", &script,
+                ])
+                .await;
             assert_eq!(said.code.to_string(), code, "{said:?}");
             let mut lines: Vec<&str> = said.out.lines().collect();
             lines.sort_unstable();
@@ -58,7 +80,11 @@ fn a_run_prints_the_job_s_output_and_ends_with_its_code() {
         }
         fixture
             .until("nothing is left", async || {
-                let all = fixture.api::<MiniCluster>().list(&Default::default()).await.unwrap();
+                let all = fixture
+                    .api::<MiniCluster>()
+                    .list(&Default::default())
+                    .await
+                    .unwrap();
                 all.items.is_empty().then_some(())
             })
             .await;
@@ -70,9 +96,17 @@ fn a_long_output_comes_whole_and_in_its_order() {
     test("plugin-long", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
         let person = person(&fixture, folder.path());
-        let said = person.says(&["run", &app_image(), "--", "seq", "1", "20000"]).await;
+        let said = person
+            .says(&["run", &app_image(), "--", "seq", "1", "20000"])
+            .await;
         let wanted: String = (1..=20000).map(|number| format!("{number}\n")).collect();
-        assert_eq!((said.code, said.out == wanted), (0, true), "{} bytes; {}", said.out.len(), said.err);
+        assert_eq!(
+            (said.code, said.out == wanted),
+            (0, true),
+            "{} bytes; {}",
+            said.out.len(),
+            said.err
+        );
     });
 }
 
@@ -82,9 +116,13 @@ fn an_output_goes_on_where_the_connection_was_lost() {
         let folder = tempfile::tempdir().unwrap();
         let person = person(&fixture, folder.path());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&person.kubeconfig).unwrap()).unwrap();
-        let server =
-            config["clusters"][0]["cluster"]["server"].as_str().unwrap().trim_start_matches("https://").to_owned();
+        let mut config: Value =
+            serde_json::from_str(&std::fs::read_to_string(&person.kubeconfig).unwrap()).unwrap();
+        let server = config["clusters"][0]["cluster"]["server"]
+            .as_str()
+            .unwrap()
+            .trim_start_matches("https://")
+            .to_owned();
         let wire = Proxy::to(server, listener).await;
         config["clusters"][0]["cluster"]["server"] = json!(format!("https://{}", wire.address));
         std::fs::write(&person.kubeconfig, config.to_string()).unwrap();
@@ -104,15 +142,24 @@ fn an_output_goes_on_where_the_connection_was_lost() {
         let said = Said::when_over(run).await;
         let wanted: Vec<String> = (1..=100).map(|number| format!("line {number}")).collect();
         assert_eq!((said.code, &all), (6, &wanted), "{}", said.err);
-        assert_eq!(said.err.matches("the API server answers again").count(), 2, "{}", said.err);
+        assert_eq!(
+            said.err.matches("the API server answers again").count(),
+            2,
+            "{}",
+            said.err
+        );
     });
 }
 
 /// The MiniCluster `mc` that stays up, as a person makes one.
 async fn up(person: &UserAccount, size: &str) {
-    let said = person.says(&["run", "--detach", "--name", "mc", "--size", size, &app_image()]).await;
+    let said = person
+        .says(&["run", "--detach", "--name", "mc", "--size", size, &app_image()])
+        .await;
     assert_eq!((said.code, said.out.as_str()), (0, "mc\n"), "{said:?}");
-    let said = person.says(&["wait", "mc", "--for", "ready", "--timeout", "240"]).await;
+    let said = person
+        .says(&["wait", "mc", "--for", "ready", "--timeout", "240"])
+        .await;
     assert_eq!(said.code, 0, "{said:?}");
 }
 
@@ -130,7 +177,11 @@ fn top_has_the_figures_of_an_instance_that_runs() {
         }
         let json = person.says(&["top", "mc", "-o", "json"]).await;
         let figures: Value = serde_json::from_str(&json.out).unwrap();
-        assert_eq!((&figures["name"], &figures["brokers"]["size"]), (&json!("mc"), &json!(2)), "{json:?}");
+        assert_eq!(
+            (&figures["name"], &figures["brokers"]["size"]),
+            (&json!("mc"), &json!(2)),
+            "{json:?}"
+        );
     });
 }
 
@@ -146,16 +197,36 @@ fn the_api_server_tries_out_a_file_and_nothing_is_made() {
             });
             let file = folder.path().join("mc.json");
             std::fs::write(&file, cluster.to_string()).unwrap();
-            person.says(&["validate", "--server", file.to_str().unwrap()]).await
+            person
+                .says(&["validate", "--server", file.to_str().unwrap()])
+                .await
         };
         let said = validate(json!({ "size": 2, "containers": [{ "image": app_image() }] })).await;
         assert_eq!(said.code, 0, "{said:?}");
-        assert!(said.out.contains("the API server would accept MiniCluster mc: MiniCluster\n"), "{said:?}");
+        assert!(
+            said.out
+                .contains("the API server would accept MiniCluster mc: MiniCluster\n"),
+            "{said:?}"
+        );
         // Not for this person: the policy of the installation.
-        let volumes = json!({ "data": { "storageClass": "hostpath", "path": "/tmp/data", "capacity": "1Gi" } });
-        let said = validate(json!({ "size": 2, "containers": [{ "image": app_image() }], "volumes": volumes })).await;
-        assert!(said.code == 1 && said.err.contains("PersistentVolumes, which you may not create"), "{said:?}");
-        assert!(fixture.api::<MiniCluster>().list(&Default::default()).await.unwrap().items.is_empty());
+        let volumes =
+            json!({ "data": { "storageClass": "hostpath", "path": "/tmp/data", "capacity": "1Gi" } });
+        let said =
+            validate(json!({ "size": 2, "containers": [{ "image": app_image() }], "volumes": volumes }))
+                .await;
+        assert!(
+            said.code == 1 && said.err.contains("PersistentVolumes, which you may not create"),
+            "{said:?}"
+        );
+        assert!(
+            fixture
+                .api::<MiniCluster>()
+                .list(&Default::default())
+                .await
+                .unwrap()
+                .items
+                .is_empty()
+        );
     });
 }
 
@@ -167,11 +238,25 @@ fn connect_runs_a_command_with_its_input_and_its_code() {
         up(&person, "2").await;
         for code in [0, 3, 255] {
             let said = person
-                .says(&["connect", "mc", "--", "sh", "-c", &format!("echo out; echo err >&2; exit {code}")])
+                .says(&[
+                    "connect",
+                    "mc",
+                    "--",
+                    "sh",
+                    "-c",
+                    &format!("echo out; echo err >&2; exit {code}"),
+                ])
                 .await;
-            assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (code, "out\n", "err\n"));
+            assert_eq!(
+                (said.code, said.out.as_str(), said.err.as_str()),
+                (code, "out\n", "err\n")
+            );
         }
-        let mut cat = person.command(&["connect", "mc", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut cat = person
+            .command(&["connect", "mc", "--", "cat"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut input = cat.stdin.take().unwrap();
         let text: String = (0..50_000).map(|number| format!("line {number}\n")).collect();
         let (_, said) = tokio::join!(
@@ -181,12 +266,29 @@ fn connect_runs_a_command_with_its_input_and_its_code() {
             },
             Said::when_over(cat)
         );
-        assert!(said.code == 0 && said.out == text, "{} of {} bytes, {}", said.out.len(), text.len(), said.err);
-        let follower = person.says(&["connect", "mc", "--index", "1", "--", "hostname"]).await;
-        assert_eq!((follower.code, follower.out.as_str()), (0, "mc-1\n"), "{follower:?}");
+        assert!(
+            said.code == 0 && said.out == text,
+            "{} of {} bytes, {}",
+            said.out.len(),
+            text.len(),
+            said.err
+        );
+        let follower = person
+            .says(&["connect", "mc", "--index", "1", "--", "hostname"])
+            .await;
+        assert_eq!(
+            (follower.code, follower.out.as_str()),
+            (0, "mc-1\n"),
+            "{follower:?}"
+        );
 
-        let submitted = person.says(&["submit", "mc", "--watch", "--", "-n", "2", "echo", "a  b"]).await;
-        assert!(submitted.code == 0 && submitted.out.contains("a  b\n"), "{submitted:?}");
+        let submitted = person
+            .says(&["submit", "mc", "--watch", "--", "-n", "2", "echo", "a  b"])
+            .await;
+        assert!(
+            submitted.code == 0 && submitted.out.contains("a  b\n"),
+            "{submitted:?}"
+        );
         let status = person.says(&["status", "mc"]).await;
         assert!(
             status.out.contains("2 of 2 brokers ready") && status.out.contains("What the lead's agent says"),
@@ -198,7 +300,10 @@ fn connect_runs_a_command_with_its_input_and_its_code() {
         assert!(of("0: ") && of("1: "), "{logs:?}");
 
         let stopped = person.says(&["stop", "mc"]).await;
-        assert!(stopped.code == 0 && stopped.out.contains("shutting down mc: its programs"), "{stopped:?}");
+        assert!(
+            stopped.code == 0 && stopped.out.contains("shutting down mc: its programs"),
+            "{stopped:?}"
+        );
         let ended = person.says(&["wait", "mc", "--timeout", "240"]).await;
         assert_ne!(ended.code, 124, "{ended:?}");
     });
@@ -213,7 +318,13 @@ fn ctrl_c_stops_a_job_in_order() {
         let mut run = person.starts(&["run", "--name", "mc", &app_image(), "--", "sh", "-c", script]);
         let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
         while lines.next_line().await.unwrap().expect("it ended") != "up" {}
-        assert!(Command::new("kill").args(["-INT", &run.id().unwrap().to_string()]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args(["-INT", &run.id().unwrap().to_string()])
+                .status()
+                .unwrap()
+                .success()
+        );
         let mut rest = String::new();
         lines.into_inner().read_to_string(&mut rest).await.unwrap();
         let said = Said::when_over(run).await;
@@ -235,9 +346,15 @@ fn a_shell_has_a_real_terminal_of_the_same_size() {
             fixture.namespace
         );
         let mut script = tokio::process::Command::new("script");
-        script.args(["-qec", &line, "/dev/null"]).env("KUBECONFIG", &person.kubeconfig).stdin(Stdio::piped());
+        script
+            .args(["-qec", &line, "/dev/null"])
+            .env("KUBECONFIG", &person.kubeconfig)
+            .stdin(Stdio::piped());
         let said = Said::of(script.output().await.unwrap());
         assert_eq!(said.code, 9, "{said:?}");
-        assert!(said.out.contains("/dev/pts/") && said.out.contains("33 77"), "{said:?}");
+        assert!(
+            said.out.contains("/dev/pts/") && said.out.contains("33 77"),
+            "{said:?}"
+        );
     });
 }

@@ -21,8 +21,9 @@ pub struct Choices {
     /// Refuse spec.services: create no pod for them
     #[arg(long, env = "FLUX_WITHOUT_SERVICES")]
     without_services: bool,
-    /// Name of the headless Service of MiniClusters that name none: shared is the documented default, flux-service;
-    /// minicluster is the MiniCluster's own name, which costs less where hundreds run in one namespace
+    /// Name of the headless Service of MiniClusters that name none: shared is the documented default,
+    /// flux-service; minicluster is the MiniCluster's own name, which costs less where hundreds run in one
+    /// namespace
     #[arg(long, env = "FLUX_HEADLESS_NAME", default_value = "shared", value_parser = str::parse::<HeadlessName>, value_name = "shared|minicluster")]
     headless_name: HeadlessName,
     /// Endpoint for the traces (OpenTelemetry) of the operator and the pods: OTLP over plain HTTP, such as
@@ -38,13 +39,13 @@ pub struct Choices {
     /// Git URL of the Flux RESTful API; give a mirror if pods cannot reach the default
     #[arg(long, env = "FLUX_RESTFUL_REPOSITORY", default_value = agent_spec::RESTFUL_REPOSITORY, value_name = "ADDRESS")]
     restful_repository: String,
-    /// How the view gets into the pods, unless spec.flux.container.source says: imageVolume mounts its image; copy
-    /// copies it; auto mounts it if every schedulable node can (Kubernetes 1.35 with containerd 2.1 or CRI-O 1.33),
-    /// else copies it. auto needs the permission to list nodes
+    /// How the view gets into the pods, unless spec.flux.container.source says: imageVolume mounts its image;
+    /// copy copies it; auto mounts it if every schedulable node can (Kubernetes 1.35 with containerd 2.1 or
+    /// CRI-O 1.33), else copies it. auto needs the permission to list nodes
     #[arg(long, env = "FLUX_VIEW_SOURCE", default_value = "auto", value_parser = str::parse::<ViewSource>)]
     view_source: ViewSource,
-    /// Whether a failing snippet ends its pod in MiniClusters that do not set spec.logging.strict. The Go operator's
-    /// default was false
+    /// Whether a failing snippet ends its pod in MiniClusters that do not set spec.logging.strict. The Go
+    /// operator's default was false
     #[arg(long, env = "FLUX_STRICT_SNIPPETS", default_value = "true", action = ArgAction::Set, value_name = "true|false")]
     strict_snippets: bool,
 }

@@ -1,5 +1,5 @@
-//! Asks the API server whether it would accept an object, by a dry run of its creation (`dryRun=All`) that reports unknown
-//! fields. Nothing is created.
+//! Asks the API server whether it would accept an object, by a dry run of its creation (`dryRun=All`) that
+//! reports unknown fields. Nothing is created.
 
 use flux_operator_core::labels;
 use kube::Client;
@@ -22,15 +22,22 @@ pub enum Verdict {
 /// Dry run of creating `object` in the collection at `path`.
 pub async fn create(client: &Client, path: &str, object: &impl Serialize) -> Result<Verdict, kube::Error> {
     let bytes = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
-    let parameters = PostParams { dry_run: true, field_manager: Some(labels::MANAGER.into()) };
-    let mut request = Request::new(path).create(&parameters, bytes).map_err(kube::Error::BuildRequest)?;
+    let parameters = PostParams {
+        dry_run: true,
+        field_manager: Some(labels::MANAGER.into()),
+    };
+    let mut request = Request::new(path)
+        .create(&parameters, bytes)
+        .map_err(kube::Error::BuildRequest)?;
     *request.uri_mut() = format!("{}&fieldValidation=Strict", request.uri())
         .parse()
         .map_err(http::Error::from)
         .map_err(kube::Error::HttpError)?;
     match client.request(request).await {
         Ok(kept) => Ok(Verdict::Taken(kept)),
-        Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => Ok(Verdict::Exists),
+        Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
+            Ok(Verdict::Exists)
+        }
         Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => Ok(Verdict::Refused(status)),
         Err(error) => Err(error),
     }

@@ -1,13 +1,14 @@
 //! Reads the command line and the files that a person names.
 //!
-//! The agent's `dry_run/file.rs` has these lines of its own: it is built without this crate, and `shared` performs no
-//! I/O.
+//! The agent's `dry_run/file.rs` has these lines of its own: it is built without this crate, and `shared`
+//! performs no I/O.
 
 use std::path::Path;
 
 use clap::Parser;
 
-/// The command line of this process. The version comes from `main.rs`, so that nothing else is built again for each commit.
+/// The command line of this process. The version comes from `main.rs`, so that nothing else is built again
+/// for each commit.
 pub fn command_line<C: Parser>(version: &'static str) -> C {
     let matches = C::command().version(version).get_matches();
     C::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
@@ -15,5 +16,9 @@ pub fn command_line<C: Parser>(version: &'static str) -> C {
 
 /// The text of a file; `-` is standard input.
 pub fn read(path: &Path) -> std::io::Result<String> {
-    if path == Path::new("-") { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) }
+    if path == Path::new("-") {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(path)
+    }
 }

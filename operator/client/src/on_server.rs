@@ -1,6 +1,6 @@
-//! Whether the API server would accept a manifest: `validate --server`, of `flux-operator` and of
-//! `kubectl minicluster`. By a dry run with the caller's own permissions it checks the MiniCluster and its objects with
-//! pods; nothing is created.
+//! Whether the API server would accept a manifest: `validate --server`, of `flux-operator` and of `kubectl
+//! minicluster`. By a dry run with the caller's own permissions it checks the MiniCluster and its objects
+//! with pods; nothing is created.
 //!
 //! ```text
 //! text ─► offline (each MiniCluster) ─► dry_run: the MiniCluster ─► its Job, its services pod ─► render::refusal
@@ -44,7 +44,11 @@ const PLURAL: &str = "miniclusters";
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     #[error("failed to check {what} {name} on the API server: {why}")]
-    Call { what: &'static str, name: String, why: String },
+    Call {
+        what: &'static str,
+        name: String,
+        why: String,
+    },
     #[error(transparent)]
     Render(#[from] render::RenderError),
 }
@@ -67,12 +71,20 @@ pub async fn judge(
     let (documents, mut all) = offline::documents(text);
     for document in &documents {
         match offline::parse_and_validate(document) {
-            Err(problems) => all.problems.extend(offline::with_name(document, problems, documents.len())),
+            Err(problems) => all
+                .problems
+                .extend(offline::with_name(document, problems, documents.len())),
             Ok((manifest, cluster)) => {
-                let check = Check { client, options, judged: Judged::of(&cluster), problems: Vec::new() };
+                let check = Check {
+                    client,
+                    options,
+                    judged: Judged::of(&cluster),
+                    problems: Vec::new(),
+                };
                 let (judged, problems) = check.all(target, document, manifest).await?;
                 all.miniclusters.push(judged);
-                all.problems.extend(offline::with_name(document, problems, documents.len()));
+                all.problems
+                    .extend(offline::with_name(document, problems, documents.len()));
             }
         }
     }
@@ -126,10 +138,17 @@ impl Check<'_> {
 
     /// Asks about its Job and its services pod.
     async fn check_pods(&mut self, namespace: &str, cluster: &ValidMiniCluster) -> Result<(), CheckError> {
-        let objects = render::objects(cluster, self.options, &Facts::default(), offline::placeholder(cluster))?;
-        self.check_object(Job::KIND, &Job::url_path(&(), Some(namespace)), &objects.job).await?;
+        let objects = render::objects(
+            cluster,
+            self.options,
+            &Facts::default(),
+            offline::placeholder(cluster),
+        )?;
+        self.check_object(Job::KIND, &Job::url_path(&(), Some(namespace)), &objects.job)
+            .await?;
         if let Some(pod) = &objects.services_pod {
-            self.check_object(Pod::KIND, &Pod::url_path(&(), Some(namespace)), pod).await?;
+            self.check_object(Pod::KIND, &Pod::url_path(&(), Some(namespace)), pod)
+                .await?;
         }
         Ok(())
     }
@@ -148,14 +167,17 @@ impl Check<'_> {
         };
         self.problems.extend(match (&object.cover, tried) {
             (Some(cover), tried) => refusal::problem(cover, &tried),
-            (None, Err(words)) => Some(Problem::new("spec", format!("the API server rejects its {what}: {words}"))),
+            (None, Err(words)) => Some(Problem::new(
+                "spec",
+                format!("the API server rejects its {what}: {words}"),
+            )),
             (None, Ok(_)) => None,
         });
         Ok(())
     }
 
-    /// A dry run of creating one object. None: 403. A missing permission is noted as unchecked; a refusal by a quota or
-    /// a policy is a problem.
+    /// A dry run of creating one object. None: 403. A missing permission is noted as unchecked; a refusal by
+    /// a quota or a policy is a problem.
     async fn try_object(
         &mut self,
         what: &'static str,
@@ -170,9 +192,12 @@ impl Check<'_> {
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 // A refusal by a quota or a policy is not about the caller's permissions.
                 if status.message.contains("cannot create resource") {
-                    self.judged.unchecked.push(format!("its {what}: {}", status.message))
+                    self.judged
+                        .unchecked
+                        .push(format!("its {what}: {}", status.message))
                 } else {
-                    self.problems.push(Problem::new("", format!("{what}: {}", status.message)))
+                    self.problems
+                        .push(Problem::new("", format!("{what}: {}", status.message)))
                 }
                 Ok(None)
             }
@@ -184,7 +209,11 @@ impl Check<'_> {
                     kube::Error::Api(status) => status.message.clone(),
                     error => error.to_string(),
                 };
-                Err(CheckError::Call { what, name: self.judged.name.clone(), why })
+                Err(CheckError::Call {
+                    what,
+                    name: self.judged.name.clone(),
+                    why,
+                })
             }
         }
     }
@@ -193,7 +222,9 @@ impl Check<'_> {
 /// The problems in a refusal, one for each field if the API server names fields.
 fn of_fields(status: &Status) -> Vec<Problem> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
-    let fields: Vec<Problem> = causes.map(|cause| Problem::new(cause.field.clone(), cause.message.clone())).collect();
+    let fields: Vec<Problem> = causes
+        .map(|cause| Problem::new(cause.field.clone(), cause.message.clone()))
+        .collect();
     if fields.is_empty() {
         let words = &status.message;
         let from = words.find("strict decoding error: ").unwrap_or_default();

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use flux_shared::backoff;
 
-/// Repeats `call` until it succeeds or `judge` returns its error as final, with pauses that grow from `first` to `longest`.
+/// Repeats `call` until it succeeds or `judge` returns its error as final, with pauses that grow from `first`
+/// to `longest`.
 pub async fn until_done<T, E, F, C: Future<Output = Result<T, E>>>(
     (first, longest): (Duration, Duration),
     mut call: impl FnMut() -> C,
@@ -41,6 +42,9 @@ mod tests {
             calls += 1;
             std::future::ready(Err::<(), u32>(calls))
         };
-        assert_eq!(until_done(pauses, call, |error| if error < 3 { Ok(()) } else { Err(error) }).await, Err(3));
+        assert_eq!(
+            until_done(pauses, call, |error| if error < 3 { Ok(()) } else { Err(error) }).await,
+            Err(3)
+        );
     }
 }

@@ -7,7 +7,13 @@
 //! ```
 #![cfg_attr(
     test,
-    allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")
+    allow(
+        clippy::disallowed_methods,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        reason = "tests"
+    )
 )]
 
 pub mod decide;

@@ -4,7 +4,8 @@
 //! watch event ─► JobSeen | PodSeen | ServiceSeen ─► Index ─► the MiniCluster to reconcile, if anything changed
 //! ```
 //!
-//! Labels say where an object belongs; whether it is ours is decided by its owner's uid, which nobody else can choose.
+//! Labels say where an object belongs; whether it is ours is decided by its owner's uid, which nobody else
+//! can choose.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,12 +50,18 @@ pub struct Key {
 
 impl Key {
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Key {
-        Key { namespace: namespace.into(), name: name.into() }
+        Key {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 
     /// Namespace and name of an object.
     pub fn of(metadata: &ObjectMeta) -> Key {
-        Key::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+        Key::new(
+            metadata.namespace.clone().unwrap_or_default(),
+            metadata.name.clone().unwrap_or_default(),
+        )
     }
 
     /// The MiniCluster that an object's label names.
@@ -102,7 +109,8 @@ pub enum Kind {
     Service,
 }
 
-/// A lead's pod that still lacks the documented label `job-index`, and the condition by which the Job knows it.
+/// A lead's pod that still lacks the documented label `job-index`, and the condition by which the Job knows
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unlabelled {
     pub namespace: String,
@@ -118,8 +126,8 @@ pub struct Index {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Shared with the reconciles that look at them, since there may be thousands of pods: a change while one looks
-    /// makes a copy.
+    /// Shared with the reconciles that look at them, since there may be thousands of pods: a change while one
+    /// looks makes a copy.
     clusters: HashMap<Key, Arc<Observed>>,
     /// Headless Services, by their own name.
     headless: HashMap<Key, Arc<ServiceSeen>>,
@@ -152,12 +160,18 @@ impl Index {
 
     /// Whether a Job with the MiniCluster's name has been seen.
     pub fn has_job(&self, cluster: &Key) -> bool {
-        self.state().clusters.get(cluster).is_some_and(|observed| observed.job.is_some())
+        self.state()
+            .clusters
+            .get(cluster)
+            .is_some_and(|observed| observed.job.is_some())
     }
 
     /// Whether `wanted` holds for the objects of any MiniCluster.
     pub fn any(&self, wanted: impl Fn(&Key, &Observed) -> bool) -> bool {
-        self.state().clusters.iter().any(|(key, observed)| wanted(key, observed))
+        self.state()
+            .clusters
+            .iter()
+            .any(|(key, observed)| wanted(key, observed))
     }
 
     pub fn headless(&self, service: &Key) -> Option<Arc<ServiceSeen>> {
@@ -215,23 +229,43 @@ impl Index {
     /// A list of nodes is complete: what it has not is gone. The MiniClusters to wake.
     pub fn keep_nodes(&self, listed: &HashSet<String>) -> Vec<Key> {
         self.state().nodes.keep(listed);
-        let silent: Vec<String> =
-            self.state().silent_nodes.iter().filter(|name| !listed.contains(*name)).cloned().collect();
-        silent.iter().flat_map(|name| self.update_silence(name, false)).collect()
+        let silent: Vec<String> = self
+            .state()
+            .silent_nodes
+            .iter()
+            .filter(|name| !listed.contains(*name))
+            .cloned()
+            .collect();
+        silent
+            .iter()
+            .flat_map(|name| self.update_silence(name, false))
+            .collect()
     }
 
-    /// Whether a node has stopped responding. The MiniClusters to wake: those with pods there, if this is news.
+    /// Whether a node has stopped responding. The MiniClusters to wake: those with pods there, if this is
+    /// news.
     pub fn update_silence(&self, name: &str, is_silent: bool) -> Vec<Key> {
         let mut state = self.state();
-        let is_news =
-            if is_silent { state.silent_nodes.insert(name.to_owned()) } else { state.silent_nodes.remove(name) };
+        let is_news = if is_silent {
+            state.silent_nodes.insert(name.to_owned())
+        } else {
+            state.silent_nodes.remove(name)
+        };
         if !is_news {
             return Vec::new();
         }
         let mut woken = Vec::new();
         let is_there = |pod: &PodSeen| pod.node.as_deref() == Some(name) && !pod.ended;
-        for (key, observed) in state.clusters.iter_mut().filter(|(_, it)| it.pods.values().any(is_there)) {
-            for pod in Arc::make_mut(observed).pods.values_mut().filter(|pod| is_there(pod)) {
+        for (key, observed) in state
+            .clusters
+            .iter_mut()
+            .filter(|(_, it)| it.pods.values().any(is_there))
+        {
+            for pod in Arc::make_mut(observed)
+                .pods
+                .values_mut()
+                .filter(|pod| is_there(pod))
+            {
                 pod.lost = is_silent;
             }
             woken.push(key.clone());
@@ -259,20 +293,28 @@ impl Index {
         self.state().volumes.of(owner)
     }
 
-    /// A Job's current state; returns the MiniCluster if this is news. A Job with another name than its label says is
-    /// ignored.
+    /// A Job's current state; returns the MiniCluster if this is news. A Job with another name than its label
+    /// says is ignored.
     pub fn update_job(&self, metadata: &ObjectMeta, seen: JobSeen) -> Option<Key> {
         let key = Key::cluster_of(metadata, labels::CLUSTER).filter(|key| *key == Key::of(metadata))?;
         let version = cluster::version(metadata);
         let mut state = self.state();
-        if state.clusters.get(&key).is_some_and(|it| it.job.is_some() && version < it.job_version) {
+        if state
+            .clusters
+            .get(&key)
+            .is_some_and(|it| it.job.is_some() && version < it.job_version)
+        {
             return None;
         }
         let observed = state.observed_mut(&key);
         observed.job_version = version;
         let job = &mut observed.job;
         let news = job.as_ref() != Some(&seen);
-        if job.as_ref().or(observed.last_job.as_deref()).is_some_and(|before| before.uid != seen.uid) {
+        if job
+            .as_ref()
+            .or(observed.last_job.as_deref())
+            .is_some_and(|before| before.uid != seen.uid)
+        {
             observed.gone_leads.clear();
             observed.losses.clear();
         }
@@ -296,9 +338,15 @@ impl Index {
             *place = Some(services_pod);
             return (news.then_some(key), None);
         }
-        let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) else { return (None, None) };
+        let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) else {
+            return (None, None);
+        };
         let mut state = self.state();
-        seen.lost |= !seen.ended && seen.node.as_ref().is_some_and(|node| state.silent_nodes.contains(node));
+        seen.lost |= !seen.ended
+            && seen
+                .node
+                .as_ref()
+                .is_some_and(|node| state.silent_nodes.contains(node));
         let observed = state.observed_mut(&key);
         let before = observed.pods.get(&uid(metadata));
         seen.remember(before);
@@ -306,7 +354,10 @@ impl Index {
             observed.remember_loss(loss(&seen));
         }
         let before = observed.pods.get(&uid(metadata));
-        let ours = observed.job.as_ref().is_some_and(|job| seen.job_uid.as_deref() == Some(job.uid.as_str()));
+        let ours = observed
+            .job
+            .as_ref()
+            .is_some_and(|job| seen.job_uid.as_deref() == Some(job.uid.as_str()));
         let unlabelled = (seen.needs_label() && ours).then(|| Unlabelled {
             namespace: key.namespace.clone(),
             name: seen.name.clone(),
@@ -322,16 +373,28 @@ impl Index {
     /// The lead's pods that were seen before their Job and still need their label; each is handed out once.
     pub fn take_unlabelled(&self, cluster: &Key) -> Vec<Unlabelled> {
         let mut state = self.state();
-        let Some(observed) = state.clusters.get_mut(cluster).filter(|it| it.pods.values().any(PodSeen::needs_label))
+        let Some(observed) = state
+            .clusters
+            .get_mut(cluster)
+            .filter(|it| it.pods.values().any(PodSeen::needs_label))
         else {
             return Vec::new();
         };
-        let Observed { job: Some(job), pods, .. } = Arc::make_mut(observed) else { return Vec::new() };
+        let Observed {
+            job: Some(job), pods, ..
+        } = Arc::make_mut(observed)
+        else {
+            return Vec::new();
+        };
         let waiting = pods.iter_mut().filter(|(_, pod)| pod.needs_label());
         let ours = waiting.filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
         let hand_out = |(uid, pod): (&String, &mut PodSeen)| {
             pod.labelled = true;
-            Unlabelled { namespace: cluster.namespace.clone(), name: pod.name.clone(), uid: uid.clone() }
+            Unlabelled {
+                namespace: cluster.namespace.clone(),
+                name: pod.name.clone(),
+                uid: uid.clone(),
+            }
         };
         ours.map(hand_out).collect()
     }
@@ -341,7 +404,10 @@ impl Index {
         let mut state = self.state();
         if let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) {
             let services = &mut state.observed_mut(&key).services;
-            let news = services.insert(metadata.name.clone().unwrap_or_default(), seen.clone()).as_ref() != Some(&seen);
+            let news = services
+                .insert(metadata.name.clone().unwrap_or_default(), seen.clone())
+                .as_ref()
+                != Some(&seen);
             return news.then_some(key).into_iter().collect();
         }
         if !service::is_headless(metadata) {
@@ -372,7 +438,8 @@ impl Index {
                 let Some(key) = key else { return Vec::new() };
                 let lives = state.members.has(&key);
                 let observed = state.clusters.get_mut(&key);
-                let news = observed.is_some_and(|observed| Arc::make_mut(observed).forget(kind, lives, |it| it == uid));
+                let news = observed
+                    .is_some_and(|observed| Arc::make_mut(observed).forget(kind, lives, |it| it == uid));
                 state.drop_empty(&key);
                 news.then_some(key).into_iter().collect()
             }
@@ -383,7 +450,9 @@ impl Index {
     pub fn keep_only(&self, kind: Kind, uids: &HashSet<String>) -> Vec<Key> {
         let mut state = self.state();
         let mut woken = Vec::new();
-        let State { clusters, members, .. } = &mut *state;
+        let State {
+            clusters, members, ..
+        } = &mut *state;
         for (key, observed) in clusters {
             if !observed.lacks_any(kind, uids) {
                 continue;

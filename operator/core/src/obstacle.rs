@@ -35,7 +35,10 @@ impl Obstacle {
             "creating the MiniCluster's objects: the API server has not answered for {seconds} s. Is an admission webhook slow \
              or down (kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations)?"
         );
-        Obstacle { reason: API_ERROR, message }
+        Obstacle {
+            reason: API_ERROR,
+            message,
+        }
     }
 }
 

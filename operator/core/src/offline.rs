@@ -26,12 +26,17 @@ pub enum OfflineError {
 }
 
 fn lines(problems: &[Problem]) -> String {
-    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    problems
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The objects of the first MiniCluster of `text`, as YAML, in the order in which they are created.
 pub fn render(text: &str, options: &Options) -> Result<String, OfflineError> {
-    let documents: Result<Vec<String>, YamlError> = objects(text, options)?.iter().map(yaml::document).collect();
+    let documents: Result<Vec<String>, YamlError> =
+        objects(text, options)?.iter().map(yaml::document).collect();
     Ok(yaml::stream(documents?))
 }
 
@@ -47,7 +52,8 @@ pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError
 /// What `validate` finds.
 #[derive(Debug, Default, Serialize)]
 pub struct Judgement {
-    /// MiniClusters that are valid in themselves; the API server may have refused them all the same (`problems`).
+    /// MiniClusters that are valid in themselves; the API server may have refused them all the same
+    /// (`problems`).
     pub miniclusters: Vec<Judged>,
     /// About a file as a whole: valid, but perhaps not what was meant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -72,15 +78,28 @@ pub struct Judged {
 impl Judged {
     pub fn of(cluster: &ValidMiniCluster) -> Judged {
         let notes = cluster.notices.iter().cloned().chain(cluster.hints()).collect();
-        Judged { name: cluster.name.clone(), notes, checked: Vec::new(), unchecked: Vec::new() }
+        Judged {
+            name: cluster.name.clone(),
+            notes,
+            checked: Vec::new(),
+            unchecked: Vec::new(),
+        }
     }
 
     fn text(&self) -> String {
-        let Judged { name, notes, checked, unchecked } = self;
+        let Judged {
+            name,
+            notes,
+            checked,
+            unchecked,
+        } = self;
         let mut text: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
         text += &format!("MiniCluster {name} is valid\n");
         if !checked.is_empty() {
-            text += &format!("the API server would accept MiniCluster {name}: {}\n", checked.join(", "));
+            text += &format!(
+                "the API server would accept MiniCluster {name}: {}\n",
+                checked.join(", ")
+            );
         }
         text.extend(unchecked.iter().map(|what| format!("not checked: {what}\n")));
         text
@@ -104,18 +123,29 @@ impl Judgement {
     pub fn of_files(found: Vec<(&Path, Judgement)>) -> Judgement {
         let has_several = found.len() > 1;
         let mut all = Judgement::default();
-        for (file, Judgement { miniclusters, notes, problems }) in found {
+        for (
+            file,
+            Judgement {
+                miniclusters,
+                notes,
+                problems,
+            },
+        ) in found
+        {
             all.miniclusters.extend(miniclusters);
-            all.notes.extend(
-                notes
-                    .into_iter()
-                    .map(|note| if has_several { Notice::new(file.display().to_string(), note.message) } else { note }),
-            );
-            all.problems.extend(problems.into_iter().map(|problem| match file.display() {
-                _ if !has_several => problem,
-                file if problem.field.is_empty() => Problem::new(file.to_string(), problem.message),
-                file => Problem::new(format!("{file}: {}", problem.field), problem.message),
+            all.notes.extend(notes.into_iter().map(|note| {
+                if has_several {
+                    Notice::new(file.display().to_string(), note.message)
+                } else {
+                    note
+                }
             }));
+            all.problems
+                .extend(problems.into_iter().map(|problem| match file.display() {
+                    _ if !has_several => problem,
+                    file if problem.field.is_empty() => Problem::new(file.to_string(), problem.message),
+                    file => Problem::new(format!("{file}: {}", problem.field), problem.message),
+                }));
         }
         all
     }
@@ -126,9 +156,21 @@ pub fn documents(text: &str) -> (Vec<Value>, Judgement) {
     match manifest::documents(text) {
         Ok(documents) => {
             let notes = manifest::duplicate_key(text).into_iter().collect();
-            (documents, Judgement { notes, ..Judgement::default() })
+            (
+                documents,
+                Judgement {
+                    notes,
+                    ..Judgement::default()
+                },
+            )
         }
-        Err(problems) => (Vec::new(), Judgement { problems, ..Judgement::default() }),
+        Err(problems) => (
+            Vec::new(),
+            Judgement {
+                problems,
+                ..Judgement::default()
+            },
+        ),
     }
 }
 
@@ -149,7 +191,10 @@ pub fn with_name(document: &Value, problems: Vec<Problem>, count: usize) -> Vec<
     if count == 1 {
         return problems;
     }
-    let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("without a name");
+    let name = document
+        .pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .unwrap_or("without a name");
     let with_name = |it: Problem| Problem::new(format!("MiniCluster {name}: {}", it.field), it.message);
     problems.into_iter().map(with_name).collect()
 }
@@ -168,7 +213,17 @@ pub fn placeholder(cluster: &ValidMiniCluster) -> Certificate {
 
 /// Every object, in the order in which they are created.
 fn values(objects: &Objects) -> Result<Vec<Value>, serde_json::Error> {
-    let Objects { config_map, secrets, volumes, network_policy, headless, services, gang, job, services_pod } = objects;
+    let Objects {
+        config_map,
+        secrets,
+        volumes,
+        network_policy,
+        headless,
+        services,
+        gang,
+        job,
+        services_pod,
+    } = objects;
     let mut values = vec![serde_json::to_value(config_map)?];
     for secret in secrets {
         values.push(serde_json::to_value(secret.redacted())?);
@@ -178,7 +233,10 @@ fn values(objects: &Objects) -> Result<Vec<Value>, serde_json::Error> {
         values.push(serde_json::to_value(policy)?);
     }
     for made in volumes {
-        values.extend([serde_json::to_value(&made.volume)?, serde_json::to_value(&made.claim)?]);
+        values.extend([
+            serde_json::to_value(&made.volume)?,
+            serde_json::to_value(&made.claim)?,
+        ]);
     }
     for service in services {
         values.push(serde_json::to_value(service)?);

@@ -29,7 +29,8 @@ pub fn waits_for_pods(status: &MiniClusterStatus) -> bool {
     status.reason.as_deref() == Some(WAITING_FOR_PODS)
 }
 
-/// Whether a pod could not mount the view's image: the Job is created again with a copy of the view, from then on.
+/// Whether a pod could not mount the view's image: the Job is created again with a copy of the view, from
+/// then on.
 pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
     has(status, VIEW_MOUNTED, "False").is_some_and(|it| it.reason != VIEW_COPIED)
 }
@@ -37,12 +38,20 @@ pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
 /// When the MiniCluster ended.
 pub fn end(status: &MiniClusterStatus) -> Option<Timestamp> {
     let finished = has(status, "JobFinished", "True")?;
-    status.completion_time.as_ref().unwrap_or(&finished.last_transition_time).parse().ok()
+    status
+        .completion_time
+        .as_ref()
+        .unwrap_or(&finished.last_transition_time)
+        .parse()
+        .ok()
 }
 
 /// The condition of a type.
 pub fn condition<'a>(status: &'a MiniClusterStatus, type_: &str) -> Option<&'a Condition> {
-    status.conditions.iter().find(|condition| condition.type_ == type_)
+    status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == type_)
 }
 
 /// The condition of a type, if its status is `value`.

@@ -1,12 +1,13 @@
-//! A valid MiniCluster becomes Kubernetes objects. Pure: no client, no clock, no random source; same input, same bytes.
+//! A valid MiniCluster becomes Kubernetes objects. Pure: no client, no clock, no random source; same input,
+//! same bytes.
 //!
 //! ```text
 //! ValidMiniCluster + Options + Facts ─► config, curve, secrets, storage, network, services, gang, services_pod,
 //!                                       job (pod (containers, volumes, access, placement)) ─► Objects
 //! ```
 //!
-//! The operator creates what is missing of [`Objects`] and never changes a running cluster's objects, but for what
-//! [`elastic`] names and the members of the shared Service.
+//! The operator creates what is missing of [`Objects`] and never changes a running cluster's objects, but for
+//! what [`elastic`] names and the members of the shared Service.
 
 use crate::labels;
 use flux_shared::agent_spec::RESTFUL_REPOSITORY;
@@ -47,9 +48,11 @@ mod volumes;
 
 pub use volumes::IMAGE as VIEW_IMAGE_VOLUME;
 
-/// The view's image for clusters that name none: it has the oldest libc of the published ones, so it suits most images.
+/// The view's image for clusters that name none: it has the oldest libc of the published ones, so it suits
+/// most images.
 pub const DEFAULT_VIEW_IMAGE: &str = "ghcr.io/converged-computing/flux-view-rocky:tag-9";
-/// The agent that belongs to this operator, as `make images` names it: no registry has it, so `run` asks for a name.
+/// The agent that belongs to this operator, as `make images` names it: no registry has it, so `run` asks for
+/// a name.
 pub const DEFAULT_AGENT_IMAGE: &str = concat!("flux-agent:", env!("CARGO_PKG_VERSION"));
 
 /// What the administrator chose.
@@ -96,19 +99,33 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The MiniCluster as this installation serves it, or what it does not serve, with the value that says so.
+    /// The MiniCluster as this installation serves it, or what it does not serve, with the value that says
+    /// so.
     pub fn admit(&self, mut cluster: ValidMiniCluster) -> Result<ValidMiniCluster, Vec<Problem>> {
         let refused = |field: &str, what: &str, value: &str, remedy: &str| {
-            Problem::new(field, format!("this installation creates no {what} (its value {value} is false): {remedy}"))
+            Problem::new(
+                field,
+                format!("this installation creates no {what} (its value {value} is false): {remedy}"),
+            )
         };
         let mut problems = Vec::new();
         if !self.volumes && !cluster.volumes.is_empty() {
             let remedy = "mount a claim by containers[].volumes and claimName, or ask an administrator";
-            problems.push(refused("spec.volumes", "PersistentVolumes", "volumes.enabled", remedy));
+            problems.push(refused(
+                "spec.volumes",
+                "PersistentVolumes",
+                "volumes.enabled",
+                remedy,
+            ));
         }
         if !self.services && !cluster.services.is_empty() {
             let remedy = "run them in a Deployment of your own, or ask an administrator";
-            problems.push(refused("spec.services", "pod for services", "services.enabled", remedy));
+            problems.push(refused(
+                "spec.services",
+                "pod for services",
+                "services.enabled",
+                remedy,
+            ));
         }
         // A Service's name begins with a letter.
         let can_be_own = cluster.name.starts_with(|first: char| first.is_ascii_lowercase());
@@ -120,7 +137,11 @@ impl Options {
                 problems.push(Problem::new("spec.containers[].name", message));
             }
         }
-        if problems.is_empty() { Ok(cluster) } else { Err(problems) }
+        if problems.is_empty() {
+            Ok(cluster)
+        } else {
+            Err(problems)
+        }
     }
 }
 
@@ -172,7 +193,8 @@ pub struct Facts {
     pub backoff_limit_used: u32,
     /// What is left of `deadlineSeconds` after earlier starts. None: all.
     pub deadline_left: Option<i64>,
-    /// Hash of the fields of the spec that cannot change once there is a Job (`reconcile::target::Target::spec_hash`).
+    /// Hash of the fields of the spec that cannot change once there is a Job
+    /// (`reconcile::target::Target::spec_hash`).
     pub spec_hash: Option<String>,
     /// How often the MiniCluster has restarted.
     pub attempt: u32,
@@ -206,7 +228,10 @@ pub enum RenderError {
     #[error("failed to write the agent's spec")]
     Spec(#[from] toml::ser::Error),
     #[error("failed to read {field}")]
-    Field { field: String, source: serde_json::Error },
+    Field {
+        field: String,
+        source: serde_json::Error,
+    },
     #[error("failed to lay spec.podTemplate over the pods")]
     Overlay(#[source] serde_json::Error),
 }
@@ -225,7 +250,10 @@ impl Generated {
 
     /// The words, and then placeholders: rendering for a person uses no random words.
     fn words(&self) -> impl Iterator<Item = String> {
-        self.words.iter().cloned().chain(std::iter::repeat("(random)".to_owned()))
+        self.words
+            .iter()
+            .cloned()
+            .chain(std::iter::repeat("(random)".to_owned()))
     }
 }
 
@@ -258,7 +286,10 @@ pub fn objects(
             .chain(secrets::secrets(cluster, facts, &generated))
             .collect(),
         volumes: storage::volumes(cluster, facts),
-        network_policy: options.network_policy.then(|| network::policy(cluster, facts)).flatten(),
+        network_policy: options
+            .network_policy
+            .then(|| network::policy(cluster, facts))
+            .flatten(),
         headless: services::headless(
             &cluster.namespace,
             &cluster.headless_name,
@@ -288,7 +319,9 @@ fn job_of(
 }
 
 fn services_pod_of(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<Overlaid<Pod>>, RenderError> {
-    let Some(rendered) = services_pod::pod(cluster, facts)? else { return Ok(None) };
+    let Some(rendered) = services_pod::pod(cluster, facts)? else {
+        return Ok(None);
+    };
     let overlay = cluster.services_pod_template.as_ref();
     let laid = Overlaid::new(rendered, overlay, "spec.servicesPodTemplate", ("", ""));
     laid.map(Some).map_err(RenderError::Overlay)
@@ -296,7 +329,8 @@ fn services_pod_of(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<O
 
 /// Hash of the pod templates of the spec; None without any.
 pub fn overlay_hash(cluster: &ValidMiniCluster) -> Option<String> {
-    let overlays = [&cluster.pod_template, &cluster.services_pod_template].map(|it| it.as_ref().map(Overlay::value));
+    let overlays =
+        [&cluster.pod_template, &cluster.services_pod_template].map(|it| it.as_ref().map(Overlay::value));
     overlays.iter().any(Option::is_some).then(|| hash(&overlays))
 }
 
@@ -336,14 +370,17 @@ fn typed<T: serde::de::DeserializeOwned>(
     value
         .map(|value| serde_json::from_value(value.clone()))
         .transpose()
-        .map_err(|source| RenderError::Field { field: field.to_owned(), source })
+        .map_err(|source| RenderError::Field {
+            field: field.to_owned(),
+            source,
+        })
 }
 
 /// FNV-1a over the JSON of `content`: says whether two renderings differ; not for security.
 pub fn hash(content: &impl serde::Serialize) -> String {
     let bytes = serde_json::to_vec(content).unwrap_or_default();
-    let hash = bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
     format!("{hash:016x}")
 }

@@ -1,7 +1,7 @@
 //! The life of a MiniCluster as spans: the root of its trace. Pure.
 //!
-//! The pods' agents send theirs, which name this root by the same uid. Times are of whole seconds, as the API server
-//! keeps them.
+//! The pods' agents send theirs, which name this root by the same uid. Times are of whole seconds, as the API
+//! server keeps them.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ pub struct Traced {
     pub spans: Vec<Span>,
 }
 
-/// The spans of a MiniCluster that has ended with `status`. None: it has no uid for the trace's id, or no times.
+/// The spans of a MiniCluster that has ended with `status`. None: it has no uid for the trace's id, or no
+/// times.
 pub fn spans(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatus) -> Option<Traced> {
     let root = TraceParent::of_uid(uid)?;
     let begin = since_epoch(created)?;
@@ -32,15 +33,28 @@ pub fn spans(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
         ("job", Some(end)),
     ];
     let phase = status.phase.clone().unwrap_or_default();
-    let failed = (phase == "Failed").then(|| status.message.clone().or(status.reason.clone()).unwrap_or(phase.clone()));
+    let failed = (phase == "Failed").then(|| {
+        status
+            .message
+            .clone()
+            .or(status.reason.clone())
+            .unwrap_or(phase.clone())
+    });
     let mut attributes = vec![
         ("k8s.namespace.name", Attribute::from(key.namespace.as_str())),
         ("flux.minicluster.name", key.name.as_str().into()),
         ("flux.minicluster.uid", uid.into()),
         ("flux.minicluster.phase", phase.as_str().into()),
-        ("flux.minicluster.restarts", i64::from(status.restart_count).into()),
+        (
+            "flux.minicluster.restarts",
+            i64::from(status.restart_count).into(),
+        ),
     ];
-    attributes.extend(status.exit_code.map(|code| ("process.exit.code", i64::from(code).into())));
+    attributes.extend(
+        status
+            .exit_code
+            .map(|code| ("process.exit.code", i64::from(code).into())),
+    );
     let whole = Span {
         id: root.span,
         parent: None,
@@ -54,7 +68,9 @@ pub fn spans(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
     let mut last = begin;
     for (number, (name, at)) in (1..).zip(points) {
         // A step that was never reached has no span, and the job did not run before its brokers were ready.
-        let Some(at) = at.filter(|_| name != "job" || timeline.ready.is_some()) else { continue };
+        let Some(at) = at.filter(|_| name != "job" || timeline.ready.is_some()) else {
+            continue;
+        };
         let at = at.clamp(last, end);
         spans.push(Span {
             id: root.span.wrapping_add(number).max(1),
@@ -67,7 +83,10 @@ pub fn spans(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
         });
         last = at;
     }
-    Some(Traced { trace: root.trace, spans })
+    Some(Traced {
+        trace: root.trace,
+        spans,
+    })
 }
 
 fn time(text: Option<&str>) -> Option<Duration> {
@@ -88,7 +107,9 @@ mod tests {
         let status = serde_json::from_value(status).unwrap();
         let created = "2026-01-01T00:00:00Z".parse().unwrap();
         let uid = "0af76519-16cd-43dd-8448-eb211c80319c";
-        super::spans(&Key::new("team", "mc"), uid, created, &status).map(|traced| traced.spans).unwrap_or_default()
+        super::spans(&Key::new("team", "mc"), uid, created, &status)
+            .map(|traced| traced.spans)
+            .unwrap_or_default()
     }
 
     #[test]
@@ -103,19 +124,37 @@ mod tests {
             (whole.name.as_str(), whole.parent, whole.error.as_deref()),
             ("MiniCluster team/mc", None, Some("it ended with code 7"))
         );
-        assert!(whole.attributes.contains(&("process.exit.code", 7.into())), "{whole:?}");
-        let seconds: Vec<_> = steps.iter().map(|step| (step.end - step.begin).as_secs()).collect();
+        assert!(
+            whole.attributes.contains(&("process.exit.code", 7.into())),
+            "{whole:?}"
+        );
+        let seconds: Vec<_> = steps
+            .iter()
+            .map(|step| (step.end - step.begin).as_secs())
+            .collect();
         assert_eq!(seconds, [1, 0, 3, 1, 5]);
-        assert!(steps.iter().all(|step| step.parent == Some(whole.id) && step.id != whole.id));
+        assert!(
+            steps
+                .iter()
+                .all(|step| step.parent == Some(whole.id) && step.id != whole.id)
+        );
         assert_eq!((steps[0].begin, steps[4].end), (whole.begin, whole.end));
     }
 
     #[test]
     fn what_was_never_reached_has_no_span() {
-        let names = |status| spans(status).into_iter().skip(1).map(|span| span.name).collect::<Vec<_>>();
-        let ended =
-            json!({ "phase": "Failed", "startTime": "2026-01-01T00:00:01Z", "completionTime": "2026-01-01T00:00:03Z" });
+        let names = |status| {
+            spans(status)
+                .into_iter()
+                .skip(1)
+                .map(|span| span.name)
+                .collect::<Vec<_>>()
+        };
+        let ended = json!({ "phase": "Failed", "startTime": "2026-01-01T00:00:01Z", "completionTime": "2026-01-01T00:00:03Z" });
         assert_eq!(names(ended), ["create the Job"]);
-        assert!(spans(json!({ "phase": "Running" })).is_empty(), "it has not ended");
+        assert!(
+            spans(json!({ "phase": "Running" })).is_empty(),
+            "it has not ended"
+        );
     }
 }

@@ -1,11 +1,12 @@
-//! What a MiniCluster's status should say. Pure: the observed objects and the time come in, a status comes out.
+//! What a MiniCluster's status should say. Pure: the observed objects and the time come in, a status comes
+//! out.
 //!
 //! ```text
 //! Inputs ─► outcome (why it failed, or does not start) ─► conditions ─► phase, sizes, exit code ─► MiniClusterStatus
 //! ```
 //!
-//! The Job decides what has ended; the pods say why. A condition's time is when its status changed, not when it was seen
-//! again; where Kubernetes knows the time, it is Kubernetes' time.
+//! The Job decides what has ended; the pods say why. A condition's time is when its status changed, not when
+//! it was seen again; where Kubernetes knows the time, it is Kubernetes' time.
 
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus, Timeline};
 use flux_shared::names;
@@ -79,18 +80,23 @@ pub struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    /// Whether the Job was created from another spec than the current one. This can only be before the first status: from
-    /// then on the API server refuses such a change. (So it does not matter if a later version computes another hash.)
+    /// Whether the Job was created from another spec than the current one. This can only be before the first
+    /// status: from then on the API server refuses such a change. (So it does not matter if a later version
+    /// computes another hash.)
     fn changed_too_late(&self) -> bool {
-        let was_said = condition(self.previous, "Valid").is_some_and(|valid| valid.reason == CHANGED_TOO_LATE);
-        let differs = self.job.is_some_and(|job| !job.deleting && job.differs_from(self.spec_hash));
+        let was_said =
+            condition(self.previous, "Valid").is_some_and(|valid| valid.reason == CHANGED_TOO_LATE);
+        let differs = self
+            .job
+            .is_some_and(|job| !job.deleting && job.differs_from(self.spec_hash));
         differs && (self.previous.maximum_size.is_none() || was_said)
     }
 
-    /// Whether the Job's pods were created with another overlay. The API server's rule does not see every change there: in
-    /// an object without a schema it misses a key that replaces another one.
+    /// Whether the Job's pods were created with another overlay. The API server's rule does not see every
+    /// change there: in an object without a schema it misses a key that replaces another one.
     fn overlay_differs(&self, cluster: &ValidMiniCluster) -> bool {
-        self.job.is_some_and(|job| !job.deleting && job.overlay_hash != render::overlay_hash(cluster))
+        self.job
+            .is_some_and(|job| !job.deleting && job.overlay_hash != render::overlay_hash(cluster))
     }
 }
 
@@ -114,7 +120,9 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
         size: count(facts.living),
         ready_size: count(facts.ready),
         maximum_size: maximum_size(inputs),
-        selector: job.map(|_| labels::selector(inputs.name)).or_else(|| previous.selector.clone()),
+        selector: job
+            .map(|_| labels::selector(inputs.name))
+            .or_else(|| previous.selector.clone()),
         observed_generation: inputs.generation,
         start_time: start_time(inputs),
         timeline: timeline(inputs, &facts),
@@ -131,7 +139,10 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
         })
         .or_else(|| previous.users_secret.clone()),
         flux_restful_secret: secret(inputs, |cluster, uid| {
-            cluster.restful.as_ref().map(|_| names::restful_secret(&cluster.name, uid))
+            cluster
+                .restful
+                .as_ref()
+                .map(|_| names::restful_secret(&cluster.name, uid))
         })
         .or_else(|| previous.flux_restful_secret.clone()),
         exit_code: match lead_exit {
@@ -153,26 +164,44 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
     }
 }
 
-/// The status after the end, whatever becomes of the Job and its pods: only what was not known at the end is added.
+/// The status after the end, whatever becomes of the Job and its pods: only what was not known at the end is
+/// added.
 fn after_the_end(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
     let previous = inputs.previous;
     let is_gone = inputs.job.is_none() || is_cleaned_up(previous);
     let outcome = Outcome::default();
-    let now = if is_gone { Vec::new() } else { conditions::conditions(inputs, facts, &outcome) };
-    let later = |type_: &str| now.iter().find(|it| it.type_ == type_ && AFTER_THE_END.contains(&type_));
-    let kept =
-        previous.conditions.iter().map(|it| later(&it.type_).cloned().unwrap_or(seen_again(it, inputs.generation)));
-    let is_new =
-        |it: &&Condition| AFTER_THE_END.contains(&it.type_.as_str()) && condition(previous, &it.type_).is_none();
+    let now = if is_gone {
+        Vec::new()
+    } else {
+        conditions::conditions(inputs, facts, &outcome)
+    };
+    let later = |type_: &str| {
+        now.iter()
+            .find(|it| it.type_ == type_ && AFTER_THE_END.contains(&type_))
+    };
+    let kept = previous.conditions.iter().map(|it| {
+        later(&it.type_)
+            .cloned()
+            .unwrap_or(seen_again(it, inputs.generation))
+    });
+    let is_new = |it: &&Condition| {
+        AFTER_THE_END.contains(&it.type_.as_str()) && condition(previous, &it.type_).is_none()
+    };
     let conditions = kept.chain(now.iter().filter(is_new).cloned()).collect();
     let lead = lead_exit(inputs, facts).filter(|_| !is_gone);
     MiniClusterStatus {
-        phase: if inputs.deleting { Some(Phase::Terminating.to_string()) } else { previous.phase.clone() },
+        phase: if inputs.deleting {
+            Some(Phase::Terminating.to_string())
+        } else {
+            previous.phase.clone()
+        },
         size: if is_gone { 0 } else { count(facts.living) },
         ready_size: 0,
         observed_generation: inputs.generation,
         exit_code: previous.exit_code.or(lead.map(|exit| exit.code)),
-        signal: previous.signal.or(lead.and_then(|exit| exit.signal.or(outcome::signal_of(exit.code)))),
+        signal: previous
+            .signal
+            .or(lead.and_then(|exit| exit.signal.or(outcome::signal_of(exit.code)))),
         conditions,
         ..previous.clone()
     }
@@ -189,27 +218,47 @@ fn lead_exit<'a>(inputs: &Inputs<'a>, facts: &Facts<'a>) -> Option<&'a Exit> {
 
 /// The maximum size, fixed by the first Job that is not being deleted.
 fn maximum_size(inputs: &Inputs) -> Option<i32> {
-    let of_job = || inputs.job.filter(|job| !job.deleting).and_then(|job| job.maximum_size).map(count);
+    let of_job = || {
+        inputs
+            .job
+            .filter(|job| !job.deleting)
+            .and_then(|job| job.maximum_size)
+            .map(count)
+    };
     inputs.previous.maximum_size.or_else(of_job)
 }
 
 /// A condition that holds for a later spec as well.
 fn seen_again(condition: &Condition, generation: Option<i64>) -> Condition {
-    Condition { observed_generation: generation, ..condition.clone() }
+    Condition {
+        observed_generation: generation,
+        ..condition.clone()
+    }
 }
 
 /// The lead's pod whose end decides the job's; otherwise the latest one.
 fn decisive_lead<'a>(inputs: &Inputs<'a>, facts: &Facts<'a>) -> Option<&'a PodSeen> {
     let leads = inputs.pods.iter().copied().filter(|pod| pod.index == 0);
-    let decides = |pod: &PodSeen| matches!(end_of(pod, false), Some(End::Own | End::NodeFailure | End::Succeeded));
-    leads.chain(inputs.gone.iter().copied()).find(|pod| decides(pod)).or(facts.lead)
+    let decides = |pod: &PodSeen| {
+        matches!(
+            end_of(pod, false),
+            Some(End::Own | End::NodeFailure | End::Succeeded)
+        )
+    };
+    leads
+        .chain(inputs.gone.iter().copied())
+        .find(|pod| decides(pod))
+        .or(facts.lead)
 }
 
-/// The time of the first start, also after restarts. (After a suspension it begins anew, as a Job's start time does.)
+/// The time of the first start, also after restarts. (After a suspension it begins anew, as a Job's start
+/// time does.)
 fn start_time(inputs: &Inputs) -> Option<String> {
     let before = inputs.previous.start_time.clone();
     let is_first = inputs.previous.backoff_limit_used + inputs.previous.max_restarts_used == 0;
-    let job = inputs.job.filter(|job| !restart::is_given_up(inputs.previous, job));
+    let job = inputs
+        .job
+        .filter(|job| !restart::is_given_up(inputs.previous, job));
     let now = job.and_then(|job| job.start_time).map(rfc3339);
     if is_first { now.or(before) } else { before.or(now) }
 }
@@ -217,7 +266,9 @@ fn start_time(inputs: &Inputs) -> Option<String> {
 /// Uid of the current or last Job, unless it was given up.
 fn job_uid(inputs: &Inputs, now: &[Condition]) -> Option<String> {
     // It is about to be replaced by one that copies the view.
-    let cannot_mount = now.iter().any(|it| it.type_ == VIEW_MOUNTED && it.status == "False");
+    let cannot_mount = now
+        .iter()
+        .any(|it| it.type_ == VIEW_MOUNTED && it.status == "False");
     match inputs.job {
         Some(job) if restart::is_given_up(inputs.previous, job) || (job.mounts_view && cannot_mount) => None,
         Some(job) => Some(job.uid.clone()),
@@ -225,24 +276,36 @@ fn job_uid(inputs: &Inputs, now: &[Condition]) -> Option<String> {
     }
 }
 
-/// The status with restarts that the operator did not decide: those by the kubelet, and the one after a suspension.
+/// The status with restarts that the operator did not decide: those by the kubelet, and the one after a
+/// suspension.
 fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
     let mut known = inputs.previous.clone();
-    let Some(job) = inputs.job.filter(|job| !job.is_finished()) else { return known };
-    let had_begun = known.timeline.as_ref().is_some_and(|timeline| timeline.running.is_some());
+    let Some(job) = inputs.job.filter(|job| !job.is_finished()) else {
+        return known;
+    };
+    let had_begun = known
+        .timeline
+        .as_ref()
+        .is_some_and(|timeline| timeline.running.is_some());
     let was_suspended = condition(&known, "Suspended").is_some_and(|condition| condition.status == "True");
     if job.suspended && had_begun && !was_suspended {
         let (reason, message) = match job.queue {
-            Some(_) => (restart::REQUEUED, "the queue stopped the pods; it restarts when it is admitted again"),
-            None => {
-                (restart::SUSPENDED, "the pods were stopped to suspend the MiniCluster; it restarts when it is resumed")
-            }
+            Some(_) => (
+                restart::REQUEUED,
+                "the queue stopped the pods; it restarts when it is admitted again",
+            ),
+            None => (
+                restart::SUSPENDED,
+                "the pods were stopped to suspend the MiniCluster; it restarts when it is resumed",
+            ),
         };
         known = restart::with_restart(&known, None, reason, message, inputs.now);
     }
     // A restart beyond the allowed ones runs nothing, so it is not counted.
     let allowed = match inputs.verdict {
-        Verdict::Valid(cluster) => cluster.restarts_left(u32::try_from(known.backoff_limit_used).unwrap_or(0)),
+        Verdict::Valid(cluster) => {
+            cluster.restarts_left(u32::try_from(known.backoff_limit_used).unwrap_or(0))
+        }
         Verdict::Invalid(_) => u32::MAX,
     };
     let by_kubelet = facts.lead.map_or(0, |lead| count(lead.restarts.min(allowed)));
@@ -259,9 +322,13 @@ fn timeline(inputs: &Inputs, facts: &Facts) -> Option<Timeline> {
         return None;
     }
     let before = inputs.previous.timeline.clone().unwrap_or_default();
-    let reached = |before: Option<String>, is_reached: bool| before.or_else(|| is_reached.then(|| rfc3339(inputs.now)));
+    let reached =
+        |before: Option<String>, is_reached: bool| before.or_else(|| is_reached.then(|| rfc3339(inputs.now)));
     let timeline = Timeline {
-        scheduled: reached(before.scheduled, facts.wanted > 0 && facts.scheduled >= facts.wanted),
+        scheduled: reached(
+            before.scheduled,
+            facts.wanted > 0 && facts.scheduled >= facts.wanted,
+        ),
         running: reached(before.running, facts.lead_runs()),
         ready: reached(before.ready, facts.is_ready()),
     };
@@ -269,23 +336,37 @@ fn timeline(inputs: &Inputs, facts: &Facts) -> Option<Timeline> {
 }
 
 /// Name of a Secret for people, which exists once the Job does.
-fn secret(inputs: &Inputs, name: impl Fn(&ValidMiniCluster, Option<&str>) -> Option<String>) -> Option<String> {
+fn secret(
+    inputs: &Inputs,
+    name: impl Fn(&ValidMiniCluster, Option<&str>) -> Option<String>,
+) -> Option<String> {
     match (inputs.verdict, inputs.job) {
         (Verdict::Valid(cluster), Some(job)) => name(cluster, job.owner_uid.as_deref()),
         _ => None,
     }
 }
 
-/// The status with its last restart as reason and message: restarts may follow each other faster than statuses do.
+/// The status with its last restart as reason and message: restarts may follow each other faster than
+/// statuses do.
 pub fn restarting(status: MiniClusterStatus) -> MiniClusterStatus {
-    let Some(restart) = status.restarts.last() else { return status };
+    let Some(restart) = status.restarts.last() else {
+        return status;
+    };
     let (reason, message) = (restart.reason.clone(), outcome::restart_message(&status, restart));
-    MiniClusterStatus { reason: Some(reason), message: Some(short(&message)), ..status }
+    MiniClusterStatus {
+        reason: Some(reason),
+        message: Some(short(&message)),
+        ..status
+    }
 }
 
 /// The status once pods and volumes have been deleted.
 pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStatus {
-    let mut status = MiniClusterStatus { size: 0, ready_size: 0, ..status.clone() };
+    let mut status = MiniClusterStatus {
+        size: 0,
+        ready_size: 0,
+        ..status.clone()
+    };
     status.conditions.push(Condition {
         type_: CLEANED_UP.into(),
         status: "True".into(),
@@ -325,7 +406,9 @@ pub fn panicked(
 
 /// The status without the condition about a panic: the operator got past it.
 pub fn without_panic(mut status: MiniClusterStatus) -> MiniClusterStatus {
-    status.conditions.retain(|condition| condition.type_ != OPERATOR_PANICKED);
+    status
+        .conditions
+        .retain(|condition| condition.type_ != OPERATOR_PANICKED);
     status
 }
 
@@ -354,16 +437,25 @@ impl<'a> Facts<'a> {
             u32::try_from(pods().filter(|pod| which(pod)).count()).unwrap_or(u32::MAX)
         };
         // When a Job is finished all its pods have ended, though the watch of pods may report it later.
-        let is_finished = inputs.job.is_some_and(|job| job.is_finished() && !job.has_living_pods);
-        let living =
-            |which: fn(&PodSeen) -> bool| if is_finished { 0 } else { number(&|pod| !pod.ended && which(pod)) };
+        let is_finished = inputs
+            .job
+            .is_some_and(|job| job.is_finished() && !job.has_living_pods);
+        let living = |which: fn(&PodSeen) -> bool| {
+            if is_finished {
+                0
+            } else {
+                number(&|pod| !pod.ended && which(pod))
+            }
+        };
         let wanted = inputs.job.map_or(0, |job| job.completions);
         let quorum = match inputs.verdict {
             Verdict::Valid(cluster) => cluster.min_size.unwrap_or(wanted).min(wanted),
             Verdict::Invalid(_) => wanted,
         };
         Facts {
-            lead: pods().filter(|pod| pod.index == 0).max_by_key(|pod| (pod.created, !pod.ended)),
+            lead: pods()
+                .filter(|pod| pod.index == 0)
+                .max_by_key(|pod| (pod.created, !pod.ended)),
             living: living(|_| true),
             scheduled: living(|pod| pod.scheduled),
             running: living(|pod| pod.running),
@@ -419,7 +511,10 @@ fn phase(inputs: &Inputs, facts: &Facts) -> Phase {
 
 /// Whether the MiniCluster has been ready since its last start.
 fn has_been_ready(status: &MiniClusterStatus) -> bool {
-    status.timeline.as_ref().is_some_and(|timeline| timeline.ready.is_some())
+    status
+        .timeline
+        .as_ref()
+        .is_some_and(|timeline| timeline.ready.is_some())
 }
 
 fn count(number: u32) -> i32 {

@@ -50,11 +50,13 @@ impl Target {
         }
     }
 
-    /// Uses the queue's labels and annotations that the Job was created with, if there is a Job; later changes count for the
-    /// next Job.
+    /// Uses the queue's labels and annotations that the Job was created with, if there is a Job; later
+    /// changes count for the next Job.
     pub fn with_queueing_of(mut self, job: Option<&JobSeen>) -> Target {
         // A queued Job without this annotation is from an earlier version: keep using the live labels.
-        let Some(job) = job.filter(|job| job.queueing.is_some() || job.queue.is_none()) else { return self };
+        let Some(job) = job.filter(|job| job.queueing.is_some() || job.queue.is_none()) else {
+            return self;
+        };
         let from_object = std::mem::replace(&mut self.queueing, job.queueing.clone().unwrap_or_default());
         self.queueing_changed = match &self.spec {
             Ok(spec) => from_object.without_job_labels(&spec.job_labels) != self.queueing,
@@ -73,11 +75,19 @@ impl Target {
         let spec = self.spec.clone()?;
         let (name, namespace) = (self.key.name.clone(), self.key.namespace.clone());
         let queueing = self.queueing.clone();
-        let manifest = Manifest { name, namespace, queueing, cleans_by_default: false, spec };
+        let manifest = Manifest {
+            name,
+            namespace,
+            queueing,
+            cleans_by_default: false,
+            spec,
+        };
         let mut cluster = options.admit(validate_and_note(&manifest)?)?;
         if self.queueing_changed {
             let message = "those for a queue have changed since the Job was made, and count for its next Job only: while it waits, change the labels of the Job itself";
-            cluster.notices.push(Problem::new("metadata.labels and metadata.annotations", message));
+            cluster
+                .notices
+                .push(Problem::new("metadata.labels and metadata.annotations", message));
         }
         Ok(cluster)
     }
@@ -91,12 +101,22 @@ mod tests {
     use super::*;
 
     fn told(queue: &str) -> Queueing {
-        let labels = if queue.is_empty() { Default::default() } else { [(QUEUE_NAME.into(), queue.into())].into() };
-        Queueing { labels, ..Queueing::default() }
+        let labels = if queue.is_empty() {
+            Default::default()
+        } else {
+            [(QUEUE_NAME.into(), queue.into())].into()
+        };
+        Queueing {
+            labels,
+            ..Queueing::default()
+        }
     }
 
     fn target(queue: &str) -> Target {
-        Target { queueing: told(queue), ..crate::testing::target("uid", &MiniClusterStatus::default()) }
+        Target {
+            queueing: told(queue),
+            ..crate::testing::target("uid", &MiniClusterStatus::default())
+        }
     }
 
     #[test]
@@ -117,7 +137,11 @@ mod tests {
             ("", Some(job(None, Some("default"))), "", false),
         ] {
             let found = target(now).with_queueing_of(job.as_ref());
-            assert_eq!((&found.queueing, found.queueing_changed), (&told(then), changed), "{now}, {job:?}");
+            assert_eq!(
+                (&found.queueing, found.queueing_changed),
+                (&told(then), changed),
+                "{now}, {job:?}"
+            );
         }
     }
 }

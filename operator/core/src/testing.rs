@@ -24,12 +24,16 @@ pub(crate) fn target(uid: &str, status: &MiniClusterStatus) -> Target {
 
 /// The valid MiniCluster `mc` with `spec` (YAML lines) and one container, unless `spec` has containers.
 pub(crate) fn cluster(spec: &str) -> ValidMiniCluster {
-    let containers =
-        if spec.contains("containers:") { "" } else { "\n  containers: [{image: app:1, command: hostname}]" };
+    let containers = if spec.contains("containers:") {
+        ""
+    } else {
+        "\n  containers: [{image: app:1, command: hostname}]"
+    };
     let indented = spec.replace('\n', "\n  ");
     let text = format!(
         "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc, namespace: ns}}\nspec:\n  {indented}{containers}\n"
     );
-    let manifest = flux_shared::manifest::parse(&text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}"));
+    let manifest =
+        flux_shared::manifest::parse(&text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}"));
     validate(&manifest).unwrap_or_else(|problems| panic!("{problems:?}\n{text}"))
 }

@@ -7,7 +7,8 @@ use serde::Serialize;
 #[error("failed to write YAML")]
 pub struct YamlError(#[from] serde_saphyr::ser::Error);
 
-/// One document, without a separator. Long text stays in one line or in a literal block: folding hides line ends.
+/// One document, without a separator. Long text stays in one line or in a literal block: folding hides line
+/// ends.
 pub fn document(object: &impl Serialize) -> Result<String, YamlError> {
     let options = serde_saphyr::ser_options! { min_fold_chars: usize::MAX, compact_list_indent: true };
     let mut text = serde_saphyr::to_string_with_options(object, options)?;
@@ -52,7 +53,11 @@ mod tests {
             "<<",
         ] {
             let written = document(&serde_json::json!({ "a": text })).unwrap();
-            let value = written.trim_end().strip_prefix("a: ").unwrap_or_default().to_owned();
+            let value = written
+                .trim_end()
+                .strip_prefix("a: ")
+                .unwrap_or_default()
+                .to_owned();
             assert!(value.starts_with(['"', '\'']), "{text} is written as {value}");
         }
     }
@@ -60,8 +65,7 @@ mod tests {
     #[test]
     fn long_lines_and_blocks_survive() {
         let long = format!("{} end", "word ".repeat(100));
-        let value =
-            serde_json::json!({ "a": long, "b": "x: 1\n\n  y: '$HOME'\n", "c": "\ttab\n", "d": ["trailing \n"] });
+        let value = serde_json::json!({ "a": long, "b": "x: 1\n\n  y: '$HOME'\n", "c": "\ttab\n", "d": ["trailing \n"] });
         let written = document(&value).unwrap();
         let back: serde_json::Value = serde_saphyr::from_str(&written).unwrap();
         assert_eq!(back, value, "{written}");

@@ -17,10 +17,11 @@ use tower::{BoxError, Service};
 
 use crate::health::metrics::Metrics;
 
-/// Longest wait for an answer: the API server ends a call after 60 s, so a longer silence means a lost connection.
+/// Longest wait for an answer: the API server ends a call after 60 s, so a longer silence means a lost
+/// connection.
 const PATIENCE: Duration = Duration::from_secs(65);
-/// Longest wait for a connection: the network's own attempts are ever further apart, so a new one finds a server sooner that
-/// is back.
+/// Longest wait for a connection: the network's own attempts are ever further apart, so a new one finds a
+/// server sooner that is back.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Longest silence on an open connection before it is dropped: a watch has a bookmark every minute.
 const SILENCE: Duration = Duration::from_secs(90);
@@ -42,7 +43,10 @@ where
     B: hyper::body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let layer = tower::layer::layer_fn(move |inner| Counted { inner, metrics: metrics.clone() });
+    let layer = tower::layer::layer_fn(move |inner| Counted {
+        inner,
+        metrics: metrics.clone(),
+    });
     builder.with_layer(&layer).build()
 }
 
@@ -74,7 +78,9 @@ where
         let answer = self.inner.call(request);
         Box::pin(async move {
             let begin = tokio::time::Instant::now();
-            let answer = tokio::time::timeout(PATIENCE, answer).await.unwrap_or_else(|late| Err(late.into()));
+            let answer = tokio::time::timeout(PATIENCE, answer)
+                .await
+                .unwrap_or_else(|late| Err(late.into()));
             let is_watch = uri.query().is_some_and(|query| query.contains("watch=true"));
             let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
             metrics.called(method.as_str(), uri.path(), is_watch, status, begin.elapsed());
@@ -83,10 +89,15 @@ where
     }
 }
 
-/// The API server's priority and fairness answers in plain text and says in a header how long to wait, which kube does not
-/// read: such an answer becomes a Status that says it.
+/// The API server's priority and fairness answers in plain text and says in a header how long to wait, which
+/// kube does not read: such an answer becomes a Status that says it.
 fn with_retry_after<B>(answer: Response<B>) -> Response<Either<B, Full<Bytes>>> {
-    let header = |name| answer.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let header = |name| {
+        answer
+            .headers()
+            .get(name)
+            .and_then(|value: &HeaderValue| value.to_str().ok())
+    };
     let code = answer.status().as_u16();
     let is_json = header(CONTENT_TYPE).is_some_and(|it| it.starts_with("application/json"));
     let seconds = header(RETRY_AFTER).and_then(|it| it.parse::<u32>().ok());
@@ -101,7 +112,9 @@ fn with_retry_after<B>(answer: Response<B>) -> Response<Either<B, Full<Bytes>>> 
     for name in [CONTENT_LENGTH, CONTENT_ENCODING] {
         parts.headers.remove(name);
     }
-    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    parts
+        .headers
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Response::from_parts(parts, Either::Right(Full::new(Bytes::from(status.to_string()))))
 }
 
@@ -115,17 +128,27 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_says_nothing_is_given_up() {
-        let silent =
-            tower::service_fn(|_: Request<()>| std::future::pending::<Result<Response<Full<Bytes>>, BoxError>>());
+        let silent = tower::service_fn(|_: Request<()>| {
+            std::future::pending::<Result<Response<Full<Bytes>>, BoxError>>()
+        });
         let metrics = Arc::new(Metrics::new().unwrap());
-        let counted = Counted { inner: silent, metrics: metrics.clone() };
+        let counted = Counted {
+            inner: silent,
+            metrics: metrics.clone(),
+        };
         let request = Request::get("/api/v1/namespaces/a/pods/b").body(()).unwrap();
         assert!(counted.oneshot(request).await.is_err());
-        let seen = LiveState { is_ready: true, queue: QueueSnapshot::default(), phases: std::iter::empty() };
+        let seen = LiveState {
+            is_ready: true,
+            queue: QueueSnapshot::default(),
+            phases: std::iter::empty(),
+        };
         let (text, begin) = (metrics.text(seen), "rest_client_request_duration_seconds");
         for line in [
             "flux_operator_api_calls_total{code=\"none\",resource=\"pods\",verb=\"get\"} 1\n",
-            &format!("{begin}_bucket{{verb=\"get\",le=\"60\"}} 0\n{begin}_bucket{{verb=\"get\",le=\"+Inf\"}} 1\n"),
+            &format!(
+                "{begin}_bucket{{verb=\"get\",le=\"60\"}} 0\n{begin}_bucket{{verb=\"get\",le=\"+Inf\"}} 1\n"
+            ),
         ] {
             assert!(text.contains(line), "{line} is not in {text}");
         }
@@ -134,13 +157,25 @@ mod tests {
     #[tokio::test]
     async fn busy_server_is_asked_again_when_its_header_says() {
         let busy = tower::service_fn(|_: Request<Body>| async {
-            let answer =
-                Response::builder().status(429).header("retry-after", "7").header("content-type", "text/plain");
+            let answer = Response::builder()
+                .status(429)
+                .header("retry-after", "7")
+                .header("content-type", "text/plain");
             Ok::<_, BoxError>(answer.body(Full::new(Bytes::from("Too many requests"))).unwrap())
         });
-        let client = client(ClientBuilder::new(busy, "default"), Arc::new(Metrics::new().unwrap()));
+        let client = client(
+            ClientBuilder::new(busy, "default"),
+            Arc::new(Metrics::new().unwrap()),
+        );
         let error = client.apiserver_version().await.unwrap_err();
-        assert_eq!(crate::api::retry::retry_after(&error), Duration::from_secs(7), "{error:?}");
-        assert!(matches!(&error, kube::Error::Api(status) if status.code == 429), "{error:?}");
+        assert_eq!(
+            crate::api::retry::retry_after(&error),
+            Duration::from_secs(7),
+            "{error:?}"
+        );
+        assert!(
+            matches!(&error, kube::Error::Api(status) if status.code == 429),
+            "{error:?}"
+        );
     }
 }

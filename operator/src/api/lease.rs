@@ -4,10 +4,11 @@
 //! look ─► free, ours, or not renewed for its duration? ─► take it ─► renew … ─► not renewed in time: lost, the process ends
 //! ```
 //!
-//! Two that act at the same time would do no harm (creation is a POST, changes carry a uid), so this only saves work.
+//! Two that act at the same time would do no harm (creation is a POST, changes carry a uid), so this only
+//! saves work.
 //!
-//! By hand: kube (5.0) has no leader election. Each call goes by our client's counts, and the Lease is owned by the
-//! Deployment.
+//! By hand: kube (5.0) has no leader election. Each call goes by our client's counts, and the Lease is owned
+//! by the Deployment.
 
 use std::time::Duration;
 
@@ -75,7 +76,13 @@ impl Candidate {
         loop {
             let begin = Instant::now();
             match self.attempt(client, &mut last_change).await {
-                Ok(Attempt::Acquired { version }) => return Held { candidate: self, version, renewed: begin },
+                Ok(Attempt::Acquired { version }) => {
+                    return Held {
+                        candidate: self,
+                        version,
+                        renewed: begin,
+                    };
+                }
                 Ok(Attempt::HeldByAnother) => {}
                 Err(error) => crate::health::log::warn("failed to get the lease", &error),
             }
@@ -87,17 +94,32 @@ impl Candidate {
     async fn attempt(&self, client: &Client, seen: &mut Option<LastChange>) -> Result<Attempt, kube::Error> {
         let api = self.leases(client);
         let Some(lease) = api.get_opt(NAME).await? else {
-            return self.create(client, seen.as_ref().is_some_and(|seen| seen.is_owned)).await;
+            return self
+                .create(client, seen.as_ref().is_some_and(|seen| seen.is_owned))
+                .await;
         };
         let version = lease.resource_version();
-        let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default();
-        let duration = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
+        let holder = lease
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.holder_identity.clone())
+            .unwrap_or_default();
+        let duration = lease
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.lease_duration_seconds)
+            .unwrap_or(0);
         let duration = Duration::from_secs(u64::try_from(duration).unwrap_or(0));
         let since = match seen {
             Some(seen) if seen.version == version => seen.since,
             _ => {
                 let is_owned = !lease.owner_references().is_empty();
-                seen.insert(LastChange { version: version.clone(), since: Instant::now(), is_owned }).since
+                seen.insert(LastChange {
+                    version: version.clone(),
+                    since: Instant::now(),
+                    is_owned,
+                })
+                .since
             }
         };
         if holder.is_empty() || holder == self.identity || since.elapsed() >= duration {
@@ -107,18 +129,27 @@ impl Candidate {
         Ok(Attempt::HeldByAnother)
     }
 
-    /// Creates the Lease, owned by the operator's Deployment. Not if `it_was_owned` and the Deployment is gone: a new Lease
-    /// would never be deleted, and this process is about to be.
+    /// Creates the Lease, owned by the operator's Deployment. Not if `it_was_owned` and the Deployment is
+    /// gone: a new Lease would never be deleted, and this process is about to be.
     async fn create(&self, client: &Client, it_was_owned: bool) -> Result<Attempt, kube::Error> {
         let owner = installed::owner(client, &self.namespace, NAME).await?;
         if owner.is_none() && it_was_owned {
             return Ok(Attempt::HeldByAnother);
         }
         let owner_references = owner.map(|owner| vec![owner]);
-        let metadata = ObjectMeta { name: Some(NAME.into()), owner_references, ..ObjectMeta::default() };
-        let lease = Lease { metadata, spec: Some(self.spec()) };
+        let metadata = ObjectMeta {
+            name: Some(NAME.into()),
+            owner_references,
+            ..ObjectMeta::default()
+        };
+        let lease = Lease {
+            metadata,
+            spec: Some(self.spec()),
+        };
         let created = self.leases(client).create(&PostParams::default(), &lease).await?;
-        Ok(Attempt::Acquired { version: created.resource_version() })
+        Ok(Attempt::Acquired {
+            version: created.resource_version(),
+        })
     }
 
     fn leases(&self, client: &Client) -> Api<Lease> {
@@ -144,13 +175,20 @@ impl Candidate {
         spec: &LeaseSpec,
     ) -> Result<Option<String>, kube::Error> {
         let change = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
-        let parameters = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
-        Ok(api.patch(NAME, &parameters, &Patch::Merge(change)).await?.resource_version())
+        let parameters = PatchParams {
+            field_manager: Some(MANAGER.into()),
+            ..PatchParams::default()
+        };
+        Ok(api
+            .patch(NAME, &parameters, &Patch::Merge(change))
+            .await?
+            .resource_version())
     }
 }
 
 impl Held {
-    /// Renews the Lease until another replica has written it or renewing fails for too long. Then another replica may lead.
+    /// Renews the Lease until another replica has written it or renewing fails for too long. Then another
+    /// replica may lead.
     pub async fn keep(&mut self, client: &Client) {
         let api = self.candidate.leases(client);
         // The deadline is before others may take the Lease.
@@ -161,7 +199,10 @@ impl Held {
             pause = self.candidate.pause();
             let begin = Instant::now();
             let LeaseSpec { renew_time, .. } = self.candidate.spec();
-            let spec = LeaseSpec { renew_time, ..LeaseSpec::default() };
+            let spec = LeaseSpec {
+                renew_time,
+                ..LeaseSpec::default()
+            };
             let left = deadline.saturating_sub(self.renewed.elapsed());
             match tokio::time::timeout(left, self.candidate.write(&api, self.version.clone(), &spec)).await {
                 Ok(Ok(version)) => {
@@ -169,7 +210,8 @@ impl Held {
                     self.renewed = begin;
                 }
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => return,
-                // Somebody has written it: this process, and the answer was lost, or another replica, which leads now.
+                // Somebody has written it: this process, and the answer was lost, or another replica, which
+                // leads now.
                 Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
                     match tokio::time::timeout(left, api.get_opt(NAME)).await {
                         Ok(Ok(Some(lease))) if self.is_holder_of(&lease) => {
@@ -197,10 +239,17 @@ impl Held {
     /// Gives the Lease up, so that another replica can lead at once.
     pub async fn release(self, client: &Client) {
         let api = self.candidate.leases(client);
-        let spec =
-            LeaseSpec { holder_identity: Some(String::new()), lease_duration_seconds: Some(1), ..LeaseSpec::default() };
+        let spec = LeaseSpec {
+            holder_identity: Some(String::new()),
+            lease_duration_seconds: Some(1),
+            ..LeaseSpec::default()
+        };
         // If this fails, another replica leads a little later.
-        let _ = tokio::time::timeout(self.candidate.pause(), self.candidate.write(&api, self.version, &spec)).await;
+        let _ = tokio::time::timeout(
+            self.candidate.pause(),
+            self.candidate.write(&api, self.version, &spec),
+        )
+        .await;
     }
 }
 
@@ -212,8 +261,8 @@ mod tests {
 
     use super::*;
 
-    /// A client of an API server whose Lease has this holder and another version than the one that is held, and the verbs
-    /// that it was asked for. It takes a write to its own version.
+    /// A client of an API server whose Lease has this holder and another version than the one that is held,
+    /// and the verbs that it was asked for. It takes a write to its own version.
     fn server(holder: &'static str) -> (Client, Arc<Mutex<Vec<String>>>) {
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = asked.clone();
@@ -230,9 +279,15 @@ mod tests {
                 *version += u32::from(fits);
                 let (code, body) = if is_get || fits {
                     let metadata = json!({ "name": NAME, "resourceVersion": version.to_string() });
-                    (200, json!({ "metadata": metadata, "spec": { "holderIdentity": holder } }))
+                    (
+                        200,
+                        json!({ "metadata": metadata, "spec": { "holderIdentity": holder } }),
+                    )
                 } else {
-                    (409, json!({ "kind": "Status", "status": "Failure", "code": 409, "reason": "Conflict" }))
+                    (
+                        409,
+                        json!({ "kind": "Status", "status": "Failure", "code": 409, "reason": "Conflict" }),
+                    )
                 };
                 let body = Body::from(body.to_string().into_bytes());
                 Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body).unwrap())
@@ -243,17 +298,38 @@ mod tests {
 
     fn held() -> Held {
         let (namespace, identity, duration) = ("ns".to_owned(), "me".to_owned(), Duration::from_secs(15));
-        let candidate = Candidate { namespace, identity, duration };
-        Held { candidate, version: Some("1".into()), renewed: Instant::now() }
+        let candidate = Candidate {
+            namespace,
+            identity,
+            duration,
+        };
+        Held {
+            candidate,
+            version: Some("1".into()),
+            renewed: Instant::now(),
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn leader_whose_answer_was_lost_leads_on_and_no_other() {
         let (client, asked) = server("me");
         let lost = tokio::time::timeout(Duration::from_secs(60), held().keep(&client)).await;
-        assert!(lost.is_err(), "it gave up although it holds the Lease: {:?}", asked.lock().unwrap());
-        assert_eq!(asked.lock().unwrap()[..4], ["PATCH", "GET", "PATCH", "PATCH"], "and goes on");
+        assert!(
+            lost.is_err(),
+            "it gave up although it holds the Lease: {:?}",
+            asked.lock().unwrap()
+        );
+        assert_eq!(
+            asked.lock().unwrap()[..4],
+            ["PATCH", "GET", "PATCH", "PATCH"],
+            "and goes on"
+        );
         let (client, _) = server("other");
-        assert!(tokio::time::timeout(Duration::from_secs(60), held().keep(&client)).await.is_ok(), "another leads");
+        assert!(
+            tokio::time::timeout(Duration::from_secs(60), held().keep(&client))
+                .await
+                .is_ok(),
+            "another leads"
+        );
     }
 }

@@ -36,7 +36,10 @@ where
     let mut all = Vec::new();
     loop {
         let list = api.list_metadata(&page).await?;
-        all.extend(list.items.into_iter().map(|object| ObjectMeta { managed_fields: None, ..object.metadata }));
+        all.extend(list.items.into_iter().map(|object| ObjectMeta {
+            managed_fields: None,
+            ..object.metadata
+        }));
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
             None => return Ok(all),

@@ -1,4 +1,5 @@
-//! Small writes in the background, again with growing pauses ([`run_queue`]): a failed one does not hold up the others.
+//! Small writes in the background, again with growing pauses ([`run_queue`]): a failed one does not hold up
+//! the others.
 
 use std::error::Error;
 use std::time::Duration;
@@ -15,12 +16,20 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// How long an answer asks to wait before the next call.
 pub fn retry_after(error: &kube::Error) -> Duration {
-    let kube::Error::Api(status) = error else { return Duration::ZERO };
-    Duration::from_secs(status.details.as_ref().map_or(0, |details| details.retry_after_seconds).into())
+    let kube::Error::Api(status) = error else {
+        return Duration::ZERO;
+    };
+    Duration::from_secs(
+        status
+            .details
+            .as_ref()
+            .map_or(0, |details| details.retry_after_seconds)
+            .into(),
+    )
 }
 
-/// Calls `write` for each item, for at most `concurrency` at the same time, and again later for those that fail.
-/// Returns when the channel is closed.
+/// Calls `write` for each item, for at most `concurrency` at the same time, and again later for those that
+/// fail. Returns when the channel is closed.
 pub async fn run_queue<T, E, F>(
     mut items: UnboundedReceiver<T>,
     concurrency: usize,
@@ -88,7 +97,12 @@ mod tests {
             }
         };
         let work = run_queue(items, 1, "failed", write);
-        assert!(tokio::time::timeout(Duration::from_secs(100), work).await.is_err(), "more may come");
+        assert!(
+            tokio::time::timeout(Duration::from_secs(100), work)
+                .await
+                .is_err(),
+            "more may come"
+        );
         assert_eq!(*done.lock().unwrap(), [0, 1, 2, 0, 0, 0]);
         drop(sender);
     }

@@ -8,7 +8,8 @@ use kube::Client;
 
 use crate::health::log;
 
-/// The oldest Kubernetes 1.n that the operator runs on: it needs Jobs with a success policy, and native sidecars.
+/// The oldest Kubernetes 1.n that the operator runs on: it needs Jobs with a success policy, and native
+/// sidecars.
 pub const FLOOR: u32 = 31;
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -24,7 +25,8 @@ pub async fn ask(client: &Client) -> u32 {
     minor(&info.minor)
 }
 
-/// The number in a minor version such as `31+`, as some providers write it. A text without a number counts as a new version.
+/// The number in a minor version such as `31+`, as some providers write it. A text without a number counts as
+/// a new version.
 pub(crate) fn minor(text: &str) -> u32 {
     let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or(u32::MAX)

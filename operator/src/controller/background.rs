@@ -1,4 +1,5 @@
-//! Writes beside the reconciles: what the watches have seen and nobody waits for, and the end of deleted MiniClusters.
+//! Writes beside the reconciles: what the watches have seen and nobody waits for, and the end of deleted
+//! MiniClusters.
 
 use flux_operator_core::observe::Unlabelled;
 use flux_operator_core::observe::cluster::Cluster;
@@ -15,21 +16,34 @@ use crate::reconcile::context::Context;
 /// Labels written at the same time, and volumes deleted: less urgent than anything else.
 const BACKGROUND_WRITES: usize = 4;
 
-/// Deletes PersistentVolumes whose MiniClusters are gone. Kubernetes' garbage collector does not: a cluster-scoped object
-/// cannot be owned by a namespaced one.
-pub(super) async fn sweep(context: &Context, store: &Store<Cluster>, orphans: mpsc::UnboundedReceiver<Orphan>) {
+/// Deletes PersistentVolumes whose MiniClusters are gone. Kubernetes' garbage collector does not: a
+/// cluster-scoped object cannot be owned by a namespaced one.
+pub(super) async fn sweep(
+    context: &Context,
+    store: &Store<Cluster>,
+    orphans: mpsc::UnboundedReceiver<Orphan>,
+) {
     if store.wait_until_ready().await.is_err() {
         return;
     }
     let delete = |orphan: Orphan| async move {
         let key = ObjectRef::new(&orphan.cluster.name).within(&orphan.cluster.namespace);
-        if store.get(&key).is_some_and(|cluster| cluster.uid().as_deref() == Some(&orphan.owner)) {
+        if store
+            .get(&key)
+            .is_some_and(|cluster| cluster.uid().as_deref() == Some(&orphan.owner))
+        {
             Ok(())
         } else {
             context.writer.sweep(&orphan).await
         }
     };
-    retry::run_queue(orphans, BACKGROUND_WRITES, "failed to delete a PersistentVolume; retrying", delete).await;
+    retry::run_queue(
+        orphans,
+        BACKGROUND_WRITES,
+        "failed to delete a PersistentVolume; retrying",
+        delete,
+    )
+    .await;
 }
 
 /// Writes the documented label on leads' pods, one call each.
@@ -38,15 +52,25 @@ pub(super) async fn label_leads(context: &Context, unlabelled: mpsc::UnboundedRe
         context.job_first.wait_for_jobs().await;
         context.writer.label_lead(&pod).await
     };
-    retry::run_queue(unlabelled, BACKGROUND_WRITES, "failed to label a pod; retrying", write).await;
+    retry::run_queue(
+        unlabelled,
+        BACKGROUND_WRITES,
+        "failed to label a pod; retrying",
+        write,
+    )
+    .await;
 }
 
-/// Deletes Jobs and pods of deleted MiniClusters. What the API server refuses is left to the garbage collector.
+/// Deletes Jobs and pods of deleted MiniClusters. What the API server refuses is left to the garbage
+/// collector.
 pub(super) async fn end_deleted(context: &Context, deleted: mpsc::UnboundedReceiver<Deleted>) {
     let delete = |deleted: Deleted| async move {
         match context.writer.end_deleted(&deleted).await {
             Err(ApplyError::Obstacle(obstacle)) => {
-                tracing::warn!("the pods of a deleted MiniCluster end one after the other: {}", obstacle.message);
+                tracing::warn!(
+                    "the pods of a deleted MiniCluster end one after the other: {}",
+                    obstacle.message
+                );
                 Ok(())
             }
             done => done,

@@ -30,30 +30,54 @@ pub(super) struct Health {
 
 impl Health {
     pub(super) fn new(metrics: Arc<Metrics>) -> Health {
-        Health { metrics, waits: AtomicBool::new(false), serving: OnceLock::new() }
+        Health {
+            metrics,
+            waits: AtomicBool::new(false),
+            serving: OnceLock::new(),
+        }
     }
 
     pub(super) fn set_waiting(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
     }
 
-    pub(super) fn set_serving(&self, store: Store<Cluster>, is_synced: signal::Receiver<usize>, queue: Queue<Key>) {
+    pub(super) fn set_serving(
+        &self,
+        store: Store<Cluster>,
+        is_synced: signal::Receiver<usize>,
+        queue: Queue<Key>,
+    ) {
         // Set once: the process ends when it stops serving.
-        let _ = self.serving.set(Serving { store, is_synced, queue });
+        let _ = self.serving.set(Serving {
+            store,
+            is_synced,
+            queue,
+        });
     }
 }
 
 impl server::Answers for Health {
     fn is_ready(&self) -> bool {
-        let synced = self.serving.get().is_some_and(|serving| *serving.is_synced.borrow() >= KINDS);
+        let synced = self
+            .serving
+            .get()
+            .is_some_and(|serving| *serving.is_synced.borrow() >= KINDS);
         synced || self.waits.load(Ordering::Relaxed)
     }
 
     fn metrics(&self) -> String {
         let serving = self.serving.get();
         let clusters = serving.map(|serving| serving.store.state()).unwrap_or_default();
-        let phases = clusters.iter().filter_map(|cluster| cluster.0.as_ref().ok()?.status.as_ref()?.phase.as_deref());
-        let queue = serving.map(|serving| serving.queue.snapshot(Instant::now())).unwrap_or_default();
-        self.metrics.text(LiveState { is_ready: self.is_ready(), queue, phases })
+        let phases = clusters
+            .iter()
+            .filter_map(|cluster| cluster.0.as_ref().ok()?.status.as_ref()?.phase.as_deref());
+        let queue = serving
+            .map(|serving| serving.queue.snapshot(Instant::now()))
+            .unwrap_or_default();
+        self.metrics.text(LiveState {
+            is_ready: self.is_ready(),
+            queue,
+            phases,
+        })
     }
 }

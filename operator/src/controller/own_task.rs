@@ -1,5 +1,5 @@
-//! Work in a task of its own. kube's controller polls all running reconciles whenever one of them moves, and within one task
-//! each is polled in full: with thousands of them, a fifth of all work.
+//! Work in a task of its own. kube's controller polls all running reconciles whenever one of them moves, and
+//! within one task each is polled in full: with thousands of them, a fifth of all work.
 
 use std::task::{Poll, Waker};
 
@@ -7,8 +7,8 @@ use futures::{FutureExt, future};
 use tokio::task::coop;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Runs `work` in a task of its own, which is aborted when the returned future is dropped. A poll of that future only looks
-/// whether the task has ended, unless somebody else is to be woken than at the poll before.
+/// Runs `work` in a task of its own, which is aborted when the returned future is dropped. A poll of that
+/// future only looks whether the task has ended, unless somebody else is to be woken than at the poll before.
 pub(super) fn in_own_task<T, F>(work: F) -> impl Future<Output = T> + Send + Unpin
 where
     T: Send + 'static,
@@ -17,16 +17,22 @@ where
     let mut task = AbortOnDropHandle::new(tokio::spawn(work));
     let mut woken: Option<Waker> = None;
     future::poll_fn(move |polling| {
-        if !task.is_finished() && woken.as_ref().is_some_and(|waker| waker.will_wake(polling.waker())) {
+        if !task.is_finished()
+            && woken
+                .as_ref()
+                .is_some_and(|waker| waker.will_wake(polling.waker()))
+        {
             return Poll::Pending;
         }
         woken = Some(polling.waker().clone());
         // (Where the caller's budget is used up, a handle that minds it would not keep the waker.)
-        coop::unconstrained(&mut task).poll_unpin(polling).map(|ended| match ended {
-            Ok(result) => result,
-            // The task has panicked outside of `panics::catch`: nothing else ends it early.
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
-        })
+        coop::unconstrained(&mut task)
+            .poll_unpin(polling)
+            .map(|ended| match ended {
+                Ok(result) => result,
+                // The task has panicked outside of `panics::catch`: nothing else ends it early.
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            })
     })
 }
 

@@ -1,25 +1,25 @@
-//! How many reconciles run at the same time, so that neither a slow API server nor the MiniClusters of one webhook that is
-//! down take all memory, or all of the others' time.
+//! How many reconciles run at the same time, so that neither a slow API server nor the MiniClusters of one
+//! webhook that is down take all memory, or all of the others' time.
 //!
 //! ```text
 //! slot ─► (2 s) ─► slow slot, if there is one ─► end
 //!                    └ none: given up, and tried again after a pause
 //! ```
 //!
-//! Retries leave some slots to MiniClusters that have not failed yet, and slow retries leave some to other retries.
-//! Nothing is lost with a reconcile that is given up: the process may be killed at any call as well.
+//! Retries leave some slots to MiniClusters that have not failed yet, and slow retries leave some to other
+//! retries. Nothing is lost with a reconcile that is given up: the process may be killed at any call as well.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::reconcile::context::Last;
 
-/// Most reconciles that are not slow, each with up to three connections of its own (150 kB each). Fewer leave the API server
-/// idle at times, more only queue up in it.
+/// Most reconciles that are not slow, each with up to three connections of its own (150 kB each). Fewer leave
+/// the API server idle at times, more only queue up in it.
 const CONCURRENCY: usize = 48;
 /// Those of them that may have failed before.
 const RETRIES: usize = 32;
-/// Those of these that may have failed slowly: each holds its slot until it counts as slow again, so they must leave some to
-/// retries that fail, or succeed, at once.
+/// Those of these that may have failed slowly: each holds its slot until it counts as slow again, so they
+/// must leave some to retries that fail, or succeed, at once.
 const SLOW_RETRIES: usize = 24;
 /// Most slow reconciles besides.
 const SLOW: usize = 64;
@@ -43,17 +43,35 @@ pub(super) struct Slot<'a> {
 
 impl Default for Slots {
     fn default() -> Slots {
-        let [all, retries, slow_retries, slow] = [CONCURRENCY, RETRIES, SLOW_RETRIES, SLOW].map(Semaphore::new);
-        Slots { all, retries, slow_retries, slow }
+        let [all, retries, slow_retries, slow] =
+            [CONCURRENCY, RETRIES, SLOW_RETRIES, SLOW].map(Semaphore::new);
+        Slots {
+            all,
+            retries,
+            slow_retries,
+            slow,
+        }
     }
 }
 
 impl Slots {
     /// Waits for a slot. (The semaphores are never closed: this cannot fail.)
     pub(super) async fn take(&self, last: Last) -> Slot<'_> {
-        let slow_retry = if last == Last::FailedSlowly { self.slow_retries.acquire().await.ok() } else { None };
-        let retry = if last == Last::Well { None } else { self.retries.acquire().await.ok() };
-        Slot { _slow_retry: slow_retry, _retry: retry, _slot: self.all.acquire().await.ok() }
+        let slow_retry = if last == Last::FailedSlowly {
+            self.slow_retries.acquire().await.ok()
+        } else {
+            None
+        };
+        let retry = if last == Last::Well {
+            None
+        } else {
+            self.retries.acquire().await.ok()
+        };
+        Slot {
+            _slow_retry: slow_retry,
+            _retry: retry,
+            _slot: self.all.acquire().await.ok(),
+        }
     }
 
     /// A slot for a reconcile that has turned out slow; None if too many are.
@@ -71,10 +89,14 @@ mod tests {
     #[tokio::test]
     async fn slots_are_bounded_and_failures_leave_some_to_others() {
         let slots = Slots::default();
-        let taken = |last: Last| -> Vec<_> { std::iter::from_fn(|| slots.take(last).now_or_never()).collect() };
+        let taken =
+            |last: Last| -> Vec<_> { std::iter::from_fn(|| slots.take(last).now_or_never()).collect() };
         let slow_retries = taken(Last::FailedSlowly);
         let (retries, others) = (taken(Last::Failed), taken(Last::Well));
-        assert_eq!((slow_retries.len(), retries.len()), (SLOW_RETRIES, RETRIES - SLOW_RETRIES));
+        assert_eq!(
+            (slow_retries.len(), retries.len()),
+            (SLOW_RETRIES, RETRIES - SLOW_RETRIES)
+        );
         assert_eq!(others.len(), CONCURRENCY - RETRIES);
         let slow: Vec<_> = std::iter::from_fn(|| slots.take_slow()).collect();
         assert_eq!(slow.len(), SLOW);

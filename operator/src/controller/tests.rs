@@ -55,11 +55,23 @@ async fn a_line_of_a_reconcile_names_the_minicluster() {
         "spec": { "size": 1, "containers": [{ "image": "app:1", "command": "hostname" }] },
     });
     let cluster: Cluster = serde_json::from_str(&cluster.to_string()).unwrap();
-    in_turn(Arc::new(cluster), context, Arc::default(), 7).await.unwrap();
+    in_turn(Arc::new(cluster), context, Arc::default(), 7)
+        .await
+        .unwrap();
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let made = lines.iter().find(|line| line["message"] == "created the Job").expect(&text);
-    assert_eq!((&made["span"]["id"], &made["span"]["minicluster"]), (&json!(7), &json!("team/mc")), "{made}");
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let made = lines
+        .iter()
+        .find(|line| line["message"] == "created the Job")
+        .expect(&text);
+    assert_eq!(
+        (&made["span"]["id"], &made["span"]["minicluster"]),
+        (&json!(7), &json!("team/mc")),
+        "{made}"
+    );
     // The innermost span stands in `span` and in `spans`.
     assert_eq!(made.to_string().matches("team/mc").count(), 2, "{made}");
 }

@@ -1,8 +1,9 @@
-//! All metrics in one table: the code registers them from it, the reference is made from it, and alerts and dashboard are
-//! checked against it.
+//! All metrics in one table: the code registers them from it, the reference is made from it, and alerts and
+//! dashboard are checked against it.
 //!
-//! Names are controller-runtime's and client-go's where they have one, so that what people know of other operators
-//! holds here. Every label comes from a closed set, and none names an object: the number of series is bounded.
+//! Names are controller-runtime's and client-go's where they have one, so that what people know of other
+//! operators holds here. Every label comes from a closed set, and none names an object: the number of series
+//! is bounded.
 
 /// The type of a metric. Histograms have the upper bounds of their buckets, in the family's unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,15 +46,43 @@ const SHORT: Kind = Kind::Histogram(&[0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 
 const LONG: Kind = Kind::Histogram(&[1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0]);
 
 const fn both(name: &'static str, help: &'static str, kind: Kind, labels: &'static [&'static str]) -> Family {
-    Family { name, help, kind, labels, of: Of::Both }
+    Family {
+        name,
+        help,
+        kind,
+        labels,
+        of: Of::Both,
+    }
 }
 
-const fn operator(name: &'static str, help: &'static str, kind: Kind, labels: &'static [&'static str]) -> Family {
-    Family { name, help, kind, labels, of: Of::Operator }
+const fn operator(
+    name: &'static str,
+    help: &'static str,
+    kind: Kind,
+    labels: &'static [&'static str],
+) -> Family {
+    Family {
+        name,
+        help,
+        kind,
+        labels,
+        of: Of::Operator,
+    }
 }
 
-const fn webhook(name: &'static str, help: &'static str, kind: Kind, labels: &'static [&'static str]) -> Family {
-    Family { name, help, kind, labels, of: Of::Webhook }
+const fn webhook(
+    name: &'static str,
+    help: &'static str,
+    kind: Kind,
+    labels: &'static [&'static str],
+) -> Family {
+    Family {
+        name,
+        help,
+        kind,
+        labels,
+        of: Of::Webhook,
+    }
 }
 
 pub const BUILD_INFO: Family = both(
@@ -62,15 +91,43 @@ pub const BUILD_INFO: Family = both(
     Kind::Gauge,
     &["component", "version"],
 );
-pub const READY: Family = both("flux_operator_ready", "1 if /readyz succeeds, else 0.", Kind::Gauge, &["component"]);
-pub const CPU: Family =
-    both("process_cpu_seconds_total", "User and system CPU time of the process.", Kind::Counter, &[]);
-pub const RESIDENT: Family = both("process_resident_memory_bytes", "Resident memory.", Kind::Gauge, &[]);
-pub const VIRTUAL: Family = both("process_virtual_memory_bytes", "Virtual memory.", Kind::Gauge, &[]);
+pub const READY: Family = both(
+    "flux_operator_ready",
+    "1 if /readyz succeeds, else 0.",
+    Kind::Gauge,
+    &["component"],
+);
+pub const CPU: Family = both(
+    "process_cpu_seconds_total",
+    "User and system CPU time of the process.",
+    Kind::Counter,
+    &[],
+);
+pub const RESIDENT: Family = both(
+    "process_resident_memory_bytes",
+    "Resident memory.",
+    Kind::Gauge,
+    &[],
+);
+pub const VIRTUAL: Family = both(
+    "process_virtual_memory_bytes",
+    "Virtual memory.",
+    Kind::Gauge,
+    &[],
+);
 pub const OPEN_FILES: Family = both("process_open_fds", "Open file descriptors.", Kind::Gauge, &[]);
-pub const MAX_FILES: Family = both("process_max_fds", "Maximum number of open file descriptors.", Kind::Gauge, &[]);
-pub const STARTED: Family =
-    both("process_start_time_seconds", "When the process started, in seconds since 1970.", Kind::Gauge, &[]);
+pub const MAX_FILES: Family = both(
+    "process_max_fds",
+    "Maximum number of open file descriptors.",
+    Kind::Gauge,
+    &[],
+);
+pub const STARTED: Family = both(
+    "process_start_time_seconds",
+    "When the process started, in seconds since 1970.",
+    Kind::Gauge,
+    &[],
+);
 
 pub const RECONCILES: Family = operator(
     "controller_runtime_reconcile_total",
@@ -96,14 +153,30 @@ pub const PANICS: Family = operator(
     Kind::Counter,
     &["controller"],
 );
-pub const RECONCILE_TIME: Family =
-    operator("controller_runtime_reconcile_time_seconds", "Duration of a reconcile.", SHORT, &["controller"]);
-pub const WORKERS: Family =
-    operator("controller_runtime_active_workers", "Reconciles in progress.", Kind::Gauge, &["controller"]);
-pub const DEPTH: Family =
-    operator("workqueue_depth", "MiniClusters in the queue.", Kind::Gauge, &["controller", "name"]);
-pub const ADDS: Family =
-    operator("workqueue_adds_total", "MiniClusters added to the queue.", Kind::Counter, &["controller", "name"]);
+pub const RECONCILE_TIME: Family = operator(
+    "controller_runtime_reconcile_time_seconds",
+    "Duration of a reconcile.",
+    SHORT,
+    &["controller"],
+);
+pub const WORKERS: Family = operator(
+    "controller_runtime_active_workers",
+    "Reconciles in progress.",
+    Kind::Gauge,
+    &["controller"],
+);
+pub const DEPTH: Family = operator(
+    "workqueue_depth",
+    "MiniClusters in the queue.",
+    Kind::Gauge,
+    &["controller", "name"],
+);
+pub const ADDS: Family = operator(
+    "workqueue_adds_total",
+    "MiniClusters added to the queue.",
+    Kind::Counter,
+    &["controller", "name"],
+);
 pub const RETRIES: Family = operator(
     "workqueue_retries_total",
     "MiniClusters queued again after an error.",
@@ -152,16 +225,24 @@ pub const CALLS: Family = operator(
     Kind::Counter,
     &["verb", "resource", "code"],
 );
-pub const LEADS: Family =
-    operator("leader_election_master_status", "1 if this process leads, 0 if it waits to.", Kind::Gauge, &["name"]);
+pub const LEADS: Family = operator(
+    "leader_election_master_status",
+    "1 if this process leads, 0 if it waits to.",
+    Kind::Gauge,
+    &["name"],
+);
 pub const TIME_TO_READY: Family = operator(
     "flux_operator_time_to_ready_seconds",
     "Time from the creation of a MiniCluster until it is ready.",
     LONG,
     &[],
 );
-pub const MINICLUSTERS: Family =
-    operator("flux_operator_miniclusters", "MiniClusters, by phase.", Kind::Gauge, &["phase"]);
+pub const MINICLUSTERS: Family = operator(
+    "flux_operator_miniclusters",
+    "MiniClusters, by phase.",
+    Kind::Gauge,
+    &["phase"],
+);
 
 pub const WEBHOOK_REQUESTS: Family = webhook(
     "controller_runtime_webhook_requests_total",
@@ -175,8 +256,12 @@ pub const WEBHOOK_TIME: Family = webhook(
     SHORT,
     &["webhook"],
 );
-pub const WEBHOOK_IN_FLIGHT: Family =
-    webhook("controller_runtime_webhook_requests_in_flight", "Requests in progress.", Kind::Gauge, &["webhook"]);
+pub const WEBHOOK_IN_FLIGHT: Family = webhook(
+    "controller_runtime_webhook_requests_in_flight",
+    "Requests in progress.",
+    Kind::Gauge,
+    &["webhook"],
+);
 pub const CONVERSIONS: Family = webhook(
     "flux_operator_webhook_conversions_total",
     "Conversion reviews, by result: success if all their objects were converted, else failure.",
@@ -243,14 +328,28 @@ pub const ALL: &[Family] = &[
 /// Asserts that a process' metrics are exactly its families in the table.
 #[cfg(test)]
 pub(super) fn assert_told(text: &str, of: Of) {
-    let own = ALL.iter().filter(|family| family.of == of || family.of == Of::Both);
+    let own = ALL
+        .iter()
+        .filter(|family| family.of == of || family.of == Of::Both);
     for family in own.clone() {
-        let Family { name, help, kind, labels, .. } = family;
+        let Family {
+            name,
+            help,
+            kind,
+            labels,
+            ..
+        } = family;
         let head = format!("# HELP {name} {help}\n# TYPE {name} {}\n", kind.name());
         assert!(text.contains(&head), "{head} is not in\n{text}");
-        let series = text.lines().find(|line| !line.starts_with('#') && line.starts_with(name)).unwrap();
+        let series = text
+            .lines()
+            .find(|line| !line.starts_with('#') && line.starts_with(name))
+            .unwrap();
         let mut found: Vec<&str> = match series.split_once('{') {
-            Some((_, rest)) => rest.split("\",").filter_map(|label| Some(label.split_once('=')?.0)).collect(),
+            Some((_, rest)) => rest
+                .split("\",")
+                .filter_map(|label| Some(label.split_once('=')?.0))
+                .collect(),
             None => Vec::new(),
         };
         found.retain(|label| *label != "le");

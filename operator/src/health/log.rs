@@ -29,7 +29,12 @@ where
 {
     // The client logs a response that it cannot read, and a response may hold a Secret.
     let filter = EnvFilter::builder().parse_lossy(format!("{filter},kube_client=off"));
-    tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).with_writer(writer).finish()
+    tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_env_filter(filter)
+        .with_writer(writer)
+        .finish()
 }
 
 /// Logs a failure that will be retried.
@@ -54,10 +59,18 @@ mod tests {
 
     #[test]
     fn what_the_api_server_said_is_said_once() {
-        let status = kube::core::Status { code: 403, message: "no".into(), ..Default::default() };
+        let status = kube::core::Status {
+            code: 403,
+            message: "no".into(),
+            ..Default::default()
+        };
         let source = Box::new(kube::Error::Api(Box::new(status)));
-        let error =
-            crate::reconcile::apply::ApplyError::Api { verb: "create", kind: "Job".into(), name: "mc".into(), source };
+        let error = crate::reconcile::apply::ApplyError::Api {
+            verb: "create",
+            kind: "Job".into(),
+            name: "mc".into(),
+            source,
+        };
         let error = crate::reconcile::error::ReconcileError::from(error);
         assert_eq!(causes(&error), "failed to create Job mc: no (403)");
     }

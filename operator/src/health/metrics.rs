@@ -13,8 +13,8 @@ use super::process::Process;
 use super::queue::QueueSnapshot;
 use super::registry::{Counter, Figures, Gauge, Histogram};
 
-/// Resources that have a label value of their own among API calls: all that the operator may ask for, of whichever
-/// group, and the lists of APIs.
+/// Resources that have a label value of their own among API calls: all that the operator may ask for, of
+/// whichever group, and the lists of APIs.
 const RESOURCES: [&str; 21] = [
     "apis",
     "configmaps",
@@ -106,9 +106,13 @@ impl Metrics {
                 .with_series(&[CONTROLLER, "success"])
                 .with_series(&[CONTROLLER, "error"]),
             errors: figures.counter(&families::ERRORS)?.with_series(controller),
-            terminal_errors: figures.counter(&families::TERMINAL_ERRORS)?.with_series(controller),
+            terminal_errors: figures
+                .counter(&families::TERMINAL_ERRORS)?
+                .with_series(controller),
             panics: figures.counter(&families::PANICS)?.with_series(controller),
-            reconcile_time: figures.histogram(&families::RECONCILE_TIME)?.with_series(controller),
+            reconcile_time: figures
+                .histogram(&families::RECONCILE_TIME)?
+                .with_series(controller),
             adds: figures.counter(&families::ADDS)?.with_series(queue),
             retries: figures.counter(&families::RETRIES)?.with_series(queue),
             queue_time: figures.histogram(&families::QUEUE_TIME)?.with_series(queue),
@@ -130,7 +134,11 @@ impl Metrics {
     }
 
     pub fn reconciled(&self, outcome: Outcome, took: Duration) {
-        let result = if outcome == Outcome::Success { "success" } else { "error" };
+        let result = if outcome == Outcome::Success {
+            "success"
+        } else {
+            "error"
+        };
         self.reconciles.count(&[CONTROLLER, result]);
         match outcome {
             Outcome::Success => {}
@@ -154,7 +162,8 @@ impl Metrics {
 
     /// A MiniCluster left the queue to be reconciled, after waiting so long.
     pub fn dequeued_after(&self, time: Duration) {
-        self.queue_time.observe(&[CONTROLLER, CONTROLLER], time.as_secs_f64());
+        self.queue_time
+            .observe(&[CONTROLLER, CONTROLLER], time.as_secs_f64());
     }
 
     /// A MiniCluster is queued again because its reconcile failed.
@@ -191,8 +200,11 @@ impl Metrics {
             _ => "none",
         };
         self.calls.count(&[verb, known(&resource, RESOURCES), class]);
-        let code = status.filter(|code| (100..600).contains(code)).map(|code| code.to_string());
-        self.requests.count(&[code.as_deref().unwrap_or("<error>"), known(method, METHODS)]);
+        let code = status
+            .filter(|code| (100..600).contains(code))
+            .map(|code| code.to_string());
+        self.requests
+            .count(&[code.as_deref().unwrap_or("<error>"), known(method, METHODS)]);
         // A watch is answered when it begins, which says nothing of the API server's speed.
         if !is_watch {
             self.request_time.observe(&[verb], took.as_secs_f64());
@@ -211,7 +223,9 @@ impl Metrics {
         let mut numbers: BTreeMap<&str, u32> = Phase::ALL.map(|phase| (phase.as_str(), 0)).into();
         numbers.insert("other", 0);
         for phase in seen.phases {
-            *numbers.entry(Phase::parse(phase).map_or("other", Phase::as_str)).or_default() += 1;
+            *numbers
+                .entry(Phase::parse(phase).map_or("other", Phase::as_str))
+                .or_default() += 1;
         }
         for (phase, count) in numbers {
             self.miniclusters.set(&[phase], f64::from(count));
@@ -251,7 +265,11 @@ mod tests {
             ("/api/v1/namespaces/a/pods", "pods", false),
             ("/api/v1/pods", "pods", false),
             ("/apis/batch/v1/namespaces/a/jobs/b", "jobs", true),
-            ("/apis/flux-framework.org/v1alpha2/namespaces/a/miniclusters/b/status", "miniclusters/status", true),
+            (
+                "/apis/flux-framework.org/v1alpha2/namespaces/a/miniclusters/b/status",
+                "miniclusters/status",
+                true,
+            ),
             ("/version", "version", false),
             ("/apis", "apis", false),
             ("/apis/scheduling.k8s.io/v1alpha1", "apis", false),
@@ -270,17 +288,49 @@ mod tests {
         metrics.dequeued_after(Duration::from_millis(30));
         metrics.retried();
         metrics.ready_after(Duration::from_secs(4));
-        metrics.called("POST", "/api/v1/namespaces/a/secrets", false, Some(201), Duration::from_millis(2));
-        metrics.called("GET", "/apis/x/v1/strange/b", false, None, Duration::from_secs(65));
-        metrics.called("GET", "/apis/kueue.x-k8s.io/v1beta2/namespaces/a/workloads", false, Some(200), Duration::ZERO);
-        metrics.called("GET", "/apis/scheduling.k8s.io/v1beta1", false, Some(503), Duration::ZERO);
+        metrics.called(
+            "POST",
+            "/api/v1/namespaces/a/secrets",
+            false,
+            Some(201),
+            Duration::from_millis(2),
+        );
+        metrics.called(
+            "GET",
+            "/apis/x/v1/strange/b",
+            false,
+            None,
+            Duration::from_secs(65),
+        );
+        metrics.called(
+            "GET",
+            "/apis/kueue.x-k8s.io/v1beta2/namespaces/a/workloads",
+            false,
+            Some(200),
+            Duration::ZERO,
+        );
+        metrics.called(
+            "GET",
+            "/apis/scheduling.k8s.io/v1beta1",
+            false,
+            Some(503),
+            Duration::ZERO,
+        );
         metrics.called("GET", "/api/v1/pods", true, Some(200), Duration::from_secs(9));
         metrics.called("BREW", "/api/v1/pods", false, Some(999), Duration::ZERO);
         metrics.set_leader(true);
-        let snapshot =
-            QueueSnapshot { depth: 3, oldest: Duration::from_secs(7), workers: 2, ..QueueSnapshot::default() };
+        let snapshot = QueueSnapshot {
+            depth: 3,
+            oldest: Duration::from_secs(7),
+            workers: 2,
+            ..QueueSnapshot::default()
+        };
         let phases = ["Running", "Running", "Nonsense"].into_iter();
-        let text = metrics.text(LiveState { is_ready: true, queue: snapshot, phases });
+        let text = metrics.text(LiveState {
+            is_ready: true,
+            queue: snapshot,
+            phases,
+        });
         for line in [
             "flux_operator_ready{component=\"operator\"} 1",
             "controller_runtime_reconcile_total{controller=\"minicluster\",result=\"success\"} 0",
@@ -312,20 +362,35 @@ mod tests {
             "flux_operator_miniclusters{phase=\"Failed\"} 0",
             "leader_election_master_status{name=\"flux-framework-flux-operator\"} 1",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in\n{text}"
+            );
         }
-        assert!(!text.contains("verb=\"watch\",le"), "a watch is no measure of the API server");
-        let text =
-            metrics.text(LiveState { is_ready: false, queue: QueueSnapshot::default(), phases: std::iter::empty() });
-        assert!(text.contains("flux_operator_miniclusters{phase=\"other\"} 0\n"), "what is gone is not told");
+        assert!(
+            !text.contains("verb=\"watch\",le"),
+            "a watch is no measure of the API server"
+        );
+        let text = metrics.text(LiveState {
+            is_ready: false,
+            queue: QueueSnapshot::default(),
+            phases: std::iter::empty(),
+        });
+        assert!(
+            text.contains("flux_operator_miniclusters{phase=\"other\"} 0\n"),
+            "what is gone is not told"
+        );
     }
 
     #[test]
     fn every_family_of_the_operator_is_told() {
         let metrics = Metrics::new().unwrap();
         metrics.called("GET", "/api/v1/pods", false, Some(200), Duration::ZERO);
-        let text =
-            metrics.text(LiveState { is_ready: true, queue: QueueSnapshot::default(), phases: std::iter::empty() });
+        let text = metrics.text(LiveState {
+            is_ready: true,
+            queue: QueueSnapshot::default(),
+            phases: std::iter::empty(),
+        });
         families::assert_told(&text, families::Of::Operator);
     }
 }

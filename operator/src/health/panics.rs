@@ -1,5 +1,5 @@
-//! A panic is a bug in the operator that one object triggers: it is caught in that object's reconcile, reported, and
-//! the object is retried later.
+//! A panic is a bug in the operator that one object triggers: it is caught in that object's reconcile,
+//! reported, and the object is retried later.
 //!
 //! Only its place is reported, not its message, which may contain anything, even a password.
 
@@ -16,8 +16,10 @@ thread_local! {
 /// Installs a panic hook that logs where the panic was.
 pub fn install_hook() {
     set_hook(Box::new(|panic| {
-        let place =
-            panic.location().map_or_else(|| "an unknown place".to_owned(), |at| format!("{}:{}", at.file(), at.line()));
+        let place = panic.location().map_or_else(
+            || "an unknown place".to_owned(),
+            |at| format!("{}:{}", at.file(), at.line()),
+        );
         tracing::error!(place, "panicked: this is a bug in the operator");
         PLACE.set(Some(place));
     }));
@@ -30,7 +32,10 @@ fn panicked() -> Panicked {
 /// Awaits `work`; a panic in it becomes an error.
 pub async fn catch<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
     // Unwind safe: state that it leaves inconsistent is its own, or behind locks whose holders do not panic.
-    AssertUnwindSafe(work).catch_unwind().await.map_err(|_| panicked())
+    AssertUnwindSafe(work)
+        .catch_unwind()
+        .await
+        .map_err(|_| panicked())
 }
 
 /// Calls `work`; a panic in it becomes an error.

@@ -21,7 +21,9 @@ pub struct Process {
 impl Process {
     /// `component`: operator or webhook.
     pub fn new(figures: &Figures, component: &'static str) -> Result<Process> {
-        figures.gauge(&families::BUILD_INFO)?.set(&[component, env!("CARGO_PKG_VERSION")], 1.0);
+        figures
+            .gauge(&families::BUILD_INFO)?
+            .set(&[component, env!("CARGO_PKG_VERSION")], 1.0);
         Ok(Process {
             component,
             ready: figures.gauge(&families::READY)?,
@@ -46,9 +48,13 @@ impl Process {
         let stat = process.stat()?;
         let ticks = procfs::ticks_per_second() as f64;
         self.cpu.rises_to((stat.utime + stat.stime) as f64 / ticks);
-        self.resident.set(&[], stat.rss as f64 * procfs::page_size() as f64);
+        self.resident
+            .set(&[], stat.rss as f64 * procfs::page_size() as f64);
         self.virtual_memory.set(&[], stat.vsize as f64);
-        self.started.set(&[], procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks);
+        self.started.set(
+            &[],
+            procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks,
+        );
         self.open_files.set(&[], process.fd_count()? as f64);
         if let procfs::process::LimitValue::Value(most) = process.limits()?.max_open_files.soft_limit {
             self.max_files.set(&[], most as f64);
@@ -69,16 +75,28 @@ mod tests {
         let text = figures.text();
         let value = |name: &str| -> f64 {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
-            line.unwrap_or_else(|| panic!("{name} is not in\n{text}")).trim().parse().unwrap()
+            line.unwrap_or_else(|| panic!("{name} is not in\n{text}"))
+                .trim()
+                .parse()
+                .unwrap()
         };
-        assert!(value("process_resident_memory_bytes ") > 1e5 && value("process_virtual_memory_bytes ") > 1e6);
+        assert!(
+            value("process_resident_memory_bytes ") > 1e5 && value("process_virtual_memory_bytes ") > 1e6
+        );
         assert!(value("process_open_fds ") >= 3.0 && value("process_max_fds ") >= value("process_open_fds "));
         assert!(value("process_cpu_seconds_total ") >= 0.0);
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_secs_f64();
         let age = now - value("process_start_time_seconds ");
         assert!((-2.0..3600.0).contains(&age), "{age}");
         assert_eq!(value("flux_operator_ready{component=\"operator\"} "), 1.0);
         process.update(false);
-        assert!(figures.text().contains("flux_operator_ready{component=\"operator\"} 0\n"));
+        assert!(
+            figures
+                .text()
+                .contains("flux_operator_ready{component=\"operator\"} 0\n")
+        );
     }
 }

@@ -20,7 +20,11 @@ struct State<K> {
 
 impl<K> Default for Queue<K> {
     fn default() -> Queue<K> {
-        Queue(Arc::new(Mutex::new(State { waiting: HashMap::new(), next: 0, working: HashMap::new() })))
+        Queue(Arc::new(Mutex::new(State {
+            waiting: HashMap::new(),
+            next: 0,
+            working: HashMap::new(),
+        })))
     }
 }
 
@@ -60,7 +64,11 @@ impl<K: Hash + Eq + Clone> Queue<K> {
     /// Adds a key unless it waits already; whether it was added.
     pub fn enqueue(&self, key: &K, now: Instant) -> bool {
         let mut state = lock(&self.0);
-        if state.waiting.contains_key(key) { false } else { state.waiting.insert(key.clone(), now).is_none() }
+        if state.waiting.contains_key(key) {
+            false
+        } else {
+            state.waiting.insert(key.clone(), now).is_none()
+        }
     }
 
     /// Removes a key that need not be reconciled any more.
@@ -71,11 +79,18 @@ impl<K: Hash + Eq + Clone> Queue<K> {
     /// Takes a key out of the queue: its reconcile begins.
     pub fn start(&self, key: &K, now: Instant) -> Working<K> {
         let mut state = lock(&self.0);
-        let waited = state.waiting.remove(key).map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let waited = state
+            .waiting
+            .remove(key)
+            .map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let id = state.next;
         state.next += 1;
         state.working.insert(id, now);
-        Working { queue: self.0.clone(), id, waited }
+        Working {
+            queue: self.0.clone(),
+            id,
+            waited,
+        }
     }
 
     pub fn snapshot(&self, now: Instant) -> QueueSnapshot {
@@ -110,15 +125,24 @@ mod tests {
         assert!(queue.enqueue(&"a", at(0)) && queue.enqueue(&"b", at(2)) && queue.enqueue(&"gone", at(3)));
         assert!(!queue.enqueue(&"a", at(4)), "it waits already");
         let now = queue.snapshot(at(5));
-        assert_eq!((now.depth, now.oldest, now.workers), (3, Duration::from_secs(5), 0));
+        assert_eq!(
+            (now.depth, now.oldest, now.workers),
+            (3, Duration::from_secs(5), 0)
+        );
         queue.remove(&"gone");
         let one = queue.start(&"a", at(6));
         assert_eq!(one.waited, Duration::from_secs(6));
         let other = queue.start(&"never seen", at(8));
         assert_eq!(other.waited, Duration::ZERO);
         let now = queue.snapshot(at(10));
-        assert_eq!((now.depth, now.oldest, now.workers), (1, Duration::from_secs(8), 2));
-        assert_eq!((now.longest, now.unfinished), (Duration::from_secs(4), Duration::from_secs(6)));
+        assert_eq!(
+            (now.depth, now.oldest, now.workers),
+            (1, Duration::from_secs(8), 2)
+        );
+        assert_eq!(
+            (now.longest, now.unfinished),
+            (Duration::from_secs(4), Duration::from_secs(6))
+        );
         drop((one, other));
         drop(queue.start(&"b", at(11)));
         assert_eq!(queue.snapshot(at(12)), QueueSnapshot::default());

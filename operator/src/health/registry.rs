@@ -1,6 +1,8 @@
 //! The metrics of a process, registered from the table of families, in Prometheus' text format.
 
-use prometheus::{CounterVec, Error, GaugeVec, HistogramOpts, HistogramVec, Opts, Registry, Result, TextEncoder};
+use prometheus::{
+    CounterVec, Error, GaugeVec, HistogramOpts, HistogramVec, Opts, Registry, Result, TextEncoder,
+};
 
 use super::families::{Family, Kind};
 
@@ -80,21 +82,27 @@ fn is_another(family: &Family) -> Error {
 
 impl Figures {
     pub fn counter(&self, family: &Family) -> Result<Counter> {
-        let Kind::Counter = family.kind else { return Err(is_another(family)) };
+        let Kind::Counter = family.kind else {
+            return Err(is_another(family));
+        };
         let counter = CounterVec::new(Opts::new(family.name, family.help), family.labels)?;
         self.0.register(Box::new(counter.clone()))?;
         Ok(Counter(counter))
     }
 
     pub fn gauge(&self, family: &Family) -> Result<Gauge> {
-        let Kind::Gauge = family.kind else { return Err(is_another(family)) };
+        let Kind::Gauge = family.kind else {
+            return Err(is_another(family));
+        };
         let gauge = GaugeVec::new(Opts::new(family.name, family.help), family.labels)?;
         self.0.register(Box::new(gauge.clone()))?;
         Ok(Gauge(gauge))
     }
 
     pub fn histogram(&self, family: &Family) -> Result<Histogram> {
-        let Kind::Histogram(bounds) = family.kind else { return Err(is_another(family)) };
+        let Kind::Histogram(bounds) = family.kind else {
+            return Err(is_another(family));
+        };
         let options = HistogramOpts::new(family.name, family.help).buckets(bounds.to_vec());
         let histogram = HistogramVec::new(options, family.labels)?;
         self.0.register(Box::new(histogram.clone()))?;
@@ -104,7 +112,9 @@ impl Figures {
     /// All metrics in Prometheus' text format.
     pub fn text(&self) -> String {
         // A family without a series is left out, which is all that could fail.
-        TextEncoder::new().encode_to_string(&self.0.gather()).unwrap_or_default()
+        TextEncoder::new()
+            .encode_to_string(&self.0.gather())
+            .unwrap_or_default()
     }
 }
 
@@ -120,7 +130,10 @@ mod tests {
         figures.counter(&families::CPU).unwrap().rises_to(1.5);
         assert!(figures.counter(&families::CPU).is_err(), "once");
         let text = figures.text();
-        assert!(text.contains("# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total 1.5\n"), "{text}");
+        assert!(
+            text.contains("# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total 1.5\n"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -129,7 +142,11 @@ mod tests {
         let cpu = figures.counter(&families::CPU).unwrap();
         for (total, wanted) in [(2.0, "2"), (1.0, "2"), (5.0, "5")] {
             cpu.rises_to(total);
-            assert!(figures.text().ends_with(&format!("process_cpu_seconds_total {wanted}\n")));
+            assert!(
+                figures
+                    .text()
+                    .ends_with(&format!("process_cpu_seconds_total {wanted}\n"))
+            );
         }
     }
 }

@@ -21,7 +21,8 @@ use tokio::net::{TcpListener, TcpStream};
 /// Largest request in bytes, and the longest time for one.
 const REQUEST_MAX: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most connections at the same time. The oldest is closed for a new one: a silent client must not block probes.
+/// Most connections at the same time. The oldest is closed for a new one: a silent client must not block
+/// probes.
 const CONNECTIONS: usize = 64;
 
 /// What the server answers with.
@@ -94,7 +95,9 @@ fn respond(method: &Method, path: &str, answers: &impl Answers) -> Response<Full
     };
     let mut response = Response::new(Full::from(body));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 

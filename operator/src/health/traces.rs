@@ -1,5 +1,5 @@
-//! Sends spans (OpenTelemetry) of MiniClusters that have ended. Nobody waits for it: spans that cannot be sent are dropped,
-//! with a line in the log.
+//! Sends spans (OpenTelemetry) of MiniClusters that have ended. Nobody waits for it: spans that cannot be
+//! sent are dropped, with a line in the log.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -65,7 +65,13 @@ async fn deliver(endpoint: Endpoint, mut waiting: mpsc::Receiver<Traced>) {
 }
 
 async fn post(endpoint: &Endpoint, traced: &Traced) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let body = request(traced.trace, "flux-operator", env!("CARGO_PKG_VERSION"), &traced.spans).to_string();
+    let body = request(
+        traced.trace,
+        "flux-operator",
+        env!("CARGO_PKG_VERSION"),
+        &traced.spans,
+    )
+    .to_string();
     let host = endpoint.host.trim_matches(['[', ']']);
     let connection = TokioIo::new(TcpStream::connect((host, endpoint.port)).await?);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(connection).await?;
@@ -73,8 +79,8 @@ async fn post(endpoint: &Endpoint, traced: &Traced) -> Result<(), Box<dyn Error 
         .header(header::HOST, endpoint.authority())
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)))?;
-    // The connection is driven while the answer is read: a server that closes at once has sent it before. It ends with this
-    // function.
+    // The connection is driven while the answer is read: a server that closes at once has sent it before. It
+    // ends with this function.
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     match sender.send_request(request).await?.status() {
@@ -93,7 +99,15 @@ mod tests {
     async fn posted(answer: &'static str) -> Result<(), String> {
         let collector = Collector::start(Some(answer));
         let endpoint = format!("http://{}", collector.address()).parse().unwrap();
-        let result = post(&endpoint, &Traced { trace: 1, spans: Vec::new() }).await.map_err(|error| error.to_string());
+        let result = post(
+            &endpoint,
+            &Traced {
+                trace: 1,
+                spans: Vec::new(),
+            },
+        )
+        .await
+        .map_err(|error| error.to_string());
         collector.request();
         result
     }
@@ -101,9 +115,14 @@ mod tests {
     #[tokio::test]
     async fn an_answer_counts_even_if_the_connection_ends_with_it() {
         for _ in 0..50 {
-            assert_eq!(posted("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").await, Ok(()));
+            assert_eq!(
+                posted("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").await,
+                Ok(())
+            );
         }
-        let refused = posted("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n").await.unwrap_err();
+        let refused = posted("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+            .await
+            .unwrap_err();
         assert!(refused.contains("503"), "{refused}");
         assert!(posted("").await.is_err(), "no answer");
     }

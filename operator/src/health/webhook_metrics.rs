@@ -52,10 +52,15 @@ impl WebhookMetrics {
         let figures = Figures::default();
         let metrics = WebhookMetrics {
             process: Process::new(&figures, "webhook")?,
-            requests: figures.counter(&families::WEBHOOK_REQUESTS)?.with_series(&[PATH, "200"]),
+            requests: figures
+                .counter(&families::WEBHOOK_REQUESTS)?
+                .with_series(&[PATH, "200"]),
             time: figures.histogram(&families::WEBHOOK_TIME)?.with_series(&[PATH]),
             in_flight: figures.gauge(&families::WEBHOOK_IN_FLIGHT)?,
-            conversions: figures.counter(&families::CONVERSIONS)?.with_series(&["success"]).with_series(&["failure"]),
+            conversions: figures
+                .counter(&families::CONVERSIONS)?
+                .with_series(&["success"])
+                .with_series(&["failure"]),
             refusals: figures
                 .counter(&families::REFUSALS)?
                 .with_series(&[RejectReason::QueueFull.name()])
@@ -85,7 +90,8 @@ impl WebhookMetrics {
     }
 
     pub fn converted(&self, could: bool) {
-        self.conversions.count(&[if could { "success" } else { "failure" }]);
+        self.conversions
+            .count(&[if could { "success" } else { "failure" }]);
     }
 
     pub fn rejected(&self, why: RejectReason) {
@@ -116,7 +122,10 @@ mod tests {
     #[test]
     fn what_happened_can_be_read() {
         let metrics = WebhookMetrics::new().unwrap();
-        assert!(!metrics.text(false).contains("certificate_expiry"), "none is served");
+        assert!(
+            !metrics.text(false).contains("certificate_expiry"),
+            "none is served"
+        );
         metrics.request_started();
         metrics.request_started();
         metrics.request_ended();
@@ -139,7 +148,10 @@ mod tests {
             "flux_operator_webhook_certificate_failures_total 1",
             "flux_operator_ready{component=\"webhook\"} 1",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in\n{text}"
+            );
         }
         families::assert_told(&text, families::Of::Webhook);
     }

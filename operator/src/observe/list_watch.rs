@@ -5,8 +5,9 @@
 //!  └ Init, InitApply …, InitDone ┘ └ Apply, Delete …   410: list again, at once
 //! ```
 //!
-//! By hand: kube's `watcher` has one size of page for all lists, begins a list again when one of its pages fails, and waits
-//! before it lists again after a 410 as if the server had failed. Its events and errors are used.
+//! By hand: kube's `watcher` has one size of page for all lists, begins a list again when one of its pages
+//! fails, and waits before it lists again after a 410 as if the server had failed. Its events and errors are
+//! used.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -22,7 +23,8 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-/// Pauses after failures. With the time to connect, the longest is what a list may be stale for once the server is back.
+/// Pauses after failures. With the time to connect, the longest is what a list may be stale for once the
+/// server is back.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 /// Shortest time between two lists that need no pause, and between the ends of two watches.
@@ -35,8 +37,8 @@ const IDLE_MAX: Duration = Duration::from_secs(295);
 const PAGE_MAX: u32 = 500;
 /// The next page has twice as many objects while pages are smaller than this, in bytes.
 const SMALL: usize = 1 << 20;
-/// A page of more bytes is dropped and asked for again with fewer objects: its first ones were small, and one object may
-/// have 1.5 MiB.
+/// A page of more bytes is dropped and asked for again with fewer objects: its first ones were small, and one
+/// object may have 1.5 MiB.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
 
 /// What is listed and watched.
@@ -66,7 +68,9 @@ where
         listed: None,
         rest: None,
     };
-    stream::unfold(follower, |mut follower| async move { Some((follower.next().await, follower)) })
+    stream::unfold(follower, |mut follower| async move {
+        Some((follower.next().await, follower))
+    })
 }
 
 struct Follower<K> {
@@ -89,8 +93,14 @@ struct Follower<K> {
 enum State<K> {
     Begin,
     Listing(Page<K>),
-    Listed { version: String },
-    Watching { version: String, begin: Instant, events: BoxStream<'static, kube::Result<WatchEvent<K>>> },
+    Listed {
+        version: String,
+    },
+    Watching {
+        version: String,
+        begin: Instant,
+        events: BoxStream<'static, kube::Result<WatchEvent<K>>>,
+    },
 }
 
 struct Page<K> {
@@ -135,8 +145,8 @@ where
         }
     }
 
-    /// When to list again after the server has forgotten the past, which is no failure: None, at once, unless it was so
-    /// just before.
+    /// When to list again after the server has forgotten the past, which is no failure: None, at once, unless
+    /// it was so just before.
     fn next_list_without_failure(&mut self) -> Option<Instant> {
         self.failures = 0;
         let (now, earliest) = (Instant::now(), self.listed.map(|last| last + BETWEEN_LISTS));
@@ -159,7 +169,9 @@ where
                     return Ok(Some(Event::InitApply(object)));
                 }
                 let Some(token) = page.token.clone() else {
-                    self.state = State::Listed { version: page.version };
+                    self.state = State::Listed {
+                        version: page.version,
+                    };
                     return Ok(Some(Event::InitDone));
                 };
                 let next = self.page(Some(&token)).await;
@@ -170,14 +182,25 @@ where
             }
             State::Listed { version } => {
                 let mut wanted = WatchParams::default().timeout(WATCH_SECONDS);
-                wanted.label_selector = Some(self.selection.labels.clone()).filter(|labels| !labels.is_empty());
+                wanted.label_selector =
+                    Some(self.selection.labels.clone()).filter(|labels| !labels.is_empty());
                 let watch = self.api.watch(&wanted, &version).await.map(StreamExt::boxed);
-                self.state = State::Listed { version: version.clone() };
+                self.state = State::Listed {
+                    version: version.clone(),
+                };
                 let events = watch.map_err(Error::WatchStartFailed)?;
-                self.state = State::Watching { version, begin: Instant::now(), events };
+                self.state = State::Watching {
+                    version,
+                    begin: Instant::now(),
+                    events,
+                };
                 Ok(None)
             }
-            State::Watching { version, begin, events } => self.watch(version, begin, events).await,
+            State::Watching {
+                version,
+                begin,
+                events,
+            } => self.watch(version, begin, events).await,
         }
     }
 
@@ -209,22 +232,40 @@ where
         if let Ok(Some(Event::Apply(object) | Event::Delete(object))) = &event {
             version = object.resource_version().unwrap_or(version);
         }
-        self.state = State::Watching { version, begin, events };
+        self.state = State::Watching {
+            version,
+            begin,
+            events,
+        };
         event
     }
 
     /// A page of the list.
     async fn page(&mut self, token: Option<&str>) -> kube::Result<Page<K>> {
         loop {
-            let mut wanted = ListParams::default().labels(&self.selection.labels).limit(self.limit);
+            let mut wanted = ListParams::default()
+                .labels(&self.selection.labels)
+                .limit(self.limit);
             wanted.continue_token = token.map(str::to_owned);
             let objects = Request::new(self.api.resource_url());
-            let request = if self.metadata_only { objects.list_metadata(&wanted) } else { objects.list(&wanted) };
+            let request = if self.metadata_only {
+                objects.list_metadata(&wanted)
+            } else {
+                objects.list(&wanted)
+            };
             let request = request.map_err(kube::Error::BuildRequest)?;
-            let most = if self.limit > self.selection.page { PAGE_BYTES_MAX } else { u64::MAX - 1 };
+            let most = if self.limit > self.selection.page {
+                PAGE_BYTES_MAX
+            } else {
+                u64::MAX - 1
+            };
             let mut bytes = Vec::new();
             let answer = self.client.request_stream(request).await?;
-            answer.take(most + 1).read_to_end(&mut bytes).await.map_err(kube::Error::ReadEvents)?;
+            answer
+                .take(most + 1)
+                .read_to_end(&mut bytes)
+                .await
+                .map_err(kube::Error::ReadEvents)?;
             if u64::try_from(bytes.len()).is_ok_and(|size| size > most) {
                 self.limit = (self.limit / 4).max(self.selection.page);
                 continue;
@@ -235,7 +276,11 @@ where
             }
             let token = list.metadata.continue_.filter(|token| !token.is_empty());
             let version = list.metadata.resource_version.unwrap_or_default();
-            return Ok(Page { objects: list.items.into(), token, version });
+            return Ok(Page {
+                objects: list.items.into(),
+                token,
+                version,
+            });
         }
     }
 }
@@ -244,9 +289,8 @@ where
 fn is_too_old(error: &Error) -> bool {
     match error {
         Error::WatchError(status) => status.code == 410,
-        Error::WatchStartFailed(kube::Error::Api(status)) | Error::InitialListFailed(kube::Error::Api(status)) => {
-            status.code == 410
-        }
+        Error::WatchStartFailed(kube::Error::Api(status))
+        | Error::InitialListFailed(kube::Error::Api(status)) => status.code == 410,
         _ => false,
     }
 }

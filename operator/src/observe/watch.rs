@@ -30,7 +30,8 @@ use crate::health::log;
 use crate::health::panics;
 use crate::observe::list_watch::{Selection, list_watch};
 
-/// A MiniCluster to reconcile. `at_once` is false for news of a Job's pods, which come in bursts and are taken together.
+/// A MiniCluster to reconcile. `at_once` is false for news of a Job's pods, which come in bursts and are
+/// taken together.
 #[derive(Debug)]
 pub struct Wake {
     pub key: Key,
@@ -77,18 +78,21 @@ where
     }
 }
 
-/// The objects that have a label of ours, whatever its value. The label has our domain: FluxCD's operator has our
-/// operator's name.
+/// The objects that have a label of ours, whatever its value. The label has our domain: FluxCD's operator has
+/// our operator's name.
 fn labelled(label: &str) -> Selection {
-    Selection { labels: label.to_owned(), page: PAGE }
+    Selection {
+        labels: label.to_owned(),
+        page: PAGE,
+    }
 }
 
 fn all() -> Selection {
     labelled("")
 }
 
-/// Watches MiniClusters, and returns the store in which they are kept. Endless. `forget` is called with key and uid of one
-/// that is gone.
+/// Watches MiniClusters, and returns the store in which they are kept. Endless. `forget` is called with key
+/// and uid of one that is gone.
 pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
     client: &Client,
     namespace: Option<&str>,
@@ -97,8 +101,13 @@ pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
     outlets: Outlets,
 ) -> (Store<Cluster>, impl Future<Output = ()> + use<F>) {
     let (store, writer) = reflector::store();
-    let selection = Selection { page: LARGE_PAGE, ..all() };
-    let events = list_watch(api::<Cluster>(client, namespace), selection).modify(cluster::shrink).reflect(writer);
+    let selection = Selection {
+        page: LARGE_PAGE,
+        ..all()
+    };
+    let events = list_watch(api::<Cluster>(client, namespace), selection)
+        .modify(cluster::shrink)
+        .reflect(writer);
     let mut known = KnownClusters::default();
     let mut deletions = Deletions::default();
     let tell = |index: &Index, outlets: &Outlets, cluster: &Cluster, propagation: Option<Propagation>| {
@@ -107,7 +116,11 @@ pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
             && !cluster::is_managed_elsewhere(cluster)
             && let Some(job) = index.job(&key).filter(|job| job.is_of(&uid))
         {
-            let _ = outlets.deleted.send(Deleted { cluster: key, job: job.uid, propagation });
+            let _ = outlets.deleted.send(Deleted {
+                cluster: key,
+                job: job.uid,
+                propagation,
+            });
         }
     };
     let drive = events.for_each(move |event| {
@@ -186,7 +199,10 @@ async fn follow<K: Resource>(
 
 /// Watches Jobs, without their templates. Endless.
 pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
-    let events = list_watch(api::<JobObject>(&client, namespace.as_deref()), labelled(labels::CLUSTER));
+    let events = list_watch(
+        api::<JobObject>(&client, namespace.as_deref()),
+        labelled(labels::CLUSTER),
+    );
     let seen_in = index.clone();
     let pods = outlets.clone();
     follow(Kind::Job, events, index, outlets, move |job: &JobObject| {
@@ -202,7 +218,10 @@ pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, 
 
 /// Watches pods, without most of their specifications. Endless.
 pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
-    let events = list_watch(api::<PodStatusObject>(&client, namespace.as_deref()), labelled(labels::HEADLESS));
+    let events = list_watch(
+        api::<PodStatusObject>(&client, namespace.as_deref()),
+        labelled(labels::HEADLESS),
+    );
     let seen_in = index.clone();
     let send = outlets.unlabelled.clone();
     follow(Kind::Pod, events, index, outlets, move |pod: &PodStatusObject| {
@@ -217,16 +236,23 @@ pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, 
 
 /// Watches Services. Endless.
 pub async fn services(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
-    let events = list_watch(api::<ServiceObject>(&client, namespace.as_deref()), labelled(labels::HEADLESS));
+    let events = list_watch(
+        api::<ServiceObject>(&client, namespace.as_deref()),
+        labelled(labels::HEADLESS),
+    );
     let seen_in = index.clone();
-    follow(Kind::Service, events, index, outlets, move |service: &ServiceObject| {
-        seen_in.update_service(&service.metadata, ServiceSeen::of(service))
-    })
+    follow(
+        Kind::Service,
+        events,
+        index,
+        outlets,
+        move |service: &ServiceObject| seen_in.update_service(&service.metadata, ServiceSeen::of(service)),
+    )
     .await;
 }
 
-/// Watches nodes, for whether they can mount images, which matters when a Job is created, and whether they answer. Ends if
-/// the operator may not list them, as in an installation for one namespace.
+/// Watches nodes, for whether they can mount images, which matters when a Job is created, and whether they
+/// answer. Ends if the operator may not list them, as in an installation for one namespace.
 pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let events = list_watch(Api::<NodeObject>::all(client), all());
     let mut events = std::pin::pin!(events);
@@ -257,7 +283,9 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
                 listed();
             }
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
-                tracing::info!("no permission to watch nodes: the view is copied unless --view-source=imageVolume");
+                tracing::info!(
+                    "no permission to watch nodes: the view is copied unless --view-source=imageVolume"
+                );
                 listed();
                 return;
             }
@@ -266,8 +294,8 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     }
 }
 
-/// Watches PersistentVolumes of MiniClusters. Ends if the operator may not list them, as in an installation for one
-/// namespace.
+/// Watches PersistentVolumes of MiniClusters. Ends if the operator may not list them, as in an installation
+/// for one namespace.
 pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let mut selector = labels::CLUSTER.to_owned();
     if let Some(namespace) = namespace {
@@ -303,7 +331,8 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
     }
 }
 
-/// Watches the names of storage classes, to report one that does not exist. Ends if the operator may not list them.
+/// Watches the names of storage classes, to report one that does not exist. Ends if the operator may not list
+/// them.
 pub async fn storage_classes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let api: Api<Partial<StorageClass>> = Api::all(client);
     let events = list_watch(api, all());

@@ -1,8 +1,8 @@
 //! Writes to the API server, without decisions.
 //!
-//! Creation is a POST, which never touches an object that exists. Where one does, its owner is looked up: ours is kept,
-//! an earlier MiniCluster's is waited for, anybody else's is an obstacle. What is changed later is changed by
-//! server-side apply with the uid of the object that was seen. One field manager for all.
+//! Creation is a POST, which never touches an object that exists. Where one does, its owner is looked up:
+//! ours is kept, an earlier MiniCluster's is waited for, anybody else's is an obstacle. What is changed later
+//! is changed by server-side apply with the uid of the object that was seen. One field manager for all.
 
 use flux_operator_client::dry_run::{self, Verdict};
 use flux_operator_core::labels;
@@ -51,7 +51,12 @@ pub enum ApplyError {
     NamespaceTerminating,
     /// The call failed; another attempt may succeed.
     #[error("failed to {verb} {kind} {name}")]
-    Api { verb: &'static str, kind: String, name: String, source: Box<kube::Error> },
+    Api {
+        verb: &'static str,
+        kind: String,
+        name: String,
+        source: Box<kube::Error>,
+    },
 }
 
 impl ApplyError {
@@ -76,13 +81,22 @@ impl std::fmt::Debug for Writer {
 }
 
 fn post_params() -> PostParams {
-    PostParams { dry_run: false, field_manager: Some(labels::MANAGER.into()) }
+    PostParams {
+        dry_run: false,
+        field_manager: Some(labels::MANAGER.into()),
+    }
 }
 
-/// Parameters to delete only the object with this uid, not another that has its name by now; what it owns is deleted
-/// after it.
+/// Parameters to delete only the object with this uid, not another that has its name by now; what it owns is
+/// deleted after it.
 pub(crate) fn delete_params(uid: Option<String>) -> DeleteParams {
-    DeleteParams { preconditions: Some(Preconditions { uid, resource_version: None }), ..DeleteParams::background() }
+    DeleteParams {
+        preconditions: Some(Preconditions {
+            uid,
+            resource_version: None,
+        }),
+        ..DeleteParams::background()
+    }
 }
 
 /// Success if the object is gone already, or another one has its name.
@@ -93,9 +107,13 @@ pub(crate) fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::E
     }
 }
 
-/// The error of a call: an obstacle if the API server refuses the object or the operator lacks a permission, else a
-/// failure to retry.
-fn api_error<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
+/// The error of a call: an obstacle if the API server refuses the object or the operator lacks a permission,
+/// else a failure to retry.
+fn api_error<K: Resource<DynamicType = ()>>(
+    verb: &'static str,
+    name: &str,
+    source: kube::Error,
+) -> ApplyError {
     api_error_of(&K::kind(&()), verb, name, source)
 }
 
@@ -107,29 +125,70 @@ fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error)
         }
         kube::Error::Api(status) if status.code == 403 => "Forbidden",
         kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => "Refused",
-        _ => return ApplyError::Api { verb, kind, name: name.to_owned(), source: Box::new(source) },
+        _ => {
+            return ApplyError::Api {
+                verb,
+                kind,
+                name: name.to_owned(),
+                source: Box::new(source),
+            };
+        }
     };
-    let kube::Error::Api(status) = source else { return Obstacle { reason, message: String::new() }.into() };
-    let message = format!("the API server refused to {verb} {kind} {name}: {}", status.message);
+    let kube::Error::Api(status) = source else {
+        return Obstacle {
+            reason,
+            message: String::new(),
+        }
+        .into();
+    };
+    let message = format!(
+        "the API server refused to {verb} {kind} {name}: {}",
+        status.message
+    );
     Obstacle { reason, message }.into()
 }
 
 /// Whether the API server refuses since the namespace is being deleted.
 fn is_of_terminating_namespace(status: &Status) -> bool {
-    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    let causes = status
+        .details
+        .as_ref()
+        .map(|details| details.causes.as_slice())
+        .unwrap_or_default();
     causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 impl Writer {
     pub fn new(client: Client) -> Writer {
-        let reporter = Reporter { controller: labels::MANAGER.into(), instance: None };
-        Writer { recorder: Recorder::new(client.clone(), reporter), client, headless: Default::default() }
+        let reporter = Reporter {
+            controller: labels::MANAGER.into(),
+            instance: None,
+        };
+        Writer {
+            recorder: Recorder::new(client.clone(), reporter),
+            client,
+            headless: Default::default(),
+        }
     }
 
     /// Creates the objects of a MiniCluster that do not exist yet; the Job after everything its pods need.
-    pub async fn create_all(&self, index: &Index, objects: &Objects, member: &Member) -> Result<(), ApplyError> {
-        let Objects { config_map, secrets, volumes, network_policy, headless, services, gang, job, services_pod } =
-            objects;
+    pub async fn create_all(
+        &self,
+        index: &Index,
+        objects: &Objects,
+        member: &Member,
+    ) -> Result<(), ApplyError> {
+        let Objects {
+            config_map,
+            secrets,
+            volumes,
+            network_policy,
+            headless,
+            services,
+            gang,
+            job,
+            services_pod,
+        } = objects;
         let key = Key::of(&job.metadata);
         let service = Key::of(&headless.metadata);
         let (config_map, secrets, headless) = tokio::join!(
@@ -181,7 +240,9 @@ impl Writer {
                 let mut wanted = object.clone();
                 wanted.metadata.uid = there.uid;
                 let applied = self.send_for_metadata(application(&wanted)).await;
-                applied.map(drop).map_err(|error| api_error::<ConfigMap>("apply", &object.name_any(), error))
+                applied
+                    .map(drop)
+                    .map_err(|error| api_error::<ConfigMap>("apply", &object.name_any(), error))
             }
             _ => Ok(()),
         }
@@ -191,9 +252,13 @@ impl Writer {
         for secret in secrets {
             let secret = secret.expose();
             let name = secret.name_any();
-            match self.send_for_metadata(creation(secret, secret, &post_params())).await {
+            match self
+                .send_for_metadata(creation(secret, secret, &post_params()))
+                .await
+            {
                 Ok(_) => {}
-                // Its name holds the MiniCluster's uid: it is the one that we made before. No Secret is ever read.
+                // Its name holds the MiniCluster's uid: it is the one that we made before. No Secret is ever
+                // read.
                 Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {}
                 Err(error) => return Err(api_error::<Secret>("create", &name, error)),
             }
@@ -202,37 +267,62 @@ impl Writer {
     }
 
     /// Creates the Service of a sidecar.
-    pub async fn create_service(&self, index: &Index, service: &Service, owner: &str) -> Result<(), ApplyError> {
+    pub async fn create_service(
+        &self,
+        index: &Index,
+        service: &Service,
+        owner: &str,
+    ) -> Result<(), ApplyError> {
         let (Outcome::Made(metadata) | Outcome::Existed(metadata)) = self.create(service, owner).await?;
-        index.update_service(&metadata, ServiceSeen::of(&ServiceObject::new(metadata.clone(), Selected::default())));
+        index.update_service(
+            &metadata,
+            ServiceSeen::of(&ServiceObject::new(metadata.clone(), Selected::default())),
+        );
         Ok(())
     }
 
     /// Creates the pod of `spec.services`.
-    pub async fn create_services_pod(&self, index: &Index, pod: &Overlaid<Pod>, owner: &str) -> Result<(), ApplyError> {
-        let (Outcome::Made(metadata) | Outcome::Existed(metadata)) = self.create_as(&pod.rendered, pod, owner).await?;
+    pub async fn create_services_pod(
+        &self,
+        index: &Index,
+        pod: &Overlaid<Pod>,
+        owner: &str,
+    ) -> Result<(), ApplyError> {
+        let (Outcome::Made(metadata) | Outcome::Existed(metadata)) =
+            self.create_as(&pod.rendered, pod, owner).await?;
         index.update_pod(&metadata, PodSeen::of(&metadata, None));
         Ok(())
     }
 
-    /// Deletes the services pod of a suspended or completed Job: it would hold resources that others could use.
+    /// Deletes the services pod of a suspended or completed Job: it would hold resources that others could
+    /// use.
     pub async fn delete_services_pod(&self, key: &Key, uid: &str) -> Result<(), ApplyError> {
         let name = names::services_pod(&key.name);
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let deleted = pods.delete(&name, &delete_params(Some(uid.to_owned()))).await.map(drop);
+        let deleted = pods
+            .delete(&name, &delete_params(Some(uid.to_owned())))
+            .await
+            .map(drop);
         unless_gone(deleted).map_err(|error| api_error::<Pod>("delete", &name, error))
     }
 
     /// The Job as the API server would store it. Nothing is created.
     pub async fn dry_run_job(&self, job: &Overlaid<Job>, key: &Key) -> Result<Job, ApplyError> {
-        let parameters = PostParams { dry_run: true, ..post_params() };
+        let parameters = PostParams {
+            dry_run: true,
+            ..post_params()
+        };
         let result = self.send(creation(&job.rendered, job, &parameters)).await;
         result.map_err(|error| api_error::<Job>("create", &key.name, error))
     }
 
-    /// An object with an overlay as the API server would store it, or why it refuses; unknown fields are errors. None:
-    /// valid, but an object of this name exists. Nothing is created.
-    pub async fn try_out<K>(&self, cover: &Cover, key: &Key) -> Result<Result<Option<Value>, String>, ApplyError>
+    /// An object with an overlay as the API server would store it, or why it refuses; unknown fields are
+    /// errors. None: valid, but an object of this name exists. Nothing is created.
+    pub async fn try_out<K>(
+        &self,
+        cover: &Cover,
+        key: &Key,
+    ) -> Result<Result<Option<Value>, String>, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
@@ -257,13 +347,27 @@ impl Writer {
     }
 
     /// Like [`Writer::create`], with `body` as what is sent.
-    async fn create_as<K>(&self, object: &K, body: &impl Serialize, owner: &str) -> Result<Outcome, ApplyError>
+    async fn create_as<K>(
+        &self,
+        object: &K,
+        body: &impl Serialize,
+        owner: &str,
+    ) -> Result<Outcome, ApplyError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug,
     {
-        match self.send_for_metadata(creation(object, body, &post_params())).await {
+        match self
+            .send_for_metadata(creation(object, body, &post_params()))
+            .await
+        {
             Ok(made) => Ok(Outcome::Made(made)),
-            Err(error) => self.ours_if_it_exists(object, owner, error).await.map(Outcome::Existed),
+            Err(error) => self
+                .ours_if_it_exists(object, owner, error)
+                .await
+                .map(Outcome::Existed),
         }
     }
 
@@ -279,17 +383,29 @@ impl Writer {
         }
     }
 
-    /// After a creation failed: the metadata of the object that has the name of `wanted`, if that is why and it is ours.
-    async fn ours_if_it_exists<K>(&self, wanted: &K, owner: &str, error: kube::Error) -> Result<Metadata, ApplyError>
+    /// After a creation failed: the metadata of the object that has the name of `wanted`, if that is why and
+    /// it is ours.
+    async fn ours_if_it_exists<K>(
+        &self,
+        wanted: &K,
+        owner: &str,
+        error: kube::Error,
+    ) -> Result<Metadata, ApplyError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug,
     {
         let name = wanted.name_any();
         match error {
             kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists" => {
                 let api: Api<Partial<K>> =
                     Api::namespaced(self.client.clone(), &wanted.namespace().unwrap_or_default());
-                let existing = api.get(&name).await.map_err(|error| api_error::<K>("get", &name, error))?;
+                let existing = api
+                    .get(&name)
+                    .await
+                    .map_err(|error| api_error::<K>("get", &name, error))?;
                 check_owner::<K>(&existing.metadata, wanted.meta(), owner)?;
                 Ok(existing.metadata)
             }
@@ -300,23 +416,31 @@ impl Writer {
     /// Patches the fields of a Job that may change; all others stay, since somebody else may have set them.
     pub async fn scale_job(&self, index: &Index, job: &Key, fields: &Value) -> Result<(), ApplyError> {
         let api: Api<JobObject> = Api::namespaced(self.client.clone(), &job.namespace);
-        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let parameters = PatchParams {
+            field_manager: Some(labels::MANAGER.into()),
+            ..PatchParams::default()
+        };
         let applied = api.patch(&job.name, &parameters, &Patch::Merge(fields)).await;
         let patched = applied.map_err(|error| api_error::<Job>("apply", &job.name, error))?;
         index.update_job(&patched.metadata, JobSeen::of(&patched));
         Ok(())
     }
 
-    /// Patches a status by a JSON patch that tests the uid. Returns the new resourceVersion; None if the MiniCluster is
-    /// gone.
+    /// Patches a status by a JSON patch that tests the uid. Returns the new resourceVersion; None if the
+    /// MiniCluster is gone.
     pub async fn patch_status(&self, cluster: &Key, change: &Value) -> Result<Option<u64>, ApplyError> {
         const JSON_PATCH: http::HeaderValue = http::HeaderValue::from_static("application/json-patch+json");
-        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let parameters = PatchParams {
+            field_manager: Some(labels::MANAGER.into()),
+            ..PatchParams::default()
+        };
         let clusters = Request::new(MiniCluster::url_path(&(), Some(&cluster.namespace)));
         let request = clusters.patch_subresource("status", &cluster.name, &parameters, &Patch::Merge(change));
         let answer = async {
             let mut request = request.map_err(kube::Error::BuildRequest)?;
-            request.headers_mut().insert(http::header::CONTENT_TYPE, JSON_PATCH);
+            request
+                .headers_mut()
+                .insert(http::header::CONTENT_TYPE, JSON_PATCH);
             self.send_for_metadata(Ok(request)).await
         };
         match answer.await {
@@ -331,16 +455,21 @@ impl Writer {
         }
     }
 
-    /// Patches a status only if the MiniCluster still has the resourceVersion `seen`, so that a restart is counted once.
+    /// Patches a status only if the MiniCluster still has the resourceVersion `seen`, so that a restart is
+    /// counted once.
     pub async fn patch_status_if_unchanged(
         &self,
         cluster: &Key,
         seen: u64,
         change: &Value,
     ) -> Result<Option<u64>, ApplyError> {
-        let is_as_seen = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": seen.to_string() });
-        let operations = [is_as_seen].into_iter().chain(change.as_array().into_iter().flatten().cloned());
-        self.patch_status(cluster, &Value::Array(operations.collect())).await
+        let is_as_seen =
+            json!({ "op": "test", "path": "/metadata/resourceVersion", "value": seen.to_string() });
+        let operations = [is_as_seen]
+            .into_iter()
+            .chain(change.as_array().into_iter().flatten().cloned());
+        self.patch_status(cluster, &Value::Array(operations.collect()))
+            .await
     }
 
     /// Sets a Job's FailureTarget condition: the Job controller then ends its pods and fails it.
@@ -360,15 +489,24 @@ impl Writer {
                 "lastTransitionTime": now, "lastProbeTime": now,
             }] },
         });
-        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
-        let failed = api.patch_status(&cluster.name, &parameters, &Patch::Strategic(change)).await.map(drop);
+        let parameters = PatchParams {
+            field_manager: Some(labels::MANAGER.into()),
+            ..PatchParams::default()
+        };
+        let failed = api
+            .patch_status(&cluster.name, &parameters, &Patch::Strategic(change))
+            .await
+            .map(drop);
         unless_gone(failed).map_err(|error| api_error::<Job>("end", &cluster.name, error))
     }
 
     /// Deletes a MiniCluster whose time to live is over, and no other of its name.
     pub async fn delete_minicluster(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), &cluster.namespace);
-        let deleted = api.delete(&cluster.name, &delete_params(Some(uid.to_owned()))).await.map(drop);
+        let deleted = api
+            .delete(&cluster.name, &delete_params(Some(uid.to_owned())))
+            .await
+            .map(drop);
         unless_gone(deleted).map_err(|error| api_error::<MiniCluster>("delete", &cluster.name, error))
     }
 
@@ -376,7 +514,10 @@ impl Writer {
     pub async fn delete_job(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let pods_first = Some(PropagationPolicy::Foreground);
-        let parameters = DeleteParams { propagation_policy: pods_first, ..delete_params(Some(uid.to_owned())) };
+        let parameters = DeleteParams {
+            propagation_policy: pods_first,
+            ..delete_params(Some(uid.to_owned()))
+        };
         let deleted = api.delete(&cluster.name, &parameters).await.map(drop);
         unless_gone(deleted).map_err(|error| api_error::<Job>("delete", &cluster.name, error))
     }
@@ -390,7 +531,8 @@ enum Outcome {
 
 type Metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// Checks that an existing object with the name we need is ours. `wanted`: its metadata as we would create it.
+/// Checks that an existing object with the name we need is ours. `wanted`: its metadata as we would create
+/// it.
 fn check_owner<K: Resource<DynamicType = ()>>(
     there: &Metadata,
     wanted: &Metadata,
@@ -416,13 +558,17 @@ fn check_owner_of(kind: &str, there: &Metadata, wanted: &Metadata, owner: &str) 
     Err(name_taken(kind, name))
 }
 
-/// Checks that a MiniCluster's own Job has the label by which the operator watches it. Without it the operator would never
-/// see the Job.
+/// Checks that a MiniCluster's own Job has the label by which the operator watches it. Without it the
+/// operator would never see the Job.
 fn check_label(job: &Metadata) -> Result<(), Obstacle> {
     let name = job.name.as_deref().unwrap_or_default();
     let label = labels::CLUSTER;
     if job.deletion_timestamp.is_some()
-        || job.labels.as_ref().and_then(|all| all.get(label)).is_some_and(|it| it == name)
+        || job
+            .labels
+            .as_ref()
+            .and_then(|all| all.get(label))
+            .is_some_and(|it| it == name)
     {
         return Ok(());
     }
@@ -430,8 +576,12 @@ fn check_label(job: &Metadata) -> Result<(), Obstacle> {
         Some(_) => format!("put it back: kubectl label job {name} --overwrite {label}={name}"),
         None => format!("another operator created it: kubectl delete job {name}"),
     };
-    let message = format!("Job {name} belongs to this MiniCluster and lacks the label {label}={name}; {remedy}");
-    Err(Obstacle { reason: JOB_UNLABELLED, message })
+    let message =
+        format!("Job {name} belongs to this MiniCluster and lacks the label {label}={name}; {remedy}");
+    Err(Obstacle {
+        reason: JOB_UNLABELLED,
+        message,
+    })
 }
 
 /// What an object was rendered to, as its annotation says.
@@ -442,26 +592,36 @@ fn rendered_hash(metadata: &Metadata) -> Option<&String> {
 /// The MiniCluster that an object belongs to.
 fn owner_name(metadata: &Metadata) -> Option<&str> {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
-    owners.iter().find(|owner| is_minicluster(owner)).map(|owner| owner.name.as_str())
+    owners
+        .iter()
+        .find(|owner| is_minicluster(owner))
+        .map(|owner| owner.name.as_str())
 }
 
 /// Whether it has a label with our domain, which no other operator sets.
 fn has_our_label(metadata: &Metadata) -> bool {
-    metadata
-        .labels
-        .as_ref()
-        .is_some_and(|all| [labels::CLUSTER, labels::SERVICES_OF].iter().any(|it| all.contains_key(*it)))
+    metadata.labels.as_ref().is_some_and(|all| {
+        [labels::CLUSTER, labels::SERVICES_OF]
+            .iter()
+            .any(|it| all.contains_key(*it))
+    })
 }
 
 /// The obstacle if this very MiniCluster's object is being deleted.
 fn own_still_deleting(kind: &str, name: &str) -> Obstacle {
     let message = format!("{kind} {name} is being deleted, and will be recreated when it is gone");
-    Obstacle { reason: "WaitingForPrevious", message }
+    Obstacle {
+        reason: "WaitingForPrevious",
+        message,
+    }
 }
 
 fn still_deleting(kind: &str, name: &str) -> Obstacle {
     let message = format!("{kind} {name} of an earlier MiniCluster is still being deleted");
-    Obstacle { reason: "WaitingForPrevious", message }
+    Obstacle {
+        reason: "WaitingForPrevious",
+        message,
+    }
 }
 
 fn name_taken(kind: &str, name: &str) -> Obstacle {

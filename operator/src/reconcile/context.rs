@@ -25,16 +25,16 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// Shortest time between two statuses that differ in numbers only. It doubles while they follow each other, so that
-/// thousands of pods that become ready within minutes take some twenty statuses.
+/// Shortest time between two statuses that differ in numbers only. It doubles while they follow each other,
+/// so that thousands of pods that become ready within minutes take some twenty statuses.
 const BETWEEN_NUMBERS: Duration = Duration::from_secs(1);
 const LONGEST_BETWEEN_NUMBERS: Duration = Duration::from_secs(30);
 /// Shortest time between two such statuses while the Job controller still creates pods.
 const WHILE_PODS_COME: Duration = Duration::from_secs(30);
 /// Longest time that the first status waits for the pods to be created.
 const FIRST_STATUS: Duration = Duration::from_secs(10);
-/// Longest pause when only somebody's change can help: with the spread, 60 s. Mostly a watch reports the change and ends
-/// the pause, but none reports that a quota has room again.
+/// Longest pause when only somebody's change can help: with the spread, 60 s. Mostly a watch reports the
+/// change and ends the pause, but none reports that a quota has room again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(48);
 /// Shortest pause of a MiniCluster whose namespace is being deleted.
 const IN_TERMINATING_NAMESPACE: Duration = Duration::from_secs(12);
@@ -42,8 +42,8 @@ const IN_TERMINATING_NAMESPACE: Duration = Duration::from_secs(12);
 const CLOCK_KNOWN: Duration = Duration::from_secs(600);
 /// How long it is remembered that a namespace is being deleted, without a call.
 const TERMINATING_KNOWN: Duration = Duration::from_secs(60);
-/// The first pause before the result of the operator's own change is looked at. It doubles while changes follow each other
-/// and nothing comes of them.
+/// The first pause before the result of the operator's own change is looked at. It doubles while changes
+/// follow each other and nothing comes of them.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 /// From so many failures in a row, or after so long, the status says what fails. A single failure is no news.
 const LASTING_FAILURES: u32 = 3;
@@ -51,8 +51,8 @@ const LASTING_TIME: Duration = Duration::from_secs(5);
 /// Longest pause when a call failed: the API server may recover at any moment.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(30);
 
-/// Memory in bytes for large specs that are reconciled at the same time, and how many times its own size a spec takes:
-/// parsed, validated, rendered, sent and answered.
+/// Memory in bytes for large specs that are reconciled at the same time, and how many times its own size a
+/// spec takes: parsed, validated, rendered, sent and answered.
 const ROOM: usize = 64 << 20;
 const TIMES: usize = 16;
 /// Bytes per permit.
@@ -68,8 +68,13 @@ struct WrittenAt {
 impl WrittenAt {
     fn now(before: Option<WrittenAt>, now: Instant) -> WrittenAt {
         let is_series = |before: &WrittenAt| now.saturating_duration_since(before.time) < before.pause * 2;
-        let pause = before.filter(is_series).map_or(BETWEEN_NUMBERS, |before| before.pause * 2);
-        WrittenAt { time: now, pause: pause.min(LONGEST_BETWEEN_NUMBERS) }
+        let pause = before
+            .filter(is_series)
+            .map_or(BETWEEN_NUMBERS, |before| before.pause * 2);
+        WrittenAt {
+            time: now,
+            pause: pause.min(LONGEST_BETWEEN_NUMBERS),
+        }
     }
 }
 
@@ -84,7 +89,8 @@ pub struct Context {
     pub traces: Traces,
     pub queue: Queue<Key>,
     pub job_first: JobFirst,
-    /// Statuses that were written and that the watch has not reported yet: resourceVersion and status, by uid.
+    /// Statuses that were written and that the watch has not reported yet: resourceVersion and status, by
+    /// uid.
     written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
     /// When statuses were written, by uid.
     written_at: Mutex<HashMap<String, WrittenAt>>,
@@ -142,7 +148,8 @@ impl Context {
         }
     }
 
-    /// The time by the API server's clock; by ours if it cannot be asked. It is asked once in ten minutes, for all.
+    /// The time by the API server's clock; by ours if it cannot be asked. It is asked once in ten minutes,
+    /// for all.
     pub async fn server_time(&self, namespace: &str, now: (Timestamp, Instant)) -> Timestamp {
         let mut skew = self.clock_skew.lock().await;
         let known = skew.filter(|(_, asked)| now.1.saturating_duration_since(*asked) < CLOCK_KNOWN);
@@ -178,7 +185,8 @@ impl Context {
         target
     }
 
-    /// Notes that the Job was created: the first status may wait until its pods exist (at most `FIRST_STATUS`).
+    /// Notes that the Job was created: the first status may wait until its pods exist (at most
+    /// `FIRST_STATUS`).
     pub fn note_job_created(&self, uid: &str, now: Instant) {
         self.note_write(uid, now);
     }
@@ -189,10 +197,20 @@ impl Context {
         written_at.insert(uid.to_owned(), written);
     }
 
-    /// How long a status that differs in numbers only has to wait: pods come one by one, and one write can cover many.
-    /// Longer while more pods are about to come.
-    pub fn wait_to_write(&self, uid: &str, pods_come: bool, is_first: bool, now: Instant) -> Option<Duration> {
-        let written = *self.written_at.lock().unwrap_or_else(PoisonError::into_inner).get(uid)?;
+    /// How long a status that differs in numbers only has to wait: pods come one by one, and one write can
+    /// cover many. Longer while more pods are about to come.
+    pub fn wait_to_write(
+        &self,
+        uid: &str,
+        pods_come: bool,
+        is_first: bool,
+        now: Instant,
+    ) -> Option<Duration> {
+        let written = *self
+            .written_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(uid)?;
         let least = match (pods_come, is_first) {
             (true, true) => FIRST_STATUS,
             (true, false) => WHILE_PODS_COME,
@@ -216,11 +234,15 @@ impl Context {
     pub async fn room_for(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
         let permits = bytes.saturating_mul(TIMES).min(ROOM).div_ceil(UNIT);
         // The semaphore is never closed: this cannot fail.
-        self.room.acquire_many(u32::try_from(permits).unwrap_or(u32::MAX)).await.ok()
+        self.room
+            .acquire_many(u32::try_from(permits).unwrap_or(u32::MAX))
+            .await
+            .ok()
     }
 
-    /// Notes that an object waits although no status says why. True: its events have to be read now, and the next check is
-    /// scheduled. The first is due after `patience`, or now if `at_once` (it has waited before).
+    /// Notes that an object waits although no status says why. True: its events have to be read now, and the
+    /// next check is scheduled. The first is due after `patience`, or now if `at_once` (it has waited
+    /// before).
     pub fn events_are_due(
         &self,
         namespace: &str,
@@ -231,15 +253,20 @@ impl Context {
     ) -> bool {
         let mut event_checks = self.event_checks();
         let first = if at_once { Duration::ZERO } else { patience };
-        let check = event_checks.entry(uid.to_owned()).or_insert_with(|| EventCheck::new(object, first, now));
+        let check = event_checks
+            .entry(uid.to_owned())
+            .or_insert_with(|| EventCheck::new(object, first, now));
         if !check.is_about(object) {
             *check = EventCheck::new(object, patience, now);
         }
         if !check.is_due(now) {
             return false;
         }
-        let turn =
-            self.turns.lock().unwrap_or_else(PoisonError::into_inner).take_or_defer(namespace, check.has_turn, now);
+        let turn = self
+            .turns
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take_or_defer(namespace, check.has_turn, now);
         match turn {
             Some(later) => check.defer_until(later),
             None => check.schedule_next(now),
@@ -261,28 +288,39 @@ impl Context {
 
     /// What the last check of events found, and the time until the next one.
     pub fn last_finding(&self, uid: &str, now: Instant) -> Option<(Option<Trouble>, Duration)> {
-        self.event_checks().get(uid).map(|check| (check.found.clone(), check.time_left(now)))
+        self.event_checks()
+            .get(uid)
+            .map(|check| (check.found.clone(), check.time_left(now)))
     }
 
     /// Forgets a MiniCluster that is gone.
     pub fn forget(&self, key: &Key, uid: &str) {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-        self.written_at.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.written
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(uid);
+        self.written_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(uid);
         self.event_checks().remove(uid);
         self.clear_failures(key);
         self.index.forget_cluster(key);
     }
 
     pub fn clear_failures(&self, key: &Key) {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.failures
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(key);
     }
 
     fn failures(&self) -> MutexGuard<'_, HashMap<Key, Failures>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a failure and returns the pause after it: for this object only, and spread so that not all retry at the
-    /// same time.
+    /// Counts a failure and returns the pause after it: for this object only, and spread so that not all
+    /// retry at the same time.
     pub fn pause_after_failure(&self, key: &Key, error: &ReconcileError, now: Instant) -> Duration {
         let mut all = self.failures();
         let failures = all.entry(key.clone()).or_default();
@@ -290,15 +328,21 @@ impl Context {
         let longest = if is_outage { LONGEST_OUTAGE } else { LONGEST_PAUSE };
         failures.count = failures.count.saturating_add(1);
         failures.since.get_or_insert(now);
-        let least = if error.is_of_terminating_namespace() { IN_TERMINATING_NAMESPACE } else { Duration::ZERO };
-        let pause = backoff::after(failures.count, FIRST_PAUSE, longest).max(error.asked_to_wait()).max(least);
+        let least = if error.is_of_terminating_namespace() {
+            IN_TERMINATING_NAMESPACE
+        } else {
+            Duration::ZERO
+        };
+        let pause = backoff::after(failures.count, FIRST_PAUSE, longest)
+            .max(error.asked_to_wait())
+            .max(least);
         let mut hasher = DefaultHasher::new();
         (key, failures.count).hash(&mut hasher);
         pause.mul_f64(1.0 + (hasher.finish() % 256) as f64 / 1024.0)
     }
 
-    /// The pause before the next look at a MiniCluster for which something was just created or deleted, or whose cached
-    /// objects differ from the API server's. It grows if the next look finds the same again.
+    /// The pause before the next look at a MiniCluster for which something was just created or deleted, or
+    /// whose cached objects differ from the API server's. It grows if the next look finds the same again.
     pub fn pause_after_change(&self, key: &Key, now: Instant) -> Duration {
         let mut all = self.failures();
         let failures = all.entry(key.clone()).or_default();
@@ -311,12 +355,17 @@ impl Context {
         backoff::after(failures.changes, FIRST_LOOK, LONGEST_OUTAGE)
     }
 
-    /// Whether an error of a reconcile that began at `begin` is more than a passing failure: then the status says it.
+    /// Whether an error of a reconcile that began at `begin` is more than a passing failure: then the status
+    /// says it.
     pub fn is_lasting(&self, key: &Key, error: &ReconcileError, begin: Instant, now: Instant) -> bool {
         let all = self.failures();
         let before = all.get(key);
-        let since = before.and_then(|failures| failures.since).unwrap_or(begin).min(begin);
-        before.is_some_and(|failures| failures.count + 1 >= LASTING_FAILURES) && !error.is_of_terminating_namespace()
+        let since = before
+            .and_then(|failures| failures.since)
+            .unwrap_or(begin)
+            .min(begin);
+        before.is_some_and(|failures| failures.count + 1 >= LASTING_FAILURES)
+            && !error.is_of_terminating_namespace()
             || now.saturating_duration_since(since) >= LASTING_TIME
             || error.asked_to_wait() >= LASTING_TIME
     }
@@ -350,7 +399,9 @@ impl Context {
     /// Whether the API server said within the last minute that the namespace is being deleted.
     pub fn is_terminating(&self, namespace: &str, now: Instant) -> bool {
         let terminating = self.terminating.lock().unwrap_or_else(PoisonError::into_inner);
-        terminating.get(namespace).is_some_and(|since| now.saturating_duration_since(*since) < TERMINATING_KNOWN)
+        terminating
+            .get(namespace)
+            .is_some_and(|since| now.saturating_duration_since(*since) < TERMINATING_KNOWN)
     }
 }
 
@@ -383,21 +434,45 @@ mod tests {
         });
         let options = Options::default();
         let client = kube::client::ClientBuilder::new(service, "default").build();
-        let context =
-            Context::new(Writer::new(client.clone()), Reader::new(client), options, Arc::new(Metrics::new().unwrap()));
+        let context = Context::new(
+            Writer::new(client.clone()),
+            Reader::new(client),
+            options,
+            Arc::new(Metrics::new().unwrap()),
+        );
         let (one, two) = (Key::new("a", "one"), Key::new("a", "two"));
         let failed = |code: u16, retry_after_seconds: u32| {
             let details = serde_json::json!({ "retryAfterSeconds": retry_after_seconds });
             let details = Some(serde_json::from_value(details).unwrap());
-            let status = kube::core::Status { code, details, ..Default::default() };
+            let status = kube::core::Status {
+                code,
+                details,
+                ..Default::default()
+            };
             let source = Box::new(kube::Error::Api(Box::new(status)));
-            ReconcileError::from(ApplyError::Api { verb: "create", kind: "Job".into(), name: "one".into(), source })
+            ReconcileError::from(ApplyError::Api {
+                verb: "create",
+                kind: "Job".into(),
+                name: "one".into(),
+                source,
+            })
         };
-        let obstacle = || Obstacle { reason: "Forbidden", message: String::new() };
+        let obstacle = || Obstacle {
+            reason: "Forbidden",
+            message: String::new(),
+        };
         let obstacle = || ReconcileError::from(ApplyError::from(obstacle()));
-        let pauses: Vec<f64> =
-            (0..12).map(|_| context.pause_after_failure(&one, &failed(500, 0), now).as_secs_f64()).collect();
-        assert!(pauses[0] < 0.4 && pauses[3] > 1.9 && (30.0..=37.5).contains(&pauses[11]), "{pauses:?}");
+        let pauses: Vec<f64> = (0..12)
+            .map(|_| {
+                context
+                    .pause_after_failure(&one, &failed(500, 0), now)
+                    .as_secs_f64()
+            })
+            .collect();
+        assert!(
+            pauses[0] < 0.4 && pauses[3] > 1.9 && (30.0..=37.5).contains(&pauses[11]),
+            "{pauses:?}"
+        );
         assert!((48.0..=60.0).contains(&context.pause_after_failure(&one, &obstacle(), now).as_secs_f64()));
         assert!(
             context.pause_after_failure(&two, &failed(500, 0), now) < Duration::from_millis(400),

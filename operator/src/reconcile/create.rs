@@ -28,7 +28,8 @@ pub(super) use gang::delete_all as delete_gangs;
 /// Result of [`create_or_update`].
 pub(super) enum Done {
     All,
-    /// The Job was created or is about to be created again: the next reconcile does the rest, and others may go first.
+    /// The Job was created or is about to be created again: the next reconcile does the rest, and others may
+    /// go first.
     MadeJob,
     /// A restart was counted, and the earlier Job deleted.
     Restarted,
@@ -47,30 +48,51 @@ pub(super) async fn create_or_update(
     let observed = context.index.observed(&target.key);
     let headless = cluster.and_then(|cluster| context.index.headless(&next_action::headless_key(cluster)));
     let action = next_action::next_action(target, cluster, &observed, headless.as_deref());
-    let Some(cluster) = cluster else { return Ok(Done::All) };
+    let Some(cluster) = cluster else {
+        return Ok(Done::All);
+    };
     match action {
         NextAction::Nothing => Ok(Done::All),
         NextAction::WaitForPrevious => {
-            let message = format!("Job {} of an earlier MiniCluster is still being deleted", target.key.name);
-            Err(ApplyError::from(Obstacle { reason: "WaitingForPrevious", message }).into())
+            let message = format!(
+                "Job {} of an earlier MiniCluster is still being deleted",
+                target.key.name
+            );
+            Err(ApplyError::from(Obstacle {
+                reason: "WaitingForPrevious",
+                message,
+            })
+            .into())
         }
         NextAction::WaitForPods { message, is_passing } => {
-            let reason = if is_passing { "WaitingForPrevious" } else { WAITING_FOR_PODS };
+            let reason = if is_passing {
+                "WaitingForPrevious"
+            } else {
+                WAITING_FOR_PODS
+            };
             let message = format!("waits for earlier pods of this name: {message}");
             Err(ApplyError::from(Obstacle { reason, message }).into())
         }
         NextAction::NameTaken => {
             let name = &target.key.name;
-            let message =
-                format!("Job {name} was left behind by an earlier MiniCluster: delete it, or choose another name");
-            Err(ApplyError::from(Obstacle { reason: "NameTaken", message }).into())
+            let message = format!(
+                "Job {name} was left behind by an earlier MiniCluster: delete it, or choose another name"
+            );
+            Err(ApplyError::from(Obstacle {
+                reason: "NameTaken",
+                message,
+            })
+            .into())
         }
         NextAction::Create { facts } => {
             if context.is_terminating(&target.key.namespace, Instant::now()) {
                 return Err(ApplyError::NamespaceTerminating.into());
             }
             join_index(target, cluster, context);
-            let facts = Facts { gangs: gang::served(cluster, context).await?, ..facts };
+            let facts = Facts {
+                gangs: gang::served(cluster, context).await?,
+                ..facts
+            };
             let mut objects = self::objects(cluster, &facts, context)?;
             gang::refuse_unserved(&objects)?;
             try_overlays(&objects, &target.key, context).await?;
@@ -79,10 +101,20 @@ pub(super) async fn create_or_update(
                 if left <= 0 {
                     return Ok(Done::OutOfTime);
                 }
-                objects = self::objects(cluster, &Facts { deadline_left: Some(left), ..facts }, context)?;
+                objects = self::objects(
+                    cluster,
+                    &Facts {
+                        deadline_left: Some(left),
+                        ..facts
+                    },
+                    context,
+                )?;
             }
             gang::before(&objects, target, &observed, context).await;
-            let result = context.writer.create_all(&context.index, &objects, &member(target, cluster)).await;
+            let result = context
+                .writer
+                .create_all(&context.index, &objects, &member(target, cluster))
+                .await;
             gang::after(&objects, &result, context).await;
             result?;
             Ok(Done::MadeJob)
@@ -105,7 +137,10 @@ async fn make_anew(
     context: &Context,
 ) -> Result<Done, ReconcileError> {
     // The watch of pods may lag behind.
-    let job = context.writer.read_job(&context.index, &target.key, &target.uid).await?;
+    let job = context
+        .writer
+        .read_job(&context.index, &target.key, &target.uid)
+        .await?;
     let is_untouched = job.is_some_and(|job| job.uid == job_uid && !job.has_ended_pods);
     if !is_untouched || context.writer.has_begun(&target.key, job_uid).await? {
         return Ok(Done::All);
@@ -123,17 +158,35 @@ async fn update(
     differences: Differences,
     context: &Context,
 ) -> Result<(), ReconcileError> {
-    let Differences { facts, job_uid, elastic, join, services, services_pod } = differences;
+    let Differences {
+        facts,
+        job_uid,
+        elastic,
+        join,
+        services,
+        services_pod,
+    } = differences;
     if let Some(elastic) = elastic {
         let before = context.index.job(&target.key).and_then(|job| job.rendered_hash);
-        let fields = elastic.patch(cluster, &job_uid, before.as_deref(), facts.maximum_size.unwrap_or(elastic.size));
+        let fields = elastic.patch(
+            cluster,
+            &job_uid,
+            before.as_deref(),
+            facts.maximum_size.unwrap_or(elastic.size),
+        );
         gang::resize(target, cluster, elastic.size, context).await?;
-        context.writer.scale_job(&context.index, &target.key, &fields).await?;
+        context
+            .writer
+            .scale_job(&context.index, &target.key, &fields)
+            .await?;
         tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
     }
     if join {
         let service = next_action::headless_key(cluster);
-        context.writer.join(&context.index, &service, &member(target, cluster)).await?;
+        context
+            .writer
+            .join(&context.index, &service, &member(target, cluster))
+            .await?;
     }
     if let ServicesPod::Delete(uid) = &services_pod {
         context.writer.delete_services_pod(&target.key, uid).await?;
@@ -142,30 +195,48 @@ async fn update(
     let makes_pod = services_pod == ServicesPod::Create;
     if !services.is_empty() || makes_pod {
         let objects = objects(cluster, &facts, context)?;
-        for service in
-            objects.services.iter().filter(|it| it.metadata.name.as_ref().is_some_and(|name| services.contains(name)))
-        {
-            context.writer.create_service(&context.index, service, &target.uid).await?;
+        for service in objects.services.iter().filter(|it| {
+            it.metadata
+                .name
+                .as_ref()
+                .is_some_and(|name| services.contains(name))
+        }) {
+            context
+                .writer
+                .create_service(&context.index, service, &target.uid)
+                .await?;
         }
         if makes_pod && let Some(pod) = objects.services_pod {
-            context.writer.create_services_pod(&context.index, &pod, &target.uid).await?;
+            context
+                .writer
+                .create_services_pod(&context.index, &pod, &target.uid)
+                .await?;
         }
     }
     Ok(())
 }
 
-/// Seconds left of `deadlineSeconds` since the first start, by the control plane's clock alone. None: there is no
-/// deadline, or this is the first start.
+/// Seconds left of `deadlineSeconds` since the first start, by the control plane's clock alone. None: there
+/// is no deadline, or this is the first start.
 async fn deadline_left(
     target: &Target,
     cluster: &ValidMiniCluster,
     objects: &render::Objects,
     context: &Context,
 ) -> Result<Option<i64>, ReconcileError> {
-    let first: Option<Timestamp> = target.status.start_time.as_ref().and_then(|time| time.parse().ok());
-    let (Some(deadline), Some(first)) = (cluster.deadline_seconds, first) else { return Ok(None) };
+    let first: Option<Timestamp> = target
+        .status
+        .start_time
+        .as_ref()
+        .and_then(|time| time.parse().ok());
+    let (Some(deadline), Some(first)) = (cluster.deadline_seconds, first) else {
+        return Ok(None);
+    };
     let would_be = context.writer.dry_run_job(&objects.job, &target.key).await?;
-    let now = would_be.metadata.creation_timestamp.map_or_else(Timestamp::now, |time| time.0);
+    let now = would_be
+        .metadata
+        .creation_timestamp
+        .map_or_else(Timestamp::now, |time| time.0);
     Ok(Some(deadline - (now.as_second() - first.as_second()).max(0)))
 }
 
@@ -175,11 +246,20 @@ pub(super) fn objects(
     context: &Context,
 ) -> Result<render::Objects, ReconcileError> {
     let nodes = context.index.view_nodes(|| render::placement::of_pods(cluster));
-    let facts = Facts { nodes_mount_images: nodes == ViewNodes::Mount, ..facts.clone() };
-    Ok(render::objects(cluster, &context.options, &facts, random::generate(cluster)?)?)
+    let facts = Facts {
+        nodes_mount_images: nodes == ViewNodes::Mount,
+        ..facts.clone()
+    };
+    Ok(render::objects(
+        cluster,
+        &context.options,
+        &facts,
+        random::generate(cluster)?,
+    )?)
 }
 
-/// Has the API server check the pod templates by a dry run, before anything is created. Without templates there is no call.
+/// Has the API server check the pod templates by a dry run, before anything is created. Without templates
+/// there is no call.
 async fn try_overlays(objects: &render::Objects, key: &Key, context: &Context) -> Result<(), ReconcileError> {
     if let Some(cover) = &objects.job.cover {
         judge(cover, context.writer.try_out::<Job>(cover, key).await?)?;
@@ -192,36 +272,62 @@ async fn try_overlays(objects: &render::Objects, key: &Key, context: &Context) -
 
 fn judge(cover: &Cover, tried: Result<Option<Value>, String>) -> Result<(), ReconcileError> {
     match refusal::problem(cover, &tried) {
-        Some(problem) => {
-            Err(ApplyError::from(Obstacle { reason: POD_TEMPLATE_REFUSED, message: problem.to_string() }).into())
-        }
+        Some(problem) => Err(ApplyError::from(Obstacle {
+            reason: POD_TEMPLATE_REFUSED,
+            message: problem.to_string(),
+        })
+        .into()),
         None => Ok(()),
     }
 }
 
 /// Refuses objects with fields that this Kubernetes would drop, or that are too large.
-async fn refuse_unsupported(objects: &render::Objects, key: &Key, context: &Context) -> Result<(), ReconcileError> {
+async fn refuse_unsupported(
+    objects: &render::Objects,
+    key: &Key,
+    context: &Context,
+) -> Result<(), ReconcileError> {
     if let Some(message) = render::requirements::too_large(objects) {
-        return Err(ApplyError::from(Obstacle { reason: "TooLarge", message }).into());
+        return Err(ApplyError::from(Obstacle {
+            reason: "TooLarge",
+            message,
+        })
+        .into());
     }
     if !render::requirements::beyond_floor(objects, context.index.has_node_for_images()) {
         return Ok(());
     }
-    let minor = context.reader.kubernetes_minor().await.map_err(ReconcileError::Version)?;
+    let minor = context
+        .reader
+        .kubernetes_minor()
+        .await
+        .map_err(ReconcileError::Version)?;
     let keeps_images = render::requirements::image_is_a_try(objects, minor) && {
         let kept = context.writer.dry_run_job(&objects.job, key).await?;
         render::requirements::mounts_image(&kept)
     };
     match render::requirements::unsupported(objects, minor, keeps_images) {
-        Some(message) => Err(ApplyError::from(Obstacle { reason: "Unsupported", message }).into()),
+        Some(message) => Err(ApplyError::from(Obstacle {
+            reason: "Unsupported",
+            message,
+        })
+        .into()),
         None => Ok(()),
     }
 }
 
 fn member(target: &Target, cluster: &ValidMiniCluster) -> Member {
-    Member { name: cluster.name.clone(), uid: target.uid.clone(), minimal: cluster.flux.minimal_service }
+    Member {
+        name: cluster.name.clone(),
+        uid: target.uid.clone(),
+        minimal: cluster.flux.minimal_service,
+    }
 }
 
 pub(super) fn join_index(target: &Target, cluster: &ValidMiniCluster, context: &Context) {
-    context.index.join(&next_action::headless_key(cluster), &target.key.name, cluster.flux.minimal_service);
+    context.index.join(
+        &next_action::headless_key(cluster),
+        &target.key.name,
+        cluster.flux.minimal_service,
+    );
 }

@@ -14,8 +14,8 @@ use super::create::objects;
 use super::error::ReconcileError;
 use crate::reconcile::context::Context;
 
-/// The last warning about an object that waits although no status says why, and the time until the next check; None if
-/// nothing waits so. A ConfigMap that was deleted meanwhile is created again.
+/// The last warning about an object that waits although no status says why, and the time until the next
+/// check; None if nothing waits so. A ConfigMap that was deleted meanwhile is created again.
 pub(super) async fn diagnose_and_mend(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -23,18 +23,29 @@ pub(super) async fn diagnose_and_mend(
 ) -> Result<Option<(Option<Trouble>, Duration)>, ReconcileError> {
     let observed = context.index.observed(&target.key);
     let job = observed.job_of(&target.uid);
-    let (Some(job), Some(wait)) = (job, silent_wait::silent_wait(job, &observed).filter(|_| !target.deleting)) else {
+    let (Some(job), Some(wait)) = (
+        job,
+        silent_wait::silent_wait(job, &observed).filter(|_| !target.deleting),
+    ) else {
         context.forget_event_check(&target.uid);
         return Ok(None);
     };
     let (object, patience) = (wait.object(), wait.patience(context.index.has_nodes()));
     let has_waited = wait.has_waited(target.status.reason.as_deref());
-    if context.events_are_due(&target.key.namespace, &target.uid, (&object, patience), has_waited, Instant::now()) {
+    if context.events_are_due(
+        &target.key.namespace,
+        &target.uid,
+        (&object, patience),
+        has_waited,
+        Instant::now(),
+    ) {
         match read_warning(&target.key.namespace, wait, context).await {
             Ok(mut found) => {
                 if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
                     match silent_wait::missing(cluster, &target.uid, found) {
-                        Some(Missing::ConfigMap) => recreate_config_map(target, cluster, job, context).await?,
+                        Some(Missing::ConfigMap) => {
+                            recreate_config_map(target, cluster, job, context).await?
+                        }
                         Some(Missing::Key(lost)) => *found = *lost,
                         None => {}
                     }
@@ -55,7 +66,10 @@ async fn recreate_config_map(
 ) -> Result<(), ReconcileError> {
     let facts = next_action::facts(&target.uid, &target.status, job);
     let objects = objects(cluster, &facts, context)?;
-    context.writer.create_config_map(&objects.config_map, &target.uid).await?;
+    context
+        .writer
+        .create_config_map(&objects.config_map, &target.uid)
+        .await?;
     tracing::info!("recreated the ConfigMap, which had been deleted");
     Ok(())
 }
@@ -70,15 +84,28 @@ async fn read_warning(
     let (first, second) = match wait {
         SilentWait::Starts(uid) => return context.reader.last(namespace, uid, now).await,
         SilentWait::Waits(uid) => return context.reader.queued(namespace, uid, now).await.map(Some),
-        SilentWait::Unseen { index, uid, scheduler, is_gang } => {
+        SilentWait::Unseen {
+            index,
+            uid,
+            scheduler,
+            is_gang,
+        } => {
             let event = context.reader.last(namespace, uid, now).await?;
-            return Ok(Some(event.unwrap_or_else(|| silent_wait::unseen(index, scheduler, is_gang))));
+            return Ok(Some(
+                event.unwrap_or_else(|| silent_wait::unseen(index, scheduler, is_gang)),
+            ));
         }
         SilentWait::Joins(first, second) => (first, second),
     };
     let mut found = Vec::new();
     for (index, uid) in [Some(first), second].into_iter().flatten() {
-        found.extend(context.reader.probe(namespace, uid, now).await?.map(|said| (index, said)));
+        found.extend(
+            context
+                .reader
+                .probe(namespace, uid, now)
+                .await?
+                .map(|said| (index, said)),
+        );
     }
     Ok(silent_wait::not_ready(&found))
 }

@@ -46,14 +46,21 @@ impl ReconcileError {
         }
         let source = match self {
             ReconcileError::Apply(ApplyError::Api { source, .. }) => Some(source.as_ref()),
-            ReconcileError::Cluster(source) | ReconcileError::Version(source) | ReconcileError::Gangs(source) => {
-                Some(source)
-            }
+            ReconcileError::Cluster(source)
+            | ReconcileError::Version(source)
+            | ReconcileError::Gangs(source) => Some(source),
             _ => None,
         };
-        let reason = if self.is_of_terminating_namespace() { NAMESPACE_TERMINATING } else { API_ERROR };
+        let reason = if self.is_of_terminating_namespace() {
+            NAMESPACE_TERMINATING
+        } else {
+            API_ERROR
+        };
         let cause = source.map(|source| format!(": {}. The operator retries", words_of(source)));
-        Obstacle { reason, message: format!("{self}{}", cause.unwrap_or_default()) }
+        Obstacle {
+            reason,
+            message: format!("{self}{}", cause.unwrap_or_default()),
+        }
     }
 
     /// Whether the namespace is being deleted.
@@ -63,7 +70,9 @@ impl ReconcileError {
 
     /// How long the API server asks to wait, if it is overloaded.
     pub fn asked_to_wait(&self) -> Duration {
-        let ReconcileError::Apply(ApplyError::Api { source, .. }) = self else { return Duration::ZERO };
+        let ReconcileError::Apply(ApplyError::Api { source, .. }) = self else {
+            return Duration::ZERO;
+        };
         retry_after(source).min(LONGEST_ASKED)
     }
 }

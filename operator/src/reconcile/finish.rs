@@ -15,28 +15,42 @@ use kube::runtime::controller::Action;
 use super::error::ReconcileError;
 use crate::reconcile::context::Context;
 
-/// Deletes pods and volumes of a completed job, then sets the status: an operator that is killed in between repeats it.
+/// Deletes pods and volumes of a completed job, then sets the status: an operator that is killed in between
+/// repeats it.
 pub(super) async fn clean_up(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
     after: &MiniClusterStatus,
     context: &Context,
 ) -> Result<(), ReconcileError> {
-    let (Ok(spec), Some(cluster)) = (&target.spec, cluster.filter(|_| !target.deleting)) else { return Ok(()) };
+    let (Ok(spec), Some(cluster)) = (&target.spec, cluster.filter(|_| !target.deleting)) else {
+        return Ok(());
+    };
     let observed = context.index.observed(&target.key);
-    let Some(job) = observed.job_of(&target.uid) else { return Ok(()) };
+    let Some(job) = observed.job_of(&target.uid) else {
+        return Ok(());
+    };
     let goes_whole = next_action::seconds_to_live(spec, after, Timestamp::now()) == Some(0);
     if goes_whole || !next_action::is_to_be_cleaned_up(spec, after, &observed, &job.uid) {
         return Ok(());
     }
-    let facts = Facts { uid: Some(target.uid.clone()), ..Facts::default() };
+    let facts = Facts {
+        uid: Some(target.uid.clone()),
+        ..Facts::default()
+    };
     let volumes = render::storage::volumes(cluster, &facts);
-    let services_pod = observed.services_pod.clone().filter(|(_, owner)| owner.as_deref() == Some(&target.uid));
+    let services_pod = observed
+        .services_pod
+        .clone()
+        .filter(|(_, owner)| owner.as_deref() == Some(&target.uid));
     let job_uid = job.uid.clone();
     // Its pods are about to go.
     drop(observed);
     let services_pod = services_pod.as_ref().map(|(uid, _)| uid);
-    context.writer.clean_up(&target.key, &job_uid, services_pod, &volumes, &target.uid).await?;
+    context
+        .writer
+        .clean_up(&target.key, &job_uid, services_pod, &volumes, &target.uid)
+        .await?;
     let cleaned = status::cleaned_up(after, Timestamp::now());
     if let Some(change) = patch::patch(target, after, &cleaned)
         && let Some(version) = context.writer.patch_status(&target.key, &change).await?
@@ -47,14 +61,20 @@ pub(super) async fn clean_up(
     Ok(())
 }
 
-/// Deletes a Job whose pods cannot mount the view's image, once the status says so. The next Job copies the view;
-/// nothing has run yet.
+/// Deletes a Job whose pods cannot mount the view's image, once the status says so. The next Job copies the
+/// view; nothing has run yet.
 pub(super) async fn make_anew_with_copy(
     target: &Target,
     after: &MiniClusterStatus,
     context: &Context,
 ) -> Result<(), ReconcileError> {
-    let Some(job) = context.index.job(&target.key).filter(|job| job.is_of(&target.uid)) else { return Ok(()) };
+    let Some(job) = context
+        .index
+        .job(&target.key)
+        .filter(|job| job.is_of(&target.uid))
+    else {
+        return Ok(());
+    };
     if next_action::is_to_be_made_anew(after, &job) {
         context.writer.delete_job(&target.key, &job.uid).await?;
         tracing::info!(
@@ -64,8 +84,8 @@ pub(super) async fn make_anew_with_copy(
     Ok(())
 }
 
-/// Deletes a MiniCluster whose `ttlSecondsAfterFinished` has passed, or requeues it for that time. Otherwise waits for
-/// a change.
+/// Deletes a MiniCluster whose `ttlSecondsAfterFinished` has passed, or requeues it for that time. Otherwise
+/// waits for a change.
 pub(super) async fn delete_or_requeue(
     target: &Target,
     after: &MiniClusterStatus,
@@ -74,16 +94,23 @@ pub(super) async fn delete_or_requeue(
     if target.deleting {
         return Ok(Action::await_change());
     }
-    let Some(spec) = target.spec.as_ref().ok() else { return Ok(Action::await_change()) };
+    let Some(spec) = target.spec.as_ref().ok() else {
+        return Ok(Action::await_change());
+    };
     let mut now = Timestamp::now();
     if !spec.cleanup && spec.ttl_seconds_after_finished.is_some() && status::is_finished(after) {
         // The Job's end is a time of the control plane's.
-        now = context.server_time(&target.key.namespace, (now, Instant::now())).await;
+        now = context
+            .server_time(&target.key.namespace, (now, Instant::now()))
+            .await;
     }
     match next_action::seconds_to_live(spec, after, now) {
         None => Ok(Action::await_change()),
         Some(0) => {
-            context.writer.delete_minicluster(&target.key, &target.uid).await?;
+            context
+                .writer
+                .delete_minicluster(&target.key, &target.uid)
+                .await?;
             tracing::info!("deleted the MiniCluster: ttlSecondsAfterFinished has passed");
             Ok(Action::await_change())
         }

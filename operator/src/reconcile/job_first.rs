@@ -1,5 +1,5 @@
-//! The order of work: Jobs are created before writes that only describe MiniClusters (statuses, labels, owners of a shared
-//! Service). In a rush all Jobs exist sooner, and one later write covers more changes.
+//! The order of work: Jobs are created before writes that only describe MiniClusters (statuses, labels,
+//! owners of a shared Service). In a rush all Jobs exist sooner, and one later write covers more changes.
 
 use std::time::Duration;
 
@@ -20,7 +20,9 @@ pub struct First<'a>(&'a JobFirst);
 
 impl Default for JobFirst {
     fn default() -> JobFirst {
-        JobFirst { going_first: watch::Sender::new(0) }
+        JobFirst {
+            going_first: watch::Sender::new(0),
+        }
     }
 }
 

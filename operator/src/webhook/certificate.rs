@@ -1,5 +1,5 @@
-//! The webhook's certificate: an authority that signs one certificate and is forgotten, so that no key but the server's
-//! is kept. A renewal makes a new authority; the bundle holds the one before it as well.
+//! The webhook's certificate: an authority that signs one certificate and is forgotten, so that no key but
+//! the server's is kept. A renewal makes a new authority; the bundle holds the one before it as well.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
 };
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -60,11 +61,17 @@ impl std::fmt::Debug for Pair {
 
 impl Pair {
     /// Creates a certificate with an authority of its own. `before` is the bundle in use.
-    pub(super) fn make(names: &[String], before: Option<&str>, now: Timestamp) -> Result<Pair, CertificateError> {
+    pub(super) fn make(
+        names: &[String],
+        before: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Pair, CertificateError> {
         let end = now + LIFE;
         let authority_key = KeyPair::generate()?;
         let mut authority = params(&[], now, end)?;
-        authority.distinguished_name.push(DnType::CommonName, format!("flux-operator webhook, {now}"));
+        authority
+            .distinguished_name
+            .push(DnType::CommonName, format!("flux-operator webhook, {now}"));
         authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let authority_text = authority.self_signed(&authority_key)?.pem();
@@ -79,7 +86,10 @@ impl Pair {
         Ok(Pair {
             certificate,
             key: key.serialize_pem(),
-            bundle: format!("{authority_text}{}", before.and_then(first_of).unwrap_or_default()),
+            bundle: format!(
+                "{authority_text}{}",
+                before.and_then(first_of).unwrap_or_default()
+            ),
             not_after: end.to_string(),
             names: names.join(","),
         })
@@ -120,7 +130,11 @@ impl Pair {
                 owner_references: owners,
                 labels: Some([(labels::MANAGED_BY.to_owned(), labels::MANAGER.to_owned())].into()),
                 annotations: Some(
-                    [(NOT_AFTER.to_owned(), self.not_after.clone()), (NAMES.to_owned(), self.names.clone())].into(),
+                    [
+                        (NOT_AFTER.to_owned(), self.not_after.clone()),
+                        (NAMES.to_owned(), self.names.clone()),
+                    ]
+                    .into(),
                 ),
                 ..ObjectMeta::default()
             },
@@ -149,7 +163,9 @@ impl Pair {
 /// A certificate chain and its key from PEM, for the TLS server.
 pub(super) fn certified(chain: &[u8], key: &[u8]) -> Result<CertifiedKey, CertificateError> {
     let read = |error: &dyn std::fmt::Display| CertificateError::Read(error.to_string());
-    let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>().map_err(|e| read(&e))?;
+    let chain = CertificateDer::pem_slice_iter(chain)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| read(&e))?;
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| read(&e))?;
     CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|e| read(&e))
 }
@@ -157,7 +173,11 @@ pub(super) fn certified(chain: &[u8], key: &[u8]) -> Result<CertifiedKey, Certif
 fn params(names: &[String], now: Timestamp, end: Timestamp) -> Result<CertificateParams, CertificateError> {
     let day = |time: Timestamp| {
         let date = time.to_zoned(TimeZone::UTC).date();
-        rcgen::date_time_ymd(date.year().into(), date.month().unsigned_abs(), date.day().unsigned_abs())
+        rcgen::date_time_ymd(
+            date.year().into(),
+            date.month().unsigned_abs(),
+            date.day().unsigned_abs(),
+        )
     };
     let mut params = CertificateParams::new(names)?;
     params.not_before = day(now - SLACK);
@@ -169,8 +189,8 @@ fn params(names: &[String], now: Timestamp, end: Timestamp) -> Result<Certificat
 /// Most authorities in a caBundle: those of all replicas that run, and the last ones before them.
 const AUTHORITIES: usize = 6;
 
-/// Merges the certificates of `wanted` into `known`, these first; beyond `AUTHORITIES` the last ones are dropped. None:
-/// `known` has them all.
+/// Merges the certificates of `wanted` into `known`, these first; beyond `AUTHORITIES` the last ones are
+/// dropped. None: `known` has them all.
 pub(super) fn joined(wanted: &str, known: &str) -> Option<String> {
     let split = |bundle: &str| -> Vec<String> {
         let all = bundle.split_inclusive(END).filter(|text| text.contains(END));
@@ -191,7 +211,9 @@ pub(super) fn joined(wanted: &str, known: &str) -> Option<String> {
 
 /// The first certificate of a bundle.
 fn first_of(bundle: &str) -> Option<String> {
-    bundle.find(END).map(|at| format!("{}\n", &bundle[..at + END.len()]))
+    bundle
+        .find(END)
+        .map(|at| format!("{}\n", &bundle[..at + END.len()]))
 }
 
 /// The certificate for new connections; None before there is one.
@@ -244,9 +266,16 @@ mod tests {
         let pair = Pair::make(&names, None, at("2026-03-31T12:00:00Z")).unwrap();
         let secret = pair.to_secret("ns", "name", None, None);
         assert_eq!(Pair::of_secret(&secret).unwrap(), pair);
-        assert_eq!(format!("{pair:?}"), "Pair(a.b.svc,127.0.0.1 until 2027-03-31T12:00:00Z)");
+        assert_eq!(
+            format!("{pair:?}"),
+            "Pair(a.b.svc,127.0.0.1 until 2027-03-31T12:00:00Z)"
+        );
         let mut broken = secret;
-        broken.data.as_mut().unwrap().insert("tls.key".into(), ByteString(b"x".to_vec()));
+        broken
+            .data
+            .as_mut()
+            .unwrap()
+            .insert("tls.key".into(), ByteString(b"x".to_vec()));
         assert_eq!(Pair::of_secret(&broken), None);
         assert_eq!(Pair::of_secret(&Secret::default()), None);
     }
@@ -257,7 +286,11 @@ mod tests {
         assert_eq!(current.ends(), None);
         let pair = Pair::make(&["a".to_owned()], None, at("2026-03-31T12:00:00Z")).unwrap();
         current.set(pair.certified().unwrap());
-        assert_eq!(current.ends(), Some(at("2027-03-31T00:00:00Z").as_second()), "whole days");
+        assert_eq!(
+            current.ends(),
+            Some(at("2027-03-31T00:00:00Z").as_second()),
+            "whole days"
+        );
     }
 
     #[test]
@@ -276,7 +309,9 @@ mod tests {
         assert_eq!(both, format!("{}{}", one("a"), one("b")));
         assert_eq!(joined(&one("b"), &both), None, "nobody has to write again");
         assert_eq!(joined(&one("a"), "").unwrap(), one("a"));
-        let many = (0..20).fold(String::new(), |known, number| joined(&one(&number.to_string()), &known).unwrap());
+        let many = (0..20).fold(String::new(), |known, number| {
+            joined(&one(&number.to_string()), &known).unwrap()
+        });
         assert_eq!(many.matches(END).count(), AUTHORITIES);
         assert!(many.starts_with("19\n") && many.contains("18\n"));
     }
@@ -284,11 +319,18 @@ mod tests {
     #[test]
     fn the_bundle_holds_the_authority_before_and_none_older() {
         let names = ["a".to_owned()];
-        let make = |before: Option<&str>| Pair::make(&names, before, at("2026-01-01T00:00:00Z")).unwrap().bundle;
+        let make = |before: Option<&str>| {
+            Pair::make(&names, before, at("2026-01-01T00:00:00Z"))
+                .unwrap()
+                .bundle
+        };
         let first = make(None);
         let second = make(Some(&first));
         let third = make(Some(&second));
-        assert_eq!([&first, &second, &third].map(|bundle| bundle.matches(END).count()), [1, 2, 2]);
+        assert_eq!(
+            [&first, &second, &third].map(|bundle| bundle.matches(END).count()),
+            [1, 2, 2]
+        );
         assert!(second.ends_with(&first));
         assert!(!third.contains(first.trim_end()));
     }

@@ -1,8 +1,8 @@
-//! Limits on the webhook's connections and on memory for bodies. Anybody in the cluster can call it, so each peer has a
-//! share, idle connections are dropped for new ones, and all bodies together are bounded.
+//! Limits on the webhook's connections and on memory for bodies. Anybody in the cluster can call it, so each
+//! peer has a share, idle connections are dropped for new ones, and all bodies together are bounded.
 //!
-//! Not tower's limits: they count requests, of a service that knows no peer, and can close no idle connection for a new
-//! one.
+//! Not tower's limits: they count requests, of a service that knows no peer, and can close no idle connection
+//! for a new one.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -150,7 +150,10 @@ impl Limits {
         if counts.get(&peer).is_some_and(|count| *count >= OF_PEER) || is_full {
             // The oldest idle connection of the peer with most; of this peer, if it has too many itself.
             let own = counts.get(&peer).is_some_and(|count| *count >= OF_PEER);
-            let idle = state.connections.iter().filter(|(_, it)| !it.busy && (!own || it.peer == peer));
+            let idle = state
+                .connections
+                .iter()
+                .filter(|(_, it)| !it.busy && (!own || it.peer == peer));
             let most = idle.max_by_key(|(id, it)| (counts.get(&it.peer).copied(), std::cmp::Reverse(**id)));
             if let Some((_, connection)) = most {
                 connection.leave.notify_one();
@@ -160,14 +163,30 @@ impl Limits {
         let id = state.next;
         state.next += 1;
         let leave = Arc::new(Notify::new());
-        state.connections.insert(id, Connection { peer, busy: false, leave: leave.clone() });
+        state.connections.insert(
+            id,
+            Connection {
+                peer,
+                busy: false,
+                leave: leave.clone(),
+            },
+        );
         let share = state.shares.entry(peer).or_insert_with(|| {
             let memory = Arc::new(Semaphore::new(MEMORY_OF_PEER / UNIT));
-            Arc::new(Share { memory, large: Arc::new(Semaphore::new(1)) })
+            Arc::new(Share {
+                memory,
+                large: Arc::new(Semaphore::new(1)),
+            })
         });
         let share = share.clone();
         drop(state);
-        Some(Slot { limits: self.clone(), id, share, leave, busy_since: Mutex::default() })
+        Some(Slot {
+            limits: self.clone(),
+            id,
+            share,
+            leave,
+            busy_since: Mutex::default(),
+        })
     }
 }
 
@@ -194,7 +213,10 @@ impl Slot {
     }
 
     fn is_busy(&self) -> bool {
-        self.busy_since.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.busy_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some()
     }
 
     /// How long the current request has been in progress.
@@ -210,14 +232,21 @@ impl Slot {
         }
         let acquire = async |semaphore: &Arc<Semaphore>, number: usize| {
             // The semaphore is never closed: this cannot fail.
-            semaphore.clone().acquire_many_owned(u32::try_from(number).unwrap_or(u32::MAX)).await.ok()
+            semaphore
+                .clone()
+                .acquire_many_owned(u32::try_from(number).unwrap_or(u32::MAX))
+                .await
+                .ok()
         };
-        let units =
-            |permits: usize| permits.saturating_sub(held.0.first().map_or(0, OwnedSemaphorePermit::num_permits));
+        let units = |permits: usize| {
+            permits.saturating_sub(held.0.first().map_or(0, OwnedSemaphorePermit::num_permits))
+        };
         let more = units(size.min(SMALL).div_ceil(UNIT));
         if more > 0 {
             for (number, semaphore) in [&self.share.memory, &self.limits.memory].into_iter().enumerate() {
-                let Some(permit) = acquire(semaphore, more).await else { return };
+                let Some(permit) = acquire(semaphore, more).await else {
+                    return;
+                };
                 match held.0.get_mut(number) {
                     Some(known) => known.merge(permit),
                     None => held.0.push(permit),
@@ -287,7 +316,10 @@ mod tests {
         let other = limits.enter(peer(2)).await.unwrap();
         let grows = async |slot: &Slot, size: usize| {
             let mut memory = BodyMemory::default();
-            tokio::time::timeout(PATIENCE, slot.reserve(&mut memory, size)).await.ok().map(|()| memory)
+            tokio::time::timeout(PATIENCE, slot.reserve(&mut memory, size))
+                .await
+                .ok()
+                .map(|()| memory)
         };
         let large = grows(&slot, 2 * SMALL).await.unwrap();
         assert!(grows(&slot, 2 * SMALL).await.is_none(), "one large body a peer");

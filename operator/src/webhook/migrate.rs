@@ -1,7 +1,8 @@
-//! Storage version migration: every stored MiniCluster is written once more, as v1alpha2, and then the definition says so.
+//! Storage version migration: every stored MiniCluster is written once more, as v1alpha2, and then the
+//! definition says so.
 //!
-//! For clusters where v1alpha1 was stored. Until it has been done, the API server needs the webhook to read those objects;
-//! afterwards v1alpha1 could be dropped. It can be interrupted and run again at any time.
+//! For clusters where v1alpha1 was stored. Until it has been done, the API server needs the webhook to read
+//! those objects; afterwards v1alpha1 could be dropped. It can be interrupted and run again at any time.
 
 use std::time::Duration;
 
@@ -19,8 +20,8 @@ use crate::api::retry::retry_after;
 
 /// Name of the CustomResourceDefinition whose objects are migrated.
 pub const CRD: &str = "miniclusters.flux-framework.org";
-/// How long one call is retried while the API server or the webhook fails or is busy: after an installation, the API server
-/// takes a moment to trust the webhook.
+/// How long one call is retried while the API server or the webhook fails or is busy: after an installation,
+/// the API server takes a moment to trust the webhook.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
 /// After so many objects in a row that could not be written, the others are not tried.
@@ -30,7 +31,11 @@ const FAILURES_MAX: usize = 5;
 #[derive(Debug, thiserror::Error)]
 pub enum MigrateError {
     #[error("failed to {verb} {name}")]
-    Api { verb: &'static str, name: String, source: Box<kube::Error> },
+    Api {
+        verb: &'static str,
+        name: String,
+        source: Box<kube::Error>,
+    },
     #[error("{CRD} stores {0}, not {VERSION}: apply the CustomResourceDefinition of this operator first")]
     OtherStorage(String),
     #[error("failed to write all of {} MiniClusters, so {CRD} still names the older version:\n{}", .1, .0.join("\n"))]
@@ -39,33 +44,56 @@ pub enum MigrateError {
 
 fn failed(verb: &'static str, name: impl Into<String>) -> impl FnOnce(kube::Error) -> MigrateError {
     let name = name.into();
-    move |source| MigrateError::Api { verb, name, source: Box::new(source) }
+    move |source| MigrateError::Api {
+        verb,
+        name,
+        source: Box::new(source),
+    }
 }
 
 /// Migrates all MiniClusters; returns a sentence about what was done.
 pub async fn migrate(client: Client) -> Result<String, MigrateError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let definition = definitions.get(CRD).await.map_err(failed("get", CRD))?;
-    let stored = definition.spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
+    let stored = definition
+        .spec
+        .versions
+        .iter()
+        .find(|version| version.storage)
+        .map(|version| version.name.clone());
     if stored.as_deref() != Some(VERSION) {
         return Err(MigrateError::OtherStorage(stored.unwrap_or_default()));
     }
-    let before = definition.status.and_then(|status| status.stored_versions).unwrap_or_default();
+    let before = definition
+        .status
+        .and_then(|status| status.stored_versions)
+        .unwrap_or_default();
     if before == [VERSION] {
-        return Ok(format!("all MiniClusters are stored as {VERSION}: nothing to do\n"));
+        return Ok(format!(
+            "all MiniClusters are stored as {VERSION}: nothing to do\n"
+        ));
     }
     let count = rewrite_all(&client).await?;
     let change = json!({ "status": { "storedVersions": [VERSION] } });
-    let changed = definitions.patch_status(CRD, &parameters(), &Patch::Merge(change)).await;
+    let changed = definitions
+        .patch_status(CRD, &parameters(), &Patch::Merge(change))
+        .await;
     changed.map_err(failed("patch the status of", CRD))?;
-    Ok(format!("{count} MiniClusters are stored as {VERSION} now; before, some were {}\n", before.join(" or ")))
+    Ok(format!(
+        "{count} MiniClusters are stored as {VERSION} now; before, some were {}\n",
+        before.join(" or ")
+    ))
 }
 
 fn parameters() -> PatchParams {
-    PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() }
+    PatchParams {
+        field_manager: Some(labels::MANAGER.into()),
+        ..PatchParams::default()
+    }
 }
 
-/// Repeats a call while its failure may pass, for as long as is granted to one call, and waits as long as the answer asks.
+/// Repeats a call while its failure may pass, for as long as is granted to one call, and waits as long as the
+/// answer asks.
 async fn patiently<T, C>(mut call: impl FnMut() -> C) -> Result<T, kube::Error>
 where
     C: Future<Output = Result<T, kube::Error>>,
@@ -92,14 +120,22 @@ where
 /// Writes every MiniCluster unchanged, so that it is stored as v1alpha2; returns their number.
 async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
     let every: Api<MiniCluster> = Api::all(client.clone());
-    let all = patiently(|| all_metadata(&every, "")).await.map_err(failed("list", "MiniClusters"))?;
+    let all = patiently(|| all_metadata(&every, ""))
+        .await
+        .map_err(failed("list", "MiniClusters"))?;
     let (count, mut errors, mut in_a_row) = (all.len(), Vec::new(), 0);
     for (number, metadata) in all.into_iter().enumerate() {
         if in_a_row >= FAILURES_MAX {
-            errors.push(format!("{} more were not tried: run it again once the cause is gone", count - number));
+            errors.push(format!(
+                "{} more were not tried: run it again once the cause is gone",
+                count - number
+            ));
             break;
         }
-        let (namespace, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
+        let (namespace, name) = (
+            metadata.namespace.unwrap_or_default(),
+            metadata.name.unwrap_or_default(),
+        );
         let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
         // A patch that changes nothing: the API server writes the object if its stored form differs.
         let (nothing, parameters) = (Patch::Merge(json!({})), parameters());
@@ -112,7 +148,11 @@ async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
             }
         }
     }
-    if errors.is_empty() { Ok(count) } else { Err(MigrateError::Objects(errors, count)) }
+    if errors.is_empty() {
+        Ok(count)
+    } else {
+        Err(MigrateError::Objects(errors, count))
+    }
 }
 
 #[cfg(test)]
@@ -123,15 +163,26 @@ mod tests {
 
     use super::*;
 
-    /// A client of an API server with `count` MiniClusters; `fails` says what the n-th write of a name answers, if it fails.
+    /// A client of an API server with `count` MiniClusters; `fails` says what the n-th write of a name
+    /// answers, if it fails.
     fn server(count: usize, fails: fn(&str, usize) -> Option<u16>) -> (Client, Arc<Mutex<Vec<String>>>) {
         let written: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = written.clone();
         let service = tower::service_fn(move |request: http::Request<Body>| {
-            let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+            let name = request
+                .uri()
+                .path()
+                .rsplit('/')
+                .next()
+                .unwrap_or_default()
+                .to_owned();
             let (code, body) = if request.method() == "GET" {
-                let item = |number| json!({ "metadata": { "namespace": "ns", "name": format!("mc-{number}") } });
-                (200, json!({ "metadata": {}, "items": (0..count).map(item).collect::<Vec<_>>() }))
+                let item =
+                    |number| json!({ "metadata": { "namespace": "ns", "name": format!("mc-{number}") } });
+                (
+                    200,
+                    json!({ "metadata": {}, "items": (0..count).map(item).collect::<Vec<_>>() }),
+                )
             } else {
                 let mut log = log.lock().unwrap();
                 log.push(name.clone());
@@ -140,7 +191,10 @@ mod tests {
                     None => (200, json!({ "metadata": { "name": name } })),
                     Some(code) => {
                         let details = json!({ "retryAfterSeconds": if code == 429 { 7 } else { 0 } });
-                        (code, json!({ "kind": "Status", "status": "Failure", "code": code, "details": details }))
+                        (
+                            code,
+                            json!({ "kind": "Status", "status": "Failure", "code": code, "details": details }),
+                        )
                     }
                 }
             };
@@ -165,7 +219,13 @@ mod tests {
         let (client, written) = server(1000, |_, _| Some(503));
         let error = rewrite_all(&client).await.unwrap_err().to_string();
         assert!(error.contains("995 more were not tried"), "{error}");
-        assert!(written.lock().unwrap().iter().all(|name| name < &"mc-5".to_owned()));
+        assert!(
+            written
+                .lock()
+                .unwrap()
+                .iter()
+                .all(|name| name < &"mc-5".to_owned())
+        );
         // One that cannot be written hides no other.
         let (client, _) = server(20, |name, _| (name == "mc-3").then_some(422));
         let error = rewrite_all(&client).await.unwrap_err().to_string();

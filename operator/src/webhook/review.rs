@@ -1,7 +1,8 @@
 //! A ConversionReview and its answer. Pure and total: any bytes get an answer.
 //!
-//! Objects are converted one after the other as they are read, and their text is written out at once: memory is bounded
-//! by the size of the request and the answer, and by the largest object that is taken, whatever the review holds.
+//! Objects are converted one after the other as they are read, and their text is written out at once: memory
+//! is bounded by the size of the request and the answer, and by the largest object that is taken, whatever
+//! the review holds.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -74,15 +75,24 @@ pub fn answer(body: &[u8]) -> Answer {
         Err(error) => return refusal(&format!("failed to read the {KIND}: {error}")),
     };
     if review.api_version != API_VERSION || review.kind != KIND {
-        let (version, kind) = (short(&review.api_version, NAME_MAX), short(&review.kind, NAME_MAX));
-        return refusal(&format!("the request is a `{kind}` of `{version}`, expected {KIND} of {API_VERSION}"));
+        let (version, kind) = (
+            short(&review.api_version, NAME_MAX),
+            short(&review.kind, NAME_MAX),
+        );
+        return refusal(&format!(
+            "the request is a `{kind}` of `{version}`, expected {KIND} of {API_VERSION}"
+        ));
     }
-    let Some(request) = review.request else { return refusal("the review has no request") };
+    let Some(request) = review.request else {
+        return refusal("the review has no request");
+    };
     if request.uid.len() > NAME_MAX || request.desired.len() > NAME_MAX {
         return refusal("the review's uid or desired version is too long");
     }
     // The objects come first: whether all of them could be converted is known after the last one.
-    let text = format!("{{\"apiVersion\":\"{API_VERSION}\",\"kind\":\"{KIND}\",\"response\":{{\"convertedObjects\":[");
+    let text = format!(
+        "{{\"apiVersion\":\"{API_VERSION}\",\"kind\":\"{KIND}\",\"response\":{{\"convertedObjects\":["
+    );
     let mut out = text.into_bytes();
     let begin = out.len();
     out.reserve_exact(body.len() + STEP);
@@ -95,35 +105,60 @@ pub fn answer(body: &[u8]) -> Answer {
             json!({ "status": "Failure", "message": short(&message, MESSAGE_MAX) })
         }
     };
-    let verdict = serde_json::to_vec(&Verdict { uid: &request.uid, result });
+    let verdict = serde_json::to_vec(&Verdict {
+        uid: &request.uid,
+        result,
+    });
     match verdict {
         Ok(verdict) => {
             out.extend_from_slice(b"],");
             // The members of the verdict follow the list.
             out.extend_from_slice(verdict.get(1..).unwrap_or_default());
             out.push(b'}');
-            Answer { status: 200, is_success, body: out }
+            Answer {
+                status: 200,
+                is_success,
+                body: out,
+            }
         }
-        Err(error) => Answer { status: 500, is_success: false, body: error.to_string().into_bytes() },
+        Err(error) => Answer {
+            status: 500,
+            is_success: false,
+            body: error.to_string().into_bytes(),
+        },
     }
 }
 
 fn short(text: &str, length: usize) -> &str {
-    text.char_indices().nth(length).map_or(text, |(end, _)| text.get(..end).unwrap_or_default())
+    text.char_indices()
+        .nth(length)
+        .map_or(text, |(end, _)| text.get(..end).unwrap_or_default())
 }
 
 fn refusal(message: &str) -> Answer {
-    Answer { status: 400, is_success: false, body: format!("{}\n", short(message, MESSAGE_MAX)).into_bytes() }
+    Answer {
+        status: 400,
+        is_success: false,
+        body: format!("{}\n", short(message, MESSAGE_MAX)).into_bytes(),
+    }
 }
 
 /// Writes the converted objects, with commas between them.
 fn convert_all(request: &Request, out: &mut Vec<u8>) -> Result<(), String> {
-    let to = Version::of(&request.desired)
-        .ok_or_else(|| format!("failed to convert to `{}`: v1alpha1 and v1alpha2 are known", request.desired))?;
-    let Some(objects) = request.objects else { return Ok(()) };
+    let to = Version::of(&request.desired).ok_or_else(|| {
+        format!(
+            "failed to convert to `{}`: v1alpha1 and v1alpha2 are known",
+            request.desired
+        )
+    })?;
+    let Some(objects) = request.objects else {
+        return Ok(());
+    };
     let most = (TIMES * objects.get().len() + STEP).min(ANSWER_MAX);
     let each = ObjectConverter { to, out, most };
-    serde_json::Deserializer::from_str(objects.get()).deserialize_seq(each).map_err(|error| error.to_string())
+    serde_json::Deserializer::from_str(objects.get())
+        .deserialize_seq(each)
+        .map_err(|error| error.to_string())
 }
 
 /// Converts each object of a list as it is read.
@@ -154,7 +189,9 @@ impl<'de> Visitor<'de> for ObjectConverter<'_> {
             convert_one(text.get(), self.to, self.out)
                 .map_err(|error| A::Error::custom(format_args!("object {number}: {error}")))?;
             if self.out.len() > self.most {
-                return Err(A::Error::custom("the converted objects are too large: list fewer at once"));
+                return Err(A::Error::custom(
+                    "the converted objects are too large: list fewer at once",
+                ));
             }
             number += 1;
         }
@@ -170,16 +207,21 @@ fn convert_one(text: &str, to: Version, out: &mut Vec<u8>) -> Result<(), String>
             "is larger than a MiniCluster can be: more than {OBJECT_MAX} bytes, or {VALUES_MAX} values"
         ));
     }
-    let object = if aside.is_empty() { serde_json::from_str(text) } else { without(text, &aside) };
+    let object = if aside.is_empty() {
+        serde_json::from_str(text)
+    } else {
+        without(text, &aside)
+    };
     let object = object.map_err(|error| error.to_string())?;
-    let named = |field: &str| short(object["metadata"][field].as_str().unwrap_or_default(), NAME_MAX).to_owned();
+    let named =
+        |field: &str| short(object["metadata"][field].as_str().unwrap_or_default(), NAME_MAX).to_owned();
     let place = format!("{}/{}", named("namespace"), named("name"));
     let converted = convert(object, to).map_err(|error| format!("{place}: {error}"))?;
     write(&converted, &aside, out).map_err(|error| format!("{place}: {error}"))
 }
 
-/// Fields of the spec that are copied as text: they may be nested deeper than our parser goes, and are the same in both
-/// versions. If such an object were refused, nobody could list any MiniCluster.
+/// Fields of the spec that are copied as text: they may be nested deeper than our parser goes, and are the
+/// same in both versions. If such an object were refused, nobody could list any MiniCluster.
 const ASIDE: [&str; 2] = ["podTemplate", "servicesPodTemplate"];
 
 fn set_aside(text: &str) -> Vec<(&'static str, &RawValue)> {
@@ -187,8 +229,14 @@ fn set_aside(text: &str) -> Vec<(&'static str, &RawValue)> {
         return Vec::new();
     }
     let members = |text| serde_json::from_str::<BTreeMap<Cow<str>, &RawValue>>(text).unwrap_or_default();
-    let spec = members(text).get("spec").map(|spec| members(spec.get())).unwrap_or_default();
-    ASIDE.into_iter().filter_map(|name| Some((name, *spec.get(name)?))).collect()
+    let spec = members(text)
+        .get("spec")
+        .map(|spec| members(spec.get()))
+        .unwrap_or_default();
+    ASIDE
+        .into_iter()
+        .filter_map(|name| Some((name, *spec.get(name)?)))
+        .collect()
 }
 
 /// The object without the overlays that were set aside.
@@ -196,7 +244,8 @@ fn without(text: &str, aside: &[(&str, &RawValue)]) -> Result<Value, serde_json:
     let values = |text: &str, but: &dyn Fn(&str) -> bool| {
         let members: BTreeMap<Cow<str>, &RawValue> = serde_json::from_str(text)?;
         let kept = members.into_iter().filter(|(key, _)| !but(key));
-        kept.map(|(key, raw)| Ok((key.into_owned(), serde_json::from_str(raw.get())?))).collect()
+        kept.map(|(key, raw)| Ok((key.into_owned(), serde_json::from_str(raw.get())?)))
+            .collect()
     };
     let mut object: Map<String, Value> = values(text, &|key| key == "spec")?;
     let members: BTreeMap<Cow<str>, &RawValue> = serde_json::from_str(text)?;
@@ -270,7 +319,9 @@ mod tests {
 
     #[test]
     fn a_thousand_objects_are_converted_in_order() {
-        let objects: Vec<Value> = (0..1000).map(|i| cluster(&format!("mc-{i}"), "v1alpha2")).collect();
+        let objects: Vec<Value> = (0..1000)
+            .map(|i| cluster(&format!("mc-{i}"), "v1alpha2"))
+            .collect();
         let answer = read(&answer(&review(&objects, "flux-framework.org/v1alpha1")));
         assert_eq!(answer["response"]["uid"], "u-1");
         assert_eq!(answer["response"]["result"], json!({ "status": "Success" }));
@@ -286,17 +337,31 @@ mod tests {
     fn one_object_that_is_none_fails_the_review_by_its_name() {
         let mut strange = cluster("odd", "v1alpha1");
         strange["apiVersion"] = json!("flux-framework.org/v7");
-        let answer = read(&answer(&review(&[cluster("a", "v1alpha1"), strange], "flux-framework.org/v1alpha2")));
+        let answer = read(&answer(&review(
+            &[cluster("a", "v1alpha1"), strange],
+            "flux-framework.org/v1alpha2",
+        )));
         assert_eq!(answer["response"]["result"]["status"], "Failure");
         let message = answer["response"]["result"]["message"].as_str().unwrap();
-        assert!(message.starts_with("object 1: ns/odd: ") && message.contains("v7"), "{message}");
+        assert!(
+            message.starts_with("object 1: ns/odd: ") && message.contains("v7"),
+            "{message}"
+        );
         assert_eq!(answer["response"]["convertedObjects"], json!([]));
     }
 
     #[test]
     fn a_version_that_is_not_known_is_named() {
-        let answer = read(&answer(&review(&[cluster("a", "v1alpha1")], "flux-framework.org/v2")));
-        assert!(answer["response"]["result"]["message"].as_str().unwrap().contains("flux-framework.org/v2"));
+        let answer = read(&answer(&review(
+            &[cluster("a", "v1alpha1")],
+            "flux-framework.org/v2",
+        )));
+        assert!(
+            answer["response"]["result"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("flux-framework.org/v2")
+        );
     }
 
     #[test]
@@ -307,7 +372,10 @@ mod tests {
         }
         let deep = "[".repeat(1_000_000);
         assert_eq!(answer(deep.as_bytes()).status, 400);
-        assert_eq!(answer(br#"{"apiVersion":"apiextensions.k8s.io/v1beta1","kind":"ConversionReview"}"#).status, 400);
+        assert_eq!(
+            answer(br#"{"apiVersion":"apiextensions.k8s.io/v1beta1","kind":"ConversionReview"}"#).status,
+            400
+        );
     }
 
     #[test]
@@ -318,7 +386,8 @@ mod tests {
         assert!(matches!(answer.status, 200 | 400));
     }
 
-    /// The API server stores any depth of it, and a list of all objects fails with one that cannot be converted.
+    /// The API server stores any depth of it, and a list of all objects fails with one that cannot be
+    /// converted.
     #[test]
     fn what_lies_over_the_pods_is_handed_on_however_deep_or_wide_it_is() {
         let deep = format!("{}{}", "{\"a\":[".repeat(5000), "]}".repeat(5000));
@@ -335,7 +404,10 @@ mod tests {
             let converted = &read["response"]["convertedObjects"][0];
             assert_eq!(converted["apiVersion"], format!("flux-framework.org/{to}"));
             assert_eq!(
-                (&converted["spec"]["podTemplate"], &converted["spec"]["servicesPodTemplate"]),
+                (
+                    &converted["spec"]["podTemplate"],
+                    &converted["spec"]["servicesPodTemplate"]
+                ),
                 (&json!("DEEP"), &json!("WIDE"))
             );
             assert_eq!(converted["spec"]["containers"][0]["image"], "app:1");
@@ -356,7 +428,10 @@ mod tests {
         script["spec"]["containers"][0]["command"] = json!("HERE");
         let whole = String::from_utf8(review(&[script], "flux-framework.org/v1alpha1")).unwrap();
         let body = whole.replace("HERE", &"\\u003c".repeat(3 << 19));
-        assert_eq!(read(&answer(body.as_bytes()))["response"]["result"]["status"], "Success");
+        assert_eq!(
+            read(&answer(body.as_bytes()))["response"]["result"]["status"],
+            "Success"
+        );
     }
 
     proptest::proptest! {

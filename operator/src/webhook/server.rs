@@ -25,8 +25,8 @@ use crate::health::webhook_metrics::{RejectReason, WebhookMetrics};
 
 /// Longest time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Longest time until the next request's head. The API server closes idle connections after 90 s; if we closed first, its
-/// next request might already be under way.
+/// Longest time until the next request's head. The API server closes idle connections after 90 s; if we
+/// closed first, its next request might already be under way.
 const IDLE: Duration = Duration::from_secs(100);
 /// Longest time for a body, and for a request with its answer: the API server waits 30 s at most.
 const BODY: Duration = Duration::from_secs(10);
@@ -53,7 +53,8 @@ struct Shared {
     metrics: Arc<WebhookMetrics>,
     /// Held by a conversion that runs on a thread of its own.
     thread: Semaphore,
-    /// True when this process is about to end: answers tell callers to open new connections, which reach other replicas.
+    /// True when this process is about to end: answers tell callers to open new connections, which reach
+    /// other replicas.
     drains: watch::Receiver<bool>,
 }
 
@@ -107,7 +108,13 @@ pub(super) async fn serve(
     metrics: Arc<WebhookMetrics>,
     drains: watch::Receiver<bool>,
 ) {
-    let shared = Arc::new(Shared { acceptor, current, metrics, thread: Semaphore::new(1), drains });
+    let shared = Arc::new(Shared {
+        acceptor,
+        current,
+        metrics,
+        thread: Semaphore::new(1),
+        drains,
+    });
     let limits = Arc::new(Limits::default());
     // Dropped with the server, which ends all connections.
     let mut connections = JoinSet::new();
@@ -142,8 +149,8 @@ pub(super) async fn serve(
     }
 }
 
-/// Returns when a request has been in progress for longer than the API server waits: its body does not come, or nobody
-/// reads the answer.
+/// Returns when a request has been in progress for longer than the API server waits: its body does not come,
+/// or nobody reads the answer.
 async fn takes_too_long(slot: &Slot) {
     while slot.busy_for() < REQUEST {
         tokio::time::sleep(TICK).await;
@@ -152,15 +159,22 @@ async fn takes_too_long(slot: &Slot) {
 
 async fn connection(stream: TcpStream, slot: Arc<Slot>, shared: Arc<Shared>) {
     // A handshake fails if the client speaks no TLS or does not trust us yet; the API server tells its user.
-    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, shared.acceptor.accept(stream)).await else { return };
+    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, shared.acceptor.accept(stream)).await else {
+        return;
+    };
     let service = service_fn(move |request| {
         let (shared, slot) = (shared.clone(), slot.clone());
         async move { Ok::<_, Infallible>(respond(request, &shared, slot).await) }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(HEAD_MAX);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .max_buf_size(HEAD_MAX);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(error = &error as &dyn std::error::Error, "a connection to the webhook failed");
+        tracing::debug!(
+            error = &error as &dyn std::error::Error,
+            "a connection to the webhook failed"
+        );
     }
 }
 
@@ -168,7 +182,12 @@ async fn respond(request: Request<Incoming>, shared: &Shared, slot: Arc<Slot>) -
     slot.set_busy(true);
     let (begin, converts) = (Instant::now(), request.uri().path() == PATH);
     let counted = converts.then(|| InFlight::new(&shared.metrics));
-    let mut held = Held { bytes: Vec::new(), memory: BodyMemory::default(), slot, _counted: counted };
+    let mut held = Held {
+        bytes: Vec::new(),
+        memory: BodyMemory::default(),
+        slot,
+        _counted: counted,
+    };
     let (status, kind) = match answer(request, shared, &mut held).await {
         Ok(status) => (status, "application/json"),
         Err((status, text)) => {
@@ -181,9 +200,13 @@ async fn respond(request: Request<Incoming>, shared: &Shared, slot: Arc<Slot>) -
     }
     let mut response = Response::new(Full::new(Bytes::from_owner(held)));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     if *shared.drains.borrow() {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        response
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }
@@ -199,14 +222,21 @@ fn refuse<T>(status: u16, text: &str) -> Result<T, Refusal> {
 async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut Held) -> Result<u16, Refusal> {
     match (request.method(), request.uri().path()) {
         (&Method::POST, PATH) => {}
-        (&Method::GET, "/readyz") if !shared.current.is_set() => return refuse(503, "there is no certificate yet\n"),
+        (&Method::GET, "/readyz") if !shared.current.is_set() => {
+            return refuse(503, "there is no certificate yet\n");
+        }
         (&Method::GET, "/readyz" | "/healthz") => return refuse(200, "ok\n"),
         (_, PATH) => return refuse(405, "POST a ConversionReview\n"),
         _ => return refuse(404, "the webhook is at /convert\n"),
     }
     let body = match tokio::time::timeout(BODY, read(request.into_body(), held)).await {
         Ok(read) => read?,
-        Err(_) => return refuse(408, "timed out reading the body, or too many requests are in progress\n"),
+        Err(_) => {
+            return refuse(
+                408,
+                "timed out reading the body, or too many requests are in progress\n",
+            );
+        }
     };
     let answer = if body.len() < LARGE {
         review::answer(&body)
@@ -234,7 +264,9 @@ async fn read(mut body: Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
     }
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return refuse(400, "the body is incomplete\n") };
+        let Ok(frame) = frame else {
+            return refuse(400, "the body is incomplete\n");
+        };
         let Some(data) = frame.data_ref() else { continue };
         let size = bytes.len() + data.len();
         if size > BODY_MAX {

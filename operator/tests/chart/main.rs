@@ -15,18 +15,34 @@ use test_support::repository::repository;
 const MADE: &str = "# Made from chart/ by `make generate`: change that.\n";
 
 fn flux_operator(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_flux-operator")).args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_flux-operator"))
+        .args(arguments)
+        .output()
+        .unwrap()
 }
 
-/// The manifest for kustomize: the chart with its default values. The definition and the namespace have files of their own.
+/// The manifest for kustomize: the chart with its default values. The definition and the namespace have files
+/// of their own.
 #[test]
 fn plain_manifest_is_what_helm_renders() {
     let helm = &helms()[0];
     let mut command = Command::new(helm);
-    command.args(["template", "flux-framework"]).arg(repository().join("chart"));
+    command
+        .args(["template", "flux-framework"])
+        .arg(repository().join("chart"));
     command.arg("--values").arg(values::images());
-    let output = command.args(["--namespace", "flux-operator", "--set", "crds.enabled=false"]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .args(["--namespace", "flux-operator", "--set", "crds.enabled=false"])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let text = String::from_utf8(output.stdout).unwrap();
-    same(&repository().join("operator/manifests/operator.yaml"), &format!("{MADE}{text}"));
+    same(
+        &repository().join("operator/manifests/operator.yaml"),
+        &format!("{MADE}{text}"),
+    );
 }

@@ -26,7 +26,11 @@ fn values() -> Vec<(String, String, String)> {
                 if !comment.is_empty() {
                     let path: Vec<&str> = above.iter().map(|(_, key)| key.as_str()).collect();
                     let value = path.iter().fold(&parsed, |value, key| &value[key]);
-                    all.push((path.join("."), serde_json::to_string(value).unwrap(), comment.clone()));
+                    all.push((
+                        path.join("."),
+                        serde_json::to_string(value).unwrap(),
+                        comment.clone(),
+                    ));
                     comment.clear();
                 }
             }
@@ -37,7 +41,10 @@ fn values() -> Vec<(String, String, String)> {
 
 /// The leaves of a value whose inner names are ours.
 fn leaves(value: &Value, path: &str, known: &[String], all: &mut Vec<String>) {
-    match value.as_object().filter(|map| !map.is_empty() && !known.contains(&path.to_owned())) {
+    match value
+        .as_object()
+        .filter(|map| !map.is_empty() && !known.contains(&path.to_owned()))
+    {
         Some(map) => {
             for (key, value) in map {
                 leaves(value, format!("{path}.{key}").trim_start_matches('.'), known, all);
@@ -52,11 +59,22 @@ fn the_readme_has_a_table_of_all_values() {
     let values = values();
     let known: Vec<String> = values.iter().map(|(path, ..)| path.clone()).collect();
     let mut all = Vec::new();
-    leaves(&serde_saphyr::from_str(&read("chart/values.yaml")).unwrap(), "", &known, &mut all);
+    leaves(
+        &serde_saphyr::from_str(&read("chart/values.yaml")).unwrap(),
+        "",
+        &known,
+        &mut all,
+    );
     let without: Vec<&String> = all.iter().filter(|path| !known.contains(path)).collect();
-    assert!(without.is_empty() && known.len() > 25, "values.yaml says nothing of {without:?}");
+    assert!(
+        without.is_empty() && known.len() > 25,
+        "values.yaml says nothing of {without:?}"
+    );
 
-    let (begin, end) = ("<!-- values: made from values.yaml by `make generate` -->\n", "<!-- end of values -->");
+    let (begin, end) = (
+        "<!-- values: made from values.yaml by `make generate` -->\n",
+        "<!-- end of values -->",
+    );
     let readme = read("chart/README.md");
     let (head, rest) = readme.split_once(begin).unwrap();
     let (_, tail) = rest.split_once(end).unwrap();
@@ -64,28 +82,49 @@ fn the_readme_has_a_table_of_all_values() {
     for (path, default, comment) in values {
         table += &format!("| `{path}` | `{default}` | {} |\n", comment.replace('|', "\\|"));
     }
-    same(&repository().join("chart/README.md"), &format!("{head}{begin}{table}\n{end}{tail}"));
+    same(
+        &repository().join("chart/README.md"),
+        &format!("{head}{begin}{table}\n{end}{tail}"),
+    );
 }
 
 #[test]
 fn chart_and_program_have_one_version_and_name_the_same_images() {
     let chart: Value = serde_saphyr::from_str(&read("chart/Chart.yaml")).unwrap();
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!((&chart["version"], &chart["appVersion"]), (&version.into(), &version.into()));
+    assert_eq!(
+        (&chart["version"], &chart["appVersion"]),
+        (&version.into(), &version.into())
+    );
     let values: Value = serde_saphyr::from_str(&read("chart/values.yaml")).unwrap();
     let plain: Value = serde_saphyr::from_str(&read("operator/manifests/values.yaml")).unwrap();
     let name = |image: &Value, usual_tag: &str| {
-        let tag = image["tag"].as_str().filter(|tag| !tag.is_empty()).unwrap_or(usual_tag);
+        let tag = image["tag"]
+            .as_str()
+            .filter(|tag| !tag.is_empty())
+            .unwrap_or(usual_tag);
         format!("{}:{tag}", image["repository"].as_str().unwrap())
     };
-    let [operator, agent, view] =
-        [&plain["image"], &plain["agent"]["image"], &values["view"]["image"]].map(|image| name(image, version));
+    let [operator, agent, view] = [
+        &plain["image"],
+        &plain["agent"]["image"],
+        &values["view"]["image"],
+    ]
+    .map(|image| name(image, version));
     assert_eq!(agent, flux_operator_core::render::DEFAULT_AGENT_IMAGE);
     assert_eq!(view, flux_operator_core::render::DEFAULT_VIEW_IMAGE);
-    assert_eq!(values["restful"]["repository"], flux_shared::agent_spec::RESTFUL_REPOSITORY);
+    assert_eq!(
+        values["restful"]["repository"],
+        flux_shared::agent_spec::RESTFUL_REPOSITORY
+    );
     let images: Value =
         serde_saphyr::from_str(chart["annotations"]["artifacthub.io/images"].as_str().unwrap()).unwrap();
-    let images: Vec<&str> = images.as_array().unwrap().iter().filter_map(|it| it["image"].as_str()).collect();
+    let images: Vec<&str> = images
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|it| it["image"].as_str())
+        .collect();
     assert_eq!(images, [operator, agent, view]);
 }
 
@@ -99,7 +138,10 @@ fn manifests_and_examples_name_the_images_of_this_version() {
         ("examples/plain-job/job.yaml", "flux-agent"),
         ("examples/trainjob/runtime.yaml", "flux-agent"),
     ] {
-        assert!(read(file).contains(&format!("image: {image}:{version}\n")), "{file}");
+        assert!(
+            read(file).contains(&format!("image: {image}:{version}\n")),
+            "{file}"
+        );
     }
 }
 
@@ -108,14 +150,24 @@ fn manifests_and_examples_name_the_images_of_this_version() {
 fn the_example_of_the_annotations_is_valid() {
     let chart: Value = serde_saphyr::from_str(&read("chart/Chart.yaml")).unwrap();
     let annotations = &chart["annotations"];
-    let examples: Value = serde_saphyr::from_str(annotations["artifacthub.io/crdsExamples"].as_str().unwrap()).unwrap();
+    let examples: Value =
+        serde_saphyr::from_str(annotations["artifacthub.io/crdsExamples"].as_str().unwrap()).unwrap();
     for example in examples.as_array().unwrap() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), example.to_string()).unwrap();
         let output = crate::flux_operator(&["validate", file.path().to_str().unwrap()]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
     let crds: Value = serde_saphyr::from_str(annotations["artifacthub.io/crds"].as_str().unwrap()).unwrap();
-    let versions: Vec<&str> = crds.as_array().unwrap().iter().filter_map(|it| it["version"].as_str()).collect();
+    let versions: Vec<&str> = crds
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|it| it["version"].as_str())
+        .collect();
     assert_eq!(versions, ["v1alpha2", "v1alpha1"]);
 }

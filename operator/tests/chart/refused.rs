@@ -11,12 +11,19 @@ use crate::{helms, repository};
 #[test]
 fn wrong_values_are_refused() {
     let folder = repository().join("operator/tests/chart/bad");
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     files.sort();
     assert!(files.len() >= 12, "{files:?}");
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        let word = text.lines().next().and_then(|line| line.strip_prefix("# ")).unwrap();
+        let word = text
+            .lines()
+            .next()
+            .and_then(|line| line.strip_prefix("# "))
+            .unwrap();
         let path = file.to_str().unwrap();
         for helm in helms() {
             let mut command = Command::new(&helm);
@@ -37,13 +44,24 @@ fn chart_without_images_says_how_to_give_them() {
     for helm in helms() {
         for (values, missing) in [
             (&[][..], "image.repository: no release exists yet"),
-            (&["--set", "image.repository=r.example/a"], "agent.image.repository: no release exists yet"),
+            (
+                &["--set", "image.repository=r.example/a"],
+                "agent.image.repository: no release exists yet",
+            ),
         ] {
             let mut command = Command::new(&helm);
-            let output = command.args(["template", "a"]).arg(repository().join("chart")).args(values).output().unwrap();
+            let output = command
+                .args(["template", "a"])
+                .arg(repository().join("chart"))
+                .args(values)
+                .output()
+                .unwrap();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(!output.status.success() && said.contains(missing), "{said}");
-            assert!(said.contains("--set agent.image.repository=REGISTRY/flux-agent"), "{said}");
+            assert!(
+                said.contains("--set agent.image.repository=REGISTRY/flux-agent"),
+                "{said}"
+            );
         }
     }
 }
@@ -55,7 +73,10 @@ fn every_value_stands_in_the_schema_and_the_schema_is_closed() {
     let schema: Value = serde_json::from_str(&schema).unwrap();
     let values = std::fs::read_to_string(repository().join("chart/values.yaml")).unwrap();
     let values: Value = serde_saphyr::from_str(&values).unwrap();
-    assert_eq!(schema["properties"]["global"], serde_json::json!({ "type": "object" }));
+    assert_eq!(
+        schema["properties"]["global"],
+        serde_json::json!({ "type": "object" })
+    );
     covers(&schema, &values, "", &["global"]);
 }
 
@@ -64,14 +85,24 @@ fn covers(schema: &Value, values: &Value, path: &str, others: &[&str]) {
     if schema["additionalProperties"].is_object() || values.is_empty() {
         return;
     }
-    assert_eq!(schema["additionalProperties"], false, "{path}: any other value would be taken");
+    assert_eq!(
+        schema["additionalProperties"], false,
+        "{path}: any other value would be taken"
+    );
     let properties = schema["properties"].as_object().unwrap();
     for (name, value) in values {
         let path = format!("{path}.{name}");
-        let of_it = properties.get(name).unwrap_or_else(|| panic!("{path} is not in the schema"));
+        let of_it = properties
+            .get(name)
+            .unwrap_or_else(|| panic!("{path} is not in the schema"));
         covers(of_it, value, &path, &[]);
     }
     let is_free = path.ends_with("resources");
-    let extra = properties.keys().filter(|name| !values.contains_key(*name) && !others.contains(&name.as_str()));
-    assert!(is_free || extra.count() == 0, "{path}: the schema has what values.yaml has not");
+    let extra = properties
+        .keys()
+        .filter(|name| !values.contains_key(*name) && !others.contains(&name.as_str()));
+    assert!(
+        is_free || extra.count() == 0,
+        "{path}: the schema has what values.yaml has not"
+    );
 }

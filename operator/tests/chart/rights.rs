@@ -1,5 +1,6 @@
-//! What is allowed to whom where nothing is chosen: a table, so that nobody gets a right in passing. What is for a
-//! neighbour (Kueue, an API for gangs, NetworkPolicies) is not in it: the cost where there is none is nothing.
+//! What is allowed to whom where nothing is chosen: a table, so that nobody gets a right in passing. What is
+//! for a neighbour (Kueue, an API for gangs, NetworkPolicies) is not in it: the cost where there is none is
+//! nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +52,11 @@ Role flux-operator-webhook
 ";
 
 fn words(list: &Value) -> Vec<&str> {
-    list.as_array().into_iter().flatten().map(|word| word.as_str().unwrap()).collect()
+    list.as_array()
+        .into_iter()
+        .flatten()
+        .map(|word| word.as_str().unwrap())
+        .collect()
 }
 
 /// The name of a role or what a binding refers to.
@@ -61,8 +66,13 @@ fn role(object: &Value, name: &Value) -> String {
 
 fn rights(objects: &Objects) -> String {
     let mut roles: BTreeMap<String, BTreeMap<String, BTreeSet<&str>>> = BTreeMap::new();
-    for object in objects.values().filter(|object| object["rules"].is_array() && object["kind"] != "PrometheusRule") {
-        let rights = roles.entry(role(object, &object["metadata"]["name"])).or_default();
+    for object in objects
+        .values()
+        .filter(|object| object["rules"].is_array() && object["kind"] != "PrometheusRule")
+    {
+        let rights = roles
+            .entry(role(object, &object["metadata"]["name"]))
+            .or_default();
         for rule in object["rules"].as_array().unwrap() {
             assert!(rule["nonResourceURLs"].is_null(), "{rule}");
             for (group, resource) in words(&rule["apiGroups"])
@@ -84,7 +94,10 @@ fn rights(objects: &Objects) -> String {
         .filter(|object| object["roleRef"].is_object())
         .map(|it| role(&it["roleRef"], &it["roleRef"]["name"]));
     let bound: Vec<String> = bound.collect();
-    assert!(bound.len() > 4 && bound.iter().all(|role| roles.contains_key(role)), "{bound:?}");
+    assert!(
+        bound.len() > 4 && bound.iter().all(|role| roles.contains_key(role)),
+        "{bound:?}"
+    );
     let mut text = String::new();
     for (role, rights) in roles {
         text += &format!("{role}\n");

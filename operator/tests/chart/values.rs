@@ -13,13 +13,19 @@ use crate::{built, helms, repository, same};
 pub type Objects = BTreeMap<String, Value>;
 
 fn objects(yaml: &[u8]) -> Objects {
-    let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(std::str::from_utf8(yaml).unwrap()).unwrap();
+    let documents: Vec<Option<Value>> =
+        serde_saphyr::from_multiple(std::str::from_utf8(yaml).unwrap()).unwrap();
     let mut all = Objects::new();
     for mut document in documents.into_iter().flatten() {
         whole(&mut document);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let metadata = &document["metadata"];
-        let name = format!("{} {}/{}", text(&document["kind"]), text(&metadata["namespace"]), text(&metadata["name"]));
+        let name = format!(
+            "{} {}/{}",
+            text(&document["kind"]),
+            text(&metadata["namespace"]),
+            text(&metadata["name"])
+        );
         assert!(all.insert(name.clone(), document).is_none(), "{name} twice");
     }
     all
@@ -48,9 +54,22 @@ pub fn images() -> PathBuf {
 /// What Helm makes of the chart with a file of values.
 pub fn templated(helm: &Path, namespace: &str, values: &Path) -> Objects {
     let mut command = Command::new(helm);
-    command.args(["template", "flux-framework", "--namespace", namespace]).arg(repository().join("chart"));
-    let output = command.arg("--values").arg(images()).arg("--values").arg(values).output().unwrap();
-    assert!(output.status.success(), "{}: {}", values.display(), String::from_utf8_lossy(&output.stderr));
+    command
+        .args(["template", "flux-framework", "--namespace", namespace])
+        .arg(repository().join("chart"));
+    let output = command
+        .arg("--values")
+        .arg(images())
+        .arg("--values")
+        .arg(values)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}: {}",
+        values.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
     objects(&output.stdout)
 }
 
@@ -68,7 +87,11 @@ fn stem(file: &Path) -> &str {
 
 /// A namespace may be a number to YAML.
 fn namespace_of(file: &Path) -> &'static str {
-    if stem(file) == "numbers" { "123" } else { "some-namespace" }
+    if stem(file) == "numbers" {
+        "123"
+    } else {
+        "some-namespace"
+    }
 }
 
 pub fn defaults() -> PathBuf {
@@ -82,19 +105,30 @@ const LONGEST: usize = 400;
 fn lines(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(all) if !all.is_empty() => {
-            all.iter().for_each(|(key, value)| lines(value, &format!("{path}.{key}"), found));
+            all.iter()
+                .for_each(|(key, value)| lines(value, &format!("{path}.{key}"), found));
         }
         Value::Array(all) if !all.is_empty() => {
             for (number, value) in all.iter().enumerate() {
                 // Another element in front is no change of those behind it.
-                let of_name = value["name"].as_str().or(value["alert"].as_str()).map(str::to_owned);
-                let element = if value.is_object() { of_name.unwrap_or(number.to_string()) } else { String::new() };
+                let of_name = value["name"]
+                    .as_str()
+                    .or(value["alert"].as_str())
+                    .map(str::to_owned);
+                let element = if value.is_object() {
+                    of_name.unwrap_or(number.to_string())
+                } else {
+                    String::new()
+                };
                 lines(value, &format!("{path}[{element}]"), found);
             }
         }
         _ => {
             let text = value.to_string();
-            let text = text.char_indices().nth(LONGEST).map_or(&text[..], |(end, _)| &text[..end]);
+            let text = text
+                .char_indices()
+                .nth(LONGEST)
+                .map_or(&text[..], |(end, _)| &text[..end]);
             found.insert(format!("{path}: {text}"));
         }
     }
@@ -103,13 +137,21 @@ fn lines(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 fn lines_of(object: &Value) -> BTreeSet<String> {
     let mut object = object.clone();
     if object["kind"] == "CustomResourceDefinition" {
-        let versions: Vec<Value> =
-            object["spec"]["versions"].as_array().unwrap().iter().map(|version| version["name"].clone()).collect();
+        let versions: Vec<Value> = object["spec"]["versions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|version| version["name"].clone())
+            .collect();
         object["spec"]["versions"] = json!(versions);
     }
     if let Some(rules) = object["rules"].as_array() {
         let rule = |rule: &Value| {
-            let words = |field: &str| rule[field].as_array().map(|_| format!(" {field}: {}", rule[field]));
+            let words = |field: &str| {
+                rule[field]
+                    .as_array()
+                    .map(|_| format!(" {field}: {}", rule[field]))
+            };
             ["apiGroups", "resources", "resourceNames", "verbs"]
                 .iter()
                 .filter_map(|field| words(field))
@@ -134,12 +176,18 @@ fn differences(usual: &Objects, other: &Objects) -> String {
         if before != after {
             text += &format!("  {name}\n");
         }
-        before.difference(&after).for_each(|line| text += &format!("  - {line}\n"));
-        after.difference(&before).for_each(|line| text += &format!("  + {line}\n"));
+        before
+            .difference(&after)
+            .for_each(|line| text += &format!("  - {line}\n"));
+        after
+            .difference(&before)
+            .for_each(|line| text += &format!("  + {line}\n"));
     }
     for (name, object) in other.iter().filter(|(name, _)| !usual.contains_key(*name)) {
         text += &format!("+ {name}\n");
-        lines_of(object).iter().for_each(|line| text += &format!("  + {line}\n"));
+        lines_of(object)
+            .iter()
+            .for_each(|line| text += &format!("  + {line}\n"));
     }
     text
 }
@@ -156,7 +204,10 @@ fn each_set_of_values_changes_what_is_written_down() {
                 continue;
             }
             assert_ne!(changes, "", "{} says nothing", file.display());
-            same(&repository().join(format!("operator/tests/chart/changes/{}.txt", stem(&file))), &changes);
+            same(
+                &repository().join(format!("operator/tests/chart/changes/{}.txt", stem(&file))),
+                &changes,
+            );
         }
     }
 }
@@ -167,17 +218,31 @@ const OF_NEIGHBOURS: [&str; 4] = ["Certificate", "Issuer", "PrometheusRule", "Se
 /// A field that is misspelt is dropped without a word where nobody asks for more.
 #[test]
 fn api_server_takes_every_object_and_knows_every_field() {
-    let plane = ControlPlane::start("apiVersion: v1\nkind: Namespace\nmetadata: {name: some-namespace}\n").unwrap();
+    let plane =
+        ControlPlane::start("apiVersion: v1\nkind: Namespace\nmetadata: {name: some-namespace}\n").unwrap();
     plane.kubectl(&["create", "namespace", "123"]).unwrap();
     let folder = tempfile::tempdir().unwrap();
     for file in files() {
         let mut all = templated(&helms()[0], namespace_of(&file), &file);
         all.retain(|_, object| !OF_NEIGHBOURS.contains(&object["kind"].as_str().unwrap()));
-        let text = all.values().map(Value::to_string).collect::<Vec<_>>().join("\n---\n");
+        let text = all
+            .values()
+            .map(Value::to_string)
+            .collect::<Vec<_>>()
+            .join("\n---\n");
         let path = folder.path().join("all.yaml");
         std::fs::write(&path, text).unwrap();
-        let apply = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", path.to_str().unwrap()];
-        let answer = plane.kubectl(&apply).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let apply = [
+            "apply",
+            "--server-side",
+            "--dry-run=server",
+            "--validate=strict",
+            "-f",
+            path.to_str().unwrap(),
+        ];
+        let answer = plane
+            .kubectl(&apply)
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         assert_eq!(answer.lines().count(), all.len(), "{answer}");
     }
 }
@@ -187,8 +252,16 @@ fn kustomized(folder: &Path) -> Objects {
         Some(program) => program.into(),
         None => built("build", &[]).join("node"),
     };
-    let output = Command::new(node).args(["kubectl", "kustomize"]).arg(folder).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(node)
+        .args(["kubectl", "kustomize"])
+        .arg(folder)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     objects(&output.stdout)
 }
 
@@ -196,17 +269,26 @@ fn kustomized(folder: &Path) -> Objects {
 fn kustomize_base_is_the_chart_with_its_namespace() {
     let mut base = kustomized(&repository().join("operator/manifests"));
     let namespace = base.remove("Namespace /flux-operator").unwrap();
-    assert_eq!(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted");
+    assert_eq!(
+        namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"],
+        "restricted"
+    );
     let mut chart = templated(&helms()[0], "flux-operator", &defaults());
-    let crd = chart.get_mut("CustomResourceDefinition /miniclusters.flux-framework.org").unwrap();
+    let crd = chart
+        .get_mut("CustomResourceDefinition /miniclusters.flux-framework.org")
+        .unwrap();
     // What Helm keeps when a release goes.
-    assert_eq!(crd["metadata"]["annotations"], json!({ "helm.sh/resource-policy": "keep" }));
+    assert_eq!(
+        crd["metadata"]["annotations"],
+        json!({ "helm.sh/resource-policy": "keep" })
+    );
     crd["metadata"].as_object_mut().unwrap().remove("annotations");
     assert_eq!(differences(&chart, &base), "");
     assert_eq!(chart, base);
 }
 
-/// The agent's and the view's image are no `image` of a container: a name that stayed would be pulled from nowhere.
+/// The agent's and the view's image are no `image` of a container: a name that stayed would be pulled from
+/// nowhere.
 #[test]
 fn images_of_an_overlay_replace_all_three() {
     let folder = tempfile::tempdir_in(repository().join("operator")).unwrap();
@@ -217,14 +299,21 @@ fn images_of_an_overlay_replace_all_three() {
     std::fs::write(folder.path().join("kustomization.yaml"), overlay).unwrap();
     let base = kustomized(&repository().join("operator/manifests"));
     let mut other = kustomized(folder.path());
-    let migrate = &other["Job flux-operator/flux-operator-migrate"]["spec"]["template"]["spec"]["containers"][0];
+    let migrate =
+        &other["Job flux-operator/flux-operator-migrate"]["spec"]["template"]["spec"]["containers"][0];
     let operator = format!("r.example/o:{}", env!("CARGO_PKG_VERSION"));
     assert_eq!(migrate["image"], operator);
     other.retain(|name, _| !name.contains("migrate"));
     let changes = differences(&base, &other);
-    let new: BTreeSet<&str> =
-        changes.lines().filter_map(|line| line.strip_prefix("  + ")?.split(": ").nth(1)).collect();
+    let new: BTreeSet<&str> = changes
+        .lines()
+        .filter_map(|line| line.strip_prefix("  + ")?.split(": ").nth(1))
+        .collect();
     let quoted = [operator.as_str(), "r.example/a:7", "r.example/v:8"].map(|image| format!("{image:?}"));
     assert_eq!(new, quoted.iter().map(String::as_str).collect());
-    assert_eq!(changes.matches("  - ").count(), 4, "the operator, its webhook, and two variables: {changes}");
+    assert_eq!(
+        changes.matches("  - ").count(),
+        4,
+        "the operator, its webhook, and two variables: {changes}"
+    );
 }

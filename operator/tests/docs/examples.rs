@@ -26,8 +26,12 @@ const TWINS: &[(&str, &str)] = &[
 pub struct Examples(BTreeMap<String, Place>);
 
 /// Fields that the first example explains best.
-const OF_HELLO_WORLD: &[&str] =
-    &["spec.size", "spec.containers", "spec.containers[].image", "spec.containers[].command"];
+const OF_HELLO_WORLD: &[&str] = &[
+    "spec.size",
+    "spec.containers",
+    "spec.containers[].image",
+    "spec.containers[].command",
+];
 
 /// In the order in which they are chosen: of this version, about this field, with a comment above it, short.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,9 +52,18 @@ impl Examples {
             let text = std::fs::read_to_string(&file).unwrap();
             for document in serde_saphyr::from_multiple::<Value>(&text).unwrap() {
                 if document["kind"] == "MiniCluster" {
-                    let file = file.strip_prefix(repository().join("examples")).unwrap().to_owned();
+                    let file = file
+                        .strip_prefix(repository().join("examples"))
+                        .unwrap()
+                        .to_owned();
                     let is_other = document["apiVersion"] != format!("flux-framework.org/{version}");
-                    let place = Place { is_other, is_of_others: true, is_bare: true, length: text.len(), file };
+                    let place = Place {
+                        is_other,
+                        is_of_others: true,
+                        is_bare: true,
+                        length: text.len(),
+                        file,
+                    };
                     all.add("spec", &document["spec"], &text, &place);
                 }
             }
@@ -64,30 +77,45 @@ impl Examples {
                 for (name, inner) in map {
                     let is_bare = !is_explained(name, text);
                     for path in [format!("{path}.{name}"), format!("{path}{{}}")] {
-                        let place = Place { is_of_others: !place.is_about(&path, name), is_bare, ..place.clone() };
+                        let place = Place {
+                            is_of_others: !place.is_about(&path, name),
+                            is_bare,
+                            ..place.clone()
+                        };
                         let best = self.0.entry(path.clone()).or_insert_with(|| place.clone());
                         *best = best.clone().min(place.clone());
                         self.add(&path, inner, text, &place);
                     }
                 }
             }
-            Value::Array(list) => list.iter().for_each(|it| self.add(&format!("{path}[]"), it, text, place)),
+            Value::Array(list) => list
+                .iter()
+                .for_each(|it| self.add(&format!("{path}[]"), it, text, place)),
             _ => {}
         }
     }
 
     /// A link to it: the folder, or the manifest in it that is not the folder's first.
     pub fn link(&self, path: &str) -> String {
-        let twin =
-            TWINS.iter().fold(
-                path.to_owned(),
-                |path, (name, twin)| if path.contains(name) { path.replace(name, twin) } else { path },
-            );
+        let twin = TWINS.iter().fold(path.to_owned(), |path, (name, twin)| {
+            if path.contains(name) {
+                path.replace(name, twin)
+            } else {
+                path
+            }
+        });
         // What no example sets is in the block of one that does.
-        let own = [path, &twin].into_iter().find(|path| self.0.get(*path).is_some_and(|place| !place.is_other));
-        let blocks = twin.rmatch_indices('.').map(|(at, _)| &twin[..at]).filter(|block| *block != "spec");
+        let own = [path, &twin]
+            .into_iter()
+            .find(|path| self.0.get(*path).is_some_and(|place| !place.is_other));
+        let blocks = twin
+            .rmatch_indices('.')
+            .map(|(at, _)| &twin[..at])
+            .filter(|block| *block != "spec");
         let paths = own.into_iter().chain([path, &twin]).chain(blocks);
-        let Some(place) = paths.filter_map(|path| self.0.get(path)).next() else { return String::new() };
+        let Some(place) = paths.filter_map(|path| self.0.get(path)).next() else {
+            return String::new();
+        };
         let folder = place.file.parent().unwrap().display();
         match place.file.file_name().unwrap().to_str().unwrap() {
             "minicluster.yaml" => format!("[{folder}]({REPOSITORY}/tree/main/examples/{folder})"),
@@ -103,7 +131,12 @@ impl Place {
     /// Whether it has the field's name: `min-size.yaml` and `minSize`.
     fn is_about(&self, path: &str, field: &str) -> bool {
         let plain = |name: &str| name.replace('-', "").to_lowercase();
-        let mut names = [self.file.file_stem(), self.file.parent().and_then(Path::file_name)].into_iter().flatten();
+        let mut names = [
+            self.file.file_stem(),
+            self.file.parent().and_then(Path::file_name),
+        ]
+        .into_iter()
+        .flatten();
         names.any(|name| {
             let name = name.to_str().unwrap();
             plain(name) == plain(field) || name == "hello-world" && OF_HELLO_WORLD.contains(&path)
@@ -113,12 +146,20 @@ impl Place {
 
 /// Whether the line above the field's is a comment.
 fn is_explained(name: &str, text: &str) -> bool {
-    let lines: Vec<&str> = text.lines().map(|line| line.trim_start().trim_start_matches("- ")).collect();
-    lines.windows(2).any(|pair| pair[0].starts_with('#') && pair[1].starts_with(&format!("{name}:")))
+    let lines: Vec<&str> = text
+        .lines()
+        .map(|line| line.trim_start().trim_start_matches("- "))
+        .collect();
+    lines
+        .windows(2)
+        .any(|pair| pair[0].starts_with('#') && pair[1].starts_with(&format!("{name}:")))
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
-    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     entries.sort();
     for path in entries {
         match path.is_dir() {

@@ -1,5 +1,5 @@
-//! The reference of the fields, made from the CustomResourceDefinition: what `kubectl explain` knows, with what the API
-//! server refuses, what can change, and an example.
+//! The reference of the fields, made from the CustomResourceDefinition: what `kubectl explain` knows, with
+//! what the API server refuses, what can change, and an example.
 
 use std::sync::LazyLock;
 
@@ -16,18 +16,29 @@ static READERS: LazyLock<Readers> = LazyLock::new(Readers::found);
 
 fn schema(version: &str) -> Value {
     let client = WebhookClient::Url("https://127.0.0.1/convert".into());
-    let crd =
-        serde_json::to_value(definition(&Conversion::Webhook { client, ca_bundle: Vec::new() }).unwrap()).unwrap();
+    let crd = serde_json::to_value(
+        definition(&Conversion::Webhook {
+            client,
+            ca_bundle: Vec::new(),
+        })
+        .unwrap(),
+    )
+    .unwrap();
     let versions = crd["spec"]["versions"].as_array().unwrap();
     versions.iter().find(|it| it["name"] == version).unwrap()["schema"]["openAPIV3Schema"].clone()
 }
 
 fn cell(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+    text.split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .replace('|', "\\|")
 }
 
 fn number(value: &Value) -> String {
-    value.as_f64().map_or_else(|| value.to_string(), |number| format!("{number:.0}"))
+    value
+        .as_f64()
+        .map_or_else(|| value.to_string(), |number| format!("{number:.0}"))
 }
 
 /// The units of numbers, by the ends of their fields' names.
@@ -48,7 +59,10 @@ const UNITS: &[(&str, &str)] = &[
 ];
 
 fn unit(path: &str) -> Option<&'static str> {
-    UNITS.iter().find(|(end, _)| path.ends_with(end)).map(|(_, unit)| *unit)
+    UNITS
+        .iter()
+        .find(|(end, _)| path.ends_with(end))
+        .map(|(_, unit)| *unit)
 }
 
 /// How a value is written, with its bounds.
@@ -78,13 +92,28 @@ fn kind(schema: &Value, path: &str) -> String {
         }
         "object" => format!("[{name}](#{})", anchor(path)),
         "array" if schema["items"]["properties"].is_object() => {
-            format!("list of [{name}](#{}), {} at most", anchor(&format!("{path}[]")), schema["maxItems"])
+            format!(
+                "list of [{name}](#{}), {} at most",
+                anchor(&format!("{path}[]")),
+                schema["maxItems"]
+            )
         }
-        "array" => format!("list of {}, {} at most", kind(&schema["items"], &format!("{path}[]")), schema["maxItems"]),
+        "array" => format!(
+            "list of {}, {} at most",
+            kind(&schema["items"], &format!("{path}[]")),
+            schema["maxItems"]
+        ),
         "string" if schema["enum"].is_array() => {
-            let values =
-                schema["enum"].as_array().unwrap().iter().filter_map(Value::as_str).filter(|value| !value.is_empty());
-            values.map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ")
+            let values = schema["enum"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(Value::as_str)
+                .filter(|value| !value.is_empty());
+            values
+                .map(|value| format!("`{value}`"))
+                .collect::<Vec<_>>()
+                .join(", ")
         }
         "integer" if path.starts_with("spec") => {
             let unit = unit(path).unwrap_or_else(|| panic!("{path} has no unit: name it in UNITS"));
@@ -93,24 +122,38 @@ fn kind(schema: &Value, path: &str) -> String {
         "string" if name.ends_with("Timeout") => "duration (`5s`, `2m`)".into(),
         other => other.to_owned(),
     };
-    let pattern = schema["pattern"].as_str().map(|pattern| format!(", matching `{}`", pattern.replace('|', "\\|")));
+    let pattern = schema["pattern"]
+        .as_str()
+        .map(|pattern| format!(", matching `{}`", pattern.replace('|', "\\|")));
     shape + &bounds + &pattern.unwrap_or_default()
 }
 
 fn anchor(path: &str) -> String {
-    path.chars().filter(|letter| letter.is_ascii_alphanumeric()).map(|letter| letter.to_ascii_lowercase()).collect()
+    path.chars()
+        .filter(|letter| letter.is_ascii_alphanumeric())
+        .map(|letter| letter.to_ascii_lowercase())
+        .collect()
 }
 
-/// The default, and what the description says beside it: `Default: x.` there counts, and so does `x (default)`.
+/// The default, and what the description says beside it: `Default: x.` there counts, and so does `x
+/// (default)`.
 fn default(schema: &Value, is_needed: bool) -> (String, String) {
     let text = cell(schema["description"].as_str().unwrap_or_default());
-    let named = text.split(" (default)").next().filter(|_| text.contains(" (default)"));
-    let named = named.and_then(|before| before.rsplit(' ').next()).map(|word| format!("`{word}`"));
+    let named = text
+        .split(" (default)")
+        .next()
+        .filter(|_| text.contains(" (default)"));
+    let named = named
+        .and_then(|before| before.rsplit(' ').next())
+        .map(|word| format!("`{word}`"));
     let said = text.find("Default: ").map(|at| {
         let rest = &text[at + "Default: ".len()..];
         let end = rest.find(". ").unwrap_or(rest.len());
         let left = format!("{}{}", &text[..at], rest[end..].trim_start_matches(". "));
-        (rest[..end].trim_end_matches('.').to_owned(), left.trim_end().to_owned())
+        (
+            rest[..end].trim_end_matches('.').to_owned(),
+            left.trim_end().to_owned(),
+        )
     });
     match (&schema["default"], schema["type"].as_str(), said, named) {
         _ if is_needed => ("needed".into(), text),
@@ -125,7 +168,11 @@ fn default(schema: &Value, is_needed: bool) -> (String, String) {
 
 /// Fields of the spec are fixed with all that is in them.
 fn can_change(path: &str) -> &'static str {
-    let top = path.trim_start_matches("spec.").split(['.', '[', '{']).next().unwrap_or_default();
+    let top = path
+        .trim_start_matches("spec.")
+        .split(['.', '[', '{'])
+        .next()
+        .unwrap_or_default();
     if FIXED.contains(&top) { "no" } else { "yes" }
 }
 
@@ -146,18 +193,34 @@ impl Page<'_> {
             cell(schema["description"].as_str().unwrap_or_default())
         );
         if path == "spec.services[]" {
-            self.text +=
-                "\nThe fields are those of [spec.containers](#speccontainers). Fields about Flux are refused here.\n";
+            self.text += "\nThe fields are those of [spec.containers](#speccontainers). Fields about Flux are refused here.\n";
             return self.refusals(schema);
         }
-        let needed: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let needed: Vec<&str> = schema["required"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
         let is_spec = path.starts_with("spec");
         let columns: &[&str] = if is_spec {
-            &["field", "type", "default", "read by", "can change", "meaning", "example"]
+            &[
+                "field",
+                "type",
+                "default",
+                "read by",
+                "can change",
+                "meaning",
+                "example",
+            ]
         } else {
             &["field", "type", "default", "meaning"]
         };
-        self.text += &format!("\n| {} |\n|{}\n", columns.join(" | "), " --- |".repeat(columns.len()));
+        self.text += &format!(
+            "\n| {} |\n|{}\n",
+            columns.join(" | "),
+            " --- |".repeat(columns.len())
+        );
         let mut inner = Vec::new();
         for (name, field) in schema["properties"].as_object().into_iter().flatten() {
             let below = format!("{path}.{name}");
@@ -178,7 +241,11 @@ impl Page<'_> {
             if name.ends_with("ecurityContext") {
                 continue;
             }
-            for (suffix, block) in [("", field), ("[]", &field["items"]), ("{}", &field["additionalProperties"])] {
+            for (suffix, block) in [
+                ("", field),
+                ("[]", &field["items"]),
+                ("{}", &field["additionalProperties"]),
+            ] {
                 if block["properties"].is_object() {
                     inner.push((format!("{below}{suffix}"), block.clone()));
                 }
@@ -192,11 +259,26 @@ impl Page<'_> {
     fn refusals(&mut self, schema: &Value) {
         let mut lines = Vec::new();
         let mut take = |place: &str, schema: &Value| {
-            for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
-                let field = rule["fieldPath"].as_str().unwrap_or_default().trim_start_matches('.');
-                let name = [place, field].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".");
+            for rule in schema["x-kubernetes-validations"]
+                .as_array()
+                .into_iter()
+                .flatten()
+            {
+                let field = rule["fieldPath"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .trim_start_matches('.');
+                let name = [place, field]
+                    .into_iter()
+                    .filter(|part| !part.is_empty())
+                    .collect::<Vec<_>>()
+                    .join(".");
                 let message = rule["message"].as_str().unwrap_or_default();
-                let name = if name.is_empty() { String::new() } else { format!("`{name}`: ") };
+                let name = if name.is_empty() {
+                    String::new()
+                } else {
+                    format!("`{name}`: ")
+                };
                 lines.push(format!("- {name}{}\n", cell(message)));
             }
         };
@@ -207,7 +289,10 @@ impl Page<'_> {
             }
         }
         if !lines.is_empty() {
-            self.text += &format!("\nThe API server refuses other values, with these messages:\n\n{}", lines.concat());
+            self.text += &format!(
+                "\nThe API server refuses other values, with these messages:\n\n{}",
+                lines.concat()
+            );
         }
     }
 }
@@ -215,7 +300,12 @@ impl Page<'_> {
 fn page(version: &str, words: &str) -> String {
     let root = schema(version);
     let examples = Examples::of(version);
-    let mut page = Page { text: String::new(), examples: &examples, readers: &READERS, unknown: Vec::new() };
+    let mut page = Page {
+        text: String::new(),
+        examples: &examples,
+        readers: &READERS,
+        unknown: Vec::new(),
+    };
     page.text = format!(
         "# Fields of {version}\n\n<!-- made from the CustomResourceDefinition by `make generate` -->\n\n{words} `kubectl explain \
          minicluster.spec --api-version=flux-framework.org/{version}` says the same.\n\n\
@@ -232,7 +322,11 @@ fn page(version: &str, words: &str) -> String {
     );
     page.section("spec", &root["properties"]["spec"]);
     page.section("status", &root["properties"]["status"]);
-    assert!(page.unknown.is_empty(), "fields of {version} of which something is not known: {:#?}", page.unknown);
+    assert!(
+        page.unknown.is_empty(),
+        "fields of {version} of which something is not known: {:#?}",
+        page.unknown
+    );
     page.text
 }
 

@@ -11,9 +11,19 @@ const END: &str = "<!-- end -->\n";
 
 #[test]
 fn the_figures_of_the_page_are_those_of_the_code() {
-    let all = Usage { resources: Some(Resources::default()), jobs: Some(Jobs::default()), ..Usage::default() };
-    let rows = all.figures().into_iter().map(|figure| format!("| `{}` | {} |\n", figure.name, figure.help));
-    let table = format!("{BEGIN}| metric | what it counts |\n| --- | --- |\n{}{END}", rows.collect::<String>());
+    let all = Usage {
+        resources: Some(Resources::default()),
+        jobs: Some(Jobs::default()),
+        ..Usage::default()
+    };
+    let rows = all
+        .figures()
+        .into_iter()
+        .map(|figure| format!("| `{}` | {} |\n", figure.name, figure.help));
+    let table = format!(
+        "{BEGIN}| metric | what it counts |\n| --- | --- |\n{}{END}",
+        rows.collect::<String>()
+    );
     let path = repository().join(PAGE);
     let text = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = text.split_once(BEGIN).unwrap();
@@ -23,17 +33,28 @@ fn the_figures_of_the_page_are_those_of_the_code() {
     if text != want && std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, &want).unwrap();
     }
-    assert!(text == want || std::env::var_os("UPDATE").is_some(), "{PAGE} is stale: run `make generate`");
+    assert!(
+        text == want || std::env::var_os("UPDATE").is_some(),
+        "{PAGE} is stale: run `make generate`"
+    );
 }
 
 #[test]
 fn the_manifests_of_the_page_are_those_of_the_example() {
     let read = |text: &str| -> Value { serde_saphyr::from_str(text).unwrap() };
     let page = repository().join(PAGE);
-    let shown: Vec<Value> =
-        blocks(&page).iter().filter(|block| block.language == "yaml").map(|block| read(&block.text)).collect();
+    let shown: Vec<Value> = blocks(&page)
+        .iter()
+        .filter(|block| block.language == "yaml")
+        .map(|block| read(&block.text))
+        .collect();
     let files = ["minicluster", "adapter", "hpa", "keda"];
-    let files = files.map(|name| repository().join("examples/autoscale").join(name).with_extension("yaml"));
+    let files = files.map(|name| {
+        repository()
+            .join("examples/autoscale")
+            .join(name)
+            .with_extension("yaml")
+    });
     let files = files.map(|path| read(&std::fs::read_to_string(path).unwrap()));
     assert_eq!(shown, files);
 }

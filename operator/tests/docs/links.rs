@@ -14,15 +14,21 @@ fn prose(page: &Path) -> String {
         inside ^= is_fence;
         !inside && !is_fence
     });
-    let lines: Vec<String> = lines.map(|line| line.split('`').step_by(2).collect::<Vec<_>>().join("code")).collect();
+    let lines: Vec<String> = lines
+        .map(|line| line.split('`').step_by(2).collect::<Vec<_>>().join("code"))
+        .collect();
     lines.join("\n")
 }
 
 /// As GitHub and mdBook name a heading: lower case letters, digits, `-` and `_`.
 fn anchor(heading: &str) -> String {
     let letters = heading.trim().to_lowercase();
-    let letters = letters.chars().filter(|it| it.is_alphanumeric() || matches!(it, ' ' | '-' | '_'));
-    letters.map(|letter| if letter == ' ' { '-' } else { letter }).collect()
+    let letters = letters
+        .chars()
+        .filter(|it| it.is_alphanumeric() || matches!(it, ' ' | '-' | '_'));
+    letters
+        .map(|letter| if letter == ' ' { '-' } else { letter })
+        .collect()
 }
 
 fn anchors(page: &Path) -> BTreeSet<String> {
@@ -33,10 +39,17 @@ fn anchors(page: &Path) -> BTreeSet<String> {
         if let Some(heading) = line.strip_prefix('#').filter(|_| !inside) {
             let name = anchor(heading.trim_start_matches('#'));
             let times: &mut u32 = seen.entry(name.clone()).or_default();
-            all.insert(if *times == 0 { name } else { format!("{name}-{times}") });
+            all.insert(if *times == 0 {
+                name
+            } else {
+                format!("{name}-{times}")
+            });
             *times += 1;
         }
-        let ids = line.split("<a id=\"").skip(1).filter_map(|rest| rest.split('"').next());
+        let ids = line
+            .split("<a id=\"")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next());
         all.extend(ids.map(str::to_owned));
     }
     all
@@ -58,7 +71,9 @@ fn every_link_leads_somewhere() {
     for page in pages().into_iter().chain(others) {
         let text = prose(&page);
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let (path, place) = link.split_once('#').map_or((link, None), |(path, place)| (path, Some(place)));
+            let (path, place) = link
+                .split_once('#')
+                .map_or((link, None), |(path, place)| (path, Some(place)));
             let target = match (path, in_repository(path)) {
                 (_, Some(target)) => target,
                 ("", None) => page.clone(),
@@ -66,7 +81,11 @@ fn every_link_leads_somewhere() {
                 (path, None) => page.parent().unwrap().join(path),
             };
             let is_there = target.exists() && place.is_none_or(|place| anchors(&target).contains(place));
-            if is_there { right += 1 } else { wrong.push(format!("{}: {link}", page.display())) }
+            if is_there {
+                right += 1
+            } else {
+                wrong.push(format!("{}: {link}", page.display()))
+            }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -75,7 +94,10 @@ fn every_link_leads_somewhere() {
 
 /// The file that a link into the repository's web pages means. `blob` is a file, `tree` a folder.
 fn in_repository(link: &str) -> Option<PathBuf> {
-    let (kind, path) = link.strip_prefix(REPOSITORY)?.strip_prefix('/')?.split_once("/main/")?;
+    let (kind, path) = link
+        .strip_prefix(REPOSITORY)?
+        .strip_prefix('/')?
+        .split_once("/main/")?;
     let target = repository().join(path);
     (matches!(kind, "blob" | "tree") && target.is_dir() == (kind == "tree")).then_some(target)
 }
@@ -91,22 +113,39 @@ fn no_relative_link_leaves_the_book() {
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let ups = link.split('/').take_while(|part| *part == "..").count();
             let is_page = link.contains("://") || link.starts_with('#') || ups <= depth;
-            if is_page { right += 1 } else { wrong.push(format!("{}: {link}", page.display())) }
+            if is_page {
+                right += 1
+            } else {
+                wrong.push(format!("{}: {link}", page.display()))
+            }
         }
     }
-    assert!(wrong.is_empty(), "write {REPOSITORY}/blob/main/…:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "write {REPOSITORY}/blob/main/…:\n{}",
+        wrong.join("\n")
+    );
     assert!(right > 500, "only {right} links were found");
 }
 
 #[test]
 fn the_book_has_every_page() {
     let summary = std::fs::read_to_string(repository().join("docs/SUMMARY.md")).unwrap();
-    let named: BTreeSet<PathBuf> =
-        summary.split("](").skip(1).filter_map(|rest| rest.split(')').next()).map(PathBuf::from).collect();
+    let named: BTreeSet<PathBuf> = summary
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next())
+        .map(PathBuf::from)
+        .collect();
     let docs = repository().join("docs");
-    let there: BTreeSet<PathBuf> =
-        pages().iter().filter_map(|page| Some(page.strip_prefix(&docs).ok()?.to_owned())).collect();
-    let missing: Vec<_> = there.iter().filter(|page| !page.ends_with("SUMMARY.md") && !named.contains(*page)).collect();
+    let there: BTreeSet<PathBuf> = pages()
+        .iter()
+        .filter_map(|page| Some(page.strip_prefix(&docs).ok()?.to_owned()))
+        .collect();
+    let missing: Vec<_> = there
+        .iter()
+        .filter(|page| !page.ends_with("SUMMARY.md") && !named.contains(*page))
+        .collect();
     assert!(missing.is_empty(), "not in SUMMARY.md: {missing:?}");
 }
 

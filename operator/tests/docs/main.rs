@@ -1,5 +1,5 @@
-//! What people read is true: the reference is that of the code, the pages' YAML can be used, their commands run, their links
-//! lead somewhere, and every word that the code can say is explained. No cluster is needed.
+//! What people read is true: the reference is that of the code, the pages' YAML can be used, their commands
+//! run, their links lead somewhere, and every word that the code can say is explained. No cluster is needed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod examples;
@@ -42,17 +42,26 @@ fn every_block_of_commands_is_run_or_says_why_not() {
                 wrong.push(format!("{}: {word} is none of {:?}", block.place(), pages::WORDS));
             }
             None if is_run => {
-                let ours = |command: &str| command.starts_with("flux-agent ") || command.starts_with("flux-operator ");
+                let ours = |command: &str| {
+                    command.starts_with("flux-agent ") || command.starts_with("flux-operator ")
+                };
                 let others = block.commands().into_iter().filter(|(command, _)| !ours(command));
                 wrong.extend(others.map(|(command, _)| {
-                    format!("{}: no test runs `{command}`: say why after the language", block.place())
+                    format!(
+                        "{}: no test runs `{command}`: say why after the language",
+                        block.place()
+                    )
                 }));
                 if block.commands().is_empty() {
                     wrong.push(format!("{}: a block of commands without one", block.place()));
                 }
             }
             _ if block.language.is_empty() || matches!(block.language.as_str(), "sh" | "shell" | "yml") => {
-                wrong.push(format!("{}: its language is none that a test knows: `{}`", block.place(), block.language));
+                wrong.push(format!(
+                    "{}: its language is none that a test knows: `{}`",
+                    block.place(),
+                    block.language
+                ));
             }
             _ => {}
         }
@@ -62,19 +71,44 @@ fn every_block_of_commands_is_run_or_says_why_not() {
 
 #[test]
 fn blocks_that_no_node_runs_are_known_and_have_a_reason() {
-    let blocks: Vec<pages::Block> = pasted::pages_with_blocks().into_iter().flat_map(|(_, blocks)| blocks).collect();
+    let blocks: Vec<pages::Block> = pasted::pages_with_blocks()
+        .into_iter()
+        .flat_map(|(_, blocks)| blocks)
+        .collect();
     for (page, command, _) in pasted::NOT_RUN {
-        let count = blocks.iter().filter(|block| pasted::means(page, command, block)).count();
-        assert!(count == 1 || count > 0 && command.is_empty(), "{page}: `{command}` begins {count} blocks");
+        let count = blocks
+            .iter()
+            .filter(|block| pasted::means(page, command, block))
+            .count();
+        assert!(
+            count == 1 || count > 0 && command.is_empty(),
+            "{page}: `{command}` begins {count} blocks"
+        );
     }
     for block in &blocks {
-        let reasons = pasted::NOT_RUN.iter().filter(|(page, command, _)| pasted::means(page, command, block));
-        assert!(reasons.clone().count() <= 1, "{} has several reasons", block.place());
-        assert!(reasons.into_iter().all(|(.., reason)| !reason.is_empty()), "{}", block.place());
-        assert!(!block.commands().is_empty(), "{}: a block of commands without one", block.place());
+        let reasons = pasted::NOT_RUN
+            .iter()
+            .filter(|(page, command, _)| pasted::means(page, command, block));
+        assert!(
+            reasons.clone().count() <= 1,
+            "{} has several reasons",
+            block.place()
+        );
+        assert!(
+            reasons.into_iter().all(|(.., reason)| !reason.is_empty()),
+            "{}",
+            block.place()
+        );
+        assert!(
+            !block.commands().is_empty(),
+            "{}: a block of commands without one",
+            block.place()
+        );
     }
-    let run = blocks
-        .iter()
-        .filter(|block| !pasted::NOT_RUN.iter().any(|(page, command, _)| pasted::means(page, command, block)));
+    let run = blocks.iter().filter(|block| {
+        !pasted::NOT_RUN
+            .iter()
+            .any(|(page, command, _)| pasted::means(page, command, block))
+    });
     assert!(run.count() > blocks.len() / 2, "most blocks are run");
 }

@@ -1,5 +1,5 @@
-//! Every `yaml` of the pages can be used: a MiniCluster is valid without a note and becomes objects; anything else can
-//! be read. `yaml,refused` must be refused, `yaml,part` is a part of a spec, and is put into one.
+//! Every `yaml` of the pages can be used: a MiniCluster is valid without a note and becomes objects; anything
+//! else can be read. `yaml,refused` must be refused, `yaml,part` is a part of a spec, and is put into one.
 
 use flux_operator_core::render::{self, Facts, Options};
 use flux_shared::curve::Certificate;
@@ -9,11 +9,15 @@ use serde_json::{Value, json};
 use test_support::pages::{Block, blocks, pages};
 
 fn check(block: &Block) -> Result<(), String> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&block.text).map_err(|error| error.to_string())?;
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(&block.text).map_err(|error| error.to_string())?;
     if block.word.as_deref() == Some("part") {
         return part(documents.first().unwrap_or(&Value::Null));
     }
-    let clusters: Vec<&Value> = documents.iter().filter(|it| it["kind"] == "MiniCluster").collect();
+    let clusters: Vec<&Value> = documents
+        .iter()
+        .filter(|it| it["kind"] == "MiniCluster")
+        .collect();
     if clusters.is_empty() && !documents.iter().all(|document| document.is_object()) {
         return Err("neither a MiniCluster nor a mapping".into());
     }
@@ -40,20 +44,29 @@ fn part(fields: &Value) -> Result<(), String> {
 }
 
 fn usable(cluster: &Value) -> Result<(), String> {
-    let told =
-        |problems: Vec<validate::Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let told = |problems: Vec<validate::Problem>| {
+        problems
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; ")
+    };
     let valid = validate::validate_and_note(&manifest::from_value(cluster).map_err(told)?).map_err(told)?;
     if !valid.notices.is_empty() {
         return Err(told(valid.notices));
     }
     let certificate = Certificate::from_keys("page", &[1; 32], &[2; 32]);
-    render::objects(&valid, &Options::default(), &Facts::default(), certificate).map_err(|error| error.to_string())?;
+    render::objects(&valid, &Options::default(), &Facts::default(), certificate)
+        .map_err(|error| error.to_string())?;
     Ok(())
 }
 
 #[test]
 fn every_manifest_of_the_pages_can_be_used() {
-    let yaml = pages().into_iter().flat_map(|page| blocks(&page)).filter(|block| block.language == "yaml");
+    let yaml = pages()
+        .into_iter()
+        .flat_map(|page| blocks(&page))
+        .filter(|block| block.language == "yaml");
     let (mut wrong, mut right) = (Vec::new(), 0);
     for block in yaml {
         match check(&block) {

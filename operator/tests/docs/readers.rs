@@ -19,7 +19,8 @@ const ALL: [(&str, Part); 6] = [
     ("operator", |it| &it.operator),
 ];
 
-/// What is not tried: where another value alone is refused, and what the operator does with a Job that failed.
+/// What is not tried: where another value alone is refused, and what the operator does with a Job that
+/// failed.
 const JUDGED: &[(&str, &[&str])] = &[
     ("spec.containers[].runFlux", &["agent", "pods"]),
     ("spec.containers[].noWrapEntrypoint", &["operator"]),
@@ -35,9 +36,13 @@ impl Readers {
         let crd = serde_json::to_value(crd::definition::crd().unwrap()).unwrap();
         let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
         let leaves = all_leaves();
-        let tried = leaves.iter().map(|(leaf, schema)| (shown(leaf, spec), readers(leaf, schema)));
+        let tried = leaves
+            .iter()
+            .map(|(leaf, schema)| (shown(leaf, spec), readers(leaf, schema)));
         let number = |name: &&str| ALL.iter().position(|(other, _)| other == name).unwrap();
-        let judged = JUDGED.iter().map(|(path, names)| ((*path).to_owned(), names.iter().map(number).collect()));
+        let judged = JUDGED
+            .iter()
+            .map(|(path, names)| ((*path).to_owned(), names.iter().map(number).collect()));
         Readers(tried.chain(judged).collect())
     }
 
@@ -47,10 +52,21 @@ impl Readers {
             "spec.cleanupMiniCluster" => "spec.cleanup",
             other => other,
         };
-        let is_in = |leaf: &str| leaf.strip_prefix(path).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric));
-        let found: BTreeSet<usize> =
-            self.0.iter().filter(|(leaf, _)| is_in(leaf)).flat_map(|(_, readers)| readers.iter().copied()).collect();
-        found.into_iter().map(|number| ALL[number].0).collect::<Vec<_>>().join(", ")
+        let is_in = |leaf: &str| {
+            leaf.strip_prefix(path)
+                .is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+        };
+        let found: BTreeSet<usize> = self
+            .0
+            .iter()
+            .filter(|(leaf, _)| is_in(leaf))
+            .flat_map(|(_, readers)| readers.iter().copied())
+            .collect();
+        found
+            .into_iter()
+            .map(|number| ALL[number].0)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 
@@ -80,8 +96,12 @@ fn readers(leaf: &str, schema: &Value) -> BTreeSet<usize> {
         merge(&mut spec, &patch(leaf, value));
         outcome(&spec)
     };
-    let all: Vec<Outcome> =
-        values(leaf, schema).into_iter().map(with).chain([outcome(&without)]).filter_map(Result::ok).collect();
+    let all: Vec<Outcome> = values(leaf, schema)
+        .into_iter()
+        .map(with)
+        .chain([outcome(&without)])
+        .filter_map(Result::ok)
+        .collect();
     let differs = |number: &usize| all.iter().any(|it| ALL[*number].1(it) != ALL[*number].1(&all[0]));
     (0..ALL.len()).filter(differs).collect()
 }

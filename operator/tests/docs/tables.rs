@@ -1,4 +1,5 @@
-//! The tables of the reference that are not about fields: conditions, reasons, events, exit codes, metrics, labels.
+//! The tables of the reference that are not about fields: conditions, reasons, events, exit codes, metrics,
+//! labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,8 +33,16 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
     for (of, title) in vocabulary::Of::ALL {
         text += &format!("\n### {title}\n\n| reason | meaning | event |\n| --- | --- | --- |\n");
         for reason in REASONS.iter().filter(|reason| reason.of == of) {
-            let link = format!("[{0}](../troubleshooting.md#{1})", reason.name, reason.name.to_lowercase());
-            text += &format!("| {link} | {} | {} |\n", reason.meaning, reason.event().unwrap_or_default());
+            let link = format!(
+                "[{0}](../troubleshooting.md#{1})",
+                reason.name,
+                reason.name.to_lowercase()
+            );
+            text += &format!(
+                "| {link} | {} | {} |\n",
+                reason.meaning,
+                reason.event().unwrap_or_default()
+            );
         }
     }
     is_committed("conditions.md", &text);
@@ -41,11 +50,15 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
 
 fn meaning(category: Category) -> &'static str {
     match category {
-        Category::LeadLost => "an earlier pod of this lead was lost and may have run the command; it is not run again",
+        Category::LeadLost => {
+            "an earlier pod of this lead was lost and may have run the command; it is not run again"
+        }
         Category::SpecUnreadable => "the spec cannot be read",
         Category::SpecInvalid => "the spec cannot be used: an unknown field, or another version",
         Category::ViewMissing => "Flux was not found: no view, or no `flux` on the PATH",
-        Category::ParentUnreachable => "the parent broker was not reached within `flux.parentDeadlineSeconds`",
+        Category::ParentUnreachable => {
+            "the parent broker was not reached within `flux.parentDeadlineSeconds`"
+        }
         Category::UserFailed => "the user to run Flux as cannot be found or created",
         Category::WriteFailed => "a file cannot be written",
         Category::CurveUnreadable => "the curve certificate cannot be read, or is not valid",
@@ -71,7 +84,10 @@ fn exit_codes_are_those_of_the_code() {
     );
     for category in Category::ALL {
         let (code, name) = (category.code(), category.name());
-        text += &format!("| [{code}](../troubleshooting.md#exit-code-{code}) | `{name}` | {} |\n", meaning(category));
+        text += &format!(
+            "| [{code}](../troubleshooting.md#exit-code-{code}) | `{name}` | {} |\n",
+            meaning(category)
+        );
     }
     is_committed("exit-codes.md", &text);
 }
@@ -85,12 +101,27 @@ fn metrics_are_those_of_the_code() {
          set of values, and none names an object. [Monitoring](../tasks/monitoring.md) explains how to collect the metrics, and \
          [alerts](../tasks/alerts.md) lists the alerts on them.\n"
     );
-    for (of, title) in [(Of::Both, "Both"), (Of::Operator, "The operator"), (Of::Webhook, "The webhook")] {
+    for (of, title) in [
+        (Of::Both, "Both"),
+        (Of::Operator, "The operator"),
+        (Of::Webhook, "The webhook"),
+    ] {
         text += &format!("\n## {title}\n\n| metric | type | meaning | labels |\n| --- | --- | --- | --- |\n");
-        for Family { name, help, kind, labels, .. } in families::ALL.iter().filter(|family| family.of == of) {
+        for Family {
+            name,
+            help,
+            kind,
+            labels,
+            ..
+        } in families::ALL.iter().filter(|family| family.of == of)
+        {
             let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
             let help = help.replace('<', "\\<").replace("/readyz", "`/readyz`");
-            text += &format!("| `{name}` | {} | {help} | {} |\n", kind.name(), labels.join(", "));
+            text += &format!(
+                "| `{name}` | {} | {help} | {} |\n",
+                kind.name(),
+                labels.join(", ")
+            );
         }
     }
     is_committed("metrics.md", &text);
@@ -100,9 +131,15 @@ fn metrics_are_those_of_the_code() {
 fn each_alert_has_its_section_which_says_how_severe_it_is_and_when_it_comes() {
     let page = std::fs::read_to_string(repository().join("docs/tasks/alerts.md")).unwrap();
     let sections: Vec<&str> = page.split("\n## ").skip(1).collect();
-    let names: Vec<&str> = sections.iter().map(|section| section.lines().next().unwrap()).collect();
+    let names: Vec<&str> = sections
+        .iter()
+        .map(|section| section.lines().next().unwrap())
+        .collect();
     let alerts = alerts();
-    assert_eq!(names, alerts.iter().map(|alert| alert.name.as_str()).collect::<Vec<_>>());
+    assert_eq!(
+        names,
+        alerts.iter().map(|alert| alert.name.as_str()).collect::<Vec<_>>()
+    );
     for (alert, section) in alerts.iter().zip(sections) {
         let severity = format!("{}{}", alert.severity[..1].to_uppercase(), &alert.severity[1..]);
         let lasts = match alert.lasts.split_at(alert.lasts.len() - 1) {
@@ -112,47 +149,107 @@ fn each_alert_has_its_section_which_says_how_severe_it_is_and_when_it_comes() {
             (number, _) => format!(", after {number} minutes"),
         };
         let begin = format!("{severity}{lasts}. ");
-        assert!(section.split("\n\n").nth(1).unwrap().starts_with(&begin), "{} begins with {begin}", alert.name);
+        assert!(
+            section.split("\n\n").nth(1).unwrap().starts_with(&begin),
+            "{} begins with {begin}",
+            alert.name
+        );
     }
 }
 
 /// What each label and annotation of ours is for. Those that Kubernetes gives pods stand below the table.
 const LABELS: &[(&str, &str)] = &[
-    ("app.kubernetes.io/managed-by", "`flux-framework-flux-operator`, for people and tools that group by it"),
+    (
+        "app.kubernetes.io/managed-by",
+        "`flux-framework-flux-operator`, for people and tools that group by it",
+    ),
     ("app.kubernetes.io/name", "the MiniCluster's name"),
     (
         "flux-framework.org/minicluster",
         "the MiniCluster that an object belongs to: `kubectl get all -l flux-framework.org/minicluster=NAME`",
     ),
-    ("flux-framework.org/services-of", "the MiniCluster whose services pod this is"),
-    ("flux-framework.org/headless", "the headless Service that gives the pod its name"),
+    (
+        "flux-framework.org/services-of",
+        "the MiniCluster whose services pod this is",
+    ),
+    (
+        "flux-framework.org/headless",
+        "the headless Service that gives the pod its name",
+    ),
     ("app", "`flux-operator`, as documented"),
-    ("job-index", "`services` on the services pod, `0` on the lead's, as documented"),
-    ("hpa-selector", "the MiniCluster's name: what `status.selector` names, for autoscalers"),
+    (
+        "job-index",
+        "`services` on the services pod, `0` on the lead's, as documented",
+    ),
+    (
+        "hpa-selector",
+        "the MiniCluster's name: what `status.selector` names, for autoscalers",
+    ),
     ("namespace", "the pod's namespace, as documented"),
-    ("flux-framework.org/rendered-hash", "hash of the rendered object: if it differs, the object has to be written"),
-    ("flux-framework.org/maximum-size", "the largest size, fixed when the Job was created"),
-    ("flux-framework.org/initial-size", "the size when the Job was created"),
-    ("flux-framework.org/spec-hash", "hash of the part of the spec that the Job was made from"),
-    ("flux-framework.org/pod-template-hash", "hash of `podTemplate` and `servicesPodTemplate`, if one is set"),
+    (
+        "flux-framework.org/rendered-hash",
+        "hash of the rendered object: if it differs, the object has to be written",
+    ),
+    (
+        "flux-framework.org/maximum-size",
+        "the largest size, fixed when the Job was created",
+    ),
+    (
+        "flux-framework.org/initial-size",
+        "the size when the Job was created",
+    ),
+    (
+        "flux-framework.org/spec-hash",
+        "hash of the part of the spec that the Job was made from",
+    ),
+    (
+        "flux-framework.org/pod-template-hash",
+        "hash of `podTemplate` and `servicesPodTemplate`, if one is set",
+    ),
     (
         "flux-framework.org/queueing",
         "the MiniCluster's labels and annotations for a queue when the Job was created, if it had any",
     ),
-    ("flux-framework.org/gang", "the object that makes the pods a gang, if there is one"),
+    (
+        "flux-framework.org/gang",
+        "the object that makes the pods a gang, if there is one",
+    ),
     ("flux-framework.org/view", "how the view gets into the pods"),
-    ("flux-framework.org/namespace", "the namespace of the MiniCluster that the PersistentVolume was created for"),
-    ("flux-framework.org/owner-uid", "the uid of the MiniCluster that the PersistentVolume was created for"),
-    ("flux-framework.org/keep", "the PersistentVolume is kept when its MiniCluster is deleted (`delete: false`)"),
-    ("flux-framework.org/disk", "the CSI driver and handle of a PersistentVolume"),
-    ("flux-framework.org/volume-uid", "the uid of the PersistentVolume that was created for the claim"),
+    (
+        "flux-framework.org/namespace",
+        "the namespace of the MiniCluster that the PersistentVolume was created for",
+    ),
+    (
+        "flux-framework.org/owner-uid",
+        "the uid of the MiniCluster that the PersistentVolume was created for",
+    ),
+    (
+        "flux-framework.org/keep",
+        "the PersistentVolume is kept when its MiniCluster is deleted (`delete: false`)",
+    ),
+    (
+        "flux-framework.org/disk",
+        "the CSI driver and handle of a PersistentVolume",
+    ),
+    (
+        "flux-framework.org/volume-uid",
+        "the uid of the PersistentVolume that was created for the claim",
+    ),
 ];
 
 fn keys(value: &Value, found: &mut BTreeMap<String, BTreeSet<String>>, kind: &str) {
     if let Some(map) = value.as_object() {
         for field in ["labels", "annotations"] {
-            for key in value["metadata"][field].as_object().into_iter().flatten().map(|(key, _)| key) {
-                found.entry(key.clone()).or_default().insert(format!("{kind}: {}", field.trim_end_matches('s')));
+            for key in value["metadata"][field]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(key, _)| key)
+            {
+                found
+                    .entry(key.clone())
+                    .or_default()
+                    .insert(format!("{kind}: {}", field.trim_end_matches('s')));
             }
         }
         for (name, inner) in map {
@@ -176,12 +273,32 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
         let text = std::fs::read_to_string(file).unwrap();
         let cluster = validate::validate(&manifest::parse(&text).unwrap()).unwrap();
         let certificate = Certificate::from_keys("page", &[1; 32], &[2; 32]);
-        let gangs = Served { kubernetes: true, ..Served::default() };
-        let facts = Facts { uid: Some("uid".into()), spec_hash: Some("hash".into()), gangs, ..Facts::default() };
-        let options = Options { network_policy: true, gang: true, ..Options::default() };
+        let gangs = Served {
+            kubernetes: true,
+            ..Served::default()
+        };
+        let facts = Facts {
+            uid: Some("uid".into()),
+            spec_hash: Some("hash".into()),
+            gangs,
+            ..Facts::default()
+        };
+        let options = Options {
+            network_policy: true,
+            gang: true,
+            ..Options::default()
+        };
         let objects = render::objects(&cluster, &options, &facts, certificate).unwrap();
-        let render::Objects { config_map, headless, services, job, services_pod, network_policy, volumes, .. } =
-            objects;
+        let render::Objects {
+            config_map,
+            headless,
+            services,
+            job,
+            services_pod,
+            network_policy,
+            volumes,
+            ..
+        } = objects;
         let mut add = |kind: &str, value: Value| keys(&value, &mut found, kind);
         asked.push_str(&text);
         add("ConfigMap", serde_json::to_value(config_map).unwrap());
@@ -189,21 +306,34 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
         add("Job", serde_json::to_value(job).unwrap());
         add("NetworkPolicy", serde_json::to_value(network_policy).unwrap());
         add("services pod", serde_json::to_value(services_pod).unwrap());
-        services.iter().for_each(|it| add("Service", serde_json::to_value(it).unwrap()));
+        services
+            .iter()
+            .for_each(|it| add("Service", serde_json::to_value(it).unwrap()));
         for made in &volumes {
             add("PersistentVolume", serde_json::to_value(&made.volume).unwrap());
             add("claim", serde_json::to_value(&made.claim).unwrap());
         }
     }
     // Given to the claim once there is its volume.
-    found.entry("flux-framework.org/volume-uid".into()).or_default().insert("claim: annotation".into());
+    found
+        .entry("flux-framework.org/volume-uid".into())
+        .or_default()
+        .insert("claim: annotation".into());
     let own: BTreeSet<&str> = LABELS.iter().map(|(name, _)| *name).collect();
     // Not those that the examples' authors give.
-    let strange: Vec<_> =
-        found.keys().filter(|key| !own.contains(key.as_str()) && !asked.contains(&format!("{key}:"))).collect();
-    assert!(strange.is_empty(), "rendered, and not explained here: {strange:?}");
+    let strange: Vec<_> = found
+        .keys()
+        .filter(|key| !own.contains(key.as_str()) && !asked.contains(&format!("{key}:")))
+        .collect();
+    assert!(
+        strange.is_empty(),
+        "rendered, and not explained here: {strange:?}"
+    );
     let idle: Vec<_> = own.iter().filter(|key| !found.contains_key(**key)).collect();
-    assert!(idle.is_empty(), "explained here, and not rendered by these examples: {idle:?}");
+    assert!(
+        idle.is_empty(),
+        "explained here, and not rendered by these examples: {idle:?}"
+    );
     let mut text = format!(
         "# Labels and annotations\n\n{MADE}\n\nThe operator's values override the author's.\n\n| key | on | meaning |\n| --- | --- | --- |\n"
     );

@@ -1,4 +1,5 @@
-//! The words in the operator's source are those of the vocabulary, and each has its section in the troubleshooting page.
+//! The words in the operator's source are those of the vocabulary, and each has its section in the
+//! troubleshooting page.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,8 +9,8 @@ use flux_shared::exit::{Category, REPLACE};
 
 use test_support::pages::repository;
 
-/// Words in capitals in the operator's source that are no condition and no reason: kinds, phases, values of Kubernetes'
-/// fields.
+/// Words in capitals in the operator's source that are no condition and no reason: kinds, phases, values of
+/// Kubernetes' fields.
 const OTHERS: &[&str] = &[
     // Kinds and their parts.
     "ConversionReview",
@@ -114,7 +115,11 @@ fn literals() -> BTreeSet<String> {
 fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap().to_owned();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap()
+            .to_owned();
         match path.is_dir() {
             // Names of alerts and pictures, which have a page of their own.
             _ if name.starts_with("test") || name == "monitoring" => {}
@@ -143,12 +148,21 @@ fn the_vocabulary_has_every_word_that_the_source_has_and_no_other() {
     let known: BTreeSet<String> = reasons().union(&conditions).cloned().collect();
     let source: BTreeSet<String> = literals().difference(&others).cloned().collect();
     let missing: Vec<_> = source.difference(&known).collect();
-    assert!(missing.is_empty(), "in the source, but not in vocabulary.rs (or among OTHERS here): {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "in the source, but not in vocabulary.rs (or among OTHERS here): {missing:?}"
+    );
     let said: BTreeSet<String> = source.union(&categories).cloned().collect();
     let idle: Vec<_> = known.difference(&said).collect();
-    assert!(idle.is_empty(), "in vocabulary.rs, but not in the source: {idle:?}");
+    assert!(
+        idle.is_empty(),
+        "in vocabulary.rs, but not in the source: {idle:?}"
+    );
     let unused: Vec<_> = others.difference(&literals()).cloned().collect();
-    assert!(unused.is_empty(), "among OTHERS, but not in the source: {unused:?}");
+    assert!(
+        unused.is_empty(),
+        "among OTHERS, but not in the source: {unused:?}"
+    );
     assert_eq!(REASONS.len(), reasons().len(), "a reason stands there twice");
 }
 
@@ -162,10 +176,21 @@ fn troubleshooting_has_a_section_for_every_reason_event_and_exit_code_and_no_oth
     assert!(missing.is_empty(), "no section: {missing:?}");
     let strange: Vec<String> = named.difference(&reasons()).cloned().collect();
     assert!(strange.is_empty(), "a section of no reason: {strange:?}");
-    let codes = Category::ALL.iter().map(|it| u32::from(it.code())).chain([u32::from(REPLACE), 126, 127]);
+    let codes = Category::ALL
+        .iter()
+        .map(|it| u32::from(it.code()))
+        .chain([u32::from(REPLACE), 126, 127]);
     let wanted: BTreeSet<u32> = codes.collect();
     let told: BTreeSet<u32> = headings()
-        .filter_map(|heading| heading.strip_prefix("Exit code ")?.split(' ').next()?.trim_end_matches(':').parse().ok())
+        .filter_map(|heading| {
+            heading
+                .strip_prefix("Exit code ")?
+                .split(' ')
+                .next()?
+                .trim_end_matches(':')
+                .parse()
+                .ok()
+        })
         .collect();
     assert_eq!(wanted, told, "sections of exit codes");
 }

@@ -1,5 +1,5 @@
-//! The workflows of GitHub: no action but by the digest of its commit, no right that a job does not need, and no
-//! commands but those that a person can type here.
+//! The workflows of GitHub: no action but by the digest of its commit, no right that a job does not need, and
+//! no commands but those that a person can type here.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -32,8 +32,13 @@ fn workflows() -> Vec<Workflow> {
     paths.sort();
     let read = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).unwrap();
-        let value = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        Workflow { name: path.file_name().unwrap().to_string_lossy().into_owned(), text, value }
+        let value =
+            serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Workflow {
+            name: path.file_name().unwrap().to_string_lossy().into_owned(),
+            text,
+            value,
+        }
     };
     paths.into_iter().map(read).collect()
 }
@@ -56,10 +61,14 @@ fn there_are_four() {
 fn every_action_is_named_by_its_commit_and_its_version() {
     let mut seen = 0;
     for Workflow { name, text, .. } in workflows() {
-        for line in text.lines().filter_map(|line| line.trim_start_matches([' ', '-']).strip_prefix("uses: ")) {
+        for line in text
+            .lines()
+            .filter_map(|line| line.trim_start_matches([' ', '-']).strip_prefix("uses: "))
+        {
             let (action, version) = line.split_once(" # ").unwrap_or((line, ""));
             let digest = action.split_once('@').map_or("", |(_, digest)| digest);
-            let is_commit = digest.len() == 40 && digest.chars().all(|it| matches!(it, '0'..='9' | 'a'..='f'));
+            let is_commit =
+                digest.len() == 40 && digest.chars().all(|it| matches!(it, '0'..='9' | 'a'..='f'));
             assert!(is_commit && version.starts_with('v'), "{name}: {line}");
             seen += 1;
         }
@@ -72,22 +81,43 @@ fn each_job_has_the_rights_that_it_needs_and_an_end() {
     let mut writes = BTreeSet::new();
     for workflow in workflows() {
         let name = &workflow.name;
-        assert_eq!(workflow.value["permissions"], serde_json::json!({}), "{name}: none unless a job says so");
-        assert_eq!(workflow.value["on"].get("pull_request_target"), None, "{name}: strangers' code with our rights");
+        assert_eq!(
+            workflow.value["permissions"],
+            serde_json::json!({}),
+            "{name}: none unless a job says so"
+        );
+        assert_eq!(
+            workflow.value["on"].get("pull_request_target"),
+            None,
+            "{name}: strangers' code with our rights"
+        );
         for (job, value) in jobs(&workflow) {
             assert!(value["timeout-minutes"].is_u64(), "{name}, {job}: no timeout");
-            let rights = value["permissions"].as_object().unwrap_or_else(|| panic!("{name}, {job}: no permissions"));
-            if rights.iter().any(|(right, level)| level != "read" || right != "contents") {
+            let rights = value["permissions"]
+                .as_object()
+                .unwrap_or_else(|| panic!("{name}, {job}: no permissions"));
+            if rights
+                .iter()
+                .any(|(right, level)| level != "read" || right != "contents")
+            {
                 writes.insert((name.clone(), job.clone()));
             }
             for step in steps(value) {
-                let is_checkout = step["uses"].as_str().is_some_and(|it| it.starts_with("actions/checkout@"));
+                let is_checkout = step["uses"]
+                    .as_str()
+                    .is_some_and(|it| it.starts_with("actions/checkout@"));
                 let keeps = step["with"]["persist-credentials"] != serde_json::json!(false);
-                assert!(!(is_checkout && keeps), "{name}, {job}: the checkout keeps its token");
+                assert!(
+                    !(is_checkout && keeps),
+                    "{name}, {job}: the checkout keeps its token"
+                );
             }
         }
     }
-    assert_eq!(writes, BTreeSet::from([(WRITES.0.to_owned(), WRITES.1.to_owned())]));
+    assert_eq!(
+        writes,
+        BTreeSet::from([(WRITES.0.to_owned(), WRITES.1.to_owned())])
+    );
 }
 
 /// A release is built from nothing that another run has left.
@@ -99,11 +129,24 @@ fn job_that_builds_installs_the_toolchain_and_has_a_cache_unless_it_releases() {
             let place = format!("{}, {job}", workflow.name);
             let at = |fits: &dyn Fn(&Value) -> bool| steps(value).iter().position(fits);
             let runs = |step: &Value, text: &str| step["run"].as_str().is_some_and(|it| it.contains(text));
-            let Some(build) = at(&|step| runs(step, "make ") || runs(step, "cargo ")) else { continue };
+            let Some(build) = at(&|step| runs(step, "make ") || runs(step, "cargo ")) else {
+                continue;
+            };
             let toolchain = at(&|step| runs(step, "rustup toolchain install"));
-            assert!(toolchain.is_some_and(|toolchain| toolchain < build), "{place}: the toolchain");
-            let cache = at(&|step| step["uses"].as_str().is_some_and(|it| it.starts_with("actions/cache@")));
-            assert_eq!(cache.is_some_and(|cache| cache < build), workflow.name != WRITES.0, "{place}: the cache");
+            assert!(
+                toolchain.is_some_and(|toolchain| toolchain < build),
+                "{place}: the toolchain"
+            );
+            let cache = at(&|step| {
+                step["uses"]
+                    .as_str()
+                    .is_some_and(|it| it.starts_with("actions/cache@"))
+            });
+            assert_eq!(
+                cache.is_some_and(|cache| cache < build),
+                workflow.name != WRITES.0,
+                "{place}: the cache"
+            );
             seen += 1;
         }
     }
@@ -113,9 +156,16 @@ fn job_that_builds_installs_the_toolchain_and_has_a_cache_unless_it_releases() {
 /// Who publishes starts nothing that a dependency has brought: it takes what other jobs have built.
 #[test]
 fn who_may_write_builds_nothing_of_ours() {
-    let release = workflows().into_iter().find(|workflow| workflow.name == WRITES.0).unwrap();
+    let release = workflows()
+        .into_iter()
+        .find(|workflow| workflow.name == WRITES.0)
+        .unwrap();
     let steps = steps(&release.value["jobs"][WRITES.1]);
-    let builds = |step: &&Value| step["run"].as_str().is_some_and(|it| it.contains("make ") || it.contains("cargo "));
+    let builds = |step: &&Value| {
+        step["run"]
+            .as_str()
+            .is_some_and(|it| it.contains("make ") || it.contains("cargo "))
+    };
     assert_eq!(steps.iter().find(builds), None);
 }
 
@@ -127,10 +177,15 @@ fn every_command_is_one_that_a_person_can_type_here() {
         for (job, value) in jobs(&workflow) {
             for run in steps(value).iter().filter_map(|step| step["run"].as_str()) {
                 let place = format!("{}, {job}: `{run}`", workflow.name);
-                let is_plain = !["\n", "|", ";", "&", "$(", "`", " >"].iter().any(|it| run.contains(it));
+                let is_plain = !["\n", "|", ";", "&", "$(", "`", " >"]
+                    .iter()
+                    .any(|it| run.contains(it));
                 assert!(is_plain, "{place}: logic of the shell belongs into .ci");
                 let command = run.trim_start_matches("sudo --preserve-env env ").trim_start();
-                let words: Vec<&str> = command.split_whitespace().skip_while(|word| is_assignment(word)).collect();
+                let words: Vec<&str> = command
+                    .split_whitespace()
+                    .skip_while(|word| is_assignment(word))
+                    .collect();
                 let is_known = match words.as_slice() {
                     ["make", recipe, ..] => makefile.contains(&format!("\n{recipe}: ;")),
                     [program, ..] if program.starts_with(".ci/") => repository().join(program).is_file(),
@@ -148,7 +203,8 @@ fn every_command_is_one_that_a_person_can_type_here() {
 #[test]
 fn published_manifests_are_fetched_at_one_commit_and_read_by_the_tests() {
     let list = std::fs::read_to_string(repository().join(".ci/public-manifests.list")).unwrap();
-    let (files, repositories): (Vec<&str>, Vec<&str>) = list.lines().skip(1).partition(|line| line.starts_with("  "));
+    let (files, repositories): (Vec<&str>, Vec<&str>) =
+        list.lines().skip(1).partition(|line| line.starts_with("  "));
     assert!(files.len() > 100 && repositories.len() > 10, "{list}");
     for repository in repositories {
         let (name, commit) = repository.split_once(' ').unwrap();
@@ -156,16 +212,30 @@ fn published_manifests_are_fetched_at_one_commit_and_read_by_the_tests() {
         assert!(is_commit && name.split('/').count() == 2, "{repository}");
         assert_ne!(name, "flux-framework/flux-operator");
     }
-    let test = workflows().into_iter().find(|workflow| workflow.name == "test.yml").unwrap();
+    let test = workflows()
+        .into_iter()
+        .find(|workflow| workflow.name == "test.yml")
+        .unwrap();
     let steps = steps(&test.value["jobs"]["test"]);
-    let at = |text: &str| steps.iter().position(|it| it["run"].as_str().is_some_and(|run| run.contains(text))).unwrap();
+    let at = |text: &str| {
+        steps
+            .iter()
+            .position(|it| it["run"].as_str().is_some_and(|run| run.contains(text)))
+            .unwrap()
+    };
     assert!(at(".ci/public-manifests \"$RUNNER_TEMP/manifests\"") < at("make test"));
-    assert_eq!(steps[at("make test")]["env"]["UPSTREAM_MANIFESTS"], "${{ runner.temp }}/manifests");
+    assert_eq!(
+        steps[at("make test")]["env"]["UPSTREAM_MANIFESTS"],
+        "${{ runner.temp }}/manifests"
+    );
 }
 
 #[test]
 fn gangs_are_tried_by_every_api_that_can_be_had() {
-    let e2e = workflows().into_iter().find(|workflow| workflow.name == "e2e.yml").unwrap();
+    let e2e = workflows()
+        .into_iter()
+        .find(|workflow| workflow.name == "e2e.yml")
+        .unwrap();
     let gangs = &e2e.value["jobs"]["gangs"];
     let tried: Vec<(&str, &str)> = gangs["strategy"]["matrix"]["include"]
         .as_array()
@@ -176,7 +246,10 @@ fn gangs_are_tried_by_every_api_that_can_be_had() {
     assert_eq!(tried, [("1.37", "1"), ("1.35", "scheduler-plugins")]);
     let is_make = |step: &&Value| step["run"].as_str().is_some_and(|it| it.contains("make "));
     let step = steps(gangs).iter().find(is_make).unwrap();
-    for (variable, wanted) in [("KUBERNETES", "${{ matrix.kubernetes }}"), ("GANG", "${{ matrix.gang }}")] {
+    for (variable, wanted) in [
+        ("KUBERNETES", "${{ matrix.kubernetes }}"),
+        ("GANG", "${{ matrix.gang }}"),
+    ] {
         assert_eq!(step["env"][variable], wanted);
     }
 }
@@ -185,10 +258,20 @@ fn gangs_are_tried_by_every_api_that_can_be_had() {
 #[test]
 fn tools_have_versions() {
     for workflow in workflows() {
-        for line in workflow.text.lines().filter(|line| line.contains(" install ") && line.contains("run:")) {
+        for line in workflow
+            .text
+            .lines()
+            .filter(|line| line.contains(" install ") && line.contains("run:"))
+        {
             let version = line.rsplit(['@', ' ']).next().unwrap();
-            let is_version = version.trim_start_matches('v').starts_with(|it: char| it.is_ascii_digit());
-            assert!(is_version || line.contains("$RUSTUP_TOOLCHAIN"), "{}: {line}", workflow.name);
+            let is_version = version
+                .trim_start_matches('v')
+                .starts_with(|it: char| it.is_ascii_digit());
+            assert!(
+                is_version || line.contains("$RUSTUP_TOOLCHAIN"),
+                "{}: {line}",
+                workflow.name
+            );
         }
     }
 }

@@ -1,7 +1,8 @@
-//! The manifests of `examples/` in real pods, as they stand there but for their images: each ends as its README says.
+//! The manifests of `examples/` in real pods, as they stand there but for their images: each ends as its
+//! README says.
 //!
-//! Not here: what only the real Flux answers, what takes nodes of a kind (devices, drivers, more cores), and what pulls
-//! from a registry.
+//! Not here: what only the real Flux answers, what takes nodes of a kind (devices, drivers, more cores), and
+//! what pulls from a registry.
 
 mod consoles;
 mod neighbours;
@@ -25,29 +26,60 @@ use test_support::node::{Fixture, has_flux_itself, is_fake_flux, test};
 /// So many at once: they mostly wait.
 const AT_ONCE: usize = 6;
 
-/// The file, the exit code, and how often a line is in the lead's log; `...` stands for any text. What the README's consoles
-/// show of it is compared besides.
+/// The file, the exit code, and how often a line is in the lead's log; `...` stands for any text. What the
+/// README's consoles show of it is compared besides.
 type Expected = (&'static str, i32, &'static [(&'static str, usize)]);
 
 const TO_THE_END: &[Expected] = &[
-    ("batch/minicluster", 0, &[("hello world 1", 1), ("hello world 2", 1), ("job ... wrote this", 1)]),
+    (
+        "batch/minicluster",
+        0,
+        &[
+            ("hello world 1", 1),
+            ("hello world 2", 1),
+            ("job ... wrote this", 1),
+        ],
+    ),
     ("configs/whole", 0, &[("batch...", 1), ("debug...", 1)]),
     ("network/connect-timeout", 0, &[("1s", 1)]),
-    ("curve-cert/minicluster", 0, &[("brokers with this pair have found each other", 1)]),
-    ("curve-cert/from-secret", 0, &[("brokers with this pair have found each other", 1)]),
-    ("environment/minicluster", 0, &[("good morning, world", 1), ("*.txt", 1), ("$5", 1), ("worlds", 1)]),
+    (
+        "curve-cert/minicluster",
+        0,
+        &[("brokers with this pair have found each other", 1)],
+    ),
+    (
+        "curve-cert/from-secret",
+        0,
+        &[("brokers with this pair have found each other", 1)],
+    ),
+    (
+        "environment/minicluster",
+        0,
+        &[("good morning, world", 1), ("*.txt", 1), ("$5", 1), ("worlds", 1)],
+    ),
     ("exit-code/minicluster", 7, &[("about to fail", 1)]),
-    ("users/flux-user", 0, &[("uid=1002(fluence) gid=1002(fluence) groups=1002(fluence)...", 1)]),
+    (
+        "users/flux-user",
+        0,
+        &[("uid=1002(fluence) gid=1002(fluence) groups=1002(fluence)...", 1)],
+    ),
     ("users/as-root", 0, &[("root", 1)]),
     ("hello-world/minicluster", 0, &[("hello world", 4)]),
     ("pod-settings/hooks", 0, &[("started-at-...", 1)]),
     (
         "logging/minicluster",
         0,
-        &[("FLUXTIME fluxsubmit wall time 0:...", 1), ("FLUXTIME fluxstart wall time 0:...", 1)],
+        &[
+            ("FLUXTIME fluxsubmit wall time 0:...", 1),
+            ("FLUXTIME fluxstart wall time 0:...", 1),
+        ],
     ),
     ("logging/debug", 0, &[("hello world", 1)]),
-    ("logging/not-strict", 0, &[("ls: ...No such file or directory", 1), ("hello world", 1)]),
+    (
+        "logging/not-strict",
+        0,
+        &[("ls: ...No such file or directory", 1), ("hello world", 1)],
+    ),
     ("logging/zeromq", 0, &[("hello world", 1)]),
     ("elasticity/min-size", 0, &[("2", 1)]),
     ("network/minimal-service", 0, &[("minimal-service-...", 4)]),
@@ -64,36 +96,69 @@ const TO_THE_END: &[Expected] = &[
     (
         "script/minicluster",
         0,
-        &[("task 3 of 4 on ...", 1), ("PIPES | AND && AND 'QUOTES' WORK: THIS IS A REAL SCRIPT", 4)],
+        &[
+            ("task 3 of 4 on ...", 1),
+            ("PIPES | AND && AND 'QUOTES' WORK: THIS IS A REAL SCRIPT", 4),
+        ],
     ),
-    ("environment/secrets", 0, &[("me has a password of 13 characters", 1)]),
+    (
+        "environment/secrets",
+        0,
+        &[("me has a password of 13 characters", 1)],
+    ),
     ("security-context/capabilities", 0, &[("CapEff:...", 1)]),
     (
         "snippets/minicluster",
         0,
-        &[("preCommand runs before pre", 1), ("green", 2), ("round, says the lead", 2), ("done in /tmp after ...", 1)],
+        &[
+            ("preCommand runs before pre", 1),
+            ("green", 2),
+            ("round, says the lead", 2),
+            ("done in /tmp after ...", 1),
+        ],
     ),
     ("tasks/flags", 0, &[("...hello", 4)]),
     ("tasks/minicluster", 0, &[("tasks-...", 6)]),
     ("tasks/fewer-than-nodes", 0, &[("tasks-fewer-than-nodes-...", 2)]),
     ("tasks/nodes-only", 0, &[("tasks-nodes-only-...", 2)]),
     ("tasks/unset", 0, &[("tasks-unset-...", 1)]),
-    ("view/custom", 0, &[("/flux/view/lib/python3.13/site-packages:/opt/mine", 1)]),
+    (
+        "view/custom",
+        0,
+        &[("/flux/view/lib/python3.13/site-packages:/opt/mine", 1)],
+    ),
     ("view/disabled", 0, &[]),
-    ("users/minicluster", 0, &[("uid=1001(ada) gid=1001(ada) groups=1001(ada)...", 2)]),
-    ("volumes/config-map-and-secret", 0, &[("colour = green", 1), ("tls.crt...", 1)]),
+    (
+        "users/minicluster",
+        0,
+        &[("uid=1001(ada) gid=1001(ada) groups=1001(ada)...", 2)],
+    ),
+    (
+        "volumes/config-map-and-secret",
+        0,
+        &[("colour = green", 1), ("tls.crt...", 1)],
+    ),
     ("volumes/empty-dir", 0, &[("Filesystem ...", 1)]),
     ("volumes/shared-memory", 0, &[("tmpfs ...", 1)]),
 ];
 
-/// Of `shared/tests/spellings`: what an example shows, spelt as earlier documents have it. No README shows what they print.
+/// Of `shared/tests/spellings`: what an example shows, spelt as earlier documents have it. No README shows
+/// what they print.
 const TWINS: &[Expected] = &[
     ("spellings/connect-timeout-none", 0, &[("1s", 0), ("5s", 0)]),
     ("spellings/flux-user-disabled", 0, &[("root", 1)]),
     ("spellings/flux-user", 0, &[("1003", 1)]),
-    ("spellings/launcher-spec-level", 0, &[("launcher-spec-level-...", 2)]),
+    (
+        "spellings/launcher-spec-level",
+        0,
+        &[("launcher-spec-level-...", 2)],
+    ),
     ("spellings/as-flux", 0, &[("1", 2)]),
-    ("spellings/snippets", 0, &[("hello I am the lead broker", 1), ("hello I am a worker", 0)]),
+    (
+        "spellings/snippets",
+        0,
+        &[("hello I am the lead broker", 1), ("hello I am a worker", 0)],
+    ),
 ];
 
 /// What takes Flux itself: a fake Flux has no scheduler, no file broadcast and no events.
@@ -124,14 +189,17 @@ fn documents(fixture: &Fixture, file: &str) -> Vec<Value> {
     adapt(fixture, &text, file.starts_with("v1alpha1/"))
 }
 
-/// An example's documents, for this namespace and with images that are here. Those of v1alpha1 are not cleaned up, so that
-/// their logs can be read.
+/// An example's documents, for this namespace and with images that are here. Those of v1alpha1 are not
+/// cleaned up, so that their logs can be read.
 pub fn adapt(fixture: &Fixture, text: &str, is_older: bool) -> Vec<Value> {
     let folder = volumes::folder_on_the_node(fixture);
     let text = text
         .replace(".default.svc.", &format!(".{}.svc.", fixture.namespace))
         .replace("hostPath: /data\n", &format!("hostPath: {folder}\n"))
-        .replace("hostPath:\n    path: /data\n", &format!("hostPath:\n    path: {folder}\n"))
+        .replace(
+            "hostPath:\n    path: /data\n",
+            &format!("hostPath:\n    path: {folder}\n"),
+        )
         .replace("path: /tmp/data\n", &format!("path: {folder}\n"));
     let mut documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
     for document in &mut documents {
@@ -142,11 +210,17 @@ pub fn adapt(fixture: &Fixture, text: &str, is_older: bool) -> Vec<Value> {
             metadata.remove("namespace");
         }
         for list in ["containers", "services"] {
-            let containers = document.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut);
+            let containers = document
+                .pointer_mut(&format!("/spec/{list}"))
+                .and_then(Value::as_array_mut);
             for container in containers.into_iter().flatten() {
                 let own = container["image"].as_str().unwrap_or_default().to_owned();
                 let has_flux = is_older || own.starts_with("fluxrm/");
-                container["image"] = json!(image(if has_flux { "E2E_FLUX_IMAGE" } else { "E2E_APP_IMAGE" }));
+                container["image"] = json!(image(if has_flux {
+                    "E2E_FLUX_IMAGE"
+                } else {
+                    "E2E_APP_IMAGE"
+                }));
                 // What runs by itself does so here, too.
                 if own == "nginx" {
                     container["command"] = json!(NGINX);
@@ -156,13 +230,18 @@ pub fn adapt(fixture: &Fixture, text: &str, is_older: bool) -> Vec<Value> {
         if let Some(view) = document.pointer_mut("/spec/flux/container/image") {
             *view = json!(image("E2E_VIEW_IMAGE"));
             // There may be no registry.
-            document.pointer_mut("/spec/flux/container").and_then(Value::as_object_mut).unwrap().remove("pullAlways");
+            document
+                .pointer_mut("/spec/flux/container")
+                .and_then(Value::as_object_mut)
+                .unwrap()
+                .remove("pullAlways");
         }
     }
     documents
 }
 
-/// The server that answers as the configuration of `services/nginx-conf.yaml` has it, for images without nginx.
+/// The server that answers as the configuration of `services/nginx-conf.yaml` has it, for images without
+/// nginx.
 const NGINX: &str = r#"sh -c "mkdir /tmp/www; sed -n 's/.*return 200 .\(.*\)[\\]n.*/\1/p' /etc/nginx/conf.d/flux.conf > /tmp/www/index.html; httpd -f -p 80 -h /tmp/www""#;
 
 fn image(variable: &str) -> String {
@@ -185,16 +264,35 @@ pub fn kubectl(fixture: &Fixture, arguments: &[&str], input: &str) -> String {
 pub fn try_kubectl(fixture: &Fixture, arguments: &[&str], input: &str) -> Result<String, String> {
     let mut command = Command::new("kubectl");
     command.args(["--namespace", &fixture.namespace]).args(arguments);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if output.status.success() { Ok(out.into_owned()) } else { Err(format!("{out}{err}")) }
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    if output.status.success() {
+        Ok(out.into_owned())
+    } else {
+        Err(format!("{out}{err}"))
+    }
 }
 
 async fn log(fixture: &Fixture, pod: &Pod, container: Option<&str>) -> String {
-    let parameters = LogParams { container: container.map(str::to_owned), ..LogParams::default() };
-    fixture.api::<Pod>().logs(&pod.name_any(), &parameters).await.unwrap()
+    let parameters = LogParams {
+        container: container.map(str::to_owned),
+        ..LogParams::default()
+    };
+    fixture
+        .api::<Pod>()
+        .logs(&pod.name_any(), &parameters)
+        .await
+        .unwrap()
 }
 
 /// What is wrong with an example, if anything is.
@@ -202,14 +300,21 @@ async fn to_the_end(fixture: Arc<Fixture>, (file, code, lines): Expected) -> Opt
     let name = apply(&fixture, file);
     let status = fixture.when_finished(&name).await;
     let log = log(&fixture, &fixture.lead(&name).await.unwrap(), None).await;
-    let count = |pattern: &str| log.lines().filter(|line| consoles::matches(pattern, line.trim_end())).count();
+    let count = |pattern: &str| {
+        log.lines()
+            .filter(|line| consoles::matches(pattern, line.trim_end()))
+            .count()
+    };
     let mut wrong: Vec<String> = lines
         .iter()
         .filter(|(pattern, times)| count(pattern) != *times)
         .map(|(pattern, times)| format!("`{pattern}` is there {} times, not {times}", count(pattern)))
         .collect();
     if status["exitCode"] != code {
-        wrong.push(format!("the exit code is {}, not {code}: {}", status["exitCode"], status["message"]));
+        wrong.push(format!(
+            "the exit code is {}, not {code}: {}",
+            status["exitCode"], status["message"]
+        ));
     }
     let is_not_shown = is_twin(file) || is_fake_flux() && ONLY_FLUX_PRINTS.contains(&file);
     if !is_not_shown {
@@ -217,7 +322,11 @@ async fn to_the_end(fixture: Arc<Fixture>, (file, code, lines): Expected) -> Opt
         let differences = tokio::task::spawn_blocking(move || consoles::differences(file, &name, &namespace));
         wrong.extend(differences.await.unwrap());
     }
-    fixture.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await.unwrap();
+    fixture
+        .api::<MiniCluster>()
+        .delete(&name, &DeleteParams::default())
+        .await
+        .unwrap();
     (!wrong.is_empty()).then(|| format!("{file}: {}\n{log}", wrong.join(", ")))
 }
 
@@ -239,12 +348,28 @@ fn prepare(fixture: &Fixture) {
 
 async fn all_to_the_end(fixture: &Arc<Fixture>, examples: &[Expected]) {
     for (file, _, lines) in examples {
-        let name = documents(fixture, file)[0]["metadata"]["name"].as_str().unwrap().to_owned();
-        assert!(!lines.is_empty() || consoles::shows(file, &name), "{file}: nothing of what it prints is checked");
+        let name = documents(fixture, file)[0]["metadata"]["name"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert!(
+            !lines.is_empty() || consoles::shows(file, &name),
+            "{file}: nothing of what it prints is checked"
+        );
     }
     let all = futures::stream::iter(examples).map(|example| to_the_end(fixture.clone(), *example));
-    let wrong: Vec<String> = all.buffer_unordered(AT_ONCE).filter_map(async |wrong| wrong).collect().await;
-    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), examples.len(), wrong.join("\n\n"));
+    let wrong: Vec<String> = all
+        .buffer_unordered(AT_ONCE)
+        .filter_map(async |wrong| wrong)
+        .collect()
+        .await;
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        examples.len(),
+        wrong.join("\n\n")
+    );
 }
 
 #[test]
@@ -260,7 +385,10 @@ fn a_quiet_job_is_all_that_is_in_the_log() {
     test("quiet", async |fixture| {
         let name = apply(&fixture, "logging/quiet");
         fixture.when_finished(&name).await;
-        assert_eq!(log(&fixture, &fixture.lead(&name).await.unwrap(), None).await, "hello world\n");
+        assert_eq!(
+            log(&fixture, &fixture.lead(&name).await.unwrap(), None).await,
+            "hello world\n"
+        );
     });
 }
 
@@ -291,7 +419,9 @@ fn diagnostics_are_shown_and_it_stays() {
                 let log = log(&fixture, &fixture.lead(&name).await?, None).await;
                 assert!(!log.contains("this is not run"), "{log}");
                 // As `flux overlay status -v` has it.
-                log.lines().any(|line| consoles::matches("0 diagnostics-0: full for ...s", line)).then_some(())
+                log.lines()
+                    .any(|line| consoles::matches("0 diagnostics-0: full for ...s", line))
+                    .then_some(())
             })
             .await;
         let status = fixture.when_condition(&name, "Ready").await;
@@ -305,7 +435,15 @@ fn a_cluster_grows_and_shrinks() {
         let name = apply(&fixture, "elasticity/minicluster");
         fixture.when_condition(&name, "Ready").await;
         for size in [4, 3] {
-            kubectl(&fixture, &["scale", &format!("minicluster/{name}"), &format!("--replicas={size}")], "");
+            kubectl(
+                &fixture,
+                &[
+                    "scale",
+                    &format!("minicluster/{name}"),
+                    &format!("--replicas={size}"),
+                ],
+                "",
+            );
             fixture
                 .until(&format!("{size} are ready"), async || {
                     let cluster = fixture.api::<MiniCluster>().get_scale(&name).await.unwrap();
@@ -317,7 +455,11 @@ fn a_cluster_grows_and_shrinks() {
         }
         let beyond = fixture
             .api::<MiniCluster>()
-            .patch_scale(&name, &PatchParams::default(), &Patch::Merge(json!({ "spec": { "replicas": 5 } })))
+            .patch_scale(
+                &name,
+                &PatchParams::default(),
+                &Patch::Merge(json!({ "spec": { "replicas": 5 } })),
+            )
             .await;
         let refusal = beyond.unwrap_err().to_string();
         assert!(refusal.contains("size is 5, but cannot exceed 4"), "{refusal}");
@@ -331,7 +473,11 @@ fn a_follower_that_was_told_to_complete_is_not_started_again() {
         fixture.when_condition(&name, "Ready").await;
         let follower = fixture.pod(&name, "2").await.unwrap();
         let kill = "kill $(grep -lE '^flux(-broker.*)?$' /proc/[0-9]*/comm | cut -d/ -f3)";
-        kubectl(&fixture, &["exec", &follower.name_any(), "--", "sh", "-c", kill], "");
+        kubectl(
+            &fixture,
+            &["exec", &follower.name_any(), "--", "sh", "-c", kill],
+            "",
+        );
         fixture
             .until("the follower has completed", async || {
                 let pod = fixture.api::<Pod>().get(&follower.name_any()).await.unwrap();
@@ -377,8 +523,15 @@ fn a_namespace_with_the_restricted_standard_takes_it() {
         let labels = &documents(&fixture, "security-context/namespace")[0]["metadata"]["labels"];
         let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
         let namespaces: Api<Namespace> = Api::all(fixture.client.clone());
-        namespaces.patch(&fixture.namespace, &PatchParams::default(), &patch).await.unwrap();
-        let wrong = to_the_end(fixture.clone(), ("security-context/minicluster", 0, &[("1000", 2)])).await;
+        namespaces
+            .patch(&fixture.namespace, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+        let wrong = to_the_end(
+            fixture.clone(),
+            ("security-context/minicluster", 0, &[("1000", 2)]),
+        )
+        .await;
         assert_eq!(wrong, None);
     });
 }
@@ -388,10 +541,23 @@ fn a_suspended_one_waits_until_it_is_resumed() {
     test("suspend", async |fixture| {
         let name = apply(&fixture, "suspend/minicluster");
         fixture
-            .until("it is suspended", async || (fixture.status(&name).await["phase"] == "Suspended").then_some(()))
+            .until("it is suspended", async || {
+                (fixture.status(&name).await["phase"] == "Suspended").then_some(())
+            })
             .await;
         assert!(fixture.pods(&name).await.is_empty());
-        kubectl(&fixture, &["patch", "minicluster", &name, "--type=merge", "-p", r#"{"spec":{"suspend":false}}"#], "");
+        kubectl(
+            &fixture,
+            &[
+                "patch",
+                "minicluster",
+                &name,
+                "--type=merge",
+                "-p",
+                r#"{"spec":{"suspend":false}}"#,
+            ],
+            "",
+        );
         let status = fixture.when_finished(&name).await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
     });
@@ -400,16 +566,28 @@ fn a_suspended_one_waits_until_it_is_resumed() {
 #[test]
 fn what_cleans_up_goes_when_it_has_finished() {
     test("cleanup", async |fixture| {
-        let (whole, pods) =
-            (apply(&fixture, "cleanup-and-ttl/cleanup"), apply(&fixture, "cleanup-and-ttl/cleanup-pods"));
+        let (whole, pods) = (
+            apply(&fixture, "cleanup-and-ttl/cleanup"),
+            apply(&fixture, "cleanup-and-ttl/cleanup-pods"),
+        );
         fixture
             .until("the MiniCluster is gone", async || {
-                fixture.api::<MiniCluster>().get_opt(&whole).await.unwrap().is_none().then_some(())
+                fixture
+                    .api::<MiniCluster>()
+                    .get_opt(&whole)
+                    .await
+                    .unwrap()
+                    .is_none()
+                    .then_some(())
             })
             .await;
         let status = fixture.when_finished(&pods).await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
-        fixture.until("its pods are gone", async || fixture.pods(&pods).await.is_empty().then_some(())).await;
+        fixture
+            .until("its pods are gone", async || {
+                fixture.pods(&pods).await.is_empty().then_some(())
+            })
+            .await;
         assert_eq!(fixture.status(&pods).await["phase"], "Completed");
     });
 }
@@ -420,13 +598,21 @@ fn a_view_is_mounted_and_nothing_is_copied() {
         let name = apply(&fixture, "view/minicluster");
         let status = fixture.when_finished(&name).await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
-        let mounted = status["conditions"].as_array().unwrap().iter().find(|it| it["type"] == "ViewMounted").unwrap();
+        let mounted = status["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|it| it["type"] == "ViewMounted")
+            .unwrap();
         assert_eq!(mounted["status"], "True", "{status:#}");
         let lead = fixture.lead(&name).await.unwrap();
         let log = log(&fixture, &lead, None).await;
         assert!(log.contains("/mnt/flux-image/opt/views/._view/"), "{log}");
         let init = lead.spec.unwrap().init_containers.unwrap();
-        assert_eq!(init.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["flux-agent"]);
+        assert_eq!(
+            init.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(),
+            ["flux-agent"]
+        );
     });
 }
 
@@ -442,9 +628,15 @@ fn try_inside(fixture: &Fixture, lead: &str, program: &str) -> Result<String, St
 
 #[test]
 fn examples_that_take_flux_itself_end_as_their_readmes_say() {
-    let names: Vec<&str> = WITH_FLUX.iter().map(|(file, ..)| *file).chain(ONLY_FLUX_PRINTS.iter().copied()).collect();
+    let names: Vec<&str> = WITH_FLUX
+        .iter()
+        .map(|(file, ..)| *file)
+        .chain(ONLY_FLUX_PRINTS.iter().copied())
+        .collect();
     if !has_flux_itself(&format!("consoles of {}", names.join(", "))) {
         return;
     }
-    test("examples-flux", async |fixture| all_to_the_end(&fixture, WITH_FLUX).await);
+    test("examples-flux", async |fixture| {
+        all_to_the_end(&fixture, WITH_FLUX).await
+    });
 }

@@ -18,10 +18,22 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
         return not_tested("GPUs of a device plugin", "make e2e on the test node");
     };
     test("gpus", async |fixture| {
-        kubectl(&fixture, &["apply", "-f", "-"], &device_plugin(&image).to_string());
-        fixture.until("the node offers GPUs", async || (offered(&fixture).await == ON_THE_NODE).then_some(())).await;
+        kubectl(
+            &fixture,
+            &["apply", "-f", "-"],
+            &device_plugin(&image).to_string(),
+        );
         fixture
-            .create("gpus", 2, json!({ "resources": { "limits": { "nvidia.com/gpu": 2, "memory": "256Mi" } } }))
+            .until("the node offers GPUs", async || {
+                (offered(&fixture).await == ON_THE_NODE).then_some(())
+            })
+            .await;
+        fixture
+            .create(
+                "gpus",
+                2,
+                json!({ "resources": { "limits": { "nvidia.com/gpu": 2, "memory": "256Mi" } } }),
+            )
             .await;
         fixture.when_condition("gpus", "Ready").await;
 
@@ -29,10 +41,18 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
         for index in ["0", "1"] {
             let pod = fixture.pod("gpus", index).await.unwrap().metadata.name.unwrap();
             let in_pod = |words: &[&str]| kubectl(&fixture, &[&["exec", &pod, "--"], words].concat(), "");
-            let files: Vec<String> =
-                in_pod(&["ls", "/dev"]).lines().filter(|it| it.starts_with("nvidia")).map(str::to_owned).collect();
-            let facts: Value = serde_json::from_str(&in_pod(&["/mnt/flux/flux-agent", "facts", "--json"])).unwrap();
-            assert_eq!((files.len(), &facts["gpus"]), (2, &json!(2)), "{pod}: {files:?} {facts:#}");
+            let files: Vec<String> = in_pod(&["ls", "/dev"])
+                .lines()
+                .filter(|it| it.starts_with("nvidia"))
+                .map(str::to_owned)
+                .collect();
+            let facts: Value =
+                serde_json::from_str(&in_pod(&["/mnt/flux/flux-agent", "facts", "--json"])).unwrap();
+            assert_eq!(
+                (files.len(), &facts["gpus"]),
+                (2, &json!(2)),
+                "{pod}: {files:?} {facts:#}"
+            );
             seen.extend(files);
         }
         assert_eq!(seen.len(), 4, "no GPU is given twice: {seen:?}");
@@ -44,16 +64,51 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
         let flux = |words: &[&str]| {
             try_kubectl(
                 &fixture,
-                &[&["exec", &lead, "--", "/mnt/flux/flux-agent", "connect", "--", "flux"], words].concat(),
+                &[
+                    &[
+                        "exec",
+                        &lead,
+                        "--",
+                        "/mnt/flux/flux-agent",
+                        "connect",
+                        "--",
+                        "flux",
+                    ],
+                    words,
+                ]
+                .concat(),
                 "",
             )
         };
-        let gpus = flux(&["resource", "list", "--no-header", "--states=free", "-o", "{ngpus}"]).unwrap();
+        let gpus = flux(&[
+            "resource",
+            "list",
+            "--no-header",
+            "--states=free",
+            "-o",
+            "{ngpus}",
+        ])
+        .unwrap();
         assert_eq!(gpus.trim(), "4");
         let told = "echo $FLUX_TASK_LOCAL_ID on $(hostname): $CUDA_VISIBLE_DEVICES";
-        let per_task = ["run", "-N2", "-n4", "-g1", "-o", "gpu-affinity=per-task", "sh", "-c", told];
+        let per_task = [
+            "run",
+            "-N2",
+            "-n4",
+            "-g1",
+            "-o",
+            "gpu-affinity=per-task",
+            "sh",
+            "-c",
+            told,
+        ];
         let lines: BTreeSet<String> = flux(&per_task).unwrap().lines().map(str::to_owned).collect();
-        let expected = ["0 on gpus-0: 0", "0 on gpus-1: 0", "1 on gpus-0: 1", "1 on gpus-1: 1"];
+        let expected = [
+            "0 on gpus-0: 0",
+            "0 on gpus-1: 0",
+            "1 on gpus-0: 1",
+            "1 on gpus-1: 1",
+        ];
         assert_eq!(lines, expected.map(str::to_owned).into());
         let none = flux(&["run", "-n1", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]).unwrap();
         assert_eq!(none.trim(), "-1", "a job that asks for none sees none");
@@ -85,7 +140,17 @@ fn device_plugin(image: &str) -> Value {
 
 /// GPUs that all nodes together offer to pods.
 async fn offered(fixture: &Fixture) -> u32 {
-    let nodes = Api::<Node>::all(fixture.client.clone()).list(&ListParams::default()).await.unwrap();
-    let of = |node: Node| node.status?.allocatable?.get("nvidia.com/gpu")?.0.parse::<u32>().ok();
+    let nodes = Api::<Node>::all(fixture.client.clone())
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    let of = |node: Node| {
+        node.status?
+            .allocatable?
+            .get("nvidia.com/gpu")?
+            .0
+            .parse::<u32>()
+            .ok()
+    };
     nodes.items.into_iter().filter_map(of).sum()
 }

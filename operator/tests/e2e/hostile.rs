@@ -1,5 +1,5 @@
-//! A job that wants to be root in its pod, in volumes as they are on a real node: it changes every file that it may,
-//! and waits until root enters the pod, the container starts again and the last snippet runs.
+//! A job that wants to be root in its pod, in volumes as they are on a real node: it changes every file that
+//! it may, and waits until root enters the pod, the container starts again and the last snippet runs.
 
 use kube::ResourceExt;
 use serde_json::json;
@@ -34,8 +34,7 @@ fn a_job_does_not_become_root_by_what_root_runs_in_its_pod() {
         let job = format!(
             "[ ! -e /scratch/attempt ] || exit 0\necho >/scratch/attempt\n{ATTACK}echo attacked\n{wait}\nexit 1\n"
         );
-        let last =
-            ". /mnt/flux/flux-view.sh; sh -lc :; /mnt/flux/flux-agent status || :; [ ! -e /scratch/rooted ] || exit 9";
+        let last = ". /mnt/flux/flux-view.sh; sh -lc :; /mnt/flux/flux-agent status || :; [ ! -e /scratch/rooted ] || exit 9";
         let object = json!({
             "apiVersion": "flux-framework.org/v1alpha2",
             "kind": "MiniCluster",
@@ -55,17 +54,37 @@ fn a_job_does_not_become_root_by_what_root_runs_in_its_pod() {
         let lead = fixture
             .until("the job has done what it could", async || {
                 let name = fixture.lead("hostile").await?.name_any();
-                let log =
-                    fixture.api::<k8s_openapi::api::core::v1::Pod>().logs(&name, &Default::default()).await.ok()?;
+                let log = fixture
+                    .api::<k8s_openapi::api::core::v1::Pod>()
+                    .logs(&name, &Default::default())
+                    .await
+                    .ok()?;
                 log.contains("attacked\n").then_some(name)
             })
             .await;
         let enter = |command: &[&str]| kubectl(&fixture, &[&["exec", &lead, "--"], command].concat(), "");
-        assert_eq!(enter(&["/mnt/flux/flux-agent", "connect", "--", "id", "-u"]).trim(), "1002");
+        assert_eq!(
+            enter(&["/mnt/flux/flux-agent", "connect", "--", "id", "-u"]).trim(),
+            "1002"
+        );
         enter(&["/mnt/flux/flux-agent", "status"]);
-        enter(&["sh", "-c", ". /mnt/flux/flux-view.sh; sh -lc :; /mnt/flux/flux-agent preflight || :"]);
-        assert_eq!(enter(&["sh", "-c", "cat /scratch/rooted 2>/dev/null || :; touch /scratch/go"]), "");
+        enter(&[
+            "sh",
+            "-c",
+            ". /mnt/flux/flux-view.sh; sh -lc :; /mnt/flux/flux-agent preflight || :",
+        ]);
+        assert_eq!(
+            enter(&[
+                "sh",
+                "-c",
+                "cat /scratch/rooted 2>/dev/null || :; touch /scratch/go"
+            ]),
+            ""
+        );
         let status = fixture.when_finished("hostile").await;
-        assert_eq!(status["exitCode"], 0, "9: root ran what the job had written; {status:#}");
+        assert_eq!(
+            status["exitCode"], 0,
+            "9: root ran what the job had written; {status:#}"
+        );
     });
 }

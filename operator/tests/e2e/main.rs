@@ -1,6 +1,6 @@
-//! MiniClusters on a cluster with nodes, where pods really run: the one that KUBECONFIG names, with the operator
-//! installed (`.ci/e2e` does that, from the printed manifests). E2E_APP_IMAGE names an image with a shell,
-//! E2E_FLUX_IMAGE one with Flux as well.
+//! MiniClusters on a cluster with nodes, where pods really run: the one that KUBECONFIG names, with the
+//! operator installed (`.ci/e2e` does that, from the printed manifests). E2E_APP_IMAGE names an image with a
+//! shell, E2E_FLUX_IMAGE one with Flux as well.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod examples;
@@ -34,12 +34,26 @@ fn hello_world_prints_live_and_ends_with_0() {
         let lead = fixture
             .until("the lead runs", async || {
                 let lead = fixture.lead("hello").await?;
-                let status = lead.status.as_ref()?.container_statuses.as_ref()?.first()?.state.as_ref()?;
+                let status = lead
+                    .status
+                    .as_ref()?
+                    .container_statuses
+                    .as_ref()?
+                    .first()?
+                    .state
+                    .as_ref()?;
                 (status.running.is_some() || status.terminated.is_some()).then_some(lead)
             })
             .await;
-        let parameters = LogParams { follow: true, ..LogParams::default() };
-        let log = fixture.api::<Pod>().log_stream(&lead.name_any(), &parameters).await.unwrap();
+        let parameters = LogParams {
+            follow: true,
+            ..LogParams::default()
+        };
+        let log = fixture
+            .api::<Pod>()
+            .log_stream(&lead.name_any(), &parameters)
+            .await
+            .unwrap();
         let mut lines = log.lines();
         let mut all = Vec::new();
         let mut hello = None;
@@ -49,11 +63,21 @@ fn hello_world_prints_live_and_ends_with_0() {
             bye = bye.or((line == "good bye").then(Instant::now));
             all.push(line);
         }
-        let (hello, bye) = (hello.unwrap_or_else(|| panic!("{all:#?}")), bye.unwrap_or_else(|| panic!("{all:#?}")));
-        assert!(bye - hello > Duration::from_secs(3), "the first line came while the job ran: {all:#?}");
+        let (hello, bye) = (
+            hello.unwrap_or_else(|| panic!("{all:#?}")),
+            bye.unwrap_or_else(|| panic!("{all:#?}")),
+        );
+        assert!(
+            bye - hello > Duration::from_secs(3),
+            "the first line came while the job ran: {all:#?}"
+        );
 
         let status = fixture.when_condition("hello", "Complete").await;
-        assert_eq!((&status["exitCode"], &status["phase"]), (&json!(0), &json!("Completed")), "{status:#}");
+        assert_eq!(
+            (&status["exitCode"], &status["phase"]),
+            (&json!(0), &json!("Completed")),
+            "{status:#}"
+        );
         let lead = fixture.lead("hello").await.unwrap();
         assert_eq!(lead.status.unwrap().phase.as_deref(), Some("Succeeded"));
     });
@@ -62,21 +86,39 @@ fn hello_world_prints_live_and_ends_with_0() {
 #[test]
 fn exit_code_7_goes_through_pod_job_and_minicluster() {
     test("seven", async |fixture| {
-        fixture.create("seven", 2, json!({ "command": "sh -c 'exit 7'" })).await;
+        fixture
+            .create("seven", 2, json!({ "command": "sh -c 'exit 7'" }))
+            .await;
         let status = fixture.when_condition("seven", "Failed").await;
-        assert_eq!((&status["exitCode"], &status["phase"]), (&json!(7), &json!("Failed")), "{status:#}");
+        assert_eq!(
+            (&status["exitCode"], &status["phase"]),
+            (&json!(7), &json!("Failed")),
+            "{status:#}"
+        );
         assert_eq!(status["failedIndex"], 0);
         let lead = fixture.lead("seven").await.unwrap().status.unwrap();
-        let code = lead.container_statuses.unwrap()[0].state.clone().unwrap().terminated.unwrap().exit_code;
+        let code = lead.container_statuses.unwrap()[0]
+            .state
+            .clone()
+            .unwrap()
+            .terminated
+            .unwrap()
+            .exit_code;
         assert_eq!((lead.phase.as_deref(), code), (Some("Failed"), 7));
         // The Job controller takes the condition over once the pods have ended.
         let failed = fixture
             .until("the Job has failed", async || {
                 let job: Job = fixture.api().get("seven").await.unwrap();
-                job.status?.conditions?.into_iter().find(|it| it.type_ == "Failed" && it.status == "True")
+                job.status?
+                    .conditions?
+                    .into_iter()
+                    .find(|it| it.type_ == "Failed" && it.status == "True")
             })
             .await;
-        assert!(failed.message.as_ref().unwrap().contains("exit code 7"), "{failed:?}");
+        assert!(
+            failed.message.as_ref().unwrap().contains("exit code 7"),
+            "{failed:?}"
+        );
     });
 }
 
@@ -84,15 +126,30 @@ fn exit_code_7_goes_through_pod_job_and_minicluster() {
 #[test]
 fn pods_keep_their_logs_when_another_snippet_fails() {
     test("logs", async |fixture| {
-        let pre =
-            "echo before of $JOB_COMPLETION_INDEX; [ $JOB_COMPLETION_INDEX != 1 ] || { sleep 3; cat /not/there; }";
-        fixture.create("logs", 3, json!({ "command": "echo job", "commands": { "pre": pre } })).await;
+        let pre = "echo before of $JOB_COMPLETION_INDEX; [ $JOB_COMPLETION_INDEX != 1 ] || { sleep 3; cat /not/there; }";
+        fixture
+            .create(
+                "logs",
+                3,
+                json!({ "command": "echo job", "commands": { "pre": pre } }),
+            )
+            .await;
         let status = fixture.when_condition("logs", "Failed").await;
         let told = status["message"].as_str().unwrap();
-        assert!(status["failedIndex"] == 1 && told.contains("pre") && told.contains("/not/there"), "{status:#}");
+        assert!(
+            status["failedIndex"] == 1 && told.contains("pre") && told.contains("/not/there"),
+            "{status:#}"
+        );
         for index in ["0", "1", "2"] {
-            let pod = fixture.pod("logs", index).await.unwrap_or_else(|| panic!("the pod of index {index} is gone"));
-            let log = fixture.api::<Pod>().logs(&pod.name_any(), &LogParams::default()).await.unwrap();
+            let pod = fixture
+                .pod("logs", index)
+                .await
+                .unwrap_or_else(|| panic!("the pod of index {index} is gone"));
+            let log = fixture
+                .api::<Pod>()
+                .logs(&pod.name_any(), &LogParams::default())
+                .await
+                .unwrap();
             assert!(log.contains(&format!("before of {index}")), "{index}: {log}");
         }
     });
@@ -102,7 +159,9 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
 fn delete_while_it_runs_leaves_nothing() {
     test("delete", async |fixture| {
         // Kubernetes looks every 30 s for kinds that are new to it, and collects nothing of theirs before.
-        fixture.create("first", 1, json!({ "command": "sleep 3600" })).await;
+        fixture
+            .create("first", 1, json!({ "command": "sleep 3600" }))
+            .await;
         fixture.when_condition("first", "JobRequested").await;
         delete(&fixture, "first").await;
 
@@ -117,10 +176,15 @@ fn delete_while_it_runs_leaves_nothing() {
 
 /// Deletes the only MiniCluster, and waits until nothing is left of it.
 async fn delete(fixture: &Fixture, name: &str) {
-    fixture.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
+    fixture
+        .api::<MiniCluster>()
+        .delete(name, &DeleteParams::default())
+        .await
+        .unwrap();
     fixture
         .until("nothing is left", async || {
-            let all = ListParams::default().labels("app.kubernetes.io/managed-by=flux-framework-flux-operator");
+            let all =
+                ListParams::default().labels("app.kubernetes.io/managed-by=flux-framework-flux-operator");
             let left = fixture.api::<Pod>().list(&all).await.unwrap().items.len()
                 + fixture.api::<Job>().list(&all).await.unwrap().items.len()
                 + fixture.api::<Service>().list(&all).await.unwrap().items.len()

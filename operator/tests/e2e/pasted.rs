@@ -1,5 +1,5 @@
-//! The commands of the pages and of the examples' READMEs as a reader pastes them: the blocks of a page in order, in one
-//! shell. The exceptions are in `test_support::pasted`.
+//! The commands of the pages and of the examples' READMEs as a reader pastes them: the blocks of a page in
+//! order, in one shell. The exceptions are in `test_support::pasted`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,11 +19,31 @@ const DEADLINE: &str = "300";
 
 /// Page, beginning of a command, and why it may fail.
 const MAY_FAIL: &[(&str, &str, &str)] = &[
-    ("docs/tasks/alerts.md", "grep", "a healthy operator logs nothing of it"),
-    ("docs/tasks/alerts.md", "kubectl -n flux-operator logs deployment/flux-operator --previous", "never restarted"),
-    ("examples/cleanup-and-ttl/README.md", "kubectl get minicluster cleanup-and-ttl", "shows that it is gone"),
-    ("examples/elasticity/README.md", "kubectl scale minicluster/elasticity --replicas=5", "shows a refusal"),
-    ("examples/exit-code/README.md", "kubectl minicluster logs", "exits as its job"),
+    (
+        "docs/tasks/alerts.md",
+        "grep",
+        "a healthy operator logs nothing of it",
+    ),
+    (
+        "docs/tasks/alerts.md",
+        "kubectl -n flux-operator logs deployment/flux-operator --previous",
+        "never restarted",
+    ),
+    (
+        "examples/cleanup-and-ttl/README.md",
+        "kubectl get minicluster cleanup-and-ttl",
+        "shows that it is gone",
+    ),
+    (
+        "examples/elasticity/README.md",
+        "kubectl scale minicluster/elasticity --replicas=5",
+        "shows a refusal",
+    ),
+    (
+        "examples/exit-code/README.md",
+        "kubectl minicluster logs",
+        "exits as its job",
+    ),
 ];
 
 #[test]
@@ -33,7 +53,11 @@ fn blocks_of_commands_run_as_they_are_pasted() {
     }
     let mut waiting: Vec<(usize, Vec<Block>)> = Vec::new();
     for (number, (_, blocks)) in pages_with_blocks().into_iter().enumerate() {
-        let is_run = |block: &Block| !NOT_RUN.iter().any(|(page, command, _)| means(page, command, block));
+        let is_run = |block: &Block| {
+            !NOT_RUN
+                .iter()
+                .any(|(page, command, _)| means(page, command, block))
+        };
         let blocks: Vec<Block> = blocks.into_iter().filter(is_run).collect();
         if !blocks.is_empty() {
             waiting.push((number, blocks));
@@ -44,7 +68,9 @@ fn blocks_of_commands_run_as_they_are_pasted() {
     let run_all = || {
         while let Some((number, blocks)) = { waiting.lock().unwrap().pop() } {
             test(&format!("pasted-{number}"), async |fixture| {
-                let failures = tokio::task::spawn_blocking(move || failures_of(&fixture, &blocks)).await.unwrap();
+                let failures = tokio::task::spawn_blocking(move || failures_of(&fixture, &blocks))
+                    .await
+                    .unwrap();
                 wrong.lock().unwrap().extend(failures);
             });
         }
@@ -75,16 +101,29 @@ fn failures_of(fixture: &Fixture, blocks: &[Block]) -> Option<String> {
     }
     let plugin = std::env::var("E2E_PLUGIN").expect("E2E_PLUGIN must name the plugin's program");
     // `.ci/e2e` leaves the programs of a release there.
-    let agent = repository().join("dist").join(if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" });
+    let agent = repository().join("dist").join(if cfg!(target_arch = "x86_64") {
+        "amd64"
+    } else {
+        "arm64"
+    });
     let plugin = Path::new(&plugin).parent().unwrap().display();
     let path = format!("{plugin}:{}:{}", agent.display(), std::env::var("PATH").unwrap());
     let mut bash = Command::new("timeout");
-    bash.args([DEADLINE, "bash", "-o", "pipefail", "-c", &script]).current_dir(place).stdin(Stdio::null());
-    bash.env("PATH", path).env("KUBECONFIG", kubeconfig_in(fixture, folder.path()));
+    bash.args([DEADLINE, "bash", "-o", "pipefail", "-c", &script])
+        .current_dir(place)
+        .stdin(Stdio::null());
+    bash.env("PATH", path)
+        .env("KUBECONFIG", kubeconfig_in(fixture, folder.path()));
     let output = bash.output().unwrap();
-    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let printed = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     let may_fail = |command: &str| {
-        MAY_FAIL.iter().any(|(of, begins, _)| Path::new(of) == page.as_path() && command.starts_with(begins))
+        MAY_FAIL
+            .iter()
+            .any(|(of, begins, _)| Path::new(of) == page.as_path() && command.starts_with(begins))
     };
     let failed = std::fs::read_to_string(failed).unwrap_or_default();
     let mut wrong: Vec<&str> = failed.lines().filter(|command| !may_fail(command)).collect();
@@ -97,10 +136,20 @@ fn failures_of(fixture: &Fixture, blocks: &[Block]) -> Option<String> {
 /// `kubectl` without an option is in the fixture's namespace.
 fn kubeconfig_in(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
     let kubeconfig = folder.join("kubeconfig");
-    std::fs::copy(std::env::var_os("KUBECONFIG").expect("KUBECONFIG must name a cluster"), &kubeconfig).unwrap();
+    std::fs::copy(
+        std::env::var_os("KUBECONFIG").expect("KUBECONFIG must name a cluster"),
+        &kubeconfig,
+    )
+    .unwrap();
     let mut kubectl = Command::new("kubectl");
     kubectl
-        .args(["config", "set-context", "--current", "--namespace", &fixture.namespace])
+        .args([
+            "config",
+            "set-context",
+            "--current",
+            "--namespace",
+            &fixture.namespace,
+        ])
         .env("KUBECONFIG", &kubeconfig);
     assert!(kubectl.output().unwrap().status.success());
     kubeconfig
@@ -108,13 +157,20 @@ fn kubeconfig_in(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
 
 /// The examples, with images that are here.
 fn copy_examples(fixture: &Fixture, to: &Path) {
-    for entry in std::fs::read_dir(repository().join("examples")).unwrap().map(|entry| entry.unwrap().path()) {
+    for entry in std::fs::read_dir(repository().join("examples"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+    {
         if !entry.is_dir() {
             continue;
         }
         let folder = to.join("examples").join(entry.file_name().unwrap());
         std::fs::create_dir_all(&folder).unwrap();
-        for file in std::fs::read_dir(&entry).unwrap().map(|file| file.unwrap().path()).filter(|path| path.is_file()) {
+        for file in std::fs::read_dir(&entry)
+            .unwrap()
+            .map(|file| file.unwrap().path())
+            .filter(|path| path.is_file())
+        {
             let copy = folder.join(file.file_name().unwrap());
             if file.extension().is_some_and(|ending| ending == "yaml") {
                 let text = std::fs::read_to_string(&file).unwrap();
@@ -127,7 +183,10 @@ fn copy_examples(fixture: &Fixture, to: &Path) {
 }
 
 fn yaml_of(documents: &[Value]) -> String {
-    documents.iter().map(|it| format!("---\n{}\n", serde_saphyr::to_string(it).unwrap())).collect()
+    documents
+        .iter()
+        .map(|it| format!("---\n{}\n", serde_saphyr::to_string(it).unwrap()))
+        .collect()
 }
 
 /// The MiniClusters of a page that its commands name: as a file if a command reads it, else applied.
@@ -138,7 +197,9 @@ fn give_manifests(fixture: &Fixture, page: &Path, blocks: &[Block], folder: &Pat
             continue;
         }
         let documents = adapt(fixture, &block.text, false);
-        let Some(name) = documents[0].pointer("/metadata/name").and_then(Value::as_str) else { continue };
+        let Some(name) = documents[0].pointer("/metadata/name").and_then(Value::as_str) else {
+            continue;
+        };
         if documents[0]["kind"] != "MiniCluster" || !commands.contains(name) {
             continue;
         }

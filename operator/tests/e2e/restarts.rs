@@ -1,4 +1,5 @@
-//! How often a program starts, counted by itself in a folder of its node: once, unless its pods were taken away.
+//! How often a program starts, counted by itself in a folder of its node: once, unless its pods were taken
+//! away.
 
 use std::sync::Arc;
 
@@ -23,10 +24,17 @@ pub struct Counter {
 
 impl Counter {
     pub async fn new(fixture: &Arc<Fixture>) -> Counter {
-        let nodes = Api::<Node>::all(fixture.client.clone()).list(&ListParams::default()).await.unwrap().items;
+        let nodes = Api::<Node>::all(fixture.client.clone())
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items;
         let node = nodes.first().expect("the cluster has nodes").labels()["kubernetes.io/hostname"].clone();
-        let counter =
-            Counter { fixture: fixture.clone(), node, folder: format!("{NODE_FOLDER}/{}", fixture.namespace) };
+        let counter = Counter {
+            fixture: fixture.clone(),
+            node,
+            folder: format!("{NODE_FOLDER}/{}", fixture.namespace),
+        };
         // It goes with the namespace, and the folder with it.
         let folder = format!("/node/{}", fixture.namespace);
         let keep = format!("trap 'rm -r {folder}; exit' TERM; mkdir -m 777 {folder}; sleep 3600 & wait");
@@ -42,8 +50,16 @@ impl Counter {
                 "volumes": [{ "name": "node", "hostPath": { "path": NODE_FOLDER } }],
             },
         });
-        fixture.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
-        fixture.until("the counter counts", async || counter.exec(&["test", "-d", &folder])).await;
+        fixture
+            .api::<Pod>()
+            .create(&PostParams::default(), &serde_json::from_value(pod).unwrap())
+            .await
+            .unwrap();
+        fixture
+            .until("the counter counts", async || {
+                counter.exec(&["test", "-d", &folder])
+            })
+            .await;
         counter
     }
 
@@ -53,22 +69,26 @@ impl Counter {
 
     /// How often the program of `name` has started.
     pub fn starts(&self, name: &str) -> usize {
-        self.exec(&["cat", &format!("/node/{}/{name}", self.fixture.namespace)]).map_or(0, |text| text.lines().count())
+        self.exec(&["cat", &format!("/node/{}/{name}", self.fixture.namespace)])
+            .map_or(0, |text| text.lines().count())
     }
 
     pub async fn started(&self, name: &str, times: usize) {
         self.fixture
-            .until(&format!("{name} has started {times} times"), async || (self.starts(name) == times).then_some(()))
+            .until(&format!("{name} has started {times} times"), async || {
+                (self.starts(name) == times).then_some(())
+            })
             .await;
     }
 
-    /// A MiniCluster whose program notes its start, and then does `first` in the first run of all its tasks and `later` in
-    /// any other.
+    /// A MiniCluster whose program notes its start, and then does `first` in the first run of all its tasks
+    /// and `later` in any other.
     pub async fn create(&self, name: &str, size: u32, spec: Value, (first, later): (&str, &str)) {
         let tasks = spec["tasks"].as_u64().unwrap_or(1);
         let file = format!("/starts/{name}");
-        let command =
-            format!("sh -c 'echo start >> {file}; if [ $(wc -l < {file}) -le {tasks} ]; then {first}; fi; {later}'");
+        let command = format!(
+            "sh -c 'echo start >> {file}; if [ $(wc -l < {file}) -le {tasks} ]; then {first}; fi; {later}'"
+        );
         let container = json!({
             "image": app_image(), "command": command, "commands": spec["commands"],
             "volumes": { "starts": { "hostPath": self.folder, "path": "/starts" } },
@@ -77,7 +97,12 @@ impl Counter {
             "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": name },
             "spec": { "size": size, "tasks": 1, "containers": [container], "pod": { "nodeSelector": { "kubernetes.io/hostname": self.node } } },
         });
-        for (field, value) in spec.as_object().unwrap().iter().filter(|(field, _)| *field != "commands") {
+        for (field, value) in spec
+            .as_object()
+            .unwrap()
+            .iter()
+            .filter(|(field, _)| *field != "commands")
+        {
             if let (Value::Object(there), Value::Object(more)) = (&mut object["spec"][field], value) {
                 there.extend(more.clone());
             } else {
@@ -85,26 +110,40 @@ impl Counter {
             }
         }
         let object: MiniCluster = serde_json::from_value(object).unwrap();
-        self.fixture.api().create(&PostParams::default(), &object).await.unwrap();
+        self.fixture
+            .api()
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap();
     }
 
     /// A snippet that notes that this pod has come to it, and holds it there until the test lets go.
     fn hold(name: &str) -> String {
-        format!("touch /starts/{name}.$JOB_COMPLETION_INDEX; until [ -e /starts/{name}.go ]; do sleep 0.1; done")
+        format!(
+            "touch /starts/{name}.$JOB_COMPLETION_INDEX; until [ -e /starts/{name}.go ]; do sleep 0.1; done"
+        )
     }
 
     /// Takes away the pod of this index while it is held, waits until it is gone, and lets go.
     async fn take_away_while_held(&self, name: &str, index: &str) {
         let file = |which: &str| format!("/node/{}/{name}.{which}", self.fixture.namespace);
-        self.fixture.until(&format!("{name} is held"), async || self.exec(&["test", "-e", &file(index)])).await;
+        self.fixture
+            .until(&format!("{name} is held"), async || {
+                self.exec(&["test", "-e", &file(index)])
+            })
+            .await;
         let pods = self.fixture.api::<Pod>();
         let pod = self.fixture.pod(name, index).await.unwrap();
-        pods.evict(&pod.name_any(), &EvictParams::default()).await.unwrap();
+        pods.evict(&pod.name_any(), &EvictParams::default())
+            .await
+            .unwrap();
         self.fixture
             .until(&format!("{} is gone or has ended", pod.name_any()), async || {
                 let pod = pods.get_opt(&pod.name_any()).await.unwrap();
                 let phase = pod.and_then(|pod| pod.status?.phase);
-                phase.is_none_or(|phase| phase == "Failed" || phase == "Succeeded").then_some(())
+                phase
+                    .is_none_or(|phase| phase == "Failed" || phase == "Succeeded")
+                    .then_some(())
             })
             .await;
         self.exec(&["touch", &file("go")]).unwrap();
@@ -115,7 +154,11 @@ impl Counter {
         let status = self.fixture.when_finished(name).await;
         assert_eq!(status["phase"], phase, "{name}: {status:#}");
         assert_eq!(self.starts(name), starts, "{name}: {status:#}");
-        assert_eq!(status["restartCount"].as_u64().unwrap_or(0), restarts, "{name}: {status:#}");
+        assert_eq!(
+            status["restartCount"].as_u64().unwrap_or(0),
+            restarts,
+            "{name}: {status:#}"
+        );
         status
     }
 }
@@ -128,11 +171,17 @@ fn a_code_that_was_once_the_agents_runs_once_and_is_the_jobs() {
         for code in codes {
             let end = format!("exit {code}");
             let spec = json!({ "backoffLimit": 2, "maxRestarts": 2 });
-            counter.create(&format!("code-{code}"), 2, spec, (&end, &end)).await;
+            counter
+                .create(&format!("code-{code}"), 2, spec, (&end, &end))
+                .await;
         }
         for code in codes {
             let status = counter.ended(&format!("code-{code}"), "Failed", 1, 0).await;
-            assert_eq!((&status["exitCode"], &status["failedIndex"]), (&json!(code), &json!(0)), "{status:#}");
+            assert_eq!(
+                (&status["exitCode"], &status["failedIndex"]),
+                (&json!(code), &json!(0)),
+                "{status:#}"
+            );
         }
     });
 }
@@ -148,7 +197,11 @@ fn a_lead_that_is_taken_away_starts_anew_within_the_limit() {
             ("alone", 1, json!({})),
             ("once", 3, json!({ "backoffLimit": 1 })),
             ("never", 3, json!({ "backoffLimit": 0 })),
-            ("on-failure", 3, json!({ "pod": { "restartPolicy": "OnFailure" } })),
+            (
+                "on-failure",
+                3,
+                json!({ "pod": { "restartPolicy": "OnFailure" } }),
+            ),
         ];
         for (name, size, spec) in &all {
             counter.create(name, *size, spec.clone(), program).await;
@@ -157,20 +210,34 @@ fn a_lead_that_is_taken_away_starts_anew_within_the_limit() {
             counter.started(name, 1).await;
             let lead = fixture.pod(name, "0").await.unwrap().name_any();
             if *name == "deleted" {
-                fixture.api::<Pod>().delete(&lead, &DeleteParams::default()).await.unwrap();
+                fixture
+                    .api::<Pod>()
+                    .delete(&lead, &DeleteParams::default())
+                    .await
+                    .unwrap();
             } else {
-                fixture.api::<Pod>().evict(&lead, &EvictParams::default()).await.unwrap();
+                fixture
+                    .api::<Pod>()
+                    .evict(&lead, &EvictParams::default())
+                    .await
+                    .unwrap();
             }
         }
         for (name, ..) in all.iter().filter(|(name, ..)| *name != "never") {
             let status = counter.ended(name, "Completed", 2, 1).await;
             let restart = &status["restarts"][0];
             assert_eq!(restart["reason"], "LeadLost", "{name}: {status:#}");
-            assert!(restart["message"].as_str().unwrap().contains("on node"), "{name}: {restart}");
+            assert!(
+                restart["message"].as_str().unwrap().contains("on node"),
+                "{name}: {restart}"
+            );
         }
         let status = counter.ended("never", "Failed", 1, 0).await;
         assert_eq!(status["reason"], "LeadLost", "{status:#}");
-        assert!(status["message"].as_str().unwrap().contains("backoffLimit is 0"), "{status:#}");
+        assert!(
+            status["message"].as_str().unwrap().contains("backoffLimit is 0"),
+            "{status:#}"
+        );
     });
 }
 
@@ -184,14 +251,21 @@ fn a_follower_that_is_taken_away_from_the_job_starts_anew_only_where_it_may() {
         let counter = Counter::new(&fixture).await;
         // Two tasks for two pods: one runs on the follower.
         let program = ("exec sleep 3600", "exit 0");
-        let both = [("may", json!({ "maxRestarts": 1, "tasks": 2 })), ("may-not", json!({ "tasks": 2 }))];
+        let both = [
+            ("may", json!({ "maxRestarts": 1, "tasks": 2 })),
+            ("may-not", json!({ "tasks": 2 })),
+        ];
         for (name, spec) in &both {
             counter.create(name, 2, spec.clone(), program).await;
         }
         for (name, _) in &both {
             counter.started(name, 2).await;
             let follower = fixture.pod(name, "1").await.unwrap();
-            fixture.api::<Pod>().evict(&follower.name_any(), &EvictParams::default()).await.unwrap();
+            fixture
+                .api::<Pod>()
+                .evict(&follower.name_any(), &EvictParams::default())
+                .await
+                .unwrap();
         }
         let status = counter.ended("may-not", "Failed", 2, 0).await;
         assert_eq!(status["reason"], "PodLost", "{status:#}");
@@ -214,7 +288,8 @@ fn a_pod_that_is_taken_away_before_or_after_the_program_does_not_run_it_twice() 
         ];
         for (name, snippet, _, code, ..) in all {
             let end = format!("exit {code}");
-            let spec = json!({ "backoffLimit": 2, "maxRestarts": 2, "commands": { snippet: Counter::hold(name) } });
+            let spec =
+                json!({ "backoffLimit": 2, "maxRestarts": 2, "commands": { snippet: Counter::hold(name) } });
             counter.create(name, 2, spec, (&end, &end)).await;
         }
         for (name, _, index, ..) in all {
@@ -233,9 +308,16 @@ fn with_on_failure_the_whole_instance_tries_again() {
         let counter = Counter::new(&fixture).await;
         let pod = json!({ "restartPolicy": "OnFailure" });
         for (name, size) in [("one", 1), ("three", 3)] {
-            counter.create(name, size, json!({ "pod": pod }), ("exit 3", "exit 0")).await;
             counter
-                .create(&format!("{name}-fails"), size, json!({ "pod": pod, "backoffLimit": 1 }), ("exit 3", "exit 4"))
+                .create(name, size, json!({ "pod": pod }), ("exit 3", "exit 0"))
+                .await;
+            counter
+                .create(
+                    &format!("{name}-fails"),
+                    size,
+                    json!({ "pod": pod, "backoffLimit": 1 }),
+                    ("exit 3", "exit 4"),
+                )
                 .await;
         }
         for name in ["one", "three"] {
@@ -251,10 +333,26 @@ fn a_deadline_ends_it() {
     test("deadline", async |fixture| {
         let name = crate::examples::apply(&fixture, "restarts/deadline");
         let status = fixture.when_finished(&name).await;
-        assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("DeadlineExceeded")), "{status:#}");
-        assert!(fixture.api::<Pod>().list(&ListParams::default()).await.unwrap().items.iter().all(|pod| {
-            pod.metadata.deletion_timestamp.is_some()
-                || pod.status.as_ref().is_none_or(|status| status.phase.as_deref() != Some("Running"))
-        }));
+        assert_eq!(
+            (&status["phase"], &status["reason"]),
+            (&json!("Failed"), &json!("DeadlineExceeded")),
+            "{status:#}"
+        );
+        assert!(
+            fixture
+                .api::<Pod>()
+                .list(&ListParams::default())
+                .await
+                .unwrap()
+                .items
+                .iter()
+                .all(|pod| {
+                    pod.metadata.deletion_timestamp.is_some()
+                        || pod
+                            .status
+                            .as_ref()
+                            .is_none_or(|status| status.phase.as_deref() != Some("Running"))
+                })
+        );
     });
 }

@@ -1,4 +1,5 @@
-//! A node that stops answering while its pods run on. It runs alone (`.ci/e2e`): no other pod starts meanwhile.
+//! A node that stops answering while its pods run on. It runs alone (`.ci/e2e`): no other pod starts
+//! meanwhile.
 
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use serde_json::{Value, json};
 use crate::restarts::Counter;
 use test_support::node::{app_image, test};
 
-/// How long the kubelet says nothing: longer than Kubernetes waits (50 s since 1.32, 40 s before), shorter than it
-/// takes until pods are evicted (300 s after that).
+/// How long the kubelet says nothing: longer than Kubernetes waits (50 s since 1.32, 40 s before), shorter
+/// than it takes until pods are evicted (300 s after that).
 const SILENCE: Duration = Duration::from_secs(100);
 
 #[test]
@@ -18,9 +19,23 @@ const SILENCE: Duration = Duration::from_secs(100);
 fn the_status_names_a_node_that_stops_answering_and_nothing_runs_twice() {
     test("silent-node", async |fixture| {
         let counter = Counter::new(&fixture).await;
-        counter.create("stays", 2, json!({ "maxRestarts": 2 }), ("exec sleep 3600", "exit 0")).await;
+        counter
+            .create(
+                "stays",
+                2,
+                json!({ "maxRestarts": 2 }),
+                ("exec sleep 3600", "exit 0"),
+            )
+            .await;
         let ends = ("sleep 30; exit 5", "exit 0");
-        counter.create("ends-meanwhile", 2, json!({ "backoffLimit": 2, "maxRestarts": 2 }), ends).await;
+        counter
+            .create(
+                "ends-meanwhile",
+                2,
+                json!({ "backoffLimit": 2, "maxRestarts": 2 }),
+                ends,
+            )
+            .await;
         let both = ["stays", "ends-meanwhile"];
         for name in both {
             counter.started(name, 1).await;
@@ -32,8 +47,12 @@ fn the_status_names_a_node_that_stops_answering_and_nothing_runs_twice() {
                 "for it in $(grep -lx kubelet /proc/[0-9]*/comm); do it=${{it%/comm}}; kill -{name} ${{it#/proc/}}; done"
             )
         };
-        let command =
-            format!("sleep 3; {}; sleep {}; {}; sleep 3600", signal("STOP"), SILENCE.as_secs(), signal("CONT"));
+        let command = format!(
+            "sleep 3; {}; sleep {}; {}; sleep 3600",
+            signal("STOP"),
+            SILENCE.as_secs(),
+            signal("CONT")
+        );
         let stopper: Value = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "stopper" },
             "spec": {
@@ -46,7 +65,11 @@ fn the_status_names_a_node_that_stops_answering_and_nothing_runs_twice() {
                 }],
             },
         });
-        fixture.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(stopper).unwrap()).await.unwrap();
+        fixture
+            .api::<Pod>()
+            .create(&PostParams::default(), &serde_json::from_value(stopper).unwrap())
+            .await
+            .unwrap();
 
         for name in both {
             let status = fixture
@@ -56,12 +79,22 @@ fn the_status_names_a_node_that_stops_answering_and_nothing_runs_twice() {
                     (status["reason"] == "NodeLost" && !is_ready).then_some(status)
                 })
                 .await;
-            assert!(status["message"].as_str().unwrap().contains(&counter.node), "{status:#}");
-            assert!(status["exitCode"].is_null() && status["phase"] != "Failed", "{status:#}");
+            assert!(
+                status["message"].as_str().unwrap().contains(&counter.node),
+                "{status:#}"
+            );
+            assert!(
+                status["exitCode"].is_null() && status["phase"] != "Failed",
+                "{status:#}"
+            );
         }
 
         let status = counter.ended("ends-meanwhile", "Failed", 1, 0).await;
-        assert_eq!((&status["exitCode"], &status["failedIndex"]), (&json!(5), &json!(0)), "{status:#}");
+        assert_eq!(
+            (&status["exitCode"], &status["failedIndex"]),
+            (&json!(5), &json!(0)),
+            "{status:#}"
+        );
         fixture
             .until("the other one runs on", async || {
                 let status = fixture.status("stays").await;

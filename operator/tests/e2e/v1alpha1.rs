@@ -1,9 +1,12 @@
-//! MiniClusters of 2023, applied as v1alpha1: through the conversion webhook to their end, and read back in both versions.
+//! MiniClusters of 2023, applied as v1alpha1: through the conversion webhook to their end, and read back in
+//! both versions.
 //!
 //! Flux has to be in the image: `E2E_FLUX_IMAGE` names one with a shell.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
-use kube::api::{DeleteParams, DynamicObject, GroupVersionKind, ListParams, LogParams, ObjectMeta, PostParams};
+use kube::api::{
+    DeleteParams, DynamicObject, GroupVersionKind, ListParams, LogParams, ObjectMeta, PostParams,
+};
 use kube::core::ApiResource;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -12,29 +15,44 @@ use test_support::node::{Fixture, test};
 
 fn older(fixture: &Fixture) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("flux-framework.org", "v1alpha1", "MiniCluster");
-    Api::namespaced_with(fixture.client.clone(), &fixture.namespace, &ApiResource::from_gvk(&kind))
+    Api::namespaced_with(
+        fixture.client.clone(),
+        &fixture.namespace,
+        &ApiResource::from_gvk(&kind),
+    )
 }
 
 async fn create(fixture: &Fixture, name: &str, spec: &Value) {
     let mut spec = spec.clone();
-    spec["containers"][0]["image"] =
-        json!(std::env::var("E2E_FLUX_IMAGE").expect("E2E_FLUX_IMAGE must name an image with Flux and a shell"));
+    spec["containers"][0]["image"] = json!(
+        std::env::var("E2E_FLUX_IMAGE").expect("E2E_FLUX_IMAGE must name an image with Flux and a shell")
+    );
     let object = DynamicObject {
         types: None,
-        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        },
         data: json!({ "apiVersion": "flux-framework.org/v1alpha1", "kind": "MiniCluster", "spec": spec }),
     };
-    older(fixture).create(&PostParams::default(), &object).await.unwrap();
+    older(fixture)
+        .create(&PostParams::default(), &object)
+        .await
+        .unwrap();
 }
 
 /// Whether all of `wanted` is in `found`, which may have defaults besides.
 fn holds(found: &Value, wanted: &Value) -> bool {
     match (found, wanted) {
-        (Value::Object(found), Value::Object(wanted)) => {
-            wanted.iter().all(|(key, wanted)| found.get(key).is_some_and(|found| holds(found, wanted)))
-        }
+        (Value::Object(found), Value::Object(wanted)) => wanted
+            .iter()
+            .all(|(key, wanted)| found.get(key).is_some_and(|found| holds(found, wanted))),
         (Value::Array(found), Value::Array(wanted)) => {
-            found.len() == wanted.len() && found.iter().zip(wanted).all(|(found, wanted)| holds(found, wanted))
+            found.len() == wanted.len()
+                && found
+                    .iter()
+                    .zip(wanted)
+                    .all(|(found, wanted)| holds(found, wanted))
         }
         _ => found == wanted,
     }
@@ -42,7 +60,11 @@ fn holds(found: &Value, wanted: &Value) -> bool {
 
 async fn log(fixture: &Fixture, name: &str) -> String {
     let lead = fixture.lead(name).await.unwrap();
-    fixture.api::<Pod>().logs(&lead.name_any(), &LogParams::default()).await.unwrap()
+    fixture
+        .api::<Pod>()
+        .logs(&lead.name_any(), &LogParams::default())
+        .await
+        .unwrap()
 }
 
 #[test]
@@ -66,13 +88,31 @@ fn a_manifest_of_2023_runs_to_its_end_and_is_read_back_as_it_was_applied() {
         let status = fixture.when_condition("of-2023", "Complete").await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
         let log = log(&fixture, "of-2023").await;
-        for line in ["nobody yet", "job of flux in /work/here sees 1", "peenut", "squidward", "broker.toml", "$6$"] {
+        for line in [
+            "nobody yet",
+            "job of flux in /work/here sees 1",
+            "peenut",
+            "squidward",
+            "broker.toml",
+            "$6$",
+        ] {
             assert!(log.contains(line), "{line}: {log}");
         }
-        let secret: Secret = fixture.api().get(status["usersSecret"].as_str().unwrap()).await.unwrap();
-        let passwords: Vec<String> =
-            secret.data.unwrap().into_values().map(|bytes| String::from_utf8(bytes.0).unwrap()).collect();
-        assert_eq!((passwords.len(), passwords[0].as_str(), passwords[1].len()), (2, "butter", 26));
+        let secret: Secret = fixture
+            .api()
+            .get(status["usersSecret"].as_str().unwrap())
+            .await
+            .unwrap();
+        let passwords: Vec<String> = secret
+            .data
+            .unwrap()
+            .into_values()
+            .map(|bytes| String::from_utf8(bytes.0).unwrap())
+            .collect();
+        assert_eq!(
+            (passwords.len(), passwords[0].as_str(), passwords[1].len()),
+            (2, "butter", 26)
+        );
         assert!(passwords.iter().all(|password| !log.contains(password)), "{log}");
 
         let found = older(&fixture).get("of-2023").await.unwrap().data;
@@ -80,11 +120,18 @@ fn a_manifest_of_2023_runs_to_its_end_and_is_read_back_as_it_was_applied() {
         wanted["containers"][0]["image"] = found["spec"]["containers"][0]["image"].clone();
         assert!(holds(&found["spec"], &wanted), "{found:#}");
         let newer = serde_json::to_value(
-            fixture.api::<flux_shared::crd::v1alpha2::MiniCluster>().get("of-2023").await.unwrap(),
+            fixture
+                .api::<flux_shared::crd::v1alpha2::MiniCluster>()
+                .get("of-2023")
+                .await
+                .unwrap(),
         )
         .unwrap();
         assert_eq!(newer["spec"]["flux"]["container"]["disable"], true, "{newer:#}");
-        assert_eq!(newer["spec"]["containers"][0]["fluxUser"]["name"], "flux", "{newer:#}");
+        assert_eq!(
+            newer["spec"]["containers"][0]["fluxUser"]["name"], "flux",
+            "{newer:#}"
+        );
     });
 }
 
@@ -111,13 +158,30 @@ fn a_volume_is_made_used_and_goes_with_all_else_when_the_job_has_completed() {
         let name = format!("{}.with-volume.data", fixture.namespace);
         fixture
             .until("pods, claim and volume are gone", async || {
-                let pods = fixture.api::<Pod>().list(&ListParams::default()).await.unwrap().items.len();
-                let claims =
-                    fixture.api::<PersistentVolumeClaim>().list(&ListParams::default()).await.unwrap().items.len();
+                let pods = fixture
+                    .api::<Pod>()
+                    .list(&ListParams::default())
+                    .await
+                    .unwrap()
+                    .items
+                    .len();
+                let claims = fixture
+                    .api::<PersistentVolumeClaim>()
+                    .list(&ListParams::default())
+                    .await
+                    .unwrap()
+                    .items
+                    .len();
                 (pods + claims == 0 && volumes.get_opt(&name).await.unwrap().is_none()).then_some(())
             })
             .await;
-        assert!(older(&fixture).get_opt("with-volume").await.unwrap().is_some(), "the MiniCluster itself stays");
-        older(&fixture).delete("with-volume", &DeleteParams::default()).await.unwrap();
+        assert!(
+            older(&fixture).get_opt("with-volume").await.unwrap().is_some(),
+            "the MiniCluster itself stays"
+        );
+        older(&fixture)
+            .delete("with-volume", &DeleteParams::default())
+            .await
+            .unwrap();
     });
 }

@@ -1,5 +1,6 @@
-//! Gangs on a node where pods really run, whose Kubernetes has its own API for them switched on (`make e2e-gang`), or
-//! where another scheduler runs (`E2E_SCHEDULER`): two MiniClusters that each need all of the node's CPUs, at once.
+//! Gangs on a node where pods really run, whose Kubernetes has its own API for them switched on (`make
+//! e2e-gang`), or where another scheduler runs (`E2E_SCHEDULER`): two MiniClusters that each need all of the
+//! node's CPUs, at once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stdout, reason = "tests look, act and tell")]
 
@@ -15,8 +16,8 @@ use serde_json::{Value, json};
 use test_support::node::{Fixture, app_image, test};
 
 const ROUNDS: u32 = 20;
-/// Two one after the other, each of which may have to try again. (Kubernetes 1.35 would hold two that are made together
-/// for five minutes.)
+/// Two one after the other, each of which may have to try again. (Kubernetes 1.35 would hold two that are
+/// made together for five minutes.)
 const ROUND: Duration = Duration::from_secs(120);
 /// As long as two halves stay, before they count as stuck.
 const STUCK: Duration = Duration::from_secs(10);
@@ -33,13 +34,40 @@ fn millis(quantity: Option<&Quantity>) -> u32 {
 
 /// So much that two pods fill what is free of the only node, and three do not fit.
 async fn half_of_the_node(fixture: &Fixture) -> u32 {
-    let nodes = Api::<Node>::all(fixture.client.clone()).list(&ListParams::default()).await.unwrap().items;
+    let nodes = Api::<Node>::all(fixture.client.clone())
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .items;
     assert_eq!(nodes.len(), 1, "a node for itself");
-    let all = millis(nodes[0].status.as_ref().unwrap().allocatable.as_ref().unwrap().get("cpu"));
-    let pods = Api::<Pod>::all(fixture.client.clone()).list(&ListParams::default()).await.unwrap().items;
-    let taken = pods.iter().filter(|pod| !has_ended(pod)).flat_map(|pod| &pod.spec.as_ref().unwrap().containers);
-    let taken: u32 =
-        taken.map(|it| millis(it.resources.as_ref().and_then(|it| it.requests.as_ref()?.get("cpu")))).sum();
+    let all = millis(
+        nodes[0]
+            .status
+            .as_ref()
+            .unwrap()
+            .allocatable
+            .as_ref()
+            .unwrap()
+            .get("cpu"),
+    );
+    let pods = Api::<Pod>::all(fixture.client.clone())
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .items;
+    let taken = pods
+        .iter()
+        .filter(|pod| !has_ended(pod))
+        .flat_map(|pod| &pod.spec.as_ref().unwrap().containers);
+    let taken: u32 = taken
+        .map(|it| {
+            millis(
+                it.resources
+                    .as_ref()
+                    .and_then(|it| it.requests.as_ref()?.get("cpu")),
+            )
+        })
+        .sum();
     (all - taken) / 2
 }
 
@@ -67,7 +95,10 @@ async fn create(fixture: &Fixture, name: &str, cpu: u32, gang: &str) {
     });
     fixture
         .api()
-        .create(&PostParams::default(), &serde_json::from_value::<MiniCluster>(object).unwrap())
+        .create(
+            &PostParams::default(),
+            &serde_json::from_value::<MiniCluster>(object).unwrap(),
+        )
         .await
         .unwrap();
 }
@@ -84,12 +115,21 @@ struct Watched {
 
 impl Watched {
     async fn look(&mut self, fixture: &Fixture, names: &[String; 2]) {
-        let pods = fixture.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+        let pods = fixture
+            .api::<Pod>()
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items;
         for (i, name) in names.iter().enumerate() {
             let of_it = pods.iter().filter(|pod| {
-                pod.metadata.labels.as_ref().is_some_and(|all| all.get("batch.kubernetes.io/job-name") == Some(name))
+                pod.metadata
+                    .labels
+                    .as_ref()
+                    .is_some_and(|all| all.get("batch.kubernetes.io/job-name") == Some(name))
             });
-            let placed = of_it.filter(|pod| pod.spec.as_ref().unwrap().node_name.is_some() && !has_ended(pod));
+            let placed =
+                of_it.filter(|pod| pod.spec.as_ref().unwrap().node_name.is_some() && !has_ended(pod));
             self.placed[i] = placed.count();
             self.was_whole[i] |= self.placed[i] == 2;
             self.completed[i] = self.completed[i] || phase(fixture, name).await == "Completed";
@@ -103,18 +143,32 @@ impl Watched {
 
 async fn phase(fixture: &Fixture, name: &str) -> Value {
     let status = fixture.status(name).await;
-    assert!(!["Failed", "Invalid"].map(Value::from).contains(&status["phase"]), "{name}: {status:#}");
+    assert!(
+        !["Failed", "Invalid"].map(Value::from).contains(&status["phase"]),
+        "{name}: {status:#}"
+    );
     assert_ne!(status["reason"], "GangUnavailable", "{name}: {status:#}");
     status["phase"].clone()
 }
 
 async fn delete(fixture: &Fixture, names: &[String; 2]) {
     for name in names {
-        fixture.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
+        fixture
+            .api::<MiniCluster>()
+            .delete(name, &DeleteParams::default())
+            .await
+            .unwrap();
     }
     fixture
         .until("their pods are gone", async || {
-            fixture.api::<Pod>().list(&ListParams::default()).await.unwrap().items.is_empty().then_some(())
+            fixture
+                .api::<Pod>()
+                .list(&ListParams::default())
+                .await
+                .unwrap()
+                .items
+                .is_empty()
+                .then_some(())
         })
         .await;
 }
@@ -127,7 +181,10 @@ fn of_two_that_need_the_whole_node_never_both_have_half_and_both_run() {
         for round in 0..ROUNDS {
             let names = [format!("a-{round}"), format!("b-{round}")];
             let start = Instant::now();
-            tokio::join!(create(&fixture, &names[0], cpu, "on"), create(&fixture, &names[1], cpu, "on"));
+            tokio::join!(
+                create(&fixture, &names[0], cpu, "on"),
+                create(&fixture, &names[1], cpu, "on")
+            );
             let mut watched = Watched::default();
             while watched.completed != [true, true] {
                 watched.look(&fixture, &names).await;
@@ -135,12 +192,22 @@ fn of_two_that_need_the_whole_node_never_both_have_half_and_both_run() {
                 assert!(start.elapsed() < ROUND, "round {round}: {watched:?}");
                 tokio::time::sleep(POLL).await;
             }
-            assert_eq!(watched.was_whole, [true, true], "round {round}: each had all its pods at once");
-            println!("round {round}: both have run after {:.1} s", start.elapsed().as_secs_f64());
+            assert_eq!(
+                watched.was_whole,
+                [true, true],
+                "round {round}: each had all its pods at once"
+            );
+            println!(
+                "round {round}: both have run after {:.1} s",
+                start.elapsed().as_secs_f64()
+            );
             slowest = slowest.max(start.elapsed());
             delete(&fixture, &names).await;
         }
-        println!("{ROUNDS} rounds of two pods with {cpu}m each, the slowest {:.1} s", slowest.as_secs_f64());
+        println!(
+            "{ROUNDS} rounds of two pods with {cpu}m each, the slowest {:.1} s",
+            slowest.as_secs_f64()
+        );
     });
 }
 
@@ -151,7 +218,10 @@ fn without_gangs_both_have_half_and_none_runs() {
         let cpu = half_of_the_node(&fixture).await;
         for round in 0..ROUNDS {
             let names = [format!("a-{round}"), format!("b-{round}")];
-            tokio::join!(create(&fixture, &names[0], cpu, "off"), create(&fixture, &names[1], cpu, "off"));
+            tokio::join!(
+                create(&fixture, &names[0], cpu, "off"),
+                create(&fixture, &names[1], cpu, "off")
+            );
             let mut watched = Watched::default();
             let mut since: Option<Instant> = None;
             while !watched.completed.contains(&true) {
@@ -165,7 +235,9 @@ fn without_gangs_both_have_half_and_none_runs() {
             }
             delete(&fixture, &names).await;
         }
-        panic!("in {ROUNDS} rounds one of the two had the whole node each time: the other test shows nothing");
+        panic!(
+            "in {ROUNDS} rounds one of the two had the whole node each time: the other test shows nothing"
+        );
     });
 }
 
@@ -177,14 +249,30 @@ fn the_example_ends_as_its_readme_says() {
         example["spec"]["containers"][0]["image"] = json!(app_image());
         example["spec"]["pod"] = json!({ "schedulerName": scheduler() });
         let example = serde_json::from_value::<MiniCluster>(example).unwrap();
-        fixture.api().create(&PostParams::default(), &example).await.unwrap();
+        fixture
+            .api()
+            .create(&PostParams::default(), &example)
+            .await
+            .unwrap();
         fixture.when_condition("gang", "Complete").await;
         let job: Job = fixture.api().get("gang").await.unwrap();
-        assert!(job.metadata.annotations.unwrap().contains_key("flux-framework.org/gang"));
+        assert!(
+            job.metadata
+                .annotations
+                .unwrap()
+                .contains_key("flux-framework.org/gang")
+        );
         let lead = fixture.lead("gang").await.unwrap();
-        let log = fixture.api::<Pod>().logs(&lead.name_any(), &LogParams::default()).await.unwrap();
+        let log = fixture
+            .api::<Pod>()
+            .logs(&lead.name_any(), &LogParams::default())
+            .await
+            .unwrap();
         let readme = std::fs::read_to_string(path.replace("minicluster.yaml", "README.md")).unwrap();
         let line = log.lines().find(|line| *line == "all of us or none");
-        assert!(line.is_some_and(|line| readme.lines().any(|shown| shown == line)), "{log}");
+        assert!(
+            line.is_some_and(|line| readme.lines().any(|shown| shown == line)),
+            "{log}"
+        );
     });
 }

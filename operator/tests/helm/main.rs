@@ -1,5 +1,5 @@
-//! A release of the chart comes, changes and goes on a cluster where pods run (KUBECONFIG), while a job runs: it ends
-//! as if nothing had been. `.ci/e2e` runs it, where nothing of the operator's is installed.
+//! A release of the chart comes, changes and goes on a cluster where pods run (KUBECONFIG), while a job runs:
+//! it ends as if nothing had been. `.ci/e2e` runs it, where nothing of the operator's is installed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stdout, reason = "tests look and act")]
 
@@ -24,7 +24,11 @@ const CRD: &str = "miniclusters.flux-framework.org";
 fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(arguments).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stdout) + &text(&output.stderr)) }
+    if output.status.success() {
+        Ok(text(&output.stdout))
+    } else {
+        Err(text(&output.stdout) + &text(&output.stderr))
+    }
 }
 
 fn kubectl(arguments: &[&str]) -> Result<String, String> {
@@ -63,29 +67,44 @@ impl Release {
     fn apply(&self, command: &str, chart: &Path, more: &[&str]) {
         let values = self.folder.path().join("values.yaml");
         let usual = ["--values", values.to_str().unwrap(), "--wait", "--timeout", "5m"];
-        let result = self.helm(&[command, RELEASE, chart.to_str().unwrap()], NAMESPACE, &[&usual, more].concat());
+        let result = self.helm(
+            &[command, RELEASE, chart.to_str().unwrap()],
+            NAMESPACE,
+            &[&usual, more].concat(),
+        );
         result.unwrap_or_else(|error| panic!("helm {command}: {error}"));
     }
 
     fn is_refused(&self, release: &str, namespace: &str) -> String {
         let (chart, values) = (repository().join("chart"), self.folder.path().join("values.yaml"));
         let options = ["--values", values.to_str().unwrap()];
-        self.helm(&["install", release, chart.to_str().unwrap()], namespace, &options).unwrap_err()
+        self.helm(
+            &["install", release, chart.to_str().unwrap()],
+            namespace,
+            &options,
+        )
+        .unwrap_err()
     }
 
     fn uninstall(&self) {
-        self.helm(&["uninstall", RELEASE], NAMESPACE, &["--wait", "--timeout", "5m"]).unwrap();
+        self.helm(&["uninstall", RELEASE], NAMESPACE, &["--wait", "--timeout", "5m"])
+            .unwrap();
     }
 
     /// An earlier version of the chart, packed.
     fn earlier(&self) -> PathBuf {
         let (chart, folder) = (repository().join("chart"), self.folder.path().to_str().unwrap());
         let options = ["--version", "0.0.1", "--destination", folder];
-        run(&self.helm, &[&["package", chart.to_str().unwrap()], &options[..]].concat()).unwrap();
+        run(
+            &self.helm,
+            &[&["package", chart.to_str().unwrap()], &options[..]].concat(),
+        )
+        .unwrap();
         self.folder.path().join("flux-framework-operator-0.0.1.tgz")
     }
 
-    /// The objects of the release (`manifest`), or those that come when it goes (`hooks`), as kubectl names them.
+    /// The objects of the release (`manifest`), or those that come when it goes (`hooks`), as kubectl names
+    /// them.
     fn objects(&self, of: &str) -> Vec<Value> {
         let manifest = self.helm(&["get", of, RELEASE], NAMESPACE, &[]).unwrap();
         let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(&manifest).unwrap();
@@ -99,10 +118,24 @@ fn left(objects: &[Value]) -> BTreeSet<String> {
         let text = |value: &Value| value.as_str().unwrap_or(NAMESPACE).to_owned();
         let (kind, name) = (text(&object["kind"]), text(&object["metadata"]["name"]));
         let namespace = text(&object["metadata"]["namespace"]);
-        let found = kubectl(&["get", &kind, &name, "--namespace", &namespace, "--ignore-not-found", "--output=name"]);
+        let found = kubectl(&[
+            "get",
+            &kind,
+            &name,
+            "--namespace",
+            &namespace,
+            "--ignore-not-found",
+            "--output=name",
+        ]);
         !found.unwrap().is_empty()
     };
-    let name = |it: &Value| format!("{}/{}", it["kind"].as_str().unwrap(), it["metadata"]["name"].as_str().unwrap());
+    let name = |it: &Value| {
+        format!(
+            "{}/{}",
+            it["kind"].as_str().unwrap(),
+            it["metadata"]["name"].as_str().unwrap()
+        )
+    };
     objects.iter().filter(is_there).map(name).collect()
 }
 
@@ -115,12 +148,25 @@ fn own() -> Vec<String> {
 
 /// With its Deployment, by Kubernetes' garbage collector.
 async fn goes_by_itself(fixture: &Fixture) {
-    fixture.until("Secret and Lease are gone", async || own().is_empty().then_some(())).await;
+    fixture
+        .until("Secret and Lease are gone", async || {
+            own().is_empty().then_some(())
+        })
+        .await;
 }
 
 fn memory_limit() -> String {
     let path = "jsonpath={.spec.template.spec.containers[0].resources.limits.memory}";
-    kubectl(&["get", "deployment", "flux-operator", "--namespace", NAMESPACE, "--output", path]).unwrap()
+    kubectl(&[
+        "get",
+        "deployment",
+        "flux-operator",
+        "--namespace",
+        NAMESPACE,
+        "--output",
+        path,
+    ])
+    .unwrap()
 }
 
 fn authority() -> String {
@@ -131,24 +177,43 @@ fn authority() -> String {
 /// A job of two pods that runs until it is told to end.
 async fn start_job(fixture: &Fixture, name: &str) -> BTreeSet<String> {
     let command = "sh -c 'until [ -e /tmp/end ]; do sleep 0.2; done; exit 5'";
-    fixture.create(name, 2, json!({ "name": "main", "command": command })).await;
+    fixture
+        .create(name, 2, json!({ "name": "main", "command": command }))
+        .await;
     fixture.when_condition(name, "Ready").await;
     uids(fixture, name).await
 }
 
 async fn uids(fixture: &Fixture, name: &str) -> BTreeSet<String> {
-    fixture.pods(name).await.iter().filter_map(|pod| pod.uid()).collect()
+    fixture
+        .pods(name)
+        .await
+        .iter()
+        .filter_map(|pod| pod.uid())
+        .collect()
 }
 
 async fn end_job(fixture: &Fixture, name: &str) {
     let lead = fixture.lead(name).await.unwrap().name_any();
-    kubectl(&["exec", &lead, "--namespace", &fixture.namespace, "--container=main", "--", "touch", "/tmp/end"])
-        .unwrap();
+    kubectl(&[
+        "exec",
+        &lead,
+        "--namespace",
+        &fixture.namespace,
+        "--container=main",
+        "--",
+        "touch",
+        "/tmp/end",
+    ])
+    .unwrap();
     fixture
         .until("its Job has failed", async || {
             let job: Job = fixture.api().get(name).await.unwrap();
             let conditions = job.status?.conditions?;
-            conditions.iter().any(|it| it.type_ == "Failed" && it.status == "True").then_some(())
+            conditions
+                .iter()
+                .any(|it| it.type_ == "Failed" && it.status == "True")
+                .then_some(())
         })
         .await;
 }
@@ -162,34 +227,59 @@ fn a_job_ends_as_if_nothing_had_been_while_a_release_comes_changes_and_goes() {
             let chart = repository().join("chart");
             release.apply("install", &release.earlier(), &["--create-namespace"]);
             let pods = start_job(&fixture, "job").await;
-            let first =
-                fixture.until("the webhook has an authority", async || Some(authority()).filter(|it| !it.is_empty()));
+            let first = fixture.until("the webhook has an authority", async || {
+                Some(authority()).filter(|it| !it.is_empty())
+            });
             let first = first.await;
 
             release.apply("upgrade", &chart, &["--set", "resources.limits.memory=300Mi"]);
             assert_eq!(memory_limit(), "300Mi");
             assert_eq!(authority(), first, "an upgrade leaves the webhook's authority");
-            kubectl(&["get", "miniclusters.v1alpha1.flux-framework.org", "job", "--namespace", &fixture.namespace])
+            kubectl(&[
+                "get",
+                "miniclusters.v1alpha1.flux-framework.org",
+                "job",
+                "--namespace",
+                &fixture.namespace,
+            ])
+            .unwrap();
+            release
+                .helm(
+                    &["rollback", RELEASE, "1"],
+                    NAMESPACE,
+                    &["--wait", "--timeout", "5m"],
+                )
                 .unwrap();
-            release.helm(&["rollback", RELEASE, "1"], NAMESPACE, &["--wait", "--timeout", "5m"]).unwrap();
             assert_eq!(memory_limit(), "256Mi");
             assert_eq!(authority(), first, "a rollback leaves it, too");
 
             assert_eq!(own().len(), 2, "{:?}", own());
             let objects = release.objects("manifest");
             assert!(release.objects("hooks").is_empty());
-            assert!(objects.len() > 20 && left(&objects).len() == objects.len(), "{:#?}", left(&objects));
+            assert!(
+                objects.len() > 20 && left(&objects).len() == objects.len(),
+                "{:#?}",
+                left(&objects)
+            );
             release.uninstall();
-            assert_eq!(left(&objects), BTreeSet::from([format!("CustomResourceDefinition/{CRD}")]));
+            assert_eq!(
+                left(&objects),
+                BTreeSet::from([format!("CustomResourceDefinition/{CRD}")])
+            );
             goes_by_itself(&fixture).await;
             assert_eq!(uids(&fixture, "job").await, pods, "its pods run on");
             end_job(&fixture, "job").await;
             assert_eq!(uids(&fixture, "job").await, pods, "nothing ran twice");
 
-            // The definition and the MiniCluster were kept: an operator that comes back says how it has ended.
+            // The definition and the MiniCluster were kept: an operator that comes back says how it has
+            // ended.
             release.apply("install", &chart, &["--set", "crds.keep=false"]);
             let status = fixture.when_condition("job", "Failed").await;
-            assert_eq!((&status["exitCode"], &status["restarts"]), (&json!(5), &Value::Null), "{status:#}");
+            assert_eq!(
+                (&status["exitCode"], &status["restarts"]),
+                (&json!(5), &Value::Null),
+                "{status:#}"
+            );
 
             start_job(&fixture, "other").await;
             nothing_stays(&fixture, &release).await;
@@ -223,8 +313,7 @@ fn what_somebody_else_has_installed_is_refused_and_stays() {
         test(&format!("helm-clash-{number}"), async |fixture| {
             let release = Release::new(helm.clone());
             // As FluxCD's operator, which has the same name.
-            let labels =
-                json!({ "app.kubernetes.io/name": "flux-operator", "app.kubernetes.io/instance": "flux-operator" });
+            let labels = json!({ "app.kubernetes.io/name": "flux-operator", "app.kubernetes.io/instance": "flux-operator" });
             let other = json!({
                 "apiVersion": "apps/v1", "kind": "Deployment",
                 "metadata": { "name": "flux-operator", "namespace": fixture.namespace },
@@ -241,14 +330,27 @@ fn what_somebody_else_has_installed_is_refused_and_stays() {
             std::fs::write(&file, other.to_string()).unwrap();
             kubectl(&["create", "--filename", file.to_str().unwrap()]).unwrap();
             let said = release.is_refused("flux-operator", &fixture.namespace);
-            assert!(said.contains("another operator's Deployment flux-operator"), "{said}");
+            assert!(
+                said.contains("another operator's Deployment flux-operator"),
+                "{said}"
+            );
             assert_eq!(kubectl(&["get", "crd", CRD, "--ignore-not-found"]).unwrap(), "");
 
             // A second installation for all namespaces, beside one of ours.
-            release.apply("install", &repository().join("chart"), &["--create-namespace", "--set", "crds.keep=false"]);
+            release.apply(
+                "install",
+                &repository().join("chart"),
+                &["--create-namespace", "--set", "crds.keep=false"],
+            );
             let said = release.is_refused("second", "default");
-            assert!(said.contains("cannot be imported into the current release"), "{said}");
-            assert_eq!(kubectl(&["get", "deployments", "--namespace", "default", "--output=name"]).unwrap(), "");
+            assert!(
+                said.contains("cannot be imported into the current release"),
+                "{said}"
+            );
+            assert_eq!(
+                kubectl(&["get", "deployments", "--namespace", "default", "--output=name"]).unwrap(),
+                ""
+            );
             release.uninstall();
             kubectl(&["delete", "namespace", NAMESPACE]).unwrap();
         });

@@ -1,5 +1,5 @@
-//! What is measured, what is warned of, and what the dashboard shows: held to the table of families, to promtool, and
-//! to a real Prometheus, which has to warn of each once, of a fault that is made.
+//! What is measured, what is warned of, and what the dashboard shows: held to the table of families, to
+//! promtool, and to a real Prometheus, which has to warn of each once, of a fault that is made.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -29,7 +29,8 @@ struct Words {
     labels: BTreeSet<String>,
 }
 
-/// The names in an expression. In braces and after `by`, `on` and `group_left` stand labels; before `(` a function.
+/// The names in an expression. In braces and after `by`, `on` and `group_left` stand labels; before `(` a
+/// function.
 fn words(expression: &str) -> Words {
     let mut words = Words::default();
     let outside: String = expression.split('"').step_by(2).collect::<Vec<_>>().join("\"\"");
@@ -70,16 +71,17 @@ fn words(expression: &str) -> Words {
 /// The family that a series belongs to.
 fn family_of(series: &str) -> Option<&'static flux_operator::health::families::Family> {
     ALL.iter().find(|family| match family.kind {
-        Kind::Histogram(_) => {
-            series.strip_prefix(family.name).is_some_and(|part| matches!(part, "_bucket" | "_sum" | "_count"))
-        }
+        Kind::Histogram(_) => series
+            .strip_prefix(family.name)
+            .is_some_and(|part| matches!(part, "_bucket" | "_sum" | "_count")),
         _ => family.name == series,
     })
 }
 
 #[test]
 fn the_names_in_an_expression_are_found() {
-    let found = words("sum by (le, job) (rate(a_b{c=\"d_e\",f=~\"g\"}[$__rate_interval])) / h_i and on (job) j_k");
+    let found =
+        words("sum by (le, job) (rate(a_b{c=\"d_e\",f=~\"g\"}[$__rate_interval])) / h_i and on (job) j_k");
     assert_eq!(Vec::from_iter(&found.metrics), ["a_b", "h_i", "j_k"]);
     assert_eq!(Vec::from_iter(&found.labels), ["c", "f", "job", "le"]);
 }
@@ -89,7 +91,11 @@ fn the_names_in_an_expression_are_found() {
 fn every_alert_is_fired_by_a_fault() {
     let call = ["comes_to_warn_of", "(&["].concat();
     let names = |rest: &'static str| rest.split(']').next().unwrap().split('"').skip(1).step_by(2);
-    let fired: BTreeSet<&str> = include_str!("alerts.rs").split(&call).skip(1).flat_map(names).collect();
+    let fired: BTreeSet<&str> = include_str!("alerts.rs")
+        .split(&call)
+        .skip(1)
+        .flat_map(names)
+        .collect();
     let alerts = alerts();
     assert_eq!(fired, alerts.iter().map(|alert| alert.name.as_str()).collect());
 }
@@ -97,14 +103,20 @@ fn every_alert_is_fired_by_a_fault() {
 /// What Prometheus gives to every series itself.
 const OF_TARGETS: [&str; 3] = ["instance", "job", "namespace"];
 /// For people who ask themselves; no picture and no warning.
-const LOOKED_AT_BY_NOBODY: [&str; 2] = ["process_virtual_memory_bytes", "workqueue_unfinished_work_seconds"];
+const LOOKED_AT_BY_NOBODY: [&str; 2] = [
+    "process_virtual_memory_bytes",
+    "workqueue_unfinished_work_seconds",
+];
 
 #[test]
 fn every_figure_of_an_alert_or_a_picture_is_in_the_table_and_the_other_way_round() {
     let of_alerts = alerts().into_iter().map(|alert| (alert.name, alert.expression));
     let of_panels = panels().into_iter().flat_map(|panel| {
         let title = panel.title;
-        panel.expressions.into_iter().map(move |expression| (title.clone(), expression))
+        panel
+            .expressions
+            .into_iter()
+            .map(move |expression| (title.clone(), expression))
     });
     let mut used = BTreeSet::new();
     for (name, expression) in of_alerts.chain(of_panels) {
@@ -119,10 +131,18 @@ fn every_figure_of_an_alert_or_a_picture_is_in_the_table_and_the_other_way_round
                 labels.insert("le");
             }
         }
-        let strange: Vec<_> = words.labels.iter().filter(|label| !labels.contains(label.as_str())).collect();
+        let strange: Vec<_> = words
+            .labels
+            .iter()
+            .filter(|label| !labels.contains(label.as_str()))
+            .collect();
         assert!(strange.is_empty(), "{name}: no figure of it has {strange:?}");
     }
-    let idle: Vec<&str> = ALL.iter().map(|family| family.name).filter(|name| !used.contains(name)).collect();
+    let idle: Vec<&str> = ALL
+        .iter()
+        .map(|family| family.name)
+        .filter(|name| !used.contains(name))
+        .collect();
     assert_eq!(idle, LOOKED_AT_BY_NOBODY);
     let names: BTreeSet<&str> = ALL.iter().map(|family| family.name).collect();
     assert_eq!(names.len(), ALL.len(), "one family a name");
@@ -130,7 +150,9 @@ fn every_figure_of_an_alert_or_a_picture_is_in_the_table_and_the_other_way_round
 
 /// The rules of an installation in the namespace `n`.
 fn rules_of_n() -> String {
-    rule_groups().to_string().replace(&format!("\\\"{NAMESPACE}\\\""), "\\\"n\\\"")
+    rule_groups()
+        .to_string()
+        .replace(&format!("\\\"{NAMESPACE}\\\""), "\\\"n\\\"")
 }
 
 /// Rules and their tests, in a folder of their own.
@@ -148,15 +170,24 @@ fn unit_tests() -> Vec<(String, Value)> {
         .collect();
     files.sort();
     let read = |path: &Path| std::fs::read_to_string(path).unwrap();
-    files.iter().map(|path| (read(path), serde_saphyr::from_str(&read(path)).unwrap())).collect()
+    files
+        .iter()
+        .map(|path| (read(path), serde_saphyr::from_str(&read(path)).unwrap()))
+        .collect()
 }
 
 #[test]
 fn promtool_takes_the_rules_and_they_do_what_their_tests_say() {
     let folder = rules();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let told = promtool_is_content(&["check", "rules", "--lint=all", "--lint-fatal", &path("rules.yml")], "");
-    assert!(told.contains(&format!("{} rules found", alerts().len())), "{told}");
+    let told = promtool_is_content(
+        &["check", "rules", "--lint=all", "--lint-fatal", &path("rules.yml")],
+        "",
+    );
+    assert!(
+        told.contains(&format!("{} rules found", alerts().len())),
+        "{told}"
+    );
     let (mut fires, mut is_silent) = (BTreeSet::new(), BTreeSet::new());
     for (number, (text, parsed)) in unit_tests().into_iter().enumerate() {
         let file = path(&format!("test-{number}.yml"));
@@ -165,7 +196,9 @@ fn promtool_takes_the_rules_and_they_do_what_their_tests_say() {
         for test in parsed["tests"].as_array().unwrap() {
             for case in test["alert_rule_test"].as_array().unwrap() {
                 let name = case["alertname"].as_str().unwrap().to_owned();
-                let is_expected = case["exp_alerts"].as_array().is_some_and(|alerts| !alerts.is_empty());
+                let is_expected = case["exp_alerts"]
+                    .as_array()
+                    .is_some_and(|alerts| !alerts.is_empty());
                 if is_expected {
                     fires.insert(name)
                 } else {
@@ -180,8 +213,11 @@ fn promtool_takes_the_rules_and_they_do_what_their_tests_say() {
     // The tests are no formality: with another rule one of them fails.
     let broken = rules_of_n().replace("> 60", "> 600");
     std::fs::write(path("rules.yml"), broken).unwrap();
-    let outcomes = (0..unit_tests().len())
-        .map(|number| promtool(&["test", "rules", &path(&format!("test-{number}.yml"))], "").status.success());
+    let outcomes = (0..unit_tests().len()).map(|number| {
+        promtool(&["test", "rules", &path(&format!("test-{number}.yml"))], "")
+            .status
+            .success()
+    });
     assert!(outcomes.collect::<Vec<_>>().contains(&false));
 }
 
@@ -209,33 +245,52 @@ fn run(arguments: &[&str], health: SocketAddr, kubeconfig: &Path) -> Program {
 }
 
 async fn is_ready(health: SocketAddr) {
-    until("it is ready", async || (get(health, "/readyz").await == "ok\n").then_some(())).await;
+    until("it is ready", async || {
+        (get(health, "/readyz").await == "ok\n").then_some(())
+    })
+    .await;
 }
 
 #[test]
 fn promtool_finds_nothing_at_the_figures_and_every_picture_can_be_drawn() {
     test("figures", async |fixture| {
         let health = free_address();
-        let _operator = run(&["run", "--namespace", &fixture.namespace], health, &operator_kubeconfig());
+        let _operator = run(
+            &["run", "--namespace", &fixture.namespace],
+            health,
+            &operator_kubeconfig(),
+        );
         is_ready(health).await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
         let webhook = Webhook::start().await;
-        for text in [get(health, "/metrics").await, get(webhook.health, "/metrics").await] {
+        for text in [
+            get(health, "/metrics").await,
+            get(webhook.health, "/metrics").await,
+        ] {
             let told = promtool_is_content(&["check", "metrics", "--lint=all"], &text);
             assert_eq!(told, "", "{text}");
         }
         let prometheus = Prometheus::of(health).await;
         prometheus.is_calm(&["FluxOperatorWebhookDown"]).await;
-        let drawn = |expression: &str| expression.replace("$namespace", ".*").replace("$__rate_interval", "1m");
+        let drawn = |expression: &str| {
+            expression
+                .replace("$namespace", ".*")
+                .replace("$__rate_interval", "1m")
+        };
         for expression in panels().iter().flat_map(|panel| &panel.expressions) {
             // It is understood; those about the webhook are empty here.
             let series = prometheus.query(&drawn(expression)).await;
-            assert!(!series.is_empty() || expression.contains("webhook"), "{expression}");
+            assert!(
+                !series.is_empty() || expression.contains("webhook"),
+                "{expression}"
+            );
         }
-        let ready = prometheus.query("flux_operator_miniclusters{phase=\"Running\"}").await;
+        let ready = prometheus
+            .query("flux_operator_miniclusters{phase=\"Running\"}")
+            .await;
         assert_eq!(ready[0]["value"][1], "1");
     });
 }
@@ -244,7 +299,13 @@ fn promtool_finds_nothing_at_the_figures_and_every_picture_can_be_drawn() {
 fn an_operator_that_starts_again_and_again_or_is_gone_is_warned_of() {
     test("alerts-down", async |fixture| {
         let health = free_address();
-        let start = || run(&["run", "--namespace", &fixture.namespace], health, &operator_kubeconfig());
+        let start = || {
+            run(
+                &["run", "--namespace", &fixture.namespace],
+                health,
+                &operator_kubeconfig(),
+            )
+        };
         let mut operator = start();
         is_ready(health).await;
         let prometheus = Prometheus::of(health).await;
@@ -260,7 +321,12 @@ fn an_operator_that_starts_again_and_again_or_is_gone_is_warned_of() {
             .await;
         }
         prometheus.comes_to_warn_of(&["FluxOperatorRestarting"]).await;
-        assert!(!prometheus.warns_of().await.contains(&"FluxOperatorDown".to_owned()));
+        assert!(
+            !prometheus
+                .warns_of()
+                .await
+                .contains(&"FluxOperatorDown".to_owned())
+        );
         drop(operator);
         prometheus.comes_to_warn_of(&["FluxOperatorDown"]).await;
     });
@@ -274,24 +340,49 @@ fn operators_that_all_wait_to_lead_are_warned_of() {
             "spec": { "holderIdentity": "nobody that runs", "leaseDurationSeconds": 3600 },
         });
         let lease = serde_json::from_value(lease).unwrap();
-        fixture.api::<Lease>().create(&PostParams::default(), &lease).await.unwrap();
+        fixture
+            .api::<Lease>()
+            .create(&PostParams::default(), &lease)
+            .await
+            .unwrap();
         let (namespace, identity) = (fixture.namespace.clone(), "one".to_owned());
         fixture.kubectl(&["create", "serviceaccount", "leader"]).unwrap();
         let account = format!("--serviceaccount={}:leader", fixture.namespace);
-        fixture.kubectl(&["create", "rolebinding", "leader", "--clusterrole=admin", &account]).unwrap();
-        fixture.kubectl(&["create", "role", "leader", "--verb=*", "--resource=leases.coordination.k8s.io"]).unwrap();
-        fixture.kubectl(&["create", "rolebinding", "leases", "--role=leader", &account]).unwrap();
+        fixture
+            .kubectl(&["create", "rolebinding", "leader", "--clusterrole=admin", &account])
+            .unwrap();
+        fixture
+            .kubectl(&[
+                "create",
+                "role",
+                "leader",
+                "--verb=*",
+                "--resource=leases.coordination.k8s.io",
+            ])
+            .unwrap();
+        fixture
+            .kubectl(&["create", "rolebinding", "leases", "--role=leader", &account])
+            .unwrap();
         let health = free_address();
         let operator = fixture
             .operator_as(&fixture.kubeconfig_of("leader"), Calls::default(), |it| {
-                it.candidate = Some(Candidate { namespace, identity, duration: Duration::from_secs(3) });
+                it.candidate = Some(Candidate {
+                    namespace,
+                    identity,
+                    duration: Duration::from_secs(3),
+                });
                 it.health = Some(health);
             })
             .await;
         let prometheus = Prometheus::of(health).await;
         prometheus.comes_to_warn_of(&["FluxOperatorNotLeading"]).await;
         // It waits, which is no trouble of its own.
-        assert!(!prometheus.warns_of().await.contains(&"FluxOperatorNotReady".to_owned()));
+        assert!(
+            !prometheus
+                .warns_of()
+                .await
+                .contains(&"FluxOperatorNotReady".to_owned())
+        );
         operator.stop().await;
     });
 }
@@ -301,7 +392,9 @@ fn one_without_permission_to_look_is_warned_of() {
     test("alerts-ready", async |fixture| {
         let health = free_address();
         let kubeconfig = fixture.kubeconfig_of("default");
-        let operator = fixture.operator_as(&kubeconfig, Calls::default(), |it| it.health = Some(health)).await;
+        let operator = fixture
+            .operator_as(&kubeconfig, Calls::default(), |it| it.health = Some(health))
+            .await;
         let prometheus = Prometheus::of(health).await;
         prometheus.comes_to_warn_of(&["FluxOperatorNotReady"]).await;
         // It has seen nothing, and can be told to stop all the same.
@@ -313,7 +406,11 @@ fn one_without_permission_to_look_is_warned_of() {
 fn what_an_admission_webhook_that_is_gone_does_is_warned_of() {
     test("alerts-admission", async |fixture| {
         let health = free_address();
-        let _operator = run(&["run", "--namespace", &fixture.namespace], health, &operator_kubeconfig());
+        let _operator = run(
+            &["run", "--namespace", &fixture.namespace],
+            health,
+            &operator_kubeconfig(),
+        );
         is_ready(health).await;
         let prometheus = Prometheus::of(health).await;
         prometheus.is_calm(&["FluxOperatorWebhookDown"]).await;
@@ -330,8 +427,12 @@ fn what_an_admission_webhook_that_is_gone_does_is_warned_of() {
         });
         apply(&webhook.to_string());
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
-        prometheus.comes_to_warn_of(&["FluxOperatorReconcileErrors", "FluxOperatorAPIErrors"]).await;
-        fixture.kubectl(&["delete", "validatingwebhookconfiguration", &name]).unwrap();
+        prometheus
+            .comes_to_warn_of(&["FluxOperatorReconcileErrors", "FluxOperatorAPIErrors"])
+            .await;
+        fixture
+            .kubectl(&["delete", "validatingwebhookconfiguration", &name])
+            .unwrap();
     });
 }
 
@@ -353,8 +454,8 @@ fn a_panic_is_warned_of() {
     });
 }
 
-/// Large MiniClusters take room while the API server does not answer, and the next ones wait for it: here for 5 s, not
-/// for 60.
+/// Large MiniClusters take room while the API server does not answer, and the next ones wait for it: here for
+/// 5 s, not for 60.
 #[test]
 fn a_queue_that_does_not_move_is_warned_of() {
     test("alerts-queue", async |fixture| {
@@ -374,7 +475,13 @@ fn a_queue_that_does_not_move_is_warned_of() {
         for number in 0..6 {
             let commands = json!({ "pre": "x".repeat(950_000) });
             let containers = json!([{ "image": "app:1", "commands": commands }]);
-            fixture.create(&format!("large-{number}"), json!({ "size": 1, "containers": containers })).await.unwrap();
+            fixture
+                .create(
+                    &format!("large-{number}"),
+                    json!({ "size": 1, "containers": containers }),
+                )
+                .await
+                .unwrap();
         }
         prometheus.comes_to_warn_of(&["FluxOperatorQueueBacklog"]).await;
         drop(operator);
@@ -383,7 +490,11 @@ fn a_queue_that_does_not_move_is_warned_of() {
 
 #[test]
 fn what_can_go_wrong_at_the_webhook_is_warned_of() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let webhook = Webhook::start().await;
         let prometheus = Prometheus::of(webhook.health).await;
@@ -413,17 +524,27 @@ fn what_can_go_wrong_at_the_webhook_is_warned_of() {
 
 #[test]
 fn a_certificate_that_nobody_renewed_is_warned_of() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let mut params = CertificateParams::new(["webhook".to_owned()]).unwrap();
-        let soon = k8s_openapi::jiff::Timestamp::now().to_zoned(k8s_openapi::jiff::tz::TimeZone::UTC).date();
+        let soon = k8s_openapi::jiff::Timestamp::now()
+            .to_zoned(k8s_openapi::jiff::tz::TimeZone::UTC)
+            .date();
         let soon = soon.saturating_add(k8s_openapi::jiff::SignedDuration::from_hours(24 * 10));
         let (month, day) = (soon.month().unsigned_abs(), soon.day().unsigned_abs());
         params.not_after = rcgen::date_time_ymd(soon.year().into(), month, day);
         let webhook = Webhook::with(params).await;
         let prometheus = Prometheus::of(webhook.health).await;
-        prometheus.comes_to_warn_of(&["FluxOperatorCertificateExpiring"]).await;
-        let left = prometheus.query("flux_operator_webhook_certificate_expiry_timestamp_seconds - time()").await;
+        prometheus
+            .comes_to_warn_of(&["FluxOperatorCertificateExpiring"])
+            .await;
+        let left = prometheus
+            .query("flux_operator_webhook_certificate_expiry_timestamp_seconds - time()")
+            .await;
         let days: f64 = left[0]["value"][1].as_str().unwrap().parse::<f64>().unwrap() / 86400.0;
         assert!((8.9..=10.0).contains(&days), "{days}");
     });
@@ -437,6 +558,8 @@ fn a_webhook_that_may_not_write_its_certificate_is_warned_of() {
         let arguments = ["webhook", "--listen", &listen, "--namespace", &fixture.namespace];
         let _webhook = run(&arguments, health, &kubeconfig);
         let prometheus = Prometheus::of(health).await;
-        prometheus.comes_to_warn_of(&["FluxOperatorCertificateRenewalFailing", "FluxOperatorNotReady"]).await;
+        prometheus
+            .comes_to_warn_of(&["FluxOperatorCertificateRenewalFailing", "FluxOperatorNotReady"])
+            .await;
     });
 }

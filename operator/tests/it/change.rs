@@ -13,26 +13,55 @@ use test_support::api_server::{Call, Calls, Fault, Fixture, condition, test, unt
 fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
     test("scale", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 2, "maxSize": 4 })).await.unwrap();
+        fixture
+            .create("mc", json!({ "size": 2, "maxSize": 4 }))
+            .await
+            .unwrap();
         fixture.pods("mc", 2).await;
-        fixture.when("mc", "its sizes", |status| status["maximumSize"] == 4 && status["size"] == 2).await;
+        fixture
+            .when("mc", "its sizes", |status| {
+                status["maximumSize"] == 4 && status["size"] == 2
+            })
+            .await;
 
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 4 } })).await.unwrap();
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 4 } }))
+            .await
+            .unwrap();
         fixture.pods("mc", 4).await;
-        fixture.when("mc", "of size 4", |status| status["size"] == 4).await;
+        fixture
+            .when("mc", "of size 4", |status| status["size"] == 4)
+            .await;
 
-        let refused = fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 5 } })).await.unwrap_err();
-        assert!(refused.to_string().contains("size is 5, but cannot exceed 4"), "{refused}");
+        let refused = fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 5 } }))
+            .await
+            .unwrap_err();
+        assert!(
+            refused.to_string().contains("size is 5, but cannot exceed 4"),
+            "{refused}"
+        );
 
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 1 } })).await.unwrap();
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 1 } }))
+            .await
+            .unwrap();
         until("three pods go", async || {
             fixture.reap("mc").await;
             (fixture.all_pods("mc").await.len() == 1).then_some(())
         })
         .await;
-        fixture.when("mc", "of size 1", |status| status["size"] == 1).await;
-        let spec = ConfigMap::clone(&fixture.api().get("mc-agent").await.unwrap()).data.unwrap()["agent.toml"].clone();
-        assert!(spec.contains("size = 2\n") && spec.contains("max_size = 4\n"), "what the pods read is frozen: {spec}");
+        fixture
+            .when("mc", "of size 1", |status| status["size"] == 1)
+            .await;
+        let spec = ConfigMap::clone(&fixture.api().get("mc-agent").await.unwrap())
+            .data
+            .unwrap()["agent.toml"]
+            .clone();
+        assert!(
+            spec.contains("size = 2\n") && spec.contains("max_size = 4\n"),
+            "what the pods read is frozen: {spec}"
+        );
         operator.stop().await;
     });
 }
@@ -45,7 +74,9 @@ fn a_size_that_got_past_the_api_server_is_a_condition_and_changes_nothing() {
         let operator = fixture.operator().await;
         // One has begun, so that it is too late for a larger Job.
         fixture.run_pod(&fixture.pods("mc", 2).await[&0]).await;
-        fixture.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
+        fixture
+            .when("mc", "its maximum", |status| status["maximumSize"] == 2)
+            .await;
         operator.stop().await;
         fixture
             .api::<MiniCluster>()
@@ -56,10 +87,20 @@ fn a_size_that_got_past_the_api_server_is_a_condition_and_changes_nothing() {
             )
             .await
             .unwrap();
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } })).await.unwrap();
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } }))
+            .await
+            .unwrap();
         let _operator = fixture.operator().await;
-        let cluster = fixture.when("mc", "invalid", |status| condition(status, "Valid")["status"] == "False").await;
-        assert_eq!(condition(&cluster["status"], "Valid")["reason"], "SizeBeyondMaximum");
+        let cluster = fixture
+            .when("mc", "invalid", |status| {
+                condition(status, "Valid")["status"] == "False"
+            })
+            .await;
+        assert_eq!(
+            condition(&cluster["status"], "Valid")["reason"],
+            "SizeBeyondMaximum"
+        );
         assert_eq!(cluster["spec"]["size"], 3, "the user's spec is never rewritten");
         assert_eq!(fixture.job("mc").await.spec.unwrap().completions, Some(2));
     });
@@ -69,28 +110,54 @@ fn a_size_that_got_past_the_api_server_is_a_condition_and_changes_nothing() {
 fn suspend_goes_both_ways_and_unset_is_left_to_others() {
     test("suspend", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 1, "suspend": true })).await.unwrap();
+        fixture
+            .create("mc", json!({ "size": 1, "suspend": true }))
+            .await
+            .unwrap();
         let status = fixture.when_condition("mc", "Suspended", "True").await["status"].clone();
         assert_eq!(status["phase"], "Suspended");
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "suspend": false } })).await.unwrap();
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "suspend": false } }))
+            .await
+            .unwrap();
         fixture.pods("mc", 1).await;
         let pod = fixture.pods("mc", 1).await.remove(&0).unwrap();
         fixture.run_pod(&pod).await;
-        fixture.when("mc", "started", |status| status["timeline"]["ready"].is_string()).await;
+        fixture
+            .when("mc", "started", |status| status["timeline"]["ready"].is_string())
+            .await;
         let suspend = json!({ "spec": { "suspend": true } });
         fixture.patch::<MiniCluster>("mc", suspend).await.unwrap();
         let status = fixture.when_condition("mc", "Suspended", "True").await["status"].clone();
-        assert_eq!(status["timeline"], serde_json::Value::Null, "the next start has its own");
+        assert_eq!(
+            status["timeline"],
+            serde_json::Value::Null,
+            "the next start has its own"
+        );
 
-        fixture.create("queued", json!({ "size": 1, "jobLabels": { "example.org/queue": "q" } })).await.unwrap();
+        fixture
+            .create(
+                "queued",
+                json!({ "size": 1, "jobLabels": { "example.org/queue": "q" } }),
+            )
+            .await
+            .unwrap();
         fixture.pods("queued", 1).await;
         let job = fixture.job("queued").await;
         assert_eq!(job.labels()["example.org/queue"], "q");
-        fixture.patch::<Job>("queued", json!({ "spec": { "suspend": true } })).await.unwrap();
+        fixture
+            .patch::<Job>("queued", json!({ "spec": { "suspend": true } }))
+            .await
+            .unwrap();
         fixture.when_condition("queued", "Suspended", "True").await;
         // Something else changes: the queue's word stands.
-        fixture.patch::<MiniCluster>("queued", json!({ "spec": { "ttlSecondsAfterFinished": 9 } })).await.unwrap();
-        fixture.when("queued", "seen again", |status| status["observedGeneration"] == 2).await;
+        fixture
+            .patch::<MiniCluster>("queued", json!({ "spec": { "ttlSecondsAfterFinished": 9 } }))
+            .await
+            .unwrap();
+        fixture
+            .when("queued", "seen again", |status| status["observedGeneration"] == 2)
+            .await;
         assert_eq!(fixture.job("queued").await.spec.unwrap().suspend, Some(true));
         operator.stop().await;
     });
@@ -116,14 +183,18 @@ fn a_finished_cluster_goes_when_its_time_is_over() {
 #[test]
 fn minicluster_lives_its_time_by_the_api_servers_clock() {
     test("ttl-clock", async |fixture| {
-        let time = (k8s_openapi::jiff::Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_hours(3)).to_string();
+        let time = (k8s_openapi::jiff::Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_hours(3))
+            .to_string();
         let calls = Calls::with_faults(move |call: &Call| {
             let metadata = json!({ "name": call.name, "creationTimestamp": time });
             (call.name == "flux-operator-clock").then(|| Fault::Says(json!({ "metadata": metadata })))
         });
         let operator = fixture.operator_of(calls.clone(), |_| {}).await;
         for (name, ttl) in [("short", 2 * 3600), ("also", 2 * 3600), ("long", 4 * 3600)] {
-            fixture.create(name, json!({ "size": 1, "ttlSecondsAfterFinished": ttl })).await.unwrap();
+            fixture
+                .create(name, json!({ "size": 1, "ttlSecondsAfterFinished": ttl }))
+                .await
+                .unwrap();
             let pods = fixture.pods(name, 1).await;
             fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         }
@@ -132,7 +203,11 @@ fn minicluster_lives_its_time_by_the_api_servers_clock() {
         fixture.when_condition("long", "Complete", "True").await;
         operator.settled().await;
         fixture.get("long").await;
-        let asked = calls.all().into_iter().filter(|call| call.name == "flux-operator-clock").count();
+        let asked = calls
+            .all()
+            .into_iter()
+            .filter(|call| call.name == "flux-operator-clock")
+            .count();
         assert_eq!(asked, 1, "once for all");
         operator.stop().await;
     });
@@ -142,7 +217,10 @@ fn minicluster_lives_its_time_by_the_api_servers_clock() {
 fn delete_leaves_nothing_behind_however_it_is_done() {
     test("delete", async |fixture| {
         let _operator = fixture.operator().await;
-        for (name, policy) in [("back", PropagationPolicy::Background), ("fore", PropagationPolicy::Foreground)] {
+        for (name, policy) in [
+            ("back", PropagationPolicy::Background),
+            ("fore", PropagationPolicy::Foreground),
+        ] {
             let spec = json!({
                 "size": 2,
                 "containers": [
@@ -155,12 +233,23 @@ fn delete_leaves_nothing_behind_however_it_is_done() {
             let pods = fixture.pods(name, 2).await;
             fixture.run_pod(&pods[&0]).await;
             until("the services pod is made", async || {
-                fixture.api::<Pod>().get_opt(&format!("{name}-services")).await.unwrap()
+                fixture
+                    .api::<Pod>()
+                    .get_opt(&format!("{name}-services"))
+                    .await
+                    .unwrap()
             })
             .await;
             fixture.api::<Service>().get(&format!("db-{name}")).await.unwrap();
-            let parameters = DeleteParams { propagation_policy: Some(policy), ..DeleteParams::default() };
-            fixture.api::<MiniCluster>().delete(name, &parameters).await.unwrap();
+            let parameters = DeleteParams {
+                propagation_policy: Some(policy),
+                ..DeleteParams::default()
+            };
+            fixture
+                .api::<MiniCluster>()
+                .delete(name, &parameters)
+                .await
+                .unwrap();
             gone(&fixture, name).await;
         }
     });
@@ -172,16 +261,56 @@ pub async fn gone(fixture: &Fixture, name: &str) {
         fixture.reap(name).await;
         let selector = format!("app.kubernetes.io/name={name}");
         let all = ListParams::default().labels(&selector);
-        if fixture.api::<MiniCluster>().get_opt(name).await.unwrap().is_some() {
+        if fixture
+            .api::<MiniCluster>()
+            .get_opt(name)
+            .await
+            .unwrap()
+            .is_some()
+        {
             return None;
         }
         let mut left = Vec::new();
         left.extend(
-            fixture.api::<Job>().list(&all).await.unwrap().items.iter().map(|it| format!("Job {}", it.name_any())),
+            fixture
+                .api::<Job>()
+                .list(&all)
+                .await
+                .unwrap()
+                .items
+                .iter()
+                .map(|it| format!("Job {}", it.name_any())),
         );
-        left.extend(fixture.api::<Service>().list(&all).await.unwrap().items.iter().map(ResourceExt::name_any));
-        left.extend(fixture.api::<ConfigMap>().list(&all).await.unwrap().items.iter().map(ResourceExt::name_any));
-        left.extend(fixture.api::<Secret>().list(&all).await.unwrap().items.iter().map(ResourceExt::name_any));
+        left.extend(
+            fixture
+                .api::<Service>()
+                .list(&all)
+                .await
+                .unwrap()
+                .items
+                .iter()
+                .map(ResourceExt::name_any),
+        );
+        left.extend(
+            fixture
+                .api::<ConfigMap>()
+                .list(&all)
+                .await
+                .unwrap()
+                .items
+                .iter()
+                .map(ResourceExt::name_any),
+        );
+        left.extend(
+            fixture
+                .api::<Secret>()
+                .list(&all)
+                .await
+                .unwrap()
+                .items
+                .iter()
+                .map(ResourceExt::name_any),
+        );
         for pod in fixture.api::<Pod>().list(&all).await.unwrap().items {
             if pod.metadata.deletion_timestamp.is_some() {
                 let now = DeleteParams::default().grace_period(0);
@@ -193,7 +322,12 @@ pub async fn gone(fixture: &Fixture, name: &str) {
     })
     .await;
     until("the shared Service goes with its last member", async || {
-        let members = fixture.api::<MiniCluster>().list(&ListParams::default()).await.unwrap().items;
+        let members = fixture
+            .api::<MiniCluster>()
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items;
         let there = fixture.api::<Service>().get_opt("flux-service").await.unwrap();
         (there.is_none() || !members.is_empty()).then_some(())
     })
@@ -212,16 +346,23 @@ fn the_same_name_can_be_used_again_at_once() {
                 let job = fixture.api::<Job>().get_opt("mc").await.unwrap()?;
                 let owner = job.metadata.owner_references.as_ref()?.first()?.uid.clone();
                 let secret = fixture.secret("mc", "curve").await?;
-                let ours = Some(&secret.metadata.owner_references.as_ref()?.first()?.uid) == made.metadata.uid.as_ref();
+                let ours = Some(&secret.metadata.owner_references.as_ref()?.first()?.uid)
+                    == made.metadata.uid.as_ref();
                 (Some(&owner) == made.metadata.uid.as_ref() && ours).then(|| keys.push(secret.data))
             })
             .await;
             if round < 2 {
-                fixture.api::<MiniCluster>().delete("mc", &DeleteParams::default()).await.unwrap();
+                fixture
+                    .api::<MiniCluster>()
+                    .delete("mc", &DeleteParams::default())
+                    .await
+                    .unwrap();
             }
         }
         assert!(keys[0] != keys[1] && keys[1] != keys[2]);
-        let cluster = fixture.when("mc", "of size 1", |status| status["size"] == 1).await;
+        let cluster = fixture
+            .when("mc", "of size 1", |status| status["size"] == 1)
+            .await;
         assert_eq!(cluster["status"]["phase"], "Pending");
         operator.stop().await;
     });
@@ -233,32 +374,60 @@ fn what_belongs_to_others_is_never_touched() {
         let foreign = |kind: &str, name: &str| json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name, "labels": { "mine": "yes" } } });
         let mut service = foreign("Service", "flux-service");
         service["spec"] = json!({ "ports": [{ "port": 80 }], "selector": { "mine": "yes" } });
-        let service: Service =
-            fixture.api().create(&PostParams::default(), &serde_json::from_value(service).unwrap()).await.unwrap();
+        let service: Service = fixture
+            .api()
+            .create(&PostParams::default(), &serde_json::from_value(service).unwrap())
+            .await
+            .unwrap();
         let map: ConfigMap = serde_json::from_value(foreign("ConfigMap", "two-agent")).unwrap();
         let map: ConfigMap = fixture.api().create(&PostParams::default(), &map).await.unwrap();
 
         let _operator = fixture.operator().await;
         fixture.create("one", json!({ "size": 1 })).await.unwrap();
-        fixture.create("two", json!({ "size": 1, "network": { "headlessName": "other" } })).await.unwrap();
-        fixture.create("three", json!({ "size": 1, "network": { "headlessName": "other" } })).await.unwrap();
+        fixture
+            .create(
+                "two",
+                json!({ "size": 1, "network": { "headlessName": "other" } }),
+            )
+            .await
+            .unwrap();
+        fixture
+            .create(
+                "three",
+                json!({ "size": 1, "network": { "headlessName": "other" } }),
+            )
+            .await
+            .unwrap();
         for (name, kind) in [("one", "Service flux-service"), ("two", "ConfigMap two-agent")] {
-            let status =
-                fixture.when(name, "in the way", |status| status["reason"] == "NameTaken").await["status"].clone();
-            assert!(status["message"].as_str().unwrap().starts_with(kind), "{status:#}");
+            let status = fixture
+                .when(name, "in the way", |status| status["reason"] == "NameTaken")
+                .await["status"]
+                .clone();
+            assert!(
+                status["message"].as_str().unwrap().starts_with(kind),
+                "{status:#}"
+            );
             assert_eq!(condition(&status, "JobRequested")["reason"], "NameTaken");
         }
         fixture.pods("three", 1).await;
-        assert_eq!(fixture.api::<Service>().get("flux-service").await.unwrap(), service);
+        assert_eq!(
+            fixture.api::<Service>().get("flux-service").await.unwrap(),
+            service
+        );
         assert_eq!(fixture.api::<ConfigMap>().get("two-agent").await.unwrap(), map);
         let events = fixture.api::<k8s_openapi::api::events::v1::Event>();
         until("a warning says so", async || {
             let all = events.list(&ListParams::default()).await.unwrap().items;
-            all.into_iter().find(|event| event.reason.as_deref() == Some("NameTaken"))
+            all.into_iter()
+                .find(|event| event.reason.as_deref() == Some("NameTaken"))
         })
         .await;
         // The remedy works without another word.
-        fixture.api::<ConfigMap>().delete("two-agent", &DeleteParams::default()).await.unwrap();
+        fixture
+            .api::<ConfigMap>()
+            .delete("two-agent", &DeleteParams::default())
+            .await
+            .unwrap();
         fixture.pods("two", 1).await;
     });
 }
@@ -277,12 +446,20 @@ fn a_cluster_named_as_anothers_pod_is_not_taken_for_it() {
         fixture.when_condition("mc-0", "Ready", "True").await;
         fixture.end_pod(&other[&0], 7, "Error", "").await;
         fixture.when_condition("mc-0", "Failed", "True").await;
-        fixture.api::<MiniCluster>().delete("mc-0", &DeleteParams::default()).await.unwrap();
+        fixture
+            .api::<MiniCluster>()
+            .delete("mc-0", &DeleteParams::default())
+            .await
+            .unwrap();
         gone(&fixture, "mc-0").await;
         let left = fixture.api::<Pod>().get(&one[&0].name_any()).await.unwrap();
         assert_eq!(left.labels()["flux-framework.org/minicluster"], "mc");
         let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
-        assert_eq!((&status["phase"], &status["readySize"]), (&json!("Running"), &json!(1)), "{status:#}");
+        assert_eq!(
+            (&status["phase"], &status["readySize"]),
+            (&json!("Running"), &json!(1)),
+            "{status:#}"
+        );
     });
 }
 
@@ -303,9 +480,16 @@ fn clusters_share_a_headless_service_and_the_last_one_takes_it_along() {
             (service.metadata.owner_references.as_ref()?.len() == 3).then_some(service)
         })
         .await;
-        assert!(!selector(&owned).contains_key("batch.kubernetes.io/job-completion-index"), "b needs every name");
+        assert!(
+            !selector(&owned).contains_key("batch.kubernetes.io/job-completion-index"),
+            "b needs every name"
+        );
         for name in ["a", "b"] {
-            fixture.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
+            fixture
+                .api::<MiniCluster>()
+                .delete(name, &DeleteParams::default())
+                .await
+                .unwrap();
         }
         until("it stays for c", async || {
             let owners = service().await.metadata.owner_references.unwrap();
@@ -314,13 +498,21 @@ fn clusters_share_a_headless_service_and_the_last_one_takes_it_along() {
         .await;
         // Somebody deletes it: it is made again.
         let uid = service().await.uid();
-        fixture.api::<Service>().delete("flux-service", &DeleteParams::default()).await.unwrap();
+        fixture
+            .api::<Service>()
+            .delete("flux-service", &DeleteParams::default())
+            .await
+            .unwrap();
         until("it is made again", async || {
             let again = fixture.api::<Service>().get_opt("flux-service").await.unwrap()?;
             (again.uid() != uid).then_some(())
         })
         .await;
-        fixture.api::<MiniCluster>().delete("c", &DeleteParams::default()).await.unwrap();
+        fixture
+            .api::<MiniCluster>()
+            .delete("c", &DeleteParams::default())
+            .await
+            .unwrap();
         gone(&fixture, "c").await;
         operator.stop().await;
     });
@@ -332,18 +524,32 @@ fn what_is_left_behind_on_purpose_stays() {
         let _operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         let pod = fixture.pods("mc", 1).await.remove(&0).unwrap();
-        let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+        let orphan = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Orphan),
+            ..DeleteParams::default()
+        };
         fixture.api::<MiniCluster>().delete("mc", &orphan).await.unwrap();
         let job = until("the Job has no owner", async || {
-            let is_gone = fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none();
+            let is_gone = fixture
+                .api::<MiniCluster>()
+                .get_opt("mc")
+                .await
+                .unwrap()
+                .is_none();
             let job = fixture.api::<Job>().get("mc").await.unwrap();
             (is_gone && job.metadata.owner_references.is_none()).then_some(job)
         })
         .await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
-        let status = fixture.when("mc", "in the way", |status| status["reason"] == "NameTaken").await["status"].clone();
+        let status = fixture
+            .when("mc", "in the way", |status| status["reason"] == "NameTaken")
+            .await["status"]
+            .clone();
         assert_eq!(status["phase"], "Pending", "{status:#}");
-        assert_eq!(fixture.api::<Job>().get("mc").await.unwrap().metadata.generation, job.metadata.generation);
+        assert_eq!(
+            fixture.api::<Job>().get("mc").await.unwrap().metadata.generation,
+            job.metadata.generation
+        );
         assert_eq!(fixture.pods("mc", 1).await[&0].uid(), pod.uid());
     });
 }

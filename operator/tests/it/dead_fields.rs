@@ -1,15 +1,20 @@
-//! No field is accepted and ignored. Every leaf of the CRD's schema is set to each of several values: the objects must
-//! differ, or validation must refuse the value and name the field. Leaves of containers are tried on the container that
-//! runs Flux, on a sidecar and on a service.
+//! No field is accepted and ignored. Every leaf of the CRD's schema is set to each of several values: the
+//! objects must differ, or validation must refuse the value and name the field. Leaves of containers are
+//! tried on the container that runs Flux, on a sidecar and on a service.
 
 use flux_shared::validate::Problem;
 use serde_json::Value;
 
-use test_support::field_values::{COMPANIONS, SURROUNDINGS, all_leaves, around, base, merge, outcome, patch, values};
+use test_support::field_values::{
+    COMPANIONS, SURROUNDINGS, all_leaves, around, base, merge, outcome, patch, values,
+};
 
 /// `spec.containers[0].x[key]` as this test writes it: `containers.0.x.key`.
 fn plain(field: &str) -> String {
-    field.trim_start_matches("spec.").replace('[', ".").replace(']', "")
+    field
+        .trim_start_matches("spec.")
+        .replace('[', ".")
+        .replace(']', "")
 }
 
 /// Whether one of the problems is about the leaf: the field itself, what it is in, or what stands beside it.
@@ -43,9 +48,17 @@ fn dead(path: &str, schema: &Value) -> Option<String> {
 #[test]
 fn every_field_makes_a_difference_or_is_refused() {
     let all = all_leaves();
-    let dead: Vec<String> =
-        all.iter().filter_map(|(path, schema)| dead(path, schema).map(|why| format!("{path}: {why}"))).collect();
-    assert!(dead.is_empty(), "{} of {} are dead:\n{}", dead.len(), all.len(), dead.join("\n"));
+    let dead: Vec<String> = all
+        .iter()
+        .filter_map(|(path, schema)| dead(path, schema).map(|why| format!("{path}: {why}")))
+        .collect();
+    assert!(
+        dead.is_empty(),
+        "{} of {} are dead:\n{}",
+        dead.len(),
+        all.len(),
+        dead.join("\n")
+    );
 }
 
 #[test]
@@ -53,7 +66,11 @@ fn the_base_is_valid_and_every_context_belongs_to_a_leaf() {
     outcome(&base()).unwrap();
     let all = all_leaves();
     for (suffix, _) in COMPANIONS {
-        assert!(all.iter().any(|(path, _)| path.ends_with(&suffix.replace('|', "."))), "{suffix}");
+        assert!(
+            all.iter()
+                .any(|(path, _)| path.ends_with(&suffix.replace('|', "."))),
+            "{suffix}"
+        );
     }
     for (start, _) in SURROUNDINGS {
         assert!(all.iter().any(|(path, _)| path.starts_with(start)), "{start}");

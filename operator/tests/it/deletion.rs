@@ -14,12 +14,18 @@ const PODS: usize = 300;
 async fn pods(fixture: &Fixture, name: &str) -> (usize, usize) {
     let of_it = ListParams::default().labels(&format!("job-name={name}"));
     let pods = fixture.api::<Pod>().list(&of_it).await.unwrap().items;
-    let staying = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).count();
+    let staying = pods
+        .iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+        .count();
     (pods.len(), staying)
 }
 
 async fn delete(fixture: &Fixture, name: &str, propagation: PropagationPolicy) {
-    let how = DeleteParams { propagation_policy: Some(propagation), ..DeleteParams::default() };
+    let how = DeleteParams {
+        propagation_policy: Some(propagation),
+        ..DeleteParams::default()
+    };
     fixture.api::<MiniCluster>().delete(name, &how).await.unwrap();
 }
 
@@ -27,24 +33,42 @@ async fn delete(fixture: &Fixture, name: &str, propagation: PropagationPolicy) {
 fn pods_of_a_deleted_minicluster_are_deleted_by_one_call() {
     test("deletion", async |fixture| {
         let operator = fixture.operator().await;
-        for (name, propagation) in
-            [("background", PropagationPolicy::Background), ("foreground", PropagationPolicy::Foreground)]
-        {
+        for (name, propagation) in [
+            ("background", PropagationPolicy::Background),
+            ("foreground", PropagationPolicy::Foreground),
+        ] {
             fixture.create(name, json!({ "size": PODS })).await.unwrap();
-            until("all pods are there", async || (pods(&fixture, name).await.0 == PODS).then_some(())).await;
+            until("all pods are there", async || {
+                (pods(&fixture, name).await.0 == PODS).then_some(())
+            })
+            .await;
             operator.settled().await;
             operator.calls.clear();
             delete(&fixture, name, propagation).await;
-            until("all are told to stop", async || (pods(&fixture, name).await.1 == 0).then_some(())).await;
+            until("all are told to stop", async || {
+                (pods(&fixture, name).await.1 == 0).then_some(())
+            })
+            .await;
             // The pods go while the call is still being answered, and it counts when it has been.
             let is_deleted = |call: &Call| call.verb == "deletecollection";
-            until("the call is answered", async || operator.calls.all().iter().any(is_deleted).then_some(())).await;
+            until("the call is answered", async || {
+                operator.calls.all().iter().any(is_deleted).then_some(())
+            })
+            .await;
             let calls = operator.calls.all();
             // The garbage collector may have deleted the Job first.
             let is_done = |call: &Call| call.status < 300 || call.status == 404;
-            let deletes = calls.iter().filter(|call| call.verb.starts_with("delete") && is_done(call));
-            let deletes: Vec<(&str, &str)> = deletes.map(|call| (call.verb.as_str(), call.resource.as_str())).collect();
-            assert_eq!(deletes, [("delete", "jobs"), ("deletecollection", "pods")], "{name}: {calls:#?}");
+            let deletes = calls
+                .iter()
+                .filter(|call| call.verb.starts_with("delete") && is_done(call));
+            let deletes: Vec<(&str, &str)> = deletes
+                .map(|call| (call.verb.as_str(), call.resource.as_str()))
+                .collect();
+            assert_eq!(
+                deletes,
+                [("delete", "jobs"), ("deletecollection", "pods")],
+                "{name}: {calls:#?}"
+            );
         }
         operator.stop().await;
     });
@@ -58,11 +82,28 @@ fn job_that_outlives_its_minicluster_keeps_its_pods() {
         fixture.pods("mc", 2).await;
         operator.settled().await;
         delete(&fixture, "mc", PropagationPolicy::Orphan).await;
-        until("it is gone", async || fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(()))
-            .await;
+        until("it is gone", async || {
+            fixture
+                .api::<MiniCluster>()
+                .get_opt("mc")
+                .await
+                .unwrap()
+                .is_none()
+                .then_some(())
+        })
+        .await;
         operator.settled().await;
         assert_eq!(pods(&fixture, "mc").await, (2, 2));
-        assert!(fixture.api::<Job>().get("mc").await.unwrap().metadata.deletion_timestamp.is_none());
+        assert!(
+            fixture
+                .api::<Job>()
+                .get("mc")
+                .await
+                .unwrap()
+                .metadata
+                .deletion_timestamp
+                .is_none()
+        );
         operator.stop().await;
     });
 }

@@ -1,5 +1,5 @@
-//! What Design 3.3 says of the objects, in both versions: its numbered statements 1 and 2. (3 to 5 are about the pods, and
-//! stand in the agent's tests.)
+//! What Design 3.3 says of the objects, in both versions: its numbered statements 1 and 2. (3 to 5 are about
+//! the pods, and stand in the agent's tests.)
 
 use flux_shared::crd::convert::{Version, convert};
 use k8s_openapi::api::batch::v1::Job;
@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use test_support::api_server::test;
 
-/// "A MiniCluster is a CRD that includes containers (and for each, options such as image and command) and size."
+/// "A MiniCluster is a CRD that includes containers (and for each, options such as image and command) and
+/// size."
 #[test]
 fn design_3_3_statement_1_a_minicluster_has_containers_and_a_size() {
     let crd: Vec<Value> =
@@ -20,12 +21,15 @@ fn design_3_3_statement_1_a_minicluster_has_containers_and_a_size() {
         let spec = &version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
         assert_eq!(spec["size"]["type"], "integer", "{name}");
         let container = &spec["containers"]["items"]["properties"];
-        assert_eq!((&container["image"]["type"], &container["command"]["type"]), (&json!("string"), &json!("string")));
+        assert_eq!(
+            (&container["image"]["type"], &container["command"]["type"]),
+            (&json!("string"), &json!("string"))
+        );
     }
 }
 
-/// "Creating a MiniCluster first creates Config Maps, Volumes (TBA), and secrets and then an indexed job with pods that use
-/// them."
+/// "Creating a MiniCluster first creates Config Maps, Volumes (TBA), and secrets and then an indexed job with
+/// pods that use them."
 #[test]
 fn design_3_3_statement_2_first_config_maps_volumes_and_secrets_then_an_indexed_job_that_uses_them() {
     test("design-2", async |fixture| {
@@ -51,23 +55,52 @@ fn design_3_3_statement_2_first_config_maps_volumes_and_secrets_then_an_indexed_
                 .filter(|call| call.verb == "create")
                 .map(|call| call.resource)
                 .collect();
-            let first = made.iter().take_while(|resource| *resource != "jobs").cloned().collect::<Vec<_>>();
-            for resource in ["configmaps", "secrets", "persistentvolumes", "persistentvolumeclaims"] {
-                assert!(first.iter().any(|it| it == resource), "{name}: {resource} before the Job: {made:?}");
+            let first = made
+                .iter()
+                .take_while(|resource| *resource != "jobs")
+                .cloned()
+                .collect::<Vec<_>>();
+            for resource in [
+                "configmaps",
+                "secrets",
+                "persistentvolumes",
+                "persistentvolumeclaims",
+            ] {
+                assert!(
+                    first.iter().any(|it| it == resource),
+                    "{name}: {resource} before the Job: {made:?}"
+                );
             }
             let job: Job = fixture.job(name).await;
             let spec = serde_json::to_value(job.spec.unwrap()).unwrap();
             assert_eq!(spec["completionMode"], "Indexed");
             let volumes = spec["template"]["spec"]["volumes"].as_array().unwrap();
-            let uses = |source: &str, key: &str, value: &str| volumes.iter().any(|it: &Value| it[source][key] == value);
+            let uses = |source: &str, key: &str, value: &str| {
+                volumes.iter().any(|it: &Value| it[source][key] == value)
+            };
             let secret = async |what: &str| fixture.secret(name, what).await.unwrap().metadata.name.unwrap();
             // Beside it, in one folder, stands what the operator tells a pod.
-            let projected = volumes.iter().filter_map(|it| it["projected"]["sources"].as_array()).flatten();
+            let projected = volumes
+                .iter()
+                .filter_map(|it| it["projected"]["sources"].as_array())
+                .flatten();
             let config_maps: Vec<&Value> = projected.map(|it| &it["configMap"]["name"]).collect();
-            assert!(config_maps.contains(&&json!(format!("{name}-agent"))), "{volumes:#?}");
-            assert!(uses("secret", "secretName", &secret("curve").await), "{volumes:#?}");
-            assert!(uses("secret", "secretName", &secret("users").await), "{volumes:#?}");
-            assert!(uses("persistentVolumeClaim", "claimName", &format!("{name}.data")), "{volumes:#?}");
+            assert!(
+                config_maps.contains(&&json!(format!("{name}-agent"))),
+                "{volumes:#?}"
+            );
+            assert!(
+                uses("secret", "secretName", &secret("curve").await),
+                "{volumes:#?}"
+            );
+            assert!(
+                uses("secret", "secretName", &secret("users").await),
+                "{volumes:#?}"
+            );
+            assert!(
+                uses("persistentVolumeClaim", "claimName", &format!("{name}.data")),
+                "{volumes:#?}"
+            );
         }
     });
 }

@@ -24,8 +24,19 @@ async fn of_job(fixture: &Fixture, name: &str) -> Option<String> {
         return None;
     }
     let runner = &job.spec?.template.spec?.containers[0];
-    let which = runner.env.as_ref()?.iter().find(|variable| variable.name == "WHICH")?.value.clone()?;
-    let config = fixture.api::<ConfigMap>().get_opt(&format!("{name}-agent")).await.unwrap()?.data?;
+    let which = runner
+        .env
+        .as_ref()?
+        .iter()
+        .find(|variable| variable.name == "WHICH")?
+        .value
+        .clone()?;
+    let config = fixture
+        .api::<ConfigMap>()
+        .get_opt(&format!("{name}-agent"))
+        .await
+        .unwrap()?
+        .data?;
     config["agent.toml"].contains(&which).then_some(which)
 }
 
@@ -46,7 +57,10 @@ fn an_edit_while_the_job_is_made_is_in_the_job_or_refused() {
         let mut accepted = 0;
         for round in 0..60_u64 {
             let name = format!("mc-{round}");
-            fixture.create(&name, json!({ "size": 1, "containers": spec("first") })).await.unwrap();
+            fixture
+                .create(&name, json!({ "size": 1, "containers": spec("first") }))
+                .await
+                .unwrap();
             tokio::time::sleep(Duration::from_millis(round * 2)).await;
             let edit = json!({ "spec": { "containers": spec("second") } });
             let which = match fixture.patch::<MiniCluster>(&name, edit).await {
@@ -57,7 +71,10 @@ fn an_edit_while_the_job_is_made_is_in_the_job_or_refused() {
                 }
             };
             accepted += usize::from(which == "second");
-            until(&format!("{name} runs {which}"), async || is_told(&fixture, &name, which).await).await;
+            until(&format!("{name} runs {which}"), async || {
+                is_told(&fixture, &name, which).await
+            })
+            .await;
         }
         assert!(accepted > 5, "only {accepted} edits came in time");
         operator.stop().await;
@@ -67,21 +84,39 @@ fn an_edit_while_the_job_is_made_is_in_the_job_or_refused() {
 #[test]
 fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
     test("late-edit", async |fixture| {
-        fixture.create("mc", json!({ "size": 1, "containers": spec("first") })).await.unwrap();
+        fixture
+            .create("mc", json!({ "size": 1, "containers": spec("first") }))
+            .await
+            .unwrap();
         let operator = fixture.operator().await;
         let pods = fixture.pods("mc", 1).await;
-        fixture.when("mc", "made", |status| status["maximumSize"] == 1).await;
+        fixture
+            .when("mc", "made", |status| status["maximumSize"] == 1)
+            .await;
         operator.stop().await;
         // As one leaves it that is killed before its first status.
         fixture.run_pod(&pods[&0]).await;
         let none = kube::api::Patch::Merge(json!({ "status": null }));
-        fixture.api::<MiniCluster>().patch_status("mc", &Default::default(), &none).await.unwrap();
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "containers": spec("second") } })).await.unwrap();
+        fixture
+            .api::<MiniCluster>()
+            .patch_status("mc", &Default::default(), &none)
+            .await
+            .unwrap();
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "containers": spec("second") } }))
+            .await
+            .unwrap();
         let operator = fixture.operator().await;
         let status = fixture.when_condition("mc", "Valid", "False").await["status"].clone();
         let valid = condition(&status, "Valid");
         assert_eq!(valid["reason"], "ChangedTooLate", "{status:#}");
-        assert!(valid["message"].as_str().unwrap().contains("delete and recreate the MiniCluster"), "{valid:#}");
+        assert!(
+            valid["message"]
+                .as_str()
+                .unwrap()
+                .contains("delete and recreate the MiniCluster"),
+            "{valid:#}"
+        );
         assert_eq!(status["maximumSize"], 1, "no other edit comes in");
         assert_eq!(status["phase"], "Running");
         assert_eq!(of_job(&fixture, "mc").await.as_deref(), Some("first"));
@@ -90,7 +125,11 @@ fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
         let again = fixture.operator().await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         let status = fixture.when_condition("mc", "Complete", "True").await["status"].clone();
-        assert_eq!(condition(&status, "Valid")["reason"], "ChangedTooLate", "it stays said");
+        assert_eq!(
+            condition(&status, "Valid")["reason"],
+            "ChangedTooLate",
+            "it stays said"
+        );
         again.stop().await;
     });
 }
@@ -99,19 +138,39 @@ fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
 fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
     test("same-name", async |fixture| {
         let first = fixture.create("mc", json!({ "size": 1 })).await.unwrap();
-        fixture.api::<MiniCluster>().delete("mc", &Default::default()).await.unwrap();
-        until("it is gone", async || fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(()))
-            .await;
+        fixture
+            .api::<MiniCluster>()
+            .delete("mc", &Default::default())
+            .await
+            .unwrap();
+        until("it is gone", async || {
+            fixture
+                .api::<MiniCluster>()
+                .get_opt("mc")
+                .await
+                .unwrap()
+                .is_none()
+                .then_some(())
+        })
+        .await;
         let second = fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         let (writer, key) = (fixture.writer().await, Key::new(&fixture.namespace, "mc"));
         let write = async |of: &MiniCluster, generation: i64| {
             let mut target = Target::of(&flux_operator_core::observe::cluster::Cluster(Ok(of.clone())));
             target.generation = Some(generation);
-            let after = MiniClusterStatus { maximum_size: Some(1), ..MiniClusterStatus::default() };
-            writer.patch_status(&key, &patch::patch(&target, &target.status, &after).unwrap()).await
+            let after = MiniClusterStatus {
+                maximum_size: Some(1),
+                ..MiniClusterStatus::default()
+            };
+            writer
+                .patch_status(&key, &patch::patch(&target, &target.status, &after).unwrap())
+                .await
         };
         assert!(write(&first, 1).await.is_err());
-        assert!(write(&second, 2).await.is_err(), "nor does the first one on another spec");
+        assert!(
+            write(&second, 2).await.is_err(),
+            "nor does the first one on another spec"
+        );
         assert_eq!(fixture.get("mc").await.status, None);
         assert!(write(&second, 1).await.unwrap().is_some());
         assert_eq!(fixture.get("mc").await.status.unwrap().maximum_size, Some(1));

@@ -1,5 +1,5 @@
-//! Whose end it was, when it is certain, and what has to be gone before anything starts: on a real API server and Job
-//! controller, with feigned kubelets.
+//! Whose end it was, when it is certain, and what has to be gone before anything starts: on a real API server
+//! and Job controller, with feigned kubelets.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -15,11 +15,20 @@ use test_support::api_server::{Fixture, SETTLE, condition, has_ended, index, tes
 async fn hold(fixture: &Fixture, pod: &Pod) {
     let mut finalizers = pod.finalizers().to_vec();
     finalizers.push("test.flux-framework.org/dead-node".into());
-    fixture.patch::<Pod>(&pod.name_any(), json!({ "metadata": { "finalizers": finalizers } })).await.unwrap();
+    fixture
+        .patch::<Pod>(
+            &pod.name_any(),
+            json!({ "metadata": { "finalizers": finalizers } }),
+        )
+        .await
+        .unwrap();
 }
 
 async fn let_go(fixture: &Fixture, pod: &Pod) {
-    fixture.patch::<Pod>(&pod.name_any(), json!({ "metadata": { "finalizers": null } })).await.unwrap();
+    fixture
+        .patch::<Pod>(&pod.name_any(), json!({ "metadata": { "finalizers": null } }))
+        .await
+        .unwrap();
 }
 
 async fn status_of(fixture: &Fixture, name: &str) -> Value {
@@ -33,28 +42,46 @@ fn node_reboot_is_a_loss_and_success_that_the_runtime_missed_is_one() {
         let (lead, follower) = running(&fixture, "mc", json!({ "backoffLimit": 5 })).await;
         let job = fixture.job("mc").await.uid();
         // The node of an idle follower reboots, and is orderly about it.
-        fixture.end_pod(&follower, 255, "Unknown", &said("stop", 0, json!({}))).await;
+        fixture
+            .end_pod(&follower, 255, "Unknown", &said("stop", 0, json!({})))
+            .await;
         let again = until("the follower is replaced", async || {
             let pods = fixture.all_pods("mc").await;
-            pods.into_iter().find(|pod| index(pod) == 1 && pod.uid() != follower.uid())
+            pods.into_iter()
+                .find(|pod| index(pod) == 1 && pod.uid() != follower.uid())
         })
         .await;
         fixture.run_pod(&again).await;
-        let status = fixture.when("mc", "whole", |status| status["readySize"] == 2).await["status"].clone();
+        let status = fixture
+            .when("mc", "whole", |status| status["readySize"] == 2)
+            .await["status"]
+            .clone();
         assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
         assert_eq!(fixture.job("mc").await.uid(), job, "that follower alone");
         // The lead's loses its power.
         fixture.end_pod(&lead, 255, "Unknown", "").await;
         another_job(&fixture, "mc", &job).await;
-        let status = fixture.when("mc", "counted", |status| status["restartCount"] == 1).await["status"].clone();
+        let status = fixture
+            .when("mc", "counted", |status| status["restartCount"] == 1)
+            .await["status"]
+            .clone();
         let restart = &status["restarts"][0];
         assert_eq!(restart["reason"], "LeadLost", "{status:#}");
-        assert!(restart["message"].as_str().unwrap().contains("NodeRestarted"), "{restart}");
+        assert!(
+            restart["message"].as_str().unwrap().contains("NodeRestarted"),
+            "{restart}"
+        );
         // The runtime is down while the program ends.
         let (lead, _) = run(&fixture, "mc").await;
-        fixture.end_pod(&lead, 255, "Unknown", &said("program", 0, json!({}))).await;
+        fixture
+            .end_pod(&lead, 255, "Unknown", &said("program", 0, json!({})))
+            .await;
         let status = finished(&fixture, "mc", "Complete").await;
-        assert_eq!((&status["exitCode"], &status["restartCount"]), (&json!(0), &json!(1)), "{status:#}");
+        assert_eq!(
+            (&status["exitCode"], &status["restartCount"]),
+            (&json!(0), &json!(1)),
+            "{status:#}"
+        );
         operator.stop().await;
     });
 }
@@ -64,20 +91,36 @@ fn program_that_ends_with_255_has_failed() {
     test("own-255", async |fixture| {
         let operator = fixture.operator().await;
         let (lead, _) = running(&fixture, "lead", json!({})).await;
-        fixture.end_pod(&lead, 255, "Error", &said("program", 255, json!({}))).await;
+        fixture
+            .end_pod(&lead, 255, "Error", &said("program", 255, json!({})))
+            .await;
         let status = finished(&fixture, "lead", "Failed").await;
-        assert_eq!((&status["exitCode"], &status["restartCount"]), (&json!(255), &Value::Null), "{status:#}");
+        assert_eq!(
+            (&status["exitCode"], &status["restartCount"]),
+            (&json!(255), &Value::Null),
+            "{status:#}"
+        );
         assert_eq!(status["reason"], "NonZeroExitCode");
         let (lead, follower) = running(&fixture, "follower", json!({})).await;
-        fixture.end_pod(&follower, 255, "Error", &said("snippet", 255, json!({}))).await;
+        fixture
+            .end_pod(&follower, 255, "Error", &said("snippet", 255, json!({})))
+            .await;
         until("the lead is told to end", async || {
             let lead = fixture.api::<Pod>().get(&lead.name_any()).await.unwrap();
-            lead.annotations().contains_key("flux-framework.org/end").then_some(())
+            lead.annotations()
+                .contains_key("flux-framework.org/end")
+                .then_some(())
         })
         .await;
-        fixture.end_pod(&lead, 143, "Error", &said("stop", 143, json!({}))).await;
+        fixture
+            .end_pod(&lead, 143, "Error", &said("stop", 143, json!({})))
+            .await;
         let status = finished(&fixture, "follower", "Failed").await;
-        assert_eq!((&status["failedIndex"], &status["reason"]), (&json!(1), &json!("SnippetFailed")), "{status:#}");
+        assert_eq!(
+            (&status["failedIndex"], &status["reason"]),
+            (&json!(1), &json!("SnippetFailed")),
+            "{status:#}"
+        );
         operator.stop().await;
     });
 }
@@ -89,13 +132,19 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
         let operator = fixture.operator().await;
         // A limit of 0 restarts ends nothing sooner.
         for (name, failed) in [("follower", 1), ("lead", 0)] {
-            fixture.create(name, json!({ "size": 3, "backoffLimit": 0 })).await.unwrap();
+            fixture
+                .create(name, json!({ "size": 3, "backoffLimit": 0 }))
+                .await
+                .unwrap();
             let pods = fixture.pods(name, 3).await;
             for pod in pods.values() {
                 fixture.run_pod(pod).await;
             }
-            let words = json!({ "snippet": "pre", "snippetCode": 1, "snippetError": "cat: /data/in: No such file" });
-            fixture.end_pod(&pods[&failed], 1, "Error", &said("snippet", 1, words)).await;
+            let words =
+                json!({ "snippet": "pre", "snippetCode": 1, "snippetError": "cat: /data/in: No such file" });
+            fixture
+                .end_pod(&pods[&failed], 1, "Error", &said("snippet", 1, words))
+                .await;
             let others: Vec<&Pod> = pods.values().filter(|pod| index(pod) != failed).collect();
             for pod in &others {
                 let told = until("it is told to end", async || {
@@ -109,7 +158,9 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
             }
             for pod in &others {
                 let code = if index(pod) == 0 { 143 } else { 238 };
-                fixture.end_pod(pod, code, "Error", &said("stop", code, json!({}))).await;
+                fixture
+                    .end_pod(pod, code, "Error", &said("stop", code, json!({})))
+                    .await;
             }
             let status = finished(&fixture, name, "Failed").await;
             assert_eq!(
@@ -117,7 +168,13 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
                 (&json!(failed), &json!("SnippetFailed")),
                 "{status:#}"
             );
-            assert!(status["message"].as_str().unwrap().contains("cat: /data/in: No such file"), "{status:#}");
+            assert!(
+                status["message"]
+                    .as_str()
+                    .unwrap()
+                    .contains("cat: /data/in: No such file"),
+                "{status:#}"
+            );
             assert_eq!(status["restartCount"], Value::Null, "{status:#}");
             until("the Job has failed", async || {
                 let job = serde_json::to_value(fixture.job(name).await).unwrap();
@@ -126,7 +183,10 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
             .await;
             for pod in pods.values() {
                 let pod = fixture.api::<Pod>().get(&pod.name_any()).await.unwrap();
-                assert_eq!(pod.metadata.deletion_timestamp, None, "{name}: its log can be read");
+                assert_eq!(
+                    pod.metadata.deletion_timestamp, None,
+                    "{name}: its log can be read"
+                );
             }
         }
         operator.stop().await;
@@ -144,7 +204,12 @@ fn pods_that_are_not_told_stay_for_their_logs_until_the_lead_has_ended_them() {
             fixture.run_pod(pod).await;
         }
         fixture
-            .end_pod(&pods[&1], 1, "Error", &said("snippet", 1, json!({ "snippet": "pre", "snippetCode": 1 })))
+            .end_pod(
+                &pods[&1],
+                1,
+                "Error",
+                &said("snippet", 1, json!({ "snippet": "pre", "snippetCode": 1 })),
+            )
             .await;
         let is_told = |pod: &Pod| pod.annotations().contains_key("flux-framework.org/end");
         let told = until("16 are told to end", async || {
@@ -152,10 +217,16 @@ fn pods_that_are_not_told_stay_for_their_logs_until_the_lead_has_ended_them() {
             (told.len() >= 16).then_some(told)
         })
         .await;
-        assert_eq!((told.len(), told.iter().any(|pod| index(pod) == 0)), (16, true), "the lead is among them");
+        assert_eq!(
+            (told.len(), told.iter().any(|pod| index(pod) == 0)),
+            (16, true),
+            "the lead is among them"
+        );
         for pod in &told {
             let code = if index(pod) == 0 { 143 } else { 238 };
-            fixture.end_pod(pod, code, "Error", &said("stop", code, json!({}))).await;
+            fixture
+                .end_pod(pod, code, "Error", &said("stop", code, json!({})))
+                .await;
         }
         operator.settled().await;
         let is_untold = |pod: &&Pod| index(pod) != 1 && !told.iter().any(|told| index(told) == index(pod));
@@ -165,7 +236,11 @@ fn pods_that_are_not_told_stay_for_their_logs_until_the_lead_has_ended_them() {
             fixture.end_pod(pod, 0, "Completed", "").await;
         }
         let status = finished(&fixture, "mc", "Failed").await;
-        assert_eq!((&status["failedIndex"], &status["reason"]), (&json!(1), &json!("SnippetFailed")), "{status:#}");
+        assert_eq!(
+            (&status["failedIndex"], &status["reason"]),
+            (&json!(1), &json!("SnippetFailed")),
+            "{status:#}"
+        );
         for pod in fixture.all_pods("mc").await {
             assert_eq!(pod.metadata.deletion_timestamp, None, "its log can be read");
         }
@@ -180,7 +255,11 @@ fn follower_that_is_killed_at_once_does_not_run_the_program_again() {
         let (lead, follower) = running(&fixture, "mc", json!({ "maxRestarts": 0 })).await;
         let job = fixture.job("mc").await.uid();
         let at_once = DeleteParams::default().grace_period(0);
-        fixture.api::<Pod>().delete(&follower.name_any(), &at_once).await.unwrap();
+        fixture
+            .api::<Pod>()
+            .delete(&follower.name_any(), &at_once)
+            .await
+            .unwrap();
         fixture.end_pod(&follower, 137, "Error", "").await;
         hold(&fixture, &lead).await;
         until("the Job stops the lead", async || {
@@ -188,9 +267,20 @@ fn follower_that_is_killed_at_once_does_not_run_the_program_again() {
             lead.metadata.deletion_timestamp.map(|_| ())
         })
         .await;
-        fixture.end_pod(&lead, 143, "Error", &said("stop", 143, json!({ "nodeFailure": true }))).await;
+        fixture
+            .end_pod(
+                &lead,
+                143,
+                "Error",
+                &said("stop", 143, json!({ "nodeFailure": true })),
+            )
+            .await;
         let status = finished(&fixture, "mc", "Failed").await;
-        assert_eq!((&status["reason"], &status["restartCount"]), (&json!("PodLost"), &Value::Null), "{status:#}");
+        assert_eq!(
+            (&status["reason"], &status["restartCount"]),
+            (&json!("PodLost"), &Value::Null),
+            "{status:#}"
+        );
         let_go(&fixture, &lead).await;
         tokio::time::sleep(SETTLE).await;
         assert_eq!(fixture.job("mc").await.uid(), job);
@@ -204,18 +294,34 @@ fn end_is_told_while_a_dead_node_keeps_a_pod_and_its_reason_stays() {
         let operator = fixture.operator().await;
         let (lead, follower) = running(&fixture, "good", json!({})).await;
         hold(&fixture, &follower).await;
-        fixture.end_pod(&lead, 0, "Completed", &said("program", 0, json!({}))).await;
+        fixture
+            .end_pod(&lead, 0, "Completed", &said("program", 0, json!({})))
+            .await;
         let status = fixture.when_condition("good", "Complete", "True").await["status"].clone();
-        assert_eq!((&status["exitCode"], &status["phase"]), (&json!(0), &json!("Completed")), "{status:#}");
+        assert_eq!(
+            (&status["exitCode"], &status["phase"]),
+            (&json!(0), &json!("Completed")),
+            "{status:#}"
+        );
         let job = serde_json::to_value(fixture.job("good").await).unwrap();
-        assert_ne!(condition(&job["status"], "Complete")["status"], "True", "the Job waits for its pod");
+        assert_ne!(
+            condition(&job["status"], "Complete")["status"],
+            "True",
+            "the Job waits for its pod"
+        );
         let_go(&fixture, &follower).await;
 
         let (lead, follower) = running(&fixture, "bad", json!({})).await;
         hold(&fixture, &follower).await;
-        fixture.end_pod(&lead, 3, "Error", &said("program", 3, json!({}))).await;
+        fixture
+            .end_pod(&lead, 3, "Error", &said("program", 3, json!({})))
+            .await;
         let status = fixture.when_condition("bad", "Failed", "True").await["status"].clone();
-        assert_eq!((&status["exitCode"], &status["reason"]), (&json!(3), &json!("NonZeroExitCode")), "{status:#}");
+        assert_eq!(
+            (&status["exitCode"], &status["reason"]),
+            (&json!(3), &json!("NonZeroExitCode")),
+            "{status:#}"
+        );
         let_go(&fixture, &follower).await;
         fixture.reap("bad").await;
         until("the Job has failed", async || {
@@ -224,10 +330,18 @@ fn end_is_told_while_a_dead_node_keeps_a_pod_and_its_reason_stays() {
             (condition(&job["status"], "Failed")["status"] == "True").then_some(())
         })
         .await;
-        fixture.api::<Pod>().delete(&lead.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
+        fixture
+            .api::<Pod>()
+            .delete(&lead.name_any(), &DeleteParams::default().grace_period(0))
+            .await
+            .unwrap();
         tokio::time::sleep(SETTLE).await;
         let after = status_of(&fixture, "bad").await;
-        assert_eq!((&after["reason"], &after["message"]), (&status["reason"], &status["message"]), "{after:#}");
+        assert_eq!(
+            (&after["reason"], &after["message"]),
+            (&status["reason"], &status["message"]),
+            "{after:#}"
+        );
         assert_eq!(after["phase"], "Failed");
         operator.stop().await;
     });
@@ -239,19 +353,37 @@ fn job_waits_for_pods_of_an_earlier_cluster_of_its_name() {
         let operator = fixture.operator().await;
         let (lead, _) = running(&fixture, "mc", json!({})).await;
         hold(&fixture, &lead).await;
-        fixture.api::<MiniCluster>().delete("mc", &DeleteParams::default()).await.unwrap();
+        fixture
+            .api::<MiniCluster>()
+            .delete("mc", &DeleteParams::default())
+            .await
+            .unwrap();
         until("Job and MiniCluster are gone", async || {
             fixture.reap("mc").await;
             let job = fixture.api::<Job>().get_opt("mc").await.unwrap();
-            (job.is_none() && fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none()).then_some(())
+            (job.is_none()
+                && fixture
+                    .api::<MiniCluster>()
+                    .get_opt("mc")
+                    .await
+                    .unwrap()
+                    .is_none())
+            .then_some(())
         })
         .await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
-        let waits = |status: &Value| status["message"].as_str().is_some_and(|it| it.contains(&lead.name_any()));
+        let waits = |status: &Value| {
+            status["message"]
+                .as_str()
+                .is_some_and(|it| it.contains(&lead.name_any()))
+        };
         let status = fixture.when("mc", "waiting", waits).await["status"].clone();
         assert_eq!(status["reason"], "WaitingForPrevious", "{status:#}");
         tokio::time::sleep(SETTLE).await;
-        assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none(), "two leads would have one name");
+        assert!(
+            fixture.api::<Job>().get_opt("mc").await.unwrap().is_none(),
+            "two leads would have one name"
+        );
         let_go(&fixture, &lead).await;
         fixture.job("mc").await;
         operator.stop().await;
@@ -264,18 +396,33 @@ fn orphaned_pods_of_a_deleted_job_are_waited_for() {
         let operator = fixture.operator().await;
         let (lead, _) = running(&fixture, "mc", json!({})).await;
         let first = fixture.job("mc").await.uid();
-        let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+        let orphan = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Orphan),
+            ..DeleteParams::default()
+        };
         fixture.api::<Job>().delete("mc", &orphan).await.unwrap();
-        let status =
-            fixture.when("mc", "waiting", |status| status["reason"] == "WaitingForPods").await["status"].clone();
-        assert!(status["message"].as_str().unwrap().contains(&lead.name_any()), "{status:#}");
+        let status = fixture
+            .when("mc", "waiting", |status| status["reason"] == "WaitingForPods")
+            .await["status"]
+            .clone();
+        assert!(
+            status["message"].as_str().unwrap().contains(&lead.name_any()),
+            "{status:#}"
+        );
         tokio::time::sleep(SETTLE).await;
         assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
         for pod in fixture.all_pods("mc").await.iter().filter(|pod| !has_ended(pod)) {
-            fixture.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
+            fixture
+                .api::<Pod>()
+                .delete(&pod.name_any(), &DeleteParams::default().grace_period(0))
+                .await
+                .unwrap();
         }
         another_job(&fixture, "mc", &first).await;
-        let status = fixture.when("mc", "counted", |status| status["restartCount"] == 1).await["status"].clone();
+        let status = fixture
+            .when("mc", "counted", |status| status["restartCount"] == 1)
+            .await["status"]
+            .clone();
         assert_eq!(status["restarts"][0]["reason"], "JobDeleted", "{status:#}");
         operator.stop().await;
     });
@@ -286,10 +433,18 @@ fn success_whose_job_was_deleted_while_no_operator_ran_is_not_run_again() {
     test("deleted-unseen", async |fixture| {
         let operator = fixture.operator().await;
         let (lead, _) = running(&fixture, "mc", json!({})).await;
-        fixture.when("mc", "told of its Job", |status| status["jobUid"].is_string()).await;
+        fixture
+            .when("mc", "told of its Job", |status| status["jobUid"].is_string())
+            .await;
         operator.stop().await;
-        fixture.end_pod(&lead, 0, "Completed", &said("program", 0, json!({}))).await;
-        fixture.api::<Job>().delete("mc", &DeleteParams::background()).await.unwrap();
+        fixture
+            .end_pod(&lead, 0, "Completed", &said("program", 0, json!({})))
+            .await;
+        fixture
+            .api::<Job>()
+            .delete("mc", &DeleteParams::background())
+            .await
+            .unwrap();
         until("Job and pods are gone", async || {
             fixture.reap("mc").await;
             let is_gone = fixture.api::<Job>().get_opt("mc").await.unwrap().is_none();
@@ -298,9 +453,22 @@ fn success_whose_job_was_deleted_while_no_operator_ran_is_not_run_again() {
         .await;
         let again = fixture.operator().await;
         let status = finished(&fixture, "mc", "Failed").await;
-        assert_eq!((&status["reason"], &status["restartCount"]), (&json!("JobDeleted"), &Value::Null), "{status:#}");
-        assert!(status["message"].as_str().unwrap().contains("while no operator ran"), "{status:#}");
-        assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none(), "it may have been a success");
+        assert_eq!(
+            (&status["reason"], &status["restartCount"]),
+            (&json!("JobDeleted"), &Value::Null),
+            "{status:#}"
+        );
+        assert!(
+            status["message"]
+                .as_str()
+                .unwrap()
+                .contains("while no operator ran"),
+            "{status:#}"
+        );
+        assert!(
+            fixture.api::<Job>().get_opt("mc").await.unwrap().is_none(),
+            "it may have been a success"
+        );
         again.stop().await;
     });
 }
@@ -318,11 +486,20 @@ fn container_beside_the_runner_decides_nothing_and_is_named() {
         let ended = json!({ "terminated": { "exitCode": 0, "reason": "Completed", "message": message } });
         for pod in [&lead, &follower] {
             let statuses = [status("aaa", runs.clone()), status(&runner, ended.clone())];
-            fixture.patch_pod_status(pod, json!({ "status": { "containerStatuses": statuses } })).await;
+            fixture
+                .patch_pod_status(pod, json!({ "status": { "containerStatuses": statuses } }))
+                .await;
         }
         let status = fixture.when_condition("mc", "Complete", "True").await["status"].clone();
-        assert_eq!((&status["exitCode"], &status["reason"]), (&json!(0), &json!("SidecarStillRuns")), "{status:#}");
-        assert!(status["message"].as_str().unwrap().contains("container aaa"), "{status:#}");
+        assert_eq!(
+            (&status["exitCode"], &status["reason"]),
+            (&json!(0), &json!("SidecarStillRuns")),
+            "{status:#}"
+        );
+        assert!(
+            status["message"].as_str().unwrap().contains("container aaa"),
+            "{status:#}"
+        );
         operator.stop().await;
     });
 }

@@ -9,23 +9,37 @@ use flux_shared::{crd, manifest, validate};
 use serde_json::Value;
 
 fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     paths.sort();
-    let nested = paths.into_iter().flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
-    nested.filter(|path| path.extension().is_some_and(|ending| ending == "yaml")).collect()
+    let nested = paths
+        .into_iter()
+        .flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
+    nested
+        .filter(|path| path.extension().is_some_and(|ending| ending == "yaml"))
+        .collect()
 }
 
-/// The MiniClusters below `examples/`, and those that only spell one otherwise: where each stands, its text, its document.
+/// The MiniClusters below `examples/`, and those that only spell one otherwise: where each stands, its text,
+/// its document.
 fn examples() -> Vec<(PathBuf, String, Value)> {
-    let roots =
-        ["../examples", "../shared/tests/spellings"].map(|root| Path::new(env!("CARGO_MANIFEST_DIR")).join(root));
+    let roots = ["../examples", "../shared/tests/spellings"]
+        .map(|root| Path::new(env!("CARGO_MANIFEST_DIR")).join(root));
     let read = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).unwrap();
         let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
-        let found = documents.into_iter().find(|document| document["kind"] == "MiniCluster")?;
+        let found = documents
+            .into_iter()
+            .find(|document| document["kind"] == "MiniCluster")?;
         Some((path, text, found))
     };
-    roots.iter().flat_map(|root| files(root)).filter_map(read).collect()
+    roots
+        .iter()
+        .flat_map(|root| files(root))
+        .filter_map(read)
+        .collect()
 }
 
 #[test]
@@ -34,7 +48,14 @@ fn every_example_is_rendered_the_same_each_time() {
         let cluster = validate::validate(&manifest::parse(text).unwrap()).unwrap();
         let certificate = Certificate::from_keys("example", &[1; 32], &[2; 32]);
         let objects = render::objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
-        let render::Objects { config_map, headless, services, job, services_pod, .. } = objects;
+        let render::Objects {
+            config_map,
+            headless,
+            services,
+            job,
+            services_pod,
+            ..
+        } = objects;
         serde_json::to_string(&(config_map, headless, services, job, services_pod)).unwrap()
     };
     let examples = examples();
@@ -46,7 +67,10 @@ fn every_example_is_rendered_the_same_each_time() {
 
 /// Paths of properties, with `[]` for items and `{}` for values of maps. What Kubernetes defines is one leaf.
 fn of_schema(path: &str, schema: &Value, out: &mut BTreeSet<String>) {
-    if let Some(properties) = schema["properties"].as_object().filter(|_| !path.ends_with("ecurityContext")) {
+    if let Some(properties) = schema["properties"]
+        .as_object()
+        .filter(|_| !path.ends_with("ecurityContext"))
+    {
         for (name, property) in properties {
             of_schema(&format!("{path}.{name}"), property, out);
         }
@@ -72,7 +96,9 @@ fn of_document(path: &str, value: &Value, leaves: &BTreeSet<String>, out: &mut B
                 of_document(&format!("{path}{{}}"), value, leaves, out);
             }
         }
-        Value::Array(list) => list.iter().for_each(|value| of_document(&format!("{path}[]"), value, leaves, out)),
+        Value::Array(list) => list
+            .iter()
+            .for_each(|value| of_document(&format!("{path}[]"), value, leaves, out)),
         _ => {}
     }
 }
@@ -81,16 +107,31 @@ fn of_document(path: &str, value: &Value, leaves: &BTreeSet<String>, out: &mut B
 fn every_field_has_an_example() {
     let crd = serde_json::to_value(crd::definition::crd().unwrap()).unwrap();
     let versions = crd["spec"]["versions"].as_array().unwrap();
-    let version = versions.iter().find(|version| version["name"] == "v1alpha2").unwrap();
+    let version = versions
+        .iter()
+        .find(|version| version["name"] == "v1alpha2")
+        .unwrap();
     let mut leaves = BTreeSet::new();
-    of_schema("spec", &version["schema"]["openAPIV3Schema"]["properties"]["spec"], &mut leaves);
+    of_schema(
+        "spec",
+        &version["schema"]["openAPIV3Schema"]["properties"]["spec"],
+        &mut leaves,
+    );
     let mut shown = BTreeSet::new();
     for (_, _, document) in examples() {
         of_document("spec", &document["spec"], &leaves, &mut shown);
     }
-    // A service is a container, fluxuser another spelling of fluxUser: what one shows need not be shown again.
-    let same = |leaf: &str| leaf.replace("spec.services", "spec.containers").replace("fluxuser", "fluxUser");
+    // A service is a container, fluxuser another spelling of fluxUser: what one shows need not be shown
+    // again.
+    let same = |leaf: &str| {
+        leaf.replace("spec.services", "spec.containers")
+            .replace("fluxuser", "fluxUser")
+    };
     let is_shown = |leaf: &String| shown.contains(leaf) || shown.contains(&same(leaf));
     let missing: Vec<&String> = leaves.iter().filter(|leaf| !is_shown(leaf)).collect();
-    assert!(missing.is_empty(), "of {} fields these have no example: {missing:#?}", leaves.len());
+    assert!(
+        missing.is_empty(),
+        "of {} fields these have no example: {missing:#?}",
+        leaves.len()
+    );
 }

@@ -1,4 +1,5 @@
-//! What an API server does when it is not well: the operator gets over all of it, and nobody waits for anybody else.
+//! What an API server does when it is not well: the operator gets over all of it, and nobody waits for
+//! anybody else.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -21,12 +22,20 @@ use test_support::control_plane::kubeconfig_via;
 
 /// Everything of a cluster of size 2 is there, once.
 async fn is_whole(fixture: &Fixture, name: &str) {
-    fixture.when(name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
+    fixture
+        .when(name, "whole", |status| {
+            status["size"] == 2 && status["maximumSize"] == 2
+        })
+        .await;
     assert_eq!(fixture.all_pods(name).await.len(), 2);
     fixture.secret(name, "curve").await.unwrap();
     until("it owns the Service", async || {
         let service = fixture.api::<Service>().get_opt("flux-service").await.unwrap()?;
-        service.owner_references().iter().any(|owner| owner.name == name).then_some(())
+        service
+            .owner_references()
+            .iter()
+            .any(|owner| owner.name == name)
+            .then_some(())
     })
     .await;
 }
@@ -51,12 +60,29 @@ fn an_answer_of_any_kind_to_any_call_is_got_over() {
         }
         for name in names {
             is_whole(&fixture, name).await;
-            fixture.when(name, "what is over is not said any more", |status| status["reason"].is_null()).await;
+            fixture
+                .when(name, "what is over is not said any more", |status| {
+                    status["reason"].is_null()
+                })
+                .await;
         }
-        until("every lead has its label, though each patch failed once", async || {
-            let pods = fixture.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
-            (pods.iter().filter(|pod| pod.labels().contains_key("job-index")).count() == names.len()).then_some(())
-        })
+        until(
+            "every lead has its label, though each patch failed once",
+            async || {
+                let pods = fixture
+                    .api::<Pod>()
+                    .list(&ListParams::default())
+                    .await
+                    .unwrap()
+                    .items;
+                (pods
+                    .iter()
+                    .filter(|pod| pod.labels().contains_key("job-index"))
+                    .count()
+                    == names.len())
+                .then_some(())
+            },
+        )
         .await;
         operator.stop().await;
     });
@@ -67,38 +93,59 @@ fn status_has_the_words_of_the_api_server_when_it_refuses_fails_or_is_silent() {
     test("faults-refused", async |fixture| {
         let is_well = Arc::new(AtomicBool::new(false));
         let well = is_well.clone();
-        let calls = Calls::with_faults(move |call: &Call| match (call.verb.as_str(), call.resource.as_str()) {
-            ("create", "jobs") if !well.load(Ordering::SeqCst) => Some(match call.name.as_str() {
-                "refused" => Fault::Answer(422),
-                "busy" => Fault::Answer(429),
-                "silent" => Fault::Late(Duration::from_secs(30), 504),
-                _ => Fault::Answer(500),
-            }),
-            _ => None,
-        });
+        let calls =
+            Calls::with_faults(
+                move |call: &Call| match (call.verb.as_str(), call.resource.as_str()) {
+                    ("create", "jobs") if !well.load(Ordering::SeqCst) => Some(match call.name.as_str() {
+                        "refused" => Fault::Answer(422),
+                        "busy" => Fault::Answer(429),
+                        "silent" => Fault::Late(Duration::from_secs(30), 504),
+                        _ => Fault::Answer(500),
+                    }),
+                    _ => None,
+                },
+            );
         let operator = fixture.operator_of(calls, |_| {}).await;
         let begin = Instant::now();
         for name in ["refused", "failing", "busy", "silent"] {
             fixture.create(name, json!({ "size": 2 })).await.unwrap();
         }
-        let status = fixture.when("refused", "refused", |status| status["reason"] == "Refused").await["status"].clone();
+        let status = fixture
+            .when("refused", "refused", |status| status["reason"] == "Refused")
+            .await["status"]
+            .clone();
         let message = "the API server refused to create Job refused: made up: 422";
         assert_eq!(status["message"], message, "{status:#}");
         assert_eq!(condition(&status, "JobRequested")["reason"], "Refused");
-        for (name, words) in
-            [("failing", "made up: 500 (500)"), ("busy", "made up: 429 (429)"), ("silent", "has not answered")]
-        {
-            let status =
-                fixture.when(name, "told why", |status| status["reason"] == "ApiError").await["status"].clone();
+        for (name, words) in [
+            ("failing", "made up: 500 (500)"),
+            ("busy", "made up: 429 (429)"),
+            ("silent", "has not answered"),
+        ] {
+            let status = fixture
+                .when(name, "told why", |status| status["reason"] == "ApiError")
+                .await["status"]
+                .clone();
             assert!(status["message"].as_str().unwrap().contains(words), "{status:#}");
             assert_eq!(condition(&status, "JobRequested")["reason"], "ApiError");
-            assert!(condition(&status, "Stalled").is_null(), "it may pass by itself: {status:#}");
+            assert!(
+                condition(&status, "Stalled").is_null(),
+                "it may pass by itself: {status:#}"
+            );
         }
-        assert!(begin.elapsed() < Duration::from_secs(10), "it took {:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() < Duration::from_secs(10),
+            "it took {:?}",
+            begin.elapsed()
+        );
         is_well.store(true, Ordering::SeqCst);
         for name in ["refused", "failing", "busy", "silent"] {
             is_whole(&fixture, name).await;
-            fixture.when(name, "what is over is not said any more", |status| status["reason"].is_null()).await;
+            fixture
+                .when(name, "what is over is not said any more", |status| {
+                    status["reason"].is_null()
+                })
+                .await;
         }
         operator.stop().await;
     });
@@ -124,14 +171,24 @@ fn many_broken_and_slow_ones_delay_no_other_and_are_tried_ever_less() {
         });
         let operator = fixture.operator_of(calls, |_| {}).await;
         for number in 0..BROKEN {
-            fixture.create(&format!("bad-slow-{number}"), json!({ "size": 2 })).await.unwrap();
+            fixture
+                .create(&format!("bad-slow-{number}"), json!({ "size": 2 }))
+                .await
+                .unwrap();
         }
         fixture.create("bad-fast", json!({ "size": 2 })).await.unwrap();
-        until("all places are taken", async || (attempts.lock().unwrap().len() >= 128).then_some(())).await;
+        until("all places are taken", async || {
+            (attempts.lock().unwrap().len() >= 128).then_some(())
+        })
+        .await;
         let begin = Instant::now();
         fixture.create("good", json!({ "size": 2 })).await.unwrap();
         is_whole(&fixture, "good").await;
-        assert!(begin.elapsed() < Duration::from_secs(15), "it took {:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() < Duration::from_secs(15),
+            "it took {:?}",
+            begin.elapsed()
+        );
         // 0.25 s, 0.5 s, 1 s, … and so at most 7 attempts in 20 s.
         while begin.elapsed() < Duration::from_secs(12) {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -156,7 +213,8 @@ fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
         let is_mended = Arc::new(AtomicBool::new(false));
         let mended = is_mended.clone();
         let calls = Calls::with_faults(move |call: &Call| {
-            let panics = call.resource == "configmaps" && call.name == "bad-agent" && !mended.load(Ordering::SeqCst);
+            let panics =
+                call.resource == "configmaps" && call.name == "bad-agent" && !mended.load(Ordering::SeqCst);
             panics.then_some(Fault::Panic)
         });
         let metrics = Arc::new(flux_operator::health::metrics::Metrics::new().unwrap());
@@ -166,23 +224,37 @@ fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
         let status = fixture.when_condition("bad", "OperatorPanicked", "True").await["status"].clone();
         let told = condition(&status, "OperatorPanicked");
         let message = told["message"].as_str().unwrap();
-        assert!(message.contains("api_server/calls.rs:") && !message.contains("hunter2"), "{message}");
+        assert!(
+            message.contains("api_server/calls.rs:") && !message.contains("hunter2"),
+            "{message}"
+        );
         until("an event tells", async || {
-            let events =
-                fixture.api::<k8s_openapi::api::core::v1::Event>().list(&ListParams::default()).await.unwrap().items;
-            events.into_iter().find(|event| event.reason.as_deref() == Some("OperatorPanicked"))
+            let events = fixture
+                .api::<k8s_openapi::api::core::v1::Event>()
+                .list(&ListParams::default())
+                .await
+                .unwrap()
+                .items;
+            events
+                .into_iter()
+                .find(|event| event.reason.as_deref() == Some("OperatorPanicked"))
         })
         .await;
         fixture.create("good", json!({ "size": 2 })).await.unwrap();
         is_whole(&fixture, "good").await;
-        let text = metrics.text(flux_operator::health::metrics::LiveState::<std::iter::Empty<&str>>::default());
+        let text =
+            metrics.text(flux_operator::health::metrics::LiveState::<std::iter::Empty<&str>>::default());
         let count = text.lines().find_map(|line| {
             line.strip_prefix("controller_runtime_reconcile_panics_total{controller=\"minicluster\"} ")
         });
         assert!(count.unwrap().parse::<u32>().unwrap() >= 1, "{text}");
         is_mended.store(true, Ordering::SeqCst);
         is_whole(&fixture, "bad").await;
-        fixture.when("bad", "mended", |status| condition(status, "OperatorPanicked").is_null()).await;
+        fixture
+            .when("bad", "mended", |status| {
+                condition(status, "OperatorPanicked").is_null()
+            })
+            .await;
         operator.stop().await;
     });
 }
@@ -199,9 +271,15 @@ fn watches_that_expire_or_break_miss_nothing() {
             let mut begun = begun.lock().unwrap();
             let number = begun.entry(call.resource.clone()).or_default();
             *number += 1;
-            [Fault::Expired, Fault::Lost, Fault::Answer(410), Fault::Expired, Fault::Answer(500)]
-                .get(*number - 1)
-                .cloned()
+            [
+                Fault::Expired,
+                Fault::Lost,
+                Fault::Answer(410),
+                Fault::Expired,
+                Fault::Answer(500),
+            ]
+            .get(*number - 1)
+            .cloned()
         });
         let operator = fixture.operator_of(calls.clone(), |_| {}).await;
         for name in ["stays", "goes"] {
@@ -212,7 +290,11 @@ fn watches_that_expire_or_break_miss_nothing() {
         for pod in fixture.pods("stays", 2).await.values() {
             fixture.run_pod(pod).await;
         }
-        fixture.api::<MiniCluster>().delete("goes", &DeleteParams::default()).await.unwrap();
+        fixture
+            .api::<MiniCluster>()
+            .delete("goes", &DeleteParams::default())
+            .await
+            .unwrap();
         fixture.when_condition("stays", "Ready", "True").await;
         let pods = fixture.pods("stays", 2).await;
         fixture.end_pod(&pods[&0], 7, "Error", "").await;
@@ -225,10 +307,20 @@ fn watches_that_expire_or_break_miss_nothing() {
         assert_eq!(status["exitCode"], 7);
         until("the other is gone", async || {
             fixture.reap("goes").await;
-            fixture.api::<Job>().get_opt("goes").await.unwrap().is_none().then_some(())
+            fixture
+                .api::<Job>()
+                .get_opt("goes")
+                .await
+                .unwrap()
+                .is_none()
+                .then_some(())
         })
         .await;
-        let lists = calls.all().into_iter().filter(|call| call.verb == "list" && call.resource == "pods").count();
+        let lists = calls
+            .all()
+            .into_iter()
+            .filter(|call| call.verb == "list" && call.resource == "pods")
+            .count();
         assert!(lists >= 2, "an expired watch lists again: {lists}");
         operator.stop().await;
     });
@@ -259,7 +351,8 @@ fn what_happens_while_the_api_server_is_out_of_reach_is_seen_afterwards() {
     });
 }
 
-/// A way to the API server whose connections can die without a word, as when a router forgets them. New ones live.
+/// A way to the API server whose connections can die without a word, as when a router forgets them. New ones
+/// live.
 struct Way {
     kubeconfig: PathBuf,
     lives: Arc<Mutex<Arc<AtomicBool>>>,
@@ -270,7 +363,10 @@ impl Way {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (kubeconfig, server) = kubeconfig_via(kubeconfig, "way", listener.local_addr().unwrap()).unwrap();
         let lives = Arc::new(Mutex::new(Arc::new(AtomicBool::new(true))));
-        let way = Way { kubeconfig, lives: lives.clone() };
+        let way = Way {
+            kubeconfig,
+            lives: lives.clone(),
+        };
         tokio::spawn(async move {
             loop {
                 let (from_client, to_client) = listener.accept().await.unwrap().0.into_split();
@@ -306,7 +402,9 @@ async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, lives: Arc<Atomi
 fn a_connection_that_dies_without_a_word_is_noticed() {
     test("dead", async |fixture| {
         let way = Way::lead(&operator_kubeconfig()).await;
-        let operator = fixture.operator_as(&way.kubeconfig, Calls::default(), |_| {}).await;
+        let operator = fixture
+            .operator_as(&way.kubeconfig, Calls::default(), |_| {})
+            .await;
         fixture.create("before", json!({ "size": 2 })).await.unwrap();
         is_whole(&fixture, "before").await;
         way.dies();
@@ -337,8 +435,16 @@ fn says_version(minor: &str, call: &Call) -> Option<Fault> {
 #[test]
 fn an_older_kubernetes_is_refused() {
     test("versions", async |fixture| {
-        let error = fixture.operator_of(of_version("30"), |_| {}).await.end().await.unwrap_err();
-        assert_eq!(error.to_string(), "this is Kubernetes 1.30: 1.31 or newer is needed");
+        let error = fixture
+            .operator_of(of_version("30"), |_| {})
+            .await
+            .end()
+            .await
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "this is Kubernetes 1.30: 1.31 or newer is needed"
+        );
         let operator = fixture.operator_of(of_version("31+"), |_| {}).await;
         fixture.create("mc", json!({ "size": 2 })).await.unwrap();
         is_whole(&fixture, "mc").await;
@@ -353,11 +459,31 @@ fn volumes_of_images_that_were_switched_on_by_hand_are_tried() {
         let operator = fixture.operator_of(of_version("34"), |_| {}).await;
         fixture.create("kept", spec.clone()).await.unwrap();
         // What this server does without being told.
-        if fixture.client.apiserver_version().await.unwrap().minor.parse::<u32>().unwrap() >= 35 {
-            let volumes = fixture.job("kept").await.spec.unwrap().template.spec.unwrap().volumes.unwrap();
+        if fixture
+            .client
+            .apiserver_version()
+            .await
+            .unwrap()
+            .minor
+            .parse::<u32>()
+            .unwrap()
+            >= 35
+        {
+            let volumes = fixture
+                .job("kept")
+                .await
+                .spec
+                .unwrap()
+                .template
+                .spec
+                .unwrap()
+                .volumes
+                .unwrap();
             assert!(volumes.iter().any(|volume| volume.image.is_some()), "{volumes:?}");
         } else {
-            fixture.when("kept", "refused", |status| status["reason"] == "Unsupported").await;
+            fixture
+                .when("kept", "refused", |status| status["reason"] == "Unsupported")
+                .await;
         }
         operator.stop().await;
 
@@ -372,9 +498,16 @@ fn volumes_of_images_that_were_switched_on_by_hand_are_tried() {
         });
         let operator = fixture.operator_of(calls, |_| {}).await;
         fixture.create("dropped", spec).await.unwrap();
-        let status = &fixture.when("dropped", "refused", |status| status["reason"] == "Unsupported").await["status"];
+        let status = &fixture
+            .when("dropped", "refused", |status| status["reason"] == "Unsupported")
+            .await["status"];
         let message = status["message"].as_str().unwrap();
-        for words in ["spec.flux.container.source", "this is 1.34", "set copy, or auto", "feature gate ImageVolume"] {
+        for words in [
+            "spec.flux.container.source",
+            "this is 1.34",
+            "set copy, or auto",
+            "feature gate ImageVolume",
+        ] {
             assert!(message.contains(words), "{message}");
         }
         assert!(fixture.api::<Job>().get_opt("dropped").await.unwrap().is_none());

@@ -12,11 +12,17 @@ fn what_is_accepted_can_be_rendered() {
     let mut rendered = 0;
     mutate::for_a_while(4, |dice| {
         let document = mutate::spoilt(&examples, dice);
-        let Ok(cluster) = manifest::from_value(&document).and_then(|manifest| validate::validate(&manifest)) else {
+        let Ok(cluster) = manifest::from_value(&document).and_then(|manifest| validate::validate(&manifest))
+        else {
             return;
         };
         let certificate = Certificate::from_keys("fuzz", &[1; 32], &[2; 32]);
-        let facts = Facts { uid: Some("uid".into()), initial_size: Some(2), maximum_size: Some(3), ..Facts::default() };
+        let facts = Facts {
+            uid: Some("uid".into()),
+            initial_size: Some(2),
+            maximum_size: Some(3),
+            ..Facts::default()
+        };
         let objects = render::objects(&cluster, &Options::default(), &facts, certificate).unwrap();
         serde_json::to_string(&objects.job).unwrap();
         rendered += 1;
@@ -27,7 +33,9 @@ fn what_is_accepted_can_be_rendered() {
 /// A review whose text is spoilt in a few places.
 fn spoilt_review(examples: &[serde_json::Value], dice: &mut mutate::Dice) -> Vec<u8> {
     let version = ["v1alpha1", "v1alpha2", "v1", ""][dice.roll(4)];
-    let objects: Vec<_> = (0..dice.roll(4)).map(|_| mutate::spoilt(examples, dice)).collect();
+    let objects: Vec<_> = (0..dice.roll(4))
+        .map(|_| mutate::spoilt(examples, dice))
+        .collect();
     let review = serde_json::json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
         "request": { "uid": "u", "desiredAPIVersion": format!("flux-framework.org/{version}"), "objects": objects },

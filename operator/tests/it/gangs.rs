@@ -24,12 +24,15 @@ use test_support::control_plane::ControlPlane;
 use test_support::installation::{Installation, Permission};
 
 /// What switches Kubernetes' own API on, in each version that has one.
-const SWITCHED_ON: [(&str, &str); 2] =
-    [("FEATURE_GATES", "GenericWorkload=true"), ("RUNTIME_CONFIG", "api/alpha=true,api/beta=true")];
+const SWITCHED_ON: [(&str, &str); 2] = [
+    ("FEATURE_GATES", "GenericWorkload=true"),
+    ("RUNTIME_CONFIG", "api/alpha=true,api/beta=true"),
+];
 
 /// A CustomResourceDefinition as those of scheduler-plugins and Volcano are, as far as we know their fields.
 fn definition(group: &str, version: &str, spec: &Value) -> String {
-    let schema = json!({ "type": "object", "properties": { "spec": { "type": "object", "properties": spec } } });
+    let schema =
+        json!({ "type": "object", "properties": { "spec": { "type": "object", "properties": spec } } });
     let crd = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {
@@ -56,7 +59,9 @@ async fn gang(fixture: &Fixture, api: GangApi, cluster: &str) -> DynamicObject {
     let of = ListParams::default().labels(&format!("flux-framework.org/minicluster={cluster}"));
     until(&format!("{cluster} has a gang"), async || {
         let all = gangs(fixture, api).list(&of).await.unwrap().items;
-        let mut all = all.into_iter().filter(|it| it.metadata.deletion_timestamp.is_none());
+        let mut all = all
+            .into_iter()
+            .filter(|it| it.metadata.deletion_timestamp.is_none());
         let first = all.next();
         first.filter(|_| all.next().is_none())
     })
@@ -67,19 +72,27 @@ async fn gang(fixture: &Fixture, api: GangApi, cluster: &str) -> DynamicObject {
 async fn lead(fixture: &Fixture, cluster: &str, pods: usize) -> Value {
     let name = fixture.pods(cluster, pods).await[&0].name_any();
     let path = format!("/api/v1/namespaces/{}/pods/{name}", fixture.namespace);
-    fixture.client.request(http::Request::get(path).body(Vec::new()).unwrap()).await.unwrap()
+    fixture
+        .client
+        .request(http::Request::get(path).body(Vec::new()).unwrap())
+        .await
+        .unwrap()
 }
 
 /// An operator that may make gangs, with what an installation for this namespace may.
 async fn operator(fixture: &Fixture, calls: &Calls) -> Operator {
     fixture
-        .operator_installed(calls.clone(), &json!({ "gang": { "enabled": true } }), |it| it.options.gang = true)
+        .operator_installed(calls.clone(), &json!({ "gang": { "enabled": true } }), |it| {
+            it.options.gang = true
+        })
         .await
 }
 
 fn spec(more: Value) -> Value {
     let mut spec = json!({ "size": 2 });
-    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    spec.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
     spec
 }
 
@@ -98,16 +111,28 @@ fn where_nobody_wants_a_gang_nothing_is_asked() {
         let calls = plain.calls.all();
         assert!(calls.len() > 5 && !calls.iter().any(is_about_gangs), "{calls:#?}");
         fixture.create("on", spec(json!({ "gang": "on" }))).await.unwrap();
-        let status =
-            fixture.when("on", "refused", |status| status["reason"] == "GangUnavailable").await["status"].clone();
-        assert!(status["message"].as_str().unwrap().contains("gang.enabled"), "{status:#}");
+        let status = fixture
+            .when("on", "refused", |status| status["reason"] == "GangUnavailable")
+            .await["status"]
+            .clone();
+        assert!(
+            status["message"].as_str().unwrap().contains("gang.enabled"),
+            "{status:#}"
+        );
         assert!(!plain.calls.all().iter().any(is_about_gangs));
-        fixture.api::<MiniCluster>().delete("on", &DeleteParams::default()).await.unwrap();
+        fixture
+            .api::<MiniCluster>()
+            .delete("on", &DeleteParams::default())
+            .await
+            .unwrap();
         plain.stop().await;
         // Installed, and nobody's wish.
         let calls = Calls::default();
         let operator = operator(&fixture, &calls).await;
-        fixture.create("off", spec(json!({ "gang": "off" }))).await.unwrap();
+        fixture
+            .create("off", spec(json!({ "gang": "off" })))
+            .await
+            .unwrap();
         fixture.pods("off", 2).await;
         assert!(!calls.all().iter().any(is_about_gangs), "{:#?}", calls.all());
         // Asked once, for all.
@@ -115,7 +140,10 @@ fn where_nobody_wants_a_gang_nothing_is_asked() {
             fixture.create(name, spec(json!({}))).await.unwrap();
             fixture.pods(name, 2).await;
         }
-        assert_eq!(calls.all().iter().filter(|call| call.resource == "apis").count(), 1);
+        assert_eq!(
+            calls.all().iter().filter(|call| call.resource == "apis").count(),
+            1
+        );
         operator.stop().await;
     });
 }
@@ -129,8 +157,14 @@ fn who_may_not_ask_which_apis_there_are_is_told_so_where_a_gang_is_wanted() {
         fixture.create("auto", spec(json!({}))).await.unwrap();
         fixture.pods("auto", 2).await;
         fixture.create("on", spec(json!({ "gang": "on" }))).await.unwrap();
-        let status = fixture.when("on", "refused", |status| status["reason"] == "Forbidden").await["status"].clone();
-        assert!(status["message"].as_str().unwrap().contains("system:discovery"), "{status:#}");
+        let status = fixture
+            .when("on", "refused", |status| status["reason"] == "Forbidden")
+            .await["status"]
+            .clone();
+        assert!(
+            status["message"].as_str().unwrap().contains("system:discovery"),
+            "{status:#}"
+        );
         operator.stop().await;
     });
 }
@@ -147,31 +181,66 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         });
         let operator = operator(&fixture, &calls).await;
         let scheduled = |by: &str, gang: &str| spec(json!({ "gang": gang, "pod": { "schedulerName": by } }));
-        fixture.create("volcano", scheduled("volcano", "on")).await.unwrap();
-        fixture.create("plugins", scheduled("scheduler-plugins-scheduler", "on")).await.unwrap();
-        fixture.create("auto", scheduled("volcano", "auto")).await.unwrap();
-        for (name, words) in [("volcano", "Volcano's PodGroup"), ("plugins", "scheduler-plugins' PodGroup")] {
-            let status = fixture.when(name, "refused", |it| it["reason"] == "GangUnavailable").await["status"].clone();
-            assert_eq!(condition(&status, "JobRequested")["status"], "False", "{status:#}");
+        fixture
+            .create("volcano", scheduled("volcano", "on"))
+            .await
+            .unwrap();
+        fixture
+            .create("plugins", scheduled("scheduler-plugins-scheduler", "on"))
+            .await
+            .unwrap();
+        fixture
+            .create("auto", scheduled("volcano", "auto"))
+            .await
+            .unwrap();
+        for (name, words) in [
+            ("volcano", "Volcano's PodGroup"),
+            ("plugins", "scheduler-plugins' PodGroup"),
+        ] {
+            let status = fixture
+                .when(name, "refused", |it| it["reason"] == "GangUnavailable")
+                .await["status"]
+                .clone();
+            assert_eq!(
+                condition(&status, "JobRequested")["status"],
+                "False",
+                "{status:#}"
+            );
             assert!(status["message"].as_str().unwrap().contains(words), "{status:#}");
             assert!(fixture.api::<Job>().get_opt(name).await.unwrap().is_none());
         }
-        assert!(lead(&fixture, "auto", 2).await["metadata"]["annotations"]["scheduling.k8s.io/group-name"].is_null());
+        assert!(
+            lead(&fixture, "auto", 2).await["metadata"]["annotations"]["scheduling.k8s.io/group-name"]
+                .is_null()
+        );
 
         // Installed later.
         let count = json!({ "minMember": { "type": "integer" }, "queue": { "type": "string" } });
         apply(&definition("scheduling.volcano.sh", "v1beta1", &count));
-        apply(&definition("scheduling.x-k8s.io", "v1alpha1", &json!({ "minMember": { "type": "integer" } })));
+        apply(&definition(
+            "scheduling.x-k8s.io",
+            "v1alpha1",
+            &json!({ "minMember": { "type": "integer" } }),
+        ));
         let made = gang(&fixture, GangApi::Volcano, "volcano").await;
         let owner = &made.metadata.owner_references.as_ref().unwrap()[0];
-        assert_eq!(Some(&owner.uid), fixture.get("volcano").await.metadata.uid.as_ref());
+        assert_eq!(
+            Some(&owner.uid),
+            fixture.get("volcano").await.metadata.uid.as_ref()
+        );
         assert_eq!(made.data["spec"]["minMember"], 2);
         let pod = lead(&fixture, "volcano", 2).await;
-        assert_eq!(pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"], json!(made.name_any()));
+        assert_eq!(
+            pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"],
+            json!(made.name_any())
+        );
         assert!(is_lost.load(Ordering::SeqCst), "a Job's creation was lost");
         let made = gang(&fixture, GangApi::Coscheduling, "plugins").await;
         let pod = lead(&fixture, "plugins", 2).await;
-        assert_eq!(pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"], json!(made.name_any()));
+        assert_eq!(
+            pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"],
+            json!(made.name_any())
+        );
         let order: Vec<Call> = calls.all().into_iter().filter(|it| it.verb == "create").collect();
         let at = |resource: &str| order.iter().rposition(|call| call.resource == resource).unwrap();
         assert!(at("podgroups") < at("jobs"), "{order:#?}");
@@ -184,38 +253,78 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         next_operator_fails_a_job_deleted_unseen_and_deletes_its_gang(&fixture, &calls).await;
         // Who installs it without gangs later takes the permissions away, and clusters go on.
         let plain = fixture.operator().await;
-        fixture.patch::<MiniCluster>("plugins", json!({ "spec": { "size": 1 } })).await.unwrap();
-        until("it shrinks", async || (fixture.job("plugins").await.spec?.completions == Some(1)).then_some(())).await;
+        fixture
+            .patch::<MiniCluster>("plugins", json!({ "spec": { "size": 1 } }))
+            .await
+            .unwrap();
+        until("it shrinks", async || {
+            (fixture.job("plugins").await.spec?.completions == Some(1)).then_some(())
+        })
+        .await;
         plain.stop().await;
-        let refused: Vec<Call> =
-            calls.all().into_iter().filter(|call| call.status == 403 && is_about_gangs(call)).collect();
+        let refused: Vec<Call> = calls
+            .all()
+            .into_iter()
+            .filter(|call| call.status == 403 && is_about_gangs(call))
+            .collect();
         assert!(refused.is_empty(), "{refused:#?}");
-        let used: Vec<Call> = calls.all().into_iter().filter(|call| call.group.contains('.')).collect();
+        let used: Vec<Call> = calls
+            .all()
+            .into_iter()
+            .filter(|call| call.group.contains('.'))
+            .collect();
         let used: BTreeSet<_> = used.iter().map(Call::permission).collect();
-        let gangs =
-            |is_on: bool| Installation::whole(&json!({ "gang": { "enabled": is_on } })).permissions("flux-operator");
+        let gangs = |is_on: bool| {
+            Installation::whole(&json!({ "gang": { "enabled": is_on } })).permissions("flux-operator")
+        };
         let granted: BTreeSet<_> = gangs(true).difference(&gangs(false)).cloned().collect();
         assert!(granted.len() > 12, "{granted:?}");
         let unused: Vec<_> = granted.difference(&used).collect();
         let others = |(group, _, verb): &&&Permission| {
             group == "scheduling.volcano.sh" || group == "scheduling.x-k8s.io" && verb != "get"
         };
-        assert_eq!(unused.iter().find(|it| others(it)), None, "permissions that nothing uses");
+        assert_eq!(
+            unused.iter().find(|it| others(it)),
+            None,
+            "permissions that nothing uses"
+        );
     });
 }
 
-async fn next_operator_deletes_the_gang_of_a_job_it_has_never_seen(fixture: &Fixture, first: Operator, calls: &Calls) {
+async fn next_operator_deletes_the_gang_of_a_job_it_has_never_seen(
+    fixture: &Fixture,
+    first: Operator,
+    calls: &Calls,
+) {
     let made = gang(fixture, GangApi::Volcano, "volcano").await.name_any();
     let mut pods = fixture.pods("volcano", 2).await;
     fixture.run_pod(&pods[&0]).await;
-    fixture.when("volcano", "told of its Job", |status| status["jobUid"].is_string()).await;
+    fixture
+        .when("volcano", "told of its Job", |status| {
+            status["jobUid"].is_string()
+        })
+        .await;
     let pod = pods.remove(&1).unwrap();
     let hold = async |finalizers: Value| {
-        fixture.patch::<Pod>(&pod.name_any(), json!({ "metadata": { "finalizers": finalizers } })).await.unwrap();
+        fixture
+            .patch::<Pod>(
+                &pod.name_any(),
+                json!({ "metadata": { "finalizers": finalizers } }),
+            )
+            .await
+            .unwrap();
     };
     hold(json!(["example.com/held"])).await;
-    fixture.api::<Job>().delete("volcano", &DeleteParams::background()).await.unwrap();
-    fixture.when("volcano", "waits for its pods", |status| status["reason"] == "WaitingForPods").await;
+    fixture
+        .api::<Job>()
+        .delete("volcano", &DeleteParams::background())
+        .await
+        .unwrap();
+    fixture
+        .when("volcano", "waits for its pods", |status| {
+            status["reason"] == "WaitingForPods"
+        })
+        .await;
     first.stop().await;
     hold(json!([])).await;
     let next = operator(fixture, calls).await;
@@ -229,20 +338,38 @@ async fn next_operator_fails_a_job_deleted_unseen_and_deletes_its_gang(fixture: 
     gang(fixture, GangApi::Volcano, "auto").await;
     let pods = fixture.pods("auto", 1).await;
     fixture.run_pod(&pods[&0]).await;
-    fixture.when("auto", "told of its Job", |status| status["jobUid"].is_string()).await;
+    fixture
+        .when("auto", "told of its Job", |status| status["jobUid"].is_string())
+        .await;
     first.stop().await;
-    fixture.api::<Job>().delete("auto", &DeleteParams::background()).await.unwrap();
+    fixture
+        .api::<Job>()
+        .delete("auto", &DeleteParams::background())
+        .await
+        .unwrap();
     until("its pods are gone", async || {
         fixture.reap("auto").await;
         let of = ListParams::default().labels("batch.kubernetes.io/job-name=auto");
-        fixture.api::<Pod>().list(&of).await.unwrap().items.is_empty().then_some(())
+        fixture
+            .api::<Pod>()
+            .list(&of)
+            .await
+            .unwrap()
+            .items
+            .is_empty()
+            .then_some(())
     })
     .await;
     let next = operator(fixture, calls).await;
     let status = fixture.when_condition("auto", "Failed", "True").await["status"].clone();
     assert_eq!(status["reason"], "JobDeleted", "{status:#}");
-    until("its gang is deleted", async || gangs_of(fixture, GangApi::Volcano, "auto").await.is_empty().then_some(()))
-        .await;
+    until("its gang is deleted", async || {
+        gangs_of(fixture, GangApi::Volcano, "auto")
+            .await
+            .is_empty()
+            .then_some(())
+    })
+    .await;
     next.stop().await;
 }
 
@@ -253,16 +380,33 @@ async fn leaves_a_gang_alone_that_the_job_only_names(fixture: &Fixture, name: &s
         "apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": { "name": "victim" },
         "spec": { "minMember": 7 },
     });
-    gangs.create(&PostParams::default(), &serde_json::from_value(victim).unwrap()).await.unwrap();
+    gangs
+        .create(&PostParams::default(), &serde_json::from_value(victim).unwrap())
+        .await
+        .unwrap();
     let lie = json!({ "flux-framework.org/gang": "podgroups.v1alpha1.scheduling.x-k8s.io/victim" });
-    let job = fixture.patch::<Job>(name, json!({ "metadata": { "annotations": lie } })).await.unwrap();
-    fixture.patch::<MiniCluster>(name, json!({ "spec": { "size": 1 } })).await.unwrap();
-    until("it shrinks", async || (fixture.job(name).await.spec?.completions == Some(1)).then_some(())).await;
-    fixture.api::<Job>().delete(name, &DeleteParams::background()).await.unwrap();
+    let job = fixture
+        .patch::<Job>(name, json!({ "metadata": { "annotations": lie } }))
+        .await
+        .unwrap();
+    fixture
+        .patch::<MiniCluster>(name, json!({ "spec": { "size": 1 } }))
+        .await
+        .unwrap();
+    until("it shrinks", async || {
+        (fixture.job(name).await.spec?.completions == Some(1)).then_some(())
+    })
+    .await;
+    fixture
+        .api::<Job>()
+        .delete(name, &DeleteParams::background())
+        .await
+        .unwrap();
     until("another Job is there", async || {
         fixture.reap(name).await;
         let there = fixture.api::<Job>().get_opt(name).await.unwrap()?;
-        (there.uid() != job.uid() && !there.annotations()["flux-framework.org/gang"].ends_with("/victim")).then_some(())
+        (there.uid() != job.uid() && !there.annotations()["flux-framework.org/gang"].ends_with("/victim"))
+            .then_some(())
     })
     .await;
     assert_eq!(gangs.get("victim").await.unwrap().data["spec"]["minMember"], 7);
@@ -270,10 +414,15 @@ async fn leaves_a_gang_alone_that_the_job_only_names(fixture: &Fixture, name: &s
 
 /// A cluster of 2 shrinks and grows again, and its gang with it; and another Job has another gang.
 async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &str) {
-    fixture.when(name, "its maximum", |status| status["maximumSize"] == 2).await;
+    fixture
+        .when(name, "its maximum", |status| status["maximumSize"] == 2)
+        .await;
     let made = gang(fixture, api, name).await.name_any();
     for size in [1, 2] {
-        fixture.patch::<MiniCluster>(name, json!({ "spec": { "size": size } })).await.unwrap();
+        fixture
+            .patch::<MiniCluster>(name, json!({ "spec": { "size": size } }))
+            .await
+            .unwrap();
         until(&format!("its Job has {size}"), async || {
             (fixture.job(name).await.spec?.completions == Some(size)).then_some(())
         })
@@ -282,11 +431,18 @@ async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &st
         assert_eq!(now.name_any(), made);
         let spec = &now.data["spec"];
         let places = ["/minMember", "/schedulingPolicy/gang/minCount"];
-        let found = places.into_iter().find_map(|place| spec.pointer(place)).and_then(Value::as_i64);
+        let found = places
+            .into_iter()
+            .find_map(|place| spec.pointer(place))
+            .and_then(Value::as_i64);
         assert_eq!(found, Some(size.into()), "{spec:#}");
     }
     // Somebody deletes its Job, and it starts again.
-    fixture.api::<Job>().delete(name, &DeleteParams::background()).await.unwrap();
+    fixture
+        .api::<Job>()
+        .delete(name, &DeleteParams::background())
+        .await
+        .unwrap();
     has_another_gang(fixture, api, name, &made).await;
 }
 
@@ -294,7 +450,10 @@ async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &st
 async fn gangs_of(fixture: &Fixture, api: GangApi, name: &str) -> Vec<String> {
     let of = ListParams::default().labels(&format!("flux-framework.org/minicluster={name}"));
     let all = gangs(fixture, api).list(&of).await.unwrap().items;
-    all.iter().filter(|it| it.metadata.deletion_timestamp.is_none()).map(ResourceExt::name_any).collect()
+    all.iter()
+        .filter(|it| it.metadata.deletion_timestamp.is_none())
+        .map(ResourceExt::name_any)
+        .collect()
 }
 
 /// Another Job has another gang, and the one before is gone.
@@ -307,42 +466,94 @@ async fn has_another_gang(fixture: &Fixture, api: GangApi, name: &str, before: &
     .await;
 }
 
-/// Kubernetes' own API, which is off by default, on a control plane of its own. Before 1.37 it is an alpha API.
+/// Kubernetes' own API, which is off by default, on a control plane of its own. Before 1.37 it is an alpha
+/// API.
 #[test]
 fn kubernetes_gang_api_is_used_when_beta_and_refused_when_alpha() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let crd = definition::crd(&definition::Options { without_conversion: true, ..Default::default() });
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let crd = definition::crd(&definition::Options {
+        without_conversion: true,
+        ..Default::default()
+    });
     let minor = kubernetes_minor();
     let plane = ControlPlane::start_with(&crd.unwrap(), &SWITCHED_ON).unwrap();
     runtime.block_on(async {
         let client = Client::try_from(config(plane.kubeconfig_path()).await).unwrap();
-        let fixture = Fixture { namespace: "default".into(), client };
+        let fixture = Fixture {
+            namespace: "default".into(),
+            client,
+        };
         let settings = |it: &mut Settings| it.options.gang = true;
-        let operator = fixture.operator_as(plane.kubeconfig_path(), Calls::default(), settings).await;
+        let operator = fixture
+            .operator_as(plane.kubeconfig_path(), Calls::default(), settings)
+            .await;
         fixture.create("mc", spec(json!({ "gang": "on" }))).await.unwrap();
         match minor {
-            ..35 => is_refused(&fixture, "mc", "does not serve PodGroup of scheduling.k8s.io/v1beta1").await,
-            35 => is_refused(&fixture, "mc", "scheduling.k8s.io/v1alpha1, an alpha API that Kubernetes 1.35").await,
-            36 => is_refused(&fixture, "mc", "scheduling.k8s.io/v1alpha2, an alpha API that Kubernetes 1.36").await,
+            ..35 => {
+                is_refused(
+                    &fixture,
+                    "mc",
+                    "does not serve PodGroup of scheduling.k8s.io/v1beta1",
+                )
+                .await
+            }
+            35 => {
+                is_refused(
+                    &fixture,
+                    "mc",
+                    "scheduling.k8s.io/v1alpha1, an alpha API that Kubernetes 1.35",
+                )
+                .await
+            }
+            36 => {
+                is_refused(
+                    &fixture,
+                    "mc",
+                    "scheduling.k8s.io/v1alpha2, an alpha API that Kubernetes 1.36",
+                )
+                .await
+            }
             _ => is_a_gang(&fixture, "mc").await,
         }
-        fixture.create("off", spec(json!({ "gang": "off" }))).await.unwrap();
+        fixture
+            .create("off", spec(json!({ "gang": "off" })))
+            .await
+            .unwrap();
         let pod = lead(&fixture, "off", 2).await["spec"].clone();
-        assert!(pod["workloadRef"].is_null() && pod["schedulingGroup"].is_null(), "{pod:#}");
+        assert!(
+            pod["workloadRef"].is_null() && pod["schedulingGroup"].is_null(),
+            "{pod:#}"
+        );
         operator.stop().await;
     });
 }
 
 /// With `on` no pod is created, and the status says why; with `auto` pods start without a gang.
 async fn is_refused(fixture: &Fixture, name: &str, cause: &str) {
-    let status = fixture.when(name, "refused", |status| status["reason"] == "GangUnavailable").await["status"].clone();
+    let status = fixture
+        .when(name, "refused", |status| status["reason"] == "GangUnavailable")
+        .await["status"]
+        .clone();
     let message = status["message"].as_str().unwrap();
-    assert!(message.contains(cause) && message.contains("Kubernetes 1.37 or newer"), "{message}");
+    assert!(
+        message.contains(cause) && message.contains("Kubernetes 1.37 or newer"),
+        "{message}"
+    );
     assert!(fixture.api::<Job>().get_opt(name).await.unwrap().is_none());
     fixture.create("auto", spec(json!({}))).await.unwrap();
     let pod = lead(fixture, "auto", 2).await["spec"].clone();
-    assert!(pod["workloadRef"].is_null() && pod["schedulingGroup"].is_null(), "{pod:#}");
-    fixture.patch::<MiniCluster>(name, json!({ "spec": { "gang": "off" } })).await.unwrap();
+    assert!(
+        pod["workloadRef"].is_null() && pod["schedulingGroup"].is_null(),
+        "{pod:#}"
+    );
+    fixture
+        .patch::<MiniCluster>(name, json!({ "spec": { "gang": "off" } }))
+        .await
+        .unwrap();
     fixture.pods(name, 2).await;
 }
 
@@ -351,14 +562,25 @@ async fn is_a_gang(fixture: &Fixture, name: &str) {
     let owner = &made.metadata.owner_references.as_ref().unwrap()[0];
     assert_eq!(Some(&owner.uid), fixture.get(name).await.metadata.uid.as_ref());
     let pod = lead(fixture, name, 2).await["spec"].clone();
-    assert_eq!(pod["schedulingGroup"]["podGroupName"], json!(made.name_any()), "{pod:#}");
+    assert_eq!(
+        pod["schedulingGroup"]["podGroupName"],
+        json!(made.name_any()),
+        "{pod:#}"
+    );
     follows_the_size_and_the_job(fixture, GangApi::Kubernetes, name).await;
 }
 
 /// The minor version of the Kubernetes that the tests run on.
 fn kubernetes_minor() -> u32 {
     let program = kubectl_program().0;
-    let version = std::process::Command::new(program).args(["kubectl", "version", "--client"]).output().unwrap();
+    let version = std::process::Command::new(program)
+        .args(["kubectl", "version", "--client"])
+        .output()
+        .unwrap();
     let version = String::from_utf8_lossy(&version.stdout).into_owned();
-    version.split("v1.").nth(1).and_then(|it| it.split('.').next()?.parse().ok()).unwrap()
+    version
+        .split("v1.")
+        .nth(1)
+        .and_then(|it| it.split('.').next()?.parse().ok())
+        .unwrap()
 }

@@ -1,5 +1,5 @@
-//! What stands in files is put before the real API server, as a strict client would: examples and what they are rendered
-//! to, users' manifests, and the folder of bad inputs. Nothing is kept (dry run).
+//! What stands in files is put before the real API server, as a strict client would: examples and what they
+//! are rendered to, users' manifests, and the folder of bad inputs. Nothing is kept (dry run).
 
 use flux_operator_core::render::{Facts, Options, objects, requirements};
 use std::path::{Path, PathBuf};
@@ -20,8 +20,12 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();
-    let nested = paths.into_iter().flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
-    nested.filter(|path| path.extension().is_some_and(|ending| ending == "yaml")).collect()
+    let nested = paths
+        .into_iter()
+        .flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
+    nested
+        .filter(|path| path.extension().is_some_and(|ending| ending == "yaml"))
+        .collect()
 }
 
 fn below_the_crate(path: &str) -> PathBuf {
@@ -31,32 +35,57 @@ fn below_the_crate(path: &str) -> PathBuf {
 fn minicluster(text: &str) -> Option<Value> {
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).unwrap();
-    documents.into_iter().find(|document| document["kind"] == "MiniCluster")
+    documents
+        .into_iter()
+        .find(|document| document["kind"] == "MiniCluster")
 }
 
 /// What the API server says to an object in this namespace.
 async fn offer(fixture: &Fixture, group: &str, plural: &str, object: &impl Serialize) -> Result<(), String> {
     let mut object = serde_json::to_value(object).unwrap();
     object["metadata"]["namespace"] = json!(fixture.namespace);
-    let path = format!("/{group}/namespaces/{}/{plural}?dryRun=All&fieldValidation=Strict", fixture.namespace);
+    let path = format!(
+        "/{group}/namespaces/{}/{plural}?dryRun=All&fieldValidation=Strict",
+        fixture.namespace
+    );
     let request = http::Request::post(path).header("content-type", "application/json");
     let request = request.body(serde_json::to_vec(&object).unwrap()).unwrap();
-    fixture.client.request::<Value>(request).await.map(drop).map_err(|error| error.to_string())
+    fixture
+        .client
+        .request::<Value>(request)
+        .await
+        .map(drop)
+        .map_err(|error| error.to_string())
 }
 
 async fn offer_minicluster(fixture: &Fixture, document: &Value) -> Result<(), String> {
-    offer(fixture, "apis/flux-framework.org/v1alpha2", "miniclusters", document).await
+    offer(
+        fixture,
+        "apis/flux-framework.org/v1alpha2",
+        "miniclusters",
+        document,
+    )
+    .await
 }
 
 #[test]
 fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
     test("examples", async |fixture| {
-        let minor: u32 = fixture.client.apiserver_version().await.unwrap().minor.parse().unwrap();
+        let minor: u32 = fixture
+            .client
+            .apiserver_version()
+            .await
+            .unwrap()
+            .minor
+            .parse()
+            .unwrap();
         let mut wrong = Vec::new();
         let folders = ["../examples", "../shared/tests/spellings"].map(below_the_crate);
         for file in folders.iter().flat_map(|folder| files(folder)) {
             let text = std::fs::read_to_string(&file).unwrap();
-            let Some(mut document) = minicluster(&text) else { continue };
+            let Some(mut document) = minicluster(&text) else {
+                continue;
+            };
             document["metadata"]["namespace"] = json!(fixture.namespace);
             let document = convert(document, Version::V1alpha2).unwrap();
             let cluster = validate::validate(&manifest::from_value(&document).unwrap()).unwrap();
@@ -77,9 +106,18 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
             }
             for made in &objects.volumes {
                 told.push(offer(&fixture, "api/v1", "persistentvolumeclaims", &made.claim).await);
-                let create = PostParams { dry_run: true, ..PostParams::default() };
+                let create = PostParams {
+                    dry_run: true,
+                    ..PostParams::default()
+                };
                 let volumes: Api<PersistentVolume> = Api::all(fixture.client.clone());
-                told.push(volumes.create(&create, &made.volume).await.map(drop).map_err(|error| error.to_string()));
+                told.push(
+                    volumes
+                        .create(&create, &made.volume)
+                        .await
+                        .map(drop)
+                        .map_err(|error| error.to_string()),
+                );
             }
             for service in &objects.services {
                 told.push(offer(&fixture, "api/v1", "services", service).await);
@@ -97,7 +135,9 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
 #[test]
 fn upstreams_manifests_are_accepted_where_they_are_at_hand() {
     test("upstream", async |fixture| {
-        let Some(folder) = upstream_manifests::manifests("v1alpha2") else { return };
+        let Some(folder) = upstream_manifests::manifests("v1alpha2") else {
+            return;
+        };
         let mut wrong = Vec::new();
         for file in files(&folder) {
             let document = minicluster(&std::fs::read_to_string(&file).unwrap()).unwrap();
@@ -113,23 +153,38 @@ fn upstreams_manifests_are_accepted_where_they_are_at_hand() {
 #[test]
 fn validate_and_the_api_server_agree_on_every_public_document() {
     test("public", async |fixture| {
-        let Some(folder) = upstream_manifests::manifests("public") else { return };
+        let Some(folder) = upstream_manifests::manifests("public") else {
+            return;
+        };
         let (mut wrong, mut count) = (Vec::new(), 0);
         for file in files(&folder) {
             let text = std::fs::read_to_string(&file).unwrap();
             for (number, document) in manifest::documents(&text).unwrap().into_iter().enumerate() {
-                let judged = manifest::from_value(&document).and_then(|it| validate::validate(&it)).map(drop);
+                let judged = manifest::from_value(&document)
+                    .and_then(|it| validate::validate(&it))
+                    .map(drop);
                 // What v1alpha1 alone refuses is tested with the webhook.
                 let is_older = document["apiVersion"] != "flux-framework.org/v1alpha2";
                 if is_older && judged.is_err() {
                     continue;
                 }
-                let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
-                let document = if is_older { convert(document, Version::V1alpha2).unwrap() } else { document };
+                let name = document
+                    .pointer("/metadata/name")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned();
+                let document = if is_older {
+                    convert(document, Version::V1alpha2).unwrap()
+                } else {
+                    document
+                };
                 let offered = offer_minicluster(&fixture, &document).await;
                 count += 1;
                 if judged.is_ok() != offered.is_ok() {
-                    wrong.push(format!("{}#{number} {name}: {judged:?}, {offered:?}", file.display()));
+                    wrong.push(format!(
+                        "{}#{number} {name}: {judged:?}, {offered:?}",
+                        file.display()
+                    ));
                 }
             }
         }
@@ -145,12 +200,16 @@ fn bad_inputs_are_refused_by_whom_they_say() {
         for file in files(&below_the_crate("../shared/tests/bad")) {
             let text = std::fs::read_to_string(&file).unwrap();
             let by_api_server = text.starts_with("# refused-by: api-server");
-            let Some(document) = minicluster(&text) else { continue };
+            let Some(document) = minicluster(&text) else {
+                continue;
+            };
             if document["apiVersion"] != "flux-framework.org/v1alpha2" {
                 continue;
             }
             match offer_minicluster(&fixture, &document).await {
-                Ok(()) if by_api_server => wrong.push(format!("{}: the API server accepts it", file.display())),
+                Ok(()) if by_api_server => {
+                    wrong.push(format!("{}: the API server accepts it", file.display()))
+                }
                 Err(why) if !by_api_server => {
                     wrong.push(format!("{}: the API server refuses it: {why}", file.display()))
                 }

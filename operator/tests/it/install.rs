@@ -1,4 +1,5 @@
-//! The installation on a real API server: what is admitted, and that one namespace is enough where one is served.
+//! The installation on a real API server: what is admitted, and that one namespace is enough where one is
+//! served.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,7 +22,10 @@ use test_support::installation::{Installation, NAMESPACE};
 const DIGEST: &str = "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
 async fn pods(api: &Api<Pod>, selector: &str) -> Vec<Pod> {
-    api.list(&ListParams::default().labels(selector)).await.unwrap().items
+    api.list(&ListParams::default().labels(selector))
+        .await
+        .unwrap()
+        .items
 }
 
 #[test]
@@ -30,22 +34,41 @@ fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
         let installed = Installation::of_namespace(&fixture.namespace, &json!({}));
         let is_outside = |object: &&Value| object["metadata"]["namespace"] != fixture.namespace.as_str();
         assert_eq!(installed.objects.iter().find(is_outside), None);
-        let deployment = installed.objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
-        assert!(deployment.to_string().contains(&format!("--namespace={}", fixture.namespace)));
+        let deployment = installed
+            .objects
+            .iter()
+            .find(|object| object["kind"] == "Deployment")
+            .unwrap();
+        assert!(
+            deployment
+                .to_string()
+                .contains(&format!("--namespace={}", fixture.namespace))
+        );
         // The operator runs in this process.
         apply(&installed.without("Deployment").text());
         let kubeconfig = fixture.kubeconfig_of(OPERATOR);
         let calls = Calls::default();
         let (namespace, identity) = (fixture.namespace.clone(), "one".to_owned());
-        let candidate = Candidate { namespace, identity, duration: Duration::from_secs(3) };
-        let operator = fixture.operator_as(&kubeconfig, calls.clone(), |it| it.candidate = Some(candidate)).await;
+        let candidate = Candidate {
+            namespace,
+            identity,
+            duration: Duration::from_secs(3),
+        };
+        let operator = fixture
+            .operator_as(&kubeconfig, calls.clone(), |it| it.candidate = Some(candidate))
+            .await;
 
         let mut spec = of_all_parts();
         (spec["cleanupPods"], spec["ttlSecondsAfterFinished"]) = (json!(true), json!(0));
         fixture.create("mc", spec).await.unwrap();
         fixture.pods("mc", 1).await;
-        fixture.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
+        fixture
+            .when("mc", "its maximum", |status| status["maximumSize"] == 2)
+            .await;
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } }))
+            .await
+            .unwrap();
         let pods = fixture.pods("mc", 2).await;
         for pod in pods.values() {
             fixture.run_pod(pod).await;
@@ -54,7 +77,13 @@ fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         until("it has lived its time", async || {
             fixture.reap("mc").await;
-            fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
+            fixture
+                .api::<MiniCluster>()
+                .get_opt("mc")
+                .await
+                .unwrap()
+                .is_none()
+                .then_some(())
         })
         .await;
 
@@ -63,13 +92,22 @@ fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
             "containers": [{ "image": "app:1", "command": "ls", "volumes": { "data": { "path": "/data" } } }],
         });
         fixture.create("volumes", volumes).await.unwrap();
-        let status =
-            fixture.when("volumes", "refused", |status| status["reason"] == "Forbidden").await["status"].clone();
+        let status = fixture
+            .when("volumes", "refused", |status| status["reason"] == "Forbidden")
+            .await["status"]
+            .clone();
         let message = status["message"].as_str().unwrap();
-        assert!(message.starts_with("spec.volumes: ") && message.contains("claimName"), "{message}");
+        assert!(
+            message.starts_with("spec.volumes: ") && message.contains("claimName"),
+            "{message}"
+        );
         operator.stop().await;
 
-        let refused: BTreeSet<Call> = calls.all().into_iter().filter(|call| call.status == 403).collect();
+        let refused: BTreeSet<Call> = calls
+            .all()
+            .into_iter()
+            .filter(|call| call.status == 403)
+            .collect();
         let refused: BTreeSet<_> = refused.iter().map(Call::permission).collect();
         // It looks whether it may, once, and goes on without.
         let wanted = [
@@ -81,11 +119,21 @@ fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
         let wanted = wanted.map(|(group, resource, verb)| (group.into(), resource.into(), verb.into()));
         assert_eq!(refused, BTreeSet::from(wanted));
         let account = format!("--as=system:serviceaccount:{}:{}", fixture.namespace, OPERATOR);
-        for (verb, resource, is_allowed) in
-            [("list", "pods", true), ("create", "secrets", true), ("list", "secrets", false)]
-        {
+        for (verb, resource, is_allowed) in [
+            ("list", "pods", true),
+            ("create", "secrets", true),
+            ("list", "secrets", false),
+        ] {
             let can = |namespace: &str| {
-                fixture.kubectl(&["auth", "can-i", &account, verb, resource, "--namespace", namespace])
+                fixture.kubectl(&[
+                    "auth",
+                    "can-i",
+                    &account,
+                    verb,
+                    resource,
+                    "--namespace",
+                    namespace,
+                ])
             };
             assert_eq!(can(&fixture.namespace).is_ok(), is_allowed, "{verb} {resource}");
             assert!(can("default").is_err(), "{verb} {resource} elsewhere");
@@ -98,14 +146,24 @@ fn the_operators_pods_are_admitted_where_pods_are_restricted() {
     test("restricted", async |fixture| {
         // As it is installed for all: the label is the installation's own.
         let all: Api<Pod> = Api::namespaced(fixture.client.clone(), NAMESPACE);
-        let (operators, webhooks) = ("app.kubernetes.io/component=operator", "app.kubernetes.io/component=webhook");
+        let (operators, webhooks) = (
+            "app.kubernetes.io/component=operator",
+            "app.kubernetes.io/component=webhook",
+        );
         for both in [operators, webhooks] {
-            until("both replicas are there", async || (pods(&all, both).await.len() == 2).then_some(())).await;
+            until("both replicas are there", async || {
+                (pods(&all, both).await.len() == 2).then_some(())
+            })
+            .await;
         }
 
-        let label = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } });
+        let label =
+            json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } });
         let namespaces: Api<Namespace> = Api::all(fixture.client.clone());
-        namespaces.patch(&fixture.namespace, &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
+        namespaces
+            .patch(&fixture.namespace, &PatchParams::default(), &Patch::Merge(label))
+            .await
+            .unwrap();
         apply(&Installation::of_namespace(&fixture.namespace, &json!({})).text());
         let mut migration = Installation::of_text(include_str!("../../manifests/migrate/migrate.yaml"));
         for object in &mut migration.objects {
@@ -116,24 +174,40 @@ fn the_operators_pods_are_admitted_where_pods_are_restricted() {
         apply(&migration.text());
         for selector in [operators, "batch.kubernetes.io/job-name=flux-operator-migrate"] {
             let what = format!("{selector} has a pod");
-            until(&what, async || (pods(&fixture.api(), selector).await.len() == 1).then_some(())).await;
+            until(&what, async || {
+                (pods(&fixture.api(), selector).await.len() == 1).then_some(())
+            })
+            .await;
         }
 
-        let plain =
-            json!({ "metadata": { "name": "plain" }, "spec": { "containers": [{ "name": "a", "image": "a" }] } });
+        let plain = json!({ "metadata": { "name": "plain" }, "spec": { "containers": [{ "name": "a", "image": "a" }] } });
         let plain: Pod = serde_json::from_value(plain).unwrap();
         for api in [all, fixture.api()] {
-            let error = api.create(&PostParams::default(), &plain).await.unwrap_err().to_string();
+            let error = api
+                .create(&PostParams::default(), &plain)
+                .await
+                .unwrap_err()
+                .to_string();
             assert!(error.contains("violates PodSecurity \"restricted"), "{error}");
         }
     });
 }
 
-/// What `kubectl auth can-i` says to a new account that has one of Kubernetes' own roles in the fixture's namespace.
+/// What `kubectl auth can-i` says to a new account that has one of Kubernetes' own roles in the fixture's
+/// namespace.
 fn can(fixture: &Fixture, role: &str, verb: &str, resource: &str) -> bool {
     let account = format!("--as=system:serviceaccount:{}:{role}", fixture.namespace);
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-    fixture.kubectl(&["auth", "can-i", &account, verb, resource, &format!("--subresource={subresource}")]).is_ok()
+    fixture
+        .kubectl(&[
+            "auth",
+            "can-i",
+            &account,
+            verb,
+            resource,
+            &format!("--subresource={subresource}"),
+        ])
+        .is_ok()
 }
 
 #[test]
@@ -141,10 +215,20 @@ fn kubernetes_own_roles_hold_miniclusters() {
     test("aggregated", async |fixture| {
         for role in ["view", "edit", "admin"] {
             let account = format!("--serviceaccount={}:{role}", fixture.namespace);
-            fixture.kubectl(&["create", "rolebinding", role, &format!("--clusterrole={role}"), &account]).unwrap();
+            fixture
+                .kubectl(&[
+                    "create",
+                    "rolebinding",
+                    role,
+                    &format!("--clusterrole={role}"),
+                    &account,
+                ])
+                .unwrap();
         }
-        until("the roles are put together", async || can(&fixture, "admin", "create", "miniclusters").then_some(()))
-            .await;
+        until("the roles are put together", async || {
+            can(&fixture, "admin", "create", "miniclusters").then_some(())
+        })
+        .await;
         for (role, verb, resource, is_allowed) in [
             ("view", "watch", "miniclusters", true),
             ("view", "get", "miniclusters/scale", true),
@@ -156,14 +240,25 @@ fn kubernetes_own_roles_hold_miniclusters() {
             ("edit", "patch", "miniclusters/status", false),
             ("admin", "delete", "miniclusters", true),
         ] {
-            assert_eq!(can(&fixture, role, verb, resource), is_allowed, "{role}: {verb} {resource}");
+            assert_eq!(
+                can(&fixture, role, verb, resource),
+                is_allowed,
+                "{role}: {verb} {resource}"
+            );
         }
         // The operator itself reads no Secret of anybody's.
         let operator = "--as=system:serviceaccount:flux-operator:flux-operator";
         for verb in ["get", "list", "watch", "update", "patch", "delete"] {
-            assert!(fixture.kubectl(&["auth", "can-i", operator, verb, "secrets"]).is_err(), "{verb}");
             assert!(
-                fixture.kubectl(&["auth", "can-i", operator, verb, "customresourcedefinitions"]).is_err(),
+                fixture
+                    .kubectl(&["auth", "can-i", operator, verb, "secrets"])
+                    .is_err(),
+                "{verb}"
+            );
+            assert!(
+                fixture
+                    .kubectl(&["auth", "can-i", operator, verb, "customresourcedefinitions"])
+                    .is_err(),
                 "{verb}"
             );
         }
@@ -176,28 +271,51 @@ fn without_v1alpha1_there_is_no_webhook_and_nothing_of_it() {
         let of_it = documents
             .iter()
             .filter(|it| it.to_string().contains("operator-webhook") || it["spec"]["conversion"].is_object());
-        of_it.map(|it| format!("{} {}", it["kind"], it["metadata"]["name"])).collect()
+        of_it
+            .map(|it| format!("{} {}", it["kind"], it["metadata"]["name"]))
+            .collect()
     };
     assert!(of_webhook(&Installation::whole(&json!({})).objects).len() > 8);
     let without = Installation::whole(&json!({ "v1alpha1": { "enabled": false } })).objects;
     assert_eq!(of_webhook(&without), Vec::<String>::new());
-    let crd = without.iter().find(|it| it["kind"] == "CustomResourceDefinition").unwrap();
+    let crd = without
+        .iter()
+        .find(|it| it["kind"] == "CustomResourceDefinition")
+        .unwrap();
     assert_eq!(crd["spec"]["versions"].as_array().unwrap().len(), 1);
-    let rules = |documents: &[Value]| documents.iter().map(|it| it["rules"].to_string()).collect::<String>();
+    let rules = |documents: &[Value]| {
+        documents
+            .iter()
+            .map(|it| it["rules"].to_string())
+            .collect::<String>()
+    };
     assert!(!rules(&without).contains("customresourcedefinitions"));
     // With cert-manager the webhook may do nothing either.
     let with = Installation::whole(&json!({ "certManager": { "enabled": true } })).objects;
-    assert!(!rules(&with).contains("customresourcedefinitions") && !rules(&with).contains("flux-operator-webhook"));
-    let crd = with.iter().find(|it| it["kind"] == "CustomResourceDefinition").unwrap();
-    assert_eq!(crd["metadata"]["annotations"]["cert-manager.io/inject-ca-from"], "flux-operator/flux-operator-webhook");
+    assert!(
+        !rules(&with).contains("customresourcedefinitions")
+            && !rules(&with).contains("flux-operator-webhook")
+    );
+    let crd = with
+        .iter()
+        .find(|it| it["kind"] == "CustomResourceDefinition")
+        .unwrap();
+    assert_eq!(
+        crd["metadata"]["annotations"]["cert-manager.io/inject-ca-from"],
+        "flux-operator/flux-operator-webhook"
+    );
 }
 
 /// FluxCD's operator is called flux-operator, too.
 #[test]
 fn what_is_in_no_namespace_has_a_name_that_nobody_else_takes() {
     let documents = Installation::whole(&json!({})).objects;
-    let of_all = documents.iter().filter(|it| it["metadata"]["namespace"].is_null() && it["kind"] != "Namespace");
-    let names: Vec<&str> = of_all.map(|it| it["metadata"]["name"].as_str().unwrap()).collect();
+    let of_all = documents
+        .iter()
+        .filter(|it| it["metadata"]["namespace"].is_null() && it["kind"] != "Namespace");
+    let names: Vec<&str> = of_all
+        .map(|it| it["metadata"]["name"].as_str().unwrap())
+        .collect();
     assert!(names.len() > 8, "{names:?}");
     let is_ours = |name: &&str| name.starts_with("flux-framework-") || name.ends_with(".flux-framework.org");
     assert!(names.iter().all(is_ours), "{names:?}");
@@ -212,7 +330,9 @@ fn brokers_are_reached_from_their_own_pods_alone_where_that_is_wanted() {
         apply(&installed.without("Deployment").text());
         let kubeconfig = fixture.kubeconfig_of(OPERATOR);
         let calls = Calls::default();
-        let operator = fixture.operator_as(&kubeconfig, calls.clone(), |it| it.options.network_policy = true).await;
+        let operator = fixture
+            .operator_as(&kubeconfig, calls.clone(), |it| it.options.network_policy = true)
+            .await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         fixture.pods("mc", 1).await;
         let policy = fixture.api::<NetworkPolicy>().get("mc-brokers").await.unwrap();
@@ -220,20 +340,38 @@ fn brokers_are_reached_from_their_own_pods_alone_where_that_is_wanted() {
         assert_eq!(policy.metadata.owner_references.unwrap()[0].uid, uid);
         let spec = serde_json::to_value(policy.spec.unwrap()).unwrap();
         let own = json!({ "matchLabels": { "flux-framework.org/minicluster": "mc" } });
-        assert_eq!((&spec["podSelector"], &spec["ingress"][0]["from"][0]["podSelector"]), (&own, &own));
+        assert_eq!(
+            (
+                &spec["podSelector"],
+                &spec["ingress"][0]["from"][0]["podSelector"]
+            ),
+            (&own, &own)
+        );
         let takes_8050 = |port: &&Value| {
-            port["protocol"] == "TCP" && port["port"].as_i64() <= Some(8050) && port["endPort"].as_i64() >= Some(8050)
+            port["protocol"] == "TCP"
+                && port["port"].as_i64() <= Some(8050)
+                && port["endPort"].as_i64() >= Some(8050)
         };
         let ports = spec["ingress"][1]["ports"].as_array().unwrap();
         assert_eq!((ports.len(), ports.iter().find(takes_8050)), (4, None));
         // One of the same name that is somebody else's stays.
         let other = json!({ "metadata": { "name": "two-brokers" }, "spec": { "podSelector": {} } });
         let other: NetworkPolicy = serde_json::from_value(other).unwrap();
-        fixture.api().create(&PostParams::default(), &other).await.unwrap();
+        fixture
+            .api()
+            .create(&PostParams::default(), &other)
+            .await
+            .unwrap();
         fixture.create("two", json!({ "size": 1 })).await.unwrap();
-        fixture.when("two", "stopped", |status| status["reason"] == "NameTaken").await;
+        fixture
+            .when("two", "stopped", |status| status["reason"] == "NameTaken")
+            .await;
         operator.stop().await;
-        let used: BTreeSet<Call> = calls.all().into_iter().filter(|call| call.resource == "networkpolicies").collect();
+        let used: BTreeSet<Call> = calls
+            .all()
+            .into_iter()
+            .filter(|call| call.resource == "networkpolicies")
+            .collect();
         assert_eq!(used.len(), 3, "{used:?}");
         assert!(used.iter().all(|call| call.status != 403), "{used:?}");
     });
@@ -243,7 +381,8 @@ async fn images(fixture: &Fixture, cluster: &str) -> BTreeSet<String> {
     let pod = serde_json::to_value(&fixture.pods(cluster, 1).await[&0]).unwrap();
     let lists = [&pod["spec"]["initContainers"], &pod["spec"]["containers"]];
     let all = lists.into_iter().filter_map(Value::as_array).flatten();
-    all.filter_map(|container| container["image"].as_str().map(str::to_owned)).collect()
+    all.filter_map(|container| container["image"].as_str().map(str::to_owned))
+        .collect()
 }
 
 #[test]
@@ -256,12 +395,18 @@ fn every_image_can_be_given_by_its_digest() {
             "image": image("operator"), "agent": { "image": image("agent") }, "view": { "image": image("view") },
         });
         let manifests = Installation::whole(&values).objects;
-        let deployment = manifests.iter().find(|document| document["kind"] == "Deployment").unwrap();
+        let deployment = manifests
+            .iter()
+            .find(|document| document["kind"] == "Deployment")
+            .unwrap();
         let container = &deployment["spec"]["template"]["spec"]["containers"][0];
         assert_eq!(container["image"], operator.as_str());
         for (name, image) in [("FLUX_AGENT_IMAGE", &agent), ("FLUX_VIEW_IMAGE", &view)] {
             let variables = container["env"].as_array().unwrap();
-            assert!(variables.contains(&json!({ "name": name, "value": image })), "{variables:#?}");
+            assert!(
+                variables.contains(&json!({ "name": name, "value": image })),
+                "{variables:#?}"
+            );
         }
 
         let running = fixture.operator_of(Calls::default(), |it| {
@@ -269,7 +414,10 @@ fn every_image_can_be_given_by_its_digest() {
         });
         let running = running.await;
         fixture
-            .create("mc", json!({ "size": 1, "containers": [{ "image": app, "command": "hostname" }] }))
+            .create(
+                "mc",
+                json!({ "size": 1, "containers": [{ "image": app, "command": "hostname" }] }),
+            )
             .await
             .unwrap();
         assert_eq!(images(&fixture, "mc").await, BTreeSet::from([agent, view, app]));
@@ -280,7 +428,10 @@ fn every_image_can_be_given_by_its_digest() {
 /// A MiniCluster with what the installation lacks, and why it is refused.
 async fn refuses(fixture: &Fixture, name: &str, spec: Value, field: &str, value: &str) {
     fixture.create(name, spec).await.unwrap();
-    let status = fixture.when(name, "refused", |status| status["phase"] == "Invalid").await["status"].clone();
+    let status = fixture
+        .when(name, "refused", |status| status["phase"] == "Invalid")
+        .await["status"]
+        .clone();
     let message = status["message"].as_str().unwrap();
     assert!(message.starts_with(field) && message.contains(value), "{message}");
 }
@@ -300,46 +451,87 @@ fn installation_without_volumes_and_services_refuses_them_and_asks_for_nothing()
         });
         refuses(&fixture, "volumes", volumes, "spec.volumes: ", "volumes.enabled").await;
         let services = json!({ "size": 1, "services": [{ "image": "cache:1", "name": "cache" }] });
-        refuses(&fixture, "services", services, "spec.services: ", "services.enabled").await;
-        fixture.create("plain", json!({ "size": 1, "cleanupPods": true })).await.unwrap();
+        refuses(
+            &fixture,
+            "services",
+            services,
+            "spec.services: ",
+            "services.enabled",
+        )
+        .await;
+        fixture
+            .create("plain", json!({ "size": 1, "cleanupPods": true }))
+            .await
+            .unwrap();
         let pods = fixture.pods("plain", 1).await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         fixture.when_condition("plain", "CleanedUp", "True").await;
         let calls = operator.calls.all();
         operator.stop().await;
-        let storage = |call: &&Call| call.resource.starts_with("persistentvolume") || call.resource == "storageclasses";
+        let storage =
+            |call: &&Call| call.resource.starts_with("persistentvolume") || call.resource == "storageclasses";
         assert_eq!(calls.iter().find(storage), None);
         // Nodes are in no namespace.
         let refused = |call: &&Call| call.status == 403 && call.resource != "nodes";
-        assert_eq!(calls.iter().find(refused), None, "a permission that was removed is needed");
+        assert_eq!(
+            calls.iter().find(refused),
+            None,
+            "a permission that was removed is needed"
+        );
         let account = format!("--as=system:serviceaccount:{}:{}", fixture.namespace, OPERATOR);
-        for (verb, resource) in [("create", "pods"), ("delete", "pods"), ("create", "persistentvolumeclaims")] {
-            assert!(fixture.kubectl(&["auth", "can-i", &account, verb, resource]).is_err(), "{verb} {resource}");
+        for (verb, resource) in [
+            ("create", "pods"),
+            ("delete", "pods"),
+            ("create", "persistentvolumeclaims"),
+        ] {
+            assert!(
+                fixture
+                    .kubectl(&["auth", "can-i", &account, verb, resource])
+                    .is_err(),
+                "{verb} {resource}"
+            );
         }
     });
-    let all = Installation::whole(&without).without("CustomResourceDefinition").text();
-    assert!(!all.contains("persistentvolume") && !all.contains("flux-operator-volumes"), "{all}");
+    let all = Installation::whole(&without)
+        .without("CustomResourceDefinition")
+        .text();
+    assert!(
+        !all.contains("persistentvolume") && !all.contains("flux-operator-volumes"),
+        "{all}"
+    );
     assert!(all.contains("--without-volumes") && all.contains("--without-services"));
 }
 
 #[test]
 fn miniclusters_have_a_headless_service_of_their_own_name_where_that_is_chosen() {
     test("own-service", async |fixture| {
-        let operator = fixture.operator_of(Calls::default(), |it| it.options.headless = HeadlessName::Own).await;
+        let operator = fixture
+            .operator_of(Calls::default(), |it| it.options.headless = HeadlessName::Own)
+            .await;
         let named = json!({ "size": 1, "network": { "headlessName": "team" } });
         for (name, spec, service) in [
             ("one", json!({ "size": 1 }), "one"),
-            ("two", json!({ "size": 1, "network": { "disableAffinity": true } }), "two"),
+            (
+                "two",
+                json!({ "size": 1, "network": { "disableAffinity": true } }),
+                "two",
+            ),
             ("named", named, "team"),
             // No Service can have this name.
             ("2024-run", json!({ "size": 1 }), "flux-service"),
         ] {
             fixture.create(name, spec).await.unwrap();
             let pods = fixture.pods(name, 1).await;
-            assert_eq!(pods[&0].spec.as_ref().unwrap().subdomain.as_deref(), Some(service));
+            assert_eq!(
+                pods[&0].spec.as_ref().unwrap().subdomain.as_deref(),
+                Some(service)
+            );
             let made = fixture.api::<Service>().get(service).await.unwrap();
             let owners = made.metadata.owner_references.unwrap();
-            assert_eq!(owners.iter().map(|owner| owner.name.as_str()).collect::<Vec<_>>(), [name]);
+            assert_eq!(
+                owners.iter().map(|owner| owner.name.as_str()).collect::<Vec<_>>(),
+                [name]
+            );
         }
         let same = json!({
             "size": 1,
@@ -348,7 +540,14 @@ fn miniclusters_have_a_headless_service_of_their_own_name_where_that_is_chosen()
                 { "image": "db:1", "name": "taken", "ports": [5432] },
             ],
         });
-        refuses(&fixture, "taken", same, "spec.containers[].name: ", "headlessService.name").await;
+        refuses(
+            &fixture,
+            "taken",
+            same,
+            "spec.containers[].name: ",
+            "headlessService.name",
+        )
+        .await;
         operator.stop().await;
     });
 }
@@ -361,9 +560,12 @@ fn webhook_may_change_nothing_of_the_definition_but_its_ca_bundle() {
         let webhook: Api<CustomResourceDefinition> = Api::all(fixture.client_as(&account).await);
         let admin: Api<CustomResourceDefinition> = Api::all(fixture.client.clone());
         let name = "miniclusters.flux-framework.org";
-        let patch = async |change: Value| webhook.patch(name, &PatchParams::default(), &Patch::Merge(change)).await;
-        let bundle =
-            |text: &str| json!({ "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": text } } } } });
+        let patch = async |change: Value| {
+            webhook
+                .patch(name, &PatchParams::default(), &Patch::Merge(change))
+                .await
+        };
+        let bundle = |text: &str| json!({ "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": text } } } } });
         let before = admin.get(name).await.unwrap();
         let mut versions = before.spec.versions.clone();
         versions[0].deprecated = Some(true);
@@ -378,7 +580,15 @@ fn webhook_may_change_nothing_of_the_definition_but_its_ca_bundle() {
             let refused = patch(change.clone()).await.map(drop).unwrap_err().to_string();
             assert!(refused.contains("caBundle"), "{change}: {refused}");
         }
-        let own = before.spec.conversion.unwrap().webhook.unwrap().client_config.unwrap().ca_bundle;
+        let own = before
+            .spec
+            .conversion
+            .unwrap()
+            .webhook
+            .unwrap()
+            .client_config
+            .unwrap()
+            .ca_bundle;
         let own = serde_json::to_value(own).unwrap();
         let own = own.as_str().unwrap_or_default();
         patch(bundle(own)).await.expect("its own bundle");

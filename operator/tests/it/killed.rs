@@ -1,5 +1,5 @@
-//! An operator that is killed at every single call of a change, one after the other: the next one finishes it, and the end
-//! is the same.
+//! An operator that is killed at every single call of a change, one after the other: the next one finishes
+//! it, and the end is the same.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -28,10 +28,19 @@ impl Change<'_> {
             spec["network"] = json!({ "headlessName": format!("net-{round}") });
             let first = fixture.operator().await;
             fixture.create(&name, spec).await.unwrap();
-            fixture.when(&name, "whole", |status| status["size"] == 2 && status["maximumSize"].is_u64()).await;
+            fixture
+                .when(&name, "whole", |status| {
+                    status["size"] == 2 && status["maximumSize"].is_u64()
+                })
+                .await;
             until("it owns its Service", async || {
                 let service = fixture.api::<k8s_openapi::api::core::v1::Service>();
-                service.get_opt(&format!("net-{round}")).await.unwrap()?.metadata.owner_references
+                service
+                    .get_opt(&format!("net-{round}"))
+                    .await
+                    .unwrap()?
+                    .metadata
+                    .owner_references
             })
             .await;
             first.stop().await;
@@ -43,12 +52,19 @@ impl Change<'_> {
             let was_done = until("it is killed, or done", async || {
                 // First: what is done may be what it was killed at, while this looks.
                 let is_done = is_done(&name).await;
-                if victim.is_dead() { Some(false) } else { is_done.then_some(true) }
+                if victim.is_dead() {
+                    Some(false)
+                } else {
+                    is_done.then_some(true)
+                }
             })
             .await;
             drop(victim);
             let second = fixture.operator().await;
-            until(&format!("it is done after call {round}"), async || is_done(&name).await.then_some(())).await;
+            until(&format!("it is done after call {round}"), async || {
+                is_done(&name).await.then_some(())
+            })
+            .await;
             second.stop().await;
             if let Some(now) = fixture.secret(&name, "curve").await {
                 assert_eq!(key.data, now.data, "the key is made once");
@@ -56,7 +72,10 @@ impl Change<'_> {
             if let Some(now) = fixture.api::<Job>().get_opt(&name).await.unwrap() {
                 assert_eq!(now.metadata.uid, job.metadata.uid, "the Job is made once");
             }
-            let _ = fixture.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await;
+            let _ = fixture
+                .api::<MiniCluster>()
+                .delete(&name, &DeleteParams::default())
+                .await;
             if was_done {
                 assert!(round >= least, "it was killed {round} times only");
                 return;
@@ -73,7 +92,9 @@ async fn status(fixture: &Fixture, name: &str) -> Value {
 
 async fn end_lead(fixture: &Fixture, name: &str, code: i32) {
     let pods = fixture.pods(name, 2).await;
-    fixture.end_pod(&pods[&0], code, if code == 0 { "Completed" } else { "Error" }, "").await;
+    fixture
+        .end_pod(&pods[&0], code, if code == 0 { "Completed" } else { "Error" }, "")
+        .await;
     if code != 0 {
         // The operator fails the Job.
         return;
@@ -94,12 +115,20 @@ async fn end_lead(fixture: &Fixture, name: &str, code: i32) {
 #[test]
 fn while_it_scales() {
     test("killed-scale", async |fixture| {
-        let change = Change { spec: json!({ "size": 2, "maxSize": 3 }), least: 2, fixture: &fixture };
-        let scale = async |name: &str| {
-            fixture.patch::<MiniCluster>(name, json!({ "spec": { "size": 3 } })).await.unwrap();
+        let change = Change {
+            spec: json!({ "size": 2, "maxSize": 3 }),
+            least: 2,
+            fixture: &fixture,
         };
-        let is_done =
-            async |name: &str| fixture.all_pods(name).await.len() == 3 && status(&fixture, name).await["size"] == 3;
+        let scale = async |name: &str| {
+            fixture
+                .patch::<MiniCluster>(name, json!({ "spec": { "size": 3 } }))
+                .await
+                .unwrap();
+        };
+        let is_done = async |name: &str| {
+            fixture.all_pods(name).await.len() == 3 && status(&fixture, name).await["size"] == 3
+        };
         change.killed_at_every_call(scale, is_done).await;
     });
 }
@@ -107,9 +136,16 @@ fn while_it_scales() {
 #[test]
 fn while_it_suspends() {
     test("killed-suspend", async |fixture| {
-        let change = Change { spec: json!({ "size": 2, "suspend": false }), least: 2, fixture: &fixture };
+        let change = Change {
+            spec: json!({ "size": 2, "suspend": false }),
+            least: 2,
+            fixture: &fixture,
+        };
         let suspend = async |name: &str| {
-            fixture.patch::<MiniCluster>(name, json!({ "spec": { "suspend": true } })).await.unwrap();
+            fixture
+                .patch::<MiniCluster>(name, json!({ "spec": { "suspend": true } }))
+                .await
+                .unwrap();
         };
         let is_done = async |name: &str| {
             fixture.reap(name).await;
@@ -125,23 +161,44 @@ fn while_it_suspends() {
 #[test]
 fn while_it_says_how_it_ended() {
     test("killed-end", async |fixture| {
-        let change = Change { spec: json!({ "size": 2 }), least: 1, fixture: &fixture };
+        let change = Change {
+            spec: json!({ "size": 2 }),
+            least: 1,
+            fixture: &fixture,
+        };
         let is_done = async |name: &str| {
             fixture.reap(name).await;
             fixture.reap(name).await;
             let status = status(&fixture, name).await;
-            condition(&status, "Failed")["status"] == "True" && status["exitCode"] == 7 && status["failedIndex"] == 0
+            condition(&status, "Failed")["status"] == "True"
+                && status["exitCode"] == 7
+                && status["failedIndex"] == 0
         };
-        change.killed_at_every_call(async |name| end_lead(&fixture, name, 7).await, is_done).await;
+        change
+            .killed_at_every_call(async |name| end_lead(&fixture, name, 7).await, is_done)
+            .await;
     });
 }
 
 #[test]
 fn while_it_goes_when_its_time_is_over() {
     test("killed-ttl", async |fixture| {
-        let change = Change { spec: json!({ "size": 2, "ttlSecondsAfterFinished": 0 }), least: 2, fixture: &fixture };
-        let is_done = async |name: &str| fixture.api::<MiniCluster>().get_opt(name).await.unwrap().is_none();
-        change.killed_at_every_call(async |name| end_lead(&fixture, name, 0).await, is_done).await;
+        let change = Change {
+            spec: json!({ "size": 2, "ttlSecondsAfterFinished": 0 }),
+            least: 2,
+            fixture: &fixture,
+        };
+        let is_done = async |name: &str| {
+            fixture
+                .api::<MiniCluster>()
+                .get_opt(name)
+                .await
+                .unwrap()
+                .is_none()
+        };
+        change
+            .killed_at_every_call(async |name| end_lead(&fixture, name, 0).await, is_done)
+            .await;
     });
 }
 
@@ -155,8 +212,17 @@ fn with_volume() -> Value {
 
 async fn has_volume(fixture: &Fixture, name: &str) -> bool {
     let volumes: Api<PersistentVolume> = Api::all(fixture.client.clone());
-    let volume = volumes.get_opt(&format!("{}.{name}.data", fixture.namespace)).await.unwrap();
-    volume.is_some() || fixture.api::<PersistentVolumeClaim>().get_opt(&format!("{name}.data")).await.unwrap().is_some()
+    let volume = volumes
+        .get_opt(&format!("{}.{name}.data", fixture.namespace))
+        .await
+        .unwrap();
+    volume.is_some()
+        || fixture
+            .api::<PersistentVolumeClaim>()
+            .get_opt(&format!("{name}.data"))
+            .await
+            .unwrap()
+            .is_some()
 }
 
 /// Plays the kubelet for all pods, those of services too.
@@ -173,7 +239,11 @@ async fn reap_all(fixture: &Fixture) {
 #[test]
 fn while_it_cleans_up() {
     test("killed-clean", async |fixture| {
-        let change = Change { spec: with_volume(), least: 4, fixture: &fixture };
+        let change = Change {
+            spec: with_volume(),
+            least: 4,
+            fixture: &fixture,
+        };
         let is_done = async |name: &str| {
             reap_all(&fixture).await;
             let status = status(&fixture, name).await;
@@ -182,16 +252,26 @@ fn while_it_cleans_up() {
                 && fixture.all_pods(name).await.is_empty()
                 && !has_volume(&fixture, name).await
         };
-        change.killed_at_every_call(async |name| end_lead(&fixture, name, 0).await, is_done).await;
+        change
+            .killed_at_every_call(async |name| end_lead(&fixture, name, 0).await, is_done)
+            .await;
     });
 }
 
 #[test]
 fn while_a_deleted_clusters_volume_is_swept() {
     test("killed-sweep", async |fixture| {
-        let change = Change { spec: with_volume(), least: 1, fixture: &fixture };
+        let change = Change {
+            spec: with_volume(),
+            least: 1,
+            fixture: &fixture,
+        };
         let delete = async |name: &str| {
-            fixture.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
+            fixture
+                .api::<MiniCluster>()
+                .delete(name, &DeleteParams::default())
+                .await
+                .unwrap();
         };
         let is_done = async |name: &str| {
             reap_all(&fixture).await;

@@ -19,15 +19,24 @@ use test_support::installation::Installation;
 const NAMESPACE: &str = "flux-operator";
 
 async fn ask(port: u16, path: &str) -> String {
-    let Ok(mut stream) = tokio::net::TcpStream::connect(("127.0.0.1", port)).await else { return String::new() };
-    stream.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+    let Ok(mut stream) = tokio::net::TcpStream::connect(("127.0.0.1", port)).await else {
+        return String::new();
+    };
+    stream
+        .write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes())
+        .await
+        .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     answer
 }
 
 fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 #[test]
@@ -35,16 +44,31 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
     test("lead", async |fixture| {
         let candidate = |identity: &str| {
             let duration = Duration::from_secs(3);
-            Some(Candidate { namespace: NAMESPACE.into(), identity: identity.into(), duration })
+            Some(Candidate {
+                namespace: NAMESPACE.into(),
+                identity: identity.into(),
+                duration,
+            })
         };
         let leases: Api<Lease> = Api::namespaced(fixture.client.clone(), NAMESPACE);
-        let holder = async || leases.get_opt("flux-operator").await.unwrap()?.spec?.holder_identity;
+        let holder = async || {
+            leases
+                .get_opt("flux-operator")
+                .await
+                .unwrap()?
+                .spec?
+                .holder_identity
+        };
         let port = free_port();
-        let deployment =
-            Api::<Deployment>::namespaced(fixture.client.clone(), NAMESPACE).get("flux-operator").await.unwrap();
+        let deployment = Api::<Deployment>::namespaced(fixture.client.clone(), NAMESPACE)
+            .get("flux-operator")
+            .await
+            .unwrap();
 
         let first = Calls::default();
-        let one = fixture.operator_of(first.clone(), |it| it.candidate = candidate("one")).await;
+        let one = fixture
+            .operator_of(first.clone(), |it| it.candidate = candidate("one"))
+            .await;
         until("one leads", async || (holder().await? == "one").then_some(())).await;
         let calls = Calls::default();
         let two = fixture
@@ -53,13 +77,20 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
                 it.health = Some(([127, 0, 0, 1], port).into());
             })
             .await;
-        until("two is ready to lead", async || ask(port, "/readyz").await.contains("200 OK").then_some(())).await;
+        until("two is ready to lead", async || {
+            ask(port, "/readyz").await.contains("200 OK").then_some(())
+        })
+        .await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         fixture.pods("mc", 1).await;
         // Longer than a Lease lives: it is renewed.
         tokio::time::sleep(Duration::from_secs(4)).await;
         assert_eq!(holder().await.unwrap(), "one");
-        assert!(calls.all().iter().all(|call| call.resource == "leases"), "the loser does nothing: {:?}", calls.all());
+        assert!(
+            calls.all().iter().all(|call| call.resource == "leases"),
+            "the loser does nothing: {:?}",
+            calls.all()
+        );
         assert!(
             ask(port, "/metrics")
                 .await
@@ -68,7 +99,11 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
 
         // It belongs to the operator's Deployment, and goes with it.
         let lease = leases.get("flux-operator").await.unwrap();
-        let owners: Vec<&str> = lease.owner_references().iter().map(|it| it.uid.as_str()).collect();
+        let owners: Vec<&str> = lease
+            .owner_references()
+            .iter()
+            .map(|it| it.uid.as_str())
+            .collect();
         assert_eq!(owners, [deployment.uid().unwrap()]);
 
         one.stop().await;
@@ -89,10 +124,16 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
 
         // Somebody else takes it: the process ends.
         let change = json!({ "spec": { "holderIdentity": "three" } });
-        leases.patch("flux-operator", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+        leases
+            .patch("flux-operator", &PatchParams::default(), &Patch::Merge(change))
+            .await
+            .unwrap();
         assert!(matches!(two.end().await, Err(ControllerError::LostLease)));
         let asked = [first.all(), calls.all()].concat();
-        assert_exactly(&asked, &Installation::whole(&json!({})).permissions("flux-operator-leader"));
+        assert_exactly(
+            &asked,
+            &Installation::whole(&json!({})).permissions("flux-operator-leader"),
+        );
     });
 }
 
@@ -110,25 +151,44 @@ fn a_lease_that_went_with_its_deployment_is_not_made_again() {
             },
         });
         let post = PostParams::default();
-        let made = deployments.create(&post, &serde_json::from_value(deployment).unwrap()).await.unwrap();
+        let made = deployments
+            .create(&post, &serde_json::from_value(deployment).unwrap())
+            .await
+            .unwrap();
         let leases: Api<Lease> = fixture.api();
-        let owner =
-            json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": made.name_any(), "uid": made.uid() });
+        let owner = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": made.name_any(), "uid": made.uid() });
         let lease = json!({
             "metadata": { "name": "flux-operator", "ownerReferences": [owner] },
             "spec": { "holderIdentity": "other", "leaseDurationSeconds": 3600 },
         });
-        leases.create(&post, &serde_json::from_value(lease).unwrap()).await.unwrap();
+        leases
+            .create(&post, &serde_json::from_value(lease).unwrap())
+            .await
+            .unwrap();
 
         let (namespace, client) = (fixture.namespace.clone(), fixture.client.clone());
         let duration = Duration::from_millis(300);
         let waiting = tokio::spawn(async move {
-            Candidate { namespace, identity: "waiting".into(), duration }.acquire(&client).await
+            Candidate {
+                namespace,
+                identity: "waiting".into(),
+                duration,
+            }
+            .acquire(&client)
+            .await
         });
         tokio::time::sleep(Duration::from_secs(3)).await;
-        deployments.delete("flux-operator", &DeleteParams::default()).await.unwrap();
+        deployments
+            .delete("flux-operator", &DeleteParams::default())
+            .await
+            .unwrap();
         until("the Lease has gone with it", async || {
-            leases.get_opt("flux-operator").await.unwrap().is_none().then_some(())
+            leases
+                .get_opt("flux-operator")
+                .await
+                .unwrap()
+                .is_none()
+                .then_some(())
         })
         .await;
         tokio::time::sleep(Duration::from_secs(2)).await;

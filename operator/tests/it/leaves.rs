@@ -1,5 +1,5 @@
-//! Every leaf of the schema before the real API server: what a cluster that was made cannot follow is refused, and an empty
-//! text is as one that is left out.
+//! Every leaf of the schema before the real API server: what a cluster that was made cannot follow is
+//! refused, and an empty text is as one that is left out.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -21,12 +21,29 @@ const FOLLOWED: &[(&str, &str)] = &[
 ];
 
 /// What the API server says to a request with `object`, of which nothing is kept.
-async fn offer(fixture: &Fixture, verb: &str, name: &str, kind: &str, object: &Value) -> Result<Value, String> {
-    let miniclusters = format!("/apis/flux-framework.org/v1alpha2/namespaces/{}/miniclusters", fixture.namespace);
-    let request =
-        http::Request::builder().method(verb).uri(format!("{miniclusters}{name}?dryRun=All&fieldValidation=Strict"));
-    let request = request.header("content-type", kind).body(serde_json::to_vec(object).unwrap()).unwrap();
-    fixture.client.request(request).await.map_err(|error| error.to_string())
+async fn offer(
+    fixture: &Fixture,
+    verb: &str,
+    name: &str,
+    kind: &str,
+    object: &Value,
+) -> Result<Value, String> {
+    let miniclusters = format!(
+        "/apis/flux-framework.org/v1alpha2/namespaces/{}/miniclusters",
+        fixture.namespace
+    );
+    let request = http::Request::builder()
+        .method(verb)
+        .uri(format!("{miniclusters}{name}?dryRun=All&fieldValidation=Strict"));
+    let request = request
+        .header("content-type", kind)
+        .body(serde_json::to_vec(object).unwrap())
+        .unwrap();
+    fixture
+        .client
+        .request(request)
+        .await
+        .map_err(|error| error.to_string())
 }
 
 #[test]
@@ -34,7 +51,9 @@ fn every_field_of_a_cluster_that_was_made_is_followed_or_refused_with_the_remedy
     test("fixed-leaves", async |fixture| {
         let operator = fixture.operator().await;
         fixture.create("mc", base()).await.unwrap();
-        fixture.when("mc", "its maximum", |status| status["maximumSize"] == 4).await;
+        fixture
+            .when("mc", "its maximum", |status| status["maximumSize"] == 4)
+            .await;
         let all = all_leaves();
         let mut wrong = Vec::new();
         for (leaf, schema) in &all {
@@ -47,7 +66,12 @@ fn every_field_of_a_cluster_that_was_made_is_followed_or_refused_with_the_remedy
             };
             let spec = match followed {
                 Some((_, value)) => with(serde_json::from_str(value).unwrap()),
-                None => values(leaf, schema).into_iter().rev().map(with).find(|spec| *spec != base()).unwrap(),
+                None => values(leaf, schema)
+                    .into_iter()
+                    .rev()
+                    .map(with)
+                    .find(|spec| *spec != base())
+                    .unwrap(),
             };
             let change = json!({ "spec": spec });
             let said = offer(&fixture, "PATCH", "/mc", "application/merge-patch+json", &change).await;
@@ -55,7 +79,9 @@ fn every_field_of_a_cluster_that_was_made_is_followed_or_refused_with_the_remedy
                 (Ok(object), Some(_)) => object["metadata"]["generation"] == 2,
                 (Err(why), None) => {
                     let named = why.split("spec: Forbidden: ").nth(1).unwrap_or_default();
-                    let named = named.split(" cannot change once the Job has been created: delete").next();
+                    let named = named
+                        .split(" cannot change once the Job has been created: delete")
+                        .next();
                     named.is_some_and(|fields| fields.split(' ').any(|field| field == top))
                 }
                 _ => false,
@@ -65,7 +91,13 @@ fn every_field_of_a_cluster_that_was_made_is_followed_or_refused_with_the_remedy
             }
         }
         assert!(all.len() > 300, "only {} leaves", all.len());
-        assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), all.len(), wrong.join("\n"));
+        assert!(
+            wrong.is_empty(),
+            "{} of {}:\n{}",
+            wrong.len(),
+            all.len(),
+            wrong.join("\n")
+        );
         operator.stop().await;
     });
 }
@@ -84,12 +116,20 @@ fn what_is_said_later_of_a_clusters_end_counts() {
             let pods = fixture.pods(name, 1).await;
             fixture.end_pod(&pods[&0], 0, "Completed", "").await;
             fixture.when_condition(name, "Complete", "True").await;
-            fixture.patch::<MiniCluster>(name, json!({ "spec": change })).await.unwrap();
+            fixture
+                .patch::<MiniCluster>(name, json!({ "spec": change }))
+                .await
+                .unwrap();
             if name == "pods" {
                 fixture.when_condition(name, "CleanedUp", "True").await;
-                until("its pods go", async || fixture.all_pods(name).await.is_empty().then_some(())).await;
-                let all =
-                    DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..Default::default() };
+                until("its pods go", async || {
+                    fixture.all_pods(name).await.is_empty().then_some(())
+                })
+                .await;
+                let all = DeleteParams {
+                    propagation_policy: Some(PropagationPolicy::Background),
+                    ..Default::default()
+                };
                 fixture.api::<MiniCluster>().delete(name, &all).await.unwrap();
             }
             gone(&fixture, name).await;
@@ -101,7 +141,8 @@ fn what_is_said_later_of_a_clusters_end_counts() {
 #[test]
 fn an_empty_text_is_as_one_that_is_left_out() {
     test("empty-texts", async |fixture| {
-        // An empty connectTimeout is documented to mean none, a volume's source says what it is, a map's value is as it is.
+        // An empty connectTimeout is documented to mean none, a volume's source says what it is, a map's
+        // value is as it is.
         let says_something =
             |leaf: &str| leaf == "flux.connectTimeout" || leaf.contains("olumes.") || leaf.contains(".key");
         let is_needed = |leaf: &str| {
@@ -119,11 +160,20 @@ fn an_empty_text_is_as_one_that_is_left_out() {
             let mut without = around(leaf).0;
             // The block that the text stands in may mean something by itself.
             let (block, name) = leaf.rsplit_once('.').unwrap_or(("", leaf));
-            let pointer: String = block.split('.').filter(|part| !part.is_empty()).map(|it| format!("/{it}")).collect();
+            let pointer: String = block
+                .split('.')
+                .filter(|part| !part.is_empty())
+                .map(|it| format!("/{it}"))
+                .collect();
             if !block.is_empty() {
                 merge(&mut without, &patch(block, json!({})));
             }
-            without.pointer_mut(&pointer).unwrap().as_object_mut().unwrap().remove(name);
+            without
+                .pointer_mut(&pointer)
+                .unwrap()
+                .as_object_mut()
+                .unwrap()
+                .remove(name);
             let mut with = without.clone();
             merge(&mut with, &patch(leaf, json!("")));
             let object = json!({
@@ -134,11 +184,19 @@ fn an_empty_text_is_as_one_that_is_left_out() {
             }
             match (outcome(&with), outcome(&without)) {
                 (Err(problems), Ok(_)) => wrong.push(format!("{leaf}: {problems:?}")),
-                (Ok(with), Ok(without)) if with != without => wrong.push(format!("{leaf}: it makes a difference")),
+                (Ok(with), Ok(without)) if with != without => {
+                    wrong.push(format!("{leaf}: it makes a difference"))
+                }
                 _ => {}
             }
         }
         assert!(all.len() > 60, "only {}: {all:?}", all.len());
-        assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), all.len(), wrong.join("\n"));
+        assert!(
+            wrong.is_empty(),
+            "{} of {}:\n{}",
+            wrong.len(),
+            all.len(),
+            wrong.join("\n")
+        );
     });
 }

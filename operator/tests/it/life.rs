@@ -20,14 +20,19 @@ fn everything_is_made_and_the_status_says_so() {
 
         let config: ConfigMap = fixture.api().get("mc-agent").await.unwrap();
         let spec = AgentSpec::from_toml(&config.data.unwrap()["agent.toml"]).unwrap();
-        assert_eq!((spec.name.as_str(), spec.size, spec.hostlist().as_str()), ("mc", 4, "mc-[0-3]"));
+        assert_eq!(
+            (spec.name.as_str(), spec.size, spec.hostlist().as_str()),
+            ("mc", 4, "mc-[0-3]")
+        );
         let secret = fixture.secret("mc", "curve").await.unwrap();
         let text = String::from_utf8(secret.data.unwrap()["curve.cert"].0.clone()).unwrap();
         Certificate::parse(&text).unwrap();
         let service: Service = fixture.api().get("flux-service").await.unwrap();
         assert_eq!(service.spec.unwrap().publish_not_ready_addresses, Some(true));
 
-        let waiting = fixture.when("mc", "of size 4", |status| status["size"] == 4).await;
+        let waiting = fixture
+            .when("mc", "of size 4", |status| status["size"] == 4)
+            .await;
         let status = &waiting["status"];
         assert_eq!(status["phase"], "Pending", "{status:#}");
         assert_eq!(status["maximumSize"], 4);
@@ -42,7 +47,11 @@ fn everything_is_made_and_the_status_says_so() {
             ("Ready", "False"),
             ("Suspended", "False"),
         ] {
-            assert_eq!(condition(status, type_)["status"], wanted, "{type_} in {status:#}");
+            assert_eq!(
+                condition(status, type_)["status"],
+                wanted,
+                "{type_} in {status:#}"
+            );
             assert_eq!(condition(status, type_)["observedGeneration"], 1);
         }
 
@@ -54,27 +63,47 @@ fn everything_is_made_and_the_status_says_so() {
         assert_eq!(ready["status"]["readySize"], 4);
         for step in ["scheduled", "running", "ready"] {
             let at = &ready["status"]["timeline"][step];
-            assert!(at.as_str() >= ready["status"]["startTime"].as_str(), "{step}: {at}");
+            assert!(
+                at.as_str() >= ready["status"]["startTime"].as_str(),
+                "{step}: {at}"
+            );
         }
-        assert_eq!(condition(&ready["status"], "JobWaitingForResources")["status"], "False");
+        assert_eq!(
+            condition(&ready["status"], "JobWaitingForResources")["status"],
+            "False"
+        );
         assert_eq!(condition(&ready["status"], "JobRunning")["status"], "True");
-        let requested =
-            |cluster: &serde_json::Value| condition(&cluster["status"], "JobRequested")["lastTransitionTime"].clone();
-        assert_eq!(requested(&ready), requested(&waiting), "its time is when it changed");
+        let requested = |cluster: &serde_json::Value| {
+            condition(&cluster["status"], "JobRequested")["lastTransitionTime"].clone()
+        };
+        assert_eq!(
+            requested(&ready),
+            requested(&waiting),
+            "its time is when it changed"
+        );
 
         // The documented label, on the lead: a label on every pod would be a call for each.
-        until("the lead has its index as a label, and the Job knows it", async || {
-            let pods = fixture.all_pods("mc").await;
-            let is_known = |pod: &Pod| {
-                let conditions = pod.status.clone().unwrap_or_default().conditions.unwrap_or_default();
-                let is_marked =
-                    conditions.iter().any(|it| it.type_ == "flux-framework.org/Lead" && it.status == "True");
-                assert_eq!(is_marked, pod.labels().contains_key("job-index"));
-                is_marked
-            };
-            let known: Vec<u32> = pods.iter().filter(|pod| is_known(pod)).map(index).collect();
-            (known == [0]).then_some(())
-        })
+        until(
+            "the lead has its index as a label, and the Job knows it",
+            async || {
+                let pods = fixture.all_pods("mc").await;
+                let is_known = |pod: &Pod| {
+                    let conditions = pod
+                        .status
+                        .clone()
+                        .unwrap_or_default()
+                        .conditions
+                        .unwrap_or_default();
+                    let is_marked = conditions
+                        .iter()
+                        .any(|it| it.type_ == "flux-framework.org/Lead" && it.status == "True");
+                    assert_eq!(is_marked, pod.labels().contains_key("job-index"));
+                    is_marked
+                };
+                let known: Vec<u32> = pods.iter().filter(|pod| is_known(pod)).map(index).collect();
+                (known == [0]).then_some(())
+            },
+        )
         .await;
         operator.stop().await;
     });
@@ -88,20 +117,35 @@ fn on_a_cluster_of_both_families_a_pods_name_leads_to_both_addresses() {
         fixture.create("mc", json!({ "size": 2 })).await.unwrap();
         let pods = fixture.pods("mc", 2).await;
         let service: Service = fixture.api().get("flux-service").await.unwrap();
-        assert_eq!(service.spec.unwrap().ip_families, Some(vec!["IPv4".to_owned(), "IPv6".to_owned()]));
+        assert_eq!(
+            service.spec.unwrap().ip_families,
+            Some(vec!["IPv4".to_owned(), "IPv6".to_owned()])
+        );
         for (number, pod) in &pods {
-            let (four, six) = (format!("198.18.9.{}", number + 1), format!("2001:2:0:9::{}", number + 1));
+            let (four, six) = (
+                format!("198.18.9.{}", number + 1),
+                format!("2001:2:0:9::{}", number + 1),
+            );
             let addresses = json!({ "podIP": four, "podIPs": [{ "ip": four }, { "ip": six }] });
-            fixture.patch_pod_status(pod, json!({ "status": addresses })).await;
+            fixture
+                .patch_pod_status(pod, json!({ "status": addresses }))
+                .await;
         }
         until("both pods have both addresses by name", async || {
-            let slices = fixture.api::<EndpointSlice>().list(&ListParams::default()).await.unwrap();
+            let slices = fixture
+                .api::<EndpointSlice>()
+                .list(&ListParams::default())
+                .await
+                .unwrap();
             let mut seen: Vec<(String, String, String)> = Vec::new();
             for slice in slices {
                 for endpoint in slice.endpoints {
                     let host = endpoint.hostname.unwrap_or_default();
                     seen.extend(
-                        endpoint.addresses.into_iter().map(|it| (slice.address_type.clone(), host.clone(), it)),
+                        endpoint
+                            .addresses
+                            .into_iter()
+                            .map(|it| (slice.address_type.clone(), host.clone(), it)),
                     );
                 }
             }
@@ -112,7 +156,8 @@ fn on_a_cluster_of_both_families_a_pods_name_leads_to_both_addresses() {
                 ("IPv6", "mc-0", "2001:2:0:9::1"),
                 ("IPv6", "mc-1", "2001:2:0:9::2"),
             ];
-            (seen == wanted.map(|(family, host, address)| (family.into(), host.into(), address.into()))).then_some(())
+            (seen == wanted.map(|(family, host, address)| (family.into(), host.into(), address.into())))
+                .then_some(())
         })
         .await;
         operator.stop().await;
@@ -162,7 +207,9 @@ fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
         for pod in pods.values() {
             fixture.run_pod(pod).await;
         }
-        fixture.end_pod(&pods[&0], 7, "Error", "the job's own words\nmore").await;
+        fixture
+            .end_pod(&pods[&0], 7, "Error", "the job's own words\nmore")
+            .await;
         let status = until("the Job controller has failed the Job", async || {
             fixture.reap("mc").await;
             let cluster = serde_json::to_value(fixture.get("mc").await).unwrap();
@@ -173,7 +220,10 @@ fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
         assert_eq!(status["phase"], "Failed");
         assert_eq!(status["failedIndex"], 0);
         assert_eq!(status["reason"], "NonZeroExitCode");
-        assert_eq!(status["message"], "the lead (index 0) ended with exit code 7: the job's own words");
+        assert_eq!(
+            status["message"],
+            "the lead (index 0) ended with exit code 7: the job's own words"
+        );
         // The Job has to wait for its other pods.
         let failed = until("the Job has failed, too", async || {
             fixture.reap("mc").await;
@@ -192,18 +242,30 @@ fn no_code_of_the_lead_is_retried_and_each_is_passed_on() {
         let _operator = fixture.operator().await;
         for code in [1, 137, 238, 239, 240, 243, 245, 248, 255] {
             let name = format!("mc-{code}");
-            fixture.create(&name, json!({ "size": 1, "backoffLimit": 2 })).await.unwrap();
+            fixture
+                .create(&name, json!({ "size": 1, "backoffLimit": 2 }))
+                .await
+                .unwrap();
             let pod = fixture.pods(&name, 1).await.remove(&0).unwrap();
             fixture.run_pod(&pod).await;
             until("the Job knows its lead", async || {
-                fixture.all_pods(&name).await.iter().any(|pod| pod.labels().contains_key("job-index")).then_some(())
+                fixture
+                    .all_pods(&name)
+                    .await
+                    .iter()
+                    .any(|pod| pod.labels().contains_key("job-index"))
+                    .then_some(())
             })
             .await;
             let word = json!({ "version": 1, "by": "program", "code": code }).to_string();
             fixture.end_pod(&pod, code, "Error", &word).await;
             let status = fixture.when_condition(&name, "Failed", "True").await["status"].clone();
             assert_eq!(status["exitCode"], code, "{status:#}");
-            assert_eq!(fixture.all_pods(&name).await.len(), 1, "{code} is no reason to start again");
+            assert_eq!(
+                fixture.all_pods(&name).await.len(),
+                1,
+                "{code} is no reason to start again"
+            );
         }
     });
 }
@@ -212,15 +274,19 @@ fn no_code_of_the_lead_is_retried_and_each_is_passed_on() {
 fn memory_and_signals_are_told_apart() {
     test("memory", async |fixture| {
         let _operator = fixture.operator().await;
-        for (name, code, reason, word, signal) in
-            [("oom", 137, "OOMKilled", "OOMKilled", 9), ("term", 143, "Error", "Signalled", 15)]
-        {
+        for (name, code, reason, word, signal) in [
+            ("oom", 137, "OOMKilled", "OOMKilled", 9),
+            ("term", 143, "Error", "Signalled", 15),
+        ] {
             fixture.create(name, json!({ "size": 1 })).await.unwrap();
             let pod = fixture.pods(name, 1).await.remove(&0).unwrap();
             fixture.end_pod(&pod, code, reason, "").await;
             let status = fixture.when_condition(name, "Failed", "True").await["status"].clone();
             assert_eq!(status["reason"], word, "{status:#}");
-            assert_eq!((&status["exitCode"], &status["signal"]), (&json!(code), &json!(signal)));
+            assert_eq!(
+                (&status["exitCode"], &status["signal"]),
+                (&json!(code), &json!(signal))
+            );
         }
     });
 }
@@ -240,16 +306,28 @@ fn a_pod_that_cannot_start_is_named() {
                 }],
             } })
         };
-        fixture.patch_pod_status(&pods[&1], waiting("ErrImagePull", "no such image")).await;
-        let status = fixture.when("mc", "stuck", |status| status["reason"] == "ErrImagePull").await["status"].clone();
+        fixture
+            .patch_pod_status(&pods[&1], waiting("ErrImagePull", "no such image"))
+            .await;
+        let status = fixture
+            .when("mc", "stuck", |status| status["reason"] == "ErrImagePull")
+            .await["status"]
+            .clone();
         assert_eq!(status["phase"], "Starting");
         assert_eq!(status["message"], "pod 1: container mc: no such image");
-        assert_eq!(condition(&status, "JobWaitingForResources")["reason"], "ErrImagePull");
+        assert_eq!(
+            condition(&status, "JobWaitingForResources")["reason"],
+            "ErrImagePull"
+        );
         for pod in pods.values() {
             fixture.run_pod(pod).await;
         }
         let status = fixture.when_condition("mc", "Ready", "True").await["status"].clone();
-        assert_eq!(status["reason"], serde_json::Value::Null, "what is over is not said any more: {status:#}");
+        assert_eq!(
+            status["reason"],
+            serde_json::Value::Null,
+            "what is over is not said any more: {status:#}"
+        );
     });
 }
 
@@ -261,12 +339,33 @@ fn a_view_that_cannot_be_mounted_is_copied_and_the_status_says_why() {
             let job = fixture.api::<Job>().get_opt("mc").await.unwrap()?;
             Some((job.uid()?, job.annotations()["flux-framework.org/view"].clone()))
         };
-        fixture.create("mc", json!({ "size": 2, "flux": { "container": { "source": "imageVolume" } } })).await.unwrap();
-        let minor: u32 = fixture.client.apiserver_version().await.unwrap().minor.parse().unwrap();
+        fixture
+            .create(
+                "mc",
+                json!({ "size": 2, "flux": { "container": { "source": "imageVolume" } } }),
+            )
+            .await
+            .unwrap();
+        let minor: u32 = fixture
+            .client
+            .apiserver_version()
+            .await
+            .unwrap()
+            .minor
+            .parse()
+            .unwrap();
         if minor < 35 {
-            let status =
-                fixture.when("mc", "refused", |status| status["reason"] == "Unsupported").await["status"].clone();
-            assert!(status["message"].as_str().unwrap().contains("flux.container.source"), "{status:#}");
+            let status = fixture
+                .when("mc", "refused", |status| status["reason"] == "Unsupported")
+                .await["status"]
+                .clone();
+            assert!(
+                status["message"]
+                    .as_str()
+                    .unwrap()
+                    .contains("flux.container.source"),
+                "{status:#}"
+            );
             return;
         }
         let pods = fixture.pods("mc", 2).await;
@@ -284,14 +383,29 @@ fn a_view_that_cannot_be_mounted_is_copied_and_the_status_says_why() {
         assert_eq!(second.1, "copy");
         let status = &fixture.when_condition("mc", "ViewMounted", "False").await["status"];
         let message = condition(status, "ViewMounted")["message"].to_string();
-        assert!(message.contains("pod 1") && message.contains("no such thing"), "{message}");
+        assert!(
+            message.contains("pod 1") && message.contains("no such thing"),
+            "{message}"
+        );
 
         for pod in fixture.pods("mc", 2).await.values() {
-            assert!(pod.spec.as_ref().unwrap().volumes.iter().flatten().all(|volume| volume.image.is_none()));
+            assert!(
+                pod.spec
+                    .as_ref()
+                    .unwrap()
+                    .volumes
+                    .iter()
+                    .flatten()
+                    .all(|volume| volume.image.is_none())
+            );
             fixture.run_pod(pod).await;
         }
         let ready = fixture.when_condition("mc", "Ready", "True").await;
-        assert_eq!(condition(&ready["status"], "ViewMounted")["status"], "False", "it is still told");
+        assert_eq!(
+            condition(&ready["status"], "ViewMounted")["status"],
+            "False",
+            "it is still told"
+        );
         assert_eq!(until("the Job is there", view).await, second);
         operator.stop().await;
     });
@@ -309,10 +423,15 @@ fn a_follower_that_was_told_to_stop_is_replaced_and_one_that_fails_by_itself_is_
         fixture.end_pod(&pods[&1], 238, "Error", "").await;
         let again = until("the follower was made again", async || {
             let there = fixture.all_pods("mc").await;
-            there.into_iter().find(|pod| index(pod) == 1 && pod.uid() != pods[&1].uid())
+            there
+                .into_iter()
+                .find(|pod| index(pod) == 1 && pod.uid() != pods[&1].uid())
         })
         .await;
-        assert_eq!(again.annotations()["batch.kubernetes.io/job-index-failure-count"], "1");
+        assert_eq!(
+            again.annotations()["batch.kubernetes.io/job-index-failure-count"],
+            "1"
+        );
         fixture.run_pod(&again).await;
         let status = fixture.when_condition("mc", "Ready", "True").await["status"].clone();
         assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
@@ -323,7 +442,11 @@ fn a_follower_that_was_told_to_stop_is_replaced_and_one_that_fails_by_itself_is_
             (condition(&cluster["status"], "Failed")["status"] == "True").then(|| cluster["status"].clone())
         })
         .await;
-        assert_eq!((&status["failedIndex"], &status["reason"]), (&json!(1), &json!("OOMKilled")), "{status:#}");
+        assert_eq!(
+            (&status["failedIndex"], &status["reason"]),
+            (&json!(1), &json!("OOMKilled")),
+            "{status:#}"
+        );
     });
 }
 
@@ -331,31 +454,43 @@ fn a_follower_that_was_told_to_stop_is_replaced_and_one_that_fails_by_itself_is_
 fn an_evicted_follower_is_made_again_and_nobody_has_failed() {
     test("evicted", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 2, "backoffLimit": 0 })).await.unwrap();
+        fixture
+            .create("mc", json!({ "size": 2, "backoffLimit": 0 }))
+            .await
+            .unwrap();
         for pod in fixture.pods("mc", 2).await.values() {
             fixture.run_pod(pod).await;
         }
         fixture.when_condition("mc", "Ready", "True").await;
         for _ in 0..2 {
             let pod = fixture.pods("mc", 2).await[&1].clone();
-            fixture.api::<Pod>().evict(&pod.name_any(), &EvictParams::default()).await.unwrap();
+            fixture
+                .api::<Pod>()
+                .evict(&pod.name_any(), &EvictParams::default())
+                .await
+                .unwrap();
             // The kubelet's part: it was told to end.
             fixture.end_pod(&pod, 143, "Error", "").await;
             let again = until("the follower is made again", async || {
                 let there = fixture.all_pods("mc").await;
-                there
-                    .into_iter()
-                    .find(|it| index(it) == 1 && it.uid() != pod.uid() && !test_support::api_server::has_ended(it))
+                there.into_iter().find(|it| {
+                    index(it) == 1 && it.uid() != pod.uid() && !test_support::api_server::has_ended(it)
+                })
             })
             .await;
             let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
             assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
             fixture.run_pod(&again).await;
-            let is_whole = |status: &serde_json::Value| status["readySize"] == 2 && status["exitCode"].is_null();
+            let is_whole =
+                |status: &serde_json::Value| status["readySize"] == 2 && status["exitCode"].is_null();
             fixture.when("mc", "whole", is_whole).await;
         }
         let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
-        assert_eq!(status["restartCount"], serde_json::Value::Null, "the whole has not started again: {status:#}");
+        assert_eq!(
+            status["restartCount"],
+            serde_json::Value::Null,
+            "the whole has not started again: {status:#}"
+        );
         operator.stop().await;
     });
 }
@@ -370,13 +505,25 @@ fn a_lead_that_is_evicted_after_its_followers_have_left_with_it_starts_anew_with
             fixture.run_pod(pod).await;
         }
         fixture.when_condition("mc", "Ready", "True").await;
-        let (job, key) = (fixture.job("mc").await.uid(), fixture.secret("mc", "curve").await.unwrap().data);
-        fixture.api::<Pod>().evict(&pods[&0].name_any(), &EvictParams::default()).await.unwrap();
+        let (job, key) = (
+            fixture.job("mc").await.uid(),
+            fixture.secret("mc", "curve").await.unwrap().data,
+        );
+        fixture
+            .api::<Pod>()
+            .evict(&pods[&0].name_any(), &EvictParams::default())
+            .await
+            .unwrap();
         fixture.end_pod(&pods[&1], 0, "Completed", "").await;
         fixture.end_pod(&pods[&0], 143, "Error", "").await;
         until("there is another Job", async || {
             fixture.reap("mc").await;
-            fixture.api::<Job>().get_opt("mc").await.unwrap().filter(|it| it.uid() != job)
+            fixture
+                .api::<Job>()
+                .get_opt("mc")
+                .await
+                .unwrap()
+                .filter(|it| it.uid() != job)
         })
         .await;
         let pods = fixture.pods("mc", 2).await;

@@ -1,4 +1,5 @@
-//! `flux-operator validate --server`. (What it says in each case is tested with the plugin: kubectl/tests/it/server.rs.)
+//! `flux-operator validate --server`. (What it says in each case is tested with the plugin:
+//! kubectl/tests/it/server.rs.)
 
 use std::process::Command;
 
@@ -19,10 +20,18 @@ fn validate_asks_the_api_server_where_it_is_told_to() {
             });
             std::fs::write(&file, document.to_string()).unwrap();
             let mut command = Command::new(env!("CARGO_BIN_EXE_flux-operator"));
-            command.arg("validate").args(arguments).arg(&file).env("KUBECONFIG", kubeconfig());
+            command
+                .arg("validate")
+                .args(arguments)
+                .arg(&file)
+                .env("KUBECONFIG", kubeconfig());
             let output = command.output().unwrap();
             let text = |bytes| String::from_utf8(bytes).unwrap();
-            (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+            (
+                output.status.code().unwrap(),
+                text(output.stdout),
+                text(output.stderr),
+            )
         };
         let wrong = json!({ "spec": { "hostNetwrok": true } });
         assert_eq!(says(wrong.clone(), &[]).0, 0, "nobody but the API server knows");
@@ -34,6 +43,15 @@ fn validate_asks_the_api_server_where_it_is_told_to() {
             code == 0 && told.ends_with("the API server would accept MiniCluster mc: MiniCluster, Job\n"),
             "{told}"
         );
-        assert!(fixture.api::<Job>().list(&Default::default()).await.unwrap().items.is_empty(), "nothing is made");
+        assert!(
+            fixture
+                .api::<Job>()
+                .list(&Default::default())
+                .await
+                .unwrap()
+                .items
+                .is_empty(),
+            "nothing is made"
+        );
     });
 }

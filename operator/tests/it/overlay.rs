@@ -1,5 +1,5 @@
-//! `spec.podTemplate`: what lies over the pods is merged as kubectl merges it, told before a pod exists where it is
-//! wrong, and costs nothing where there is none.
+//! `spec.podTemplate`: what lies over the pods is merged as kubectl merges it, told before a pod exists where
+//! it is wrong, and costs nothing where there is none.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -51,8 +51,12 @@ fn what_lies_over_the_pods_is_in_them_and_costs_one_call() {
             && call.resource == "jobs"
             && call.name.is_empty()
             && call.status >= 300));
-        let before =
-            operator.calls.counted().iter().filter(|call| call.resource == "jobs" && call.verb == "create").count();
+        let before = operator
+            .calls
+            .counted()
+            .iter()
+            .filter(|call| call.resource == "jobs" && call.verb == "create")
+            .count();
         assert_eq!(before, 1, "no call but the Job's own where nothing lies over it");
 
         let overlay = json!({
@@ -74,21 +78,55 @@ fn what_lies_over_the_pods_is_in_them_and_costs_one_call() {
         let pod = fixture.pods("mc", 2).await.remove(&1).unwrap();
         assert_eq!(pod.metadata.annotations.as_ref().unwrap()["a/b"], "c");
         let spec = pod.spec.unwrap();
-        assert_eq!((spec.host_network, spec.dns_policy.as_deref()), (Some(true), Some("ClusterFirstWithHostNet")));
+        assert_eq!(
+            (spec.host_network, spec.dns_policy.as_deref()),
+            (Some(true), Some("ClusterFirstWithHostNet"))
+        );
         assert_eq!(spec.topology_spread_constraints.unwrap()[0].topology_key, "zone");
         assert_eq!(spec.restart_policy.as_deref(), Some("Never"));
         let app = &spec.containers[0];
         let env: Vec<&str> = app.env.iter().flatten().map(|it| it.name.as_str()).collect();
-        assert!(env.contains(&"NODE") && env.contains(&"A") && !env.contains(&"B"), "{env:?}");
+        assert!(
+            env.contains(&"NODE") && env.contains(&"A") && !env.contains(&"B"),
+            "{env:?}"
+        );
         assert!(app.liveness_probe.is_some() && app.startup_probe.is_some());
-        let ports: Vec<_> = app.ports.iter().flatten().map(|it| (it.container_port, it.host_port)).collect();
-        assert!(ports.contains(&(8050, Some(8050))), "a broker has its node's port for itself: {ports:?}");
-        let mounts: BTreeSet<&str> = app.volume_mounts.iter().flatten().map(|it| it.mount_path.as_str()).collect();
-        assert!(mounts.contains("/scratch") && mounts.contains("/data") && mounts.contains("/mnt/flux"), "{mounts:?}");
-        let init: Vec<&str> = spec.init_containers.iter().flatten().map(|it| it.name.as_str()).collect();
-        assert!(init.contains(&"first") && init.contains(&"flux-agent") && init.contains(&"side"), "{init:?}");
-        let creates =
-            operator.calls.counted().iter().filter(|call| call.resource == "jobs" && call.verb == "create").count();
+        let ports: Vec<_> = app
+            .ports
+            .iter()
+            .flatten()
+            .map(|it| (it.container_port, it.host_port))
+            .collect();
+        assert!(
+            ports.contains(&(8050, Some(8050))),
+            "a broker has its node's port for itself: {ports:?}"
+        );
+        let mounts: BTreeSet<&str> = app
+            .volume_mounts
+            .iter()
+            .flatten()
+            .map(|it| it.mount_path.as_str())
+            .collect();
+        assert!(
+            mounts.contains("/scratch") && mounts.contains("/data") && mounts.contains("/mnt/flux"),
+            "{mounts:?}"
+        );
+        let init: Vec<&str> = spec
+            .init_containers
+            .iter()
+            .flatten()
+            .map(|it| it.name.as_str())
+            .collect();
+        assert!(
+            init.contains(&"first") && init.contains(&"flux-agent") && init.contains(&"side"),
+            "{init:?}"
+        );
+        let creates = operator
+            .calls
+            .counted()
+            .iter()
+            .filter(|call| call.resource == "jobs" && call.verb == "create")
+            .count();
         assert_eq!(creates, before + 2, "a dry run and the Job");
         let cluster = fixture.when_condition("mc", "Valid", "True").await;
         assert_eq!(cluster["status"]["maximumSize"], 2);
@@ -102,12 +140,21 @@ fn what_the_api_server_would_not_take_is_told_with_its_place_before_anything_is_
         let _operator = fixture.operator().await;
         let app = |fields: Value| {
             let mut container = json!({ "name": "app" });
-            container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            container
+                .as_object_mut()
+                .unwrap()
+                .extend(fields.as_object().unwrap().clone());
             json!({ "spec": { "containers": [container] } })
         };
         let cases = [
-            (json!({ "spec": { "hostNetwrok": true } }), "unknown field \"spec.podTemplate.spec.hostNetwrok\""),
-            (json!({ "spec": { "hostNetwork": "yes" } }), "spec.podTemplate.spec.hostNetwork of type bool"),
+            (
+                json!({ "spec": { "hostNetwrok": true } }),
+                "unknown field \"spec.podTemplate.spec.hostNetwrok\"",
+            ),
+            (
+                json!({ "spec": { "hostNetwork": "yes" } }),
+                "spec.podTemplate.spec.hostNetwork of type bool",
+            ),
             (
                 app(json!({ "env": [{ "name": "X", "vaule": "1" }] })),
                 "unknown field \"spec.podTemplate.spec.containers[0].env[0].vaule\"",
@@ -124,7 +171,10 @@ fn what_the_api_server_would_not_take_is_told_with_its_place_before_anything_is_
                 json!({ "spec": { "initContainers": [{ "name": "side", "ports": [{ "containerPort": 99999 }] }] } }),
                 "spec.podTemplate.spec.initContainers[0].ports[0].containerPort: Invalid value: 99999",
             ),
-            (json!({ "metadata": { "labels": { "a/b/c": "d" } } }), "spec.podTemplate.metadata.labels"),
+            (
+                json!({ "metadata": { "labels": { "a/b/c": "d" } } }),
+                "spec.podTemplate.metadata.labels",
+            ),
         ];
         for (i, (overlay, words)) in cases.iter().enumerate() {
             let name = format!("mc-{i}");
@@ -133,13 +183,32 @@ fn what_the_api_server_would_not_take_is_told_with_its_place_before_anything_is_
             let valid = condition(&cluster["status"], "Valid");
             let message = valid["message"].as_str().unwrap();
             assert_eq!(valid["reason"], "PodTemplateRefused", "{message}");
-            assert!(message.starts_with("spec.podTemplate: ") && message.contains(words), "{words}: {message}");
+            assert!(
+                message.starts_with("spec.podTemplate: ") && message.contains(words),
+                "{words}: {message}"
+            );
             assert!(!message.contains("spec.template"), "{message}");
             assert_eq!(cluster["status"]["reason"], "PodTemplateRefused");
             assert_eq!(condition(&cluster["status"], "Stalled")["status"], "True");
         }
-        assert!(fixture.api::<Job>().list(&Default::default()).await.unwrap().items.is_empty(), "nothing is made");
-        assert!(fixture.api::<ConfigMap>().get_opt("mc-0-agent").await.unwrap().is_none());
+        assert!(
+            fixture
+                .api::<Job>()
+                .list(&Default::default())
+                .await
+                .unwrap()
+                .items
+                .is_empty(),
+            "nothing is made"
+        );
+        assert!(
+            fixture
+                .api::<ConfigMap>()
+                .get_opt("mc-0-agent")
+                .await
+                .unwrap()
+                .is_none()
+        );
         // And it starts once it has been put right.
         fixture
             .patch::<MiniCluster>(
@@ -157,19 +226,32 @@ fn what_the_api_server_would_not_take_is_told_with_its_place_before_anything_is_
 #[test]
 fn what_the_api_server_would_leave_out_is_told() {
     test("overlay-dropped", async |fixture| {
-        let minor: u32 = fixture.client.apiserver_version().await.unwrap().minor.parse().unwrap();
+        let minor: u32 = fixture
+            .client
+            .apiserver_version()
+            .await
+            .unwrap()
+            .minor
+            .parse()
+            .unwrap();
         if minor != 35 {
             return;
         }
         let _operator = fixture.operator().await;
         fixture
-            .create("mc", spec(json!({ "spec": { "workloadRef": { "name": "w", "podGroup": "p" } } })))
+            .create(
+                "mc",
+                spec(json!({ "spec": { "workloadRef": { "name": "w", "podGroup": "p" } } })),
+            )
             .await
             .unwrap();
         let cluster = fixture.when_condition("mc", "Valid", "False").await;
         let message = condition(&cluster["status"], "Valid")["message"].clone();
         assert!(
-            message.as_str().unwrap().starts_with("spec.podTemplate.spec.workloadRef: the API server drops it"),
+            message
+                .as_str()
+                .unwrap()
+                .starts_with("spec.podTemplate.spec.workloadRef: the API server drops it"),
             "{message}"
         );
         assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
@@ -187,30 +269,65 @@ fn what_is_the_operators_is_refused_and_what_lies_over_pods_that_run_stays() {
             )
             .await
             .unwrap();
-        let cluster = fixture.when("wrong", "invalid", |status| status["phase"] == "Invalid").await;
-        let message = condition(&cluster["status"], "Valid")["message"].as_str().unwrap().to_owned();
+        let cluster = fixture
+            .when("wrong", "invalid", |status| status["phase"] == "Invalid")
+            .await;
+        let message = condition(&cluster["status"], "Valid")["message"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         for part in [
             "spec.podTemplate.spec.hostname: brokers find",
             "spec.podTemplate.spec.containers[0].command: the agent is the entrypoint",
         ] {
             assert!(message.contains(part), "{message}");
         }
-        fixture.create("mc", spec(json!({ "spec": { "hostNetwork": true } }))).await.unwrap();
-        fixture.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
+        fixture
+            .create("mc", spec(json!({ "spec": { "hostNetwork": true } })))
+            .await
+            .unwrap();
+        fixture
+            .when("mc", "its maximum", |status| status["maximumSize"] == 2)
+            .await;
         let change = |value: Value| Patch::Merge(json!({ "spec": { "podTemplate": { "spec": value } } }));
         let api = fixture.api::<MiniCluster>();
-        let refused =
-            api.patch("mc", &PatchParams::default(), &change(json!({ "priorityClassName": "x" }))).await.unwrap_err();
-        assert!(refused.to_string().contains("podTemplate cannot change once the Job has been created"), "{refused}");
-        // One key in another's place: the API server's rule overlooks it (k8s.io/apiserver, unstructuredMap.Equal), the
-        // operator does not.
-        match api.patch("mc", &PatchParams::default(), &change(json!({ "hostNetwork": null, "hostPID": true }))).await {
+        let refused = api
+            .patch(
+                "mc",
+                &PatchParams::default(),
+                &change(json!({ "priorityClassName": "x" })),
+            )
+            .await
+            .unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .contains("podTemplate cannot change once the Job has been created"),
+            "{refused}"
+        );
+        // One key in another's place: the API server's rule overlooks it (k8s.io/apiserver,
+        // unstructuredMap.Equal), the operator does not.
+        match api
+            .patch(
+                "mc",
+                &PatchParams::default(),
+                &change(json!({ "hostNetwork": null, "hostPID": true })),
+            )
+            .await
+        {
             Err(refused) => assert!(refused.to_string().contains("cannot change"), "{refused}"),
             Ok(_) => {
                 let cluster = fixture.when_condition("mc", "Valid", "False").await;
                 let valid = condition(&cluster["status"], "Valid");
                 assert_eq!(valid["reason"], "ChangedTooLate", "{valid}");
-                assert_eq!(fixture.pods("mc", 2).await[&0].spec.as_ref().unwrap().host_network, Some(true));
+                assert_eq!(
+                    fixture.pods("mc", 2).await[&0]
+                        .spec
+                        .as_ref()
+                        .unwrap()
+                        .host_network,
+                    Some(true)
+                );
             }
         }
     });
@@ -230,25 +347,44 @@ fn the_services_pod_has_an_overlay_of_its_own() {
             )
             .await
             .unwrap();
-        let pod = until("the services pod", async || fixture.api::<Pod>().get_opt("mc-services").await.unwrap()).await;
+        let pod = until("the services pod", async || {
+            fixture.api::<Pod>().get_opt("mc-services").await.unwrap()
+        })
+        .await;
         let spec = pod.spec.unwrap();
-        assert_eq!((spec.host_network, spec.containers[0].args.clone()), (Some(true), Some(vec!["--all".to_owned()])));
-        assert_eq!(fixture.pods("mc", 1).await[&0].spec.as_ref().unwrap().host_network, None);
+        assert_eq!(
+            (spec.host_network, spec.containers[0].args.clone()),
+            (Some(true), Some(vec!["--all".to_owned()]))
+        );
+        assert_eq!(
+            fixture.pods("mc", 1).await[&0]
+                .spec
+                .as_ref()
+                .unwrap()
+                .host_network,
+            None
+        );
         fixture
-            .create("wrong", with(json!({ "spec": { "containers": [{ "name": "cache", "argz": ["--all"] }] } })))
+            .create(
+                "wrong",
+                with(json!({ "spec": { "containers": [{ "name": "cache", "argz": ["--all"] }] } })),
+            )
             .await
             .unwrap();
         let cluster = fixture.when_condition("wrong", "Valid", "False").await;
         let message = condition(&cluster["status"], "Valid")["message"].clone();
         assert!(
-            message.as_str().unwrap().contains("\"spec.servicesPodTemplate.spec.containers[0].argz\""),
+            message
+                .as_str()
+                .unwrap()
+                .contains("\"spec.servicesPodTemplate.spec.containers[0].argz\""),
             "{message}"
         );
     });
 }
 
-/// A list in which one object is nested deeper than a parser goes cannot be read: whoever may make a MiniCluster could
-/// stop all others from being served, and everybody from listing theirs.
+/// A list in which one object is nested deeper than a parser goes cannot be read: whoever may make a
+/// MiniCluster could stop all others from being served, and everybody from listing theirs.
 #[test]
 fn one_that_is_nested_too_deep_is_told_so_and_hides_no_other() {
     test("overlay-deep", async |fixture| {
@@ -256,8 +392,13 @@ fn one_that_is_nested_too_deep_is_told_so_and_hides_no_other() {
         let body = format!(
             r#"{{"apiVersion":"flux-framework.org/v1alpha2","kind":"MiniCluster","metadata":{{"name":"deep"}},"spec":{{"containers":[{{"image":"a"}}],"podTemplate":{{"spec":{deep}}}}}}}"#
         );
-        let uri = format!("/apis/flux-framework.org/v1alpha2/namespaces/{}/miniclusters", fixture.namespace);
-        let request = http::Request::post(&uri).header("content-type", "application/json").body(body.into_bytes());
+        let uri = format!(
+            "/apis/flux-framework.org/v1alpha2/namespaces/{}/miniclusters",
+            fixture.namespace
+        );
+        let request = http::Request::post(&uri)
+            .header("content-type", "application/json")
+            .body(body.into_bytes());
         fixture.client.request_text(request.unwrap()).await.unwrap();
         // Seen by the list of an operator that starts, and by the watch of one that runs.
         let operator = fixture.operator().await;
@@ -265,11 +406,24 @@ fn one_that_is_nested_too_deep_is_told_so_and_hides_no_other() {
         fixture.pods("good", 1).await;
         let said = async || {
             let path = "jsonpath={.status.phase}: {.status.conditions[?(@.type==\"Valid\")].message}";
-            fixture.kubectl(&["get", "miniclusters.v1alpha2.flux-framework.org", "deep", "-o", path]).ok()
+            fixture
+                .kubectl(&[
+                    "get",
+                    "miniclusters.v1alpha2.flux-framework.org",
+                    "deep",
+                    "-o",
+                    path,
+                ])
+                .ok()
         };
-        let message = until("it is told", async || said().await.filter(|text| text.starts_with("Invalid"))).await;
+        let message = until("it is told", async || {
+            said().await.filter(|text| text.starts_with("Invalid"))
+        })
+        .await;
         assert!(message.contains("nested more than 100 levels deep"), "{message}");
-        fixture.kubectl(&["delete", "miniclusters.v1alpha2.flux-framework.org", "deep"]).unwrap();
+        fixture
+            .kubectl(&["delete", "miniclusters.v1alpha2.flux-framework.org", "deep"])
+            .unwrap();
         operator.stop().await;
     });
 }
@@ -280,12 +434,17 @@ fn an_overlay_is_judged_as_any_pod() {
     test("overlay-restricted", async |fixture| {
         let _operator = fixture.operator().await;
         let label = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "baseline" } } });
-        let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> = kube::Api::all(fixture.client.clone());
-        namespaces.patch(&fixture.namespace, &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
-        let overlay =
-            json!({ "spec": { "volumes": [{ "name": "etc", "hostPath": { "path": "/etc" } }], "hostPID": true } });
+        let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> =
+            kube::Api::all(fixture.client.clone());
+        namespaces
+            .patch(&fixture.namespace, &PatchParams::default(), &Patch::Merge(label))
+            .await
+            .unwrap();
+        let overlay = json!({ "spec": { "volumes": [{ "name": "etc", "hostPath": { "path": "/etc" } }], "hostPID": true } });
         fixture.create("mc", spec(overlay)).await.unwrap();
-        let cluster = fixture.when("mc", "explained", |status| status["reason"] == "FailedCreate").await;
+        let cluster = fixture
+            .when("mc", "explained", |status| status["reason"] == "FailedCreate")
+            .await;
         let message = cluster["status"]["message"].as_str().unwrap().to_owned();
         assert!(
             message.contains("violates PodSecurity")
@@ -316,15 +475,23 @@ fn the_keys_of_merged_lists_are_kubernetes_own() {
                     found.insert((field.clone(), key.to_owned()));
                 }
                 let text = property.to_string();
-                let refs = text.split("#/components/schemas/").skip(1).filter_map(|it| it.split('"').next());
+                let refs = text
+                    .split("#/components/schemas/")
+                    .skip(1)
+                    .filter_map(|it| it.split('"').next());
                 // Claims of ephemeral volumes: nothing of ours is below them.
                 next.extend(refs.filter(|it| !it.ends_with("ObjectMeta")).map(str::to_owned));
             }
         }
-        let ours: BTreeSet<(String, String)> =
-            MERGED_LISTS.iter().map(|(list, key)| ((*list).to_owned(), (*key).to_owned())).collect();
+        let ours: BTreeSet<(String, String)> = MERGED_LISTS
+            .iter()
+            .map(|(list, key)| ((*list).to_owned(), (*key).to_owned()))
+            .collect();
         let missing: Vec<_> = found.difference(&ours).collect();
-        assert!(missing.is_empty() && found.len() >= 13, "{missing:?} of {found:?}");
+        assert!(
+            missing.is_empty() && found.len() >= 13,
+            "{missing:?} of {found:?}"
+        );
         // Those that a newer Kubernetes has.
         let newer: Vec<_> = ours.difference(&found).map(|(list, _)| list.as_str()).collect();
         assert!(newer.is_empty() || newer == ["evictionResponders"], "{newer:?}");

@@ -37,31 +37,48 @@ pub fn promtool(arguments: &[&str], input: &str) -> Output {
 /// Its answer, where all is well.
 pub fn promtool_is_content(arguments: &[&str], input: &str) -> String {
     let output = promtool(arguments, input);
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(output.status.success(), "promtool {arguments:?}:\n{text}");
     text
 }
 
 /// An address of this machine that nobody has.
 pub fn free_address() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
 }
 
 /// The body of the answer to GET; empty: there was none.
 pub async fn get(address: SocketAddr, path: &str) -> String {
     let mut answer = Vec::new();
     if let Ok(mut stream) = TcpStream::connect(address).await {
-        let _ = stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await;
+        let _ = stream
+            .write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())
+            .await;
         let _ = stream.read_to_end(&mut answer).await;
     }
     let answer = String::from_utf8_lossy(&answer).into_owned();
-    answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
+    answer
+        .split_once("\r\n\r\n")
+        .map(|(_, body)| body.to_owned())
+        .unwrap_or_default()
 }
 
 /// The rules that are shipped, for an installation in the usual namespace.
 pub fn rule_groups() -> Value {
     let installed = Installation::whole(&json!({ "prometheus": { "rules": { "enabled": true } } }));
-    installed.objects.iter().find(|object| object["kind"] == "PrometheusRule").unwrap()["spec"].clone()
+    installed
+        .objects
+        .iter()
+        .find(|object| object["kind"] == "PrometheusRule")
+        .unwrap()["spec"]
+        .clone()
 }
 
 /// One that runs until it is dropped.
@@ -79,8 +96,8 @@ impl Drop for Prometheus {
 }
 
 impl Prometheus {
-    /// Collects every second from operator or webhook at `target`, and has the rules that are shipped, but what has to
-    /// be so for minutes only has to for a second.
+    /// Collects every second from operator or webhook at `target`, and has the rules that are shipped, but
+    /// what has to be so for minutes only has to for a second.
     pub async fn of(target: SocketAddr) -> Prometheus {
         Prometheus::with(target, |_| {}).await
     }
@@ -111,19 +128,31 @@ impl Prometheus {
         let address = free_address();
         let child = Command::new(program("prometheus"))
             .current_dir(folder.path())
-            .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data", "--log.level=error"])
+            .args([
+                "--config.file=prometheus.yml",
+                "--storage.tsdb.path=data",
+                "--log.level=error",
+            ])
             .arg(format!("--web.listen-address={address}"))
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        let prometheus = Prometheus { child, address, _folder: folder };
-        until("Prometheus is ready", async || get(address, "/-/ready").await.contains("Ready").then_some(())).await;
+        let prometheus = Prometheus {
+            child,
+            address,
+            _folder: folder,
+        };
+        until("Prometheus is ready", async || {
+            get(address, "/-/ready").await.contains("Ready").then_some(())
+        })
+        .await;
         prometheus
     }
 
     async fn ask(&self, path: &str) -> Value {
         let text = get(self.address, path).await;
-        let answer: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}: {text}"));
+        let answer: Value =
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}: {text}"));
         assert_eq!(answer["status"], "success", "{path}: {answer:#}");
         answer["data"].clone()
     }
@@ -131,22 +160,37 @@ impl Prometheus {
     /// The series that an expression gives now.
     pub async fn query(&self, expression: &str) -> Vec<Value> {
         let quoted: String = expression.bytes().map(|byte| format!("%{byte:02x}")).collect();
-        self.ask(&format!("/api/v1/query?query={quoted}")).await["result"].as_array().unwrap().clone()
+        self.ask(&format!("/api/v1/query?query={quoted}")).await["result"]
+            .as_array()
+            .unwrap()
+            .clone()
     }
 
     /// The names of what it warns of now.
     pub async fn warns_of(&self) -> Vec<String> {
-        let alerts = self.ask("/api/v1/alerts").await["alerts"].as_array().unwrap().clone();
+        let alerts = self.ask("/api/v1/alerts").await["alerts"]
+            .as_array()
+            .unwrap()
+            .clone();
         let firing = alerts.into_iter().filter(|alert| alert["state"] == "firing");
-        firing.map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned()).collect()
+        firing
+            .map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned())
+            .collect()
     }
 
-    /// It collects, and has judged what it has collected: nothing is to be warned of, but the absence of what is not there.
+    /// It collects, and has judged what it has collected: nothing is to be warned of, but the absence of what
+    /// is not there.
     pub async fn is_calm(&self, but: &[&str]) {
-        until("it collects", async || (!self.query("flux_operator_build_info").await.is_empty()).then_some(())).await;
+        until("it collects", async || {
+            (!self.query("flux_operator_build_info").await.is_empty()).then_some(())
+        })
+        .await;
         tokio::time::sleep(Duration::from_secs(4)).await;
         let warnings = self.warns_of().await;
-        assert!(warnings.iter().all(|name| but.contains(&name.as_str())), "{warnings:?}");
+        assert!(
+            warnings.iter().all(|name| but.contains(&name.as_str())),
+            "{warnings:?}"
+        );
     }
 
     /// Waits until it warns of all these.
@@ -154,10 +198,16 @@ impl Prometheus {
         let begin = Instant::now();
         loop {
             let warnings = self.warns_of().await;
-            if names.iter().all(|name| warnings.iter().any(|warning| warning == name)) {
+            if names
+                .iter()
+                .all(|name| warnings.iter().any(|warning| warning == name))
+            {
                 return;
             }
-            assert!(begin.elapsed() < DEADLINE, "it is to warn of {names:?}, and warns of {warnings:?}");
+            assert!(
+                begin.elapsed() < DEADLINE,
+                "it is to warn of {names:?}, and warns of {warnings:?}"
+            );
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }

@@ -27,28 +27,39 @@ async fn queue(fixture: &Fixture, name: &str, annotations: Value, spec: Value) {
         "metadata": { "name": name, "labels": labels, "annotations": annotations }, "spec": spec,
     });
     let object: MiniCluster = serde_json::from_value(object).unwrap();
-    fixture.api().create(&PostParams::default(), &object).await.unwrap();
-    fixture.when(name, "queued", |status| status["reason"] == "Queued").await;
+    fixture
+        .api()
+        .create(&PostParams::default(), &object)
+        .await
+        .unwrap();
+    fixture
+        .when(name, "queued", |status| status["reason"] == "Queued")
+        .await;
 }
 
 /// Kueue admits so many pods, onto the nodes of a flavor.
 async fn admit(fixture: &Fixture, name: &str, pods: u32) {
-    let template =
-        json!({ "metadata": { "labels": { "flavor": "spot" } }, "spec": { "nodeSelector": { "pool": "spot" } } });
+    let template = json!({ "metadata": { "labels": { "flavor": "spot" } }, "spec": { "nodeSelector": { "pool": "spot" } } });
     let spec = json!({ "suspend": false, "parallelism": pods, "completions": pods, "template": template });
     fixture.patch::<Job>(name, json!({ "spec": spec })).await.unwrap();
 }
 
 /// Kueue takes back what it has admitted: the Job is suspended, and becomes again as it was.
 async fn take_back(fixture: &Fixture, name: &str, pods: u32) {
-    fixture.patch::<Job>(name, json!({ "spec": { "suspend": true } })).await.unwrap();
+    fixture
+        .patch::<Job>(name, json!({ "spec": { "suspend": true } }))
+        .await
+        .unwrap();
     until("its pods are gone", async || {
         fixture.reap(name).await;
         fixture.all_pods(name).await.is_empty().then_some(())
     })
     .await;
     let start = json!({ "status": { "startTime": null } });
-    let started = fixture.api::<Job>().patch_status(name, &PatchParams::default(), &Patch::Merge(start)).await;
+    let started = fixture
+        .api::<Job>()
+        .patch_status(name, &PatchParams::default(), &Patch::Merge(start))
+        .await;
     started.unwrap();
     let template = json!({ "metadata": { "labels": { "flavor": null } }, "spec": { "nodeSelector": null } });
     let spec = json!({ "parallelism": pods, "completions": pods, "template": template });
@@ -59,9 +70,12 @@ async fn take_back(fixture: &Fixture, name: &str, pods: u32) {
 async fn place(fixture: &Fixture, pod: &Pod) {
     let name = pod.name_any();
     let target = json!({ "apiVersion": "v1", "kind": "Node", "name": "node" });
-    let binding = json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name }, "target": target });
-    let bound: Result<Value, _> =
-        fixture.api::<Pod>().create_subresource("binding", &name, &PostParams::default(), &binding).await;
+    let binding =
+        json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name }, "target": target });
+    let bound: Result<Value, _> = fixture
+        .api::<Pod>()
+        .create_subresource("binding", &name, &PostParams::default(), &binding)
+        .await;
     bound.unwrap();
 }
 
@@ -87,32 +101,67 @@ fn sizes(job: &Job) -> (Option<i32>, Option<i32>, Option<bool>) {
 fn what_is_the_queues_reaches_job_and_pods_and_nothing_runs_before_it_is_admitted() {
     test("queued", async |fixture| {
         let operator = fixture.operator().await;
-        let annotations =
-            json!({ TOPOLOGY: "rack", "provreq.kueue.x-k8s.io/maxRunDurationSeconds": "60", "other": "mine" });
-        queue(&fixture, "mc", annotations, json!({ "size": 2, "suspend": false })).await;
+        let annotations = json!({ TOPOLOGY: "rack", "provreq.kueue.x-k8s.io/maxRunDurationSeconds": "60", "other": "mine" });
+        queue(
+            &fixture,
+            "mc",
+            annotations,
+            json!({ "size": 2, "suspend": false }),
+        )
+        .await;
         let job = fixture.job("mc").await;
         assert_eq!(sizes(&job), (Some(2), Some(2), Some(true)));
         assert_eq!(job.labels()[QUEUE], "team");
         assert!(!job.labels().contains_key("other"));
         let annotations = job.annotations();
         assert_eq!(
-            (annotations[TOPOLOGY].as_str(), annotations["provreq.kueue.x-k8s.io/maxRunDurationSeconds"].as_str()),
+            (
+                annotations[TOPOLOGY].as_str(),
+                annotations["provreq.kueue.x-k8s.io/maxRunDurationSeconds"].as_str()
+            ),
             ("rack", "60")
         );
-        assert!(![LEAST, EQUAL, ELASTIC, "other"].iter().any(|key| annotations.contains_key(*key)), "{annotations:?}");
-        let of_pods = job.spec.as_ref().unwrap().template.metadata.clone().unwrap().annotations.unwrap();
+        assert!(
+            ![LEAST, EQUAL, ELASTIC, "other"]
+                .iter()
+                .any(|key| annotations.contains_key(*key)),
+            "{annotations:?}"
+        );
+        let of_pods = job
+            .spec
+            .as_ref()
+            .unwrap()
+            .template
+            .metadata
+            .clone()
+            .unwrap()
+            .annotations
+            .unwrap();
         assert_eq!(of_pods.keys().collect::<Vec<_>>(), [TOPOLOGY]);
         assert!(fixture.all_pods("mc").await.is_empty());
         let waiting = status(&fixture, "mc").await;
         assert_eq!(waiting["phase"], "Suspended");
-        assert!(waiting["message"].as_str().unwrap().starts_with("waits in queue team"), "{waiting:#}");
+        assert!(
+            waiting["message"]
+                .as_str()
+                .unwrap()
+                .starts_with("waits in queue team"),
+            "{waiting:#}"
+        );
         assert_eq!(condition(&waiting, "Suspended")["reason"], "Queued");
         assert_eq!(condition(&waiting, "Ready")["reason"], "Queued");
-        assert_eq!(condition(&waiting, "Valid")["reason"], "ValidWithNotes", "suspend has no effect");
+        assert_eq!(
+            condition(&waiting, "Valid")["reason"],
+            "ValidWithNotes",
+            "suspend has no effect"
+        );
 
         admit(&fixture, "mc", 2).await;
         let pods = run(&fixture, "mc", 2).await;
-        assert_eq!(pods[&0].spec.as_ref().unwrap().node_selector.as_ref().unwrap()["pool"], "spot");
+        assert_eq!(
+            pods[&0].spec.as_ref().unwrap().node_selector.as_ref().unwrap()["pool"],
+            "spot"
+        );
         assert_eq!(pods[&0].labels()["flavor"], "spot");
         operator.settled().await;
         let job = fixture.job("mc").await;
@@ -124,7 +173,10 @@ fn what_is_the_queues_reaches_job_and_pods_and_nothing_runs_before_it_is_admitte
         );
         let running = status(&fixture, "mc").await;
         assert_eq!(
-            (&running["reason"], condition(&running, "Suspended")["status"].as_str()),
+            (
+                &running["reason"],
+                condition(&running, "Suspended")["status"].as_str()
+            ),
             (&Value::Null, Some("False"))
         );
         operator.stop().await;
@@ -137,7 +189,13 @@ fn the_services_pod_runs_while_the_queue_lets_the_job_run() {
     test("queued-services", async |fixture| {
         let operator = fixture.operator().await;
         let services = json!([{ "image": "db:1", "name": "db" }]);
-        queue(&fixture, "mc", json!({}), json!({ "size": 1, "services": services })).await;
+        queue(
+            &fixture,
+            "mc",
+            json!({}),
+            json!({ "size": 1, "services": services }),
+        )
+        .await;
         operator.settled().await;
         let pod = async || fixture.api::<Pod>().get_opt("mc-services").await.unwrap();
         assert!(pod().await.is_none(), "nothing runs before it is admitted");
@@ -145,7 +203,10 @@ fn the_services_pod_runs_while_the_queue_lets_the_job_run() {
         let first = until("its services run", pod).await.uid();
         run(&fixture, "mc", 1).await;
         take_back(&fixture, "mc", 1).await;
-        until("its services are gone", async || pod().await.is_none().then_some(())).await;
+        until("its services are gone", async || {
+            pod().await.is_none().then_some(())
+        })
+        .await;
         operator.settled().await;
         assert!(pod().await.is_none());
         admit(&fixture, "mc", 1).await;
@@ -161,30 +222,64 @@ fn a_part_is_admitted_and_the_queue_holds_its_size_until_it_takes_it_back() {
         let operator = fixture.operator().await;
         queue(&fixture, "mc", json!({}), json!({ "size": 4, "minSize": 2 })).await;
         let job = fixture.job("mc").await;
-        assert_eq!((job.annotations()[LEAST].as_str(), job.annotations()[EQUAL].as_str()), ("2", "true"));
+        assert_eq!(
+            (
+                job.annotations()[LEAST].as_str(),
+                job.annotations()[EQUAL].as_str()
+            ),
+            ("2", "true")
+        );
         admit(&fixture, "mc", 2).await;
         run(&fixture, "mc", 2).await;
         operator.settled().await;
-        assert_eq!(sizes(&fixture.job("mc").await), (Some(2), Some(2), Some(false)), "nobody asks for the others");
-        assert_eq!(condition(&status(&fixture, "mc").await, "Valid")["reason"], "Valid");
+        assert_eq!(
+            sizes(&fixture.job("mc").await),
+            (Some(2), Some(2), Some(false)),
+            "nobody asks for the others"
+        );
+        assert_eq!(
+            condition(&status(&fixture, "mc").await, "Valid")["reason"],
+            "Valid"
+        );
 
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } })).await.unwrap();
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } }))
+            .await
+            .unwrap();
         let held = fixture.when_condition("mc", "Valid", "False").await["status"].clone();
         assert_eq!(condition(&held, "Valid")["reason"], "SizeHeldByQueue");
-        assert!(condition(&held, "Valid")["message"].as_str().unwrap().contains("is 3"), "{held:#}");
+        assert!(
+            condition(&held, "Valid")["message"]
+                .as_str()
+                .unwrap()
+                .contains("is 3"),
+            "{held:#}"
+        );
         operator.settled().await;
         assert_eq!(sizes(&fixture.job("mc").await), (Some(2), Some(2), Some(false)));
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 4 } })).await.unwrap();
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 4 } }))
+            .await
+            .unwrap();
         fixture.when_condition("mc", "Valid", "True").await;
 
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } }))
+            .await
+            .unwrap();
         take_back(&fixture, "mc", 4).await;
         let job = until("the new size is written, of which all are needed", async || {
             let job = fixture.job("mc").await;
             (sizes(&job) == (Some(2), Some(2), Some(true))).then_some(job)
         })
         .await;
-        assert!(![LEAST, EQUAL].iter().any(|key| job.annotations().contains_key(*key)), "{:?}", job.annotations());
+        assert!(
+            ![LEAST, EQUAL]
+                .iter()
+                .any(|key| job.annotations().contains_key(*key)),
+            "{:?}",
+            job.annotations()
+        );
         operator.stop().await;
     });
 }
@@ -198,12 +293,29 @@ fn who_is_evicted_waits_again_and_ends_with_its_own_code() {
         run(&fixture, "mc", 2).await;
         let uid = fixture.job("mc").await.uid();
         take_back(&fixture, "mc", 2).await;
-        let waiting = fixture.when("mc", "queued again", |status| status["reason"] == "Queued").await["status"].clone();
+        let waiting = fixture
+            .when("mc", "queued again", |status| status["reason"] == "Queued")
+            .await["status"]
+            .clone();
         let restarts = waiting["restarts"].as_array().unwrap();
-        assert_eq!((restarts.len(), restarts[0]["reason"].as_str()), (1, Some("Requeued")), "{waiting:#}");
-        assert_eq!((&waiting["restartCount"], &waiting["backoffLimitUsed"]), (&json!(1), &Value::Null));
-        assert!(waiting["lostPods"].as_array().is_none_or(Vec::is_empty), "{waiting:#}");
-        assert_eq!(waiting["exitCode"], Value::Null, "what stopped it was not its end");
+        assert_eq!(
+            (restarts.len(), restarts[0]["reason"].as_str()),
+            (1, Some("Requeued")),
+            "{waiting:#}"
+        );
+        assert_eq!(
+            (&waiting["restartCount"], &waiting["backoffLimitUsed"]),
+            (&json!(1), &Value::Null)
+        );
+        assert!(
+            waiting["lostPods"].as_array().is_none_or(Vec::is_empty),
+            "{waiting:#}"
+        );
+        assert_eq!(
+            waiting["exitCode"],
+            Value::Null,
+            "what stopped it was not its end"
+        );
 
         admit(&fixture, "mc", 2).await;
         let pods = run(&fixture, "mc", 2).await;
@@ -215,14 +327,21 @@ fn who_is_evicted_waits_again_and_ends_with_its_own_code() {
             (condition(&status, "Failed")["status"] == "True").then_some(status)
         })
         .await;
-        assert_eq!((&ended["exitCode"], &ended["reason"]), (&json!(7), &json!("NonZeroExitCode")), "{ended:#}");
-        assert_eq!((&ended["restartCount"], &ended["backoffLimitUsed"]), (&json!(1), &Value::Null));
+        assert_eq!(
+            (&ended["exitCode"], &ended["reason"]),
+            (&json!(7), &json!("NonZeroExitCode")),
+            "{ended:#}"
+        );
+        assert_eq!(
+            (&ended["restartCount"], &ended["backoffLimitUsed"]),
+            (&json!(1), &Value::Null)
+        );
         operator.stop().await;
     });
 }
 
-/// A kubelet tells the Job controller that the lead's container has ended before its pod is gone, and the Job takes
-/// that for its end.
+/// A kubelet tells the Job controller that the lead's container has ended before its pod is gone, and the Job
+/// takes that for its end.
 #[test]
 fn evicted_job_has_not_failed_and_starts_again_once_admitted() {
     test("judged", async |fixture| {
@@ -245,20 +364,35 @@ fn evicted_job_has_not_failed_and_starts_again_once_admitted() {
         for pod in pods.values() {
             place(&fixture, pod).await;
         }
-        fixture.patch::<Job>("mc", json!({ "spec": { "suspend": true } })).await.unwrap();
+        fixture
+            .patch::<Job>("mc", json!({ "spec": { "suspend": true } }))
+            .await
+            .unwrap();
         until("its pods are told to stop", async || {
             let pods = fixture.all_pods("mc").await;
-            pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_some()).then_some(())
+            pods.iter()
+                .all(|pod| pod.metadata.deletion_timestamp.is_some())
+                .then_some(())
         })
         .await;
         let stop = json!({ "version": 1, "by": "stop", "code": 143 }).to_string();
         for pod in pods.values() {
             fixture.end_pod(pod, 143, "Error", &stop).await;
         }
-        let again = fixture.when("mc", "queued again", |status| status["reason"] == "Queued").await["status"].clone();
+        let again = fixture
+            .when("mc", "queued again", |status| status["reason"] == "Queued")
+            .await["status"]
+            .clone();
         let restarts = again["restarts"].as_array().unwrap();
-        assert_eq!((restarts.len(), restarts[0]["reason"].as_str()), (1, Some("Requeued")), "{again:#}");
-        assert_eq!((&again["restartCount"], &again["backoffLimitUsed"]), (&json!(1), &Value::Null));
+        assert_eq!(
+            (restarts.len(), restarts[0]["reason"].as_str()),
+            (1, Some("Requeued")),
+            "{again:#}"
+        );
+        assert_eq!(
+            (&again["restartCount"], &again["backoffLimitUsed"]),
+            (&json!(1), &Value::Null)
+        );
         until("its pods are gone", async || {
             fixture.reap("mc").await;
             fixture.all_pods("mc").await.is_empty().then_some(())
@@ -266,7 +400,13 @@ fn evicted_job_has_not_failed_and_starts_again_once_admitted() {
         .await;
         // An index that has failed for good would get no pod any more.
         let job = fixture.job("mc").await;
-        assert_eq!(job.status.as_ref().and_then(|status| status.failed_indexes.as_deref()).unwrap_or_default(), "");
+        assert_eq!(
+            job.status
+                .as_ref()
+                .and_then(|status| status.failed_indexes.as_deref())
+                .unwrap_or_default(),
+            ""
+        );
         assert_eq!((job.uid(), job.annotations()[TOPOLOGY].as_str()), (uid, "rack"));
         admit(&fixture, "mc", 2).await;
         fixture.pods("mc", 2).await;
@@ -282,11 +422,17 @@ fn an_elastic_cluster_is_resized_while_it_runs() {
         assert_eq!(fixture.job("mc").await.annotations()[ELASTIC], "true");
         admit(&fixture, "mc", 1).await;
         let lead = run(&fixture, "mc", 1).await[&0].uid();
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } }))
+            .await
+            .unwrap();
         let pods = run(&fixture, "mc", 2).await;
         assert_eq!(pods[&0].uid(), lead);
         assert_eq!(sizes(&fixture.job("mc").await), (Some(2), Some(2), Some(false)));
-        assert_eq!(condition(&status(&fixture, "mc").await, "Valid")["reason"], "Valid");
+        assert_eq!(
+            condition(&status(&fixture, "mc").await, "Valid")["reason"],
+            "Valid"
+        );
         operator.stop().await;
     });
 }
@@ -303,11 +449,21 @@ fn another_job_of_the_same_cluster_queues_as_the_first_did() {
         fixture.cannot_mount(&fixture.pods("mc", 1).await[&0]).await;
         let job = until("there is another Job", async || {
             fixture.reap("mc").await;
-            fixture.api::<Job>().get_opt("mc").await.unwrap().filter(|job| job.uid() != uid)
+            fixture
+                .api::<Job>()
+                .get_opt("mc")
+                .await
+                .unwrap()
+                .filter(|job| job.uid() != uid)
         })
         .await;
-        assert_eq!((job.labels()[QUEUE].as_str(), sizes(&job)), ("team", (Some(1), Some(1), Some(true))));
-        fixture.when("mc", "queued again", |status| status["reason"] == "Queued").await;
+        assert_eq!(
+            (job.labels()[QUEUE].as_str(), sizes(&job)),
+            ("team", (Some(1), Some(1), Some(true)))
+        );
+        fixture
+            .when("mc", "queued again", |status| status["reason"] == "Queued")
+            .await;
         operator.stop().await;
     });
 }
@@ -322,9 +478,22 @@ fn what_contradicts_itself_in_a_queue_makes_no_job() {
             "spec": { "size": 2, "maxSize": 4, "containers": [{ "image": "app:1" }] },
         });
         let object: MiniCluster = serde_json::from_value(object).unwrap();
-        fixture.api().create(&PostParams::default(), &object).await.unwrap();
-        let status = fixture.when("mc", "invalid", |status| status["reason"] == "Invalid").await["status"].clone();
-        assert!(status["message"].as_str().unwrap().starts_with("spec.maxSize: a queue cannot resize"), "{status:#}");
+        fixture
+            .api()
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap();
+        let status = fixture
+            .when("mc", "invalid", |status| status["reason"] == "Invalid")
+            .await["status"]
+            .clone();
+        assert!(
+            status["message"]
+                .as_str()
+                .unwrap()
+                .starts_with("spec.maxSize: a queue cannot resize"),
+            "{status:#}"
+        );
         assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
         operator.stop().await;
     });
@@ -343,19 +512,34 @@ fn who_follows_the_remedy_of_a_contradiction_has_its_job() {
                 "spec": { "size": 4, "containers": [{ "image": "app:1", "commands": { "script": script } }] },
             });
             let object: MiniCluster = serde_json::from_value(object).unwrap();
-            fixture.api().create(&PostParams::default(), &object).await.unwrap();
-            let status = fixture.when(name, "invalid", |status| status["reason"] == "Invalid").await["status"].clone();
-            assert!(status["message"].as_str().unwrap().contains("leave it out"), "{status:#}");
+            fixture
+                .api()
+                .create(&PostParams::default(), &object)
+                .await
+                .unwrap();
+            let status = fixture
+                .when(name, "invalid", |status| status["reason"] == "Invalid")
+                .await["status"]
+                .clone();
+            assert!(
+                status["message"].as_str().unwrap().contains("leave it out"),
+                "{status:#}"
+            );
             operator.settled().await;
             let none = json!({ "metadata": { "annotations": { LEAST: null } } });
             fixture.patch::<MiniCluster>(name, none).await.unwrap();
-            fixture.when(name, "queued", |status| status["reason"] == "Queued").await;
+            fixture
+                .when(name, "queued", |status| status["reason"] == "Queued")
+                .await;
             assert_eq!(sizes(&fixture.job(name).await), (Some(4), Some(4), Some(true)));
         }
         // Other labels are no news.
         operator.settled().await;
         let before = operator.calls.counted().len();
-        fixture.patch::<MiniCluster>("mc", json!({ "metadata": { "labels": { "mine": "1" } } })).await.unwrap();
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "metadata": { "labels": { "mine": "1" } } }))
+            .await
+            .unwrap();
         operator.settled().await;
         assert_eq!(operator.calls.counted().len(), before);
         operator.stop().await;
@@ -367,22 +551,50 @@ fn what_is_told_to_a_queue_once_the_job_is_made_changes_nothing_of_it() {
     test("relabelled", async |fixture| {
         let operator = fixture.operator().await;
         let containers = json!([{ "image": "app:1", "command": "hostname" }]);
-        fixture.create("mc", json!({ "size": 3, "minSize": 2, "maxSize": 8, "containers": containers })).await.unwrap();
+        fixture
+            .create(
+                "mc",
+                json!({ "size": 3, "minSize": 2, "maxSize": 8, "containers": containers }),
+            )
+            .await
+            .unwrap();
         run(&fixture, "mc", 3).await;
         // In a queue that would be invalid: its size may change, and a part of it would be enough.
-        fixture.patch::<MiniCluster>("mc", json!({ "metadata": { "labels": { QUEUE: "team" } } })).await.unwrap();
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "metadata": { "labels": { QUEUE: "team" } } }))
+            .await
+            .unwrap();
         let noted = |status: &Value| condition(status, "Valid")["reason"] == "ValidWithNotes";
         let now = fixture.when("mc", "noted", noted).await["status"].clone();
-        assert!(condition(&now, "Valid")["message"].as_str().unwrap().contains("since the Job was made"), "{now:#}");
-        assert_eq!((&now["phase"], &condition(&now, "Stalled")), (&json!("Running"), &Value::Null), "{now:#}");
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 4 } })).await.unwrap();
+        assert!(
+            condition(&now, "Valid")["message"]
+                .as_str()
+                .unwrap()
+                .contains("since the Job was made"),
+            "{now:#}"
+        );
+        assert_eq!(
+            (&now["phase"], &condition(&now, "Stalled")),
+            (&json!("Running"), &Value::Null),
+            "{now:#}"
+        );
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 4 } }))
+            .await
+            .unwrap();
         run(&fixture, "mc", 4).await;
         assert_eq!(sizes(&fixture.job("mc").await), (Some(4), Some(4), Some(false)));
         operator.stop().await;
 
         // The other way round, by an operator that starts only then.
         let operator = fixture.operator().await;
-        queue(&fixture, "queued", json!({ ELASTIC: "false" }), json!({ "size": 4, "minSize": 2, "maxSize": 8 })).await;
+        queue(
+            &fixture,
+            "queued",
+            json!({ ELASTIC: "false" }),
+            json!({ "size": 4, "minSize": 2, "maxSize": 8 }),
+        )
+        .await;
         operator.stop().await;
         let none = json!({ "metadata": { "labels": { QUEUE: null }, "annotations": { ELASTIC: null } } });
         fixture.patch::<MiniCluster>("queued", none).await.unwrap();
@@ -391,7 +603,11 @@ fn what_is_told_to_a_queue_once_the_job_is_made_changes_nothing_of_it() {
         admit(&fixture, "queued", 2).await;
         run(&fixture, "queued", 2).await;
         let now = status(&fixture, "queued").await;
-        assert_eq!((&now["phase"], &now["readySize"]), (&json!("Running"), &json!(2)), "{now:#}");
+        assert_eq!(
+            (&now["phase"], &now["readySize"]),
+            (&json!("Running"), &json!(2)),
+            "{now:#}"
+        );
         operator.stop().await;
     });
 }
@@ -401,11 +617,24 @@ fn what_is_told_to_a_queue_once_the_job_is_made_changes_nothing_of_it() {
 fn what_is_managed_elsewhere_is_left_alone_and_who_manages_it_never_changes() {
     test("elsewhere", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("other", json!({ "size": 1, "managedBy": "kueue.x-k8s.io/multikueue" })).await.unwrap();
+        fixture
+            .create(
+                "other",
+                json!({ "size": 1, "managedBy": "kueue.x-k8s.io/multikueue" }),
+            )
+            .await
+            .unwrap();
         let large = json!([{ "image": "app:1", "commands": { "script": "x".repeat(100_000) } }]);
-        let other = json!({ "size": 1, "managedBy": "example.org/other", "cleanup": true, "containers": large });
+        let other =
+            json!({ "size": 1, "managedBy": "example.org/other", "cleanup": true, "containers": large });
         fixture.create("large", other).await.unwrap();
-        fixture.create("ours", json!({ "size": 1, "managedBy": "flux-framework.org/flux-operator" })).await.unwrap();
+        fixture
+            .create(
+                "ours",
+                json!({ "size": 1, "managedBy": "flux-framework.org/flux-operator" }),
+            )
+            .await
+            .unwrap();
         fixture.pods("ours", 1).await;
         // Who serves it writes its status, and nobody takes that as his own.
         let done = json!({ "status": { "phase": "Completed", "maximumSize": 1, "conditions": [{
@@ -413,8 +642,13 @@ fn what_is_managed_elsewhere_is_left_alone_and_who_manages_it_never_changes() {
         }] } });
         let api = fixture.api::<MiniCluster>();
         for name in ["other", "large"] {
-            api.patch_status(name, &PatchParams::default(), &Patch::Merge(&done)).await.unwrap();
-            fixture.patch::<MiniCluster>(name, json!({ "spec": { "ttlSecondsAfterFinished": 0 } })).await.unwrap();
+            api.patch_status(name, &PatchParams::default(), &Patch::Merge(&done))
+                .await
+                .unwrap();
+            fixture
+                .patch::<MiniCluster>(name, json!({ "spec": { "ttlSecondsAfterFinished": 0 } }))
+                .await
+                .unwrap();
         }
         operator.settled().await;
         for name in ["other", "large"] {
@@ -426,12 +660,23 @@ fn what_is_managed_elsewhere_is_left_alone_and_who_manages_it_never_changes() {
             );
             assert!(fixture.api::<Job>().get_opt(name).await.unwrap().is_none());
         }
-        let about = |name: &str| operator.calls.all().into_iter().filter(|call| call.name.contains(name)).count();
+        let about = |name: &str| {
+            operator
+                .calls
+                .all()
+                .into_iter()
+                .filter(|call| call.name.contains(name))
+                .count()
+        };
         assert_eq!((about("other"), about("large")), (0, 0));
-        for (name, change) in
-            [("other", json!(null)), ("other", json!("example.org/a")), ("ours", json!("example.org/a"))]
-        {
-            let changed = fixture.patch::<MiniCluster>(name, json!({ "spec": { "managedBy": change } })).await;
+        for (name, change) in [
+            ("other", json!(null)),
+            ("other", json!("example.org/a")),
+            ("ours", json!("example.org/a")),
+        ] {
+            let changed = fixture
+                .patch::<MiniCluster>(name, json!({ "spec": { "managedBy": change } }))
+                .await;
             let refused = changed.unwrap_err().to_string();
             assert!(refused.contains("cannot change"), "{refused}");
         }

@@ -16,7 +16,9 @@ use crate::storage::read_past_the_cache;
 
 async fn settled(fixture: &Fixture, operator: &Operator, names: &[&str]) {
     for name in names {
-        fixture.when(name, "seen with its pods", |status| status["size"] == 2).await;
+        fixture
+            .when(name, "seen with its pods", |status| status["size"] == 2)
+            .await;
     }
     operator.settled().await;
 }
@@ -31,12 +33,20 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
         }
         settled(&fixture, &operator, &names).await;
         let calls = operator.calls.counted();
-        assert!(calls.len() <= 6 * names.len(), "{} calls for {} clusters: {calls:#?}", calls.len(), names.len());
+        assert!(
+            calls.len() <= 6 * names.len(),
+            "{} calls for {} clusters: {calls:#?}",
+            calls.len(),
+            names.len()
+        );
         assert!(calls.iter().all(|call| call.status < 300), "{calls:#?}");
 
         operator.calls.clear();
         fixture
-            .patch::<MiniCluster>("a", json!({ "metadata": { "annotations": { "somebody": "was here" } } }))
+            .patch::<MiniCluster>(
+                "a",
+                json!({ "metadata": { "annotations": { "somebody": "was here" } } }),
+            )
             .await
             .unwrap();
         tokio::time::sleep(SETTLE).await;
@@ -46,7 +56,12 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
         // A new operator, perhaps of a new version, changes nothing that runs.
         let again = fixture.operator().await;
         until("it has listed everything", async || {
-            let lists = again.calls.all().into_iter().filter(|call| call.verb == "list").count();
+            let lists = again
+                .calls
+                .all()
+                .into_iter()
+                .filter(|call| call.verb == "list")
+                .count();
             (lists >= 4).then_some(())
         })
         .await;
@@ -57,24 +72,32 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
     });
 }
 
-/// The operator as it is installed where nothing is chosen, and MiniClusters that ask for no neighbour: from their
-/// creation to their end nobody is asked which APIs there are, nor for what no part of Kubernetes itself serves.
+/// The operator as it is installed where nothing is chosen, and MiniClusters that ask for no neighbour: from
+/// their creation to their end nobody is asked which APIs there are, nor for what no part of Kubernetes
+/// itself serves.
 #[test]
 fn without_a_neighbour_there_is_no_call_for_one() {
     test("no-neighbour", async |fixture| {
         let calls = Calls::default();
-        let operator = fixture.operator_installed(calls.clone(), &json!({}), |_| {}).await;
+        let operator = fixture
+            .operator_installed(calls.clone(), &json!({}), |_| {})
+            .await;
         fixture.create("mc", of_all_parts()).await.unwrap();
         let stays = json!({ "size": 2, "gang": "auto", "pod": { "schedulerName": "nobody" } });
         fixture.create("stays", stays).await.unwrap();
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } }))
+            .await
+            .unwrap();
         for pod in fixture.pods("mc", 2).await.values() {
             fixture.run_pod(pod).await;
         }
-        fixture.when("mc", "grown", |status| status["readySize"] == 2).await;
+        fixture
+            .when("mc", "grown", |status| status["readySize"] == 2)
+            .await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         until("it has ended", async || {
             fixture.reap("mc").await;
@@ -86,8 +109,11 @@ fn without_a_neighbour_there_is_no_call_for_one() {
         let silent = |status: &serde_json::Value| status["reason"] == "SchedulerSilent";
         fixture.when("stays", "looked at", silent).await;
         operator.stop().await;
-        let asked: BTreeSet<String> =
-            calls.all().iter().map(|call| format!("{} {}", call.group, call.resource)).collect();
+        let asked: BTreeSet<String> = calls
+            .all()
+            .iter()
+            .map(|call| format!("{} {}", call.group, call.resource))
+            .collect();
         let own = [
             " configmaps",
             " events",
@@ -105,16 +131,22 @@ fn without_a_neighbour_there_is_no_call_for_one() {
             "? version",
             "storage.k8s.io storageclasses",
         ];
-        let more: Vec<&String> = asked.iter().filter(|call| !own.contains(&call.as_str())).collect();
+        let more: Vec<&String> = asked
+            .iter()
+            .filter(|call| !own.contains(&call.as_str()))
+            .collect();
         assert!(asked.len() > 8 && more.is_empty(), "{more:?} of {asked:?}");
-        let refused: Vec<Call> =
-            calls.all().into_iter().filter(|call| call.status == 403 && call.verb != "list").collect();
+        let refused: Vec<Call> = calls
+            .all()
+            .into_iter()
+            .filter(|call| call.status == 403 && call.verb != "list")
+            .collect();
         assert!(refused.is_empty(), "{refused:?}");
     });
 }
 
-/// ConfigMap, Secret, Job, the lead's label, one status: no call grows with the pods. The Service is shared: made once, and
-/// joined by many at a time.
+/// ConfigMap, Secret, Job, the lead's label, one status: no call grows with the pods. The Service is shared:
+/// made once, and joined by many at a time.
 #[test]
 fn a_cluster_costs_the_same_few_writes_whatever_its_size() {
     test("writes", async |fixture| {
@@ -127,18 +159,34 @@ fn a_cluster_costs_the_same_few_writes_whatever_its_size() {
                 fixture.create(name, json!({ "size": size })).await.unwrap();
             }
             for name in &names {
-                fixture.when(name, "seen with its pods", |status| status["size"] == size).await;
+                fixture
+                    .when(name, "seen with its pods", |status| status["size"] == size)
+                    .await;
             }
             operator.settled().await;
-            let writes: Vec<Call> = operator.calls.all().into_iter().filter(|call| !call.is_read()).collect();
-            let (shared, own): (Vec<&Call>, Vec<&Call>) = writes.iter().partition(|call| call.resource == "services");
-            let statuses = own.iter().filter(|call| call.resource == "miniclusters/status").count();
+            let writes: Vec<Call> = operator
+                .calls
+                .all()
+                .into_iter()
+                .filter(|call| !call.is_read())
+                .collect();
+            let (shared, own): (Vec<&Call>, Vec<&Call>) =
+                writes.iter().partition(|call| call.resource == "services");
+            let statuses = own
+                .iter()
+                .filter(|call| call.resource == "miniclusters/status")
+                .count();
             let others = own.len() - statuses;
             assert_eq!(others, 4 * names.len(), "{own:#?}");
             costs.push((statuses, shared.len()));
         }
         // Pods that come slowly are told of twice.
-        assert!(costs.iter().all(|(statuses, shared)| *statuses <= 2 * 4 && *shared <= 2), "{costs:?}");
+        assert!(
+            costs
+                .iter()
+                .all(|(statuses, shared)| *statuses <= 2 * 4 && *shared <= 2),
+            "{costs:?}"
+        );
         operator.stop().await;
     });
 }
@@ -173,25 +221,45 @@ fn an_operator_that_is_killed_at_any_call_leaves_the_same_behind() {
             let key = fixture.secret(&name, "curve").await;
 
             let second = fixture.operator().await;
-            fixture.when(&name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
+            fixture
+                .when(&name, "whole", |status| {
+                    status["size"] == 2 && status["maximumSize"] == 2
+                })
+                .await;
             until("the services pod is there", async || {
-                fixture.api::<k8s_openapi::api::core::v1::Pod>().get_opt(&format!("{name}-services")).await.unwrap()
+                fixture
+                    .api::<k8s_openapi::api::core::v1::Pod>()
+                    .get_opt(&format!("{name}-services"))
+                    .await
+                    .unwrap()
             })
             .await;
             let owned = until("it is one of the Service's owners", async || {
                 let api = fixture.api::<k8s_openapi::api::core::v1::Service>();
-                api.get_opt(&format!("net-{round}")).await.unwrap()?.metadata.owner_references
+                api.get_opt(&format!("net-{round}"))
+                    .await
+                    .unwrap()?
+                    .metadata
+                    .owner_references
             })
             .await;
             assert_eq!(owned.len(), 1);
-            fixture.api::<k8s_openapi::api::core::v1::Service>().get(&format!("db-{round}")).await.unwrap();
+            fixture
+                .api::<k8s_openapi::api::core::v1::Service>()
+                .get(&format!("db-{round}"))
+                .await
+                .unwrap();
             if let Some(key) = key {
                 let now = fixture.secret(&name, "curve").await.unwrap();
                 assert_eq!(key.data, now.data, "the key is made once");
             }
             assert_eq!(fixture.all_pods(&name).await.len(), 2);
             second.stop().await;
-            fixture.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await.unwrap();
+            fixture
+                .api::<MiniCluster>()
+                .delete(&name, &DeleteParams::default())
+                .await
+                .unwrap();
             round += 1;
             assert!(round < 40, "it makes too many calls");
         }
@@ -208,12 +276,20 @@ fn answers_that_get_lost_delay_and_double_nothing() {
         }
         let mut keys = Vec::new();
         for name in ["a", "b", "c"] {
-            fixture.when(name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
+            fixture
+                .when(name, "whole", |status| {
+                    status["size"] == 2 && status["maximumSize"] == 2
+                })
+                .await;
             assert_eq!(fixture.all_pods(name).await.len(), 2);
             keys.push(fixture.secret(name, "curve").await.unwrap().data);
         }
         until("all own the Service", async || {
-            let service = fixture.api::<k8s_openapi::api::core::v1::Service>().get("flux-service").await.unwrap();
+            let service = fixture
+                .api::<k8s_openapi::api::core::v1::Service>()
+                .get("flux-service")
+                .await
+                .unwrap();
             (service.metadata.owner_references?.len() == 3).then_some(())
         })
         .await;
@@ -233,14 +309,28 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         spec["cleanup"] = json!(true);
         fixture.create("mc", spec).await.unwrap();
         fixture.pods("mc", 1).await;
-        // A second one, which shares the Service; a change of the first; a wrong one, for an event, told twice.
+        // A second one, which shares the Service; a change of the first; a wrong one, for an event, told
+        // twice.
         fixture.create("other", json!({ "size": 1 })).await.unwrap();
         fixture.pods("other", 1).await;
-        fixture.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
+        fixture
+            .when("mc", "its maximum", |status| status["maximumSize"] == 2)
+            .await;
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } }))
+            .await
+            .unwrap();
         let pods = fixture.pods("mc", 2).await;
         // A third one, which cannot mount its view.
-        let mounts_images = fixture.client.apiserver_version().await.unwrap().minor.parse::<u32>().unwrap() >= 35;
+        let mounts_images = fixture
+            .client
+            .apiserver_version()
+            .await
+            .unwrap()
+            .minor
+            .parse::<u32>()
+            .unwrap()
+            >= 35;
         if mounts_images {
             let mounts = json!({ "size": 1, "flux": { "container": { "source": "imageVolume" } } });
             fixture.create("mounts", mounts).await.unwrap();
@@ -248,32 +338,64 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
             fixture.when_condition("mounts", "ViewMounted", "False").await;
         }
         // One whose lead is lost, and that may not start again.
-        fixture.create("lost", json!({ "size": 1, "backoffLimit": 0 })).await.unwrap();
-        let lost = fixture.pods("lost", 1).await.remove(&0).unwrap();
-        fixture.api::<Pod>().evict(&lost.name_any(), &EvictParams::default()).await.unwrap();
-        fixture.end_pod(&lost, 143, "Error", "").await;
-        fixture.when_condition("lost", "Failed", "True").await;
-        fixture.create("wrong", json!({ "size": 1, "containers": [{ "image": "a", "command": "'" }] })).await.unwrap();
-        fixture.when("wrong", "invalid", |status| status["phase"] == "Invalid").await;
-        let account = json!({ "size": 1, "pod": { "serviceAccountName": "nobody" } });
-        fixture.create("stuck", account).await.unwrap();
-        fixture.when("stuck", "explained", |status| status["reason"] == "FailedCreate").await;
         fixture
-            .create("queued", json!({ "size": 1, "jobLabels": { "kueue.x-k8s.io/queue-name": "team" } }))
+            .create("lost", json!({ "size": 1, "backoffLimit": 0 }))
             .await
             .unwrap();
-        let asked = |status: &serde_json::Value| status["message"].as_str().is_some_and(|it| it.contains("Kueue"));
+        let lost = fixture.pods("lost", 1).await.remove(&0).unwrap();
+        fixture
+            .api::<Pod>()
+            .evict(&lost.name_any(), &EvictParams::default())
+            .await
+            .unwrap();
+        fixture.end_pod(&lost, 143, "Error", "").await;
+        fixture.when_condition("lost", "Failed", "True").await;
+        fixture
+            .create(
+                "wrong",
+                json!({ "size": 1, "containers": [{ "image": "a", "command": "'" }] }),
+            )
+            .await
+            .unwrap();
+        fixture
+            .when("wrong", "invalid", |status| status["phase"] == "Invalid")
+            .await;
+        let account = json!({ "size": 1, "pod": { "serviceAccountName": "nobody" } });
+        fixture.create("stuck", account).await.unwrap();
+        fixture
+            .when("stuck", "explained", |status| status["reason"] == "FailedCreate")
+            .await;
+        fixture
+            .create(
+                "queued",
+                json!({ "size": 1, "jobLabels": { "kueue.x-k8s.io/queue-name": "team" } }),
+            )
+            .await
+            .unwrap();
+        let asked =
+            |status: &serde_json::Value| status["message"].as_str().is_some_and(|it| it.contains("Kueue"));
         fixture.when("queued", "explained", asked).await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         until("it has been cleaned up", async || {
             fixture.reap("mc").await;
-            fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
+            fixture
+                .api::<MiniCluster>()
+                .get_opt("mc")
+                .await
+                .unwrap()
+                .is_none()
+                .then_some(())
         })
         .await;
         // It is gone before the operator, which alone deletes it, has its answer, and has ended its pods.
         for (verb, resource) in [("delete", "miniclusters"), ("deletecollection", "pods")] {
             until("the delete is answered", async || {
-                operator.calls.all().iter().any(|call| call.resource == resource && call.verb == verb).then_some(())
+                operator
+                    .calls
+                    .all()
+                    .iter()
+                    .any(|call| call.resource == resource && call.verb == verb)
+                    .then_some(())
             })
             .await;
         }
@@ -284,7 +406,13 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         if !mounts_images {
             // Only a Job whose pods cannot mount images is deleted, and this Kubernetes has none such.
             let (verb, group, resource) = ("delete".into(), "batch".into(), "jobs".into());
-            seen.push(Call { verb, group, resource, name: String::new(), status: 200 });
+            seen.push(Call {
+                verb,
+                group,
+                resource,
+                name: String::new(),
+                status: 200,
+            });
         }
 
         let installed = Installation::whole(&json!({ "kueue": { "enabled": true } }));

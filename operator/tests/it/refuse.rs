@@ -9,8 +9,15 @@ use serde_json::{Value, json};
 use test_support::api_server::{Fixture, condition, test, until};
 
 async fn events(fixture: &Fixture, reason: &str) -> Vec<Event> {
-    let all = fixture.api::<Event>().list(&ListParams::default()).await.unwrap().items;
-    all.into_iter().filter(|event| event.reason.as_deref() == Some(reason)).collect()
+    let all = fixture
+        .api::<Event>()
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .items;
+    all.into_iter()
+        .filter(|event| event.reason.as_deref() == Some(reason))
+        .collect()
 }
 
 #[test]
@@ -18,39 +25,71 @@ fn the_api_server_refuses_what_a_rule_can_say() {
     test("rules", async |fixture| {
         let one = |extra: Value| {
             let mut container = json!({ "image": "app:1" });
-            container.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            container
+                .as_object_mut()
+                .unwrap()
+                .extend(extra.as_object().unwrap().clone());
             json!({ "size": 2, "containers": [container] })
         };
         for (spec, field) in [
             (json!({ "size": 0 }), "spec.size"),
             (json!({ "size": 4, "maxSize": 2 }), "spec.maxSize"),
             (json!({ "size": 4, "minSize": 5 }), "spec.minSize"),
-            (one(json!({ "batch": true, "launcher": true, "command": "a" })), "spec.containers[0].batch"),
-            (one(json!({ "command": "a", "commands": { "script": "b" } })), "spec.containers[0].commands"),
-            (one(json!({ "volumes": { "data": { "path": "/d" } } })), "every volume of a container has a source"),
+            (
+                one(json!({ "batch": true, "launcher": true, "command": "a" })),
+                "spec.containers[0].batch",
+            ),
+            (
+                one(json!({ "command": "a", "commands": { "script": "b" } })),
+                "spec.containers[0].commands",
+            ),
+            (
+                one(json!({ "volumes": { "data": { "path": "/d" } } })),
+                "every volume of a container has a source",
+            ),
             (
                 one(json!({ "volumes": { "m": { "emptyDir": true, "emptyDirSizeLimit": "64GB" } } })),
                 "emptyDirSizeLimit",
             ),
-            (json!({ "size": 1, "network": { "headlessName": "Not_A_Name" } }), "spec.network.headlessName"),
-            (json!({ "size": 1, "services": [{ "image": "a" }] }), "spec.services[0].name"),
+            (
+                json!({ "size": 1, "network": { "headlessName": "Not_A_Name" } }),
+                "spec.network.headlessName",
+            ),
+            (
+                json!({ "size": 1, "services": [{ "image": "a" }] }),
+                "spec.services[0].name",
+            ),
             (
                 json!({ "size": 1, "services": [{ "image": "a", "name": "b", "runFlux": true }] }),
                 "services run their image's entrypoint",
             ),
-            (json!({ "size": 1, "containers": [{ "image": "a" }, { "image": "b" }] }), "spec.containers: "),
+            (
+                json!({ "size": 1, "containers": [{ "image": "a" }, { "image": "b" }] }),
+                "spec.containers: ",
+            ),
             (
                 json!({ "size": 1, "containers": [{ "image": "a", "runFlux": true }, { "image": "b" }] }),
                 "every container except the one that runs Flux needs a name",
             ),
         ] {
-            let error = fixture.create("wrong", spec.clone()).await.err().map(|error| error.to_string());
+            let error = fixture
+                .create("wrong", spec.clone())
+                .await
+                .err()
+                .map(|error| error.to_string());
             let error = error.unwrap_or_else(|| panic!("accepted: {spec}"));
             assert!(error.contains(field), "{spec}: {error}");
         }
         for name in [&"a".repeat(55), "four.pods"] {
-            let error = fixture.create(name, one(json!({}))).await.unwrap_err().to_string();
-            assert!(error.contains("metadata.name must be 54 characters at most, lower case"), "{error}");
+            let error = fixture
+                .create(name, one(json!({})))
+                .await
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains("metadata.name must be 54 characters at most, lower case"),
+                "{error}"
+            );
         }
         fixture.create(&"a".repeat(54), one(json!({}))).await.unwrap();
         // As the Go operator takes it.
@@ -70,23 +109,43 @@ fn what_no_rule_can_say_is_a_condition_and_an_event_with_every_field() {
             "containers": [{ "image": "app:1", "command": "echo \"open", "environment": { "A=B": "c" } }],
         });
         fixture.create("wrong", spec).await.unwrap();
-        let status = fixture.when("wrong", "invalid", |status| status["phase"] == "Invalid").await["status"].clone();
+        let status = fixture
+            .when("wrong", "invalid", |status| status["phase"] == "Invalid")
+            .await["status"]
+            .clone();
         let valid = condition(&status, "Valid");
         assert_eq!(valid["status"], "False");
         let message = valid["message"].as_str().unwrap();
-        for field in ["spec.containers[0].command", "spec.containers[0].environment[A=B]"] {
+        for field in [
+            "spec.containers[0].command",
+            "spec.containers[0].environment[A=B]",
+        ] {
             assert!(message.contains(field), "{message}");
         }
-        assert_eq!(status["maximumSize"], Value::Null, "the spec can still be put right");
-        let told = until("an event says so", async || events(&fixture, "Invalid").await.pop()).await;
+        assert_eq!(
+            status["maximumSize"],
+            Value::Null,
+            "the spec can still be put right"
+        );
+        let told = until("an event says so", async || {
+            events(&fixture, "Invalid").await.pop()
+        })
+        .await;
         assert_eq!(told.type_.as_deref(), Some("Warning"));
         assert!(told.note.unwrap().contains("spec.containers[0].command"));
 
         // Others are served, and nothing is tried again and again.
         fixture.create("right", json!({ "size": 1 })).await.unwrap();
         fixture.pods("right", 1).await;
-        fixture.when("right", "of size 1", |status| status["size"] == 1).await;
-        let about_wrong = operator.calls.all().into_iter().filter(|call| call.name == "wrong").count();
+        fixture
+            .when("right", "of size 1", |status| status["size"] == 1)
+            .await;
+        let about_wrong = operator
+            .calls
+            .all()
+            .into_iter()
+            .filter(|call| call.name == "wrong")
+            .count();
         assert_eq!(about_wrong, 1, "{:?}", operator.calls.all());
 
         fixture
@@ -108,12 +167,25 @@ fn what_the_api_server_refuses_of_our_objects_is_told() {
     test("refused-by-kubernetes", async |fixture| {
         let _operator = fixture.operator().await;
         // Nothing but the API server knows which of the pod's parts it takes.
-        let container = json!({ "image": "app:1", "securityContext": { "seccompProfile": { "type": "Sideways" } } });
-        fixture.create("mc", json!({ "size": 1, "containers": [container] })).await.unwrap();
-        let status = fixture.when("mc", "refused", |status| status["reason"] == "Refused").await["status"].clone();
-        assert!(status["message"].as_str().unwrap().contains("seccompProfile"), "{status:#}");
+        let container =
+            json!({ "image": "app:1", "securityContext": { "seccompProfile": { "type": "Sideways" } } });
+        fixture
+            .create("mc", json!({ "size": 1, "containers": [container] }))
+            .await
+            .unwrap();
+        let status = fixture
+            .when("mc", "refused", |status| status["reason"] == "Refused")
+            .await["status"]
+            .clone();
+        assert!(
+            status["message"].as_str().unwrap().contains("seccompProfile"),
+            "{status:#}"
+        );
         assert_eq!(status["phase"], "Pending");
-        until("an event says so", async || events(&fixture, "Refused").await.pop()).await;
+        until("an event says so", async || {
+            events(&fixture, "Refused").await.pop()
+        })
+        .await;
     });
 }
 
@@ -121,16 +193,37 @@ fn what_the_api_server_refuses_of_our_objects_is_told() {
 fn a_text_is_counted_with_its_quoting() {
     test("large", async |fixture| {
         let _operator = fixture.operator().await;
-        let script =
-            |text: String| json!({ "size": 1, "containers": [{ "image": "app:1", "commands": { "script": text } }] });
-        let error = fixture.create("mc", script("\"".repeat(950_000))).await.unwrap_err().to_string();
-        assert!(error.contains("commands.script: ") && error.contains("1400000 bytes with its quoting"), "{error}");
+        let script = |text: String| json!({ "size": 1, "containers": [{ "image": "app:1", "commands": { "script": text } }] });
+        let error = fixture
+            .create("mc", script("\"".repeat(950_000)))
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("commands.script: ") && error.contains("1400000 bytes with its quoting"),
+            "{error}"
+        );
         assert!(error.len() < 2000, "it does not repeat the text");
         // TOML has a way without escapes for most texts, but not for this one.
-        fixture.create("mc", script(format!("'''{}", "\\".repeat(600_000)))).await.unwrap();
-        let status = fixture.when("mc", "refused", |status| status["reason"] == "TooLarge").await["status"].clone();
-        assert!(status["message"].as_str().unwrap().contains("a ConfigMap holds 1048576"), "{status:#}");
-        fixture.create("fits", script("\"\\\n".repeat(200_000))).await.unwrap();
+        fixture
+            .create("mc", script(format!("'''{}", "\\".repeat(600_000))))
+            .await
+            .unwrap();
+        let status = fixture
+            .when("mc", "refused", |status| status["reason"] == "TooLarge")
+            .await["status"]
+            .clone();
+        assert!(
+            status["message"]
+                .as_str()
+                .unwrap()
+                .contains("a ConfigMap holds 1048576"),
+            "{status:#}"
+        );
+        fixture
+            .create("fits", script("\"\\\n".repeat(200_000)))
+            .await
+            .unwrap();
         fixture.pods("fits", 1).await;
     });
 }
@@ -139,22 +232,46 @@ fn a_text_is_counted_with_its_quoting() {
 fn a_field_that_this_kubernetes_would_drop_is_refused() {
     test("dropped", async |fixture| {
         let _operator = fixture.operator().await;
-        let minor: u32 = fixture.client.apiserver_version().await.unwrap().minor.parse().unwrap();
-        fixture.create("mc", json!({ "size": 1, "pod": { "resources": { "cpu": 1 } } })).await.unwrap();
+        let minor: u32 = fixture
+            .client
+            .apiserver_version()
+            .await
+            .unwrap()
+            .minor
+            .parse()
+            .unwrap();
+        fixture
+            .create("mc", json!({ "size": 1, "pod": { "resources": { "cpu": 1 } } }))
+            .await
+            .unwrap();
         if minor >= 34 {
             let job = until("the Job", async || fixture.api::<Job>().get("mc").await.ok()).await;
             assert!(job.spec.unwrap().template.spec.unwrap().resources.is_some());
         } else {
-            let status =
-                fixture.when("mc", "refused", |status| status["reason"] == "Unsupported").await["status"].clone();
-            assert!(status["message"].as_str().unwrap().contains("spec.pod.resources"), "{status:#}");
+            let status = fixture
+                .when("mc", "refused", |status| status["reason"] == "Unsupported")
+                .await["status"]
+                .clone();
+            assert!(
+                status["message"].as_str().unwrap().contains("spec.pod.resources"),
+                "{status:#}"
+            );
         }
         // A newer one refuses it in its own words: it wants the pod to have users of its own.
         let reason = if minor >= 33 { "Refused" } else { "Unsupported" };
         let container = json!({ "image": "app:1", "securityContext": { "procMount": "Unmasked" } });
-        fixture.create("unmasked", json!({ "size": 1, "containers": [container] })).await.unwrap();
-        let status = fixture.when("unmasked", "refused", |status| status["reason"] == reason).await["status"].clone();
-        assert!(status["message"].as_str().unwrap().contains("procMount"), "{status:#}");
+        fixture
+            .create("unmasked", json!({ "size": 1, "containers": [container] }))
+            .await
+            .unwrap();
+        let status = fixture
+            .when("unmasked", "refused", |status| status["reason"] == reason)
+            .await["status"]
+            .clone();
+        assert!(
+            status["message"].as_str().unwrap().contains("procMount"),
+            "{status:#}"
+        );
     });
 }
 
@@ -163,24 +280,37 @@ fn fields_that_made_the_pods_cannot_change() {
     test("fixed", async |fixture| {
         let _operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
-        fixture.when("mc", "its maximum", |status| status["maximumSize"] == 1).await;
+        fixture
+            .when("mc", "its maximum", |status| status["maximumSize"] == 1)
+            .await;
         for change in [
             json!({ "containers": [{ "image": "other:1", "command": "hostname" }] }),
             json!({ "tasks": 4 }),
             json!({ "flux": { "logLevel": 7 } }),
             json!({ "maxSize": 9 }),
         ] {
-            let error = fixture.patch::<MiniCluster>("mc", json!({ "spec": change })).await.unwrap_err().to_string();
+            let error = fixture
+                .patch::<MiniCluster>("mc", json!({ "spec": change }))
+                .await
+                .unwrap_err()
+                .to_string();
             assert!(error.contains("cannot change"), "{error}");
         }
         let change = json!({ "spec": { "tasks": 4, "maxSize": 9, "size": 1 } });
-        let error = fixture.patch::<MiniCluster>("mc", change).await.unwrap_err().to_string();
+        let error = fixture
+            .patch::<MiniCluster>("mc", change)
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(
             error.contains("spec: Forbidden: maxSize tasks cannot change once the Job has been created"),
             "{error}"
         );
         fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "ttlSecondsAfterFinished": 60, "cleanup": false } }))
+            .patch::<MiniCluster>(
+                "mc",
+                json!({ "spec": { "ttlSecondsAfterFinished": 60, "cleanup": false } }),
+            )
             .await
             .unwrap();
         assert_eq!(fixture.get("mc").await.metadata.generation, Some(2));

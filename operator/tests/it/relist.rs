@@ -33,7 +33,8 @@ struct Line {
 impl Line {
     async fn to(kubeconfig: &Path) -> Line {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (kubeconfig, server) = kubeconfig_via(kubeconfig, "line", listener.local_addr().unwrap()).unwrap();
+        let (kubeconfig, server) =
+            kubeconfig_via(kubeconfig, "line", listener.local_addr().unwrap()).unwrap();
         let is_cut = watch::Sender::new(false);
         let cut = is_cut.clone();
         tokio::spawn(async move {
@@ -71,7 +72,9 @@ fn volume_of_a_minicluster_deleted_unseen_is_deleted_after_the_next_list() {
         let operator = fixture.operator_as(&line.kubeconfig, calls, |_| {}).await;
         let volume = async |name: &str| {
             let api: Api<PersistentVolume> = Api::all(fixture.client.clone());
-            api.get_opt(&format!("{}.{name}.data", fixture.namespace)).await.unwrap()
+            api.get_opt(&format!("{}.{name}.data", fixture.namespace))
+                .await
+                .unwrap()
         };
         for name in ["goes", "comes-again"] {
             fixture.create(name, spec()).await.unwrap();
@@ -80,10 +83,20 @@ fn volume_of_a_minicluster_deleted_unseen_is_deleted_after_the_next_list() {
         }
         line.is_cut.send_replace(true);
         for name in ["goes", "comes-again"] {
-            fixture.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
+            fixture
+                .api::<MiniCluster>()
+                .delete(name, &DeleteParams::default())
+                .await
+                .unwrap();
             until("it is gone", async || {
                 fixture.reap(name).await;
-                fixture.api::<MiniCluster>().get_opt(name).await.unwrap().is_none().then_some(())
+                fixture
+                    .api::<MiniCluster>()
+                    .get_opt(name)
+                    .await
+                    .unwrap()
+                    .is_none()
+                    .then_some(())
             })
             .await;
         }
@@ -94,8 +107,14 @@ fn volume_of_a_minicluster_deleted_unseen_is_deleted_after_the_next_list() {
         line.is_cut.send_replace(false);
         fixture.create("comes-again", spec()).await.unwrap();
         fixture.create("new", json!({ "size": 1 })).await.unwrap();
-        fixture.when("new", "seen", |status| status["phase"].is_string()).await;
-        assert!(begin.elapsed() < Duration::from_secs(10), "the list was stale for {:?}", begin.elapsed());
+        fixture
+            .when("new", "seen", |status| status["phase"].is_string())
+            .await;
+        assert!(
+            begin.elapsed() < Duration::from_secs(10),
+            "the list was stale for {:?}",
+            begin.elapsed()
+        );
         until("the volume is gone", async || {
             fixture.reap("goes").await;
             volume("goes").await.is_none().then_some(())
@@ -106,7 +125,11 @@ fn volume_of_a_minicluster_deleted_unseen_is_deleted_after_the_next_list() {
             (fixture.all_pods("comes-again").await.len() == 1).then_some(())
         })
         .await;
-        fixture.when("comes-again", "running", |status| status["reason"].is_null() && status["size"] == 1).await;
+        fixture
+            .when("comes-again", "running", |status| {
+                status["reason"].is_null() && status["size"] == 1
+            })
+            .await;
         operator.stop().await;
     });
 }

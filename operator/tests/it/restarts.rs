@@ -1,4 +1,5 @@
-//! What starts again, how often, and what never does: on a real API server and Job controller, with feigned kubelets.
+//! What starts again, how often, and what never does: on a real API server and Job controller, with feigned
+//! kubelets.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -12,7 +13,9 @@ use test_support::api_server::{Fixture, condition, index, test, until};
 /// What the agent leaves as its termination message.
 pub(crate) fn said(by: &str, code: i32, more: Value) -> String {
     let mut line = json!({ "version": 1, "by": by, "code": code });
-    line.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+    line.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().cloned().unwrap_or_default());
     line.to_string()
 }
 
@@ -31,7 +34,8 @@ pub(crate) async fn run(fixture: &Fixture, name: &str) -> (Pod, Pod) {
     }
     fixture.when_condition(name, "Ready", "True").await;
     until("the Job knows its lead", async || {
-        let is_known = |pod: &Pod| pod.labels().contains_key("job-index") && pod.metadata.deletion_timestamp.is_none();
+        let is_known =
+            |pod: &Pod| pod.labels().contains_key("job-index") && pod.metadata.deletion_timestamp.is_none();
         fixture.all_pods(name).await.iter().any(is_known).then_some(())
     })
     .await;
@@ -39,14 +43,22 @@ pub(crate) async fn run(fixture: &Fixture, name: &str) -> (Pod, Pod) {
 }
 
 async fn evict(fixture: &Fixture, pod: &Pod) {
-    fixture.api::<Pod>().evict(&pod.name_any(), &EvictParams::default()).await.unwrap();
+    fixture
+        .api::<Pod>()
+        .evict(&pod.name_any(), &EvictParams::default())
+        .await
+        .unwrap();
 }
 
 /// Plays the kubelets of a lead that is evicted, and of its follower, which leaves with it.
 async fn take_lead(fixture: &Fixture, lead: &Pod, follower: &Pod) {
     evict(fixture, lead).await;
-    fixture.end_pod(follower, 0, "Completed", &said("program", 0, json!({}))).await;
-    fixture.end_pod(lead, 143, "Error", &said("stop", 143, json!({}))).await;
+    fixture
+        .end_pod(follower, 0, "Completed", &said("program", 0, json!({})))
+        .await;
+    fixture
+        .end_pod(lead, 143, "Error", &said("stop", 143, json!({})))
+        .await;
 }
 
 pub(crate) async fn another_job(fixture: &Fixture, name: &str, than: &Option<String>) -> Job {
@@ -69,21 +81,37 @@ pub(crate) async fn finished(fixture: &Fixture, name: &str, type_: &str) -> Valu
 
 fn restarts_left(job: &Job) -> String {
     let pod = job.spec.clone().unwrap().template.spec.unwrap();
-    pod.containers[0].command.clone().unwrap().into_iter().find(|word| word.starts_with("--restarts-left")).unwrap()
+    pod.containers[0]
+        .command
+        .clone()
+        .unwrap()
+        .into_iter()
+        .find(|word| word.starts_with("--restarts-left"))
+        .unwrap()
 }
 
 #[test]
 fn a_lead_that_is_taken_away_starts_anew_counted_and_bounded_and_shares_one_deadline() {
     test("taken", async |fixture| {
         let operator = fixture.operator().await;
-        let (lead, follower) = running(&fixture, "mc", json!({ "backoffLimit": 1, "deadlineSeconds": 1000 })).await;
+        let (lead, follower) = running(
+            &fixture,
+            "mc",
+            json!({ "backoffLimit": 1, "deadlineSeconds": 1000 }),
+        )
+        .await;
         let first = fixture.job("mc").await;
         assert_eq!(
-            (restarts_left(&first).as_str(), first.spec.as_ref().unwrap().active_deadline_seconds),
+            (
+                restarts_left(&first).as_str(),
+                first.spec.as_ref().unwrap().active_deadline_seconds
+            ),
             ("--restarts-left=1", Some(1000))
         );
-        let begun =
-            fixture.when("mc", "begun", |status| status["startTime"].is_string()).await["status"]["startTime"].clone();
+        let begun = fixture
+            .when("mc", "begun", |status| status["startTime"].is_string())
+            .await["status"]["startTime"]
+            .clone();
         tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
         take_lead(&fixture, &lead, &follower).await;
         let second = another_job(&fixture, "mc", &first.uid()).await;
@@ -91,16 +119,39 @@ fn a_lead_that_is_taken_away_starts_anew_counted_and_bounded_and_shares_one_dead
         let left = second.spec.as_ref().unwrap().active_deadline_seconds.unwrap();
         assert!((900..=998).contains(&left), "{left} s of 1000 are left");
         let (lead, follower) = run(&fixture, "mc").await;
-        let status = fixture.when("mc", "counted", |status| status["restartCount"] == 1).await["status"].clone();
-        assert_eq!((&status["backoffLimitUsed"], &status["startTime"]), (&json!(1), &begun), "{status:#}");
+        let status = fixture
+            .when("mc", "counted", |status| status["restartCount"] == 1)
+            .await["status"]
+            .clone();
+        assert_eq!(
+            (&status["backoffLimitUsed"], &status["startTime"]),
+            (&json!(1), &begun),
+            "{status:#}"
+        );
         let restart = &status["restarts"][0];
-        assert_eq!((&restart["reason"], &restart["jobUid"]), (&json!("LeadLost"), &json!(first.uid().unwrap())));
-        assert!(restart["message"].as_str().unwrap().contains("EvictionByEvictionAPI"), "{restart}");
+        assert_eq!(
+            (&restart["reason"], &restart["jobUid"]),
+            (&json!("LeadLost"), &json!(first.uid().unwrap()))
+        );
+        assert!(
+            restart["message"]
+                .as_str()
+                .unwrap()
+                .contains("EvictionByEvictionAPI"),
+            "{restart}"
+        );
 
         take_lead(&fixture, &lead, &follower).await;
         let status = finished(&fixture, "mc", "Failed").await;
-        assert_eq!((&status["reason"], &status["restartCount"]), (&json!("LeadLost"), &json!(1)), "{status:#}");
-        assert!(status["message"].as_str().unwrap().contains("backoffLimit is 1"), "{status:#}");
+        assert_eq!(
+            (&status["reason"], &status["restartCount"]),
+            (&json!("LeadLost"), &json!(1)),
+            "{status:#}"
+        );
+        assert!(
+            status["message"].as_str().unwrap().contains("backoffLimit is 1"),
+            "{status:#}"
+        );
         assert_eq!(fixture.job("mc").await.uid(), second.uid(), "no third one");
         operator.stop().await;
     });
@@ -114,7 +165,11 @@ fn a_backoff_limit_of_0_means_never() {
         let job = fixture.job("mc").await.uid();
         take_lead(&fixture, &lead, &follower).await;
         let status = finished(&fixture, "mc", "Failed").await;
-        assert_eq!((&status["reason"], &status["restartCount"]), (&json!("LeadLost"), &Value::Null), "{status:#}");
+        assert_eq!(
+            (&status["reason"], &status["restartCount"]),
+            (&json!("LeadLost"), &Value::Null),
+            "{status:#}"
+        );
         assert_eq!(fixture.job("mc").await.uid(), job);
         operator.stop().await;
     });
@@ -127,9 +182,15 @@ fn a_lead_that_fails_by_itself_never_runs_again_though_its_pod_is_evicted() {
         let (lead, _) = running(&fixture, "mc", json!({})).await;
         let job = fixture.job("mc").await.uid();
         evict(&fixture, &lead).await;
-        fixture.end_pod(&lead, 7, "Error", &said("program", 7, json!({}))).await;
+        fixture
+            .end_pod(&lead, 7, "Error", &said("program", 7, json!({})))
+            .await;
         let status = finished(&fixture, "mc", "Failed").await;
-        assert_eq!((&status["exitCode"], &status["restartCount"]), (&json!(7), &Value::Null), "{status:#}");
+        assert_eq!(
+            (&status["exitCode"], &status["restartCount"]),
+            (&json!(7), &Value::Null),
+            "{status:#}"
+        );
         assert_eq!(fixture.job("mc").await.uid(), job);
         operator.stop().await;
     });
@@ -147,16 +208,29 @@ fn a_lead_that_ends_with_the_code_of_replacement_while_the_operator_is_away_neve
         let unmark = json!({ "metadata": { "labels": { "job-index": null } },
             "status": { "conditions": [{ "type": "flux-framework.org/Lead", "status": "False" }] } });
         fixture.patch_pod_status(&lead, unmark).await;
-        fixture.end_pod(&lead, 238, "Error", &said("program", 238, json!({}))).await;
+        fixture
+            .end_pod(&lead, 238, "Error", &said("program", 238, json!({})))
+            .await;
         let second = until("the Job replaces it", async || {
-            fixture.all_pods("mc").await.into_iter().find(|pod| pod.uid() != lead.uid())
+            fixture
+                .all_pods("mc")
+                .await
+                .into_iter()
+                .find(|pod| pod.uid() != lead.uid())
         })
         .await;
-        assert_eq!(second.annotations()["batch.kubernetes.io/job-index-failure-count"], "1");
+        assert_eq!(
+            second.annotations()["batch.kubernetes.io/job-index-failure-count"],
+            "1"
+        );
         let job = fixture.job("mc").await.uid();
         let again = fixture.operator().await;
         let status = finished(&fixture, "mc", "Failed").await;
-        assert_eq!((&status["exitCode"], &status["restartCount"]), (&json!(238), &Value::Null), "{status:#}");
+        assert_eq!(
+            (&status["exitCode"], &status["restartCount"]),
+            (&json!(238), &Value::Null),
+            "{status:#}"
+        );
         assert_eq!(fixture.job("mc").await.uid(), job);
         again.stop().await;
     });
@@ -168,15 +242,30 @@ fn a_job_that_somebody_deletes_is_a_counted_start_and_bounded() {
         let operator = fixture.operator().await;
         running(&fixture, "mc", json!({ "backoffLimit": 1 })).await;
         let first = fixture.job("mc").await.uid();
-        fixture.api::<Job>().delete("mc", &DeleteParams::background()).await.unwrap();
+        fixture
+            .api::<Job>()
+            .delete("mc", &DeleteParams::background())
+            .await
+            .unwrap();
         let second = another_job(&fixture, "mc", &first).await;
         run(&fixture, "mc").await;
-        let status = fixture.when("mc", "counted", |status| status["restartCount"] == 1).await["status"].clone();
+        let status = fixture
+            .when("mc", "counted", |status| status["restartCount"] == 1)
+            .await["status"]
+            .clone();
         assert_eq!(status["restarts"][0]["reason"], "JobDeleted", "{status:#}");
         assert_eq!(restarts_left(&second), "--restarts-left=0");
-        fixture.api::<Job>().delete("mc", &DeleteParams::foreground()).await.unwrap();
+        fixture
+            .api::<Job>()
+            .delete("mc", &DeleteParams::foreground())
+            .await
+            .unwrap();
         let status = finished(&fixture, "mc", "Failed").await;
-        assert_eq!((&status["reason"], &status["restartCount"]), (&json!("JobDeleted"), &json!(1)), "{status:#}");
+        assert_eq!(
+            (&status["reason"], &status["restartCount"]),
+            (&json!("JobDeleted"), &json!(1)),
+            "{status:#}"
+        );
         assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
         operator.stop().await;
     });
@@ -190,23 +279,45 @@ fn a_job_that_lost_a_follower_is_told_as_such_and_starts_again_within_max_restar
             let (lead, follower) = running(&fixture, name, json!({ "maxRestarts": max_restarts })).await;
             let first = fixture.job(name).await.uid();
             evict(&fixture, &follower).await;
-            fixture.when(name, "told of the loss", |status| status["lostPods"][0]["index"] == 1).await;
-            fixture.end_pod(&follower, 238, "Error", &said("stop", 238, json!({}))).await;
             fixture
-                .end_pod(&lead, 1, "Error", &said("program", 1, json!({ "programCode": 1, "nodeFailure": true })))
+                .when(name, "told of the loss", |status| {
+                    status["lostPods"][0]["index"] == 1
+                })
+                .await;
+            fixture
+                .end_pod(&follower, 238, "Error", &said("stop", 238, json!({})))
+                .await;
+            fixture
+                .end_pod(
+                    &lead,
+                    1,
+                    "Error",
+                    &said("program", 1, json!({ "programCode": 1, "nodeFailure": true })),
+                )
                 .await;
             if max_restarts == 0 {
                 let status = finished(&fixture, name, "Failed").await;
-                assert_eq!((&status["reason"], &status["exitCode"]), (&json!("PodLost"), &json!(1)), "{status:#}");
+                assert_eq!(
+                    (&status["reason"], &status["exitCode"]),
+                    (&json!("PodLost"), &json!(1)),
+                    "{status:#}"
+                );
                 let message = status["message"].as_str().unwrap();
-                for words in [follower.name_any().as_str(), "EvictionByEvictionAPI", "exit code 1"] {
+                for words in [
+                    follower.name_any().as_str(),
+                    "EvictionByEvictionAPI",
+                    "exit code 1",
+                ] {
                     assert!(message.contains(words), "{message}");
                 }
                 assert_eq!(status["failedIndex"], 1);
                 continue;
             }
             another_job(&fixture, name, &first).await;
-            let status = fixture.when(name, "counted", |status| status["restartCount"] == 1).await["status"].clone();
+            let status = fixture
+                .when(name, "counted", |status| status["restartCount"] == 1)
+                .await["status"]
+                .clone();
             assert_eq!(
                 (&status["maxRestartsUsed"], &status["backoffLimitUsed"]),
                 (&json!(1), &Value::Null),
@@ -214,9 +325,15 @@ fn a_job_that_lost_a_follower_is_told_as_such_and_starts_again_within_max_restar
             );
             assert_eq!(status["restarts"][0]["reason"], "PodLost");
             let (lead, _) = run(&fixture, name).await;
-            fixture.end_pod(&lead, 0, "Completed", &said("program", 0, json!({}))).await;
+            fixture
+                .end_pod(&lead, 0, "Completed", &said("program", 0, json!({})))
+                .await;
             let status = finished(&fixture, name, "Complete").await;
-            assert_eq!((&status["exitCode"], &status["restartCount"]), (&json!(0), &json!(1)), "{status:#}");
+            assert_eq!(
+                (&status["exitCode"], &status["restartCount"]),
+                (&json!(0), &json!(1)),
+                "{status:#}"
+            );
         }
         operator.stop().await;
     });
@@ -249,11 +366,24 @@ fn an_operator_that_is_killed_at_any_call_counts_a_start_once_and_makes_it_once(
             drop(victim);
             let second = fixture.operator().await;
             until(&format!("it is done after call {round}"), is_done).await;
-            let status = fixture.when(&name, "counted", |status| status["restartCount"] == 1).await["status"].clone();
-            assert_eq!((&status["backoffLimitUsed"], status["restarts"].as_array().unwrap().len()), (&json!(1), 1));
+            let status = fixture
+                .when(&name, "counted", |status| status["restartCount"] == 1)
+                .await["status"]
+                .clone();
+            assert_eq!(
+                (
+                    &status["backoffLimitUsed"],
+                    status["restarts"].as_array().unwrap().len()
+                ),
+                (&json!(1), 1)
+            );
             assert_eq!(restarts_left(&fixture.job(&name).await), "--restarts-left=4");
             second.stop().await;
-            fixture.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await.unwrap();
+            fixture
+                .api::<MiniCluster>()
+                .delete(&name, &DeleteParams::default())
+                .await
+                .unwrap();
             if was_done {
                 assert!(round >= 4, "it was killed {round} times only");
                 return;
@@ -268,18 +398,31 @@ fn a_suspended_start_is_counted_and_uses_nothing_up() {
     test("suspended", async |fixture| {
         let operator = fixture.operator().await;
         running(&fixture, "mc", json!({ "suspend": false, "backoffLimit": 0 })).await;
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "suspend": true } })).await.unwrap();
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "suspend": true } }))
+            .await
+            .unwrap();
         until("its pods go", async || {
             fixture.reap("mc").await;
             fixture.all_pods("mc").await.is_empty().then_some(())
         })
         .await;
         let status = fixture.when_condition("mc", "Suspended", "True").await["status"].clone();
-        assert_eq!((&status["restartCount"], &status["restarts"][0]["reason"]), (&json!(1), &json!("Suspended")));
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "suspend": false } })).await.unwrap();
+        assert_eq!(
+            (&status["restartCount"], &status["restarts"][0]["reason"]),
+            (&json!(1), &json!("Suspended"))
+        );
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "suspend": false } }))
+            .await
+            .unwrap();
         run(&fixture, "mc").await;
         let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
-        assert_eq!((&status["restartCount"], &status["backoffLimitUsed"]), (&json!(1), &Value::Null), "{status:#}");
+        assert_eq!(
+            (&status["restartCount"], &status["backoffLimitUsed"]),
+            (&json!(1), &Value::Null),
+            "{status:#}"
+        );
         operator.stop().await;
     });
 }
@@ -288,11 +431,20 @@ fn a_suspended_start_is_counted_and_uses_nothing_up() {
 fn a_resize_does_not_suspend_again_what_somebody_has_resumed() {
     test("resumed", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 1, "maxSize": 3, "suspend": true })).await.unwrap();
+        fixture
+            .create("mc", json!({ "size": 1, "maxSize": 3, "suspend": true }))
+            .await
+            .unwrap();
         fixture.when_condition("mc", "Suspended", "True").await;
-        fixture.patch::<Job>("mc", json!({ "spec": { "suspend": false } })).await.unwrap();
+        fixture
+            .patch::<Job>("mc", json!({ "spec": { "suspend": false } }))
+            .await
+            .unwrap();
         fixture.pods("mc", 1).await;
-        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } })).await.unwrap();
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } }))
+            .await
+            .unwrap();
         let pods = fixture.pods("mc", 3).await;
         assert_eq!(pods.values().map(index).max(), Some(2));
         assert_eq!(fixture.job("mc").await.spec.unwrap().suspend, Some(false));

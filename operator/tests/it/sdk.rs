@@ -1,5 +1,5 @@
-//! The Go operator's Python SDK from PyPI, against our CRD on the real API server. What it does in pods that run is in
-//! `tests/e2e/sdk.rs`.
+//! The Go operator's Python SDK from PyPI, against our CRD on the real API server. What it does in pods that
+//! run is in `tests/e2e/sdk.rs`.
 
 use kube::ResourceExt;
 
@@ -11,7 +11,8 @@ fn python_sdk_of_the_go_operator_creates_scales_follows_and_deletes() {
     test("sdk", async |fixture| {
         let operator = fixture.operator().await;
         let namespace = fixture.namespace.clone();
-        let program = tokio::task::spawn_blocking(move || sdk::run("use.py", &namespace, kubeconfig().as_ref()));
+        let program =
+            tokio::task::spawn_blocking(move || sdk::run("use.py", &namespace, kubeconfig().as_ref()));
         let pods = fixture.pods("lammps", 4).await;
         for pod in pods.values() {
             fixture.run_pod(pod).await;
@@ -21,36 +22,68 @@ fn python_sdk_of_the_go_operator_creates_scales_follows_and_deletes() {
         // With every operator: it never asks the API server.
         let not_created = steps.object("not created");
         for function in ["create_minicluster", "FluxMiniCluster", "FluxBrokerMiniCluster"] {
-            let error = not_created[function].as_str().unwrap_or_else(|| panic!("{function}: {not_created}"));
-            assert!(error.starts_with("TypeError: ") && error.contains("'flux_restful'"), "{function}: {error}");
+            let error = not_created[function]
+                .as_str()
+                .unwrap_or_else(|| panic!("{function}: {not_created}"));
+            assert!(
+                error.starts_with("TypeError: ") && error.contains("'flux_restful'"),
+                "{function}: {error}"
+            );
         }
         assert_eq!(not_created["items"].as_array().unwrap().len(), 0);
 
         let created = &steps.object("created")["spec"];
-        assert_eq!((&created["size"], &created["maxSize"], &created["tasks"]), (&2.into(), &4.into(), &2.into()));
+        assert_eq!(
+            (&created["size"], &created["maxSize"], &created["tasks"]),
+            (&2.into(), &4.into(), &2.into())
+        );
         assert_eq!(created["flux"]["optionFlags"], "-ompi=openmpi@5");
         assert_eq!(created["containers"][0]["resources"]["requests"]["cpu"], 1);
         assert_eq!(steps.object("scaled")["spec"]["size"], 4);
-        assert!(steps.object("refused")["message"].as_str().unwrap().contains("must not be smaller than size"));
+        assert!(
+            steps.object("refused")["message"]
+                .as_str()
+                .unwrap()
+                .contains("must not be smaller than size")
+        );
         assert_eq!(steps.object("listed")["items"].as_array().unwrap().len(), 1);
 
         assert_eq!(steps.object("typed"), "-ompi=openmpi@5");
         let whole = steps.object("typed whole").as_str().unwrap();
-        assert!(whole.starts_with("AttributeError: module 'fluxoperator.models'"), "{whole}");
+        assert!(
+            whole.starts_with("AttributeError: module 'fluxoperator.models'"),
+            "{whole}"
+        );
 
         let followed = steps.object("followed");
         let names: Vec<String> = pods.values().map(ResourceExt::name_any).collect();
         for list in ["pods", "again"] {
             let listed = followed[list].as_array().unwrap();
             assert_eq!(listed.len(), 4, "{followed}");
-            assert!(names.iter().all(|name| listed.contains(&name.as_str().into())), "{followed}");
+            assert!(
+                names.iter().all(|name| listed.contains(&name.as_str().into())),
+                "{followed}"
+            );
         }
-        assert_eq!((&followed["broker"], &followed["found"]), (&names[0].as_str().into(), &names[0].as_str().into()));
+        assert_eq!(
+            (&followed["broker"], &followed["found"]),
+            (&names[0].as_str().into(), &names[0].as_str().into())
+        );
         let status = steps.object("status");
-        assert!(status["maximumSize"] == 4 && status["conditions"].is_array(), "{status:#}");
+        assert!(
+            status["maximumSize"] == 4 && status["conditions"].is_array(),
+            "{status:#}"
+        );
 
-        assert!(steps.object("deleted")["delete"].is_number(), "it waits for the end of the pods");
-        let gone = fixture.api::<flux_shared::crd::v1alpha2::MiniCluster>().get_opt("lammps").await.unwrap();
+        assert!(
+            steps.object("deleted")["delete"].is_number(),
+            "it waits for the end of the pods"
+        );
+        let gone = fixture
+            .api::<flux_shared::crd::v1alpha2::MiniCluster>()
+            .get_opt("lammps")
+            .await
+            .unwrap();
         assert!(gone.is_none_or(|cluster| cluster.metadata.deletion_timestamp.is_some()));
         operator.stop().await;
     });

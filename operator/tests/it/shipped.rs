@@ -16,7 +16,9 @@ fn what_is_shipped_unwinds() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
     let profiles: toml::Table = read("Cargo.toml").parse().unwrap();
-    let release = profiles["profile"].get("release").and_then(|release| release.get("panic"));
+    let release = profiles["profile"]
+        .get("release")
+        .and_then(|release| release.get("panic"));
     assert!(release.is_none_or(|panic| panic.as_str() == Some("unwind")));
     assert!(read(".ci/dist").contains("build --release -p flux-operator "));
 }
@@ -28,22 +30,38 @@ fn every_resource_that_the_operator_may_ask_for_has_its_name_among_the_metrics()
         "gang": { "enabled": true }, "kueue": { "enabled": true }, "networkPolicy": { "miniclusters": true },
     }));
     let roles = ["", "-services", "-claims", "-volumes", "-nodes", "-leader"];
-    let all: BTreeSet<_> = roles.iter().flat_map(|it| installed.permissions(&format!("flux-operator{it}"))).collect();
+    let all: BTreeSet<_> = roles
+        .iter()
+        .flat_map(|it| installed.permissions(&format!("flux-operator{it}")))
+        .collect();
     let metrics = Metrics::new().unwrap();
     let mut names: Vec<String> = Vec::new();
     for (group, resource, _) in all.iter().filter(|it| !is_for_admission(it)) {
         let (kind, part) = resource
             .split_once('/')
-            .map_or((resource.as_str(), String::new()), |(kind, part)| (kind, format!("/{part}")));
-        let root = if group.is_empty() { "/api".to_owned() } else { format!("/apis/{group}") };
+            .map_or((resource.as_str(), String::new()), |(kind, part)| {
+                (kind, format!("/{part}"))
+            });
+        let root = if group.is_empty() {
+            "/api".to_owned()
+        } else {
+            format!("/apis/{group}")
+        };
         let path = format!("{root}/v1/namespaces/a/{kind}/b{part}");
         metrics.called("GET", &path, false, Some(200), Duration::ZERO);
         names.push(resource.to_owned());
     }
-    let text = metrics.text(LiveState { is_ready: true, queue: QueueSnapshot::default(), phases: std::iter::empty() });
+    let text = metrics.text(LiveState {
+        is_ready: true,
+        queue: QueueSnapshot::default(),
+        phases: std::iter::empty(),
+    });
     assert!(names.len() > 40);
     for name in names {
-        assert!(text.contains(&format!("resource=\"{name}\"")), "{name} is told as another one");
+        assert!(
+            text.contains(&format!("resource=\"{name}\"")),
+            "{name} is told as another one"
+        );
     }
     assert!(!text.contains("resource=\"other\""), "{text}");
 }

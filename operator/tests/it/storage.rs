@@ -1,5 +1,5 @@
-//! Volumes that the operator makes, cleaning up, users and the Flux RESTful API's Secret, on the real API server, whose
-//! controllers bind and release volumes.
+//! Volumes that the operator makes, cleaning up, users and the Flux RESTful API's Secret, on the real API
+//! server, whose controllers bind and release volumes.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -36,7 +36,10 @@ fn volumes(fixture: &Fixture) -> Api<PersistentVolume> {
 }
 
 async fn volume(fixture: &Fixture, cluster: &str) -> Option<PersistentVolume> {
-    volumes(fixture).get_opt(&format!("{}.{cluster}.data", fixture.namespace)).await.unwrap()
+    volumes(fixture)
+        .get_opt(&format!("{}.{cluster}.data", fixture.namespace))
+        .await
+        .unwrap()
 }
 
 async fn claim(fixture: &Fixture, cluster: &str) -> Option<PersistentVolumeClaim> {
@@ -44,12 +47,18 @@ async fn claim(fixture: &Fixture, cluster: &str) -> Option<PersistentVolumeClaim
 }
 
 fn phase(volume: &PersistentVolume) -> &str {
-    volume.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+    volume
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or_default()
 }
 
 async fn bound(fixture: &Fixture, cluster: &str) -> PersistentVolume {
     until(&format!("the volume of {cluster} is bound"), async || {
-        volume(fixture, cluster).await.filter(|volume| phase(volume) == "Bound")
+        volume(fixture, cluster)
+            .await
+            .filter(|volume| phase(volume) == "Bound")
     })
     .await
 }
@@ -64,24 +73,48 @@ async fn gone(fixture: &Fixture, cluster: &str) {
 }
 
 async fn delete(fixture: &Fixture, cluster: &str) {
-    fixture.api::<MiniCluster>().delete(cluster, &DeleteParams::default()).await.unwrap();
+    fixture
+        .api::<MiniCluster>()
+        .delete(cluster, &DeleteParams::default())
+        .await
+        .unwrap();
 }
 
 /// A pod whose claim is unbound is put aside by the scheduler, with a warning.
 #[test]
 fn there_is_no_job_until_the_claims_are_bound() {
     test("bound-first", async |fixture| {
-        let version = |metadata: &ObjectMeta| metadata.resource_version.as_ref().unwrap().parse::<u64>().unwrap();
+        let version = |metadata: &ObjectMeta| {
+            metadata
+                .resource_version
+                .as_ref()
+                .unwrap()
+                .parse::<u64>()
+                .unwrap()
+        };
         let jobs = fixture.api::<Job>();
-        let begin = jobs.list_metadata(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
+        let begin = jobs
+            .list_metadata(&ListParams::default())
+            .await
+            .unwrap()
+            .metadata
+            .resource_version
+            .unwrap();
         let operator = fixture.operator().await;
         for number in 0..5 {
             let name = format!("mc-{number}");
-            fixture.create(&name, spec(json!({ "path": "/tmp/data" }))).await.unwrap();
+            fixture
+                .create(&name, spec(json!({ "path": "/tmp/data" })))
+                .await
+                .unwrap();
             bound(&fixture, &name).await;
             let claim = until("the claim is bound", async || {
                 let claim = claim(&fixture, &name).await?;
-                claim.status.as_ref().is_some_and(|it| it.phase.as_deref() == Some("Bound")).then_some(claim)
+                claim
+                    .status
+                    .as_ref()
+                    .is_some_and(|it| it.phase.as_deref() == Some("Bound"))
+                    .then_some(claim)
             })
             .await;
             fixture.pods(&name, 1).await;
@@ -93,7 +126,11 @@ fn there_is_no_job_until_the_claims_are_bound() {
                     _ => {}
                 }
             };
-            assert!(version(&claim.metadata) < made, "{name}: bound at {:?}, Job at {made}", claim.resource_version());
+            assert!(
+                version(&claim.metadata) < made,
+                "{name}: bound at {:?}, Job at {made}",
+                claim.resource_version()
+            );
         }
         operator.stop().await;
     });
@@ -103,32 +140,54 @@ fn there_is_no_job_until_the_claims_are_bound() {
 fn a_volume_is_made_bound_and_goes_with_its_minicluster_and_nobody_elses_does() {
     test("volumes", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", spec(json!({ "path": "/tmp/data" }))).await.unwrap();
+        fixture
+            .create("mc", spec(json!({ "path": "/tmp/data" })))
+            .await
+            .unwrap();
         let made = bound(&fixture, "mc").await;
         let claim_ref = made.spec.as_ref().unwrap().claim_ref.as_ref().unwrap();
         assert_eq!(claim_ref.uid, claim(&fixture, "mc").await.unwrap().uid());
         let pods = fixture.pods("mc", 1).await;
         let source = pods[&0].spec.as_ref().unwrap().volumes.as_ref().unwrap();
-        let claims: Vec<&str> =
-            source.iter().filter_map(|it| Some(it.persistent_volume_claim.as_ref()?.claim_name.as_str())).collect();
+        let claims: Vec<&str> = source
+            .iter()
+            .filter_map(|it| Some(it.persistent_volume_claim.as_ref()?.claim_name.as_str()))
+            .collect();
         assert_eq!(claims, ["mc.data"]);
 
         // Somebody else's of the next name.
         let mut foreign = made.clone();
-        foreign.metadata =
-            kube::api::ObjectMeta { name: Some(format!("{}.other.data", fixture.namespace)), ..Default::default() };
+        foreign.metadata = kube::api::ObjectMeta {
+            name: Some(format!("{}.other.data", fixture.namespace)),
+            ..Default::default()
+        };
         foreign.spec.as_mut().unwrap().claim_ref = None;
-        volumes(&fixture).create(&PostParams::default(), &foreign).await.unwrap();
-        fixture.create("other", spec(json!({ "path": "/tmp/data" }))).await.unwrap();
-        let status = fixture.when("other", "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
-        assert!(status["message"].as_str().unwrap().contains("PersistentVolume"), "{status:#}");
+        volumes(&fixture)
+            .create(&PostParams::default(), &foreign)
+            .await
+            .unwrap();
+        fixture
+            .create("other", spec(json!({ "path": "/tmp/data" })))
+            .await
+            .unwrap();
+        let status = fixture
+            .when("other", "stopped", |status| status["reason"] == "NameTaken")
+            .await["status"]
+            .clone();
+        assert!(
+            status["message"].as_str().unwrap().contains("PersistentVolume"),
+            "{status:#}"
+        );
 
         delete(&fixture, "mc").await;
         delete(&fixture, "other").await;
         gone(&fixture, "mc").await;
         let there = volume(&fixture, "other").await.unwrap();
         assert_eq!(there.metadata.deletion_timestamp, None);
-        volumes(&fixture).delete(&there.name_any(), &DeleteParams::default()).await.unwrap();
+        volumes(&fixture)
+            .delete(&there.name_any(), &DeleteParams::default())
+            .await
+            .unwrap();
         operator.stop().await;
     });
 }
@@ -136,8 +195,13 @@ fn a_volume_is_made_bound_and_goes_with_its_minicluster_and_nobody_elses_does() 
 /// After a restart.
 async fn says_nothing_again(operator: &Operator) {
     until("it has listed everything", async || {
-        let listed =
-            |resource: &str| operator.calls.all().iter().any(|call| call.verb == "watch" && call.resource == resource);
+        let listed = |resource: &str| {
+            operator
+                .calls
+                .all()
+                .iter()
+                .any(|call| call.verb == "watch" && call.resource == resource)
+        };
         (listed("persistentvolumes") && listed("storageclasses")).then_some(())
     })
     .await;
@@ -145,7 +209,8 @@ async fn says_nothing_again(operator: &Operator) {
     assert_eq!(operator.calls.counted(), [], "a restart says nothing again");
 }
 
-/// Of two clusters and of the same name: each has its own. That it is the same disk is said to both, while it is so.
+/// Of two clusters and of the same name: each has its own. That it is the same disk is said to both, while it
+/// is so.
 #[test]
 fn csi_volumes_are_accepted_and_bound_and_a_disk_of_two_is_told_to_both() {
     test("volumes-csi", async |fixture| {
@@ -175,12 +240,18 @@ fn csi_volumes_are_accepted_and_bound_and_a_disk_of_two_is_told_to_both() {
         let told = async |cluster: &str, reason: &str| {
             let is_told = |status: &Value| condition(status, "VolumesValid")["reason"] == reason;
             let status = fixture.when(cluster, reason, is_told).await["status"].clone();
-            condition(&status, "VolumesValid")["message"].as_str().unwrap().to_owned()
+            condition(&status, "VolumesValid")["message"]
+                .as_str()
+                .unwrap()
+                .to_owned()
         };
         for (cluster, other) in [("one", "two"), ("two", "one")] {
             let message = told(cluster, "SharedHandle").await;
             let volume = format!("PersistentVolume {}.{other}.data ", fixture.namespace);
-            assert!(message.contains("spec.volumes[data].volumeHandle: ") && message.contains(&volume), "{message}");
+            assert!(
+                message.contains("spec.volumes[data].volumeHandle: ") && message.contains(&volume),
+                "{message}"
+            );
             assert!(message.contains("spec.volumes[data].storageClass: "), "{message}");
         }
         assert_eq!(fixture.pods("two", 1).await.len(), 1, "it stops nothing");
@@ -194,14 +265,24 @@ fn csi_volumes_are_accepted_and_bound_and_a_disk_of_two_is_told_to_both() {
         told("one", "UnknownStorageClass").await;
         let classes: Api<StorageClass> = Api::all(fixture.client.clone());
         let class = json!({ "metadata": { "name": "csi-gcs" }, "provisioner": "gcs.csi.ofek.dev" });
-        classes.create(&PostParams::default(), &serde_json::from_value(class).unwrap()).await.unwrap();
+        classes
+            .create(&PostParams::default(), &serde_json::from_value(class).unwrap())
+            .await
+            .unwrap();
         told("one", "Valid").await;
         classes.delete("csi-gcs", &DeleteParams::default()).await.unwrap();
         told("one", "UnknownStorageClass").await;
         for reason in ["SharedHandle", "UnknownStorageClass"] {
             until(&format!("an event says {reason}"), async || {
-                let events = fixture.api::<Event>().list(&Default::default()).await.unwrap().items;
-                events.into_iter().find(|event| event.reason.as_deref() == Some(reason))
+                let events = fixture
+                    .api::<Event>()
+                    .list(&Default::default())
+                    .await
+                    .unwrap()
+                    .items;
+                events
+                    .into_iter()
+                    .find(|event| event.reason.as_deref() == Some(reason))
             })
             .await;
         }
@@ -215,7 +296,10 @@ fn csi_volumes_are_accepted_and_bound_and_a_disk_of_two_is_told_to_both() {
 fn a_volume_outlives_an_operator_that_is_away_and_is_swept_by_the_next() {
     test("swept", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", spec(json!({ "path": "/tmp/data" }))).await.unwrap();
+        fixture
+            .create("mc", spec(json!({ "path": "/tmp/data" })))
+            .await
+            .unwrap();
         bound(&fixture, "mc").await;
         operator.stop().await;
         delete(&fixture, "mc").await;
@@ -241,15 +325,34 @@ fn a_volume_that_is_kept_is_used_again_and_another_one_of_its_name_is_refused() 
         delete(&fixture, "mc").await;
         until("it is released", async || {
             fixture.reap("mc").await;
-            volume(&fixture, "mc").await.filter(|volume| phase(volume) == "Released")
+            volume(&fixture, "mc")
+                .await
+                .filter(|volume| phase(volume) == "Released")
         })
         .await;
-        fixture.create("mc", spec(json!({ "path": "/tmp/elsewhere", "delete": false }))).await.unwrap();
-        let status = fixture.when("mc", "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
-        assert!(status["message"].as_str().unwrap().contains("was kept"), "{status:#}");
+        fixture
+            .create("mc", spec(json!({ "path": "/tmp/elsewhere", "delete": false })))
+            .await
+            .unwrap();
+        let status = fixture
+            .when("mc", "stopped", |status| status["reason"] == "NameTaken")
+            .await["status"]
+            .clone();
+        assert!(
+            status["message"].as_str().unwrap().contains("was kept"),
+            "{status:#}"
+        );
         delete(&fixture, "mc").await;
-        until("it is gone", async || fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(()))
-            .await;
+        until("it is gone", async || {
+            fixture
+                .api::<MiniCluster>()
+                .get_opt("mc")
+                .await
+                .unwrap()
+                .is_none()
+                .then_some(())
+        })
+        .await;
 
         fixture.create("mc", kept()).await.unwrap();
         let again = bound(&fixture, "mc").await;
@@ -279,14 +382,28 @@ fn what_a_completed_job_leaves_is_cleaned_up_once_and_its_status_stays() {
         until("no pod is left", async || {
             for pod in [
                 fixture.all_pods("mc").await,
-                fixture.api::<Pod>().get_opt("mc-services").await.unwrap().into_iter().collect(),
+                fixture
+                    .api::<Pod>()
+                    .get_opt("mc-services")
+                    .await
+                    .unwrap()
+                    .into_iter()
+                    .collect(),
             ]
             .concat()
             {
-                let _ = fixture.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
+                let _ = fixture
+                    .api::<Pod>()
+                    .delete(&pod.name_any(), &DeleteParams::default().grace_period(0))
+                    .await;
             }
             (fixture.all_pods("mc").await.is_empty()
-                && fixture.api::<Pod>().get_opt("mc-services").await.unwrap().is_none())
+                && fixture
+                    .api::<Pod>()
+                    .get_opt("mc-services")
+                    .await
+                    .unwrap()
+                    .is_none())
             .then_some(())
         })
         .await;
@@ -306,13 +423,21 @@ fn what_a_completed_job_leaves_is_cleaned_up_once_and_its_status_stays() {
         // Nothing is done twice.
         let again = fixture.operator().await;
         until("it has listed everything", async || {
-            let lists = again.calls.all().into_iter().filter(|call| call.verb == "list").count();
+            let lists = again
+                .calls
+                .all()
+                .into_iter()
+                .filter(|call| call.verb == "list")
+                .count();
             (lists >= 5).then_some(())
         })
         .await;
         tokio::time::sleep(SETTLE).await;
         let after = fixture.get("mc").await;
-        assert_eq!(serde_json::to_value(after.status).unwrap()["conditions"], status["conditions"]);
+        assert_eq!(
+            serde_json::to_value(after.status).unwrap()["conditions"],
+            status["conditions"]
+        );
         assert_eq!(again.calls.counted(), [], "a restart does nothing");
         delete(&fixture, "failed").await;
         gone(&fixture, "failed").await;
@@ -329,10 +454,16 @@ fn secrets_of_users_and_the_rest_api_are_named_by_the_status_and_made_once() {
             "fluxRestful": { "token": "mine" }, "containers": [{ "image": "app:1" }],
         });
         fixture.create("mc", spec).await.unwrap();
-        let status = fixture.when("mc", "named", |status| status["usersSecret"].is_string()).await["status"].clone();
+        let status = fixture
+            .when("mc", "named", |status| status["usersSecret"].is_string())
+            .await["status"]
+            .clone();
         let named = async |what: &str| fixture.secret("mc", what).await.unwrap().name_any();
         let (users, restful) = (named("users").await, named("restful").await);
-        assert_eq!((&status["usersSecret"], &status["fluxRestfulSecret"]), (&json!(users), &json!(restful)));
+        assert_eq!(
+            (&status["usersSecret"], &status["fluxRestfulSecret"]),
+            (&json!(users), &json!(restful))
+        );
         let text = async |name: &str, key: &str| {
             let secret = fixture.api::<Secret>().get(name).await.unwrap();
             String::from_utf8(secret.data.unwrap()[key].0.clone()).unwrap()
@@ -344,9 +475,23 @@ fn secrets_of_users_and_the_rest_api_are_named_by_the_status_and_made_once() {
         assert_eq!(text(&restful, "secret-key").await.len(), 32);
         let pods = fixture.pods("mc", 1).await;
         let runner = &pods[&0].spec.as_ref().unwrap().containers[0];
-        let mounts: Vec<&str> = runner.volume_mounts.iter().flatten().map(|mount| mount.mount_path.as_str()).collect();
-        assert!(mounts.contains(&"/etc/flux-agent/users") && mounts.contains(&"/etc/flux-agent/restful"), "{mounts:?}");
-        assert!(runner.ports.iter().flatten().any(|port| port.container_port == 5000));
+        let mounts: Vec<&str> = runner
+            .volume_mounts
+            .iter()
+            .flatten()
+            .map(|mount| mount.mount_path.as_str())
+            .collect();
+        assert!(
+            mounts.contains(&"/etc/flux-agent/users") && mounts.contains(&"/etc/flux-agent/restful"),
+            "{mounts:?}"
+        );
+        assert!(
+            runner
+                .ports
+                .iter()
+                .flatten()
+                .any(|port| port.container_port == 5000)
+        );
         operator.stop().await;
 
         let again = fixture.operator().await;
@@ -375,7 +520,9 @@ fn exactly_the_permissions_for_storage_that_are_shipped_are_used() {
         delete(&fixture, "kept").await;
         until("it is released", async || {
             fixture.reap("kept").await;
-            volume(&fixture, "kept").await.filter(|volume| phase(volume) == "Released")
+            volume(&fixture, "kept")
+                .await
+                .filter(|volume| phase(volume) == "Released")
         })
         .await;
         make("kept", json!({ "path": "/tmp/b", "delete": false }), false).await;
@@ -388,7 +535,11 @@ fn exactly_the_permissions_for_storage_that_are_shipped_are_used() {
         seen.extend(fixture.calls_about_what_exists().await);
         let installed = Installation::whole(&json!({}));
         let mut permissions = BTreeSet::from([read_past_the_cache()]);
-        for role in ["flux-operator-services", "flux-operator-claims", "flux-operator-volumes"] {
+        for role in [
+            "flux-operator-services",
+            "flux-operator-claims",
+            "flux-operator-volumes",
+        ] {
             permissions.extend(installed.permissions(role));
         }
         assert_exactly(&seen, &permissions);

@@ -1,4 +1,5 @@
-//! What waits without a word in any status: its events say why, and what somebody has deleted is made again or named.
+//! What waits without a word in any status: its events say why, and what somebody has deleted is made again
+//! or named.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod, Secret, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
@@ -23,34 +24,68 @@ async fn cannot_mount(fixture: &Fixture, pod: &Pod, message: &str) {
         "involvedObject": { "kind": "Pod", "name": pod.name_any(), "namespace": fixture.namespace, "uid": pod.uid() },
         "type": "Warning", "reason": "FailedMount", "message": message, "lastTimestamp": Timestamp::now().to_string(),
     });
-    fixture.api::<Event>().create(&PostParams::default(), &serde_json::from_value(event).unwrap()).await.unwrap();
+    fixture
+        .api::<Event>()
+        .create(&PostParams::default(), &serde_json::from_value(event).unwrap())
+        .await
+        .unwrap();
 }
 
 #[test]
 fn a_job_that_makes_no_pods_is_explained_and_goes_on_when_it_can() {
     test("makes-no-pods", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 2, "pod": { "serviceAccountName": "later" } })).await.unwrap();
-        let status =
-            fixture.when("mc", "explained", |status| status["reason"] == "FailedCreate").await["status"].clone();
-        assert!(status["message"].as_str().unwrap().contains("serviceaccount \"later\" not found"), "{status:#}");
-        assert_eq!(condition(&status, "JobWaitingForResources")["reason"], "FailedCreate");
+        fixture
+            .create(
+                "mc",
+                json!({ "size": 2, "pod": { "serviceAccountName": "later" } }),
+            )
+            .await
+            .unwrap();
+        let status = fixture
+            .when("mc", "explained", |status| status["reason"] == "FailedCreate")
+            .await["status"]
+            .clone();
+        assert!(
+            status["message"]
+                .as_str()
+                .unwrap()
+                .contains("serviceaccount \"later\" not found"),
+            "{status:#}"
+        );
+        assert_eq!(
+            condition(&status, "JobWaitingForResources")["reason"],
+            "FailedCreate"
+        );
         assert_eq!(status["phase"], "Pending");
         operator.stop().await;
 
         // A new operator says the same.
         let again = fixture.operator().await;
         until("it has looked", async || {
-            again.calls.all().into_iter().find(|call| call.resource == "events" && call.verb == "list")
+            again
+                .calls
+                .all()
+                .into_iter()
+                .find(|call| call.resource == "events" && call.verb == "list")
         })
         .await;
         let now = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
         assert_eq!(now["reason"], "FailedCreate", "{now:#}");
 
-        let account: ServiceAccount = serde_json::from_value(json!({ "metadata": { "name": "later" } })).unwrap();
-        fixture.api().create(&PostParams::default(), &account).await.unwrap();
+        let account: ServiceAccount =
+            serde_json::from_value(json!({ "metadata": { "name": "later" } })).unwrap();
+        fixture
+            .api()
+            .create(&PostParams::default(), &account)
+            .await
+            .unwrap();
         fixture.pods("mc", 2).await;
-        fixture.when("mc", "going on", |status| status["reason"] == Value::Null && status["size"] == 2).await;
+        fixture
+            .when("mc", "going on", |status| {
+                status["reason"] == Value::Null && status["size"] == 2
+            })
+            .await;
         again.stop().await;
     });
 }
@@ -63,13 +98,19 @@ fn a_volume_that_cannot_be_mounted_is_named() {
         let pods = fixture.pods("mc", 2).await;
         let message = "MountVolume.SetUp failed for volume \"k\" : secret \"nope\" not found";
         cannot_mount(&fixture, &pods[&1], message).await;
-        let status =
-            fixture.when("mc", "explained", |status| status["reason"] == "FailedMount").await["status"].clone();
+        let status = fixture
+            .when("mc", "explained", |status| status["reason"] == "FailedMount")
+            .await["status"]
+            .clone();
         assert_eq!(status["message"], message);
         for pod in pods.values() {
             fixture.run_pod(pod).await;
         }
-        fixture.when("mc", "running", |status| status["reason"] == Value::Null && status["phase"] == "Running").await;
+        fixture
+            .when("mc", "running", |status| {
+                status["reason"] == Value::Null && status["phase"] == "Running"
+            })
+            .await;
         operator.stop().await;
     });
 }
@@ -78,26 +119,51 @@ fn a_volume_that_cannot_be_mounted_is_named() {
 fn a_deleted_config_map_is_made_again_and_a_deleted_key_is_said_to_be_lost() {
     test("parts-deleted", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 2, "maxSize": 4 })).await.unwrap();
+        fixture
+            .create("mc", json!({ "size": 2, "maxSize": 4 }))
+            .await
+            .unwrap();
         let pods = fixture.pods("mc", 2).await;
         let before = fixture.api::<ConfigMap>().get("mc-agent").await.unwrap();
-        fixture.api::<ConfigMap>().delete("mc-agent", &DeleteParams::default()).await.unwrap();
+        fixture
+            .api::<ConfigMap>()
+            .delete("mc-agent", &DeleteParams::default())
+            .await
+            .unwrap();
         let message = "MountVolume.SetUp failed for volume \"flux-agent\" : configmap \"mc-agent\" not found";
         cannot_mount(&fixture, &pods[&1], message).await;
-        let after =
-            until("it is made again", async || fixture.api::<ConfigMap>().get_opt("mc-agent").await.unwrap()).await;
-        assert_eq!((before.data, before.metadata.owner_references), (after.data, after.metadata.owner_references));
+        let after = until("it is made again", async || {
+            fixture.api::<ConfigMap>().get_opt("mc-agent").await.unwrap()
+        })
+        .await;
+        assert_eq!(
+            (before.data, before.metadata.owner_references),
+            (after.data, after.metadata.owner_references)
+        );
 
         fixture.create("lost", json!({ "size": 1 })).await.unwrap();
         let pods = fixture.pods("lost", 1).await;
         let secret = fixture.secret("lost", "curve").await.unwrap().name_any();
-        fixture.api::<Secret>().delete(&secret, &DeleteParams::default()).await.unwrap();
-        let message = format!("MountVolume.SetUp failed for volume \"flux-curve\" : secret \"{secret}\" not found");
+        fixture
+            .api::<Secret>()
+            .delete(&secret, &DeleteParams::default())
+            .await
+            .unwrap();
+        let message =
+            format!("MountVolume.SetUp failed for volume \"flux-curve\" : secret \"{secret}\" not found");
         cannot_mount(&fixture, &pods[&0], &message).await;
-        let status =
-            fixture.when("lost", "explained", |status| status["reason"] == "SecretDeleted").await["status"].clone();
-        assert!(status["message"].as_str().unwrap().contains("apply it again"), "{status:#}");
-        assert!(fixture.secret("lost", "curve").await.is_none(), "another key would fit no other pod");
+        let status = fixture
+            .when("lost", "explained", |status| status["reason"] == "SecretDeleted")
+            .await["status"]
+            .clone();
+        assert!(
+            status["message"].as_str().unwrap().contains("apply it again"),
+            "{status:#}"
+        );
+        assert!(
+            fixture.secret("lost", "curve").await.is_none(),
+            "another key would fit no other pod"
+        );
         operator.stop().await;
     });
 }
@@ -109,22 +175,43 @@ fn pods_that_no_scheduler_looks_at_name_the_one_that_they_are_for() {
         let operator = fixture.operator().await;
         let container = json!({ "image": "app:1", "name": "app", "command": "hostname" });
         let over = json!({ "spec": { "schedulerName": "nobody" } });
-        fixture.create("mc", json!({ "size": 2, "podTemplate": over, "containers": [container] })).await.unwrap();
+        fixture
+            .create(
+                "mc",
+                json!({ "size": 2, "podTemplate": over, "containers": [container] }),
+            )
+            .await
+            .unwrap();
         let pods = fixture.pods("mc", 2).await;
-        let names =
-            |status: &Value| status["message"].as_str().is_some_and(|it| it.contains("scheduler nobody has not"));
+        let names = |status: &Value| {
+            status["message"]
+                .as_str()
+                .is_some_and(|it| it.contains("scheduler nobody has not"))
+        };
         fixture.when("mc", "told for whom it waits", names).await;
         let silent = |status: &Value| status["reason"] == "SchedulerSilent";
         let status = fixture.when("mc", "told that nobody looks", silent).await["status"].clone();
         let message = status["message"].as_str().unwrap();
-        assert!(message.starts_with("scheduler nobody has not reported on pod 0 yet"), "{status:#}");
-        assert_eq!(condition(&status, "JobWaitingForResources")["reason"], "SchedulerSilent");
-        let looks = operator.calls.all().into_iter().filter(|call| call.resource == "events" && call.verb == "list");
+        assert!(
+            message.starts_with("scheduler nobody has not reported on pod 0 yet"),
+            "{status:#}"
+        );
+        assert_eq!(
+            condition(&status, "JobWaitingForResources")["reason"],
+            "SchedulerSilent"
+        );
+        let looks = operator
+            .calls
+            .all()
+            .into_iter()
+            .filter(|call| call.resource == "events" && call.verb == "list");
         assert_eq!(looks.count(), 1, "after 10 s, and then ever more rarely");
 
         let placed = json!({ "status": { "conditions": [{ "type": "PodScheduled", "status": "True" }] } });
         fixture.patch_pod_status(&pods[&0], placed).await;
-        fixture.when("mc", "going on", |status| status["reason"] == Value::Null).await;
+        fixture
+            .when("mc", "going on", |status| status["reason"] == Value::Null)
+            .await;
         for pod in pods.values() {
             fixture.run_pod(pod).await;
         }

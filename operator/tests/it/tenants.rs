@@ -40,30 +40,57 @@ fn volumes_of_nodes_and_of_others_secrets_are_for_those_who_may_make_them_withou
             ),
         ] {
             // The policy is looked up by the API server a little after it has been applied.
-            until("the tenant is refused", async || match create(&tenant, name, with_volume(volume.clone())).await {
-                Err(kube::Error::Api(status)) => {
-                    assert!(status.code == 403 && status.message.contains("PersistentVolumes"), "{}", status.message);
-                    Some(())
-                }
-                Err(error) => panic!("{error}"),
-                Ok(_) => {
-                    tenant.delete(name, &Default::default()).await.unwrap();
-                    None
+            until("the tenant is refused", async || {
+                match create(&tenant, name, with_volume(volume.clone())).await {
+                    Err(kube::Error::Api(status)) => {
+                        assert!(
+                            status.code == 403 && status.message.contains("PersistentVolumes"),
+                            "{}",
+                            status.message
+                        );
+                        Some(())
+                    }
+                    Err(error) => panic!("{error}"),
+                    Ok(_) => {
+                        tenant.delete(name, &Default::default()).await.unwrap();
+                        None
+                    }
                 }
             })
             .await;
         }
-        create(&tenant, "plain", json!({ "size": 1, "containers": [{ "image": "app:1" }] })).await.unwrap();
+        create(
+            &tenant,
+            "plain",
+            json!({ "size": 1, "containers": [{ "image": "app:1" }] }),
+        )
+        .await
+        .unwrap();
         let add = Patch::Merge(json!({ "spec": with_volume(json!({ "path": "/etc" })) }));
-        assert!(tenant.patch("plain", &PatchParams::default(), &add).await.is_err(), "nor later");
+        assert!(
+            tenant
+                .patch("plain", &PatchParams::default(), &add)
+                .await
+                .is_err(),
+            "nor later"
+        );
 
         // What an administrator made, the tenant may go on using.
         let given = with_volume(json!({ "path": "/data" }));
         fixture.create("given", given).await.unwrap();
         let change = Patch::Merge(json!({ "spec": { "ttlSecondsAfterFinished": 9 } }));
-        tenant.patch("given", &PatchParams::default(), &change).await.unwrap();
+        tenant
+            .patch("given", &PatchParams::default(), &change)
+            .await
+            .unwrap();
         let other = Patch::Merge(json!({ "spec": { "volumes": { "data": { "path": "/etc" } } } }));
-        assert!(tenant.patch("given", &PatchParams::default(), &other).await.is_err(), "but not turn into another");
+        assert!(
+            tenant
+                .patch("given", &PatchParams::default(), &other)
+                .await
+                .is_err(),
+            "but not turn into another"
+        );
     });
 }
 
@@ -84,7 +111,10 @@ fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
     test("tenant-labels", async |fixture| {
         let operator = fixture.operator().await;
         let services = json!([{ "image": "cache:1", "name": "cache" }]);
-        fixture.create("victim", json!({ "size": 2, "services": services })).await.unwrap();
+        fixture
+            .create("victim", json!({ "size": 2, "services": services }))
+            .await
+            .unwrap();
         for pod in fixture.pods("victim", 2).await.values() {
             fixture.run_pod(pod).await;
         }
@@ -121,20 +151,40 @@ fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
         }
         copied["spec"]["template"]["metadata"] = json!({ "labels": claims.clone() });
         let copied: Job = serde_json::from_value(copy(copied)).unwrap();
-        fixture.api().create(&PostParams::default(), &copied).await.unwrap();
+        fixture
+            .api()
+            .create(&PostParams::default(), &copied)
+            .await
+            .unwrap();
         let pod = json!({ "spec": { "containers": [{ "name": "a", "image": "a" }] } });
         let pod: Pod = serde_json::from_value(copy(pod)).unwrap();
         fixture.api().create(&PostParams::default(), &pod).await.unwrap();
         let service = json!({ "spec": { "ports": [{ "port": 1 }] } });
         let service: Service = serde_json::from_value(copy(service)).unwrap();
-        fixture.api().create(&PostParams::default(), &service).await.unwrap();
+        fixture
+            .api()
+            .create(&PostParams::default(), &service)
+            .await
+            .unwrap();
         until("the copies' pods are there", async || {
-            let all = fixture.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+            let all = fixture
+                .api::<Pod>()
+                .list(&ListParams::default())
+                .await
+                .unwrap()
+                .items;
             (all.len() >= 7).then_some(())
         })
         .await;
-        fixture.patch::<MiniCluster>("victim", json!({ "spec": { "ttlSecondsAfterFinished": 600 } })).await.unwrap();
-        fixture.when("victim", "looked at again", |status| status["observedGeneration"] == 2).await;
+        fixture
+            .patch::<MiniCluster>("victim", json!({ "spec": { "ttlSecondsAfterFinished": 600 } }))
+            .await
+            .unwrap();
+        fixture
+            .when("victim", "looked at again", |status| {
+                status["observedGeneration"] == 2
+            })
+            .await;
         is_unharmed(&fixture, &before, &job).await;
         let copy = fixture.api::<Job>().get("copy").await.unwrap();
         assert_eq!(copy.metadata.owner_references, None, "it is nobody's");
@@ -142,8 +192,15 @@ fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
 
         // Nor by an operator that sees the copies first.
         let again = fixture.operator().await;
-        fixture.patch::<MiniCluster>("victim", json!({ "spec": { "ttlSecondsAfterFinished": 601 } })).await.unwrap();
-        fixture.when("victim", "looked at again", |status| status["observedGeneration"] == 3).await;
+        fixture
+            .patch::<MiniCluster>("victim", json!({ "spec": { "ttlSecondsAfterFinished": 601 } }))
+            .await
+            .unwrap();
+        fixture
+            .when("victim", "looked at again", |status| {
+                status["observedGeneration"] == 3
+            })
+            .await;
         is_unharmed(&fixture, &before, &job).await;
         again.stop().await;
     });
@@ -153,37 +210,62 @@ fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
 #[test]
 fn many_of_the_largest_size_fit_into_the_operators_memory() {
     test("tenant-large", async |fixture| {
-        let count: usize = std::env::var("LARGE").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
+        let count: usize = std::env::var("LARGE")
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(40);
         let script = "echo 0123456789\n".repeat(880_000 / 16);
-        let spec = json!({ "size": 1, "containers": [{ "image": "app:1", "commands": { "script": script } }] });
+        let spec =
+            json!({ "size": 1, "containers": [{ "image": "app:1", "commands": { "script": script } }] });
         for number in 0..count {
-            fixture.create(&format!("mc-{number}"), spec.clone()).await.unwrap();
+            fixture
+                .create(&format!("mc-{number}"), spec.clone())
+                .await
+                .unwrap();
         }
         // Each is read until it fits, and not all of them again and again: they are hundreds of megabytes.
         // The first may come last, after hundreds of megabytes have been written.
         let limit = DEADLINE + Duration::from_secs(2) * u32::try_from(count).unwrap();
         let all_have = async |what: &str, field: &str, wanted: u64| {
             for number in 0..count {
-                fixture.when_within(limit, &format!("mc-{number}"), what, |status| status[field] == wanted).await;
+                fixture
+                    .when_within(limit, &format!("mc-{number}"), what, |status| {
+                        status[field] == wanted
+                    })
+                    .await;
             }
         };
         let begin = Instant::now();
         let program = Program::with(&fixture.namespace, "info", Stdio::null());
         all_have("with a Job", "maximumSize", 1).await;
-        println!("{count} Jobs in {:?}: {} MiB", begin.elapsed(), program.memory() >> 20);
+        println!(
+            "{count} Jobs in {:?}: {} MiB",
+            begin.elapsed(),
+            program.memory() >> 20
+        );
         let first = program.memory();
         drop(program);
         // One that starts among all of them, and has to say something of each.
         let program = Program::with(&fixture.namespace, "info", Stdio::null());
         for number in 0..count {
             let change = json!({ "spec": { "ttlSecondsAfterFinished": 600 } });
-            fixture.patch::<MiniCluster>(&format!("mc-{number}"), change).await.unwrap();
+            fixture
+                .patch::<MiniCluster>(&format!("mc-{number}"), change)
+                .await
+                .unwrap();
         }
         all_have("seen again", "observedGeneration", 2).await;
         println!("after a restart: {} MiB", program.memory() >> 20);
-        assert!(first.max(program.memory()) < 200 << 20, "{} and {} MiB", first >> 20, program.memory() >> 20);
+        assert!(
+            first.max(program.memory()) < 200 << 20,
+            "{} and {} MiB",
+            first >> 20,
+            program.memory() >> 20
+        );
         drop(program);
-        fixture.kubectl(&["delete", "miniclusters", "--all", "--wait=false"]).unwrap();
+        fixture
+            .kubectl(&["delete", "miniclusters", "--all", "--wait=false"])
+            .unwrap();
     });
 }
 
@@ -198,29 +280,46 @@ fn what_another_flux_operator_made_is_neither_touched_nor_taken_for_ours() {
                     "app.kubernetes.io/managed-by": "flux-operator", "app.kubernetes.io/name": "mc",
                 } },
             });
-            object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            object
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
             serde_saphyr::to_string(&object).unwrap()
         };
         let pod = json!({ "restartPolicy": "Never", "containers": [{ "name": "a", "image": "a" }] });
         let volume = format!("{}.disk.data", fixture.namespace);
-        let disk =
-            json!({ "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteMany"], "hostPath": { "path": "/x" } });
+        let disk = json!({ "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteMany"], "hostPath": { "path": "/x" } });
         let objects = [
-            theirs("Job", "job", json!({ "spec": { "suspend": true, "template": { "spec": pod } } })),
-            theirs("Service", "flux-service", json!({ "spec": { "clusterIP": "None", "selector": { "a": "b" } } })),
+            theirs(
+                "Job",
+                "job",
+                json!({ "spec": { "suspend": true, "template": { "spec": pod } } }),
+            ),
+            theirs(
+                "Service",
+                "flux-service",
+                json!({ "spec": { "clusterIP": "None", "selector": { "a": "b" } } }),
+            ),
             theirs("ConfigMap", "map-agent", json!({ "data": {} })),
             theirs("PersistentVolume", &volume, json!({ "spec": disk })),
         ];
         apply(&objects.join("\n---\n"));
         let seen = |kind: &'static str, name: &str| {
-            let text = fixture.kubectl(&["get", kind, name, "-o", "json", "--show-managed-fields=false"]).unwrap();
+            let text = fixture
+                .kubectl(&["get", kind, name, "-o", "json", "--show-managed-fields=false"])
+                .unwrap();
             let mut object: Value = serde_json::from_str(&text).unwrap();
             object["status"].take();
             object
         };
         let all = || {
-            [("job", "job"), ("service", "flux-service"), ("configmap", "map-agent"), ("persistentvolume", &volume)]
-                .map(|(kind, name)| seen(kind, name))
+            [
+                ("job", "job"),
+                ("service", "flux-service"),
+                ("configmap", "map-agent"),
+                ("persistentvolume", &volume),
+            ]
+            .map(|(kind, name)| seen(kind, name))
         };
         let before = all();
 
@@ -241,9 +340,14 @@ fn what_another_flux_operator_made_is_neither_touched_nor_taken_for_ours() {
             ),
         ] {
             fixture.create(name, spec).await.unwrap();
-            let status =
-                fixture.when(name, "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
-            assert!(status["message"].as_str().unwrap().starts_with(kind), "{status:#}");
+            let status = fixture
+                .when(name, "stopped", |status| status["reason"] == "NameTaken")
+                .await["status"]
+                .clone();
+            assert!(
+                status["message"].as_str().unwrap().starts_with(kind),
+                "{status:#}"
+            );
         }
         assert_eq!(all(), before, "nothing of theirs is touched");
         operator.stop().await;
@@ -259,7 +363,11 @@ fn what_another_flux_operator_has_set_of_a_service_of_ours_holds_nobody_up() {
         fixture.create("lead-only", spec(true)).await.unwrap();
         until("the Service names the lead only", async || {
             let service = fixture.api::<Service>().get_opt("flux-service").await.unwrap()?;
-            service.spec?.selector?.contains_key("batch.kubernetes.io/job-completion-index").then_some(())
+            service
+                .spec?
+                .selector?
+                .contains_key("batch.kubernetes.io/job-completion-index")
+                .then_some(())
         })
         .await;
         let same = json!({
@@ -267,7 +375,11 @@ fn what_another_flux_operator_has_set_of_a_service_of_ours_holds_nobody_up() {
             "spec": { "selector": { "batch.kubernetes.io/job-completion-index": "0" } },
         });
         let theirs = PatchParams::apply("flux-operator").force();
-        fixture.api::<Service>().patch("flux-service", &theirs, &Patch::Apply(same)).await.unwrap();
+        fixture
+            .api::<Service>()
+            .patch("flux-service", &theirs, &Patch::Apply(same))
+            .await
+            .unwrap();
         fixture.create("all", spec(false)).await.unwrap();
         let service = until("the Service names all pods", async || {
             let service = fixture.api::<Service>().get("flux-service").await.unwrap();
@@ -280,7 +392,11 @@ fn what_another_flux_operator_has_set_of_a_service_of_ours_holds_nobody_up() {
             let fields = metadata.managed_fields.as_deref().unwrap_or_default();
             fields.iter().filter_map(|it| it.manager.clone()).collect()
         };
-        assert!(managers(&job.metadata).iter().all(|it| it != "flux-operator"), "{:?}", managers(&job.metadata));
+        assert!(
+            managers(&job.metadata).iter().all(|it| it != "flux-operator"),
+            "{:?}",
+            managers(&job.metadata)
+        );
         assert!(managers(&service.metadata).contains(&"flux-framework-flux-operator".to_owned()));
         operator.stop().await;
     });
@@ -303,12 +419,21 @@ fn names_of_others_are_not_taken_over() {
         fixture.pods("victim", 1).await;
         let service = async |name: &str| fixture.api::<Service>().get(name).await.unwrap();
         let before = (service("db").await, service("net").await);
-        // Its sidecar's Service, its headless Service as a sidecar's, its sidecar's Service as a headless one.
+        // Its sidecar's Service, its headless Service as a sidecar's, its sidecar's Service as a headless
+        // one.
         for (name, sidecar, headless) in [("a", "db", "own-a"), ("b", "net", "own-b"), ("c", "own-c", "db")] {
-            fixture.create(name, with_service(sidecar, headless)).await.unwrap();
-            let status =
-                fixture.when(name, "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
-            assert!(status["message"].as_str().unwrap().starts_with("Service "), "{status:#}");
+            fixture
+                .create(name, with_service(sidecar, headless))
+                .await
+                .unwrap();
+            let status = fixture
+                .when(name, "stopped", |status| status["reason"] == "NameTaken")
+                .await["status"]
+                .clone();
+            assert!(
+                status["message"].as_str().unwrap().starts_with("Service "),
+                "{status:#}"
+            );
         }
         let after = (service("db").await, service("net").await);
         assert_eq!(

@@ -12,8 +12,9 @@ fn the_end_of_a_traced_cluster_is_the_root_of_its_trace() {
     test("traced", async |fixture| {
         let collector = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", collector.local_addr().unwrap());
-        let operator =
-            fixture.operator_of(Calls::default(), |settings| settings.options.traces = Some(endpoint.parse().unwrap()));
+        let operator = fixture.operator_of(Calls::default(), |settings| {
+            settings.options.traces = Some(endpoint.parse().unwrap())
+        });
         let _operator = operator.await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         let pods = fixture.pods("mc", 1).await;
@@ -32,9 +33,15 @@ fn the_end_of_a_traced_cluster_is_the_root_of_its_trace() {
             let read = connection.read(&mut part).await.unwrap();
             request += std::str::from_utf8(&part[..read]).unwrap();
         }
-        connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
-        let body: serde_json::Value = serde_json::from_str(request.split_once("\r\n\r\n").unwrap().1).unwrap();
-        let spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap();
+        connection
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+            .await
+            .unwrap();
+        let body: serde_json::Value =
+            serde_json::from_str(request.split_once("\r\n\r\n").unwrap().1).unwrap();
+        let spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
+            .as_array()
+            .unwrap();
         let root = &spans[0];
         assert_eq!(root["name"], format!("MiniCluster {}/mc", fixture.namespace));
         let id = |field: &str| root[field].as_str().unwrap().to_owned();
@@ -43,7 +50,19 @@ fn the_end_of_a_traced_cluster_is_the_root_of_its_trace() {
             trace.parent.to_string(),
             "the pods' spans are below it"
         );
-        let names: Vec<_> = spans[1..].iter().map(|span| span["name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["create the Job", "schedule the pods", "start the lead", "connect the brokers", "job"]);
+        let names: Vec<_> = spans[1..]
+            .iter()
+            .map(|span| span["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "create the Job",
+                "schedule the pods",
+                "start the lead",
+                "connect the brokers",
+                "job"
+            ]
+        );
     });
 }

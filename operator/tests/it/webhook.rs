@@ -1,4 +1,5 @@
-//! The webhook's process, as anybody in the cluster can call it: what it holds is bounded, and who means well is answered.
+//! The webhook's process, as anybody in the cluster can call it: what it holds is bounded, and who means well
+//! is answered.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -38,7 +39,10 @@ impl Drop for Webhook {
 }
 
 fn free_address() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
 }
 
 impl Webhook {
@@ -55,17 +59,32 @@ impl Webhook {
         let mut roots = RootCertStore::empty();
         roots.add(certificate.der().clone()).unwrap();
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-        let config = config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+        let config = config
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
         let (address, health) = (free_address(), free_address());
         let child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
-            .args(["webhook", "--listen", &format!("[::]:{}", address.port()), "--health", &health.to_string()])
+            .args([
+                "webhook",
+                "--listen",
+                &format!("[::]:{}", address.port()),
+                "--health",
+                &health.to_string(),
+            ])
             .arg("--certificate")
             .arg(folder.path())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
         let tls = TlsConnector::from(Arc::new(config.with_no_client_auth()));
-        let webhook = Webhook { child, address, health, tls, _folder: folder };
+        let webhook = Webhook {
+            child,
+            address,
+            health,
+            tls,
+            _folder: folder,
+        };
         while !webhook.health("/readyz").await.contains("200 OK") {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -75,7 +94,10 @@ impl Webhook {
     async fn health(&self, path: &str) -> String {
         let mut answer = String::new();
         if let Ok(mut stream) = TcpStream::connect(self.health).await {
-            stream.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+            stream
+                .write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes())
+                .await
+                .unwrap();
             stream.read_to_string(&mut answer).await.unwrap();
         }
         answer
@@ -89,7 +111,9 @@ impl Webhook {
     }
 
     pub async fn connect(&self, peer: u8) -> std::io::Result<TlsStream<TcpStream>> {
-        self.tls.connect(ServerName::try_from("webhook").unwrap(), self.tcp(peer).await?).await
+        self.tls
+            .connect(ServerName::try_from("webhook").unwrap(), self.tcp(peer).await?)
+            .await
     }
 
     /// The status of the answer, and its text. An error: it was hung up on.
@@ -114,7 +138,10 @@ impl Webhook {
 }
 
 async fn ask(stream: &mut TlsStream<TcpStream>, body: &[u8]) -> std::io::Result<(u16, String)> {
-    let head = format!("POST /convert HTTP/1.1\r\nHost: webhook\r\nContent-Length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST /convert HTTP/1.1\r\nHost: webhook\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
     // It may answer before it has read all.
     let _ = stream.write_all(&[head.as_bytes(), body].concat()).await;
     let mut answer = Vec::new();
@@ -125,9 +152,14 @@ async fn ask(stream: &mut TlsStream<TcpStream>, body: &[u8]) -> std::io::Result<
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         answer.extend_from_slice(&buffer[..count]);
-        let Some(end) = answer.windows(4).position(|it| it == b"\r\n\r\n") else { continue };
+        let Some(end) = answer.windows(4).position(|it| it == b"\r\n\r\n") else {
+            continue;
+        };
         let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "))
+            .unwrap();
         if answer.len() >= end + 4 + length.parse::<usize>().unwrap() {
             let status = head.split(' ').nth(1).unwrap().parse().unwrap();
             return Ok((status, String::from_utf8_lossy(&answer).into_owned()));
@@ -136,7 +168,8 @@ async fn ask(stream: &mut TlsStream<TcpStream>, body: &[u8]) -> std::io::Result<
 }
 
 fn cluster(script: usize) -> String {
-    let spec = json!({ "size": 2, "containers": [{ "image": "app:1", "commands": { "pre": "x".repeat(script) } }] });
+    let spec =
+        json!({ "size": 2, "containers": [{ "image": "app:1", "commands": { "pre": "x".repeat(script) } }] });
     json!({
         "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
         "metadata": { "name": "mc", "namespace": "ns" }, "spec": spec,
@@ -146,12 +179,21 @@ fn cluster(script: usize) -> String {
 
 pub fn review(objects: &[String]) -> Vec<u8> {
     let request = json!({ "uid": "u", "desiredAPIVersion": "flux-framework.org/v1alpha1", "objects": [] });
-    let whole = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request });
-    whole.to_string().replace("\"objects\":[]", &format!("\"objects\":[{}]", objects.join(","))).into_bytes()
+    let whole =
+        json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request });
+    whole
+        .to_string()
+        .replace("\"objects\":[]", &format!("\"objects\":[{}]", objects.join(",")))
+        .into_bytes()
 }
 
 fn run<F: Future<Output = ()>>(body: impl FnOnce() -> F) {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(body());
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(body());
 }
 
 #[test]
@@ -167,7 +209,10 @@ fn no_body_takes_more_memory_than_its_pod_has() {
             review(&["[".repeat(15 << 20) + &"]".repeat(15 << 20)]),
             review(&[format!("\"{}\"", "\\u003c".repeat(5 << 20))]),
             // The most values that are read.
-            review(&vec![format!("{{\"metadata\":{{\"a\":[{}]}}}}", zeros(390_000)); 60]),
+            review(&vec![
+                format!("{{\"metadata\":{{\"a\":[{}]}}}}", zeros(390_000));
+                60
+            ]),
             review(&vec![cluster(1_000_000); 28]),
             review(&vec![cluster(10); 90_000]),
             vec![b'x'; 33 << 20],
@@ -183,7 +228,9 @@ fn no_body_takes_more_memory_than_its_pod_has() {
         for number in 0..24 {
             let (webhook, bodies) = (webhook.clone(), bodies.clone());
             all.spawn(async move {
-                let _ = webhook.post(3 + number % 8, &bodies[usize::from(number) % bodies.len()]).await;
+                let _ = webhook
+                    .post(3 + number % 8, &bodies[usize::from(number) % bodies.len()])
+                    .await;
             });
         }
         for _ in 0..5 {
@@ -211,7 +258,9 @@ fn who_says_nothing_keeps_nobody_from_an_answer() {
         webhook.converts(1).await;
         let mut slow = Vec::new();
         for number in 0..60 {
-            let Ok(mut stream) = webhook.connect(2 + number % 8).await else { continue };
+            let Ok(mut stream) = webhook.connect(2 + number % 8).await else {
+                continue;
+            };
             let head = "POST /convert HTTP/1.1\r\nHost: webhook\r\nContent-Length: 30000000\r\n\r\n";
             let _ = stream.write_all(head.as_bytes()).await;
             let _ = stream.write_all(&vec![b' '; 2 << 20]).await;
@@ -234,7 +283,11 @@ fn told_to_stop_it_answers_for_as_long_as_somebody_may_not_know() {
         let body = review(&[cluster(10)]);
         let (_, text) = ask(&mut kept, &body).await.unwrap();
         assert!(!text.to_lowercase().contains("connection: close"), "{text}");
-        let mut kill = Command::new("kill").arg("-TERM").arg(webhook.child.id().to_string()).spawn().unwrap();
+        let mut kill = Command::new("kill")
+            .arg("-TERM")
+            .arg(webhook.child.id().to_string())
+            .spawn()
+            .unwrap();
         kill.wait().unwrap();
         let begin = Instant::now();
         while !webhook.health("/readyz").await.contains("503") {
@@ -242,7 +295,10 @@ fn told_to_stop_it_answers_for_as_long_as_somebody_may_not_know() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let (status, text) = ask(&mut kept, &body).await.unwrap();
-        assert!(status == 200 && text.to_lowercase().contains("connection: close"), "{text}");
+        assert!(
+            status == 200 && text.to_lowercase().contains("connection: close"),
+            "{text}"
+        );
         while begin.elapsed() < Duration::from_secs(8) {
             webhook.converts(1).await;
             tokio::time::sleep(Duration::from_millis(200)).await;

@@ -1,6 +1,6 @@
-//! Clients that are built with the Go operator's types write the zero values that `omitempty` cannot leave out: empty
-//! structs, empty texts, false, null. Each means "not set". The bodies are generated from the shape of our own schema:
-//! every struct with all its fields zero, one struct at a time and all together.
+//! Clients that are built with the Go operator's types write the zero values that `omitempty` cannot leave
+//! out: empty structs, empty texts, false, null. Each means "not set". The bodies are generated from the
+//! shape of our own schema: every struct with all its fields zero, one struct at a time and all together.
 
 use flux_shared::crd::convert::{Version, convert_spec};
 use flux_shared::crd::definition;
@@ -21,11 +21,23 @@ const V1ALPHA2: &str = include_str!("../../../shared/src/crd/shape/v1alpha2.json
 const GO_CLIENT: &str = include_str!("zero_values/go_client.json");
 
 /// Numbers without `omitempty`.
-const NUMBERS: &[&str] = &["leadBroker.size", "clusters.0.size", "clusters.1.size", "clusters.2.size"];
+const NUMBERS: &[&str] = &[
+    "leadBroker.size",
+    "clusters.0.size",
+    "clusters.1.size",
+    "clusters.2.size",
+];
 
 /// Fields whose zero value is an answer, and which Go leaves out when they are zero.
-const MEANINGFUL: &[&str] =
-    &["connectTimeout", "strict", "delete", "suspend", "podTemplate", "servicesPodTemplate", "cleanup"];
+const MEANINGFUL: &[&str] = &[
+    "connectTimeout",
+    "strict",
+    "delete",
+    "suspend",
+    "podTemplate",
+    "servicesPodTemplate",
+    "cleanup",
+];
 
 /// Structs that stand for one of two spellings, or that no typed client of the Go operator has.
 fn is_known_to_go(version: Version, path: &str) -> bool {
@@ -54,7 +66,10 @@ fn zero(version: Version, path: &str, shape: &Value) -> Option<Value> {
         Value::String(type_) => match type_.as_str() {
             "string" | "quantity" => Some(json!("")),
             "boolean" => Some(json!(false)),
-            _ => NUMBERS.iter().any(|number| path.ends_with(number)).then(|| json!(0)),
+            _ => NUMBERS
+                .iter()
+                .any(|number| path.ends_with(number))
+                .then(|| json!(0)),
         },
         _ => None,
     }
@@ -68,9 +83,16 @@ fn zeros(version: Version, path: &str, fields: &Map<String, Value>) -> Value {
     Value::Object(fields.iter().filter_map(field).collect())
 }
 
-/// Every zero body below `shape` as a patch of `base`: whole structs and single fields, where `base` says nothing.
+/// Every zero body below `shape` as a patch of `base`: whole structs and single fields, where `base` says
+/// nothing.
 fn bodies(version: Version, base: &Value, path: &str, shape: &Value, out: &mut Vec<(String, Value)>) {
-    let at = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    let at = |name: &str| {
+        if path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{path}.{name}")
+        }
+    };
     match (shape, base) {
         (Value::Object(fields), _) if fields.contains_key("*") => {
             for (key, value) in base.as_object().into_iter().flatten() {
@@ -180,7 +202,13 @@ fn every_zero_value_means_not_set() {
                 (Err(problems), _) => panic!("the base is refused: {problems:?}"),
             }
         }
-        assert!(wrong.is_empty(), "{}: {}:\n{}", version.name(), wrong.len(), wrong.join("\n"));
+        assert!(
+            wrong.is_empty(),
+            "{}: {}:\n{}",
+            version.name(),
+            wrong.len(),
+            wrong.join("\n")
+        );
     }
 }
 
@@ -199,7 +227,13 @@ fn miniclusters(fixture: &Fixture, group: &str) -> Api<DynamicObject> {
 fn the_api_server_takes_every_zero_value() {
     test("zero-values", async |fixture| {
         let api = miniclusters(&fixture, "flux-framework.org");
-        let (try_only, mut wrong) = (PostParams { dry_run: true, field_manager: None }, Vec::new());
+        let (try_only, mut wrong) = (
+            PostParams {
+                dry_run: true,
+                field_manager: None,
+            },
+            Vec::new(),
+        );
         for (case, _, spec) in cases(Version::V1alpha2, V1ALPHA2) {
             let object = serde_json::from_value(document(Version::V1alpha2, "mc", &spec)).unwrap();
             if let Err(error) = api.create(&try_only, &object).await {
@@ -215,13 +249,22 @@ fn the_api_server_takes_every_zero_value() {
 fn typed_client_updates_what_was_applied_without_zero_values() {
     test("typed-update", async |fixture| {
         let api = miniclusters(&fixture, "flux-framework.org");
-        let (try_only, mut wrong) = (PostParams { dry_run: true, field_manager: None }, Vec::new());
+        let (try_only, mut wrong) = (
+            PostParams {
+                dry_run: true,
+                field_manager: None,
+            },
+            Vec::new(),
+        );
         for (number, base) in bases().into_iter().enumerate() {
             let name = format!("mc-{number}");
             let object = serde_json::from_value(document(Version::V1alpha2, &name, &base)).unwrap();
             let mut made = api.create(&PostParams::default(), &object).await.unwrap();
             made.data["status"] = json!({ "maximumSize": 2 });
-            let made = api.replace_status(&name, &PostParams::default(), &made).await.unwrap();
+            let made = api
+                .replace_status(&name, &PostParams::default(), &made)
+                .await
+                .unwrap();
             for (case, of, mut spec) in cases(Version::V1alpha2, V1ALPHA2) {
                 // Kubernetes' own type of a toleration leaves empty texts out.
                 if of != base || case.starts_with("pod.tolerations") {
@@ -236,8 +279,15 @@ fn typed_client_updates_what_was_applied_without_zero_values() {
                     wrong.push(format!("{name}: {case}: {error}"));
                 }
                 written.data["spec"]["containers"][0]["command"] = json!("other");
-                let refused = api.replace(&name, &try_only, &written).await.unwrap_err().to_string();
-                assert!(refused.contains("containers ") && refused.contains("cannot change once"), "{case}: {refused}");
+                let refused = api
+                    .replace(&name, &try_only, &written)
+                    .await
+                    .unwrap_err()
+                    .to_string();
+                assert!(
+                    refused.contains("containers ") && refused.contains("cannot change once"),
+                    "{case}: {refused}"
+                );
             }
         }
         assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
@@ -252,10 +302,14 @@ fn typed_client_creates_scales_and_writes_back_what_it_read() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("go_client.json");
         std::fs::write(&file, GO_CLIENT).unwrap();
-        fixture.kubectl(&["create", "--validate=strict", "-f", file.to_str().unwrap()]).unwrap();
+        fixture
+            .kubectl(&["create", "--validate=strict", "-f", file.to_str().unwrap()])
+            .unwrap();
         fixture.pods("go", 2).await;
         let api = miniclusters(&fixture, "flux-framework.org");
-        fixture.when("go", "its size is noted", |status| status["maximumSize"] == 4).await;
+        fixture
+            .when("go", "its size is noted", |status| status["maximumSize"] == 4)
+            .await;
         // The operator may write the status in between.
         let replaced = until("it is replaced", async || {
             let mut read = api.get("go").await.unwrap();
@@ -288,30 +342,56 @@ fn object_of_the_go_operator_stays_valid_when_the_definition_is_replaced() {
             json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
         let definitions: Api<CustomResourceDefinition> = Api::all(fixture.client.clone());
         let typed = |value: Value| serde_json::from_value::<CustomResourceDefinition>(value).unwrap();
-        let made = definitions.create(&PostParams::default(), &typed(theirs)).await.unwrap();
+        let made = definitions
+            .create(&PostParams::default(), &typed(theirs))
+            .await
+            .unwrap();
 
         let api = miniclusters(&fixture, group);
         let mut object: DynamicObject = serde_json::from_str(GO_CLIENT).unwrap();
         object.types.as_mut().unwrap().api_version = format!("{group}/v1alpha2");
-        let stored = until("it is stored", async || api.create(&PostParams::default(), &object).await.ok()).await;
+        let stored = until("it is stored", async || {
+            api.create(&PostParams::default(), &object).await.ok()
+        })
+        .await;
         let mut with_status = stored.clone();
         with_status.data["status"] = json!({ "size": 0, "selector": "", "jobid": "", "maximumSize": 0 });
-        api.replace_status("go", &PostParams::default(), &with_status).await.unwrap();
+        api.replace_status("go", &PostParams::default(), &with_status)
+            .await
+            .unwrap();
 
-        ours["metadata"]["resourceVersion"] =
-            json!(definitions.get(made.metadata.name.as_deref().unwrap()).await.unwrap().metadata.resource_version);
+        ours["metadata"]["resourceVersion"] = json!(
+            definitions
+                .get(made.metadata.name.as_deref().unwrap())
+                .await
+                .unwrap()
+                .metadata
+                .resource_version
+        );
         let name = ours["metadata"]["name"].as_str().unwrap().to_owned();
-        definitions.replace(&name, &PostParams::default(), &typed(ours)).await.unwrap();
+        definitions
+            .replace(&name, &PostParams::default(), &typed(ours))
+            .await
+            .unwrap();
         let mut invalid = object.clone();
         invalid.metadata.name = Some("invalid".into());
         invalid.data["spec"]["size"] = json!(0);
-        let try_only = PostParams { dry_run: true, field_manager: None };
-        until("our schema counts", async || api.create(&try_only, &invalid).await.err()).await;
+        let try_only = PostParams {
+            dry_run: true,
+            field_manager: None,
+        };
+        until("our schema counts", async || {
+            api.create(&try_only, &invalid).await.err()
+        })
+        .await;
 
         let mut read = api.get("go").await.unwrap();
         assert_eq!(read.data["spec"]["archive"], json!({}));
         read.data["status"] = json!({ "phase": "Running", "size": 2, "readySize": 0, "maximumSize": 4 });
-        let read = api.replace_status("go", &PostParams::default(), &read).await.unwrap();
+        let read = api
+            .replace_status("go", &PostParams::default(), &read)
+            .await
+            .unwrap();
         let mut read = api.replace("go", &PostParams::default(), &read).await.unwrap();
         read.data["spec"]["size"] = json!(3);
         api.replace("go", &PostParams::default(), &read).await.unwrap();

@@ -1,5 +1,6 @@
-//! Random MiniClusters and random faults, all of one seed: `make chaos SECONDS=3600 SEED=7`. Afterwards every program's own
-//! account is checked against the status and the promises of the pages (`test_support::promises`).
+//! Random MiniClusters and random faults, all of one seed: `make chaos SECONDS=3600 SEED=7`. Afterwards every
+//! program's own account is checked against the status and the promises of the pages
+//! (`test_support::promises`).
 //!
 //! ```text
 //! schedule   what happens when: a function of the seed
@@ -37,7 +38,10 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name)
         .ok()
         .filter(|text| !text.is_empty())
-        .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a whole number, not {text:?}")))
+        .map_or(default, |text| {
+            text.parse()
+                .unwrap_or_else(|_| panic!("{name} must be a whole number, not {text:?}"))
+        })
 }
 
 #[test]
@@ -54,8 +58,17 @@ fn random_faults_break_no_promise() {
         world.calm_down().await;
         restore(&stage.fixture.client).await;
         world.resume_all().await;
-        let violations = [settle(&world, stage).await, leftovers(&world, stage).await, operator(stage).await].concat();
-        eprintln!("chaos: seed {seed}, {seconds} s: {}, {} violations", world.summary(), violations.len());
+        let violations = [
+            settle(&world, stage).await,
+            leftovers(&world, stage).await,
+            operator(stage).await,
+        ]
+        .concat();
+        eprintln!(
+            "chaos: seed {seed}, {seconds} s: {}, {} violations",
+            world.summary(),
+            violations.len()
+        );
         assert!(violations.is_empty(), "seed {seed}:\n{}", violations.join("\n"));
     });
 }
@@ -72,10 +85,19 @@ async fn settle(world: &World<'_>, stage: &Stage) -> Vec<String> {
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
-        let found = broken(&life.wanted, &world.history_of(&life), &status, &world.disturbances_of(&life));
+        let found = broken(
+            &life.wanted,
+            &world.history_of(&life),
+            &status,
+            &world.disturbances_of(&life),
+        );
         violations.extend(found.iter().map(|what| {
             let account = stage.account(&life.name);
-            format!("{}: {what}\n{account}{}{status:#}", life.name, world.story_of(&life))
+            format!(
+                "{}: {what}\n{account}{}{status:#}",
+                life.name,
+                world.story_of(&life)
+            )
         }));
     }
     violations.extend(world.overlaps());
@@ -106,8 +128,18 @@ async fn left(stage: &Stage) -> Vec<String> {
             + serde::de::DeserializeOwned
             + std::fmt::Debug,
     {
-        let objects = stage.fixture.api::<K>().list(&ListParams::default()).await.unwrap().items;
-        objects.iter().filter(|it| is_ours(it)).map(|it| format!("{kind} {}", it.name_any())).collect()
+        let objects = stage
+            .fixture
+            .api::<K>()
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items;
+        objects
+            .iter()
+            .filter(|it| is_ours(it))
+            .map(|it| format!("{kind} {}", it.name_any()))
+            .collect()
     }
     [
         names::<MiniCluster>(stage, "MiniCluster", |_| true).await,
@@ -124,14 +156,24 @@ async fn left(stage: &Stage) -> Vec<String> {
 async fn operator(stage: &Stage) -> Vec<String> {
     let mut violations = Vec::new();
     for pod in operator_pods(&stage.fixture.client).await {
-        let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+        let statuses = pod
+            .status
+            .iter()
+            .flat_map(|status| status.container_statuses.iter().flatten());
         for status in statuses.filter(|status| !status.ready) {
             violations.push(format!("{}: {} is not ready", pod.name_any(), status.name));
         }
     }
     // The nodes are this machine.
-    let resident = Command::new("ps").args(["-C", "flux-operator", "-o", "rss="]).output().unwrap();
-    for kib in String::from_utf8(resident.stdout).unwrap().split_whitespace().map(|it| it.parse::<u64>().unwrap()) {
+    let resident = Command::new("ps")
+        .args(["-C", "flux-operator", "-o", "rss="])
+        .output()
+        .unwrap();
+    for kib in String::from_utf8(resident.stdout)
+        .unwrap()
+        .split_whitespace()
+        .map(|it| it.parse::<u64>().unwrap())
+    {
         eprintln!("chaos: a flux-operator has {} MiB", kib / 1024);
         if kib > MEMORY_LIMIT_KIB {
             violations.push(format!("a flux-operator has {} MiB", kib / 1024));

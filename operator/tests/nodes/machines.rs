@@ -29,9 +29,16 @@ fn script(name: &str, worker: Option<u8>, arguments: &[&str]) -> Command {
 /// Runs a command while the test's other tasks go on; what it said if it failed.
 async fn try_run(mut command: Command) -> Result<(), String> {
     let shown = format!("{command:?}");
-    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+    let output = tokio::task::spawn_blocking(move || command.output())
+        .await
+        .unwrap()
+        .unwrap();
     let told = [output.stdout, output.stderr].concat();
-    if output.status.success() { Ok(()) } else { Err(format!("{shown}: {}", String::from_utf8_lossy(&told))) }
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{shown}: {}", String::from_utf8_lossy(&told)))
+    }
 }
 
 async fn run(command: Command) {
@@ -45,7 +52,9 @@ pub async fn try_kubectl(arguments: &[&str]) -> Result<(), String> {
 }
 
 pub async fn kubectl(arguments: &[&str]) {
-    try_kubectl(arguments).await.unwrap_or_else(|error| panic!("{error}"));
+    try_kubectl(arguments)
+        .await
+        .unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// Power loss: nobody hears a goodbye.
@@ -77,11 +86,18 @@ pub async fn make_image(worker: u8, name: &str, folder: &str) {
     run(script("mkimage", Some(worker), &[name, folder])).await;
 }
 
-/// A worker that is cut off, from another or from the `api`, until so many seconds have passed or this is dropped.
+/// A worker that is cut off, from another or from the `api`, until so many seconds have passed or this is
+/// dropped.
 pub struct Cut(Child);
 
 pub fn cut(worker: u8, from: &str, seconds: u32) -> Cut {
-    Cut(script("partition", None, &[&worker.to_string(), from, &seconds.to_string()]).spawn().unwrap())
+    Cut(script(
+        "partition",
+        None,
+        &[&worker.to_string(), from, &seconds.to_string()],
+    )
+    .spawn()
+    .unwrap())
 }
 
 impl Cut {
@@ -97,7 +113,10 @@ impl Drop for Cut {
     fn drop(&mut self) {
         if self.0.try_wait().unwrap().is_none() {
             // Not SIGKILL: it has something to undo.
-            Command::new("kill").arg(self.0.id().to_string()).status().unwrap();
+            Command::new("kill")
+                .arg(self.0.id().to_string())
+                .status()
+                .unwrap();
             self.0.wait().unwrap();
         }
     }
@@ -106,41 +125,81 @@ impl Drop for Cut {
 /// Which pods may be placed on a worker from now on.
 pub async fn cordon(client: &Client, worker: u8, is_cordoned: bool) {
     let patch = Patch::Merge(json!({ "spec": { "unschedulable": is_cordoned } }));
-    Api::<Node>::all(client.clone()).patch(&node(worker), &PatchParams::default(), &patch).await.unwrap();
+    Api::<Node>::all(client.clone())
+        .patch(&node(worker), &PatchParams::default(), &patch)
+        .await
+        .unwrap();
 }
 
 /// What an administrator says of a machine that is off for certain.
 pub async fn taint_out_of_service(worker: u8, is_tainted: bool) {
     let taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute";
     let end = if is_tainted { "" } else { "-" };
-    kubectl(&["taint", "node", &node(worker), &format!("{taint}{end}"), "--overwrite"]).await;
+    kubectl(&[
+        "taint",
+        "node",
+        &node(worker),
+        &format!("{taint}{end}"),
+        "--overwrite",
+    ])
+    .await;
 }
 
-/// All nodes as at the beginning, whatever a test has left: on, joined, without taints, the operator on the first.
+/// All nodes as at the beginning, whatever a test has left: on, joined, without taints, the operator on the
+/// first.
 pub async fn restore(client: &Client) {
     let nodes = Api::<Node>::all(client.clone());
     for worker in WORKERS {
-        let taints = nodes.get_opt(&node(worker)).await.unwrap().and_then(|node| node.spec?.taints).unwrap_or_default();
-        if taints.iter().any(|taint| taint.key == "node.kubernetes.io/out-of-service") {
+        let taints = nodes
+            .get_opt(&node(worker))
+            .await
+            .unwrap()
+            .and_then(|node| node.spec?.taints)
+            .unwrap_or_default();
+        if taints
+            .iter()
+            .any(|taint| taint.key == "node.kubernetes.io/out-of-service")
+        {
             taint_out_of_service(worker, false).await;
         }
         power_on(worker).await;
         cordon(client, worker, false).await;
     }
-    if operator_pods(client).await.iter().any(|pod| node_of(pod) != FIRST) {
+    if operator_pods(client)
+        .await
+        .iter()
+        .any(|pod| node_of(pod) != FIRST)
+    {
         place_operator_on(client, &[FIRST.to_owned()]).await;
     }
 }
 
 /// Moves the operator's pods, and waits until they are ready there.
 pub async fn place_operator_on(client: &Client, wanted: &[String]) {
-    let all = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.unwrap().items;
-    let others: Vec<String> = all.iter().map(ResourceExt::name_any).filter(|name| !wanted.contains(name)).collect();
+    let all = Api::<Node>::all(client.clone())
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .items;
+    let others: Vec<String> = all
+        .iter()
+        .map(ResourceExt::name_any)
+        .filter(|name| !wanted.contains(name))
+        .collect();
     for other in &others {
         kubectl(&["cordon", other]).await;
     }
     kubectl(&["--namespace", OPERATOR, "rollout", "restart", "deployment"]).await;
-    kubectl(&["--namespace", OPERATOR, "rollout", "status", "deployment", "--timeout", "180s"]).await;
+    kubectl(&[
+        "--namespace",
+        OPERATOR,
+        "rollout",
+        "status",
+        "deployment",
+        "--timeout",
+        "180s",
+    ])
+    .await;
     for other in &others {
         kubectl(&["uncordon", other]).await;
     }
@@ -148,10 +207,19 @@ pub async fn place_operator_on(client: &Client, wanted: &[String]) {
 
 /// The pods of the operator and of its webhook that are not being deleted.
 pub async fn operator_pods(client: &Client) -> Vec<Pod> {
-    let pods = Api::<Pod>::namespaced(client.clone(), OPERATOR).list(&ListParams::default()).await.unwrap().items;
-    pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
+    let pods = Api::<Pod>::namespaced(client.clone(), OPERATOR)
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .items;
+    pods.into_iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+        .collect()
 }
 
 pub fn node_of(pod: &Pod) -> String {
-    pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default()
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.node_name.clone())
+        .unwrap_or_default()
 }

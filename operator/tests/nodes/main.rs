@@ -1,5 +1,5 @@
-//! MiniClusters on several nodes, of which some lose their power, their network or a program: on the test node with three
-//! workers (`make e2e-nodes`).
+//! MiniClusters on several nodes, of which some lose their power, their network or a program: on the test
+//! node with three workers (`make e2e-nodes`).
 //!
 //! ```text
 //! machines   what happens to nodes
@@ -10,8 +10,8 @@
 //! chaos      random MiniClusters and faults of one seed (`make chaos`)
 //! ```
 //!
-//! Each test asserts how often the program started, that no two starts ran at once, and the final phase, exit code and
-//! reason. They run one after the other, since each takes nodes away from all.
+//! Each test asserts how often the program started, that no two starts ran at once, and the final phase, exit
+//! code and reason. They run one after the other, since each takes nodes away from all.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stderr, reason = "tests tell")]
 

@@ -14,13 +14,32 @@ fn tasks_on_three_nodes_exchange_messages() {
     test("exchange", async |stage| {
         let fixture = &stage.fixture;
         let spec = json!({ "size": 3, "tasks": 3, "pod": { "nodeAffinity": { "kubernetes.io/hostname": ["worker-1", "worker-2", "worker-3"] } } });
-        stage.apply("hello", "sh -c 'sleep 3; echo hello from $(hostname)'", spec.clone()).await;
-        stage.apply("ring", "bash /account/exchange.sh ring 3 100", spec).await;
-        for (name, line) in [("hello", "hello from hello-2"), ("ring", "100 rounds through 3 pods")] {
+        stage
+            .apply(
+                "hello",
+                "sh -c 'sleep 3; echo hello from $(hostname)'",
+                spec.clone(),
+            )
+            .await;
+        stage
+            .apply("ring", "bash /account/exchange.sh ring 3 100", spec)
+            .await;
+        for (name, line) in [
+            ("hello", "hello from hello-2"),
+            ("ring", "100 rounds through 3 pods"),
+        ] {
             let status = fixture.when_finished(name).await;
-            assert_eq!((&status["phase"], &status["exitCode"]), (&json!("Completed"), &json!(0)), "{status:#}");
+            assert_eq!(
+                (&status["phase"], &status["exitCode"]),
+                (&json!("Completed"), &json!(0)),
+                "{status:#}"
+            );
             let lead = fixture.lead(name).await.unwrap();
-            let log = fixture.api::<Pod>().logs(&lead.name_any(), &LogParams::default()).await.unwrap();
+            let log = fixture
+                .api::<Pod>()
+                .logs(&lead.name_any(), &LogParams::default())
+                .await
+                .unwrap();
             assert_eq!(log.lines().filter(|it| *it == line).count(), 1, "{log}");
             let mut nodes: Vec<String> = fixture.pods(name).await.iter().map(node_of).collect();
             nodes.sort();
@@ -42,8 +61,19 @@ fn power_loss_and_return_is_never_the_users_failure() {
 fn job_goes_on_when_two_nodes_are_cut_off_for_14_s() {
     test("cut-14", async |stage| {
         let both = [
-            Program { name: "across", followers_on: &[2], tasks: 2, first: 30, ..Program::default() },
-            Program { name: "on-lead", followers_on: &[2], first: 30, ..Program::default() },
+            Program {
+                name: "across",
+                followers_on: &[2],
+                tasks: 2,
+                first: 30,
+                ..Program::default()
+            },
+            Program {
+                name: "on-lead",
+                followers_on: &[2],
+                first: 30,
+                ..Program::default()
+            },
         ];
         stage.create_all(&[&both[0], &both[1]]).await;
         cut(1, "2", 14).end().await;

@@ -1,5 +1,5 @@
-//! A namespace on the nodes, for one test: MiniClusters whose programs give an account of themselves, in a folder that all
-//! nodes share, since they are one machine.
+//! A namespace on the nodes, for one test: MiniClusters whose programs give an account of themselves, in a
+//! folder that all nodes share, since they are one machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -85,12 +85,24 @@ pub struct End {
 impl End {
     /// With 0, in the only start.
     pub fn undisturbed() -> End {
-        End { phase: "Completed", code: Some(0), reason: None, starts: 1, restarts: &[] }
+        End {
+            phase: "Completed",
+            code: Some(0),
+            reason: None,
+            starts: 1,
+            restarts: &[],
+        }
     }
 
     /// With 0, after a restart for each of these reasons.
     pub fn after_restart(reasons: &'static [&'static str]) -> End {
-        End { phase: "Completed", code: Some(0), reason: None, starts: 1 + reasons.len(), restarts: reasons }
+        End {
+            phase: "Completed",
+            code: Some(0),
+            reason: None,
+            starts: 1 + reasons.len(),
+            restarts: reasons,
+        }
     }
 }
 
@@ -111,13 +123,23 @@ impl Stage {
             std::fs::write(folder.join(name), text).unwrap();
         }
         let timeline = Timeline::of(fixture.api());
-        Stage { fixture, timeline, folder }
+        Stage {
+            fixture,
+            timeline,
+            folder,
+        }
     }
 
     /// Creates it, and places its pods where they are wanted.
     pub async fn create(&self, program: &Program) {
-        let Program { name, followers_on, .. } = program;
-        let others: Vec<u8> = program.workers().into_iter().filter(|worker| *worker != program.lead_on).collect();
+        let Program {
+            name, followers_on, ..
+        } = program;
+        let others: Vec<u8> = program
+            .workers()
+            .into_iter()
+            .filter(|worker| *worker != program.lead_on)
+            .collect();
         // The Job controller creates the lead's pod first: only its node takes pods until that has one.
         for other in &others {
             cordon(&self.fixture.client, *other, true).await;
@@ -140,14 +162,27 @@ impl Stage {
     async fn until_placed(&self, name: &str, pods: usize) {
         self.fixture
             .until(&format!("{pods} pods of {name} are placed"), async || {
-                let placed = self.fixture.pods(name).await.iter().filter(|pod| !node_of(pod).is_empty()).count();
+                let placed = self
+                    .fixture
+                    .pods(name)
+                    .await
+                    .iter()
+                    .filter(|pod| !node_of(pod).is_empty())
+                    .count();
                 (placed == pods).then_some(())
             })
             .await;
     }
 
     pub async fn submit(&self, program: &Program) {
-        let Program { name, tasks, first, later, code, .. } = program;
+        let Program {
+            name,
+            tasks,
+            first,
+            later,
+            code,
+            ..
+        } = program;
         let nodes: Vec<String> = program.workers().into_iter().map(node).collect();
         let mut spec = json!({
             "size": 1 + program.followers_on.len(),
@@ -158,7 +193,12 @@ impl Stage {
         for (field, value) in program.spec.as_object().unwrap() {
             spec[field] = value.clone();
         }
-        self.apply(name, &format!("bash /account/program.sh $POD {name} {first} {later} {code}"), spec).await;
+        self.apply(
+            name,
+            &format!("bash /account/program.sh $POD {name} {first} {later} {code}"),
+            spec,
+        )
+        .await;
     }
 
     /// With the folder of accounts at /account. `image` is the container's, if it is not the usual one.
@@ -175,7 +215,11 @@ impl Stage {
             "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": name }, "spec": spec,
         });
         let object: MiniCluster = serde_json::from_value(object).unwrap();
-        self.fixture.api().create(&PostParams::default(), &object).await.unwrap();
+        self.fixture
+            .api()
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap();
     }
 
     /// Of the accounts, which all nodes share.
@@ -192,7 +236,12 @@ impl Stage {
         let name = program.name;
         self.fixture
             .until(&format!("start {start} of {name} runs"), async || {
-                let begun = self.history(name).lines.iter().filter(|line| line.what == What::Start).count();
+                let begun = self
+                    .history(name)
+                    .lines
+                    .iter()
+                    .filter(|line| line.what == What::Start)
+                    .count();
                 let status = self.fixture.status(name).await;
                 let all = 1 + program.followers_on.len();
                 (begun == start * program.tasks as usize && status["readySize"] == json!(all)).then_some(())
@@ -233,7 +282,8 @@ impl Stage {
 
     /// The same, for a reason.
     pub async fn said_reason(&self, name: &str, from: f64, reason: &str) -> f64 {
-        self.said(name, from, reason, |status| status["reason"] == reason).await
+        self.said(name, from, reason, |status| status["reason"] == reason)
+            .await
     }
 
     /// Waits for the end, and checks it.
@@ -245,8 +295,12 @@ impl Stage {
 
     fn check(&self, name: &str, status: &Value, end: &End) {
         let account = self.account(name);
-        let restarts: Vec<&str> =
-            status["restarts"].as_array().into_iter().flatten().filter_map(|it| it["reason"].as_str()).collect();
+        let restarts: Vec<&str> = status["restarts"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|it| it["reason"].as_str())
+            .collect();
         assert_eq!(status["phase"], end.phase, "{account}{status:#}");
         assert_eq!(status["exitCode"], json!(end.code), "{account}{status:#}");
         if let Some(reason) = end.reason {
@@ -263,7 +317,11 @@ impl Stage {
         let run = &history.runs()[0];
         assert_eq!(run.told_to_stop, 0, "{}", self.account(name));
         assert!(run.longest_gap < SILENCE, "{}", self.account(name));
-        assert!(run.ended > 0 || now() - run.to < SILENCE, "it has stopped\n{}", self.account(name));
+        assert!(
+            run.ended > 0 || now() - run.to < SILENCE,
+            "it has stopped\n{}",
+            self.account(name)
+        );
     }
 
     /// What the program did and what the status said, for messages.
@@ -273,13 +331,23 @@ impl Stage {
 
     /// When the lead's container ended, in whole seconds.
     pub async fn container_ended_at(&self, name: &str) -> f64 {
-        let lead = self.fixture.pod(name, "0").await.expect("the lead's pod is there");
-        let state = lead.status.unwrap().container_statuses.unwrap()[0].state.clone().unwrap();
+        let lead = self
+            .fixture
+            .pod(name, "0")
+            .await
+            .expect("the lead's pod is there");
+        let state = lead.status.unwrap().container_statuses.unwrap()[0]
+            .state
+            .clone()
+            .unwrap();
         state.terminated.unwrap().finished_at.unwrap().0.as_second() as f64
     }
 
     pub async fn node_of(&self, name: &str, index: &str) -> String {
-        self.fixture.pod(name, index).await.map_or(String::new(), |pod| node_of(&pod))
+        self.fixture
+            .pod(name, index)
+            .await
+            .map_or(String::new(), |pod| node_of(&pod))
     }
 }
 

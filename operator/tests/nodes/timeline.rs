@@ -12,7 +12,10 @@ use tokio::task::JoinHandle;
 
 /// Seconds since 1970, as in a program's account.
 pub fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs_f64()
 }
 
 struct Seen {
@@ -32,13 +35,19 @@ impl Timeline {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let to = seen.clone();
         let watch = tokio::spawn(async move {
-            let events = watcher(clusters, watcher::Config::default()).default_backoff().applied_objects();
+            let events = watcher(clusters, watcher::Config::default())
+                .default_backoff()
+                .applied_objects();
             // The watcher looks again after an error.
             events
                 .for_each(async |event| {
                     let Ok(cluster) = event else { return };
                     let status = serde_json::to_value(&cluster.status).unwrap();
-                    to.lock().unwrap().push(Seen { at: now(), name: cluster.name_any(), status });
+                    to.lock().unwrap().push(Seen {
+                        at: now(),
+                        name: cluster.name_any(),
+                        status,
+                    });
                 })
                 .await;
         });
@@ -48,7 +57,9 @@ impl Timeline {
     /// When the status of `name` first was like this, from that time on.
     pub fn first(&self, name: &str, from: f64, is_so: impl Fn(&Value) -> bool) -> Option<f64> {
         let seen = self.seen.lock().unwrap();
-        seen.iter().find(|seen| seen.name == name && seen.at >= from && is_so(&seen.status)).map(|seen| seen.at)
+        seen.iter()
+            .find(|seen| seen.name == name && seen.at >= from && is_so(&seen.status))
+            .map(|seen| seen.at)
     }
 
     /// A line for each change of phase, reason or message.
@@ -62,7 +73,10 @@ impl Timeline {
                 lines.push((*at, line));
             }
         }
-        lines.iter().map(|(at, line)| format!("{at:.1} {name} {line}\n")).collect()
+        lines
+            .iter()
+            .map(|(at, line)| format!("{at:.1} {name} {line}\n"))
+            .collect()
     }
 }
 

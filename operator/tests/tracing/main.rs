@@ -1,5 +1,5 @@
-//! Traces on a node where pods really run, at an OpenTelemetry Collector (`make e2e-tracing`): what the operator and
-//! the pods' agents send is one trace.
+//! Traces on a node where pods really run, at an OpenTelemetry Collector (`make e2e-tracing`): what the
+//! operator and the pods' agents send is one trace.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -12,8 +12,15 @@ use serde_json::{Value, json};
 use test_support::node::{Fixture, app_image, test};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tracing");
-/// Steps that the operator tells of, below the root: as far as it has seen them, all of a job that takes seconds.
-const STEPS: [&str; 5] = ["create the Job", "schedule the pods", "start the lead", "connect the brokers", "job"];
+/// Steps that the operator tells of, below the root: as far as it has seen them, all of a job that takes
+/// seconds.
+const STEPS: [&str; 5] = [
+    "create the Job",
+    "schedule the pods",
+    "start the lead",
+    "connect the brokers",
+    "job",
+];
 /// Stages of any pod that the agent tells of.
 const STAGES: [&str; 4] = ["install", "plan", "config", "broker"];
 
@@ -23,14 +30,23 @@ type Span = BTreeMap<String, String>;
 /// All that the Collector has got.
 async fn spans(fixture: &Fixture) -> Vec<Span> {
     let pods: Api<Pod> = Api::namespaced(fixture.client.clone(), "observability");
-    let collector = pods.list(&ListParams::default().labels("app=collector")).await.unwrap().items.remove(0);
-    let log = pods.logs(&collector.name_any(), &LogParams::default()).await.unwrap();
+    let collector = pods
+        .list(&ListParams::default().labels("app=collector"))
+        .await
+        .unwrap()
+        .items
+        .remove(0);
+    let log = pods
+        .logs(&collector.name_any(), &LogParams::default())
+        .await
+        .unwrap();
     let mut spans: Vec<Span> = Vec::new();
     for line in log.lines() {
         if line.starts_with("Span #") {
             spans.push(Span::new());
         } else if let (Some(span), Some((name, value))) = (spans.last_mut(), line.split_once(':')) {
-            span.entry(name.trim().to_owned()).or_insert_with(|| value.trim().to_owned());
+            span.entry(name.trim().to_owned())
+                .or_insert_with(|| value.trim().to_owned());
         }
     }
     spans
@@ -44,7 +60,11 @@ async fn create(fixture: &Fixture, name: &str, command: Option<&str>) -> MiniClu
     if let Some(command) = command {
         example["spec"]["containers"][0]["command"] = json!(command);
     }
-    fixture.api().create(&PostParams::default(), &serde_json::from_value(example).unwrap()).await.unwrap()
+    fixture
+        .api()
+        .create(&PostParams::default(), &serde_json::from_value(example).unwrap())
+        .await
+        .unwrap()
 }
 
 /// The spans of a MiniCluster's trace, once its root and those of both pods have arrived.
@@ -53,9 +73,16 @@ async fn trace_of(fixture: &Fixture, cluster: &MiniCluster) -> Vec<Span> {
     let root = format!("MiniCluster {}/{}", fixture.namespace, cluster.name_any());
     fixture
         .until(&format!("the trace of {}", cluster.name_any()), async || {
-            let spans: Vec<Span> =
-                spans(fixture).await.into_iter().filter(|span| span.get("Trace ID") == Some(&id)).collect();
-            let has = |name: &str| spans.iter().any(|span| span.get("Name").is_some_and(|it| it == name));
+            let spans: Vec<Span> = spans(fixture)
+                .await
+                .into_iter()
+                .filter(|span| span.get("Trace ID") == Some(&id))
+                .collect();
+            let has = |name: &str| {
+                spans
+                    .iter()
+                    .any(|span| span.get("Name").is_some_and(|it| it == name))
+            };
             (has(&root) && has("pod 0") && has("pod 1")).then_some(spans)
         })
         .await
@@ -80,28 +107,46 @@ fn what_the_operator_and_the_pods_send_is_one_trace() {
         for index in 0..2 {
             let pod = named(&spans, &format!("pod {index}"));
             assert_eq!(pod["Parent ID"], root["ID"]);
-            let stages: Vec<&str> =
-                spans.iter().filter(|it| it["Parent ID"] == pod["ID"]).map(|it| it["Name"].as_str()).collect();
+            let stages: Vec<&str> = spans
+                .iter()
+                .filter(|it| it["Parent ID"] == pod["ID"])
+                .map(|it| it["Name"].as_str())
+                .collect();
             for stage in STAGES {
                 assert!(stages.contains(&stage), "pod {index} has no {stage}: {stages:?}");
             }
             // The operator's times are of whole seconds.
-            assert!(pod["Start time"][..19] >= root["Start time"][..19], "{pod:#?} {root:#?}");
+            assert!(
+                pod["Start time"][..19] >= root["Start time"][..19],
+                "{pod:#?} {root:#?}"
+            );
         }
         // Nothing hangs in the air.
         for span in &spans {
             let parent = &span["Parent ID"];
-            assert!(parent.is_empty() || spans.iter().any(|other| other["ID"] == *parent), "{span:#?}");
+            assert!(
+                parent.is_empty() || spans.iter().any(|other| other["ID"] == *parent),
+                "{span:#?}"
+            );
         }
 
         let lead = fixture.lead("tracing").await.unwrap();
-        let log = fixture.api::<Pod>().logs(&lead.name_any(), &LogParams::default()).await.unwrap();
+        let log = fixture
+            .api::<Pod>()
+            .logs(&lead.name_any(), &LogParams::default())
+            .await
+            .unwrap();
         let place = format!("00-{}-{}-01", root["Trace ID"], root["ID"]);
         assert!(log.lines().any(|line| line == place), "{place}: {log}");
         let readme = std::fs::read_to_string(format!("{EXAMPLE}/README.md")).unwrap();
-        let shown = readme.lines().filter_map(|line| line.trim().strip_prefix("Name           : "));
+        let shown = readme
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("Name           : "));
         for name in shown.map(|name| name.replace("default/", &format!("{}/", fixture.namespace))) {
-            assert!(spans.iter().any(|span| span["Name"] == name), "the README shows {name}: {spans:#?}");
+            assert!(
+                spans.iter().any(|span| span["Name"] == name),
+                "the README shows {name}: {spans:#?}"
+            );
         }
     });
 }
@@ -115,8 +160,10 @@ fn what_fails_has_every_step_and_is_told_as_an_error_with_its_exit_code() {
         let root = format!("MiniCluster {}/fails", fixture.namespace);
         for step in STEPS {
             // A pod has a stage of this name, too.
-            let below =
-                spans.iter().filter(|it| it["Name"] == step && it["Parent ID"] == named(&spans, &root)["ID"]).count();
+            let below = spans
+                .iter()
+                .filter(|it| it["Name"] == step && it["Parent ID"] == named(&spans, &root)["ID"])
+                .count();
             assert_eq!(below, 1, "{step}: {spans:#?}");
         }
         for name in [root, "pod 0".to_owned()] {

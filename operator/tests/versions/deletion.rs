@@ -1,4 +1,5 @@
-//! Everything is deleted before the definition goes, which has just come: its objects are known to no garbage collector yet.
+//! Everything is deleted before the definition goes, which has just come: its objects are known to no garbage
+//! collector yet.
 
 use super::*;
 
@@ -16,7 +17,9 @@ fn make(plane: &ControlPlane, name: &str) {
         "apiVersion": Version::V1alpha2.api_version(), "kind": "MiniCluster", "metadata": { "name": name }, "spec": spec,
     });
     plane.apply(&cluster.to_string()).unwrap();
-    let uid = plane.kubectl(&["get", "minicluster", name, "--output", "jsonpath={.metadata.uid}"]).unwrap();
+    let uid = plane
+        .kubectl(&["get", "minicluster", name, "--output", "jsonpath={.metadata.uid}"])
+        .unwrap();
     let owner = json!({
         "apiVersion": Version::V1alpha2.api_version(), "kind": "MiniCluster", "name": name, "uid": uid,
         "controller": true, "blockOwnerDeletion": true,
@@ -52,12 +55,20 @@ fn nothing_is_left_of_a_definition_that_has_just_come() {
     let plane = ControlPlane::start(NONE).unwrap();
     plane.apply(&installation()).unwrap();
     let mut deletion = Installation::whole(&json!({ "crds": { "keep": false } }));
-    deletion.objects.retain(|object| object["metadata"]["name"].as_str().unwrap().ends_with(DELETION));
+    deletion
+        .objects
+        .retain(|object| object["metadata"]["name"].as_str().unwrap().ends_with(DELETION));
     assert_eq!(deletion.objects.len(), 4);
     plane.apply(&deletion.text()).unwrap();
-    let token = plane.kubectl(&["-n", NAMESPACE, "create", "token", DELETION]).unwrap();
+    let token = plane
+        .kubectl(&["-n", NAMESPACE, "create", "token", DELETION])
+        .unwrap();
     let kubeconfig = plane.kubeconfig_for_token("delete", &token).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let calls = Calls::default();
         let client = client(&kubeconfig, &calls).await;

@@ -1,5 +1,6 @@
-//! What changes the definition or needs it, each on a control plane of its own: both versions with the operator's
-//! webhook, the migration, and the end of all MiniClusters. Conversion itself is tested in `shared`.
+//! What changes the definition or needs it, each on a control plane of its own: both versions with the
+//! operator's webhook, the migration, and the end of all MiniClusters. Conversion itself is tested in
+//! `shared`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stdout, reason = "tests look and act")]
 
@@ -50,12 +51,19 @@ type Calls = Arc<Mutex<Vec<Call>>>;
 /// The definition of both versions, with a webhook at this port.
 fn crd(port: u16) -> Value {
     let client = WebhookClient::Url(format!("https://127.0.0.1:{port}/convert"));
-    let conversion = Conversion::Webhook { client, ca_bundle: Vec::new() };
+    let conversion = Conversion::Webhook {
+        client,
+        ca_bundle: Vec::new(),
+    };
     serde_json::to_value(definition(&conversion).unwrap()).unwrap()
 }
 
 fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 /// A control plane of its own for each test: they change the definition.
@@ -63,23 +71,41 @@ fn test<F: Future<Output = ()>>(crd: impl FnOnce(u16) -> Value, body: impl FnOnc
     let port = free_port();
     let plane = ControlPlane::start(&yaml::document(&crd(port)).unwrap()).unwrap();
     plane.apply(&installation()).unwrap();
-    let token = plane.kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator-webhook"]).unwrap();
+    let token = plane
+        .kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator-webhook"])
+        .unwrap();
     let operator = plane.kubeconfig_for_token("operator", &token).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let calls = Calls::default();
         let client = client(plane.kubeconfig_path(), &Calls::default()).await;
         let operator = self::client(&operator, &calls).await;
-        body(Fixture { plane, client, operator, calls, port }).await;
+        body(Fixture {
+            plane,
+            client,
+            operator,
+            calls,
+            port,
+        })
+        .await;
     });
 }
 
 async fn client(kubeconfig: &Path, calls: &Calls) -> Client {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .unwrap();
     let calls = calls.clone();
     let log = tower::util::MapRequestLayer::new(move |request: http::Request<Body>| {
-        calls.lock().unwrap().push(Call::of(request.method().as_str(), request.uri()));
+        calls
+            .lock()
+            .unwrap()
+            .push(Call::of(request.method().as_str(), request.uri()));
         request
     });
     ClientBuilder::try_from(config).unwrap().with_layer(&log).build()
@@ -87,7 +113,10 @@ async fn client(kubeconfig: &Path, calls: &Calls) -> Client {
 
 /// What is shipped, but for the definition and the operator itself.
 fn installation() -> String {
-    Installation::whole(&json!({})).without("CustomResourceDefinition").without("Deployment").text()
+    Installation::whole(&json!({}))
+        .without("CustomResourceDefinition")
+        .without("Deployment")
+        .text()
 }
 
 async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, String>) -> T {
@@ -117,7 +146,11 @@ impl Fixture {
     fn webhook_at(&self, port: u16) -> JoinHandle<()> {
         let settings = self.settings(port, NAMESPACE);
         let client = Some(self.operator.clone());
-        tokio::spawn(async move { webhook::run(client, settings, std::future::pending()).await.unwrap() })
+        tokio::spawn(async move {
+            webhook::run(client, settings, std::future::pending())
+                .await
+                .unwrap()
+        })
     }
 
     /// The webhook, once the API server trusts it.
@@ -130,7 +163,9 @@ impl Fixture {
     async fn answers(&self) {
         let probe = json!({ "size": 1, "containers": [{ "image": "a" }] });
         until("both versions can be written", async || {
-            self.apply(Version::V1alpha1, "probe", probe.clone()).await.map_err(|error| error.to_string())
+            self.apply(Version::V1alpha1, "probe", probe.clone())
+                .await
+                .map_err(|error| error.to_string())
         })
         .await;
     }
@@ -151,11 +186,16 @@ impl Fixture {
         let object = json!({
             "apiVersion": version.api_version(), "kind": "MiniCluster", "metadata": { "name": name }, "spec": spec,
         });
-        self.api(version).patch(name, &PatchParams::apply("test"), &Patch::Apply(object)).await
+        self.api(version)
+            .patch(name, &PatchParams::apply("test"), &Patch::Apply(object))
+            .await
     }
 
     async fn merge(&self, version: Version, name: &str, change: Value) -> DynamicObject {
-        self.api(version).patch(name, &PatchParams::default(), &Patch::Merge(change)).await.unwrap()
+        self.api(version)
+            .patch(name, &PatchParams::default(), &Patch::Merge(change))
+            .await
+            .unwrap()
     }
 
     async fn spec(&self, version: Version, name: &str) -> Value {
@@ -170,9 +210,10 @@ fn holds(found: &Value, wanted: &Value, path: &str) -> Result<(), String> {
             let path = format!("{path}.{key}");
             holds(found.get(key).ok_or(format!("{path} is missing"))?, value, &path)
         }),
-        (Value::Array(found), Value::Array(wanted)) if found.len() == wanted.len() => {
-            found.iter().zip(wanted).try_for_each(|(found, wanted)| holds(found, wanted, &format!("{path}[]")))
-        }
+        (Value::Array(found), Value::Array(wanted)) if found.len() == wanted.len() => found
+            .iter()
+            .zip(wanted)
+            .try_for_each(|(found, wanted)| holds(found, wanted, &format!("{path}[]"))),
         _ if found == wanted => Ok(()),
         _ => Err(format!("{path} is {found}, was {wanted}")),
     }
@@ -182,13 +223,20 @@ fn holds(found: &Value, wanted: &Value, path: &str) -> Result<(), String> {
 fn of_2023() -> Vec<(String, Value)> {
     let mut all = Vec::new();
     for folder in ["v1alpha1-2023-05", "v1alpha1-2023-09"] {
-        for file in
-            upstream_manifests::manifests(folder).into_iter().flat_map(|folder| std::fs::read_dir(folder).unwrap())
+        for file in upstream_manifests::manifests(folder)
+            .into_iter()
+            .flat_map(|folder| std::fs::read_dir(folder).unwrap())
         {
             let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
-            let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
+            let options =
+                serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
             let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(&text, options).unwrap();
-            all.extend(documents.into_iter().filter(|it| it["kind"] == "MiniCluster").map(|it| it["spec"].clone()));
+            all.extend(
+                documents
+                    .into_iter()
+                    .filter(|it| it["kind"] == "MiniCluster")
+                    .map(|it| it["spec"].clone()),
+            );
         }
     }
     println!("{} manifests of 2023", all.len());
@@ -208,7 +256,10 @@ fn of_2023() -> Vec<(String, Value)> {
             }],
         }),
     ]);
-    all.into_iter().enumerate().map(|(i, spec)| (format!("mc-{i}"), spec)).collect()
+    all.into_iter()
+        .enumerate()
+        .map(|(i, spec)| (format!("mc-{i}"), spec))
+        .collect()
 }
 
 #[test]
@@ -222,12 +273,28 @@ fn what_is_applied_as_v1alpha1_is_read_back_and_applying_it_again_changes_nothin
             assert_eq!(read, made.data["spec"], "{name}");
             holds(&read, &spec, "spec").unwrap_or_else(|why| panic!("{name}: {why}"));
 
-            let again = fixture.apply(Version::V1alpha1, &name, spec.clone()).await.unwrap();
-            assert_eq!(again.resource_version(), made.resource_version(), "{name}: applied twice");
+            let again = fixture
+                .apply(Version::V1alpha1, &name, spec.clone())
+                .await
+                .unwrap();
+            assert_eq!(
+                again.resource_version(),
+                made.resource_version(),
+                "{name}: applied twice"
+            );
             for version in [Version::V1alpha1, Version::V1alpha2] {
                 let object = fixture.api(version).get(&name).await.unwrap();
-                let put = fixture.api(version).replace(&name, &Default::default(), &object).await.unwrap();
-                assert_eq!(put.metadata.generation, Some(1), "{name}: got and put as {}", version.name());
+                let put = fixture
+                    .api(version)
+                    .replace(&name, &Default::default(), &object)
+                    .await
+                    .unwrap();
+                assert_eq!(
+                    put.metadata.generation,
+                    Some(1),
+                    "{name}: got and put as {}",
+                    version.name()
+                );
             }
         }
     });
@@ -237,23 +304,29 @@ fn what_is_applied_as_v1alpha1_is_read_back_and_applying_it_again_changes_nothin
 fn fields_of_one_version_survive_edits_in_the_other() {
     test(crd, async |fixture| {
         let _webhook = fixture.webhook().await;
-        let spec =
-            json!({ "size": 2, "minSize": 1, "flux": { "topology": "kary:2" }, "containers": [{ "image": "a" }] });
+        let spec = json!({ "size": 2, "minSize": 1, "flux": { "topology": "kary:2" }, "containers": [{ "image": "a" }] });
         fixture.apply(Version::V1alpha2, "new", spec).await.unwrap();
         let before = fixture.spec(Version::V1alpha2, "new").await;
-        fixture.merge(Version::V1alpha1, "new", json!({ "spec": { "size": 3 } })).await;
+        fixture
+            .merge(Version::V1alpha1, "new", json!({ "spec": { "size": 3 } }))
+            .await;
         let mut expected = before.clone();
         expected["size"] = json!(3);
         assert_eq!(fixture.spec(Version::V1alpha2, "new").await, expected);
 
-        let spec =
-            json!({ "size": 2, "users": [{ "name": "a" }], "containers": [{ "image": "a", "fluxLogLevel": 7 }] });
+        let spec = json!({ "size": 2, "users": [{ "name": "a" }], "containers": [{ "image": "a", "fluxLogLevel": 7 }] });
         fixture.apply(Version::V1alpha1, "old", spec).await.unwrap();
         let before = fixture.spec(Version::V1alpha1, "old").await;
         let newer = fixture.spec(Version::V1alpha2, "old").await;
         assert_eq!(newer["flux"]["container"]["disable"], true);
         assert_eq!(newer["cleanupPods"], true);
-        fixture.merge(Version::V1alpha2, "old", json!({ "spec": { "size": 3, "minSize": 2 } })).await;
+        fixture
+            .merge(
+                Version::V1alpha2,
+                "old",
+                json!({ "spec": { "size": 3, "minSize": 2 } }),
+            )
+            .await;
         let mut expected = before.clone();
         (expected["size"], expected["minSize"]) = (json!(3), json!(2));
         assert_eq!(fixture.spec(Version::V1alpha1, "old").await, expected);
@@ -266,13 +339,20 @@ fn fields_of_one_version_survive_edits_in_the_other() {
                     json!({ "users": [{ "name": "a", "password": "123456789" }], "containers": [{}] }),
                     "spec.users[0].password",
                 ),
-                (json!({ "containers": [{ "volumes": { "data": { "path": "/d" } } }] }), "spec.containers"),
+                (
+                    json!({ "containers": [{ "volumes": { "data": { "path": "/d" } } }] }),
+                    "spec.containers",
+                ),
                 (
                     json!({ "volumes": { "d": { "storageClass": "x", "path": "/x" } }, "containers": [{}] }),
                     "spec.volumes[d].driver",
                 ),
             ] {
-                let error = fixture.apply(version, "bad", spec.clone()).await.unwrap_err().to_string();
+                let error = fixture
+                    .apply(version, "bad", spec.clone())
+                    .await
+                    .unwrap_err()
+                    .to_string();
                 assert!(error.contains(field), "{spec}: {error}");
             }
         }
@@ -283,14 +363,25 @@ fn fields_of_one_version_survive_edits_in_the_other() {
 fn a_webhook_that_is_away_takes_only_v1alpha1_with_it_and_comes_back_with_the_same_certificate() {
     test(crd, async |fixture| {
         let webhook = fixture.webhook().await;
-        let secret =
-            || fixture.plane.kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook", "-o", "json"]);
+        let secret = || {
+            fixture.plane.kubectl(&[
+                "-n",
+                NAMESPACE,
+                "get",
+                "secret",
+                "flux-operator-webhook",
+                "-o",
+                "json",
+            ])
+        };
         let before = secret().unwrap();
         webhook.abort();
         let _ = webhook.await;
-        until("v1alpha1 cannot be read", async || match fixture.api(Version::V1alpha1).get("probe").await {
-            Ok(_) => Err("it can".into()),
-            Err(_) => Ok(()),
+        until("v1alpha1 cannot be read", async || {
+            match fixture.api(Version::V1alpha1).get("probe").await {
+                Ok(_) => Err("it can".into()),
+                Err(_) => Ok(()),
+            }
         })
         .await;
         fixture.api(Version::V1alpha2).get("probe").await.unwrap();
@@ -309,15 +400,31 @@ fn a_thousand_objects_are_listed_in_the_other_version() {
         let mut spec = json!({ "size": 2, "containers": [{ "image": "a" }] });
         spec["containers"][0]["commands"] = json!({ "pre": "true\n".repeat(500) });
         let (fixture, spec) = (&fixture, &spec);
-        let write = |i: i32| async move { fixture.apply(Version::V1alpha2, &format!("mc-{i}"), spec.clone()).await };
+        let write = |i: i32| async move {
+            fixture
+                .apply(Version::V1alpha2, &format!("mc-{i}"), spec.clone())
+                .await
+        };
         let writes = futures::stream::iter(0..1000).map(write);
-        let made = writes.buffer_unordered(16).filter_map(async |made| made.ok()).count().await;
+        let made = writes
+            .buffer_unordered(16)
+            .filter_map(async |made| made.ok())
+            .count()
+            .await;
         assert_eq!(made, 1000);
         let start = Instant::now();
-        let list = fixture.api(Version::V1alpha1).list(&Default::default()).await.unwrap();
+        let list = fixture
+            .api(Version::V1alpha1)
+            .list(&Default::default())
+            .await
+            .unwrap();
         println!("1001 objects listed as v1alpha1 in {:?}", start.elapsed());
         assert_eq!(list.items.len(), 1001);
-        assert!(list.items.iter().all(|it| it.data["spec"]["cleanup"].is_boolean()));
+        assert!(
+            list.items
+                .iter()
+                .all(|it| it.data["spec"]["cleanup"].is_boolean())
+        );
     });
 }
 
@@ -335,14 +442,23 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
     test(older, async |fixture| {
         let spec = json!({ "size": 2, "containers": [{ "image": "a", "command": "b" }] });
         for i in 0..3 {
-            fixture.apply(Version::V1alpha1, &format!("mc-{i}"), spec.clone()).await.unwrap();
+            fixture
+                .apply(Version::V1alpha1, &format!("mc-{i}"), spec.clone())
+                .await
+                .unwrap();
         }
         // Written by somebody who may not make PersistentVolumes, which the policy is about.
         let mut volumes = spec.clone();
         volumes["volumes"] = json!({ "data": { "path": "/tmp/data" } });
         volumes["containers"][0]["volumes"] = json!({ "data": { "path": "/data" } });
-        fixture.apply(Version::V1alpha1, "with-volume", volumes).await.unwrap();
-        fixture.plane.apply(&yaml::document(&crd(fixture.port)).unwrap()).unwrap();
+        fixture
+            .apply(Version::V1alpha1, "with-volume", volumes)
+            .await
+            .unwrap();
+        fixture
+            .plane
+            .apply(&yaml::document(&crd(fixture.port)).unwrap())
+            .unwrap();
         let webhook = fixture.webhook().await;
         let stored = || {
             fixture.plane.kubectl(&[
@@ -357,24 +473,43 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
         // As the Job does it that is shipped.
         let migration = Installation::of_text(include_str!("../../manifests/migrate/migrate.yaml"));
         fixture.plane.apply(&migration.text()).unwrap();
-        let token = fixture.plane.kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator-migrate"]).unwrap();
+        let token = fixture
+            .plane
+            .kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator-migrate"])
+            .unwrap();
         let calls = Calls::default();
-        let migrator = client(&fixture.plane.kubeconfig_for_token("migrate", &token).unwrap(), &calls).await;
+        let migrator = client(
+            &fixture.plane.kubeconfig_for_token("migrate", &token).unwrap(),
+            &calls,
+        )
+        .await;
         let said = migrate::migrate(migrator).await.unwrap();
-        assert!(said.starts_with("5 MiniClusters are stored as v1alpha2 now"), "{said}");
+        assert!(
+            said.starts_with("5 MiniClusters are stored as v1alpha2 now"),
+            "{said}"
+        );
         let asked = std::mem::take(&mut *calls.lock().unwrap());
         assert_exactly(&asked, &migration.permissions("flux-operator-migrate"));
         assert_eq!(stored().unwrap(), r#"["v1alpha2"]"#);
-        assert!(migrate::migrate(fixture.client.clone()).await.unwrap().contains("nothing to do"));
+        assert!(
+            migrate::migrate(fixture.client.clone())
+                .await
+                .unwrap()
+                .contains("nothing to do")
+        );
 
         // They can be read without the webhook, so they are stored as v1alpha2.
         webhook.abort();
         let _ = webhook.await;
-        let mut expected =
-            json!({ "size": 2, "tasks": 1, "cleanup": true, "containers": [{ "image": "a", "command": "b" }] });
+        let mut expected = json!({ "size": 2, "tasks": 1, "cleanup": true, "containers": [{ "image": "a", "command": "b" }] });
         convert_spec(&mut expected, Version::V1alpha2);
         for i in 0..3 {
-            holds(&fixture.spec(Version::V1alpha2, &format!("mc-{i}")).await, &expected, "spec").unwrap();
+            holds(
+                &fixture.spec(Version::V1alpha2, &format!("mc-{i}")).await,
+                &expected,
+                "spec",
+            )
+            .unwrap();
         }
     });
 }

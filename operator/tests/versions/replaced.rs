@@ -3,11 +3,23 @@
 use super::*;
 
 async fn is_ready(port: u16) -> Result<(), String> {
-    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map_err(|error| error.to_string())?;
-    stream.write_all(b"GET /readyz HTTP/1.1\r\n\r\n").await.map_err(|error| error.to_string())?;
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port))
+        .await
+        .map_err(|error| error.to_string())?;
+    stream
+        .write_all(b"GET /readyz HTTP/1.1\r\n\r\n")
+        .await
+        .map_err(|error| error.to_string())?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.map_err(|error| error.to_string())?;
-    if answer.contains("200 OK") { Ok(()) } else { Err(answer) }
+    stream
+        .read_to_string(&mut answer)
+        .await
+        .map_err(|error| error.to_string())?;
+    if answer.contains("200 OK") {
+        Ok(())
+    } else {
+        Err(answer)
+    }
 }
 
 /// The Service of the webhooks: connections go to those that it leads to now.
@@ -59,7 +71,8 @@ fn no_conversion_fails_while_the_webhooks_are_replaced() {
             })
             .collect();
         for _ in 0..3 {
-            // As a Deployment does it: one more, and when that is ready, one less; both at once are told of the end.
+            // As a Deployment does it: one more, and when that is ready, one less; both at once are told of
+            // the end.
             let new = start(free_port()).await;
             to.lock().unwrap().push(new.0);
             running.push(new);
@@ -74,7 +87,11 @@ fn no_conversion_fails_while_the_webhooks_are_replaced() {
         }
         let asked = *asked.lock().unwrap();
         println!("{asked} conversions while three of the webhooks were replaced");
-        assert!(asked > 200 && failed.lock().unwrap().is_empty(), "{asked}: {:?}", failed.lock().unwrap());
+        assert!(
+            asked > 200 && failed.lock().unwrap().is_empty(),
+            "{asked}: {:?}",
+            failed.lock().unwrap()
+        );
     });
 }
 
@@ -84,23 +101,39 @@ fn replicas_with_authorities_of_their_own_leave_each_other_in_the_bundle() {
         let other = free_port();
         let namespaces = [(fixture.port, NAMESPACE), (other, "default")];
         let run = |(port, namespace)| {
-            webhook::run(Some(fixture.client.clone()), fixture.settings(port, namespace), std::future::pending())
+            webhook::run(
+                Some(fixture.client.clone()),
+                fixture.settings(port, namespace),
+                std::future::pending(),
+            )
         };
         let bundle = || {
             let path = "jsonpath={.spec.conversion.webhook.clientConfig.caBundle}";
-            let text = fixture.plane.kubectl(&["get", "crd", "miniclusters.flux-framework.org", "-o", path]).unwrap();
+            let text = fixture
+                .plane
+                .kubectl(&["get", "crd", "miniclusters.flux-framework.org", "-o", path])
+                .unwrap();
             let bytes: k8s_openapi::ByteString = serde_json::from_value(json!(text)).unwrap();
             let text = String::from_utf8(bytes.0).unwrap();
-            let all = text.split_inclusive("-----END CERTIFICATE-----").map(|it| it.trim().to_owned());
+            let all = text
+                .split_inclusive("-----END CERTIFICATE-----")
+                .map(|it| it.trim().to_owned());
             all.filter(|it| !it.is_empty()).collect::<Vec<_>>()
         };
         let looks = async {
             let mut before = Vec::new();
             let both = until("both are in the bundle", async || {
                 let now = bundle();
-                assert!(before.iter().all(|one| now.contains(one)), "one that was there is gone");
+                assert!(
+                    before.iter().all(|one| now.contains(one)),
+                    "one that was there is gone"
+                );
                 before = now.clone();
-                if now.len() >= 2 { Ok(now) } else { Err(format!("{} are", now.len())) }
+                if now.len() >= 2 {
+                    Ok(now)
+                } else {
+                    Err(format!("{} are", now.len()))
+                }
             })
             .await;
             fixture.answers().await;
@@ -120,17 +153,40 @@ fn a_certificate_that_ends_soon_is_renewed_while_everything_is_answered() {
         let _webhook = fixture.webhook().await;
         let read = |what: &str| {
             let path = format!("jsonpath={{.data.{what}}}");
-            fixture.plane.kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook", "-o", &path]).unwrap()
+            fixture
+                .plane
+                .kubectl(&[
+                    "-n",
+                    NAMESPACE,
+                    "get",
+                    "secret",
+                    "flux-operator-webhook",
+                    "-o",
+                    &path,
+                ])
+                .unwrap()
         };
         let before = read("tls\\.crt");
         let soon = "flux-framework.org/not-after=2026-01-01T00:00:00Z";
         fixture
             .plane
-            .kubectl(&["-n", NAMESPACE, "annotate", "--overwrite", "secret", "flux-operator-webhook", soon])
+            .kubectl(&[
+                "-n",
+                NAMESPACE,
+                "annotate",
+                "--overwrite",
+                "secret",
+                "flux-operator-webhook",
+                soon,
+            ])
             .unwrap();
         until("there is another certificate", async || {
             fixture.api(Version::V1alpha1).get("probe").await.unwrap();
-            if read("tls\\.crt") == before { Err("not yet".into()) } else { Ok(()) }
+            if read("tls\\.crt") == before {
+                Err("not yet".into())
+            } else {
+                Ok(())
+            }
         })
         .await;
         for _ in 0..40 {
@@ -138,13 +194,21 @@ fn a_certificate_that_ends_soon_is_renewed_while_everything_is_answered() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         // The Secret gone, or its content broken: made again.
-        fixture.plane.kubectl(&["-n", NAMESPACE, "delete", "secret", "flux-operator-webhook"]).unwrap();
+        fixture
+            .plane
+            .kubectl(&["-n", NAMESPACE, "delete", "secret", "flux-operator-webhook"])
+            .unwrap();
         until("there is a Secret again", async || {
-            fixture.plane.kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook"])
+            fixture
+                .plane
+                .kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook"])
         })
         .await;
         fixture.answers().await;
         let calls = fixture.calls.lock().unwrap().clone();
-        assert_exactly(&calls, &Installation::whole(&json!({})).permissions(webhook::NAME));
+        assert_exactly(
+            &calls,
+            &Installation::whole(&json!({})).permissions(webhook::NAME),
+        );
     });
 }

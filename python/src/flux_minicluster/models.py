@@ -21,9 +21,9 @@ class Archive(BaseModel):
     )
     path: str | None = None
     """
-    A file on a volume that outlives the pods. Restored at the start if it exists. Saved at the end and on a stop:
-    written to a file beside it, which replaces it once complete. The suffix selects the format: .tar, .tgz, .tar.gz,
-    .tar.bz2, .tar.xz or .zip.
+    A file on a volume that outlives the pods. Restored at the start if it exists. Saved at the end
+    and on a stop: written to a file beside it, which replaces it once complete. The suffix selects
+    the format: .tar, .tgz, .tar.gz, .tar.bz2, .tar.xz or .zip.
     """
 
 
@@ -85,7 +85,8 @@ class Commands(BaseModel):
 
 class ExistingVolume(BaseModel):
     """
-    A volume that exists already, and where it is mounted. Exactly one of claimName, configMapName, secretName.
+    A volume that exists already, and where it is mounted. Exactly one of claimName, configMapName,
+    secretName.
     """
 
     model_config = ConfigDict(
@@ -406,8 +407,8 @@ class SecurityContext(BaseModel):
 
 class Volume(BaseModel):
     """
-    A volume and where it is mounted. It has one source at most; without one it is the volume of the same name in
-    spec.volumes.
+    A volume and where it is mounted. It has one source at most; without one it is the volume of the same
+    name in spec.volumes.
     """
 
     model_config = ConfigDict(
@@ -489,8 +490,8 @@ class Container(BaseModel):
     """
     command: str | None = None
     """
-    On the Flux runner: the job's command, split into arguments with POSIX quoting; without one, the cluster
-    stays up. On a sidecar: shell source. On a service: replaces the image's entrypoint.
+    On the Flux runner: the job's command, split into arguments with POSIX quoting; without one, the
+    cluster stays up. On a sidecar: shell source. On a service: replaces the image's entrypoint.
     """
     commands: Commands | None = None
     """
@@ -498,7 +499,8 @@ class Container(BaseModel):
     """
     cores: int | None = None
     """
-    Number of cores that Flux manages on every node: 0 to cores-1. Default: all that the container may use.
+    Number of cores that Flux manages on every node: 0 to cores-1. Default: all that the container may
+    use.
     """
     diagnostics: bool | None = None
     """
@@ -697,8 +699,8 @@ class FluxContainer(BaseModel):
     """
     image: str | None = None
     """
-    Image with the view; its libc must not be newer than that of the Flux runner's image. Default: set by the
-    operator, ghcr.io/converged-computing/flux-view-rocky:tag-9.
+    Image with the view; its libc must not be newer than that of the Flux runner's image. Default: set
+    by the operator, ghcr.io/converged-computing/flux-view-rocky:tag-9.
     """
     image_pull_secret: Annotated[str | None, Field(alias="imagePullSecret")] = None
     """
@@ -732,7 +734,8 @@ class FluxContainer(BaseModel):
     """
     source: Literal["", "auto", "imageVolume", "copy"] | None = None
     """
-    How the view gets into the pods: imageVolume mounts its image read-only (Kubernetes 1.35, containerd 2.1 or CRI-O
+    How the view gets into the pods: imageVolume mounts its image read-only (Kubernetes 1.35,
+    containerd 2.1 or CRI-O
     1.33); copy copies it in an init container; auto mounts it if every node can, else copies it. Default: the
     operator's --view-source, else auto.
     """
@@ -761,9 +764,9 @@ class Scheduler(BaseModel):
     """
     simple: bool | None = None
     """
-    Use Flux's own simple scheduler (true) or Fluxion (false). Default: Fluxion, if the view has it, with a
-    queuePolicy or if the Flux runner requests GPUs; else simple. Without a view: the default of the image's
-    Flux.
+    Use Flux's own simple scheduler (true) or Fluxion (false). Default: Fluxion, if the view has it,
+    with a queuePolicy or if the Flux runner requests GPUs; else simple. Without a view: the default
+    of the image's Flux.
     """
 
 
@@ -795,8 +798,8 @@ class Flux(BaseModel):
     """
     configs: dict[str, str] | None = None
     """
-    Parts of broker.toml, by name: TOML whose tables, such as queues, policy, exec and ingest, are merged over the
-    agent's in the order of the names.
+    Parts of broker.toml, by name: TOML whose tables, such as queues, policy, exec and ingest, are
+    merged over the agent's in the order of the names.
     """
     connect_timeout: Annotated[str | None, Field(alias="connectTimeout")] = "5s"
     """
@@ -808,7 +811,8 @@ class Flux(BaseModel):
     """
     curve_cert: Annotated[str | None, Field(alias="curveCert")] = None
     """
-    The curve certificate (as flux keygen writes it), to share one between clusters. Default: generated once.
+    The curve certificate (as flux keygen writes it), to share one between clusters. Default:
+    generated once.
     """
     curve_cert_secret: Annotated[str | None, Field(alias="curveCertSecret")] = None
     """
@@ -824,13 +828,13 @@ class Flux(BaseModel):
     """
     heartbeat_timeout: Annotated[str | None, Field(alias="heartbeatTimeout")] = None
     """
-    How long a follower's broker keeps running without a heartbeat from the lead, such as 60s; 0: no limit. Default:
-    Flux's own, 5m. The operator ends the pods of a lost lead sooner.
+    How long a follower's broker keeps running without a heartbeat from the lead, such as 60s; 0: no
+    limit. Default: Flux's own, 5m. The operator ends the pods of a lost lead sooner.
     """
     install_root: Annotated[str | None, Field(alias="installRoot")] = None
     """
-    With container.disable: the prefix of the image's own Flux, such as /opt/flux. Default: that of the `flux`
-    on the PATH.
+    With container.disable: the prefix of the image's own Flux, such as /opt/flux. Default: that of
+    the `flux` on the PATH.
     """
     lead_broker: Annotated[LeadBroker | None, Field(alias="leadBroker")] = None
     """
@@ -846,12 +850,13 @@ class Flux(BaseModel):
     """
     log_level: Annotated[int | None, Field(alias="logLevel")] = 6
     """
-    Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). logging.quiet sets 0.
+    Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). logging.quiet
+    sets 0.
     """
     metrics_port: Annotated[int | None, Field(alias="metricsPort")] = None
     """
-    Port on which the lead serves metrics of the instance (nodes, cores, jobs by state): for Prometheus at
-    /metrics, as JSON at /metrics.json. Without authentication. Default: none.
+    Port on which the lead serves metrics of the instance (nodes, cores, jobs by state): for
+    Prometheus at /metrics, as JSON at /metrics.json. Without authentication. Default: none.
     """
     minimal_service: Annotated[bool | None, Field(alias="minimalService")] = None
     """
@@ -889,15 +894,15 @@ class Flux(BaseModel):
     """
     wrap: str | None = None
     """
-    Command that runs the broker on every pod (`flux start --wrap`), its words separated by commas, such as
-    strace,-f.
+    Command that runs the broker on every pod (`flux start --wrap`), its words separated by commas,
+    such as strace,-f.
     """
 
 
 class FluxRestful(BaseModel):
     """
-    The Flux RESTful API, which the lead serves if the cluster has no command or script and is not interactive.
-    Unset: not served.
+    The Flux RESTful API, which the lead serves if the cluster has no command or script and is not
+    interactive. Unset: not served.
     """
 
     model_config = ConfigDict(
@@ -919,11 +924,13 @@ class FluxRestful(BaseModel):
     """
     secret_key: Annotated[str | None, Field(alias="secretKey")] = None
     """
-    Key that encodes the payloads. Default: generated. Stored in the Secret that status.fluxRestfulSecret names.
+    Key that encodes the payloads. Default: generated. Stored in the Secret that
+    status.fluxRestfulSecret names.
     """
     token: str | None = None
     """
-    Token (password) of that user. Default: generated. Stored in the Secret that status.fluxRestfulSecret names.
+    Token (password) of that user. Default: generated. Stored in the Secret that
+    status.fluxRestfulSecret names.
     """
     username: str | None = None
     """
@@ -955,9 +962,10 @@ class Logging(BaseModel):
     """
     strict: bool | None = None
     """
-    A command that fails in a snippet before the program ends the pod with its exit code (errexit and pipefail).
-    false: the failure is reported and ignored. true, written out: `post` is strict as well, and its failure on the
-    lead turns a job's 0 into its exit code. Default: true, unless the installation sets another (`snippets.strict`).
+    A command that fails in a snippet before the program ends the pod with its exit code (errexit and
+    pipefail). false: the failure is reported and ignored. true, written out: `post` is strict as
+    well, and its failure on the lead turns a job's 0 into its exit code. Default: true, unless the
+    installation sets another (`snippets.strict`).
     """
     timed: bool | None = None
     """
@@ -1160,8 +1168,8 @@ class Pod(BaseModel):
         Field(alias="dnsPolicy"),
     ] = None
     """
-    Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet (the default with podTemplate's
-    hostNetwork) or Default. None is not supported.
+    Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet (the default with
+    podTemplate's hostNetwork) or Default. None is not supported.
     """
     host_ipc: Annotated[bool | None, Field(alias="hostIPC")] = None
     """
@@ -1193,7 +1201,8 @@ class Pod(BaseModel):
         Literal["", "Never", "OnFailure"] | None, Field(alias="restartPolicy")
     ] = None
     """
-    Never (default) or OnFailure. With OnFailure the kubelet restarts a failed command, up to backoffLimit times.
+    Never (default) or OnFailure. With OnFailure the kubelet restarts a failed command, up to
+    backoffLimit times.
     """
     runtime_class_name: Annotated[str | None, Field(alias="runtimeClassName")] = None
     """
@@ -1219,8 +1228,8 @@ class Pod(BaseModel):
         int | None, Field(alias="terminationGracePeriodSeconds")
     ] = None
     """
-    Seconds from SIGTERM to SIGKILL when a pod is stopped: for the program to clean up and the archive to be saved.
-    Default: 30.
+    Seconds from SIGTERM to SIGKILL when a pod is stopped: for the program to clean up and the archive
+    to be saved. Default: 30.
     """
     tolerations: list[Toleration] | None = None
     """
@@ -1248,8 +1257,8 @@ class Service(BaseModel):
     """
     command: str | None = None
     """
-    On the Flux runner: the job's command, split into arguments with POSIX quoting; without one, the cluster
-    stays up. On a sidecar: shell source. On a service: replaces the image's entrypoint.
+    On the Flux runner: the job's command, split into arguments with POSIX quoting; without one, the
+    cluster stays up. On a sidecar: shell source. On a service: replaces the image's entrypoint.
     """
     commands: Commands | None = None
     """
@@ -1257,7 +1266,8 @@ class Service(BaseModel):
     """
     cores: int | None = None
     """
-    Number of cores that Flux manages on every node: 0 to cores-1. Default: all that the container may use.
+    Number of cores that Flux manages on every node: 0 to cores-1. Default: all that the container may
+    use.
     """
     diagnostics: bool | None = None
     """
@@ -1380,7 +1390,8 @@ class User(BaseModel):
     """
     password: str | None = None
     """
-    Password, 8 characters at most. Default: generated. Stored in the Secret that status.usersSecret names.
+    Password, 8 characters at most. Default: generated. Stored in the Secret that status.usersSecret
+    names.
     """
 
 
@@ -1414,8 +1425,8 @@ class SpecVolume(BaseModel):
     """
     delete: bool | None = None
     """
-    Delete the PersistentVolume when the MiniCluster is deleted, or its pods are cleaned up; false: keep it,
-    without its claim. The data are always kept.
+    Delete the PersistentVolume when the MiniCluster is deleted, or its pods are cleaned up; false:
+    keep it, without its claim. The data are always kept.
     """
     driver: str | None = None
     """
@@ -1439,7 +1450,8 @@ class SpecVolume(BaseModel):
     """
     storage_class: Annotated[str | None, Field(alias="storageClass")] = "hostpath"
     """
-    Storage class of the volume and its claim. hostpath: a directory of the node; any other: a CSI volume.
+    Storage class of the volume and its claim. hostpath: a directory of the node; any other: a CSI
+    volume.
     """
     volume_handle: Annotated[str | None, Field(alias="volumeHandle")] = None
     """
@@ -1467,9 +1479,10 @@ class MiniClusterSpec(BaseModel):
     """
     backoff_limit: Annotated[int | None, Field(alias="backoffLimit")] = None
     """
-    How often the whole MiniCluster may be restarted because its lead was lost (its node failed or was drained, or
-    its pod was deleted) or its Job was deleted; also how often one follower that does not start is recreated.
-    Default: 100; 0: never. A failed command is retried only with pod.restartPolicy: OnFailure.
+    How often the whole MiniCluster may be restarted because its lead was lost (its node failed or was
+    drained, or its pod was deleted) or its Job was deleted; also how often one follower that does not
+    start is recreated. Default: 100; 0: never. A failed command is retried only with pod.restartPolicy:
+    OnFailure.
     """
     cleanup: bool | None = None
     """
@@ -1477,9 +1490,9 @@ class MiniClusterSpec(BaseModel):
     """
     cleanup_pods: Annotated[bool | None, Field(alias="cleanupPods")] = None
     """
-    When the job has completed (exit code 0), delete the pods, and the PersistentVolumes and claims that were created for
-    volumes; a PersistentVolume with delete: false stays. After a failure everything stays. The MiniCluster and its
-    status remain. In v1alpha1: cleanup.
+    When the job has completed (exit code 0), delete the pods, and the PersistentVolumes and claims that
+    were created for volumes; a PersistentVolume with delete: false stays. After a failure everything
+    stays. The MiniCluster and its status remain. In v1alpha1: cleanup.
     """
     containers: list[Container]
     """
@@ -1495,19 +1508,20 @@ class MiniClusterSpec(BaseModel):
     """
     flux_restful: Annotated[FluxRestful | None, Field(alias="fluxRestful")] = None
     """
-    The Flux RESTful API, which the lead serves if the cluster has no command or script and is not interactive.
-    Unset: not served.
+    The Flux RESTful API, which the lead serves if the cluster has no command or script and is not
+    interactive. Unset: not served.
     """
     gang: Literal["", "on", "off", "auto"] | None = None
     """
-    Schedule all pods of the MiniCluster (minSize of them, if set) or none, so that two MiniClusters that each hold
-    half of the nodes do not block each other: "on", "off" or "auto". Default: "auto", which is on if the operator
-    is installed with gangs and the cluster has a gang API. Quote the value: YAML reads a bare on or off as true or
-    false.
+    Schedule all pods of the MiniCluster (minSize of them, if set) or none, so that two MiniClusters that
+    each hold half of the nodes do not block each other: "on", "off" or "auto". Default: "auto", which is
+    on if the operator is installed with gangs and the cluster has a gang API. Quote the value: YAML reads
+    a bare on or off as true or false.
     """
     interactive: bool | None = None
     """
-    Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it with 0.
+    Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it
+    with 0.
     """
     job_labels: Annotated[dict[str, str] | None, Field(alias="jobLabels")] = None
     """
@@ -1515,7 +1529,8 @@ class MiniClusterSpec(BaseModel):
     """
     launcher: bool | None = None
     """
-    The command launches Flux jobs itself: it is not wrapped in flux submit. Same as launcher on the Flux runner.
+    The command launches Flux jobs itself: it is not wrapped in flux submit. Same as launcher on the Flux
+    runner.
     """
     logging: Logging | None = None
     """
@@ -1523,14 +1538,14 @@ class MiniClusterSpec(BaseModel):
     """
     managed_by: Annotated[str | None, Field(alias="managedBy")] = None
     """
-    Controller that manages the MiniCluster, like managedBy of a Job. With another value than the default, such as
-    kueue.x-k8s.io/multikueue, this operator ignores the MiniCluster. Cannot be changed. Default:
+    Controller that manages the MiniCluster, like managedBy of a Job. With another value than the default,
+    such as kueue.x-k8s.io/multikueue, this operator ignores the MiniCluster. Cannot be changed. Default:
     flux-framework.org/flux-operator.
     """
     max_restarts: Annotated[int | None, Field(alias="maxRestarts")] = None
     """
-    How often the whole MiniCluster may be restarted after its job failed because a follower was lost while the job
-    ran on it. Can be changed at any time. Default: 0.
+    How often the whole MiniCluster may be restarted after its job failed because a follower was lost
+    while the job ran on it. Can be changed at any time. Default: 0.
     """
     max_size: Annotated[int | None, Field(alias="maxSize")] = None
     """
@@ -1550,9 +1565,9 @@ class MiniClusterSpec(BaseModel):
     """
     pod_template: Annotated[dict[str, Any] | None, Field(alias="podTemplate")] = None
     """
-    A strategic merge patch on the template of the MiniCluster's pods, for pod and container fields that this spec lacks.
-    Lists are merged by name; `$patch: delete` removes an item. Fields that the operator or the agent relies on cannot be
-    patched: the error names the field to use instead.
+    A strategic merge patch on the template of the MiniCluster's pods, for pod and container fields that
+    this spec lacks. Lists are merged by name; `$patch: delete` removes an item. Fields that the operator
+    or the agent relies on cannot be patched: the error names the field to use instead.
     """
     services: list[Service] | None = None
     """
@@ -1572,19 +1587,19 @@ class MiniClusterSpec(BaseModel):
     """
     size: int | None = 1
     """
-    Number of pods; each runs one broker. Also the number of brokers that must be online before the job starts, unless
-    minSize is set. Can be changed while the cluster runs, up to maxSize.
+    Number of pods; each runs one broker. Also the number of brokers that must be online before the job
+    starts, unless minSize is set. Can be changed while the cluster runs, up to maxSize.
     """
     suspend: bool | None = None
     """
-    Create the Job suspended, or suspend a running one: its pods are deleted, and created again when this is false.
-    Unset: the Job's own suspend is left alone. No effect in a Kueue queue, which suspends and resumes the Job
-    itself.
+    Create the Job suspended, or suspend a running one: its pods are deleted, and created again when this
+    is false. Unset: the Job's own suspend is left alone. No effect in a Kueue queue, which suspends and
+    resumes the Job itself.
     """
     tasks: int | None = 1
     """
-    Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods; 0:
-    `-N size` only.
+    Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as
+    pods; 0: `-N size` only.
     """
     ttl_seconds_after_finished: Annotated[
         int | None, Field(alias="ttlSecondsAfterFinished")
@@ -1598,8 +1613,8 @@ class MiniClusterSpec(BaseModel):
     """
     volumes: dict[str, SpecVolume] | None = None
     """
-    Volumes that the operator creates, by name: each is a PersistentVolume and a claim. A container mounts one by
-    naming it in its volumes.
+    Volumes that the operator creates, by name: each is a PersistentVolume and a claim. A container mounts
+    one by naming it in its volumes.
     """
 
 
@@ -1695,7 +1710,8 @@ class Restart(BaseModel):
     """
     reason: str
     """
-    Why, in one word: LeadLost, PodLost, JobDeleted, Suspended, Requeued, or the reason why the lead did not start.
+    Why, in one word: LeadLost, PodLost, JobDeleted, Suspended, Requeued, or the reason why the lead
+    did not start.
     """
     time: str
     """
@@ -1751,7 +1767,8 @@ class MiniClusterStatus(BaseModel):
     """
     container_restarts: Annotated[int | None, Field(alias="containerRestarts")] = None
     """
-    Number of restarts of the lead's container by the kubelet, in the current Job (restartPolicy OnFailure).
+    Number of restarts of the lead's container by the kubelet, in the current Job (restartPolicy
+    OnFailure).
     """
     exit_code: Annotated[int | None, Field(alias="exitCode")] = None
     """
@@ -1841,8 +1858,8 @@ class MiniClusterStatus(BaseModel):
 
 class MiniCluster(BaseModel):
     """
-    A MiniCluster is a Flux instance in Kubernetes: an Indexed Job whose pod 0 is the lead broker and whose other pods
-    join it.
+    A MiniCluster is a Flux instance in Kubernetes: an Indexed Job whose pod 0 is the lead broker and whose
+    other pods join it.
     """
 
     model_config = ConfigDict(

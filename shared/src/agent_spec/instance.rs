@@ -38,7 +38,11 @@ pub struct View {
 
 impl Default for View {
     fn default() -> Self {
-        View { enabled: true, python_path: None, install_root: None }
+        View {
+            enabled: true,
+            python_path: None,
+            install_root: None,
+        }
     }
 }
 
@@ -56,8 +60,8 @@ pub struct Network {
     /// Domain of the cluster. Default: from resolv.conf, else cluster.local.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_domain: Option<String>,
-    /// The pods use their nodes' network (`hostNetwork`) and have their nodes' host names, so the agent tells pods apart by
-    /// their completion index.
+    /// The pods use their nodes' network (`hostNetwork`) and have their nodes' host names, so the agent tells
+    /// pods apart by their completion index.
     #[serde(default, skip_serializing_if = "is_false")]
     pub host_network: bool,
     /// All hosts of the instance in rank order (RFC 29). Default: `<name>-[0-(max_size - 1)]`.
@@ -158,8 +162,8 @@ pub struct Flux {
     /// A follower ends when its broker ends, instead of restarting the broker.
     #[serde(default, skip_serializing_if = "is_false")]
     pub complete_workers: bool,
-    /// Which scheduler to load. Unset: Fluxion, if the view has it, with a queue policy or if the runner requests GPUs; else
-    /// the simple one. Without a view: the default of the image's Flux.
+    /// Which scheduler to load. Unset: Fluxion, if the view has it, with a queue policy or if the runner
+    /// requests GPUs; else the simple one. Without a view: the default of the image's Flux.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<SchedulerKind>,
     /// Queue policy of Fluxion.
@@ -212,11 +216,13 @@ pub struct Logging {
     /// Only the job's output, warnings and errors.
     #[serde(default, skip_serializing_if = "is_false")]
     pub quiet: bool,
-    /// A command that fails in a snippet before the program ends the entrypoint. Unset: true. Written out, it also says what
-    /// a failing `post` of the lead means: with true, the container ends with its code where the job's was 0.
+    /// A command that fails in a snippet before the program ends the entrypoint. Unset: true. Written out, it
+    /// also says what a failing `post` of the lead means: with true, the container ends with its code where
+    /// the job's was 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
-    /// Log wall times: FLUXTIME lines and, at the end, the stages with their times as a table and as one line of JSON.
+    /// Log wall times: FLUXTIME lines and, at the end, the stages with their times as a table and as one line
+    /// of JSON.
     #[serde(default, skip_serializing_if = "is_false")]
     pub timed: bool,
     /// Log more: -vvv for submit, the events of a batch. No effect with quiet.

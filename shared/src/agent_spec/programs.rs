@@ -71,8 +71,8 @@ pub struct Runner {
     /// The requested working directory; the user that runs Flux must be able to write to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
-    /// Variables that differ between pods (the downward API's): a task has those of its own pod. `HOSTNAME` and
-    /// `JOB_COMPLETION_INDEX` always are.
+    /// Variables that differ between pods (the downward API's): a task has those of its own pod. `HOSTNAME`
+    /// and `JOB_COMPLETION_INDEX` always are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub per_pod: Vec<String>,
     /// The user's snippets.
@@ -105,7 +105,8 @@ pub struct Restful {
 /// Where the Flux RESTful API comes from if the operator knows no other place.
 pub const RESTFUL_REPOSITORY: &str = "https://github.com/flux-framework/flux-restful-api";
 
-/// The commit of its branch `main` that is run: what is cloned where nobody chose anything must not change by itself.
+/// The commit of its branch `main` that is run: what is cloned where nobody chose anything must not change by
+/// itself.
 pub const RESTFUL_COMMIT: &str = "46dcc3276f85aad19fc91214b5dde9de3116151c";
 
 impl Restful {
@@ -128,7 +129,11 @@ fn restful_port() -> u16 {
 
 impl Default for Restful {
     fn default() -> Self {
-        Restful { repository: restful_repository(), branch: restful_branch(), port: restful_port() }
+        Restful {
+            repository: restful_repository(),
+            branch: restful_branch(),
+            port: restful_port(),
+        }
     }
 }
 
@@ -198,7 +203,8 @@ pub struct Snippets {
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Sidecar {
-    /// It declares ports: a server, which ends as soon as Flux has ended. Others have up to 10 s to end by themselves.
+    /// It declares ports: a server, which ends as soon as Flux has ended. Others have up to 10 s to end by
+    /// themselves.
     #[serde(default, skip_serializing_if = "is_false")]
     pub serves: bool,
     /// Wait for the broker's socket before the command.

@@ -27,11 +27,15 @@ impl Page {
     /// The name of the type that `schema` refers to, be it optional or not.
     fn name<'a>(&self, schema: &'a Value) -> Option<&'a str> {
         let one_of = schema["anyOf"].as_array().into_iter().flatten();
-        [schema].into_iter().chain(one_of).find_map(|one| one["$ref"].as_str()?.strip_prefix("#/$defs/"))
+        [schema]
+            .into_iter()
+            .chain(one_of)
+            .find_map(|one| one["$ref"].as_str()?.strip_prefix("#/$defs/"))
     }
 
     fn resolve(&self, schema: &Value) -> Value {
-        self.name(schema).map_or(schema.clone(), |name| self.types[name].clone())
+        self.name(schema)
+            .map_or(schema.clone(), |name| self.types[name].clone())
     }
 
     /// How a value is written; none: it is a table of its own.
@@ -43,14 +47,21 @@ impl Page {
         let name = schema["type"].as_str().or_else(|| schema["type"][0].as_str());
         match name {
             Some("array") => {
-                let each = self.kind(&schema["items"]).unwrap_or_else(|| self.fields(&schema["items"]));
+                let each = self
+                    .kind(&schema["items"])
+                    .unwrap_or_else(|| self.fields(&schema["items"]));
                 Some(format!("list of {each}"))
             }
-            Some("object") if schema["additionalProperties"]["type"] == "string" => Some("map of string".into()),
+            Some("object") if schema["additionalProperties"]["type"] == "string" => {
+                Some("map of string".into())
+            }
             Some(name @ ("string" | "integer" | "boolean")) if schema["oneOf"].is_null() => Some(name.into()),
             _ => {
-                let names: Option<Vec<&str>> =
-                    schema["oneOf"].as_array()?.iter().map(|one| one["const"].as_str()).collect();
+                let names: Option<Vec<&str>> = schema["oneOf"]
+                    .as_array()?
+                    .iter()
+                    .map(|one| one["const"].as_str())
+                    .collect();
                 Some(format!("`\"{}\"`", names?.join("\"` or `\"")))
             }
         }
@@ -60,14 +71,19 @@ impl Page {
     fn fields(&self, schema: &Value) -> String {
         let schema = self.resolve(schema);
         let fields = schema["properties"].as_object().unwrap().iter();
-        let fields: Vec<String> =
-            fields.map(|(name, field)| format!("{name}: {}", self.kind(field).unwrap())).collect();
+        let fields: Vec<String> = fields
+            .map(|(name, field)| format!("{name}: {}", self.kind(field).unwrap()))
+            .collect();
         format!("{{{}}}", fields.join(", "))
     }
 
     /// A table, then the tables in it.
     fn table(&mut self, path: &str, schema: &Value) {
-        let title = if path.is_empty() { "At the top".to_owned() } else { format!("`[{path}]`") };
+        let title = if path.is_empty() {
+            "At the top".to_owned()
+        } else {
+            format!("`[{path}]`")
+        };
         self.text += &format!("\n## {title}\n\n{}\n\n", meaning(schema, path));
         if schema["oneOf"].is_array() {
             return self.modes(schema);
@@ -75,10 +91,16 @@ impl Page {
         self.text += "| field | value | default | meaning |\n| --- | --- | --- | --- |\n";
         let mut inner = Vec::new();
         for (name, field) in schema["properties"].as_object().unwrap() {
-            let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            let below = if path.is_empty() {
+                name.clone()
+            } else {
+                format!("{path}.{name}")
+            };
             match self.kind(field) {
                 Some(kind) => {
-                    let needed = schema["required"].as_array().is_some_and(|all| all.contains(&name.as_str().into()));
+                    let needed = schema["required"]
+                        .as_array()
+                        .is_some_and(|all| all.contains(&name.as_str().into()));
                     let default = match kind.as_str() {
                         _ if needed => "needed".into(),
                         "boolean" if field["default"].is_null() => "`false`".into(),
@@ -87,7 +109,10 @@ impl Page {
                     self.text += &format!("| `{name}` | {kind} | {default} | {} |\n", meaning(field, &below));
                 }
                 None if field["additionalProperties"].is_object() => {
-                    inner.push((format!("{below}.NAME"), self.resolve(&field["additionalProperties"])));
+                    inner.push((
+                        format!("{below}.NAME"),
+                        self.resolve(&field["additionalProperties"]),
+                    ));
                 }
                 None => inner.push((below, self.resolve(field))),
             }
@@ -102,33 +127,50 @@ impl Page {
             let properties = mode["properties"].as_object().unwrap();
             let name = properties["mode"]["const"].as_str().unwrap();
             let others = properties.iter().filter(|(name, _)| *name != "mode");
-            let others: Vec<String> =
-                others.map(|(name, field)| format!("`{name}`: {}", self.kind(field).unwrap())).collect();
-            self.text += &format!("| `\"{name}\"` | {} | {} |\n", others.join(", "), meaning(mode, name));
+            let others: Vec<String> = others
+                .map(|(name, field)| format!("`{name}`: {}", self.kind(field).unwrap()))
+                .collect();
+            self.text += &format!(
+                "| `\"{name}\"` | {} | {} |\n",
+                others.join(", "),
+                meaning(mode, name)
+            );
         }
     }
 }
 
 fn default(value: &Value) -> String {
-    let is_empty =
-        value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(serde_json::Map::is_empty);
-    if value.is_null() || is_empty { String::new() } else { format!("`{value}`") }
+    let is_empty = value.as_array().is_some_and(Vec::is_empty)
+        || value.as_object().is_some_and(serde_json::Map::is_empty);
+    if value.is_null() || is_empty {
+        String::new()
+    } else {
+        format!("`{value}`")
+    }
 }
 
 fn meaning(schema: &Value, what: &str) -> String {
-    let text = schema["description"].as_str().unwrap_or_else(|| panic!("{what} is not described"));
+    let text = schema["description"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{what} is not described"));
     text.replace('\n', " ").replace('|', "\\|")
 }
 
 #[test]
 fn the_reference_is_that_of_the_types() {
     let schema = schemars::schema_for!(AgentSpec).to_value();
-    let mut page = Page { types: schema["$defs"].clone(), text: HEAD.to_owned() };
+    let mut page = Page {
+        types: schema["$defs"].clone(),
+        text: HEAD.to_owned(),
+    };
     page.table("", &schema);
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/AGENTSPEC.md");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(file, &page.text).unwrap();
     }
     let current = std::fs::read_to_string(file).unwrap_or_default();
-    assert!(current == page.text, "{file} is stale: renew it with `make generate`");
+    assert!(
+        current == page.text,
+        "{file} is stale: renew it with `make generate`"
+    );
 }

@@ -1,8 +1,10 @@
-//! Conversion between the versions: pure, total, without loss, on JSON as the API server hands it over and on the types.
+//! Conversion between the versions: pure, total, without loss, on JSON as the API server hands it over and on
+//! the types.
 //!
-//! Both versions have the same fields at the same places, so almost all of an object passes through untouched: unknown
-//! fields, explicit defaults, and values that do not fit. What differs is the meaning of a missing field, so conversion
-//! writes out in one version what goes without saying in the other, and takes it away on the way back:
+//! Both versions have the same fields at the same places, so almost all of an object passes through
+//! untouched: unknown fields, explicit defaults, and values that do not fit. What differs is the meaning of a
+//! missing field, so conversion writes out in one version what goes without saying in the other, and takes it
+//! away on the way back:
 //!
 //! | v1alpha1 | v1alpha2 |
 //! |---|---|
@@ -18,9 +20,10 @@
 //! | `cleanupMiniCluster` | `cleanup` |
 //! | `status.jobid: ""` | none |
 //!
-//! Blocks that are left in a v1alpha1 object have that version's defaults written out, as the API server would do: so it
-//! finds nothing to add, and an object that is read and applied again is unchanged. That also keeps them apart from what
-//! stands for a missing block in v1alpha2 (`{name: flux}` has no uid, `{branch: main}` no port).
+//! Blocks that are left in a v1alpha1 object have that version's defaults written out, as the API server
+//! would do: so it finds nothing to add, and an object that is read and applied again is unchanged. That also
+//! keeps them apart from what stands for a missing block in v1alpha2 (`{name: flux}` has no uid, `{branch:
+//! main}` no port).
 
 use serde_json::{Value, json};
 
@@ -55,7 +58,9 @@ impl Version {
     pub fn of(api_version: &str) -> Option<Version> {
         let (group, name) = api_version.split_once('/')?;
         let known = [Version::V1alpha1, Version::V1alpha2];
-        known.into_iter().find(|version| group == v1alpha2::GROUP && name == version.name())
+        known
+            .into_iter()
+            .find(|version| group == v1alpha2::GROUP && name == version.name())
     }
 }
 
@@ -66,7 +71,9 @@ pub enum ConvertError {
     NoObject,
     #[error("failed to convert an object of kind `{0}`: only MiniCluster is known")]
     Kind(String),
-    #[error("failed to convert a MiniCluster of version `{0}`: flux-framework.org/v1alpha1 and v1alpha2 are known")]
+    #[error(
+        "failed to convert a MiniCluster of version `{0}`: flux-framework.org/v1alpha1 and v1alpha2 are known"
+    )]
     Version(String),
 }
 
@@ -106,7 +113,9 @@ pub fn convert_spec(value: &mut Value, to: Version) {
 
 /// A status of the other version becomes one of version `to`.
 fn convert_status(value: &mut Value, to: Version) {
-    let Some(status) = value.as_object_mut() else { return };
+    let Some(status) = value.as_object_mut() else {
+        return;
+    };
     match to {
         Version::V1alpha1 => {
             status.entry("jobid").or_insert_with(|| json!(""));
@@ -119,14 +128,16 @@ fn convert_status(value: &mut Value, to: Version) {
     }
 }
 
-/// The spec as v1alpha2. Every spec that the type can hold is converted: an error would be a defect of these types.
+/// The spec as v1alpha2. Every spec that the type can hold is converted: an error would be a defect of these
+/// types.
 pub fn to_v1alpha2(spec: &v1alpha1::MiniClusterSpec) -> Result<v1alpha2::MiniClusterSpec, serde_json::Error> {
     let mut value = serde_json::to_value(spec)?;
     convert_spec(&mut value, Version::V1alpha2);
     serde_json::from_value(value)
 }
 
-/// The spec as v1alpha1. Every spec that the type can hold is converted: an error would be a defect of these types.
+/// The spec as v1alpha1. Every spec that the type can hold is converted: an error would be a defect of these
+/// types.
 pub fn to_v1alpha1(spec: &v1alpha2::MiniClusterSpec) -> Result<v1alpha1::MiniClusterSpec, serde_json::Error> {
     let mut value = serde_json::to_value(spec)?;
     convert_spec(&mut value, Version::V1alpha1);
@@ -140,7 +151,10 @@ pub fn status_to_v1alpha2(status: &v1alpha1::MiniClusterStatus) -> v1alpha2::Min
 
 /// The status as v1alpha1.
 pub fn status_to_v1alpha1(status: &v1alpha2::MiniClusterStatus) -> v1alpha1::MiniClusterStatus {
-    v1alpha1::MiniClusterStatus { jobid: String::new(), status: status.clone() }
+    v1alpha1::MiniClusterStatus {
+        jobid: String::new(),
+        status: status.clone(),
+    }
 }
 
 #[cfg(test)]

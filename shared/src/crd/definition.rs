@@ -7,7 +7,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::rules::{ENUMS, EXISTING_VOLUME_RULES, FIXED, PATTERNS, RANGES, RULES, Rule, V1ALPHA2_RULES, VOLUME_RULES};
+use super::rules::{
+    ENUMS, EXISTING_VOLUME_RULES, FIXED, PATTERNS, RANGES, RULES, Rule, V1ALPHA2_RULES, VOLUME_RULES,
+};
 use super::{unchanged, v1alpha1, v1alpha2};
 
 /// A quantity as Kubernetes' own schema has it.
@@ -44,7 +46,12 @@ pub enum Conversion {
 #[derive(Debug, Clone, PartialEq)]
 pub enum WebhookClient {
     /// A Service of the cluster.
-    Service { namespace: String, name: String, path: String, port: i32 },
+    Service {
+        namespace: String,
+        name: String,
+        path: String,
+        port: i32,
+    },
     /// An address that the API server reaches, `https://`.
     Url(String),
 }
@@ -64,14 +71,23 @@ pub fn definition(conversion: &Conversion) -> Result<CustomResourceDefinition, D
     }
     // Clients with the Go operator's types send it with every object.
     if let Some(Value::Object(status)) = at(root, "status")?.get_mut("properties") {
-        status.insert("jobid".into(), json!({ "type": "string", "maxLength": 256, "description": JOBID }));
+        status.insert(
+            "jobid".into(),
+            json!({ "type": "string", "maxLength": 256, "description": JOBID }),
+        );
     }
     if let Conversion::Webhook { client, ca_bundle } = conversion {
         let mut older = serde_json::to_value(v1alpha1::MiniCluster::crd())?;
         constrain(schema_root(&mut older)?)?;
-        let mut version = older.pointer_mut("/spec/versions/0").map(Value::take).unwrap_or_default();
+        let mut version = older
+            .pointer_mut("/spec/versions/0")
+            .map(Value::take)
+            .unwrap_or_default();
         version["storage"] = json!(false);
-        if let Some(versions) = current.pointer_mut("/spec/versions").and_then(Value::as_array_mut) {
+        if let Some(versions) = current
+            .pointer_mut("/spec/versions")
+            .and_then(Value::as_array_mut)
+        {
             versions.push(version);
         }
         current["spec"]["conversion"] = webhook(client, ca_bundle)?;
@@ -81,7 +97,12 @@ pub fn definition(conversion: &Conversion) -> Result<CustomResourceDefinition, D
 
 fn webhook(client: &WebhookClient, ca_bundle: &[u8]) -> Result<Value, DefinitionError> {
     let mut config = match client {
-        WebhookClient::Service { namespace, name, path, port } => {
+        WebhookClient::Service {
+            namespace,
+            name,
+            path,
+            port,
+        } => {
             json!({ "service": { "namespace": namespace, "name": name, "path": path, "port": port } })
         }
         WebhookClient::Url(url) => json!({ "url": url }),
@@ -89,7 +110,9 @@ fn webhook(client: &WebhookClient, ca_bundle: &[u8]) -> Result<Value, Definition
     if !ca_bundle.is_empty() {
         config["caBundle"] = serde_json::to_value(ByteString(ca_bundle.to_vec()))?;
     }
-    Ok(json!({ "strategy": "Webhook", "webhook": { "clientConfig": config, "conversionReviewVersions": ["v1"] } }))
+    Ok(
+        json!({ "strategy": "Webhook", "webhook": { "clientConfig": config, "conversionReviewVersions": ["v1"] } }),
+    )
 }
 
 fn schema_root(definition: &mut Value) -> Result<&mut Value, DefinitionError> {
@@ -139,10 +162,18 @@ fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
 
 /// Adds rules that compare with the previous object; at the root, where the status can be read.
 fn lifetime_rules(root: &mut Map<String, Value>) {
-    let spec = root.get("properties").and_then(|fields| fields.get("spec")).and_then(Value::as_object);
-    let unchanged: Vec<String> = FIXED.iter().filter_map(|field| unchanged::is_as_before(spec?, field)).collect();
-    let named: Vec<String> =
-        FIXED.iter().map(|field| format!("({} ? '' : '{field} ')", is_written_as_before(field))).collect();
+    let spec = root
+        .get("properties")
+        .and_then(|fields| fields.get("spec"))
+        .and_then(Value::as_object);
+    let unchanged: Vec<String> = FIXED
+        .iter()
+        .filter_map(|field| unchanged::is_as_before(spec?, field))
+        .collect();
+    let named: Vec<String> = FIXED
+        .iter()
+        .map(|field| format!("({} ? '' : '{field} ')", is_written_as_before(field)))
+        .collect();
     // The Go operator stores 0 before it has created the Job.
     let is_made = "has(oldSelf.status) && has(oldSelf.status.maximumSize) && oldSelf.status.maximumSize > 0";
     let rules = json!([
@@ -171,7 +202,8 @@ fn lifetime_rules(root: &mut Map<String, Value>) {
     root.insert("x-kubernetes-validations".into(), rules);
 }
 
-/// CEL expression that a field of the spec is written as before; for the message, where precision is not worth its length.
+/// CEL expression that a field of the spec is written as before; for the message, where precision is not
+/// worth its length.
 fn is_written_as_before(field: &str) -> String {
     let (new, old) = (format!("self.spec.{field}"), format!("oldSelf.spec.{field}"));
     format!("(has({new}) == has({old}) && (!has({new}) || {new} == {old}))")
@@ -185,7 +217,10 @@ fn add_rule(schema: &mut Map<String, Value>, rule: &Rule) {
     if !rule.field.is_empty() {
         entry["fieldPath"] = json!(rule.field);
     }
-    if let Value::Array(rules) = schema.entry("x-kubernetes-validations").or_insert_with(|| json!([])) {
+    if let Value::Array(rules) = schema
+        .entry("x-kubernetes-validations")
+        .or_insert_with(|| json!([]))
+    {
         rules.push(entry);
     }
 }
@@ -198,20 +233,27 @@ fn at<'a>(root: &'a mut Value, path: &str) -> Result<&'a mut Map<String, Value>,
         schema = match part {
             "[]" => schema.get_mut("items"),
             "{}" => schema.get_mut("additionalProperties"),
-            name => schema.get_mut("properties").and_then(|properties| properties.get_mut(name)),
+            name => schema
+                .get_mut("properties")
+                .and_then(|properties| properties.get_mut(name)),
         }
         .ok_or_else(missing)?;
     }
     schema.as_object_mut().ok_or_else(missing)
 }
 
-/// Gives every string, list and map an upper bound, which CEL's cost estimate needs, and quantities their pattern.
+/// Gives every string, list and map an upper bound, which CEL's cost estimate needs, and quantities their
+/// pattern.
 fn bound(schema: &mut Value, name: &str) {
     let Some(map) = schema.as_object_mut() else { return };
     if map.get("x-kubernetes-int-or-string") == Some(&json!(true)) {
         // An empty text counts as left out, but in a map of resources.
         let may_be_empty = matches!(name, "emptyDirSizeLimit" | "capacity");
-        let pattern = if may_be_empty { format!("^$|{QUANTITY}") } else { QUANTITY.to_owned() };
+        let pattern = if may_be_empty {
+            format!("^$|{QUANTITY}")
+        } else {
+            QUANTITY.to_owned()
+        };
         map.insert("pattern".into(), json!(pattern));
         map.insert("maxLength".into(), json!(64));
         return;
@@ -221,11 +263,12 @@ fn bound(schema: &mut Value, name: &str) {
             map.insert("maxLength".into(), json!(longest(name)));
         }
         Some("array") => {
-            map.entry("maxItems").or_insert(json!(if matches!(name, "containers" | "services") {
-                MOST_CONTAINERS
-            } else {
-                256
-            }));
+            map.entry("maxItems")
+                .or_insert(json!(if matches!(name, "containers" | "services") {
+                    MOST_CONTAINERS
+                } else {
+                    256
+                }));
         }
         Some("object") if map.contains_key("additionalProperties") => {
             let most = match name {
@@ -252,8 +295,8 @@ fn bound(schema: &mut Value, name: &str) {
 /// Most bytes of a string field with this name.
 fn longest(name: &str) -> usize {
     match name {
-        "command" | "script" | "init" | "pre" | "post" | "preCommand" | "brokerPre" | "preBroker" | "workerPre"
-        | "preWorker" | "servicePre" | "brokerConfig" => 1_000_000,
+        "command" | "script" | "init" | "pre" | "post" | "preCommand" | "brokerPre" | "preBroker"
+        | "workerPre" | "preWorker" | "servicePre" | "brokerConfig" => 1_000_000,
         "environment" | "hostlist" | "message" | "configs" => 65_536,
         // As that of Kubernetes' Jobs.
         "managedBy" => 63,
@@ -269,7 +312,10 @@ mod tests {
     /// The definition with both versions.
     fn both() -> Value {
         let client = WebhookClient::Url("https://127.0.0.1:9443/convert".into());
-        let conversion = Conversion::Webhook { client, ca_bundle: b"PEM".to_vec() };
+        let conversion = Conversion::Webhook {
+            client,
+            ca_bundle: b"PEM".to_vec(),
+        };
         serde_json::to_value(definition(&conversion).unwrap()).unwrap()
     }
 
@@ -282,17 +328,35 @@ mod tests {
     fn both_versions_are_served_with_their_subresources_and_v1alpha2_is_stored() {
         let crd = both();
         let versions = crd["spec"]["versions"].as_array().unwrap();
-        let stored: Vec<_> = versions.iter().map(|version| (&version["name"], &version["storage"])).collect();
-        assert_eq!(stored, [(&json!("v1alpha2"), &json!(true)), (&json!("v1alpha1"), &json!(false))]);
+        let stored: Vec<_> = versions
+            .iter()
+            .map(|version| (&version["name"], &version["storage"]))
+            .collect();
+        assert_eq!(
+            stored,
+            [
+                (&json!("v1alpha2"), &json!(true)),
+                (&json!("v1alpha1"), &json!(false))
+            ]
+        );
         for version in versions {
             assert_eq!(version["served"], true);
             assert_eq!(version["subresources"]["scale"]["specReplicasPath"], ".spec.size");
             assert!(version["subresources"]["status"].is_object());
-            assert_eq!(version["additionalPrinterColumns"], versions[0]["additionalPrinterColumns"]);
+            assert_eq!(
+                version["additionalPrinterColumns"],
+                versions[0]["additionalPrinterColumns"]
+            );
         }
         let client = &crd["spec"]["conversion"]["webhook"]["clientConfig"];
-        assert_eq!(client, &json!({ "url": "https://127.0.0.1:9443/convert", "caBundle": "UEVN" }));
-        assert!(!crd.to_string().contains("$ref"), "a CRD's schema must have no references");
+        assert_eq!(
+            client,
+            &json!({ "url": "https://127.0.0.1:9443/convert", "caBundle": "UEVN" })
+        );
+        assert!(
+            !crd.to_string().contains("$ref"),
+            "a CRD's schema must have no references"
+        );
     }
 
     #[test]
@@ -310,7 +374,10 @@ mod tests {
                 out.push(format!("{path}.{name}: {}", property["type"]));
                 paths(property, &format!("{path}.{name}"), out);
             }
-            for inner in ["items", "additionalProperties"].into_iter().filter(|inner| schema[*inner].is_object()) {
+            for inner in ["items", "additionalProperties"]
+                .into_iter()
+                .filter(|inner| schema[*inner].is_object())
+            {
                 paths(&schema[inner], &format!("{path}.{inner}"), out);
             }
         }
@@ -322,10 +389,22 @@ mod tests {
         };
         let (older, newer) = (all("v1alpha1"), all("v1alpha2"));
         let only = |these: &[String], others: &[String]| -> Vec<String> {
-            these.iter().filter(|path| !others.contains(path)).cloned().collect()
+            these
+                .iter()
+                .filter(|path| !others.contains(path))
+                .cloned()
+                .collect()
         };
-        assert_eq!(only(&older, &newer), [".spec.cleanupMiniCluster: \"boolean\""], "in v1alpha1 alone");
-        assert_eq!(only(&newer, &older), [".spec.cleanupPods: \"boolean\""], "in v1alpha2 alone");
+        assert_eq!(
+            only(&older, &newer),
+            [".spec.cleanupMiniCluster: \"boolean\""],
+            "in v1alpha1 alone"
+        );
+        assert_eq!(
+            only(&newer, &older),
+            [".spec.cleanupPods: \"boolean\""],
+            "in v1alpha2 alone"
+        );
     }
 
     #[test]
@@ -350,7 +429,10 @@ mod tests {
         let mut missing = Vec::new();
         for version in ["v1alpha1", "v1alpha2"] {
             let explained = schema(&crd, version)["description"].as_str().unwrap_or_default();
-            assert!(explained.contains("Flux instance"), "kubectl explain minicluster: {explained}");
+            assert!(
+                explained.contains("Flux instance"),
+                "kubectl explain minicluster: {explained}"
+            );
             let properties = &schema(&crd, version)["properties"];
             walk(&properties["spec"], &format!("{version} spec"), &mut missing);
             walk(&properties["status"], &format!("{version} status"), &mut missing);

@@ -1,10 +1,11 @@
 //! The rules by which the API server itself refuses an object, one line each. The list is the documentation;
 //! `definition` puts it into the CRD.
 //!
-//! Rules are CEL. They stand where their estimated cost fits the API server's budget: plain messages, as far as they name
-//! the field, and `definition::bound` gives every string, list and map an upper bound. They are few, and stand as deep as
-//! they can: the API server runs all of an object's at each write, of its status too, and looking up one field of a large
-//! object takes it some 10 us. (`operator/benches/README.md` says what they cost.)
+//! Rules are CEL. They stand where their estimated cost fits the API server's budget: plain messages, as far
+//! as they name the field, and `definition::bound` gives every string, list and map an upper bound. They are
+//! few, and stand as deep as they can: the API server runs all of an object's at each write, of its status
+//! too, and looking up one field of a large object takes it some 10 us. (`operator/benches/README.md` says
+//! what they cost.)
 
 /// A rule, where it stands, and what the user reads.
 pub(super) struct Rule {
@@ -20,7 +21,13 @@ pub(super) struct Rule {
 }
 
 const fn rule(at: &'static str, field: &'static str, rule: &'static str, message: &'static str) -> Rule {
-    Rule { at, rule, message, field, says: "" }
+    Rule {
+        at,
+        rule,
+        message,
+        field,
+        says: "",
+    }
 }
 
 /// CEL: whether one of these texts of `commands` is given, followed by `||`.
@@ -45,7 +52,12 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         says: "'is %d, but must not be larger than size, which is %d'.format([self.minSize, self.size])",
-        ..rule("spec", ".minSize", "!has(self.minSize) || self.minSize <= self.size", "must not be larger than size")
+        ..rule(
+            "spec",
+            ".minSize",
+            "!has(self.minSize) || self.minSize <= self.size",
+            "must not be larger than size",
+        )
     },
     // Fixed from creation on, unlike the other fixed fields: else two controllers could both have started it.
     rule(
@@ -66,7 +78,12 @@ pub(super) const RULES: &[Rule] = &[
         "self.size() == 1 || self.all(c, (has(c.runFlux) && c.runFlux) || (has(c.name) && c.name != ''))",
         "every container except the one that runs Flux needs a name",
     ),
-    rule("spec.services.[]", ".name", "has(self.name) && self.name != ''", "every service needs a name"),
+    rule(
+        "spec.services.[]",
+        ".name",
+        "has(self.name) && self.name != ''",
+        "every service needs a name",
+    ),
     rule(
         "spec.services.[]",
         "",
@@ -101,8 +118,8 @@ pub(super) const RULES: &[Rule] = &[
         "!(has(self.commands) && has(self.commands.script) && self.commands.script != '' && has(self.command) && self.command != '')",
         "commands.script replaces command: set only one",
     ),
-    // Measured as the API server stores it: etcd takes 1.5 MiB per object. (Not at the text itself, which the API
-    // server would repeat.)
+    // Measured as the API server stores it: etcd takes 1.5 MiB per object. (Not at the text itself, which the
+    // API server would repeat.)
     rule(
         "spec.containers.[]",
         ".command",
@@ -226,7 +243,8 @@ pub const FIXED: &[&str] = &[
     "services",
 ];
 
-/// The largest number that a bound can be: the API server reads bounds as floating point, and a larger one overflows.
+/// The largest number that a bound can be: the API server reads bounds as floating point, and a larger one
+/// overflows.
 const EXACT_MAX: i64 = (1 << 53) - 1;
 
 /// Lowest and highest values of numbers.
@@ -265,8 +283,14 @@ pub(super) const ENUMS: &[(&str, &[&str])] = &[
     ("spec.flux.container.source", crate::choices::ViewSource::NAMES),
     ("spec.flux.scheduler.queuePolicy", crate::choices::QUEUE_POLICIES),
     ("spec.logging.format", crate::agent_spec::LogFormat::NAMES),
-    ("spec.containers.[].imagePullPolicy", &["Always", "IfNotPresent", "Never"]),
-    ("spec.services.[].imagePullPolicy", &["Always", "IfNotPresent", "Never"]),
+    (
+        "spec.containers.[].imagePullPolicy",
+        &["Always", "IfNotPresent", "Never"],
+    ),
+    (
+        "spec.services.[].imagePullPolicy",
+        &["Always", "IfNotPresent", "Never"],
+    ),
 ];
 
 /// An absolute path, not `/`, without `.`, `..` and `:`; or nothing.
@@ -283,14 +307,29 @@ pub(super) const PATTERNS: &[(&str, &str)] = &[
     ("spec.services.[].volumes.{}.path", ABSOLUTE),
     ("spec.services.[].volumes.{}.hostPath", HOST_PATH),
     ("spec.services.[].existingVolumes.{}.path", ABSOLUTE),
-    ("spec.managedBy", "^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.:/]*[A-Za-z0-9])?)?$"),
-    ("spec.network.headlessName", "^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$"),
-    ("spec.flux.topology", "^(kary:[0-9]{1,5}|mincrit(:[0-9]{1,5})?|binomial|custom)?$"),
+    (
+        "spec.managedBy",
+        "^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.:/]*[A-Za-z0-9])?)?$",
+    ),
+    (
+        "spec.network.headlessName",
+        "^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$",
+    ),
+    (
+        "spec.flux.topology",
+        "^(kary:[0-9]{1,5}|mincrit(:[0-9]{1,5})?|binomial|custom)?$",
+    ),
     ("spec.flux.connectTimeout", "^([0-9]+([.][0-9]+)?(ms|s|m|h|d)?)?$"),
-    ("spec.flux.heartbeatTimeout", "^([0-9]+([.][0-9]+)?(ms|s|m|h|d)?)?$"),
+    (
+        "spec.flux.heartbeatTimeout",
+        "^([0-9]+([.][0-9]+)?(ms|s|m|h|d)?)?$",
+    ),
     ("spec.flux.container.mountPath", ABSOLUTE),
     ("spec.flux.installRoot", ABSOLUTE),
     ("spec.fluxRestful.branch", "^([A-Za-z0-9_.+][-A-Za-z0-9_.+/]*)?$"),
     ("spec.users.[].name", "^[a-z_][-a-z0-9_.]{0,31}$"),
-    ("spec.archive.path", "^(/(.*/)?[^/]+[.](tar|tgz|tar[.]gz|tar[.]bz2|tar[.]xz|zip))?$"),
+    (
+        "spec.archive.path",
+        "^(/(.*/)?[^/]+[.](tar|tgz|tar[.]gz|tar[.]bz2|tar[.]xz|zip))?$",
+    ),
 ];

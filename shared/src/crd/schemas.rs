@@ -26,7 +26,8 @@ pub fn pod_security_context(generator: &mut schemars::SchemaGenerator) -> schema
     schema
 }
 
-/// The schema of a pod overlay: any object. It is atomic, so that server-side apply does not track its inner fields.
+/// The schema of a pod overlay: any object. It is atomic, so that server-side apply does not track its inner
+/// fields.
 pub fn overlay(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object",
@@ -39,7 +40,10 @@ pub fn overlay(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 
 /// Replaces a reference by what it refers to: a CRD's schema has no references.
 fn inline(schema: &mut schemars::Schema, generator: &schemars::SchemaGenerator) {
-    let name = schema.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next());
+    let name = schema
+        .get("$ref")
+        .and_then(Value::as_str)
+        .and_then(|path| path.rsplit('/').next());
     if let Some(found) = name.and_then(|name| generator.definitions().get(name)).cloned()
         && let Ok(found) = schemars::Schema::try_from(found)
     {

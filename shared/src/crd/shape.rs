@@ -1,13 +1,14 @@
 //! Whether a spec has the shape of its version: every unknown field and every wrong type, each with its path.
 //!
-//! The shapes stand in files beside this one, made from the CRD's schema (`UPDATE=1 cargo test -p flux-shared --features
-//! crd` renews them; a test keeps them current). So the agent, which has no schema, checks as the API server does.
+//! The shapes stand in files beside this one, made from the CRD's schema (`UPDATE=1 cargo test -p flux-shared
+//! --features crd` renews them; a test keeps them current). So the agent, which has no schema, checks as the
+//! API server does.
 //!
-//! Not the crate jsonschema, which judges a document as a whole: what does not fit is taken out here, so that the rest is
-//! parsed and checked too, and problems are told as elsewhere, with the name that was meant.
+//! Not the crate jsonschema, which judges a document as a whole: what does not fit is taken out here, so that
+//! the rest is parsed and checked too, and problems are told as elsewhere, with the name that was meant.
 //!
-//! `{"a": …}` an object with these fields (`"a!"`: required), `{"*": …}` a map, `[…]` a list, else the name of a simple
-//! type.
+//! `{"a": …}` an object with these fields (`"a!"`: required), `{"*": …}` a map, `[…]` a list, else the name
+//! of a simple type.
 
 use serde_json::{Map, Value};
 
@@ -18,7 +19,8 @@ use crate::suggest;
 const V1ALPHA1: &str = include_str!("shape/v1alpha1.json");
 const V1ALPHA2: &str = include_str!("shape/v1alpha2.json");
 
-/// Removes values that do not fit the schema of the version, so that the rest can be checked too; returns the problems.
+/// Removes values that do not fit the schema of the version, so that the rest can be checked too; returns the
+/// problems.
 pub fn check(spec: &mut Value, version: Version) -> Vec<Problem> {
     let text = match version {
         Version::V1alpha1 => V1ALPHA1,
@@ -27,7 +29,15 @@ pub fn check(spec: &mut Value, version: Version) -> Vec<Problem> {
     let mut problems = Vec::new();
     match serde_json::from_str(text) {
         Ok(shape) => {
-            walk(spec, &Shape { top: &shape, here: &shape }, "spec", &mut problems);
+            walk(
+                spec,
+                &Shape {
+                    top: &shape,
+                    here: &shape,
+                },
+                "spec",
+                &mut problems,
+            );
         }
         Err(error) => problems.push(Problem::new("spec", format!("cannot be checked: {error}"))),
     }
@@ -51,19 +61,25 @@ fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem
     match (value, shape.here) {
         (Value::Object(map), Value::Object(fields)) => {
             map.retain(|key, value| {
-                let (inner, below) = match (fields.get("*"), fields.get(key).or_else(|| fields.get(&format!("{key}!"))))
-                {
+                let (inner, below) = match (
+                    fields.get("*"),
+                    fields.get(key).or_else(|| fields.get(&format!("{key}!"))),
+                ) {
                     (Some(inner), _) => (inner, format!("{path}[{key}]")),
                     (None, Some(inner)) => (inner, format!("{path}.{key}")),
                     (None, None) => {
-                        problems.push(Problem::new(format!("{path}.{key}"), unknown(key, fields, shape.top)));
+                        problems.push(Problem::new(
+                            format!("{path}.{key}"),
+                            unknown(key, fields, shape.top),
+                        ));
                         return false;
                     }
                 };
                 walk(value, &shape.at(inner), &below, problems)
             });
             let required = fields.keys().filter_map(|field| field.strip_suffix('!'));
-            let wrong = |path: &str, problems: &[Problem]| problems.iter().any(|problem| problem.field == path);
+            let wrong =
+                |path: &str, problems: &[Problem]| problems.iter().any(|problem| problem.field == path);
             for field in required.filter(|field| !map.contains_key(*field)) {
                 let below = format!("{path}.{field}");
                 if !wrong(&below, problems) {
@@ -81,7 +97,11 @@ fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem
         }
         (value, Value::String(wanted)) if is_a(value, wanted) => {}
         (value, shape) => {
-            let hint = if shape == "string" || shape == "quantity" { " (quote it)" } else { "" };
+            let hint = if shape == "string" || shape == "quantity" {
+                " (quote it)"
+            } else {
+                ""
+            };
             let message = format!("is {}, must be {}{hint}", describe(value), describe_shape(shape));
             problems.push(Problem::new(path, message));
             return false;
@@ -173,9 +193,22 @@ mod tests {
             return json!("quantity");
         }
         if let Some(properties) = schema["properties"].as_object() {
-            let required = |name: &String| schema["required"].as_array().is_some_and(|all| all.contains(&json!(name)));
-            let key = |name: &String| if required(name) { format!("{name}!") } else { name.clone() };
-            return properties.iter().map(|(name, property)| (key(name), shape_of(property))).collect();
+            let required = |name: &String| {
+                schema["required"]
+                    .as_array()
+                    .is_some_and(|all| all.contains(&json!(name)))
+            };
+            let key = |name: &String| {
+                if required(name) {
+                    format!("{name}!")
+                } else {
+                    name.clone()
+                }
+            };
+            return properties
+                .iter()
+                .map(|(name, property)| (key(name), shape_of(property)))
+                .collect();
         }
         match schema["type"].as_str() {
             Some("object") if schema["additionalProperties"].is_object() => {
@@ -190,7 +223,11 @@ mod tests {
     #[test]
     fn the_shapes_are_those_of_the_schema() {
         let client = WebhookClient::Url("https://localhost".into());
-        let crd = definition(&Conversion::Webhook { client, ca_bundle: Vec::new() }).unwrap();
+        let crd = definition(&Conversion::Webhook {
+            client,
+            ca_bundle: Vec::new(),
+        })
+        .unwrap();
         let crd = serde_json::to_value(crd).unwrap();
         for version in crd["spec"]["versions"].as_array().unwrap() {
             let spec = &version["schema"]["openAPIV3Schema"]["properties"]["spec"];

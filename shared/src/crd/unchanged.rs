@@ -1,8 +1,9 @@
-//! The CEL expression that a field of the spec means what it meant before. It compares leaves rather than whole objects:
-//! clients that are built with Go types send the zero values that they cannot leave out, and these mean "not set".
+//! The CEL expression that a field of the spec means what it meant before. It compares leaves rather than
+//! whole objects: clients that are built with Go types send the zero values that they cannot leave out, and
+//! these mean "not set".
 //!
-//! All is compared in lists, `[a] == [b]`: the API server estimates what a comparison costs by the longest text, list or map
-//! that may be compared, but only one level deep.
+//! All is compared in lists, `[a] == [b]`: the API server estimates what a comparison costs by the longest
+//! text, list or map that may be compared, but only one level deep.
 
 use serde_json::{Map, Value};
 
@@ -19,7 +20,11 @@ const ROW: u64 = 32;
 /// Whether a field of the spec is as before, by its schema.
 pub(super) fn is_as_before(spec: &Map<String, Value>, field: &str) -> Option<String> {
     let schema = spec.get("properties")?.get(field)?;
-    let mut comparison = Comparison { new: "self.spec", old: "oldSelf.spec", ..Comparison::default() };
+    let mut comparison = Comparison {
+        new: "self.spec",
+        old: "oldSelf.spec",
+        ..Comparison::default()
+    };
     comparison.field(schema, field, "");
     Some(comparison.expression())
 }
@@ -58,7 +63,11 @@ impl Comparison<'_> {
                 let default = literal(&schema["default"]);
                 let or_default =
                     |side| format!("{side}{path}.orValue('') == '' ? {default} : {side}{path}.orValue('')");
-                self.conditions.push(format!("[{}] == [{}]", or_default(self.new), or_default(self.old)));
+                self.conditions.push(format!(
+                    "[{}] == [{}]",
+                    or_default(self.new),
+                    or_default(self.old)
+                ));
             }
             "integer" | "boolean" if !schema["default"].is_null() => {
                 self.same(&path, &format!(".orValue({})", schema["default"]));
@@ -80,49 +89,82 @@ impl Comparison<'_> {
     }
 
     fn same(&mut self, path: &str, or: &str) {
-        self.conditions.push(format!("[{}{path}{or}] == [{}{path}{or}]", self.new, self.old));
+        self.conditions
+            .push(format!("[{}{path}{or}] == [{}{path}{or}]", self.new, self.old));
     }
 
     /// A list of objects, index by index: CEL has no other way to walk along two lists.
     fn list(&mut self, items: &Value, path: &str, most: u64) {
-        let (new, old) = (format!("{}{path}.orValue([])", self.new), format!("{}{path}.orValue([])", self.old));
-        let (here, there) = (format!("{}[i]", present(self.new, path)), format!("{}[i]", present(self.old, path)));
-        let mut inner = Comparison { new: &here, old: &there, ..Comparison::default() };
+        let (new, old) = (
+            format!("{}{path}.orValue([])", self.new),
+            format!("{}{path}.orValue([])", self.old),
+        );
+        let (here, there) = (
+            format!("{}[i]", present(self.new, path)),
+            format!("{}[i]", present(self.old, path)),
+        );
+        let mut inner = Comparison {
+            new: &here,
+            old: &there,
+            ..Comparison::default()
+        };
         inner.object(items, "");
         let same = format!("i >= {new}.size() || ({})", inner.expression());
         let each = if most <= ROW {
             format!("{}.all(i, {same})", numbers(most))
         } else {
             let rows = most.div_ceil(ROW);
-            format!("{}.all(row, {}.map(i, {ROW} * row + i).all(i, {same}))", numbers(rows), numbers(ROW))
+            format!(
+                "{}.all(row, {}.map(i, {ROW} * row + i).all(i, {same}))",
+                numbers(rows),
+                numbers(ROW)
+            )
         };
         // The order of a list with keys means nothing, and the API server compares it so.
-        self.conditions.push(format!("([{new}] == [{old}] || {new}.size() == {old}.size() && {each})"));
+        self.conditions.push(format!(
+            "([{new}] == [{old}] || {new}.size() == {old}.size() && {each})"
+        ));
     }
 
     /// A map of objects, key by key.
     fn map(&mut self, values: &Value, path: &str) {
-        let (new, old) = (format!("{}{path}.orValue({{}})", self.new), format!("{}{path}.orValue({{}})", self.old));
+        let (new, old) = (
+            format!("{}{path}.orValue({{}})", self.new),
+            format!("{}{path}.orValue({{}})", self.old),
+        );
         let (keys, here, there) = (
             present(self.new, path),
             format!("{}[k]", present(self.new, path)),
             format!("{}[k]", present(self.old, path)),
         );
-        let mut inner = Comparison { new: &here, old: &there, ..Comparison::default() };
+        let mut inner = Comparison {
+            new: &here,
+            old: &there,
+            ..Comparison::default()
+        };
         inner.object(values, "");
         let inner = inner.expression();
-        self.conditions
-            .push(format!("{new}.size() == {old}.size() && (!has({keys}) || {keys}.all(k, k in {old} && ({inner})))"));
+        self.conditions.push(format!(
+            "{new}.size() == {old}.size() && (!has({keys}) || {keys}.all(k, k in {old} && ({inner})))"
+        ));
     }
 
     fn expression(mut self) -> String {
-        for (paths, zero) in [(&self.texts, "''"), (&self.switches, "false"), (&self.numbers, "0")] {
+        for (paths, zero) in [
+            (&self.texts, "''"),
+            (&self.switches, "false"),
+            (&self.numbers, "0"),
+        ] {
             let leaves = |side: &str| {
-                let leaves: Vec<String> = paths.iter().map(|path| format!("{side}{path}.orValue({zero})")).collect();
+                let leaves: Vec<String> = paths
+                    .iter()
+                    .map(|path| format!("{side}{path}.orValue({zero})"))
+                    .collect();
                 leaves.join(", ")
             };
             if !paths.is_empty() {
-                self.conditions.push(format!("[{}] == [{}]", leaves(self.new), leaves(self.old)));
+                self.conditions
+                    .push(format!("[{}] == [{}]", leaves(self.new), leaves(self.old)));
             }
         }
         self.conditions.join(" && ")

@@ -1,11 +1,17 @@
 //! `flux-framework.org/v1alpha1`: the older version, as it was documented and as its manifests are.
 //!
-//! It differs from v1alpha2 in what a missing field means: Flux comes from the container's own image, and runs
-//! as the user flux; a cluster without a command serves the Flux RESTful API; a finished cluster is cleaned up.
-//! Both shapes that the version had are accepted: options of Flux at the container, and in the `flux` block. Fields
-//! that came with v1alpha2 have the same name and place here, so nothing is lost when one version is read as the other
-//! (see `convert`).
-#![cfg_attr(feature = "crd", expect(clippy::duplicated_attributes, reason = "columns of one type, of one priority"))]
+//! It differs from v1alpha2 in what a missing field means: Flux comes from the container's own image, and
+//! runs as the user flux; a cluster without a command serves the Flux RESTful API; a finished cluster is
+//! cleaned up. Both shapes that the version had are accepted: options of Flux at the container, and in the
+//! `flux` block. Fields that came with v1alpha2 have the same name and place here, so nothing is lost when
+//! one version is read as the other (see `convert`).
+#![cfg_attr(
+    feature = "crd",
+    expect(
+        clippy::duplicated_attributes,
+        reason = "columns of one type, of one priority"
+    )
+)]
 
 use std::collections::BTreeMap;
 
@@ -15,8 +21,9 @@ use serde_json::Value;
 use crate::quantity::Quantity;
 
 pub use super::v1alpha2::{
-    Archive, BurstedCluster, Bursting, Commands, Condition, ExistingVolume, FluxContainer, GROUP, KIND, LeadBroker,
-    LifeCycle, Logging, MadeVolume, Network, Resources, Scheduler, SecretKey, Toleration, User, Volume,
+    Archive, BurstedCluster, Bursting, Commands, Condition, ExistingVolume, FluxContainer, GROUP, KIND,
+    LeadBroker, LifeCycle, Logging, MadeVolume, Network, Resources, Scheduler, SecretKey, Toleration, User,
+    Volume,
 };
 
 /// This version.
@@ -59,8 +66,8 @@ fn port() -> i32 {
     5000
 }
 
-/// A MiniCluster is a Flux instance in Kubernetes: an Indexed Job whose pod 0 is the lead broker and whose other pods
-/// join it. This is the older version, v1alpha1; v1alpha2 is the current one.
+/// A MiniCluster is a Flux instance in Kubernetes: an Indexed Job whose pod 0 is the lead broker and whose
+/// other pods join it. This is the older version, v1alpha1; v1alpha2 is the current one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "crd", derive(kube::CustomResource, schemars::JsonSchema))]
 #[cfg_attr(
@@ -86,14 +93,19 @@ fn port() -> i32 {
         printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readySize"),
         printcolumn(name = "Exit", type_ = "integer", json_path = ".status.exitCode"),
         printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason", priority = 1),
-        printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
+        printcolumn(
+            name = "Message",
+            type_ = "string",
+            json_path = ".status.message",
+            priority = 1
+        ),
         printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
     )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct MiniClusterSpec {
-    /// Number of pods; each runs one broker. Also the number of brokers that must be online before the job starts, unless
-    /// minSize is set. Can be changed while the cluster runs, up to maxSize.
+    /// Number of pods; each runs one broker. Also the number of brokers that must be online before the job
+    /// starts, unless minSize is set. Can be changed while the cluster runs, up to maxSize.
     #[serde(default = "one")]
     pub size: i32,
     /// Largest number of pods that size may be raised to. Default: size.
@@ -102,14 +114,16 @@ pub struct MiniClusterSpec {
     /// Number of brokers that must be online before the job starts. Default: size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_size: Option<i32>,
-    /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods; 0:
-    /// `-N size` only.
+    /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as
+    /// pods; 0: `-N size` only.
     #[serde(default = "one")]
     pub tasks: i32,
-    /// Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it with 0.
+    /// Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it
+    /// with 0.
     #[serde(default, skip_serializing_if = "is_false")]
     pub interactive: bool,
-    /// The command launches Flux jobs itself: it is not wrapped in flux submit. Same as launcher on the Flux runner.
+    /// The command launches Flux jobs itself: it is not wrapped in flux submit. Same as launcher on the Flux
+    /// runner.
     #[serde(default, skip_serializing_if = "is_false")]
     pub launcher: bool,
     /// Labels of the Job object (not of its pods).
@@ -118,33 +132,35 @@ pub struct MiniClusterSpec {
     /// Seconds from the first start after which the job is ended, restarts included. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<i64>,
-    /// How often the whole MiniCluster may be restarted because its lead was lost (its node failed or was drained, or
-    /// its pod was deleted) or its Job was deleted; also how often one follower that does not start is recreated.
-    /// Default: 100; 0: never. A failed command is retried only with pod.restartPolicy: OnFailure.
+    /// How often the whole MiniCluster may be restarted because its lead was lost (its node failed or was
+    /// drained, or its pod was deleted) or its Job was deleted; also how often one follower that does not
+    /// start is recreated. Default: 100; 0: never. A failed command is retried only with pod.restartPolicy:
+    /// OnFailure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff_limit: Option<i32>,
-    /// How often the whole MiniCluster may be restarted after its job failed because a follower was lost while the job
-    /// ran on it. Can be changed at any time. Default: 0.
+    /// How often the whole MiniCluster may be restarted after its job failed because a follower was lost
+    /// while the job ran on it. Can be changed at any time. Default: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub max_restarts: i32,
-    /// When the job has completed (exit code 0), delete the pods, and the PersistentVolumes and claims that were created for
-    /// volumes; a PersistentVolume with delete: false stays. After a failure everything stays. The MiniCluster and its
-    /// status remain. In v1alpha2: cleanupPods.
+    /// When the job has completed (exit code 0), delete the pods, and the PersistentVolumes and claims that
+    /// were created for volumes; a PersistentVolume with delete: false stays. After a failure everything
+    /// stays. The MiniCluster and its status remain. In v1alpha2: cleanupPods.
     #[serde(default = "yes")]
     pub cleanup: bool,
-    /// Delete the MiniCluster, and everything that belongs to it, when the job has finished. In v1alpha2: cleanup.
+    /// Delete the MiniCluster, and everything that belongs to it, when the job has finished. In v1alpha2:
+    /// cleanup.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cleanup_mini_cluster: bool,
     /// Delete the MiniCluster this many seconds after the job has finished. Default: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i32>,
-    /// Create the Job suspended, or suspend a running one: its pods are deleted, and created again when this is false.
-    /// Unset: the Job's own suspend is left alone. No effect in a Kueue queue, which suspends and resumes the Job
-    /// itself.
+    /// Create the Job suspended, or suspend a running one: its pods are deleted, and created again when this
+    /// is false. Unset: the Job's own suspend is left alone. No effect in a Kueue queue, which suspends and
+    /// resumes the Job itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// Controller that manages the MiniCluster, like managedBy of a Job. With another value than the default, such as
-    /// kueue.x-k8s.io/multikueue, this operator ignores the MiniCluster. Cannot be changed. Default:
+    /// Controller that manages the MiniCluster, like managedBy of a Job. With another value than the default,
+    /// such as kueue.x-k8s.io/multikueue, this operator ignores the MiniCluster. Cannot be changed. Default:
     /// flux-framework.org/flux-operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
@@ -166,15 +182,15 @@ pub struct MiniClusterSpec {
     /// Attributes of every pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// Schedule all pods of the MiniCluster (minSize of them, if set) or none, so that two MiniClusters that each hold
-    /// half of the nodes do not block each other: "on", "off" or "auto". Default: "auto", which is on if the operator
-    /// is installed with gangs and the cluster has a gang API. Quote the value: YAML reads a bare on or off as true or
-    /// false.
+    /// Schedule all pods of the MiniCluster (minSize of them, if set) or none, so that two MiniClusters that
+    /// each hold half of the nodes do not block each other: "on", "off" or "auto". Default: "auto", which is
+    /// on if the operator is installed with gangs and the cluster has a gang API. Quote the value: YAML reads
+    /// a bare on or off as true or false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<String>,
-    /// A strategic merge patch on the template of the MiniCluster's pods, for pod and container fields that this spec lacks.
-    /// Lists are merged by name; `$patch: delete` removes an item. Fields that the operator or the agent relies on cannot be
-    /// patched: the error names the field to use instead.
+    /// A strategic merge patch on the template of the MiniCluster's pods, for pod and container fields that
+    /// this spec lacks. Lists are merged by name; `$patch: delete` removes an item. Fields that the operator
+    /// or the agent relies on cannot be patched: the error names the field to use instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::overlay"))]
     pub pod_template: Option<serde_json::Value>,
@@ -185,11 +201,12 @@ pub struct MiniClusterSpec {
     /// Users to create on every pod, each with a password of 8 characters at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<User>,
-    /// The Flux RESTful API, which the lead serves if the cluster has no command or script and is not interactive.
+    /// The Flux RESTful API, which the lead serves if the cluster has no command or script and is not
+    /// interactive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux_restful: Option<FluxRestful>,
-    /// Volumes that the operator creates, by name: each is a PersistentVolume and a claim. A container mounts one by
-    /// naming it in its volumes.
+    /// Volumes that the operator creates, by name: each is a PersistentVolume and a claim. A container mounts
+    /// one by naming it in its volumes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub volumes: BTreeMap<String, MadeVolume>,
     /// Containers of every pod: exactly one runs Flux, the others are its sidecars.
@@ -223,11 +240,12 @@ block! {
         /// Flags added to `flux submit` and `flux batch`, such as -ompi=openmpi@5.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         pub option_flags: String,
-        /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). logging.quiet sets 0.
+        /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). logging.quiet
+        /// sets 0.
         #[serde(default = "log_level")]
         pub log_level: i32,
-        /// Command that runs the broker on every pod (`flux start --wrap`), its words separated by commas, such as
-        /// strace,-f.
+        /// Command that runs the broker on every pod (`flux start --wrap`), its words separated by commas,
+        /// such as strace,-f.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub wrap: Option<String>,
         /// The scheduler.
@@ -239,11 +257,12 @@ block! {
         /// The whole broker.toml, used as it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub broker_config: Option<String>,
-        /// Parts of broker.toml, by name: TOML whose tables, such as queues, policy, exec and ingest, are merged over the
-        /// agent's in the order of the names.
+        /// Parts of broker.toml, by name: TOML whose tables, such as queues, policy, exec and ingest, are
+        /// merged over the agent's in the order of the names.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub configs: BTreeMap<String, String>,
-        /// The curve certificate (as flux keygen writes it), to share one between clusters. Default: generated once.
+        /// The curve certificate (as flux keygen writes it), to share one between clusters. Default:
+        /// generated once.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub curve_cert: Option<String>,
         /// A Secret whose key curve.cert is the curve certificate, in place of curveCert.
@@ -252,8 +271,8 @@ block! {
         /// Timeout of one attempt to connect to the parent broker, such as 5s; empty: Flux's own.
         #[serde(default = "connect_timeout")]
         pub connect_timeout: String,
-        /// How long a follower's broker keeps running without a heartbeat from the lead, such as 60s; 0: no limit. Default:
-        /// Flux's own, 5m. The operator ends the pods of a lost lead sooner.
+        /// How long a follower's broker keeps running without a heartbeat from the lead, such as 60s; 0: no
+        /// limit. Default: Flux's own, 5m. The operator ends the pods of a lost lead sooner.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub heartbeat_timeout: Option<String>,
         /// Seconds a follower waits for its parent broker at the start before it exits. Default: never.
@@ -265,8 +284,8 @@ block! {
         /// Seconds a lead that has answered before may be silent before a follower exits. Default: never.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_silent_seconds: Option<i64>,
-        /// Port on which the lead serves metrics of the instance (nodes, cores, jobs by state): for Prometheus at
-        /// /metrics, as JSON at /metrics.json. Without authentication. Default: none.
+        /// Port on which the lead serves metrics of the instance (nodes, cores, jobs by state): for
+        /// Prometheus at /metrics, as JSON at /metrics.json. Without authentication. Default: none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub metrics_port: Option<i32>,
         /// Other clusters of the same Flux instance.
@@ -309,11 +328,12 @@ block! {
         /// Name of the ServiceAccount.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub service_account_name: Option<String>,
-        /// Never (default) or OnFailure. With OnFailure the kubelet restarts a failed command, up to backoffLimit times.
+        /// Never (default) or OnFailure. With OnFailure the kubelet restarts a failed command, up to
+        /// backoffLimit times.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub restart_policy: Option<String>,
-        /// Seconds from SIGTERM to SIGKILL when a pod is stopped: for the program to clean up and the archive to be saved.
-        /// Default: 30.
+        /// Seconds from SIGTERM to SIGKILL when a pod is stopped: for the program to clean up and the archive
+        /// to be saved. Default: 30.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub termination_grace_period_seconds: Option<i64>,
         /// Name of the RuntimeClass.
@@ -341,8 +361,8 @@ block! {
         /// Labels that the nodes must have, each with the values allowed.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub node_affinity: BTreeMap<String, Vec<String>>,
-        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet (the default with podTemplate's
-        /// hostNetwork) or Default. None is not supported.
+        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet (the default with
+        /// podTemplate's hostNetwork) or Default. None is not supported.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub dns_policy: Option<String>,
     }
@@ -358,11 +378,13 @@ block! {
         /// Image; that of the Flux runner has Flux in it. Default: ghcr.io/rse-ops/accounting:app-latest.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub image: Option<String>,
-        /// Number of cores that Flux manages on every node: 0 to cores-1. Default: all that the container may use.
+        /// Number of cores that Flux manages on every node: 0 to cores-1. Default: all that the container may
+        /// use.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub cores: Option<i32>,
-        /// On the Flux runner: the job's command, split into arguments with POSIX quoting; without one, the lead serves the
-        /// Flux RESTful API, unless interactive. On a sidecar: shell source. On a service: replaces the image's entrypoint.
+        /// On the Flux runner: the job's command, split into arguments with POSIX quoting; without one, the
+        /// lead serves the Flux RESTful API, unless interactive. On a sidecar: shell source. On a service:
+        /// replaces the image's entrypoint.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub command: Option<String>,
         /// Requests and limits.
@@ -371,7 +393,8 @@ block! {
         /// Secret to pull the image with.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub image_pull_secret: Option<String>,
-        /// Working directory; created if missing, and owned by the user that Flux runs as. Default: the image's.
+        /// Working directory; created if missing, and owned by the user that Flux runs as. Default: the
+        /// image's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub working_dir: Option<String>,
         /// Pull the image at every start.
@@ -428,8 +451,8 @@ block! {
         /// Snippets and wrappers around the start of Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub commands: Option<Commands>,
-        /// Volumes of spec.volumes, by name, and where they are mounted. A volume with a source of its own need not be in
-        /// spec.volumes.
+        /// Volumes of spec.volumes, by name, and where they are mounted. A volume with a source of its own
+        /// need not be in spec.volumes.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub volumes: BTreeMap<String, Volume>,
         /// Volumes that exist already, by name.
@@ -472,13 +495,15 @@ block! {
         /// Port that it listens on.
         #[serde(default = "port")]
         pub port: i32,
-        /// Key that encodes the payloads. Default: generated. Stored in the Secret that status.fluxRestfulSecret names.
+        /// Key that encodes the payloads. Default: generated. Stored in the Secret that
+        /// status.fluxRestfulSecret names.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub secret_key: Option<String>,
         /// User name of its clients. Default: flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub username: Option<String>,
-        /// Token (password) of that user. Default: generated. Stored in the Secret that status.fluxRestfulSecret names.
+        /// Token (password) of that user. Default: generated. Stored in the Secret that
+        /// status.fluxRestfulSecret names.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub token: Option<String>,
     }

@@ -1,8 +1,14 @@
 //! `flux-framework.org/v1alpha2`: the fields, their units and defaults.
 //!
-//! Doc comments become the descriptions in the CRD, so they are written for users. Defaults that are not the zero value
-//! of their type stand in the schema; every block is optional.
-#![cfg_attr(feature = "crd", expect(clippy::duplicated_attributes, reason = "columns of one type, of one priority"))]
+//! Doc comments become the descriptions in the CRD, so they are written for users. Defaults that are not the
+//! zero value of their type stand in the schema; every block is optional.
+#![cfg_attr(
+    feature = "crd",
+    expect(
+        clippy::duplicated_attributes,
+        reason = "columns of one type, of one priority"
+    )
+)]
 
 use std::collections::BTreeMap;
 
@@ -49,8 +55,8 @@ pub fn headless_name() -> String {
     "flux-service".into()
 }
 
-/// A MiniCluster is a Flux instance in Kubernetes: an Indexed Job whose pod 0 is the lead broker and whose other pods
-/// join it.
+/// A MiniCluster is a Flux instance in Kubernetes: an Indexed Job whose pod 0 is the lead broker and whose
+/// other pods join it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "crd", derive(kube::CustomResource, schemars::JsonSchema))]
 #[cfg_attr(
@@ -76,14 +82,19 @@ pub fn headless_name() -> String {
         printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readySize"),
         printcolumn(name = "Exit", type_ = "integer", json_path = ".status.exitCode"),
         printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason", priority = 1),
-        printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
+        printcolumn(
+            name = "Message",
+            type_ = "string",
+            json_path = ".status.message",
+            priority = 1
+        ),
         printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
     )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct MiniClusterSpec {
-    /// Number of pods; each runs one broker. Also the number of brokers that must be online before the job starts, unless
-    /// minSize is set. Can be changed while the cluster runs, up to maxSize.
+    /// Number of pods; each runs one broker. Also the number of brokers that must be online before the job
+    /// starts, unless minSize is set. Can be changed while the cluster runs, up to maxSize.
     #[serde(default = "one")]
     pub size: i32,
     /// Largest number of pods that size may be raised to. Default: size.
@@ -92,14 +103,16 @@ pub struct MiniClusterSpec {
     /// Number of brokers that must be online before the job starts. Default: size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_size: Option<i32>,
-    /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods; 0:
-    /// `-N size` only.
+    /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as
+    /// pods; 0: `-N size` only.
     #[serde(default = "one")]
     pub tasks: i32,
-    /// Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it with 0.
+    /// Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it
+    /// with 0.
     #[serde(default, skip_serializing_if = "is_false")]
     pub interactive: bool,
-    /// The command launches Flux jobs itself: it is not wrapped in flux submit. Same as launcher on the Flux runner.
+    /// The command launches Flux jobs itself: it is not wrapped in flux submit. Same as launcher on the Flux
+    /// runner.
     #[serde(default, skip_serializing_if = "is_false")]
     pub launcher: bool,
     /// Labels of the Job object (not of its pods).
@@ -108,33 +121,34 @@ pub struct MiniClusterSpec {
     /// Seconds from the first start after which the job is ended, restarts included. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<i64>,
-    /// How often the whole MiniCluster may be restarted because its lead was lost (its node failed or was drained, or
-    /// its pod was deleted) or its Job was deleted; also how often one follower that does not start is recreated.
-    /// Default: 100; 0: never. A failed command is retried only with pod.restartPolicy: OnFailure.
+    /// How often the whole MiniCluster may be restarted because its lead was lost (its node failed or was
+    /// drained, or its pod was deleted) or its Job was deleted; also how often one follower that does not
+    /// start is recreated. Default: 100; 0: never. A failed command is retried only with pod.restartPolicy:
+    /// OnFailure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff_limit: Option<i32>,
-    /// How often the whole MiniCluster may be restarted after its job failed because a follower was lost while the job
-    /// ran on it. Can be changed at any time. Default: 0.
+    /// How often the whole MiniCluster may be restarted after its job failed because a follower was lost
+    /// while the job ran on it. Can be changed at any time. Default: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub max_restarts: i32,
     /// Delete the MiniCluster, and everything that belongs to it, when the job has finished.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cleanup: bool,
-    /// When the job has completed (exit code 0), delete the pods, and the PersistentVolumes and claims that were created for
-    /// volumes; a PersistentVolume with delete: false stays. After a failure everything stays. The MiniCluster and its
-    /// status remain. In v1alpha1: cleanup.
+    /// When the job has completed (exit code 0), delete the pods, and the PersistentVolumes and claims that
+    /// were created for volumes; a PersistentVolume with delete: false stays. After a failure everything
+    /// stays. The MiniCluster and its status remain. In v1alpha1: cleanup.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cleanup_pods: bool,
     /// Delete the MiniCluster this many seconds after the job has finished. Default: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i32>,
-    /// Create the Job suspended, or suspend a running one: its pods are deleted, and created again when this is false.
-    /// Unset: the Job's own suspend is left alone. No effect in a Kueue queue, which suspends and resumes the Job
-    /// itself.
+    /// Create the Job suspended, or suspend a running one: its pods are deleted, and created again when this
+    /// is false. Unset: the Job's own suspend is left alone. No effect in a Kueue queue, which suspends and
+    /// resumes the Job itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// Controller that manages the MiniCluster, like managedBy of a Job. With another value than the default, such as
-    /// kueue.x-k8s.io/multikueue, this operator ignores the MiniCluster. Cannot be changed. Default:
+    /// Controller that manages the MiniCluster, like managedBy of a Job. With another value than the default,
+    /// such as kueue.x-k8s.io/multikueue, this operator ignores the MiniCluster. Cannot be changed. Default:
     /// flux-framework.org/flux-operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
@@ -156,15 +170,15 @@ pub struct MiniClusterSpec {
     /// Attributes of every pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// Schedule all pods of the MiniCluster (minSize of them, if set) or none, so that two MiniClusters that each hold
-    /// half of the nodes do not block each other: "on", "off" or "auto". Default: "auto", which is on if the operator
-    /// is installed with gangs and the cluster has a gang API. Quote the value: YAML reads a bare on or off as true or
-    /// false.
+    /// Schedule all pods of the MiniCluster (minSize of them, if set) or none, so that two MiniClusters that
+    /// each hold half of the nodes do not block each other: "on", "off" or "auto". Default: "auto", which is
+    /// on if the operator is installed with gangs and the cluster has a gang API. Quote the value: YAML reads
+    /// a bare on or off as true or false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<String>,
-    /// A strategic merge patch on the template of the MiniCluster's pods, for pod and container fields that this spec lacks.
-    /// Lists are merged by name; `$patch: delete` removes an item. Fields that the operator or the agent relies on cannot be
-    /// patched: the error names the field to use instead.
+    /// A strategic merge patch on the template of the MiniCluster's pods, for pod and container fields that
+    /// this spec lacks. Lists are merged by name; `$patch: delete` removes an item. Fields that the operator
+    /// or the agent relies on cannot be patched: the error names the field to use instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::overlay"))]
     pub pod_template: Option<serde_json::Value>,
@@ -175,12 +189,12 @@ pub struct MiniClusterSpec {
     /// Users to create on every pod, each with a password of 8 characters at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<User>,
-    /// The Flux RESTful API, which the lead serves if the cluster has no command or script and is not interactive.
-    /// Unset: not served.
+    /// The Flux RESTful API, which the lead serves if the cluster has no command or script and is not
+    /// interactive. Unset: not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux_restful: Option<FluxRestful>,
-    /// Volumes that the operator creates, by name: each is a PersistentVolume and a claim. A container mounts one by
-    /// naming it in its volumes.
+    /// Volumes that the operator creates, by name: each is a PersistentVolume and a claim. A container mounts
+    /// one by naming it in its volumes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub volumes: BTreeMap<String, MadeVolume>,
     /// Containers of every pod: exactly one runs Flux, the others are its sidecars.
@@ -193,21 +207,27 @@ pub struct MiniClusterSpec {
 impl MiniClusterSpec {
     /// Whether `containers[i]` runs Flux: a single container always does.
     pub fn runs_flux(&self, i: usize) -> bool {
-        self.containers.len() == 1 || self.containers.get(i).is_some_and(|container| container.run_flux == Some(true))
+        self.containers.len() == 1
+            || self
+                .containers
+                .get(i)
+                .is_some_and(|container| container.run_flux == Some(true))
     }
 
     /// Whether somebody else serves it: an operator of this name leaves it alone.
     pub fn is_managed_elsewhere(&self) -> bool {
-        self.managed_by.as_deref().is_some_and(|name| !name.is_empty() && name != MANAGER)
+        self.managed_by
+            .as_deref()
+            .is_some_and(|name| !name.is_empty() && name != MANAGER)
     }
 }
 
 block! {
     /// State kept between MiniClusters.
     pub struct Archive {
-        /// A file on a volume that outlives the pods. Restored at the start if it exists. Saved at the end and on a stop:
-        /// written to a file beside it, which replaces it once complete. The suffix selects the format: .tar, .tgz, .tar.gz,
-        /// .tar.bz2, .tar.xz or .zip.
+        /// A file on a volume that outlives the pods. Restored at the start if it exists. Saved at the end
+        /// and on a stop: written to a file beside it, which replaces it once complete. The suffix selects
+        /// the format: .tar, .tgz, .tar.gz, .tar.bz2, .tar.xz or .zip.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         pub path: String,
     }
@@ -227,7 +247,10 @@ block! {
 
 impl Default for Network {
     fn default() -> Self {
-        Network { headless_name: headless_name(), disable_affinity: false }
+        Network {
+            headless_name: headless_name(),
+            disable_affinity: false,
+        }
     }
 }
 
@@ -238,9 +261,10 @@ block! {
         /// Only the job's own output (errors and warnings still show).
         #[serde(default, skip_serializing_if = "is_false")]
         pub quiet: bool,
-        /// A command that fails in a snippet before the program ends the pod with its exit code (errexit and pipefail).
-        /// false: the failure is reported and ignored. true, written out: `post` is strict as well, and its failure on the
-        /// lead turns a job's 0 into its exit code. Default: true, unless the installation sets another (`snippets.strict`).
+        /// A command that fails in a snippet before the program ends the pod with its exit code (errexit and
+        /// pipefail). false: the failure is reported and ignored. true, written out: `post` is strict as
+        /// well, and its failure on the lead turns a job's 0 into its exit code. Default: true, unless the
+        /// installation sets another (`snippets.strict`).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub strict: Option<bool>,
         /// Report the wall time of flux start and of the job (lines that begin with FLUXTIME).
@@ -277,11 +301,12 @@ block! {
         /// Name of the ServiceAccount.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub service_account_name: Option<String>,
-        /// Never (default) or OnFailure. With OnFailure the kubelet restarts a failed command, up to backoffLimit times.
+        /// Never (default) or OnFailure. With OnFailure the kubelet restarts a failed command, up to
+        /// backoffLimit times.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub restart_policy: Option<String>,
-        /// Seconds from SIGTERM to SIGKILL when a pod is stopped: for the program to clean up and the archive to be saved.
-        /// Default: 30.
+        /// Seconds from SIGTERM to SIGKILL when a pod is stopped: for the program to clean up and the archive
+        /// to be saved. Default: 30.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub termination_grace_period_seconds: Option<i64>,
         /// Name of the RuntimeClass.
@@ -309,8 +334,8 @@ block! {
         /// Labels that the nodes must have, each with the values allowed.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub node_affinity: BTreeMap<String, Vec<String>>,
-        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet (the default with podTemplate's
-        /// hostNetwork) or Default. None is not supported.
+        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet (the default with
+        /// podTemplate's hostNetwork) or Default. None is not supported.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub dns_policy: Option<String>,
     }

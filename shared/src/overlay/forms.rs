@@ -1,4 +1,5 @@
-//! Whether an overlay can be merged: directives are where they have an effect, and list items have their merge key.
+//! Whether an overlay can be merged: directives are where they have an effect, and list items have their
+//! merge key.
 
 use serde_json::{Map, Value};
 
@@ -10,9 +11,10 @@ pub(super) fn problems(field: &str, overlay: &Value) -> Vec<Problem> {
     let mut problems = Vec::new();
     match overlay {
         Value::Object(map) => object(field, map, true, &mut problems),
-        _ => {
-            problems.push(Problem::new(field, "must be an object with metadata and spec, as a Job's template has them"))
-        }
+        _ => problems.push(Problem::new(
+            field,
+            "must be an object with metadata and spec, as a Job's template has them",
+        )),
     }
     problems
 }
@@ -40,8 +42,15 @@ fn items(path: &str, list: &[Value], key: &str, problems: &mut Vec<Problem>) {
             continue;
         };
         let replaces = map.get(PATCH).is_some_and(|directive| directive == "replace");
-        if !replaces && !map.get(key).is_some_and(|value| value.is_string() || value.is_number()) {
-            problems.push(Problem::new(format!("{path}.{key}"), format!("is needed: items are merged by their {key}")));
+        if !replaces
+            && !map
+                .get(key)
+                .is_some_and(|value| value.is_string() || value.is_number())
+        {
+            problems.push(Problem::new(
+                format!("{path}.{key}"),
+                format!("is needed: items are merged by their {key}"),
+            ));
         }
         object(&path, map, true, problems);
     }
@@ -60,12 +69,17 @@ fn object(path: &str, map: &Map<String, Value>, merges: bool, problems: &mut Vec
                 let keys = inner.as_array().map(Vec::as_slice).unwrap_or_default();
                 let is_kept = |key: &String| keys.iter().any(|kept| kept == key);
                 inner.is_array()
-                    && map.iter().all(|(key, value)| key.starts_with('$') || value.is_null() || is_kept(key))
+                    && map
+                        .iter()
+                        .all(|(key, value)| key.starts_with('$') || value.is_null() || is_kept(key))
             }
             _ => false,
         };
         if !merges {
-            problems.push(Problem::new(below, "has no effect here: this list is replaced, not merged"));
+            problems.push(Problem::new(
+                below,
+                "has no effect here: this list is replaced, not merged",
+            ));
         } else if !is_known {
             problems.push(Problem::new(
                 below,

@@ -1,12 +1,12 @@
-//! What an overlay must not change in a pod, since the operator or the agent relies on it: each with the reason and the
-//! remedy.
+//! What an overlay must not change in a pod, since the operator or the agent relies on it: each with the
+//! reason and the remedy.
 
 use serde_json::{Map, Value};
 
 use super::strategic_merge::{PATCH, RETAIN_KEYS, directive};
 use crate::names::{
-    COMPLETION_INDEX, COMPLETION_INDEX_IS_SET, INDEX_DISRUPTIONS, INDEX_FAILURES, OWN_POD_LABELS, POD_ADDRESS,
-    reserved_annotation,
+    COMPLETION_INDEX, COMPLETION_INDEX_IS_SET, INDEX_DISRUPTIONS, INDEX_FAILURES, OWN_POD_LABELS,
+    POD_ADDRESS, reserved_annotation,
 };
 use crate::paths::{AGENT_FOLDER, is_within};
 use crate::problem::Problem;
@@ -39,39 +39,84 @@ pub struct Pod {
 /// Fields of a pod that an overlay may not set, and why.
 const POD: [(&str, &str); 9] = [
     ("hostname", "brokers find each other by it"),
-    ("subdomain", "brokers find each other by it: set spec.network.headlessName"),
+    (
+        "subdomain",
+        "brokers find each other by it: set spec.network.headlessName",
+    ),
     ("setHostnameAsFQDN", "brokers find each other by their host names"),
     ("hostnameOverride", "brokers find each other by their host names"),
-    ("restartPolicy", "restarts depend on it: set spec.pod.restartPolicy"),
-    ("terminationGracePeriodSeconds", "the agent needs to know it: set spec.pod.terminationGracePeriodSeconds"),
-    ("activeDeadlineSeconds", "it would count as the loss of a pod: set spec.deadlineSeconds"),
-    ("securityContext", "access to the certificate depends on it: set spec.pod.securityContext"),
-    ("ephemeralContainers", "pod templates cannot have any: kubectl debug adds them"),
+    (
+        "restartPolicy",
+        "restarts depend on it: set spec.pod.restartPolicy",
+    ),
+    (
+        "terminationGracePeriodSeconds",
+        "the agent needs to know it: set spec.pod.terminationGracePeriodSeconds",
+    ),
+    (
+        "activeDeadlineSeconds",
+        "it would count as the loss of a pod: set spec.deadlineSeconds",
+    ),
+    (
+        "securityContext",
+        "access to the certificate depends on it: set spec.pod.securityContext",
+    ),
+    (
+        "ephemeralContainers",
+        "pod templates cannot have any: kubectl debug adds them",
+    ),
 ];
 /// Those of them that an overlay of the services pod may not set either.
-const OF_SERVICES: [&str; 6] =
-    ["hostname", "subdomain", "setHostnameAsFQDN", "hostnameOverride", "restartPolicy", "ephemeralContainers"];
+const OF_SERVICES: [&str; 6] = [
+    "hostname",
+    "subdomain",
+    "setHostnameAsFQDN",
+    "hostnameOverride",
+    "restartPolicy",
+    "ephemeralContainers",
+];
 
 const ENTRYPOINT: &str = "the agent is the entrypoint: set spec.containers[].command";
 /// Fields that an overlay may not set in containers of `spec.containers`, and why.
 const CONTAINER: [(&str, &str); 2] = [
-    ("image", "how Flux gets into the pod depends on it: set spec.containers[].image"),
-    ("securityContext", "it decides who can write files that root runs: set spec.containers[].securityContext"),
+    (
+        "image",
+        "how Flux gets into the pod depends on it: set spec.containers[].image",
+    ),
+    (
+        "securityContext",
+        "it decides who can write files that root runs: set spec.containers[].securityContext",
+    ),
 ];
 /// Further such fields in the container that runs Flux.
 const RUNNER: [(&str, &str); 7] = [
     ("command", ENTRYPOINT),
     ("args", ENTRYPOINT),
-    ("workingDir", "the agent needs to know it: set spec.containers[].workingDir"),
+    (
+        "workingDir",
+        "the agent needs to know it: set spec.containers[].workingDir",
+    ),
     (
         "startupProbe",
         "the operator uses it to tell which brokers are ready; livenessProbe and readinessProbe can be set",
     ),
-    ("terminationMessagePath", "the agent reports there how the job ended"),
-    ("terminationMessagePolicy", "the agent uses it to report how the job ended"),
-    ("restartPolicyRules", "the program would run again: set spec.backoffLimit and spec.maxRestarts"),
+    (
+        "terminationMessagePath",
+        "the agent reports there how the job ended",
+    ),
+    (
+        "terminationMessagePolicy",
+        "the agent uses it to report how the job ended",
+    ),
+    (
+        "restartPolicyRules",
+        "the program would run again: set spec.backoffLimit and spec.maxRestarts",
+    ),
 ];
-const RESTART: (&str, &str) = ("restartPolicy", "with it the pod would not end with the container that runs Flux");
+const RESTART: (&str, &str) = (
+    "restartPolicy",
+    "with it the pod would not end with the container that runs Flux",
+);
 /// Most init containers that a user may add: a Job's failure policy has room for 20 rules.
 const INIT_CONTAINERS: usize = 12;
 
@@ -81,7 +126,10 @@ impl Pod {
     }
 
     fn part(&self, name: &str) -> Option<Part> {
-        self.containers.iter().find(|(other, _)| other == name).map(|(_, part)| *part)
+        self.containers
+            .iter()
+            .find(|(other, _)| other == name)
+            .map(|(_, part)| *part)
     }
 
     /// Problems with everything in a well-formed overlay that it may not change.
@@ -93,7 +141,10 @@ impl Pod {
                 "metadata" => self.metadata(&path, value, &mut found),
                 "spec" => self.spec(&path, value, &mut found),
                 PATCH => found.add(path, TAKES_AWAY),
-                _ => found.add(path, "no such field: it has metadata and spec, as a Job's template has them"),
+                _ => found.add(
+                    path,
+                    "no such field: it has metadata and spec, as a Job's template has them",
+                ),
             }
         }
         found.0
@@ -115,7 +166,8 @@ impl Pod {
                 "labels" => {
                     found.not_whole(&path, value);
                     for (key, _) in members(value) {
-                        let is_ours = OWN_POD_LABELS.contains(&key.as_str()) || key.starts_with("flux-framework.org/");
+                        let is_ours =
+                            OWN_POD_LABELS.contains(&key.as_str()) || key.starts_with("flux-framework.org/");
                         let of_job = ["job-name", "controller-uid"].contains(&key.as_str());
                         if is_ours {
                             found.add(
@@ -123,13 +175,19 @@ impl Pod {
                                 "is set by the operator: Services and the status rely on it",
                             );
                         } else if of_job || key.starts_with("batch.kubernetes.io/") {
-                            found.add(format!("{path}[{key}]"), "is set by Kubernetes: the Job finds its pods by it");
+                            found.add(
+                                format!("{path}[{key}]"),
+                                "is set by Kubernetes: the Job finds its pods by it",
+                            );
                         }
                     }
                 }
                 PATCH | RETAIN_KEYS => {}
                 "finalizers" => found.add(path, "the pods would never be deleted"),
-                _ => found.add(path, "is set by Kubernetes: only labels and annotations can be set"),
+                _ => found.add(
+                    path,
+                    "is set by Kubernetes: only labels and annotations can be set",
+                ),
             }
         }
     }
@@ -144,14 +202,20 @@ impl Pod {
                 "volumes" => {
                     found.not_list(&path, value);
                     for (i, item) in items(value) {
-                        if text(item, "name").is_some_and(|name| self.own_volumes.iter().any(|own| own == name)) {
-                            found.add(format!("{path}[{i}]"), "is a volume of the operator: choose another name");
+                        if text(item, "name")
+                            .is_some_and(|name| self.own_volumes.iter().any(|own| own == name))
+                        {
+                            found.add(
+                                format!("{path}[{i}]"),
+                                "is a volume of the operator: choose another name",
+                            );
                         }
                     }
                 }
                 key => {
-                    let is_meant =
-                        |(name, _): &&(&str, &str)| *name == key && (!is_services || OF_SERVICES.contains(name));
+                    let is_meant = |(name, _): &&(&str, &str)| {
+                        *name == key && (!is_services || OF_SERVICES.contains(name))
+                    };
                     if let Some((_, why)) = POD.iter().find(is_meant) {
                         found.add(path, *why);
                     }
@@ -163,8 +227,11 @@ impl Pod {
     fn containers(&self, path: &str, list: &str, value: &Value, found: &mut Found) {
         found.not_list(path, value);
         let is_new = |item: &Value| text(item, "name").is_some_and(|name| self.part(name).is_none());
-        if list == "initContainers" && items(value).filter(|(_, item)| is_new(item)).count() > INIT_CONTAINERS {
-            let why = format!("at most {INIT_CONTAINERS} of your own: each needs a rule in the Job's failure policy");
+        if list == "initContainers" && items(value).filter(|(_, item)| is_new(item)).count() > INIT_CONTAINERS
+        {
+            let why = format!(
+                "at most {INIT_CONTAINERS} of your own: each needs a rule in the Job's failure policy"
+            );
             found.add(path, why);
         }
         for (i, item) in items(value) {
@@ -172,7 +239,10 @@ impl Pod {
             let name = text(item, "name").unwrap_or_default();
             let part = self.part(name);
             if part.is_some() && directive(item).is_some() {
-                found.add(path, "is needed: to do without it, remove it from spec.containers or spec.services");
+                found.add(
+                    path,
+                    "is needed: to do without it, remove it from spec.containers or spec.services",
+                );
                 continue;
             }
             if part.is_some() && retains(item) {
@@ -186,7 +256,10 @@ impl Pod {
                     continue;
                 }
                 Some(Part::Sidecar | Part::WrappedSidecar) if !is_init => {
-                    found.add(path, "is one of the pod's initContainers, since it ends with Flux: put it there");
+                    found.add(
+                        path,
+                        "is one of the pod's initContainers, since it ends with Flux: put it there",
+                    );
                     continue;
                 }
                 Some(Part::Runner | Part::Service) if is_init => {
@@ -213,7 +286,10 @@ impl Pod {
     fn container(&self, path: &str, container: &Value, part: Option<Part>, found: &mut Found) {
         let fields: &[&[(&str, &str)]] = match part {
             Some(Part::Runner) => &[&CONTAINER, &RUNNER, &[RESTART]],
-            Some(Part::WrappedSidecar) => &[&CONTAINER, &[("command", ENTRYPOINT), ("args", ENTRYPOINT), RESTART]],
+            Some(Part::WrappedSidecar) => &[
+                &CONTAINER,
+                &[("command", ENTRYPOINT), ("args", ENTRYPOINT), RESTART],
+            ],
             Some(Part::Sidecar) => &[&CONTAINER, &[RESTART]],
             Some(Part::Service | Part::Own) | None => &[],
         };
@@ -240,11 +316,11 @@ impl Pod {
                     }
                 }
                 "resources" if part == Some(Part::Runner) => {
-                    let known = members(value)
-                        .filter(|(key, _)| matches!(key.as_str(), "limits" | "requests" | PATCH | RETAIN_KEYS));
+                    let known = members(value).filter(|(key, _)| {
+                        matches!(key.as_str(), "limits" | "requests" | PATCH | RETAIN_KEYS)
+                    });
                     for (key, _) in known {
-                        let why =
-                            "the agent needs to know its GPUs: set spec.containers[].resources; claims can be set";
+                        let why = "the agent needs to know its GPUs: set spec.containers[].resources; claims can be set";
                         found.add(format!("{path}.{key}"), why);
                     }
                     if value.is_null() {
@@ -263,12 +339,23 @@ impl Pod {
         for (i, item) in items(mounts) {
             let path = format!("{path}[{i}]");
             if text(item, "name").is_some_and(|name| self.own_volumes.iter().any(|own| own == name)) {
-                found.add(format!("{path}.name"), "is a volume of the operator, which mounts it where it is needed");
+                found.add(
+                    format!("{path}.name"),
+                    "is a volume of the operator, which mounts it where it is needed",
+                );
             }
-            let Some(place) = text(item, "mountPath") else { continue };
-            let parts: Vec<&str> = place.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+            let Some(place) = text(item, "mountPath") else {
+                continue;
+            };
+            let parts: Vec<&str> = place
+                .split('/')
+                .filter(|part| !part.is_empty() && *part != ".")
+                .collect();
             let plain = format!("/{}", parts.join("/"));
-            if is_within(&plain, self.own_mounts.iter().map(String::as_str).chain([AGENT_FOLDER])) {
+            if is_within(
+                &plain,
+                self.own_mounts.iter().map(String::as_str).chain([AGENT_FOLDER]),
+            ) {
                 found.add(
                     format!("{path}.mountPath"),
                     format!("{plain} is a mount path of the operator: choose another"),
@@ -280,7 +367,11 @@ impl Pod {
     }
 
     fn names(&self, parts: &[Part]) -> Vec<&str> {
-        self.containers.iter().filter(|(_, part)| parts.contains(part)).map(|(name, _)| name.as_str()).collect()
+        self.containers
+            .iter()
+            .filter(|(_, part)| parts.contains(part))
+            .map(|(name, _)| name.as_str())
+            .collect()
     }
 }
 
@@ -314,7 +405,14 @@ impl Found {
     fn not_list(&mut self, path: &str, value: &Value) {
         let replaces = items(value).any(|(_, item)| directive(item) == Some("replace"));
         if replaces || !value.is_array() {
-            self.add(path, if value.is_null() || replaces { TAKES_AWAY } else { "must be a list" });
+            self.add(
+                path,
+                if value.is_null() || replaces {
+                    TAKES_AWAY
+                } else {
+                    "must be a list"
+                },
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Kubernetes' strategic merge, on JSON: maps by their keys, lists of items with a key by that, and directives.
+//! Kubernetes' strategic merge, on JSON: maps by their keys, lists of items with a key by that, and
+//! directives.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +10,8 @@ pub(super) const PATCH: &str = "$patch";
 /// Key that lists the keys of its object to keep; others are removed.
 pub(super) const RETAIN_KEYS: &str = "$retainKeys";
 
-/// Lists of a pod whose items are merged by a key (`patchMergeKey` of Kubernetes' types); every other list is replaced.
+/// Lists of a pod whose items are merged by a key (`patchMergeKey` of Kubernetes' types); every other list is
+/// replaced.
 pub const MERGED_LISTS: [(&str, &str); 14] = [
     ("containers", "name"),
     ("initContainers", "name"),
@@ -29,7 +31,10 @@ pub const MERGED_LISTS: [(&str, &str); 14] = [
 
 /// The merge key of a list, if its items are merged.
 pub fn merge_key(list: &str) -> Option<&'static str> {
-    MERGED_LISTS.iter().find(|(name, _)| *name == list).map(|(_, key)| *key)
+    MERGED_LISTS
+        .iter()
+        .find(|(name, _)| *name == list)
+        .map(|(_, key)| *key)
 }
 
 /// Merges `over` into `below`. A value that is not an object replaces it.
@@ -73,10 +78,11 @@ fn merge_maps(mut below: Object, mut over: Object) -> Object {
     below
 }
 
-/// Merges lists by a key. Items of the overlay keep its order, and new ones come before those that it does not name, as in
-/// Kubernetes.
+/// Merges lists by a key. Items of the overlay keep its order, and new ones come before those that it does
+/// not name, as in Kubernetes.
 fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> {
-    let (special, items): (Vec<Value>, Vec<Value>) = over.into_iter().partition(|item| directive(item).is_some());
+    let (special, items): (Vec<Value>, Vec<Value>) =
+        over.into_iter().partition(|item| directive(item).is_some());
     for gone in special.iter().filter(|item| directive(item) == Some("delete")) {
         below.retain(|item| item.get(by) != gone.get(by));
     }
@@ -105,7 +111,9 @@ fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> 
     let (mut kept, mut touched) = (below.into_iter().peekable(), touched.into_iter().peekable());
     loop {
         let kept_first = match (kept.peek(), touched.peek()) {
-            (Some(left), Some(right)) => rank(left).zip(rank(right)).is_some_and(|(left, right)| left < right),
+            (Some(left), Some(right)) => rank(left)
+                .zip(rank(right))
+                .is_some_and(|(left, right)| left < right),
             (left, _) => left.is_some(),
         };
         match if kept_first { kept.next() } else { touched.next() } {
@@ -115,17 +123,22 @@ fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> 
     }
 }
 
-/// A new list item without its directives: there is nothing to remove, and replacements are taken as they are.
+/// A new list item without its directives: there is nothing to remove, and replacements are taken as they
+/// are.
 fn fresh(value: Value) -> Value {
     match value {
         Value::Object(map) => {
-            let kept =
-                map.into_iter().filter(|(key, value)| !key.starts_with('$') && directive(value) != Some("delete"));
+            let kept = map
+                .into_iter()
+                .filter(|(key, value)| !key.starts_with('$') && directive(value) != Some("delete"));
             Value::Object(kept.map(|(key, value)| (key, fresh(value))).collect())
         }
-        Value::Array(list) => {
-            Value::Array(list.into_iter().filter(|item| directive(item).is_none()).map(fresh).collect())
-        }
+        Value::Array(list) => Value::Array(
+            list.into_iter()
+                .filter(|item| directive(item).is_none())
+                .map(fresh)
+                .collect(),
+        ),
         other => other,
     }
 }
@@ -134,15 +147,20 @@ fn fresh(value: Value) -> Value {
 fn clean(value: Value) -> Value {
     match value {
         Value::Object(map) => Value::Object(without_directives(map)),
-        Value::Array(list) => {
-            Value::Array(list.into_iter().filter(|item| directive(item).is_none()).map(clean).collect())
-        }
+        Value::Array(list) => Value::Array(
+            list.into_iter()
+                .filter(|item| directive(item).is_none())
+                .map(clean)
+                .collect(),
+        ),
         other => other,
     }
 }
 
 fn without_directives(map: Object) -> Object {
-    let kept = map.into_iter().filter(|(key, value)| !key.starts_with('$') && directive(value).is_none());
+    let kept = map
+        .into_iter()
+        .filter(|(key, value)| !key.starts_with('$') && directive(value).is_none());
     kept.map(|(key, value)| (key, clean(value))).collect()
 }
 

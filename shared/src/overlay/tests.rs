@@ -34,7 +34,9 @@ fn template() -> Value {
 }
 
 fn over(overlay: Value) -> Value {
-    Overlay::checked("spec.podTemplate", &overlay, &pod()).unwrap().over(template())
+    Overlay::checked("spec.podTemplate", &overlay, &pod())
+        .unwrap()
+        .over(template())
 }
 
 fn refused(overlay: &Value) -> Vec<String> {
@@ -51,13 +53,30 @@ fn lists_with_keys_are_merged_and_others_are_taken_whole() {
         "volumes": [{ "name": "scratch", "ephemeral": {} }],
     }}));
     let spec = &merged["spec"];
-    assert_eq!((&spec["hostNetwork"], &spec["restartPolicy"]), (&json!(true), &json!("Never")));
+    assert_eq!(
+        (&spec["hostNetwork"], &spec["restartPolicy"]),
+        (&json!(true), &json!("Never"))
+    );
     assert_eq!(spec["tolerations"], json!([{ "key": "b" }]));
-    let env: Vec<_> = spec["containers"][0]["env"].as_array().unwrap().iter().map(|it| it["name"].as_str()).collect();
-    assert_eq!(env, [Some("C"), Some("A"), Some("B")], "new ones first, as kubectl has it");
+    let env: Vec<_> = spec["containers"][0]["env"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["name"].as_str())
+        .collect();
+    assert_eq!(
+        env,
+        [Some("C"), Some("A"), Some("B")],
+        "new ones first, as kubectl has it"
+    );
     assert_eq!(spec["containers"][0]["env"][2]["value"], "3");
     assert_eq!(spec["containers"][0]["image"], "app:1");
-    let volumes: Vec<_> = spec["volumes"].as_array().unwrap().iter().map(|it| it["name"].as_str()).collect();
+    let volumes: Vec<_> = spec["volumes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["name"].as_str())
+        .collect();
     assert_eq!(volumes, [Some("scratch"), Some("flux-view"), Some("data")]);
 }
 
@@ -72,16 +91,30 @@ fn directives_and_null_take_away() {
     let spec = &merged["spec"];
     assert_eq!(spec.get("tolerations"), None);
     assert_eq!(spec.get("affinity"), None);
-    assert_eq!(spec["containers"][0]["env"], json!([{ "name": "B", "value": "2" }]));
-    assert_eq!(spec["containers"][0]["volumeMounts"], json!([{ "name": "flux-view", "mountPath": "/mnt/flux" }]));
-    let data = spec["volumes"].as_array().unwrap().iter().find(|it| it["name"] == "data").unwrap();
+    assert_eq!(
+        spec["containers"][0]["env"],
+        json!([{ "name": "B", "value": "2" }])
+    );
+    assert_eq!(
+        spec["containers"][0]["volumeMounts"],
+        json!([{ "name": "flux-view", "mountPath": "/mnt/flux" }])
+    );
+    let data = spec["volumes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|it| it["name"] == "data")
+        .unwrap();
     assert_eq!(data, &json!({ "name": "data", "secret": { "secretName": "s" } }));
     assert!(!merged.to_string().contains('$'));
 }
 
 fn container(fields: Value) -> Value {
     let mut container = json!({ "name": "app" });
-    container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    container
+        .as_object_mut()
+        .unwrap()
+        .extend(fields.as_object().unwrap().clone());
     json!({ "spec": { "containers": [container] } })
 }
 
@@ -94,7 +127,10 @@ fn all_refused(cases: &[(Value, &str)]) {
     for (overlay, field) in cases {
         let said = refused(overlay);
         assert_eq!(said.len(), 1, "{overlay}: {said:?}");
-        assert!(said[0].starts_with(&format!("spec.podTemplate.{field}: ")), "{overlay}: {said:?}");
+        assert!(
+            said[0].starts_with(&format!("spec.podTemplate.{field}: ")),
+            "{overlay}: {said:?}"
+        );
         assert!(said[0].len() > field.len() + 30, "with the reason: {said:?}");
     }
 }
@@ -104,14 +140,26 @@ fn fields_of_the_pod_that_are_ours_and_directives_without_a_meaning_are_refused_
     all_refused(&[
         (json!({ "spec": { "hostname": "a" } }), "spec.hostname"),
         (json!({ "spec": { "subdomain": null } }), "spec.subdomain"),
-        (json!({ "spec": { "restartPolicy": "OnFailure" } }), "spec.restartPolicy"),
-        (json!({ "spec": { "securityContext": { "runAsUser": 0 } } }), "spec.securityContext"),
-        (json!({ "spec": { "terminationGracePeriodSeconds": 1 } }), "spec.terminationGracePeriodSeconds"),
+        (
+            json!({ "spec": { "restartPolicy": "OnFailure" } }),
+            "spec.restartPolicy",
+        ),
+        (
+            json!({ "spec": { "securityContext": { "runAsUser": 0 } } }),
+            "spec.securityContext",
+        ),
+        (
+            json!({ "spec": { "terminationGracePeriodSeconds": 1 } }),
+            "spec.terminationGracePeriodSeconds",
+        ),
         (json!({ "spec": null }), "spec"),
         (json!({ "spec": { "$patch": "replace" } }), "spec"),
         (json!({ "$patch": "delete" }), "$patch"),
         (json!({ "status": {} }), "status"),
-        (json!({ "metadata": { "labels": { "hpa-selector": "x" } } }), "metadata.labels[hpa-selector]"),
+        (
+            json!({ "metadata": { "labels": { "hpa-selector": "x" } } }),
+            "metadata.labels[hpa-selector]",
+        ),
         (
             json!({ "metadata": { "labels": { "flux-framework.org/services-of": "x" } } }),
             "metadata.labels[flux-framework.org/services-of]",
@@ -121,22 +169,52 @@ fn fields_of_the_pod_that_are_ours_and_directives_without_a_meaning_are_refused_
             "metadata.labels[batch.kubernetes.io/job-name]",
         ),
         (json!({ "metadata": { "labels": null } }), "metadata.labels"),
-        (json!({ "metadata": { "labels": { "$patch": "replace" } } }), "metadata.labels"),
-        (json!({ "spec": { "$retainKeys": ["containers"], "containers": [] } }), "spec"),
+        (
+            json!({ "metadata": { "labels": { "$patch": "replace" } } }),
+            "metadata.labels",
+        ),
+        (
+            json!({ "spec": { "$retainKeys": ["containers"], "containers": [] } }),
+            "spec",
+        ),
         (json!({ "metadata": { "$retainKeys": [] } }), "metadata"),
-        (json!({ "metadata": { "labels": { "$retainKeys": [] } } }), "metadata.labels"),
+        (
+            json!({ "metadata": { "labels": { "$retainKeys": [] } } }),
+            "metadata.labels",
+        ),
         (json!({ "$retainKeys": ["spec"], "spec": {} }), "$retainKeys"),
-        (json!({ "metadata": { "annotations": "x" } }), "metadata.annotations"),
-        (json!({ "metadata": { "finalizers": ["a/b"] } }), "metadata.finalizers"),
+        (
+            json!({ "metadata": { "annotations": "x" } }),
+            "metadata.annotations",
+        ),
+        (
+            json!({ "metadata": { "finalizers": ["a/b"] } }),
+            "metadata.finalizers",
+        ),
         (
             json!({ "metadata": { "annotations": { "batch.kubernetes.io/job-index-failure-count": "0" } } }),
             "metadata.annotations[batch.kubernetes.io/job-index-failure-count]",
         ),
-        (json!({ "spec": { "containers": [{ "env": [] }] } }), "spec.containers[0].name"),
-        (json!({ "spec": { "containers": { "name": "app" } } }), "spec.containers"),
-        (json!({ "spec": { "tolerations": [{ "$patch": "replace" }] } }), "spec.tolerations[0].$patch"),
-        (json!({ "spec": { "$setElementOrder/containers": [{ "name": "app" }] } }), "spec.$setElementOrder/containers"),
-        (json!({ "spec": { "affinity": { "$patch": "merge" } } }), "spec.affinity.$patch"),
+        (
+            json!({ "spec": { "containers": [{ "env": [] }] } }),
+            "spec.containers[0].name",
+        ),
+        (
+            json!({ "spec": { "containers": { "name": "app" } } }),
+            "spec.containers",
+        ),
+        (
+            json!({ "spec": { "tolerations": [{ "$patch": "replace" }] } }),
+            "spec.tolerations[0].$patch",
+        ),
+        (
+            json!({ "spec": { "$setElementOrder/containers": [{ "name": "app" }] } }),
+            "spec.$setElementOrder/containers",
+        ),
+        (
+            json!({ "spec": { "affinity": { "$patch": "merge" } } }),
+            "spec.affinity.$patch",
+        ),
         (
             json!({ "spec": { "volumes": [{ "name": "v", "$retainKeys": ["name"], "emptyDir": {} }] } }),
             "spec.volumes[0].$retainKeys",
@@ -149,24 +227,59 @@ fn fields_of_the_pod_that_are_ours_and_directives_without_a_meaning_are_refused_
 fn whole_containers_and_volumes_of_ours_are_refused_with_their_place() {
     all_refused(&[
         (json!({ "spec": { "containers": null } }), "spec.containers"),
-        (json!({ "spec": { "containers": [{ "$patch": "replace" }] } }), "spec.containers"),
-        (json!({ "spec": { "containers": [{ "name": "app", "$patch": "delete" }] } }), "spec.containers[0]"),
+        (
+            json!({ "spec": { "containers": [{ "$patch": "replace" }] } }),
+            "spec.containers",
+        ),
+        (
+            json!({ "spec": { "containers": [{ "name": "app", "$patch": "delete" }] } }),
+            "spec.containers[0]",
+        ),
         (
             json!({ "spec": { "containers": [{ "name": "app", "$retainKeys": ["name", "tty"], "tty": true }] } }),
             "spec.containers[0]",
         ),
-        (init(json!({ "name": "side", "$retainKeys": ["name"] })), "spec.initContainers[0]"),
-        (json!({ "spec": { "containers": [{ "name": "more", "image": "a" }] } }), "spec.containers[0].name"),
-        (json!({ "spec": { "containers": [{ "name": "side" }] } }), "spec.containers[0]"),
-        (json!({ "spec": { "volumes": [{ "name": "flux-agent-bin", "emptyDir": {} }] } }), "spec.volumes[0]"),
-        (json!({ "spec": { "volumes": [{ "$patch": "replace" }] } }), "spec.volumes"),
-        (init(json!({ "name": "flux-agent", "image": "mine" })), "spec.initContainers[0]"),
-        (init(json!({ "name": "flux-view", "$patch": "delete" })), "spec.initContainers[0]"),
-        (init(json!({ "name": "side", "command": ["sh"] })), "spec.initContainers[0].command"),
-        (init(json!({ "name": "db", "restartPolicy": null })), "spec.initContainers[0].restartPolicy"),
+        (
+            init(json!({ "name": "side", "$retainKeys": ["name"] })),
+            "spec.initContainers[0]",
+        ),
+        (
+            json!({ "spec": { "containers": [{ "name": "more", "image": "a" }] } }),
+            "spec.containers[0].name",
+        ),
+        (
+            json!({ "spec": { "containers": [{ "name": "side" }] } }),
+            "spec.containers[0]",
+        ),
+        (
+            json!({ "spec": { "volumes": [{ "name": "flux-agent-bin", "emptyDir": {} }] } }),
+            "spec.volumes[0]",
+        ),
+        (
+            json!({ "spec": { "volumes": [{ "$patch": "replace" }] } }),
+            "spec.volumes",
+        ),
+        (
+            init(json!({ "name": "flux-agent", "image": "mine" })),
+            "spec.initContainers[0]",
+        ),
+        (
+            init(json!({ "name": "flux-view", "$patch": "delete" })),
+            "spec.initContainers[0]",
+        ),
+        (
+            init(json!({ "name": "side", "command": ["sh"] })),
+            "spec.initContainers[0].command",
+        ),
+        (
+            init(json!({ "name": "db", "restartPolicy": null })),
+            "spec.initContainers[0].restartPolicy",
+        ),
         (init(json!({ "name": "app" })), "spec.initContainers[0]"),
         (
-            init(json!({ "name": "new", "image": "a", "volumeMounts": [{ "name": "flux-view", "mountPath": "/x" }] })),
+            init(
+                json!({ "name": "new", "image": "a", "volumeMounts": [{ "name": "flux-view", "mountPath": "/x" }] }),
+            ),
             "spec.initContainers[0].volumeMounts[0].name",
         ),
     ]);
@@ -175,33 +288,68 @@ fn whole_containers_and_volumes_of_ours_are_refused_with_their_place() {
 #[test]
 fn what_the_agent_starts_by_in_a_container_is_refused_with_its_place() {
     all_refused(&[
-        (container(json!({ "command": ["sh"] })), "spec.containers[0].command"),
+        (
+            container(json!({ "command": ["sh"] })),
+            "spec.containers[0].command",
+        ),
         (container(json!({ "args": [] })), "spec.containers[0].args"),
         (container(json!({ "image": "b" })), "spec.containers[0].image"),
-        (container(json!({ "securityContext": { "privileged": true } })), "spec.containers[0].securityContext"),
-        (container(json!({ "startupProbe": null })), "spec.containers[0].startupProbe"),
-        (container(json!({ "terminationMessagePath": "/x" })), "spec.containers[0].terminationMessagePath"),
-        (container(json!({ "restartPolicyRules": [] })), "spec.containers[0].restartPolicyRules"),
+        (
+            container(json!({ "securityContext": { "privileged": true } })),
+            "spec.containers[0].securityContext",
+        ),
+        (
+            container(json!({ "startupProbe": null })),
+            "spec.containers[0].startupProbe",
+        ),
+        (
+            container(json!({ "terminationMessagePath": "/x" })),
+            "spec.containers[0].terminationMessagePath",
+        ),
+        (
+            container(json!({ "restartPolicyRules": [] })),
+            "spec.containers[0].restartPolicyRules",
+        ),
         (
             container(json!({ "resources": { "limits": { "nvidia.com/gpu": 1 } } })),
             "spec.containers[0].resources.limits",
         ),
-        (container(json!({ "resources": { "$retainKeys": ["claims"] } })), "spec.containers[0].resources.$retainKeys"),
+        (
+            container(json!({ "resources": { "$retainKeys": ["claims"] } })),
+            "spec.containers[0].resources.$retainKeys",
+        ),
         (
             container(json!({ "env": [{ "name": "FLUX_AGENT_INDEX_FAILURES", "value": "0" }] })),
             "spec.containers[0].env[0]",
         ),
-        (container(json!({ "env": [{ "name": "JOB_COMPLETION_INDEX", "value": "0" }] })), "spec.containers[0].env[0]"),
-        (json!({ "metadata": { "annotations": null } }), "metadata.annotations"),
-        (json!({ "metadata": { "annotations": { "$patch": "replace" } } }), "metadata.annotations"),
-        (container(json!({ "env": [{ "$patch": "replace" }] })), "spec.containers[0].env"),
-        (container(json!({ "volumeMounts": null })), "spec.containers[0].volumeMounts"),
+        (
+            container(json!({ "env": [{ "name": "JOB_COMPLETION_INDEX", "value": "0" }] })),
+            "spec.containers[0].env[0]",
+        ),
+        (
+            json!({ "metadata": { "annotations": null } }),
+            "metadata.annotations",
+        ),
+        (
+            json!({ "metadata": { "annotations": { "$patch": "replace" } } }),
+            "metadata.annotations",
+        ),
+        (
+            container(json!({ "env": [{ "$patch": "replace" }] })),
+            "spec.containers[0].env",
+        ),
+        (
+            container(json!({ "volumeMounts": null })),
+            "spec.containers[0].volumeMounts",
+        ),
         (
             container(json!({ "volumeMounts": [{ "name": "mine", "mountPath": "/mnt//flux/" }] })),
             "spec.containers[0].volumeMounts[0].mountPath",
         ),
         (
-            container(json!({ "volumeMounts": [{ "name": "mine", "mountPath": "/etc/flux-agent/bin/./x" }] })),
+            container(
+                json!({ "volumeMounts": [{ "name": "mine", "mountPath": "/etc/flux-agent/bin/./x" }] }),
+            ),
             "spec.containers[0].volumeMounts[0].mountPath",
         ),
         (

@@ -10,7 +10,9 @@ use crate::names;
 const PASSWORD_MAX: usize = 8;
 
 pub(super) fn users(spec: &MiniClusterSpec, runner: Option<&Runner>, report: &mut Report) -> Vec<ValidUser> {
-    let flux_user = runner.and_then(|runner| runner.user.as_ref()).map(|user| user.name.as_str());
+    let flux_user = runner
+        .and_then(|runner| runner.user.as_ref())
+        .map(|user| user.name.as_str());
     let mut users: Vec<ValidUser> = Vec::new();
     for (i, user) in spec.users.iter().enumerate() {
         let field = format!("spec.users[{i}]");
@@ -20,7 +22,10 @@ pub(super) fn users(spec: &MiniClusterSpec, runner: Option<&Runner>, report: &mu
                 "must be a user's name: lower case letters, digits, `-`, `_`, 32 at most, beginning with a letter",
             );
         } else if user.name == "root" || flux_user == Some(user.name.as_str()) {
-            report.problem(format!("{field}.name"), format!("{} exists anyway: leave it out", user.name));
+            report.problem(
+                format!("{field}.name"),
+                format!("{} exists anyway: leave it out", user.name),
+            );
         }
         if users.iter().any(|other| other.name == user.name) {
             report.problem(format!("{field}.name"), format!("{} is listed twice", user.name));
@@ -37,7 +42,10 @@ pub(super) fn users(spec: &MiniClusterSpec, runner: Option<&Runner>, report: &mu
                 report.problem(format!("{field}.password"), "must have no control characters");
             }
         }
-        users.push(ValidUser { name: user.name.clone(), password });
+        users.push(ValidUser {
+            name: user.name.clone(),
+            password,
+        });
     }
     users
 }
@@ -69,7 +77,10 @@ pub(super) fn restful(
         if is_sidecar && container.ports.contains(&i32::from(restful.port)) {
             report.problem(
                 "spec.fluxRestful.port",
-                format!("{} is a port of spec.containers[{i}] as well, in the same pod: choose another", restful.port),
+                format!(
+                    "{} is a port of spec.containers[{i}] as well, in the same pod: choose another",
+                    restful.port
+                ),
             );
         }
     }
@@ -82,9 +93,16 @@ pub(super) fn restful(
 /// Whether the block has more than defaults: typed clients of v1alpha1 write it always.
 fn says_something(given: &FluxRestful) -> bool {
     let is_text = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
-    let is_usual_branch = given.branch.as_deref().is_none_or(|branch| matches!(branch, "" | "main"));
+    let is_usual_branch = given
+        .branch
+        .as_deref()
+        .is_none_or(|branch| matches!(branch, "" | "main"));
     let is_usual_port = given.port.is_none_or(|port| port == 5000);
-    !is_usual_branch || !is_usual_port || [&given.secret_key, &given.username, &given.token].into_iter().any(is_text)
+    !is_usual_branch
+        || !is_usual_port
+        || [&given.secret_key, &given.username, &given.token]
+            .into_iter()
+            .any(is_text)
 }
 
 fn check(given: &FluxRestful, report: &mut Report) -> Option<Restful> {
@@ -92,21 +110,36 @@ fn check(given: &FluxRestful, report: &mut Report) -> Option<Restful> {
     let branch = text(&given.branch).unwrap_or_else(|| "main".into());
     let branch_ok = !branch.starts_with('-')
         && !branch.contains("..")
-        && branch.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | '+'));
+        && branch
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | '+'));
     if !branch_ok {
         report.problem("spec.fluxRestful.branch", "must be the name of a branch or tag");
     }
-    let port = u16::try_from(given.port.unwrap_or(5000)).ok().filter(|port| *port > 0);
+    let port = u16::try_from(given.port.unwrap_or(5000))
+        .ok()
+        .filter(|port| *port > 0);
     if port.is_none() {
         report.problem("spec.fluxRestful.port", "must be 1 to 65535");
     }
     let username = text(&given.username).unwrap_or_else(|| "flux".into());
-    for (name, value) in
-        [("secretKey", &given.secret_key), ("username", &Some(username.clone())), ("token", &given.token)]
-    {
+    for (name, value) in [
+        ("secretKey", &given.secret_key),
+        ("username", &Some(username.clone())),
+        ("token", &given.token),
+    ] {
         if value.as_deref().unwrap_or_default().chars().any(char::is_control) {
-            report.problem(format!("spec.fluxRestful.{name}"), "must have no control characters");
+            report.problem(
+                format!("spec.fluxRestful.{name}"),
+                "must have no control characters",
+            );
         }
     }
-    Some(Restful { branch, port: port?, secret_key: text(&given.secret_key), username, token: text(&given.token) })
+    Some(Restful {
+        branch,
+        port: port?,
+        secret_key: text(&given.secret_key),
+        username,
+        token: text(&given.token),
+    })
 }

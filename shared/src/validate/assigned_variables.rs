@@ -1,5 +1,5 @@
-//! Notes on variables of the Go operator's entrypoint that a snippet assigns: it went on with their values, the agent does
-//! not.
+//! Notes on variables of the Go operator's entrypoint that a snippet assigns: it went on with their values,
+//! the agent does not.
 
 use super::report::Report;
 use super::{ValidMiniCluster, flux};
@@ -29,7 +29,9 @@ const WITHOUT_EFFECT: [&str; 17] = [
 ];
 
 pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &mut Report) {
-    let Some((field, _)) = flux::runner(spec) else { return };
+    let Some((field, _)) = flux::runner(spec) else {
+        return;
+    };
     let snippets = &cluster.runner.snippets;
     let sources = [
         ("commands.init", &snippets.init),
@@ -50,9 +52,12 @@ pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &
         }
     }
     for variable in read_by(&cluster.runner.program) {
-        let is_exported = |source: &str| source.contains(&format!("export {variable}")) || source.contains("set -a");
+        let is_exported =
+            |source: &str| source.contains(&format!("export {variable}")) || source.contains("set -a");
         let is_set = cluster.runner.container.environment.contains_key(variable);
-        let at = sources.iter().find(|(_, source)| assignments(source).any(|name| name == variable));
+        let at = sources
+            .iter()
+            .find(|(_, source)| assignments(source).any(|name| name == variable));
         if let Some((name, _)) = at
             && !is_set
             && !sources.iter().any(|(_, source)| is_exported(source))
@@ -73,14 +78,28 @@ fn read_by(program: &Program) -> impl Iterator<Item = &str> {
         Program::Submit { words } | Program::Launcher { words } => words.as_slice(),
         _ => &[],
     };
-    let parts = words.iter().flat_map(|word| if let Word::Template(parts) = word { parts.as_slice() } else { &[] });
-    parts.filter_map(|part| if let Part::Env(name) = part { Some(name.as_str()) } else { None })
+    let parts = words.iter().flat_map(|word| {
+        if let Word::Template(parts) = word {
+            parts.as_slice()
+        } else {
+            &[]
+        }
+    });
+    parts.filter_map(|part| {
+        if let Part::Env(name) = part {
+            Some(name.as_str())
+        } else {
+            None
+        }
+    })
 }
 
 /// Which of the entrypoint's variables a snippet assigns.
 fn assigned(source: &str) -> impl Iterator<Item = &'static str> {
     let names: Vec<&str> = assignments(source).collect();
-    WITHOUT_EFFECT.into_iter().filter(move |variable| names.contains(variable))
+    WITHOUT_EFFECT
+        .into_iter()
+        .filter(move |variable| names.contains(variable))
 }
 
 /// The names that a snippet assigns at the beginning of a command.
@@ -104,6 +123,9 @@ mod tests {
             ["hosts", "cfg", "command"]
         );
         assert_eq!(found("brokerOptions=\"$brokerOptions -Sx=y\""), [""; 0]);
-        assert_eq!(found("flux R encode --hosts=${hosts} --local\necho command=1\nmy_command=2 software"), [""; 0]);
+        assert_eq!(
+            found("flux R encode --hosts=${hosts} --local\necho command=1\nmy_command=2 software"),
+            [""; 0]
+        );
     }
 }

@@ -29,25 +29,43 @@ pub(super) fn check(
     wait_socket: bool,
     report: &mut Report,
 ) -> Parts {
-    let around = Surroundings { cluster, view, volumes: &spec.volumes };
-    let mut parts = Parts { runner: None, sidecars: Vec::new(), services: Vec::new() };
+    let around = Surroundings {
+        cluster,
+        view,
+        volumes: &spec.volumes,
+    };
+    let mut parts = Parts {
+        runner: None,
+        sidecars: Vec::new(),
+        services: Vec::new(),
+    };
     let runners = (0..spec.containers.len()).filter(|i| spec.runs_flux(*i)).count();
     if runners != 1 {
-        report.problem("spec.containers", format!("{runners} of them run Flux: set runFlux: true on exactly one"));
+        report.problem(
+            "spec.containers",
+            format!("{runners} of them run Flux: set runFlux: true on exactly one"),
+        );
     }
     for (i, container) in spec.containers.iter().enumerate() {
         let field = format!("spec.containers[{i}]");
         if spec.runs_flux(i) {
             parts.runner = Some(runner(&field, container, spec, &around, report));
         } else {
-            parts.sidecars.push(sidecar(&field, container, &around, wait_socket, report));
+            parts
+                .sidecars
+                .push(sidecar(&field, container, &around, wait_socket, report));
         }
     }
     if spec.launcher && runners == 0 {
         report.problem("spec.launcher", "needs a container that runs Flux");
     }
     for (i, container) in spec.services.iter().enumerate() {
-        parts.services.push(service(&format!("spec.services[{i}]"), container, &around, report));
+        parts.services.push(service(
+            &format!("spec.services[{i}]"),
+            container,
+            &around,
+            report,
+        ));
     }
     unique_names(spec, cluster, view, report);
     let bytes: usize = spec.containers.iter().map(text_bytes).sum();
@@ -71,13 +89,21 @@ fn text_bytes(container: &Container) -> usize {
 }
 
 fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, report: &mut Report) {
-    let own = ["flux-agent", SOFTWARE_CONTAINER].map(|name| (name.to_owned(), "the operator's own init container"));
-    let taken: Vec<_> = own.into_iter().chain([(view.name.clone(), "the view's")]).collect();
+    let own =
+        ["flux-agent", SOFTWARE_CONTAINER].map(|name| (name.to_owned(), "the operator's own init container"));
+    let taken: Vec<_> = own
+        .into_iter()
+        .chain([(view.name.clone(), "the view's")])
+        .collect();
     for (list, containers) in [("containers", &spec.containers), ("services", &spec.services)] {
         let mut names = taken.clone();
         for (i, container) in containers.iter().enumerate() {
             let runs_flux = list == "containers" && spec.runs_flux(i);
-            let name = if runs_flux { Some(runner_name(container, cluster)) } else { container.name.as_deref() };
+            let name = if runs_flux {
+                Some(runner_name(container, cluster))
+            } else {
+                container.name.as_deref()
+            };
             let Some(name) = name else { continue };
             if let Some((_, whose)) = names.iter().find(|(other, _)| other == name) {
                 report.problem(
@@ -105,9 +131,15 @@ fn runner(
         );
     }
     if is_given(&commands.service_pre) {
-        report.problem(format!("{field}.commands.servicePre"), "is for sidecars: use pre, brokerPre or workerPre here");
+        report.problem(
+            format!("{field}.commands.servicePre"),
+            "is for sidecars: use pre, brokerPre or workerPre here",
+        );
     }
-    if container.cores.is_some_and(|cores| !(1..=65_536).contains(&cores)) {
+    if container
+        .cores
+        .is_some_and(|cores| !(1..=65_536).contains(&cores))
+    {
         report.problem(
             format!("{field}.cores"),
             "must be 1 or more; leave it out for the cores that the container may use",
@@ -120,36 +152,69 @@ fn runner(
     let launcher = container.launcher || spec.launcher;
     let program = program::check(field, container, &commands, launcher, report);
     let prefix = commands.prefix.as_deref().unwrap_or_default();
-    let prefix = report.take(format!("{field}.commands.prefix"), command_words::split(prefix)).unwrap_or_default();
+    let prefix = report
+        .take(format!("{field}.commands.prefix"), command_words::split(prefix))
+        .unwrap_or_default();
     let user = user(field, container, &commands, report);
     for (list, is_given) in [
-        ("environment", container.environment.contains_key(names::COMPLETION_INDEX)),
+        (
+            "environment",
+            container.environment.contains_key(names::COMPLETION_INDEX),
+        ),
         ("secrets", container.secrets.contains_key(names::COMPLETION_INDEX)),
     ] {
         if is_given {
-            report.problem(format!("{field}.{list}[{}]", names::COMPLETION_INDEX), names::COMPLETION_INDEX_IS_SET);
+            report.problem(
+                format!("{field}.{list}[{}]", names::COMPLETION_INDEX),
+                names::COMPLETION_INDEX_IS_SET,
+            );
         }
     }
     let mut valid = common(field, container, around, report);
     valid.name = runner_name(container, around.cluster).to_owned();
     if valid.name != around.cluster && !names::is_dns_label(&valid.name) {
-        report.problem(format!("{field}.name"), "must be lower case letters, digits and `-`, 63 at most");
+        report.problem(
+            format!("{field}.name"),
+            "must be lower case letters, digits and `-`, 63 at most",
+        );
     }
     let snippets = agent_spec::Snippets {
         init: snippet(&commands.init),
         pre_command: snippet(&container.pre_command),
         pre: snippet(&commands.pre),
-        broker_pre: one_of(field, ("brokerPre", &commands.broker_pre), ("preBroker", &commands.pre_broker), report),
-        worker_pre: one_of(field, ("workerPre", &commands.worker_pre), ("preWorker", &commands.pre_worker), report),
+        broker_pre: one_of(
+            field,
+            ("brokerPre", &commands.broker_pre),
+            ("preBroker", &commands.pre_broker),
+            report,
+        ),
+        worker_pre: one_of(
+            field,
+            ("workerPre", &commands.worker_pre),
+            ("preWorker", &commands.pre_worker),
+            report,
+        ),
         post: snippet(&commands.post),
     };
     let cores = container.cores.map(i32::unsigned_abs);
-    Runner { container: valid, program, prefix: prefix.words, cores, logs, user, snippets }
+    Runner {
+        container: valid,
+        program,
+        prefix: prefix.words,
+        cores,
+        logs,
+        user,
+        snippets,
+    }
 }
 
 /// Name of the container that runs Flux: the user's, or the cluster's name.
 fn runner_name<'a>(container: &'a Container, cluster: &'a str) -> &'a str {
-    container.name.as_deref().filter(|name| !name.is_empty()).unwrap_or(cluster)
+    container
+        .name
+        .as_deref()
+        .filter(|name| !name.is_empty())
+        .unwrap_or(cluster)
 }
 
 fn snippet(text: &Option<String>) -> Option<String> {
@@ -175,11 +240,26 @@ fn one_of(
     }
 }
 
-fn user(field: &str, container: &Container, commands: &Commands, report: &mut Report) -> Option<agent_spec::User> {
-    if container.flux_user.is_some() && container.fluxuser.is_some() && container.flux_user != container.fluxuser {
-        report.problem(format!("{field}.fluxuser"), "is another spelling of fluxUser: set only one");
+fn user(
+    field: &str,
+    container: &Container,
+    commands: &Commands,
+    report: &mut Report,
+) -> Option<agent_spec::User> {
+    if container.flux_user.is_some()
+        && container.fluxuser.is_some()
+        && container.flux_user != container.fluxuser
+    {
+        report.problem(
+            format!("{field}.fluxuser"),
+            "is another spelling of fluxUser: set only one",
+        );
     }
-    let spelling = if container.flux_user.is_some() { "fluxUser" } else { "fluxuser" };
+    let spelling = if container.flux_user.is_some() {
+        "fluxUser"
+    } else {
+        "fluxuser"
+    };
     let given = container.flux_user.clone().or_else(|| container.fluxuser.clone());
     let Some(mut user) = given.filter(|user| !user.disable) else {
         if commands.run_flux_as_root {
@@ -197,24 +277,36 @@ fn user(field: &str, container: &Container, commands: &Commands, report: &mut Re
     if user.name.as_deref() == Some("") && user.uid == Some(0) {
         user.uid = None;
     }
-    let name = user.name.filter(|name| !name.is_empty()).unwrap_or_else(|| "flux".into());
+    let name = user
+        .name
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "flux".into());
     if !names::is_user_name(&name) {
         report.problem(
             format!("{field}.{spelling}.name"),
             "must be a user's name: lower case letters, digits, `-`, `_`, 32 at most",
         );
     }
-    let uid = u32::try_from(user.uid.unwrap_or(1000)).ok().filter(|uid| *uid < u32::MAX - 1);
+    let uid = u32::try_from(user.uid.unwrap_or(1000))
+        .ok()
+        .filter(|uid| *uid < u32::MAX - 1);
     if uid.is_none() {
         report.problem(format!("{field}.{spelling}.uid"), "must be a user id, 0 or more");
     }
-    Some(agent_spec::User { name, uid: uid?, run_flux_as_root: commands.run_flux_as_root })
+    Some(agent_spec::User {
+        name,
+        uid: uid?,
+        run_flux_as_root: commands.run_flux_as_root,
+    })
 }
 
 /// Whether the container names a user for Flux other than the default.
 fn names_a_user(user: &Option<FluxUser>) -> bool {
     let is_usual = |user: &FluxUser| {
-        let (name, uid) = (user.name.as_deref().unwrap_or_default(), user.uid.unwrap_or_default());
+        let (name, uid) = (
+            user.name.as_deref().unwrap_or_default(),
+            user.uid.unwrap_or_default(),
+        );
         matches!((name, uid), ("" | "flux", 0 | 1000))
     };
     user.as_ref().is_some_and(|user| user.disable || !is_usual(user))
@@ -237,8 +329,19 @@ fn sidecar(
         ("cores", container.cores.is_some()),
         ("fluxUser", names_a_user(&container.flux_user)),
         ("fluxuser", names_a_user(&container.fluxuser)),
-        ("fluxOptionFlags", container.flux_option_flags.as_deref().is_some_and(|flags| !flags.trim().is_empty())),
-        ("fluxLogLevel", container.flux_log_level.is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL))),
+        (
+            "fluxOptionFlags",
+            container
+                .flux_option_flags
+                .as_deref()
+                .is_some_and(|flags| !flags.trim().is_empty()),
+        ),
+        (
+            "fluxLogLevel",
+            container
+                .flux_log_level
+                .is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL)),
+        ),
         ("commands.brokerPre", is_given(&commands.broker_pre)),
         ("commands.preBroker", is_given(&commands.pre_broker)),
         ("commands.workerPre", is_given(&commands.worker_pre)),
@@ -247,7 +350,10 @@ fn sidecar(
         ("commands.runFluxAsRoot", commands.run_flux_as_root),
     ] {
         if is_set {
-            report.problem(format!("{field}.{name}"), "is for the container that runs Flux, not for a sidecar");
+            report.problem(
+                format!("{field}.{name}"),
+                "is for the container that runs Flux, not for a sidecar",
+            );
         }
     }
     let mut spec = agent_spec::Sidecar {
@@ -262,9 +368,15 @@ fn sidecar(
         post: snippet(&commands.post),
     };
     if spec.command.is_some() && spec.script.is_some() {
-        report.problem(format!("{field}.commands.script"), "replaces command: set only one");
+        report.problem(
+            format!("{field}.commands.script"),
+            "replaces command: set only one",
+        );
     }
-    let silent = agent_spec::Sidecar { wait_socket, ..agent_spec::Sidecar::default() };
+    let silent = agent_spec::Sidecar {
+        wait_socket,
+        ..agent_spec::Sidecar::default()
+    };
     let has_work = spec != silent;
     if has_work && container.no_wrap_entrypoint {
         report.problem(
@@ -275,19 +387,29 @@ fn sidecar(
     let valid = common(field, container, around, report);
     spec.serves = !valid.ports.is_empty();
     named(field, container, report);
-    Sidecar { container: valid, wrapped: (has_work && !container.no_wrap_entrypoint).then_some(spec) }
+    Sidecar {
+        container: valid,
+        wrapped: (has_work && !container.no_wrap_entrypoint).then_some(spec),
+    }
 }
 
 fn named(field: &str, container: &Container, report: &mut Report) {
     match container.name.as_deref() {
-        None | Some("") => {
-            report.problem(format!("{field}.name"), "is needed for every container except the one that runs Flux")
-        }
+        None | Some("") => report.problem(
+            format!("{field}.name"),
+            "is needed for every container except the one that runs Flux",
+        ),
         Some(name) if !names::is_dns_label(name) => {
-            report.problem(format!("{field}.name"), "must be lower case letters, digits and `-`, 63 at most");
+            report.problem(
+                format!("{field}.name"),
+                "must be lower case letters, digits and `-`, 63 at most",
+            );
         }
         Some(name) if !container.ports.is_empty() && !names::is_service_name(name) => {
-            report.problem(format!("{field}.name"), "names a Service (for its ports), so it must begin with a letter");
+            report.problem(
+                format!("{field}.name"),
+                "names a Service (for its ports), so it must begin with a letter",
+            );
         }
         Some(_) => {}
     }
@@ -312,7 +434,12 @@ fn snippets(commands: &Commands) -> [&Option<String>; 8] {
     ]
 }
 
-fn service(field: &str, container: &Container, around: &Surroundings<'_>, report: &mut Report) -> ValidContainer {
+fn service(
+    field: &str,
+    container: &Container,
+    around: &Surroundings<'_>,
+    report: &mut Report,
+) -> ValidContainer {
     let commands = container.commands.clone().unwrap_or_default();
     for (name, is_set) in [
         ("runFlux", container.run_flux == Some(true)),
@@ -324,11 +451,25 @@ fn service(field: &str, container: &Container, around: &Surroundings<'_>, report
         ("cores", container.cores.is_some()),
         ("fluxUser", names_a_user(&container.flux_user)),
         ("fluxuser", names_a_user(&container.fluxuser)),
-        ("fluxOptionFlags", container.flux_option_flags.as_deref().is_some_and(|flags| !flags.trim().is_empty())),
-        ("fluxLogLevel", container.flux_log_level.is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL))),
+        (
+            "fluxOptionFlags",
+            container
+                .flux_option_flags
+                .as_deref()
+                .is_some_and(|flags| !flags.trim().is_empty()),
+        ),
+        (
+            "fluxLogLevel",
+            container
+                .flux_log_level
+                .is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL)),
+        ),
         ("preCommand", is_given(&container.pre_command)),
         ("commands", says_something(&commands)),
-        ("noWrapEntrypoint", container.no_wrap_entrypoint && is_given(&container.command)),
+        (
+            "noWrapEntrypoint",
+            container.no_wrap_entrypoint && is_given(&container.command),
+        ),
     ] {
         if is_set {
             report.problem(
@@ -338,21 +479,41 @@ fn service(field: &str, container: &Container, around: &Surroundings<'_>, report
         }
     }
     let mut valid = common(field, container, around, report);
-    if let Some(command) = container.command.as_deref().filter(|command| !command.trim().is_empty()) {
+    if let Some(command) = container
+        .command
+        .as_deref()
+        .filter(|command| !command.trim().is_empty())
+    {
         valid.entrypoint = report.take(format!("{field}.command"), command_words::split_literal(command));
     }
     named(field, container, report);
     valid
 }
 
-fn common(field: &str, container: &Container, around: &Surroundings<'_>, report: &mut Report) -> ValidContainer {
-    for name in container.environment.keys().chain(container.secrets.keys()).filter(|name| !names::is_env_name(name)) {
-        report.problem(format!("{field}.environment[{name}]"), "is not the name of a variable");
+fn common(
+    field: &str,
+    container: &Container,
+    around: &Surroundings<'_>,
+    report: &mut Report,
+) -> ValidContainer {
+    for name in container
+        .environment
+        .keys()
+        .chain(container.secrets.keys())
+        .filter(|name| !names::is_env_name(name))
+    {
+        report.problem(
+            format!("{field}.environment[{name}]"),
+            "is not the name of a variable",
+        );
     }
     for (name, secret) in &container.secrets {
         report.take(format!("{field}.secrets[{name}].name"), object_name(&secret.name));
         if container.environment.contains_key(name) {
-            report.problem(format!("{field}.secrets[{name}]"), "is also set in environment: set only one");
+            report.problem(
+                format!("{field}.secrets[{name}]"),
+                "is also set in environment: set only one",
+            );
         }
     }
     let image_pull_secret = given(&container.image_pull_secret);
@@ -366,13 +527,19 @@ fn common(field: &str, container: &Container, around: &Surroundings<'_>, report:
                 report.problem(format!("{field}.ports"), format!("{port} is listed twice"))
             }
             Some(port) => ports.push(port),
-            None => report.problem(format!("{field}.ports"), format!("{port} is not a port: 1 to 65535")),
+            None => report.problem(
+                format!("{field}.ports"),
+                format!("{port} is not a port: 1 to 65535"),
+            ),
         }
     }
     let hooks = container.life_cycle.clone().unwrap_or_default();
     let hook = |name: &str, text: &Option<String>, report: &mut Report| {
         let text = text.as_deref().filter(|text| !text.trim().is_empty())?;
-        report.take(format!("{field}.lifeCycle.{name}"), command_words::split_literal(text))
+        report.take(
+            format!("{field}.lifeCycle.{name}"),
+            command_words::split_literal(text),
+        )
     };
     ValidContainer {
         name: container.name.clone().unwrap_or_default(),
@@ -387,7 +554,11 @@ fn common(field: &str, container: &Container, around: &Surroundings<'_>, report:
         post_start: hook("postStartExec", &hooks.post_start_exec, report),
         pre_stop: hook("preStopExec", &hooks.pre_stop_exec, report),
         mounts: volumes::check(field, container, around, report),
-        security_context: security_context(&format!("{field}.securityContext"), &container.security_context, report),
+        security_context: security_context(
+            &format!("{field}.securityContext"),
+            &container.security_context,
+            report,
+        ),
         entrypoint: None,
     }
 }

@@ -44,8 +44,10 @@ pub fn quantities(field: &str, quantities: &BTreeMap<String, Quantity>, report: 
     for (key, quantity) in quantities {
         report.take(format!("{field}[{key}]"), quantity.check());
         if !names::is_label_key(key) {
-            report
-                .problem(format!("{field}[{key}]"), "is not the name of a resource, such as memory or nvidia.com/gpu");
+            report.problem(
+                format!("{field}[{key}]"),
+                "is not the name of a resource, such as memory or nvidia.com/gpu",
+            );
         }
     }
 }
@@ -67,7 +69,9 @@ pub fn absolute(path: &str) -> Result<String, String> {
     {
         Ok(clean.to_owned())
     } else {
-        Err(format!("`{path}` must be an absolute path, not `/`, without `..` and `:`"))
+        Err(format!(
+            "`{path}` must be an absolute path, not `/`, without `..` and `:`"
+        ))
     }
 }
 
@@ -75,7 +79,9 @@ pub fn object_name(name: &str) -> Result<(), String> {
     if names::is_dns_subdomain(name) {
         Ok(())
     } else {
-        Err(format!("`{name}` cannot be the name of an object: lower case letters, digits, `-` and `.`"))
+        Err(format!(
+            "`{name}` cannot be the name of an object: lower case letters, digits, `-` and `.`"
+        ))
     }
 }
 
@@ -91,7 +97,9 @@ pub fn security_context(field: &str, value: &Option<Value>, report: &mut Report)
         }
     };
     if let Some(older) = map.shift_remove("addCapabilities") {
-        let capabilities = map.entry("capabilities").or_insert_with(|| Value::Object(serde_json::Map::new()));
+        let capabilities = map
+            .entry("capabilities")
+            .or_insert_with(|| Value::Object(serde_json::Map::new()));
         match (older, capabilities) {
             (Value::Array(names), Value::Object(capabilities)) if names.iter().all(Value::is_string) => {
                 if capabilities.insert("add".into(), Value::Array(names)).is_some() {

@@ -32,10 +32,17 @@ pub(super) const OWN_VOLUMES: [&str; 11] = [
 
 pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &mut Report) -> FluxOptions {
     let mut flux = spec.flux.clone().unwrap_or_default();
-    drop_empty(&mut [&mut flux.topology, &mut flux.wrap, &mut flux.munge_secret, &mut flux.curve_cert_secret]);
+    drop_empty(&mut [
+        &mut flux.topology,
+        &mut flux.wrap,
+        &mut flux.munge_secret,
+        &mut flux.curve_cert_secret,
+    ]);
     let connect_timeout = match flux.connect_timeout.as_str() {
         "" => None,
-        text => report.take("spec.flux.connectTimeout", flux_duration::seconds(text)).map(|_| text.to_owned()),
+        text => report
+            .take("spec.flux.connectTimeout", flux_duration::seconds(text))
+            .map(|_| text.to_owned()),
     };
     let heartbeat_timeout = given(&flux.heartbeat_timeout);
     if let Some(timeout) = &heartbeat_timeout {
@@ -94,15 +101,24 @@ fn checked(flux: &Flux, report: &mut Report) -> Option<Certificate> {
     if let Some(wrap) = &flux.wrap
         && (wrap.trim().is_empty() || wrap.chars().any(char::is_whitespace))
     {
-        report.problem("spec.flux.wrap", "must be words separated by commas, without blanks, such as strace,-f");
+        report.problem(
+            "spec.flux.wrap",
+            "must be words separated by commas, without blanks, such as strace,-f",
+        );
     }
     for key in flux.environment.keys().filter(|key| !is_shell_name(key)) {
-        report.problem(format!("spec.flux.environment[{key}]"), "is not the name of a variable");
+        report.problem(
+            format!("spec.flux.environment[{key}]"),
+            "is not the name of a variable",
+        );
     }
     if let Some(config) = &flux.broker_config
         && let Err(error) = toml::from_str::<toml::Table>(config)
     {
-        report.problem("spec.flux.brokerConfig", format!("is not TOML: {}", one_line(config, &error)));
+        report.problem(
+            "spec.flux.brokerConfig",
+            format!("is not TOML: {}", one_line(config, &error)),
+        );
     }
     let curve_cert = flux
         .curve_cert
@@ -114,7 +130,11 @@ fn checked(flux: &Flux, report: &mut Report) -> Option<Certificate> {
     }
     if let Some(secret) = &flux.curve_cert_secret {
         report.take("spec.flux.curveCertSecret", object_name(secret));
-        if flux.curve_cert.as_deref().is_some_and(|text| !text.trim().is_empty()) {
+        if flux
+            .curve_cert
+            .as_deref()
+            .is_some_and(|text| !text.trim().is_empty())
+        {
             report.problem("spec.flux.curveCertSecret", "replaces curveCert: set only one");
         }
     }
@@ -136,10 +156,15 @@ fn configs(flux: &Flux, hosts: Option<&[String]>, report: &mut Report) -> BTreeM
         .map(|(name, text)| (name.clone(), text.clone()))
         .collect();
     if !parts.is_empty() && flux.broker_config.iter().any(|config| !config.trim().is_empty()) {
-        report.problem("spec.flux.configs", "does not go with brokerConfig, which is the whole file: add them there");
+        report.problem(
+            "spec.flux.configs",
+            "does not go with brokerConfig, which is the whole file: add them there",
+        );
     }
     if let Err(wrong) = broker_config::merged(&parts, hosts) {
-        wrong.into_iter().for_each(|wrong| report.problem(format!("spec.flux.configs[{}]", wrong.part), wrong.why));
+        wrong
+            .into_iter()
+            .for_each(|wrong| report.problem(format!("spec.flux.configs[{}]", wrong.part), wrong.why));
     }
     parts
 }
@@ -155,16 +180,26 @@ fn check_heartbeat(text: &str) -> Result<(), String> {
 
 /// The field of the container that runs Flux, and the container.
 pub(super) fn runner(spec: &MiniClusterSpec) -> Option<(String, &Container)> {
-    let (i, runner) = spec.containers.iter().enumerate().find(|(i, _)| spec.runs_flux(*i))?;
+    let (i, runner) = spec
+        .containers
+        .iter()
+        .enumerate()
+        .find(|(i, _)| spec.runs_flux(*i))?;
     Some((format!("spec.containers[{i}]"), runner))
 }
 
 /// `optionFlags`, or `fluxOptionFlags` of the container that runs Flux.
 fn option_flags(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> Vec<String> {
     let own = words_of("spec.flux.optionFlags", &flux.option_flags, report);
-    let Some((field, runner)) = runner(spec) else { return own };
+    let Some((field, runner)) = runner(spec) else {
+        return own;
+    };
     let field = format!("{field}.fluxOptionFlags");
-    let older = words_of(&field, runner.flux_option_flags.as_deref().unwrap_or_default(), report);
+    let older = words_of(
+        &field,
+        runner.flux_option_flags.as_deref().unwrap_or_default(),
+        report,
+    );
     if !own.is_empty() && !older.is_empty() && own != older {
         report.problem(field, "contradicts spec.flux.optionFlags: set only one");
     }
@@ -181,7 +216,8 @@ fn log_level(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> u8 {
         }
     };
     let own = check("spec.flux.logLevel", flux.log_level);
-    let Some((field, older)) = runner(spec).and_then(|(field, runner)| Some((field, runner.flux_log_level?))) else {
+    let Some((field, older)) = runner(spec).and_then(|(field, runner)| Some((field, runner.flux_log_level?)))
+    else {
         return own;
     };
     let field = format!("{field}.fluxLogLevel");
@@ -193,7 +229,8 @@ fn log_level(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> u8 {
 }
 
 fn certificate(text: &str) -> Result<Certificate, String> {
-    Certificate::parse(text).map_err(|why| format!("is not a curve certificate as `flux keygen` writes it: {why}"))
+    Certificate::parse(text)
+        .map_err(|why| format!("is not a curve certificate as `flux keygen` writes it: {why}"))
 }
 
 fn is_shell_name(name: &str) -> bool {
@@ -202,16 +239,22 @@ fn is_shell_name(name: &str) -> bool {
 }
 
 fn words_of(field: &str, text: &str, report: &mut Report) -> Vec<String> {
-    report.take(field, command_words::split_literal(text)).unwrap_or_default()
+    report
+        .take(field, command_words::split_literal(text))
+        .unwrap_or_default()
 }
 
 fn check_topology(text: &str) -> Result<(), String> {
-    let (kind, degree) = text.split_once(':').map_or((text, None), |(kind, degree)| (kind, Some(degree)));
+    let (kind, degree) = text
+        .split_once(':')
+        .map_or((text, None), |(kind, degree)| (kind, Some(degree)));
     let degree_ok = degree.is_none_or(|degree| degree.parse::<u16>().is_ok());
     match (kind, degree) {
         ("kary", Some(_)) | ("mincrit", _) if degree_ok => Ok(()),
         ("binomial" | "custom", None) => Ok(()),
-        _ => Err(format!("`{text}` is not one of kary:K, binomial, mincrit, mincrit:K")),
+        _ => Err(format!(
+            "`{text}` is not one of kary:K, binomial, mincrit, mincrit:K"
+        )),
     }
 }
 
@@ -235,7 +278,13 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
     }
     let is_zero = scheduler.simple == Some(false) && scheduler.queue_policy.as_deref() == Some("");
     let simple = if is_zero { None } else { scheduler.simple };
-    let kind = simple.map(|simple| if simple { SchedulerKind::Simple } else { SchedulerKind::Fluxion });
+    let kind = simple.map(|simple| {
+        if simple {
+            SchedulerKind::Simple
+        } else {
+            SchedulerKind::Fluxion
+        }
+    });
     (kind, policy)
 }
 
@@ -245,20 +294,35 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
     let own = bursting.lead_broker.as_ref().filter(|lead| lead.is_given());
     let alias = flux.lead_broker.as_ref().filter(|lead| lead.is_given());
     if own.is_some() && alias.is_some() {
-        report.problem("spec.flux.leadBroker", "is also set at spec.flux.bursting.leadBroker: set only one");
+        report.problem(
+            "spec.flux.leadBroker",
+            "is also set at spec.flux.bursting.leadBroker: set only one",
+        );
     }
-    let field = if own.is_some() { "spec.flux.bursting.leadBroker" } else { "spec.flux.leadBroker" };
+    let field = if own.is_some() {
+        "spec.flux.bursting.leadBroker"
+    } else {
+        "spec.flux.leadBroker"
+    };
     let lead = own.or(alias).cloned();
     let given = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
     let list = given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
     // All clusters may have the same block: the one that it names as lead is the lead itself.
-    let is_root = lead.as_ref().is_some_and(|lead| lead.name.as_deref() == Some(name));
+    let is_root = lead
+        .as_ref()
+        .is_some_and(|lead| lead.name.as_deref() == Some(name));
     let lead = lead.filter(|_| !is_root);
     if is_root {
-        report.notice(field, "names this cluster, which is the lead: only the other clusters use address and port");
+        report.notice(
+            field,
+            "names this cluster, which is the lead: only the other clusters use address and port",
+        );
     }
     if list.is_some() && !bursting.clusters.is_empty() {
-        report.problem("spec.flux.bursting.hostlist", "names all hosts, so clusters must be left out");
+        report.problem(
+            "spec.flux.bursting.hostlist",
+            "names all hosts, so clusters must be left out",
+        );
     }
     let generated = generated_hosts(&bursting, lead.as_ref(), name, sizes, report);
     let remote = lead.and_then(|lead| remote(field, &lead, list.is_some(), report));
@@ -306,9 +370,16 @@ fn generated_hosts(
         None => lists.push(hostlist::range(name, 0, own_size - 1)),
         Some(lead) => {
             lists.push(lead.address.clone().unwrap_or_default());
-            let size = lead.size.filter(|size| *size > 0).map_or(own_size, i32::unsigned_abs);
+            let size = lead
+                .size
+                .filter(|size| *size > 0)
+                .map_or(own_size, i32::unsigned_abs);
             if size > 1 {
-                lists.push(hostlist::range(lead.name.as_deref().unwrap_or_default(), 1, size - 1));
+                lists.push(hostlist::range(
+                    lead.name.as_deref().unwrap_or_default(),
+                    1,
+                    size - 1,
+                ));
             }
         }
     }
@@ -332,21 +403,37 @@ fn remote(field: &str, lead: &LeadBroker, has_list: bool, report: &mut Report) -
             format!("{field}.address"),
             "is needed: the host name or address at which the lead broker answers",
         );
-    } else if address.as_deref().is_some_and(|address| !hostlist::is_bootstrap_host(address)) {
-        report.problem(format!("{field}.address"), "must be a host name or an IPv4 address: Flux takes no other");
+    } else if address
+        .as_deref()
+        .is_some_and(|address| !hostlist::is_bootstrap_host(address))
+    {
+        report.problem(
+            format!("{field}.address"),
+            "must be a host name or an IPv4 address: Flux takes no other",
+        );
     }
     if lead.name.as_deref().unwrap_or_default().is_empty() && !has_list {
-        report.problem(format!("{field}.name"), "is needed: the name of the lead's MiniCluster");
+        report.problem(
+            format!("{field}.name"),
+            "is needed: the name of the lead's MiniCluster",
+        );
     }
     let port = u16::try_from(lead.port).ok().filter(|port| *port > 0);
     if port.is_none() {
         report.problem(format!("{field}.port"), "must be 1 to 65535");
     }
-    Some(RemoteLead { address: address?, port: port? })
+    Some(RemoteLead {
+        address: address?,
+        port: port?,
+    })
 }
 
 pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer {
-    let mut view = spec.flux.as_ref().and_then(|flux| flux.container.clone()).unwrap_or_default();
+    let mut view = spec
+        .flux
+        .as_ref()
+        .and_then(|flux| flux.container.clone())
+        .unwrap_or_default();
     let field = "spec.flux.container";
     if view.name.is_empty() {
         view.name = v1alpha2::view_name();
@@ -354,39 +441,73 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     if view.mount_path.is_empty() {
         view.mount_path = v1alpha2::mount_path();
     }
-    drop_empty(&mut [&mut view.source, &mut view.python_path, &mut view.working_dir, &mut view.image_pull_secret]);
-    if !names::is_dns_label(&view.name) || OWN_VOLUMES.contains(&view.name.as_str()) || view.name == "flux-agent" {
-        report.problem(format!("{field}.name"), "must be a DNS label, and none of the operator's own names");
+    drop_empty(&mut [
+        &mut view.source,
+        &mut view.python_path,
+        &mut view.working_dir,
+        &mut view.image_pull_secret,
+    ]);
+    if !names::is_dns_label(&view.name)
+        || OWN_VOLUMES.contains(&view.name.as_str())
+        || view.name == "flux-agent"
+    {
+        report.problem(
+            format!("{field}.name"),
+            "must be a DNS label, and none of the operator's own names",
+        );
     }
     let mount_path = report.take(format!("{field}.mountPath"), absolute(&view.mount_path));
     let mount_path = mount_path.unwrap_or_else(|| crate::paths::DEFAULT_MOUNT_PATH.into());
     let (own, home) = (crate::paths::VIEW_IMAGE_MOUNT, crate::paths::FALLBACK_HOME);
     let is_taken = [own, home, "/etc", "/usr", "/bin", "/lib", "/opt"].contains(&mount_path.as_str());
-    let is_within =
-        |folder: &&str| mount_path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    if is_taken || ["/proc", "/sys", "/dev", "/etc/flux-agent", "/opt/software"].iter().any(is_within) {
-        report.problem(format!("{field}.mountPath"), "would hide the image's files there: choose an unused folder");
+    let is_within = |folder: &&str| {
+        mount_path
+            .strip_prefix(folder)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    if is_taken
+        || ["/proc", "/sys", "/dev", "/etc/flux-agent", "/opt/software"]
+            .iter()
+            .any(is_within)
+    {
+        report.problem(
+            format!("{field}.mountPath"),
+            "would hide the image's files there: choose an unused folder",
+        );
     }
     if let Some(secret) = &view.image_pull_secret {
         report.take(format!("{field}.imagePullSecret"), object_name(secret));
     }
     let root = spec.flux.as_ref().and_then(|flux| given(&flux.install_root));
     if root.is_some() && !view.disable {
-        report.problem("spec.flux.installRoot", "is where the image's own Flux is: it needs container.disable: true");
+        report.problem(
+            "spec.flux.installRoot",
+            "is where the image's own Flux is: it needs container.disable: true",
+        );
     }
     let root = root.and_then(|root| report.take("spec.flux.installRoot", absolute(&root)));
     ViewContainer {
         enabled: !view.disable,
         install_root: root.filter(|root| root != "/usr"),
         image: given(&view.image),
-        source: view.source.and_then(|source| report.take(format!("{field}.source"), source.parse())),
+        source: view
+            .source
+            .and_then(|source| report.take(format!("{field}.source"), source.parse())),
         name: view.name,
         python_path: view.python_path,
         resources: resources(&format!("{field}.resources"), &view.resources, report),
         working_dir: view.working_dir,
-        pull_policy: if view.pull_always { PullPolicy::Always } else { PullPolicy::IfNotPresent },
+        pull_policy: if view.pull_always {
+            PullPolicy::Always
+        } else {
+            PullPolicy::IfNotPresent
+        },
         image_pull_secret: view.image_pull_secret,
         mount_path,
-        security_context: security_context(&format!("{field}.securityContext"), &view.security_context, report),
+        security_context: security_context(
+            &format!("{field}.securityContext"),
+            &view.security_context,
+            report,
+        ),
     }
 }

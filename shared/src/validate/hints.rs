@@ -1,5 +1,5 @@
-//! Hints on valid specs whose effect may surprise. Only `validate` and `dry-run` show them; no condition does, since
-//! nothing is wrong.
+//! Hints on valid specs whose effect may surprise. Only `validate` and `dry-run` show them; no condition
+//! does, since nothing is wrong.
 
 use std::path::Path;
 
@@ -11,7 +11,11 @@ impl ValidMiniCluster {
     /// Hints on effects that may surprise.
     pub fn hints(&self) -> Vec<Notice> {
         let hints = [self.few_tasks(), self.all_or_none(), self.scattered_files()];
-        hints.into_iter().flatten().chain(self.installs_into_the_view()).collect()
+        hints
+            .into_iter()
+            .flatten()
+            .chain(self.installs_into_the_view())
+            .collect()
     }
 
     /// Whether something is submitted or launched on this cluster's lead.
@@ -29,7 +33,11 @@ impl ValidMiniCluster {
         };
         let few = self.runs() && is_submitted && (1..size).contains(&tasks);
         few.then(|| {
-            let many = if tasks == 1 { "1 task".to_owned() } else { format!("{tasks} tasks") };
+            let many = if tasks == 1 {
+                "1 task".to_owned()
+            } else {
+                format!("{tasks} tasks")
+            };
             let message = format!("{many} for {size} pods: some pods get no task; 0 means one task per pod");
             Problem::new("spec.tasks", message)
         })
@@ -62,19 +70,27 @@ impl ValidMiniCluster {
             ("commands.workerPre", snippets.worker_pre.as_ref()),
             ("commands.script", script),
         ];
-        let installs = |text: &String| text.lines().any(|line| installs_into_the_view(line, &self.view.mount_path));
-        let message =
-            "installs into the view, which is read-only where nodes mount its image: set flux.container.source: copy";
+        let installs = |text: &String| {
+            text.lines()
+                .any(|line| installs_into_the_view(line, &self.view.mount_path))
+        };
+        let message = "installs into the view, which is read-only where nodes mount its image: set flux.container.source: copy";
         let found = texts.into_iter().filter(|(_, text)| text.is_some_and(installs));
-        found.map(|(name, _)| Problem::new(format!("spec.containers[].{name}"), message)).collect()
+        found
+            .map(|(name, _)| Problem::new(format!("spec.containers[].{name}"), message))
+            .collect()
     }
 
     /// Hints that a batch's output files are in the pods where its jobs ran.
     fn scattered_files(&self) -> Option<Notice> {
-        let Program::Batch { .. } = self.runner.program else { return None };
+        let Program::Batch { .. } = self.runner.program else {
+            return None;
+        };
         let folder = self.runner.logs.as_deref().unwrap_or(crate::paths::DEFAULT_LOGS);
         let mounts = &self.runner.container.mounts;
-        let is_shared = mounts.iter().any(|mount| Path::new(folder).starts_with(&mount.path) && lasts(&mount.source));
+        let is_shared = mounts
+            .iter()
+            .any(|mount| Path::new(folder).starts_with(&mount.path) && lasts(&mount.source));
         let scattered = self.runs() && self.size > 1 && !is_shared;
         scattered.then(|| {
             let message = format!(
@@ -87,9 +103,13 @@ impl ValidMiniCluster {
 
 /// Whether a line installs Python packages into the view's own Python.
 fn installs_into_the_view(line: &str, mount_path: &str) -> bool {
-    let installs = ["ensurepip", "pip install", "pip3 install"].iter().any(|words| line.contains(words));
+    let installs = ["ensurepip", "pip install", "pip3 install"]
+        .iter()
+        .any(|words| line.contains(words));
     let view = format!("{mount_path}/view/");
-    let names_view = [view.as_str(), "viewroot", "viewbin"].iter().any(|place| line.contains(place));
+    let names_view = [view.as_str(), "viewroot", "viewbin"]
+        .iter()
+        .any(|place| line.contains(place));
     installs && names_view && !line.trim_start().starts_with('#')
 }
 
@@ -119,7 +139,10 @@ mod tests {
         };
         let pip = "/mnt/flux/view/bin/python3.11 -m pip install numpy";
         assert_eq!(installs("", pip), ["spec.containers[].commands.pre"]);
-        assert_eq!(installs("", "${viewroot}/bin/python3 -m ensurepip"), ["spec.containers[].commands.pre"]);
+        assert_eq!(
+            installs("", "${viewroot}/bin/python3 -m ensurepip"),
+            ["spec.containers[].commands.pre"]
+        );
         assert_eq!(installs("source: copy", pip), [""; 0]);
         assert_eq!(installs("", "pip install numpy"), [""; 0], "into the image");
     }

@@ -7,7 +7,12 @@ use crate::crd::v1alpha2::{Flux, MiniClusterSpec};
 const FIELD: &str = "spec.flux.metricsPort";
 
 /// The port for metrics, checked; None if no metrics are served.
-pub(super) fn port(spec: &MiniClusterSpec, flux: &Flux, lead_is_elsewhere: bool, report: &mut Report) -> Option<u16> {
+pub(super) fn port(
+    spec: &MiniClusterSpec,
+    flux: &Flux,
+    lead_is_elsewhere: bool,
+    report: &mut Report,
+) -> Option<u16> {
     let given = flux.metrics_port?;
     let Some(port) = u16::try_from(given).ok().filter(|port| *port > 0) else {
         report.problem(FIELD, "must be 1 to 65535");
@@ -16,13 +21,22 @@ pub(super) fn port(spec: &MiniClusterSpec, flux: &Flux, lead_is_elsewhere: bool,
     if port == Network::default().port {
         report.problem(FIELD, format!("{port} is the brokers' own port: choose another"));
     }
-    for (i, _) in spec.containers.iter().enumerate().filter(|(_, container)| container.ports.contains(&given)) {
-        let why = format!("{port} is a port of spec.containers[{i}] as well, in the same pod: choose another");
+    for (i, _) in spec
+        .containers
+        .iter()
+        .enumerate()
+        .filter(|(_, container)| container.ports.contains(&given))
+    {
+        let why =
+            format!("{port} is a port of spec.containers[{i}] as well, in the same pod: choose another");
         report.problem(FIELD, why);
     }
     let restful = spec.flux_restful.as_ref().filter(|restful| !restful.disable);
     if restful.is_some_and(|restful| restful.port.unwrap_or(5000) == given) {
-        report.problem(FIELD, format!("{port} is the port of spec.fluxRestful as well: choose another"));
+        report.problem(
+            FIELD,
+            format!("{port} is the port of spec.fluxRestful as well: choose another"),
+        );
     }
     let why = match (flux.disable_socket, lead_is_elsewhere) {
         (true, _) => "the broker cannot be asked without its socket (disableSocket)",

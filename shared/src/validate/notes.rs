@@ -9,7 +9,12 @@ use crate::agent_spec::Program;
 use crate::crd::v1alpha2::{Flux, FluxContainer, MiniClusterSpec};
 use crate::names;
 
-pub(super) fn tell(spec: &MiniClusterSpec, cleans_by_default: bool, cluster: &ValidMiniCluster, report: &mut Report) {
+pub(super) fn tell(
+    spec: &MiniClusterSpec,
+    cleans_by_default: bool,
+    cluster: &ValidMiniCluster,
+    report: &mut Report,
+) {
     let (program, lead_is_elsewhere) = (&cluster.runner.program, cluster.flux.lead.is_some());
     let is_idle = lead_is_elsewhere || spec.interactive;
     let has_program = !matches!(program, Program::Persistent | Program::Diagnostics);
@@ -17,9 +22,16 @@ pub(super) fn tell(spec: &MiniClusterSpec, cleans_by_default: bool, cluster: &Va
         && has_program
         && let Some((field, container)) = flux::runner(spec)
     {
-        let name = if container.command.iter().any(|it| !it.trim().is_empty()) { "command" } else { "commands.script" };
-        let why =
-            if lead_is_elsewhere { "the lead broker is in another cluster" } else { "the cluster is interactive" };
+        let name = if container.command.iter().any(|it| !it.trim().is_empty()) {
+            "command"
+        } else {
+            "commands.script"
+        };
+        let why = if lead_is_elsewhere {
+            "the lead broker is in another cluster"
+        } else {
+            "the cluster is interactive"
+        };
         report.notice(format!("{field}.{name}"), format!("is not run: {why}"));
     }
     if cleans_by_default && cluster.cleanup_pods && has_program && !is_idle {
@@ -35,12 +47,21 @@ pub(super) fn tell(spec: &MiniClusterSpec, cleans_by_default: bool, cluster: &Va
     };
     assigned_variables::tell(spec, cluster, report);
     options(spec, submits, matches!(program, Program::BatchRaw { .. }), report);
-    let labels =
-        spec.pod.iter().flat_map(|pod| pod.labels.keys()).map(|key| ("pod.labels", key, &names::OWN_POD_LABELS[..]));
-    for (field, key, own) in labels.chain(spec.job_labels.keys().map(|key| ("jobLabels", key, &names::OWN_LABELS[..])))
-    {
+    let labels = spec
+        .pod
+        .iter()
+        .flat_map(|pod| pod.labels.keys())
+        .map(|key| ("pod.labels", key, &names::OWN_POD_LABELS[..]));
+    for (field, key, own) in labels.chain(
+        spec.job_labels
+            .keys()
+            .map(|key| ("jobLabels", key, &names::OWN_LABELS[..])),
+    ) {
         if own.contains(&key.as_str()) {
-            report.notice(format!("spec.{field}[{key}]"), "is overridden: the operator sets this label");
+            report.notice(
+                format!("spec.{field}[{key}]"),
+                "is overridden: the operator sets this label",
+            );
         }
     }
 }
@@ -50,8 +71,8 @@ fn says_something(block: &Value) -> bool {
     block.as_object().is_some_and(|fields| !fields.is_empty())
 }
 
-/// Notes options without effect: of submissions if nothing is submitted, of the view without one, and beside the user's own
-/// broker.toml.
+/// Notes options without effect: of submissions if nothing is submitted, of the view without one, and beside
+/// the user's own broker.toml.
 fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Report) {
     const SUBMITTED: &str = "has no effect: the operator submits no job here";
     const NOT_WRITTEN: &str = "has no effect: brokerConfig is used as it is";
@@ -63,25 +84,64 @@ fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Rep
     // The RESTful API takes them as its defaults.
     let own_flags = !flux.option_flags.is_empty() && spec.flux_restful.is_none();
     let has_config = flux.broker_config.iter().any(|config| !config.trim().is_empty());
-    let has_policy = flux.scheduler.iter().any(|scheduler| is_given(&scheduler.queue_policy));
+    let has_policy = flux
+        .scheduler
+        .iter()
+        .any(|scheduler| is_given(&scheduler.queue_policy));
     let idle = !submits;
     for (is_so, field, why) in [
         (idle && spec.tasks != 1, "spec.tasks", SUBMITTED),
         (idle && own_flags, "spec.flux.optionFlags", SUBMITTED),
-        ((idle || is_raw) && own_words, "spec.flux.submitCommand", SUBMITTED),
-        (idle && spec.logging.iter().any(|logging| logging.debug), "spec.logging.debug", SUBMITTED),
-        (view.disable && is_given(&view.source), "spec.flux.container.source", DISABLED),
-        (view.disable && is_given(&view.python_path), "spec.flux.container.pythonPath", DISABLED),
-        (view.disable && is_given(&view.working_dir), "spec.flux.container.workingDir", DISABLED),
-        (view.disable && view.pull_always, "spec.flux.container.pullAlways", DISABLED),
-        (view.disable && is_given(&view.image_pull_secret), "spec.flux.container.imagePullSecret", DISABLED),
+        (
+            (idle || is_raw) && own_words,
+            "spec.flux.submitCommand",
+            SUBMITTED,
+        ),
+        (
+            idle && spec.logging.iter().any(|logging| logging.debug),
+            "spec.logging.debug",
+            SUBMITTED,
+        ),
+        (
+            view.disable && is_given(&view.source),
+            "spec.flux.container.source",
+            DISABLED,
+        ),
+        (
+            view.disable && is_given(&view.python_path),
+            "spec.flux.container.pythonPath",
+            DISABLED,
+        ),
+        (
+            view.disable && is_given(&view.working_dir),
+            "spec.flux.container.workingDir",
+            DISABLED,
+        ),
+        (
+            view.disable && view.pull_always,
+            "spec.flux.container.pullAlways",
+            DISABLED,
+        ),
+        (
+            view.disable && is_given(&view.image_pull_secret),
+            "spec.flux.container.imagePullSecret",
+            DISABLED,
+        ),
         (
             view.disable && view.security_context.as_ref().is_some_and(says_something),
             "spec.flux.container.securityContext",
             DISABLED,
         ),
-        (has_config && has_policy, "spec.flux.scheduler.queuePolicy", NOT_WRITTEN),
-        (has_config && is_given(&flux.heartbeat_timeout), "spec.flux.heartbeatTimeout", NOT_WRITTEN),
+        (
+            has_config && has_policy,
+            "spec.flux.scheduler.queuePolicy",
+            NOT_WRITTEN,
+        ),
+        (
+            has_config && is_given(&flux.heartbeat_timeout),
+            "spec.flux.heartbeatTimeout",
+            NOT_WRITTEN,
+        ),
     ] {
         if is_so {
             report.notice(field, why);

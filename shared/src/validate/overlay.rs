@@ -21,20 +21,47 @@ pub(super) fn check(
     parts: &Parts,
     report: &mut Report,
 ) -> (Option<Overlay>, Option<Overlay>) {
-    let brokers = checked("spec.podTemplate", &spec.pod_template, || pod(view, parts), report);
+    let brokers = checked(
+        "spec.podTemplate",
+        &spec.pod_template,
+        || pod(view, parts),
+        report,
+    );
     let services = &parts.services;
-    let containers = || services.iter().map(|service| (service.name.clone(), Part::Service)).collect();
+    let containers = || {
+        services
+            .iter()
+            .map(|service| (service.name.clone(), Part::Service))
+            .collect()
+    };
     let field = "spec.servicesPodTemplate";
-    let services_pod =
-        checked(field, &spec.services_pod_template, || Pod { containers: containers(), ..Pod::default() }, report);
+    let services_pod = checked(
+        field,
+        &spec.services_pod_template,
+        || Pod {
+            containers: containers(),
+            ..Pod::default()
+        },
+        report,
+    );
     if services_pod.is_some() && spec.services.is_empty() {
-        report.problem(field, "has no effect: there is no services pod without spec.services");
+        report.problem(
+            field,
+            "has no effect: there is no services pod without spec.services",
+        );
     }
     (brokers, services_pod)
 }
 
-fn checked(field: &str, value: &Option<Value>, pod: impl Fn() -> Pod, report: &mut Report) -> Option<Overlay> {
-    let value = value.as_ref().filter(|value| value.as_object().is_none_or(|map| !map.is_empty()))?;
+fn checked(
+    field: &str,
+    value: &Option<Value>,
+    pod: impl Fn() -> Pod,
+    report: &mut Report,
+) -> Option<Overlay> {
+    let value = value
+        .as_ref()
+        .filter(|value| value.as_object().is_none_or(|map| !map.is_empty()))?;
     match Overlay::checked(field, value, &pod()) {
         Ok(overlay) => Some(overlay),
         Err(problems) => {
@@ -46,17 +73,29 @@ fn checked(field: &str, value: &Option<Value>, pod: impl Fn() -> Pod, report: &m
 
 /// The rendered pod of the Job, as far as overlays are checked against it.
 fn pod(view: &ViewContainer, parts: &Parts) -> Pod {
-    let runner = parts.runner.iter().map(|runner| (runner.container.name.clone(), Part::Runner));
+    let runner = parts
+        .runner
+        .iter()
+        .map(|runner| (runner.container.name.clone(), Part::Runner));
     let sidecars = parts.sidecars.iter().map(|sidecar| {
-        let part = if sidecar.wrapped.is_some() { Part::WrappedSidecar } else { Part::Sidecar };
+        let part = if sidecar.wrapped.is_some() {
+            Part::WrappedSidecar
+        } else {
+            Part::Sidecar
+        };
         (sidecar.container.name.clone(), part)
     });
-    let own = [AGENT.to_owned(), view.name.clone(), SOFTWARE_CONTAINER.to_owned()].map(|name| (name, Part::Own));
+    let own =
+        [AGENT.to_owned(), view.name.clone(), SOFTWARE_CONTAINER.to_owned()].map(|name| (name, Part::Own));
     let others = [paths::FALLBACK_HOME, paths::MUNGE_DIR];
     let own_mounts = paths::own_folders(&view.mount_path).into_iter().chain(others);
     Pod {
         containers: runner.chain(sidecars).chain(own).collect(),
-        own_volumes: OWN_VOLUMES.iter().map(|name| (*name).to_owned()).chain([view.name.clone()]).collect(),
+        own_volumes: OWN_VOLUMES
+            .iter()
+            .map(|name| (*name).to_owned())
+            .chain([view.name.clone()])
+            .collect(),
         own_mounts: own_mounts.map(str::to_owned).collect(),
     }
 }

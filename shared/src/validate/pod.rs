@@ -23,16 +23,34 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
     labels("spec.pod.labels", &pod.labels, report);
     labels("spec.pod.nodeSelector", &pod.node_selector, report);
     for key in pod.annotations.keys().filter(|key| !names::is_label_key(key)) {
-        report.problem(format!("spec.pod.annotations[{key}]"), "is not an annotation's key");
+        report.problem(
+            format!("spec.pod.annotations[{key}]"),
+            "is not an annotation's key",
+        );
     }
-    for (key, why) in pod.annotations.keys().filter_map(|key| Some((key, names::reserved_annotation(key)?))) {
+    for (key, why) in pod
+        .annotations
+        .keys()
+        .filter_map(|key| Some((key, names::reserved_annotation(key)?)))
+    {
         report.problem(format!("spec.pod.annotations[{key}]"), why);
     }
     quantities("spec.pod.resources", &pod.resources, report);
-    one_of("spec.pod.restartPolicy", &pod.restart_policy, &["Never", "OnFailure"], report);
+    one_of(
+        "spec.pod.restartPolicy",
+        &pod.restart_policy,
+        &["Never", "OnFailure"],
+        report,
+    );
     one_of("spec.pod.dnsPolicy", &pod.dns_policy, DNS_POLICIES, report);
-    if pod.termination_grace_period_seconds.is_some_and(|seconds| seconds < 1) {
-        report.problem("spec.pod.terminationGracePeriodSeconds", "must be 1 or more; leave it out for 30");
+    if pod
+        .termination_grace_period_seconds
+        .is_some_and(|seconds| seconds < 1)
+    {
+        report.problem(
+            "spec.pod.terminationGracePeriodSeconds",
+            "must be 1 or more; leave it out for 30",
+        );
     }
     for (field, name) in [
         ("spec.pod.schedulerName", &pod.scheduler_name),
@@ -46,7 +64,10 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
     tolerations(&pod.tolerations, report);
     for (key, values) in &pod.node_affinity {
         let field = format!("spec.pod.nodeAffinity[{key}]");
-        if !names::is_label_key(key) || values.is_empty() || values.iter().any(|value| !names::is_label_value(value)) {
+        if !names::is_label_key(key)
+            || values.is_empty()
+            || values.iter().any(|value| !names::is_label_value(value))
+        {
             report.problem(field, "must be a label's key with a list of at least one value");
         }
     }
@@ -58,14 +79,22 @@ fn one_of(field: &str, value: &Option<String>, known: &[&str], report: &mut Repo
     if let Some(value) = value
         && !known.contains(&value.as_str())
     {
-        report.problem(field, format!("is `{value}`, must be one of {}", known.join(", ")));
+        report.problem(
+            field,
+            format!("is `{value}`, must be one of {}", known.join(", ")),
+        );
     }
 }
 
 fn tolerations(tolerations: &[Toleration], report: &mut Report) {
     for (i, toleration) in tolerations.iter().enumerate() {
         let field = format!("spec.pod.tolerations[{i}]");
-        one_of(&format!("{field}.operator"), &toleration.operator, &["Equal", "Exists"], report);
+        one_of(
+            &format!("{field}.operator"),
+            &toleration.operator,
+            &["Equal", "Exists"],
+            report,
+        );
         one_of(
             &format!("{field}.effect"),
             &toleration.effect,
@@ -74,7 +103,10 @@ fn tolerations(tolerations: &[Toleration], report: &mut Report) {
         );
         let exists = toleration.operator.as_deref() == Some("Exists");
         if toleration.key.is_none() && !exists {
-            report.problem(format!("{field}.key"), "is needed, or operator: Exists for every taint");
+            report.problem(
+                format!("{field}.key"),
+                "is needed, or operator: Exists for every taint",
+            );
         }
         if exists && toleration.value.is_some() {
             report.problem(format!("{field}.value"), "must be left out with operator: Exists");
@@ -87,13 +119,19 @@ fn tolerations(tolerations: &[Toleration], report: &mut Report) {
 
 /// A pod's securityContext in Kubernetes' shape; None if it is empty.
 fn security_context(context: Option<Value>, report: &mut Report) -> Option<Value> {
-    let context = context.filter(|it| !it.is_null() && it.as_object().is_none_or(|fields| !fields.is_empty()))?;
+    let context =
+        context.filter(|it| !it.is_null() && it.as_object().is_none_or(|fields| !fields.is_empty()))?;
     if !context.is_object() {
-        report.problem("spec.pod.securityContext", "must be an object, as Kubernetes' securityContext of a pod");
+        report.problem(
+            "spec.pod.securityContext",
+            "must be an object, as Kubernetes' securityContext of a pod",
+        );
         return Some(context);
     }
     #[cfg(feature = "crd")]
-    if let Err(error) = serde_json::from_value::<k8s_openapi::api::core::v1::PodSecurityContext>(context.clone()) {
+    if let Err(error) =
+        serde_json::from_value::<k8s_openapi::api::core::v1::PodSecurityContext>(context.clone())
+    {
         report.problem("spec.pod.securityContext", error.to_string());
     }
     Some(context)
@@ -109,7 +147,10 @@ pub(super) fn arch(spec: &MiniClusterSpec, pod: &Pod, report: &mut Report) -> Op
         _ => arch,
     };
     if !names::is_label_value(&arch) {
-        report.problem("spec.flux.arch", "must be an architecture as nodes are labelled: amd64, arm64 (or arm)");
+        report.problem(
+            "spec.flux.arch",
+            "must be an architecture as nodes are labelled: amd64, arm64 (or arm)",
+        );
     }
     if pod.node_selector.get(LABEL).is_some_and(|other| *other != arch) {
         report.problem(

@@ -12,28 +12,36 @@ pub(super) fn check(
     launcher: bool,
     report: &mut Report,
 ) -> Program {
-    let command = container.command.as_deref().map(str::trim).filter(|text| !text.is_empty());
+    let command = container
+        .command
+        .as_deref()
+        .map(str::trim)
+        .filter(|text| !text.is_empty());
     let script = commands.script.as_deref().filter(|text| !text.trim().is_empty());
     conflicts(field, container, command, script, launcher, report);
     if container.diagnostics {
         return Program::Diagnostics;
     }
     match (script, command) {
-        (Some(script), _) => Program::Script { text: unescape(script), launch: launcher },
+        (Some(script), _) => Program::Script {
+            text: unescape(script),
+            launch: launcher,
+        },
         (None, None) => Program::Persistent,
         (None, Some(_)) if container.batch && container.batch_raw => {
             let text = container.command.clone().unwrap_or_default();
             own_paths(field, &text, report);
             Program::BatchRaw { text }
         }
-        (None, Some(_)) if container.batch => {
-            Program::Batch { lines: lines(container.command.as_deref().unwrap_or_default()) }
-        }
+        (None, Some(_)) if container.batch => Program::Batch {
+            lines: lines(container.command.as_deref().unwrap_or_default()),
+        },
         (None, Some(command)) => words_of(field, command, launcher, report),
     }
 }
 
-/// Notes that `flux` follows a path that the script of a batch sets: inside the batch's own instance nothing keeps it away.
+/// Notes that `flux` follows a path that the script of a batch sets: inside the batch's own instance nothing
+/// keeps it away.
 fn own_paths(field: &str, script: &str, report: &mut Report) {
     const NAMES: [&str; 2] = ["PYTHONPATH", "LD_LIBRARY_PATH"];
     let is_set = |name: &str| {
@@ -57,13 +65,22 @@ fn conflicts(
     report: &mut Report,
 ) {
     if command.is_some() && script.is_some() {
-        report.problem(format!("{field}.commands.script"), "replaces command: set only one");
+        report.problem(
+            format!("{field}.commands.script"),
+            "replaces command: set only one",
+        );
     }
     if container.batch && launcher {
-        report.problem(format!("{field}.batch"), "does not go with launcher: a batch is submitted by flux batch");
+        report.problem(
+            format!("{field}.batch"),
+            "does not go with launcher: a batch is submitted by flux batch",
+        );
     }
     if container.batch && command.is_none() {
-        report.problem(format!("{field}.batch"), "needs a command: its lines are the jobs");
+        report.problem(
+            format!("{field}.batch"),
+            "needs a command: its lines are the jobs",
+        );
     }
     if container.batch_raw && !container.batch {
         report.problem(format!("{field}.batchRaw"), "needs batch: true");
@@ -72,7 +89,9 @@ fn conflicts(
 
 fn words_of(field: &str, command: &str, launcher: bool, report: &mut Report) -> Program {
     let field = format!("{field}.command");
-    let Some(split) = report.take(&field, command_words::split(command)) else { return Program::Persistent };
+    let Some(split) = report.take(&field, command_words::split(command)) else {
+        return Program::Persistent;
+    };
     if !split.shell_syntax.is_empty() {
         let syntax = split.shell_syntax.join(" ");
         report.notice(
@@ -81,12 +100,18 @@ fn words_of(field: &str, command: &str, launcher: bool, report: &mut Report) -> 
         );
     }
     one_command(&field, &split, report);
-    if launcher { Program::Launcher { words: split.words } } else { Program::Submit { words: split.words } }
+    if launcher {
+        Program::Launcher { words: split.words }
+    } else {
+        Program::Submit { words: split.words }
+    }
 }
 
 /// Notes that several lines are one command.
 pub(super) fn one_command(field: &str, split: &Words, report: &mut Report) {
-    let Some(start) = split.line_starts.first() else { return };
+    let Some(start) = split.line_starts.first() else {
+        return;
+    };
     let word = split.words.get(*start).map(Word::display).unwrap_or_default();
     let lines = split.line_starts.len() + 1;
     report.notice(
@@ -104,6 +129,9 @@ fn lines(command: &str) -> Vec<BatchLine> {
     let numbered = command.lines().zip(0u32..);
     numbered
         .filter(|(text, _)| !text.trim().is_empty())
-        .map(|(text, number)| BatchLine { number, text: text.to_owned() })
+        .map(|(text, number)| BatchLine {
+            number,
+            text: text.to_owned(),
+        })
         .collect()
 }

@@ -36,14 +36,24 @@ pub fn check(spec: &MiniClusterSpec, name: &str, report: &mut Report) -> Sizes {
     let usable = |size: i32| size.clamp(1, MAX_SIZE).unsigned_abs();
     let (length, limit) = (name.chars().count(), names::cluster_name_max(usable(max_size)));
     if name.is_empty() {
-        report.problem("metadata.name", "is missing: add a name, which hosts and Services are named after");
+        report.problem(
+            "metadata.name",
+            "is missing: add a name, which hosts and Services are named after",
+        );
     } else if length > limit {
         report.problem(
             "metadata.name",
             format!("is too long: {length} characters, must be {limit} at most, so that hosts can be named after it"),
         );
     } else if !names::is_dns_label(name) {
-        report.problem("metadata.name", "must be lower case letters, digits and `-`, not at the ends: it names hosts");
+        report.problem(
+            "metadata.name",
+            "must be lower case letters, digits and `-`, not at the ends: it names hosts",
+        );
     }
-    Sizes { size: usable(spec.size), max_size: usable(max_size.max(spec.size)), min_size: min_size.map(usable) }
+    Sizes {
+        size: usable(spec.size),
+        max_size: usable(max_size.max(spec.size)),
+        min_size: min_size.map(usable),
+    }
 }

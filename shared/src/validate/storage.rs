@@ -15,7 +15,9 @@ pub(super) fn check(
     report: &mut Report,
 ) -> Vec<PersistentVolume> {
     let all = spec.containers.iter().chain(&spec.services);
-    let mounted: Vec<&String> = all.flat_map(|container: &Container| container.volumes.keys()).collect();
+    let mounted: Vec<&String> = all
+        .flat_map(|container: &Container| container.volumes.keys())
+        .collect();
     let mut claims = Vec::new();
     for (key, volume) in &spec.volumes {
         let volume = &with_defaults(volume);
@@ -24,12 +26,21 @@ pub(super) fn check(
         if !mounted.contains(&key) {
             report.notice(&field, "no container mounts it: name it in a container's volumes");
         }
-        let Some(source) = source(&field, volume, report) else { continue };
-        report.take(format!("{field}.storageClass"), object_name(&volume.storage_class));
+        let Some(source) = source(&field, volume, report) else {
+            continue;
+        };
+        report.take(
+            format!("{field}.storageClass"),
+            object_name(&volume.storage_class),
+        );
         report.take(format!("{field}.capacity"), capacity(volume));
         labels(&format!("{field}.labels"), &volume.labels, report);
         annotations(&format!("{field}.annotations"), &volume.annotations, report);
-        annotations(&format!("{field}.claimAnnotations"), &volume.claim_annotations, report);
+        annotations(
+            &format!("{field}.claimAnnotations"),
+            &volume.claim_annotations,
+            report,
+        );
         claims.push(PersistentVolume {
             key: key.clone(),
             name: names::persistent_volume(namespace, cluster, key),
@@ -62,11 +73,17 @@ fn with_defaults(volume: &MadeVolume) -> MadeVolume {
     volume
 }
 
-/// Two volumes of one handle would be mounted once, with the attributes of one of them, or never (kubelet 1.31).
+/// Two volumes of one handle would be mounted once, with the attributes of one of them, or never (kubelet
+/// 1.31).
 fn own_disks(made: &[PersistentVolume], report: &mut Report) {
     for (i, volume) in made.iter().enumerate() {
-        let Some((driver, handle)) = volume.source.disk() else { continue };
-        if let Some(other) = made[..i].iter().find(|other| other.source.disk() == Some((driver, handle))) {
+        let Some((driver, handle)) = volume.source.disk() else {
+            continue;
+        };
+        if let Some(other) = made[..i]
+            .iter()
+            .find(|other| other.source.disk() == Some((driver, handle)))
+        {
             report.problem(
                 format!("spec.volumes[{}].volumeHandle", volume.key),
                 format!(
@@ -81,7 +98,10 @@ fn own_disks(made: &[PersistentVolume], report: &mut Report) {
 fn capacity(volume: &MadeVolume) -> Result<(), String> {
     volume.capacity.check()?;
     let text = &volume.capacity.0;
-    let number = text.split(|c: char| c.is_ascii_alphabetic()).next().unwrap_or_default();
+    let number = text
+        .split(|c: char| c.is_ascii_alphabetic())
+        .next()
+        .unwrap_or_default();
     if number.starts_with('-') || !number.contains(|c: char| matches!(c, '1'..='9')) {
         Err(format!("`{text}` must be greater than 0"))
     } else {
@@ -130,10 +150,16 @@ fn source(field: &str, volume: &MadeVolume, report: &mut Report) -> Option<Persi
             report.take(format!("{field}.{name}"), object_name(value));
         }
     }
-    report.take(format!("{field}.secretNamespace"), object_name(&volume.secret_namespace));
+    report.take(
+        format!("{field}.secretNamespace"),
+        object_name(&volume.secret_namespace),
+    );
     let handle = match (given(&volume.volume_handle), given(&volume.volume_name)) {
         (Some(handle), Some(other)) if handle != other => {
-            report.problem(format!("{field}.volumeName"), "is another spelling of volumeHandle: set only one");
+            report.problem(
+                format!("{field}.volumeName"),
+                "is another spelling of volumeHandle: set only one",
+            );
             handle
         }
         (handle, other) => handle.or(other).unwrap_or_else(|| class.clone()),

@@ -7,7 +7,11 @@ use crate::quantity::Quantity;
 use crate::{derive, manifest};
 
 fn read(spec: &str) -> Result<ValidMiniCluster, Vec<Problem>> {
-    let containers = if spec.contains("containers:") { "" } else { "\n  containers: [{image: app, command: run}]" };
+    let containers = if spec.contains("containers:") {
+        ""
+    } else {
+        "\n  containers: [{image: app, command: run}]"
+    };
     let indented = spec.replace('\n', "\n  ");
     let text = format!(
         "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n  {indented}{containers}\n"
@@ -30,7 +34,9 @@ fn runner(fields: &str) -> ValidMiniCluster {
 }
 
 fn problems(spec: &str) -> Vec<String> {
-    read(spec).map(|_| Vec::new()).unwrap_or_else(|problems| problems.iter().map(ToString::to_string).collect())
+    read(spec)
+        .map(|_| Vec::new())
+        .unwrap_or_else(|problems| problems.iter().map(ToString::to_string).collect())
 }
 
 fn words(program: &Program) -> Vec<String> {
@@ -43,34 +49,73 @@ fn words(program: &Program) -> Vec<String> {
 #[test]
 fn what_is_left_out_has_the_documented_default() {
     let cluster = cluster("size: 2");
-    assert_eq!((cluster.size, cluster.max_size, cluster.min_size, cluster.tasks), (2, 2, None, 1));
-    assert_eq!((cluster.headless_name.as_str(), cluster.disable_affinity), ("flux-service", false));
-    assert_eq!((cluster.deadline_seconds, cluster.backoff_limit, cluster.suspend), (None, 100, None));
+    assert_eq!(
+        (cluster.size, cluster.max_size, cluster.min_size, cluster.tasks),
+        (2, 2, None, 1)
+    );
+    assert_eq!(
+        (cluster.headless_name.as_str(), cluster.disable_affinity),
+        ("flux-service", false)
+    );
+    assert_eq!(
+        (cluster.deadline_seconds, cluster.backoff_limit, cluster.suspend),
+        (None, 100, None)
+    );
     assert!(!cluster.cleanup && cluster.ttl_seconds_after_finished.is_none());
     assert_eq!(cluster.logging, Logging::default());
     assert_eq!(cluster.flux.connect_timeout.as_deref(), Some("5s"));
-    assert_eq!((cluster.flux.log_level, cluster.flux.submit_command.join(" ").as_str()), (6, "flux submit"));
-    assert_eq!((cluster.view.enabled, cluster.view.mount_path.as_str(), cluster.view.image), (true, "/mnt/flux", None));
+    assert_eq!(
+        (
+            cluster.flux.log_level,
+            cluster.flux.submit_command.join(" ").as_str()
+        ),
+        (6, "flux submit")
+    );
+    assert_eq!(
+        (
+            cluster.view.enabled,
+            cluster.view.mount_path.as_str(),
+            cluster.view.image
+        ),
+        (true, "/mnt/flux", None)
+    );
     assert_eq!(cluster.runner.container.pull_policy, PullPolicy::IfNotPresent);
     assert!(cluster.notices.is_empty(), "{:?}", cluster.notices);
 }
 
 #[test]
 fn a_block_that_is_there_and_empty_is_as_one_that_is_not() {
-    let blocks = "size: 2\nnetwork: {}\nflux: {container: {}, scheduler: {}, bursting: {}}\nlogging: {}\npod: {}";
+    let blocks =
+        "size: 2\nnetwork: {}\nflux: {container: {}, scheduler: {}, bursting: {}}\nlogging: {}\npod: {}";
     assert_eq!(cluster(blocks), cluster("size: 2"));
-    assert_eq!(runner("command: run, commands: {}, resources: {}, lifeCycle: {}"), runner("command: run"));
+    assert_eq!(
+        runner("command: run, commands: {}, resources: {}, lifeCycle: {}"),
+        runner("command: run")
+    );
 }
 
 #[test]
 fn an_empty_connect_timeout_is_none_at_all() {
     assert_eq!(cluster("flux: {connectTimeout: ''}").flux.connect_timeout, None);
-    assert_eq!(cluster("flux: {connectTimeout: 0s}").flux.connect_timeout.as_deref(), Some("0s"));
+    assert_eq!(
+        cluster("flux: {connectTimeout: 0s}")
+            .flux
+            .connect_timeout
+            .as_deref(),
+        Some("0s")
+    );
 }
 
 #[test]
 fn tasks_are_the_jobs_total_and_0_asks_for_nodes_only() {
-    assert_eq!([spec("tasks: 0").tasks, spec("size: 4\ntasks: 2").tasks, spec("tasks: 9").tasks], [0, 2, 9]);
+    assert_eq!(
+        [
+            spec("tasks: 0").tasks,
+            spec("size: 4\ntasks: 2").tasks,
+            spec("tasks: 9").tasks
+        ],
+        [0, 2, 9]
+    );
     assert!(problems("tasks: -1")[0].starts_with("spec.tasks"));
 }
 
@@ -78,8 +123,20 @@ fn tasks_are_the_jobs_total_and_0_asks_for_nodes_only() {
 fn sizes_must_fit_each_other() {
     assert_eq!(spec("size: 2\nmaxSize: 4").max_size, Some(4));
     assert_eq!(spec("size: 2\nmaxSize: 2").max_size, None);
-    assert_eq!((spec("size: 4\nminSize: 2").quorum, spec("size: 4\nminSize: 2").elastic), (Some(2), true));
-    assert_eq!((spec("size: 4\nminSize: 4").quorum, spec("size: 4\nminSize: 4").elastic), (Some(4), false));
+    assert_eq!(
+        (
+            spec("size: 4\nminSize: 2").quorum,
+            spec("size: 4\nminSize: 2").elastic
+        ),
+        (Some(2), true)
+    );
+    assert_eq!(
+        (
+            spec("size: 4\nminSize: 4").quorum,
+            spec("size: 4\nminSize: 4").elastic
+        ),
+        (Some(4), false)
+    );
     assert!(problems("size: 3\nmaxSize: 2")[0].starts_with("spec.maxSize"));
     assert!(problems("size: 3\nminSize: 4")[0].starts_with("spec.minSize"));
     assert!(problems("size: 3\nminSize: -1")[0].starts_with("spec.minSize"));
@@ -109,9 +166,16 @@ fn a_bursted_cluster_names_its_lead_by_address() {
     ] {
         let network = spec(&format!("size: 2\n{place}")).network;
         assert_eq!(network.hostlist.as_deref(), Some("24.1.2.3,root-[1-3],mc-[0-1]"));
-        assert_eq!(network.lead, Some(RemoteLead { address: "24.1.2.3".into(), port: 30093 }));
+        assert_eq!(
+            network.lead,
+            Some(RemoteLead {
+                address: "24.1.2.3".into(),
+                port: 30093
+            })
+        );
     }
-    let alone = "flux: {leadBroker: {name: root, address: a.example, size: 1}, bursting: {clusters: [{name: mc}]}}";
+    let alone =
+        "flux: {leadBroker: {name: root, address: a.example, size: 1}, bursting: {clusters: [{name: mc}]}}";
     assert_eq!(spec(alone).network.hostlist.as_deref(), Some("a.example,mc-0"));
     assert_eq!(spec(alone).network.lead.unwrap().port, 8050);
 }
@@ -124,7 +188,11 @@ fn a_hostlist_is_taken_as_it_is() {
         format!("flux: {{leadBroker: {{address: x, hostlist: '{list}'}}}}"),
         format!("flux: {{bursting: {{leadBroker: {{address: x, hostlist: '{list}'}}}}}}"),
     ] {
-        assert_eq!(spec(&format!("size: 2\n{place}")).network.hostlist.as_deref(), Some(list), "{place}");
+        assert_eq!(
+            spec(&format!("size: 2\n{place}")).network.hostlist.as_deref(),
+            Some(list),
+            "{place}"
+        );
     }
     assert!(problems("flux: {bursting: {hostlist: 'a-[0-2]'}}")[0].contains("lack this cluster's own"));
     assert!(problems("flux: {bursting: {hostlist: 'mc_[0-1],mc-0'}}")[0].contains("host `mc_0`"));
@@ -132,10 +200,17 @@ fn a_hostlist_is_taken_as_it_is() {
 
 #[test]
 fn architectures_have_two_names_each() {
-    for (given, want) in
-        [("arm", "arm64"), ("arm64", "arm64"), ("aarch64", "arm64"), ("x86_64", "amd64"), ("amd64", "amd64")]
-    {
-        assert_eq!(cluster(&format!("flux: {{arch: {given}}}")).arch.as_deref(), Some(want));
+    for (given, want) in [
+        ("arm", "arm64"),
+        ("arm64", "arm64"),
+        ("aarch64", "arm64"),
+        ("x86_64", "amd64"),
+        ("amd64", "amd64"),
+    ] {
+        assert_eq!(
+            cluster(&format!("flux: {{arch: {given}}}")).arch.as_deref(),
+            Some(want)
+        );
     }
     assert_eq!(cluster("size: 1").arch, None);
 }
@@ -143,14 +218,24 @@ fn architectures_have_two_names_each() {
 #[test]
 fn variable_of_a_snippet_that_the_command_reads_must_be_exported() {
     let notices = |snippet: &str, more: &str| {
-        let container = format!("image: a\n    command: app -n $COUNT\n    commands: {{pre: '{snippet}'}}{more}");
+        let container =
+            format!("image: a\n    command: app -n $COUNT\n    commands: {{pre: '{snippet}'}}{more}");
         let cluster = read(&format!("containers:\n  - {container}")).unwrap();
-        cluster.notices.iter().map(ToString::to_string).collect::<Vec<_>>()
+        cluster
+            .notices
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
     };
     let told = "spec.containers[0].commands.pre: assigns `COUNT` without export, so it is empty in the command: write \
                 `export COUNT`";
     assert_eq!(notices("cd /tmp; COUNT=4", ""), [told]);
-    for fine in ["export COUNT=4", "COUNT=4; export COUNT", "set -a; COUNT=4", "OTHER=4"] {
+    for fine in [
+        "export COUNT=4",
+        "COUNT=4; export COUNT",
+        "set -a; COUNT=4",
+        "OTHER=4",
+    ] {
         assert_eq!(notices(fine, ""), [""; 0], "{fine}");
     }
     assert_eq!(notices("COUNT=4", "\n    environment: {COUNT: '2'}"), [""; 0]);
@@ -162,7 +247,10 @@ fn a_command_is_words_and_a_notice_tells_of_shell_syntax() {
     assert_eq!(words(&plain.runner.program), ["sh", "-c", "echo hi; exit 7"]);
     assert!(plain.notices.is_empty());
     let shell = runner("command: 'echo a && echo $(b) > c'");
-    assert_eq!(words(&shell.runner.program), ["echo", "a", "&&", "echo", "$(b)", ">", "c"]);
+    assert_eq!(
+        words(&shell.runner.program),
+        ["echo", "a", "&&", "echo", "$(b)", ">", "c"]
+    );
     assert_eq!(shell.notices.len(), 1);
     let notice = shell.notices[0].to_string();
     assert!(
@@ -172,44 +260,88 @@ fn a_command_is_words_and_a_notice_tells_of_shell_syntax() {
     assert!(runner("command: 'ls *.txt $HOME'").notices.is_empty());
     let lines = runner(r#"command: "flux submit hostname\nflux queue drain\n""#);
     let notice = lines.notices[0].to_string();
-    assert!(notice.starts_with("spec.containers[0].command: 2 lines are one command: `flux`"), "{notice}");
-    assert!(notice.contains("batch: true") && notice.contains("commands.script"), "{notice}");
-    assert!(runner(r#"batch: true, command: "flux a\nflux b\n""#).notices.is_empty());
+    assert!(
+        notice.starts_with("spec.containers[0].command: 2 lines are one command: `flux`"),
+        "{notice}"
+    );
+    assert!(
+        notice.contains("batch: true") && notice.contains("commands.script"),
+        "{notice}"
+    );
+    assert!(
+        runner(r#"batch: true, command: "flux a\nflux b\n""#)
+            .notices
+            .is_empty()
+    );
 }
 
 #[test]
 fn batch_script_that_sets_a_path_for_flux_is_told() {
-    let notes = |command: &str| runner(&format!("batch: true, batchRaw: true, command: \"{command}\"")).notices;
+    let notes =
+        |command: &str| runner(&format!("batch: true, batchRaw: true, command: \"{command}\"")).notices;
     let told = notes("export PYTHONPATH=/a\\nflux run b\\n");
-    assert!(told[0].to_string().starts_with("spec.containers[0].command: sets PYTHONPATH"), "{told:?}");
-    assert!(told[0].message.contains("flux run --env=PYTHONPATH=") && told.len() == 1, "{told:?}");
+    assert!(
+        told[0]
+            .to_string()
+            .starts_with("spec.containers[0].command: sets PYTHONPATH"),
+        "{told:?}"
+    );
+    assert!(
+        told[0].message.contains("flux run --env=PYTHONPATH=") && told.len() == 1,
+        "{told:?}"
+    );
     assert_eq!(notes("flux run --env=PYTHONPATH=/a b\\nMYPYTHONPATH=1 c"), []);
 }
 
 #[test]
 fn what_has_no_effect_as_it_stands_is_told() {
-    let told = |spec: &str| -> Vec<String> { cluster(spec).notices.iter().map(ToString::to_string).collect() };
+    let told =
+        |spec: &str| -> Vec<String> { cluster(spec).notices.iter().map(ToString::to_string).collect() };
     let launcher = "containers: [{launcher: true, command: run}]";
     for (spec, field) in [
-        ("interactive: true", "spec.containers[0].command: is not run: the cluster is interactive"),
+        (
+            "interactive: true",
+            "spec.containers[0].command: is not run: the cluster is interactive",
+        ),
         (
             "flux: {leadBroker: {name: a, address: b}, bursting: {clusters: [{name: mc}]}}",
             "spec.containers[0].command: is",
         ),
         (format!("tasks: 4\n{launcher}").as_str(), "spec.tasks"),
         ("tasks: 4\ncontainers: [{image: app}]", "spec.tasks"),
-        (format!("flux: {{optionFlags: -ompi=none}}\n{launcher}").as_str(), "spec.flux.optionFlags"),
-        (format!("flux: {{submitCommand: flux run}}\n{launcher}").as_str(), "spec.flux.submitCommand"),
+        (
+            format!("flux: {{optionFlags: -ompi=none}}\n{launcher}").as_str(),
+            "spec.flux.optionFlags",
+        ),
+        (
+            format!("flux: {{submitCommand: flux run}}\n{launcher}").as_str(),
+            "spec.flux.submitCommand",
+        ),
         (
             "flux: {submitCommand: flux run}\ncontainers: [{batch: true, batchRaw: true, command: run}]",
             "spec.flux.submitCommand",
         ),
-        (format!("logging: {{debug: true}}\n{launcher}").as_str(), "spec.logging.debug"),
-        ("flux: {container: {disable: true, source: copy}}", "spec.flux.container.source"),
-        ("flux: {container: {disable: true, pythonPath: /p}}", "spec.flux.container.pythonPath"),
-        ("flux: {brokerConfig: a = 1, scheduler: {queuePolicy: easy}}", "spec.flux.scheduler.queuePolicy"),
+        (
+            format!("logging: {{debug: true}}\n{launcher}").as_str(),
+            "spec.logging.debug",
+        ),
+        (
+            "flux: {container: {disable: true, source: copy}}",
+            "spec.flux.container.source",
+        ),
+        (
+            "flux: {container: {disable: true, pythonPath: /p}}",
+            "spec.flux.container.pythonPath",
+        ),
+        (
+            "flux: {brokerConfig: a = 1, scheduler: {queuePolicy: easy}}",
+            "spec.flux.scheduler.queuePolicy",
+        ),
         ("pod: {labels: {app: mine, tier: hpc}}", "spec.pod.labels[app]"),
-        ("jobLabels: {app.kubernetes.io/name: mine, app: mine}", "spec.jobLabels[app.kubernetes.io/name]"),
+        (
+            "jobLabels: {app.kubernetes.io/name: mine, app: mine}",
+            "spec.jobLabels[app.kubernetes.io/name]",
+        ),
         (
             "containers: [{command: run, volumes: {m: {emptyDir: true, emptyDirMedium: memory, path: /s}}}]",
             "spec.containers[0].volumes[m].path: is not used: memory is mounted at /dev/shm",
@@ -218,8 +350,7 @@ fn what_has_no_effect_as_it_stands_is_told() {
         let told = told(spec);
         assert!(told.len() == 1 && told[0].starts_with(field), "{spec}: {told:?}");
     }
-    let nothing =
-        "tasks: 4\nflux: {container: {disable: true, image: a, name: b}, submitCommand: flux run, optionFlags: -o a}";
+    let nothing = "tasks: 4\nflux: {container: {disable: true, image: a, name: b}, submitCommand: flux run, optionFlags: -o a}";
     assert_eq!(told(nothing), Vec::<String>::new());
     let empty = "flux: {container: {disable: true, source: '', pythonPath: ''}}";
     assert_eq!(told(empty), Vec::<String>::new(), "an empty text is as left out");
@@ -241,21 +372,39 @@ fn the_kind_of_program_follows_from_the_fields() {
     assert_eq!(program("cores: 1"), Program::Persistent);
     assert_eq!(program("command: '  '"), Program::Persistent);
     assert_eq!(program("diagnostics: true, command: a"), Program::Diagnostics);
-    assert!(matches!(program("command: a, launcher: true"), Program::Launcher { .. }));
-    assert!(matches!(program("commands: {script: a}, launcher: true"), Program::Script { launch: true, .. }));
-    assert!(matches!(cluster("launcher: true").runner.program, Program::Launcher { .. }));
+    assert!(matches!(
+        program("command: a, launcher: true"),
+        Program::Launcher { .. }
+    ));
+    assert!(matches!(
+        program("commands: {script: a}, launcher: true"),
+        Program::Script { launch: true, .. }
+    ));
+    assert!(matches!(
+        cluster("launcher: true").runner.program,
+        Program::Launcher { .. }
+    ));
     assert_eq!(
         program("batch: true, batchRaw: true, command: \"a\\n\\nb $x\\n\""),
-        Program::BatchRaw { text: "a\n\nb $x\n".into() }
+        Program::BatchRaw {
+            text: "a\n\nb $x\n".into()
+        }
     );
 }
 
 #[test]
 fn lines_of_a_batch_keep_their_text_and_their_number() {
-    let line = |number, text: &str| BatchLine { number, text: text.into() };
+    let line = |number, text: &str| BatchLine {
+        number,
+        text: text.into(),
+    };
     assert_eq!(
-        runner("batch: true, command: \"echo 'a'\\n\\n  b \\\"$X\\\" | c\\n\"").runner.program,
-        Program::Batch { lines: vec![line(0, "echo 'a'"), line(2, "  b \"$X\" | c")] }
+        runner("batch: true, command: \"echo 'a'\\n\\n  b \\\"$X\\\" | c\\n\"")
+            .runner
+            .program,
+        Program::Batch {
+            lines: vec![line(0, "echo 'a'"), line(2, "  b \"$X\" | c")]
+        }
     );
 }
 
@@ -265,28 +414,49 @@ fn a_script_is_kept_but_for_the_escaped_dollar() {
         Program::Script { text, launch: false } => text,
         other => panic!("{other:?}"),
     };
-    assert_eq!(text(r#""echo \\${A} $B 'c'\\n \t`d`\n""#), "echo ${A} $B 'c'\\n \t`d`\n");
+    assert_eq!(
+        text(r#""echo \\${A} $B 'c'\\n \t`d`\n""#),
+        "echo ${A} $B 'c'\\n \t`d`\n"
+    );
     assert_eq!(text(r#""EOF\n\\\\$x""#), "EOF\n\\$x");
 }
 
 #[test]
 fn both_spellings_of_the_snippets_are_taken() {
     let snippets = |fields: &str| runner(&format!("commands: {{{fields}}}")).runner.snippets;
-    assert_eq!(snippets("preBroker: a, preWorker: b"), snippets("brokerPre: a, workerPre: b"));
-    assert_eq!(snippets("brokerPre: a, preBroker: a").broker_pre.as_deref(), Some("a"));
+    assert_eq!(
+        snippets("preBroker: a, preWorker: b"),
+        snippets("brokerPre: a, workerPre: b")
+    );
+    assert_eq!(
+        snippets("brokerPre: a, preBroker: a").broker_pre.as_deref(),
+        Some("a")
+    );
     assert_eq!(snippets("pre: ' ', init: ''"), Default::default());
     let twice = problems("containers: [{commands: {brokerPre: a, preBroker: b}}]");
-    assert!(twice[0].starts_with("spec.containers[0].commands.preBroker"), "{twice:?}");
+    assert!(
+        twice[0].starts_with("spec.containers[0].commands.preBroker"),
+        "{twice:?}"
+    );
 }
 
 #[test]
 fn both_spellings_of_the_user_are_taken_and_root_is_named() {
     let user = |fields: &str| runner(fields).runner.user;
-    let flux = |uid, run_flux_as_root| Some(crate::agent_spec::User { name: "flux".into(), uid, run_flux_as_root });
+    let flux = |uid, run_flux_as_root| {
+        Some(crate::agent_spec::User {
+            name: "flux".into(),
+            uid,
+            run_flux_as_root,
+        })
+    };
     assert_eq!(user("command: a"), None);
     assert_eq!(user("fluxUser: {}"), flux(1000, false));
     assert_eq!(user("fluxuser: {uid: 1002}"), flux(1002, false));
-    assert_eq!(user("fluxUser: {name: flux}, commands: {runFluxAsRoot: true}"), flux(1000, true));
+    assert_eq!(
+        user("fluxUser: {name: flux}, commands: {runFluxAsRoot: true}"),
+        flux(1000, true)
+    );
     assert!(problems("containers: [{fluxUser: {uid: 1}, fluxuser: {uid: 2}}]")[0].contains("fluxuser"));
 }
 
@@ -299,9 +469,15 @@ fn a_sidecar_is_wrapped_if_it_has_work_for_the_agent() {
     assert_eq!(sidecar("ports: [1]"), None);
     assert_eq!(sidecar("noWrapEntrypoint: true"), None);
     assert_eq!(sidecar("commands: {init: ' '}"), None);
-    assert_eq!(sidecar("command: 'serve | tee'").unwrap().command.as_deref(), Some("serve | tee"));
+    assert_eq!(
+        sidecar("command: 'serve | tee'").unwrap().command.as_deref(),
+        Some("serve | tee")
+    );
     for snippet in ["init", "pre", "post", "servicePre", "script"] {
-        assert!(sidecar(&format!("commands: {{{snippet}: x}}")).is_some(), "{snippet}");
+        assert!(
+            sidecar(&format!("commands: {{{snippet}: x}}")).is_some(),
+            "{snippet}"
+        );
     }
     assert!(sidecar("preCommand: x").unwrap().wait_socket);
     let both = "containers: [{runFlux: true}, {name: db, command: x, noWrapEntrypoint: true}]";
@@ -312,10 +488,21 @@ fn a_sidecar_is_wrapped_if_it_has_work_for_the_agent() {
 
 #[test]
 fn one_of_several_containers_runs_flux() {
-    assert_eq!(cluster("containers: [{name: a}, {name: b, runFlux: true}]").sidecars[0].container.name, "a");
+    assert_eq!(
+        cluster("containers: [{name: a}, {name: b, runFlux: true}]").sidecars[0]
+            .container
+            .name,
+        "a"
+    );
     assert!(problems("containers: [{name: a}, {name: b}]")[0].starts_with("spec.containers: 0 of them"));
-    assert_eq!(problems("containers: [{runFlux: false}]"), [""; 0], "a typed client's zero value");
-    assert!(problems("containers: [{runFlux: false}, {name: b}]")[0].starts_with("spec.containers: 0 of them"));
+    assert_eq!(
+        problems("containers: [{runFlux: false}]"),
+        [""; 0],
+        "a typed client's zero value"
+    );
+    assert!(
+        problems("containers: [{runFlux: false}, {name: b}]")[0].starts_with("spec.containers: 0 of them")
+    );
     assert!(problems("containers: []")[0].starts_with("spec.containers: 0 of them"));
 }
 
@@ -324,7 +511,10 @@ fn the_runner_is_named_after_the_cluster_unless_it_has_a_name() {
     assert_eq!(runner("command: a").runner.container.name, "mc");
     assert_eq!(runner("command: a, name: solver").runner.container.name, "solver");
     let taken = problems("containers: [{runFlux: true}, {name: mc}]");
-    assert!(taken[0].contains("`mc` is another container's name already"), "{taken:?}");
+    assert!(
+        taken[0].contains("`mc` is another container's name already"),
+        "{taken:?}"
+    );
     assert!(problems("containers: [{runFlux: true, name: main}, {name: mc}]").is_empty());
 }
 
@@ -339,24 +529,50 @@ fn volumes_of_every_kind_are_mounted_where_they_belong() {
         memory,
         size_limit: size_limit.map(|text| Quantity(text.into())),
     };
-    assert_eq!(one("a: {path: /d/, hostPath: /h}"), ("/d".into(), VolumeSource::HostPath("/h".into())));
-    assert_eq!(one("a: {emptyDir: true}"), ("/dev/shm".into(), empty(false, None)));
-    assert_eq!(one("a: {emptyDir: true, path: /s}"), ("/s".into(), empty(false, None)));
+    assert_eq!(
+        one("a: {path: /d/, hostPath: /h}"),
+        ("/d".into(), VolumeSource::HostPath("/h".into()))
+    );
+    assert_eq!(
+        one("a: {emptyDir: true}"),
+        ("/dev/shm".into(), empty(false, None))
+    );
+    assert_eq!(
+        one("a: {emptyDir: true, path: /s}"),
+        ("/s".into(), empty(false, None))
+    );
     for medium in ["memory", "Memory", "MEMORY"] {
-        let volume = format!("a: {{emptyDir: true, emptyDirMedium: {medium}, emptyDirSizeLimit: 64Gi, path: /s}}");
+        let volume =
+            format!("a: {{emptyDir: true, emptyDirMedium: {medium}, emptyDirSizeLimit: 64Gi, path: /s}}");
         assert_eq!(one(&volume), ("/dev/shm".into(), empty(true, Some("64Gi"))));
     }
-    assert_eq!(one("a: {path: /d, claimName: c}"), ("/d".into(), VolumeSource::Claim("c".into())));
+    assert_eq!(
+        one("a: {path: /d, claimName: c}"),
+        ("/d".into(), VolumeSource::Claim("c".into()))
+    );
     let items = BTreeMap::from([("k".to_owned(), "f".to_owned())]);
     assert_eq!(
         one("key: {path: /d, configMapName: other, items: {k: f}}").1,
-        VolumeSource::ConfigMap { name: "other".into(), items: items.clone() }
+        VolumeSource::ConfigMap {
+            name: "other".into(),
+            items: items.clone()
+        }
     );
-    assert_eq!(one("a: {path: /d, secretName: s, items: {k: f}}").1, VolumeSource::Secret { name: "s".into(), items });
+    assert_eq!(
+        one("a: {path: /d, secretName: s, items: {k: f}}").1,
+        VolumeSource::Secret {
+            name: "s".into(),
+            items
+        }
+    );
     let attributes = BTreeMap::from([("b".to_owned(), "c".to_owned())]);
     assert_eq!(
         one("a: {path: /d, csiDriver: x.io, csiDriverAttributes: {b: c}, readOnly: true}").1,
-        VolumeSource::Csi { driver: "x.io".into(), attributes, read_only: true }
+        VolumeSource::Csi {
+            driver: "x.io".into(),
+            attributes,
+            read_only: true
+        }
     );
 }
 
@@ -365,34 +581,55 @@ fn a_mount_belongs_to_its_container_and_services_have_their_own() {
     let cluster = cluster(
         "containers: [{runFlux: true, volumes: {a: {path: /x, claimName: c}}}, {name: b, volumes: {a: {path: /y, claimName: d}}}]\nservices: [{name: s, volumes: {a: {path: /z, claimName: e}}}]",
     );
-    let places = [&cluster.runner.container, &cluster.sidecars[0].container, &cluster.services[0]];
-    let paths: Vec<&str> =
-        places.iter().flat_map(|container| &container.mounts).map(|mount| mount.path.as_str()).collect();
+    let places = [
+        &cluster.runner.container,
+        &cluster.sidecars[0].container,
+        &cluster.services[0],
+    ];
+    let paths: Vec<&str> = places
+        .iter()
+        .flat_map(|container| &container.mounts)
+        .map(|mount| mount.path.as_str())
+        .collect();
     assert_eq!(paths, ["/x", "/y", "/z"]);
 }
 
 #[test]
 fn hooks_and_the_commands_of_services_are_words_without_references() {
-    let container =
-        runner("lifeCycle: {postStartExec: 'sh -c \"date > /x\"', preStopExec: 'flux $A'}").runner.container;
+    let container = runner("lifeCycle: {postStartExec: 'sh -c \"date > /x\"', preStopExec: 'flux $A'}")
+        .runner
+        .container;
     assert_eq!(container.post_start.unwrap(), ["sh", "-c", "date > /x"]);
     assert_eq!(container.pre_stop.unwrap(), ["flux", "$A"]);
-    let service = cluster("services: [{name: s, command: 'serve --all \"a b\"'}]").services.remove(0);
+    let service = cluster("services: [{name: s, command: 'serve --all \"a b\"'}]")
+        .services
+        .remove(0);
     assert_eq!(service.entrypoint.unwrap(), ["serve", "--all", "a b"]);
 }
 
 #[test]
 fn older_spellings_of_capabilities_are_kubernetes_own() {
-    let context =
-        runner("securityContext: {privileged: true, addCapabilities: [IPC_LOCK]}").runner.container.security_context;
-    assert_eq!(context.unwrap(), serde_json::json!({"privileged": true, "capabilities": {"add": ["IPC_LOCK"]}}));
-    assert_eq!(runner("securityContext: null").runner.container.security_context, None);
+    let context = runner("securityContext: {privileged: true, addCapabilities: [IPC_LOCK]}")
+        .runner
+        .container
+        .security_context;
+    assert_eq!(
+        context.unwrap(),
+        serde_json::json!({"privileged": true, "capabilities": {"add": ["IPC_LOCK"]}})
+    );
+    assert_eq!(
+        runner("securityContext: null").runner.container.security_context,
+        None
+    );
 }
 
 #[test]
 fn pulling_always_wins_over_the_policy() {
     let policy = |fields: &str| runner(fields).runner.container.pull_policy;
-    assert_eq!(policy("pullAlways: true, imagePullPolicy: Never"), PullPolicy::Always);
+    assert_eq!(
+        policy("pullAlways: true, imagePullPolicy: Never"),
+        PullPolicy::Always
+    );
     assert_eq!(policy("imagePullPolicy: Never"), PullPolicy::Never);
 }
 
@@ -404,7 +641,10 @@ fn schedulers_and_policies_go_together() {
     };
     assert_eq!(options("queuePolicy: easy"), (None, Some("easy".into())));
     assert_eq!(options("simple: false"), (Some(SchedulerKind::Fluxion), None));
-    assert_eq!(options("simple: true, queuePolicy: fcfs"), (Some(SchedulerKind::Simple), Some("fcfs".into())));
+    assert_eq!(
+        options("simple: true, queuePolicy: fcfs"),
+        (Some(SchedulerKind::Simple), Some("fcfs".into()))
+    );
     assert!(problems("flux: {scheduler: {simple: true, queuePolicy: easy}}")[0].contains("Fluxion"));
 }
 
@@ -414,11 +654,16 @@ fn names_leave_room_for_hosts_and_services() {
         let text = format!(
             "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: {name}}}\nspec: {{size: {size}, containers: [{{image: a}}]}}\n"
         );
-        manifest::parse(&text).and_then(|manifest| validate(&manifest)).is_ok()
+        manifest::parse(&text)
+            .and_then(|manifest| validate(&manifest))
+            .is_ok()
     };
     for size in [1, 64, 10_000] {
         assert!(named("a".repeat(names::cluster_name_max(size)), size), "{size}");
-        assert!(!named("a".repeat(names::cluster_name_max(size) + 1), size), "{size}");
+        assert!(
+            !named("a".repeat(names::cluster_name_max(size) + 1), size),
+            "{size}"
+        );
     }
     // The Go operator takes it.
     assert!(named("2024-run".into(), 1));
@@ -448,12 +693,25 @@ fn what_surprises_is_told_to_who_asks_and_by_no_notice() {
         cluster.hints().into_iter().map(|hint| hint.field).collect()
     };
     let (tasks, files) = ("spec.tasks", "spec.containers[].logs");
-    assert_eq!(hints("  size: 4\n  containers: [{image: a, command: b}]\n"), [tasks]);
-    assert_eq!(hints("  size: 4\n  tasks: 0\n  containers: [{image: a, command: b}]\n"), [""; 0]);
-    assert_eq!(hints("  size: 4\n  interactive: true\n  containers: [{image: a}]\n"), [""; 0]);
-    assert_eq!(hints("  size: 2\n  containers: [{image: a, command: b, batch: true}]\n"), [files]);
+    assert_eq!(
+        hints("  size: 4\n  containers: [{image: a, command: b}]\n"),
+        [tasks]
+    );
+    assert_eq!(
+        hints("  size: 4\n  tasks: 0\n  containers: [{image: a, command: b}]\n"),
+        [""; 0]
+    );
+    assert_eq!(
+        hints("  size: 4\n  interactive: true\n  containers: [{image: a}]\n"),
+        [""; 0]
+    );
+    assert_eq!(
+        hints("  size: 2\n  containers: [{image: a, command: b, batch: true}]\n"),
+        [files]
+    );
     let kept = "volumes: {v: {path: /out, claimName: c}}";
-    let batch = format!("  size: 2\n  containers: [{{image: a, command: b, batch: true, logs: /out/x, {kept}}}]\n");
+    let batch =
+        format!("  size: 2\n  containers: [{{image: a, command: b, batch: true, logs: /out/x, {kept}}}]\n");
     assert_eq!(hints(&batch), [""; 0]);
     assert_eq!(hints(&batch.replace("/out/x", "/outer")), [files]);
 }

@@ -73,12 +73,17 @@ pub struct ValidMiniCluster {
 impl ValidMiniCluster {
     /// How often the MiniCluster may still restart, after `used` restarts.
     pub fn restarts_left(&self, used: u32) -> u32 {
-        u32::try_from(self.backoff_limit).unwrap_or(0).saturating_sub(used)
+        u32::try_from(self.backoff_limit)
+            .unwrap_or(0)
+            .saturating_sub(used)
     }
 
     /// The pods' termination grace period in seconds.
     pub fn grace_period(&self) -> u64 {
-        let given = self.pod.termination_grace_period_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let given = self
+            .pod
+            .termination_grace_period_seconds
+            .and_then(|seconds| u64::try_from(seconds).ok());
         given.unwrap_or(DEFAULT_GRACE_PERIOD)
     }
 }
@@ -106,7 +111,10 @@ pub struct Restful {
 /// Leaves the password out.
 impl std::fmt::Debug for ValidUser {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("ValidUser").field("name", &self.name).finish_non_exhaustive()
+        formatter
+            .debug_struct("ValidUser")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -114,7 +122,10 @@ impl std::fmt::Debug for ValidUser {
 impl std::fmt::Debug for Restful {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut debug = formatter.debug_struct("Restful");
-        debug.field("branch", &self.branch).field("port", &self.port).field("username", &self.username);
+        debug
+            .field("branch", &self.branch)
+            .field("port", &self.port)
+            .field("username", &self.username);
         debug.finish_non_exhaustive()
     }
 }
@@ -280,11 +291,24 @@ pub struct Mount {
 #[derive(Debug, Clone, PartialEq)]
 pub enum VolumeSource {
     HostPath(String),
-    EmptyDir { memory: bool, size_limit: Option<Quantity> },
+    EmptyDir {
+        memory: bool,
+        size_limit: Option<Quantity>,
+    },
     Claim(String),
-    ConfigMap { name: String, items: BTreeMap<String, String> },
-    Secret { name: String, items: BTreeMap<String, String> },
-    Csi { driver: String, attributes: BTreeMap<String, String>, read_only: bool },
+    ConfigMap {
+        name: String,
+        items: BTreeMap<String, String>,
+    },
+    Secret {
+        name: String,
+        items: BTreeMap<String, String>,
+    },
+    Csi {
+        driver: String,
+        attributes: BTreeMap<String, String>,
+        read_only: bool,
+    },
 }
 
 /// The container that runs Flux.

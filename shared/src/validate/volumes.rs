@@ -29,8 +29,14 @@ pub(super) fn check(
     report: &mut Report,
 ) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = Vec::new();
-    let existing = container.existing_volumes.iter().map(|(name, volume)| (name, existing(volume), "existingVolumes"));
-    let own = container.volumes.iter().map(|(name, volume)| (name, given_fields(volume), "volumes"));
+    let existing = container
+        .existing_volumes
+        .iter()
+        .map(|(name, volume)| (name, existing(volume), "existingVolumes"));
+    let own = container
+        .volumes
+        .iter()
+        .map(|(name, volume)| (name, given_fields(volume), "volumes"));
     for (name, volume, list) in own.chain(existing) {
         let field = format!("{field}.{list}[{name}]");
         check_name(&field, name, report);
@@ -47,7 +53,9 @@ pub(super) fn check(
             source(&field, &volume, list, report)
         };
         let Some(source) = source else { continue };
-        let Some(path) = mount_path(&field, &volume, &source, report) else { continue };
+        let Some(path) = mount_path(&field, &volume, &source, report) else {
+            continue;
+        };
         let view = surroundings.view;
         // Without a view only the folder itself is kept free.
         let is_free = |folder: &&str| view.enabled || *folder != SOFTWARE_DIR || path == SOFTWARE_DIR;
@@ -56,9 +64,17 @@ pub(super) fn check(
             report.problem(format!("{field}.path"), why);
         }
         if let Some(other) = mounts.iter().find(|mount| mount.path == path) {
-            report.problem(format!("{field}.path"), format!("{path} is already the path of volume {}", other.name));
+            report.problem(
+                format!("{field}.path"),
+                format!("{path} is already the path of volume {}", other.name),
+            );
         }
-        mounts.push(Mount { name: name.clone(), path, read_only: volume.read_only, source });
+        mounts.push(Mount {
+            name: name.clone(),
+            path,
+            read_only: volume.read_only,
+            source,
+        });
     }
     mounts
 }
@@ -66,7 +82,10 @@ pub(super) fn check(
 /// Checks a volume's name, in a container or in the spec.
 pub(super) fn check_name(field: &str, name: &str, report: &mut Report) {
     if !names::is_dns_label(name) {
-        report.problem(field, "the volume's name must be lower case letters, digits and `-`, 63 at most");
+        report.problem(
+            field,
+            "the volume's name must be lower case letters, digits and `-`, 63 at most",
+        );
     }
     if OWN_VOLUMES.contains(&name) {
         report.problem(field, "this name is reserved for the operator: choose another");
@@ -109,7 +128,11 @@ fn made(
     surroundings: &Surroundings<'_>,
     report: &mut Report,
 ) -> Option<VolumeSource> {
-    let plain = Volume { path: volume.path.clone(), read_only: volume.read_only, ..Volume::default() };
+    let plain = Volume {
+        path: volume.path.clone(),
+        read_only: volume.read_only,
+        ..Volume::default()
+    };
     if *volume != plain {
         report.problem(
             field,
@@ -119,7 +142,10 @@ fn made(
         );
         return None;
     }
-    Some(VolumeSource::Claim(names::volume_claim(surroundings.cluster, name)))
+    Some(VolumeSource::Claim(names::volume_claim(
+        surroundings.cluster,
+        name,
+    )))
 }
 
 fn source(field: &str, volume: &Volume, list: &str, report: &mut Report) -> Option<VolumeSource> {
@@ -132,9 +158,17 @@ fn source(field: &str, volume: &Volume, list: &str, report: &mut Report) -> Opti
         ("secretName", set(&volume.secret_name)),
         ("csiDriver", set(&volume.csi_driver)),
     ];
-    let named: Vec<&str> = given.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| *name).collect();
+    let named: Vec<&str> = given
+        .iter()
+        .filter(|(_, is_set)| *is_set)
+        .map(|(name, _)| *name)
+        .collect();
     if named.len() != 1 {
-        let what = if named.is_empty() { "has no source".to_owned() } else { format!("has {}", named.join(" and ")) };
+        let what = if named.is_empty() {
+            "has no source".to_owned()
+        } else {
+            format!("has {}", named.join(" and "))
+        };
         let names = match list {
             "existingVolumes" => "claimName, configMapName, secretName".to_owned(),
             _ => given.map(|(name, _)| name).join(", "),
@@ -149,23 +183,49 @@ fn source(field: &str, volume: &Volume, list: &str, report: &mut Report) -> Opti
     }
     let only_with = |is_set: bool, key: &str, sources: &[&str], report: &mut Report| {
         if is_set && !sources.contains(&named[0]) {
-            report.problem(format!("{field}.{key}"), format!("goes with {} only", sources.join(" or ")));
+            report.problem(
+                format!("{field}.{key}"),
+                format!("goes with {} only", sources.join(" or ")),
+            );
         }
     };
-    only_with(set(&volume.empty_dir_medium), "emptyDirMedium", &["emptyDir"], report);
-    only_with(volume.empty_dir_size_limit.is_some(), "emptyDirSizeLimit", &["emptyDir"], report);
-    only_with(!volume.items.is_empty(), "items", &["configMapName", "secretName"], report);
-    only_with(!volume.csi_driver_attributes.is_empty(), "csiDriverAttributes", &["csiDriver"], report);
+    only_with(
+        set(&volume.empty_dir_medium),
+        "emptyDirMedium",
+        &["emptyDir"],
+        report,
+    );
+    only_with(
+        volume.empty_dir_size_limit.is_some(),
+        "emptyDirSizeLimit",
+        &["emptyDir"],
+        report,
+    );
+    only_with(
+        !volume.items.is_empty(),
+        "items",
+        &["configMapName", "secretName"],
+        report,
+    );
+    only_with(
+        !volume.csi_driver_attributes.is_empty(),
+        "csiDriverAttributes",
+        &["csiDriver"],
+        report,
+    );
     for (key, path) in &volume.items {
         if path.is_empty() || path.starts_with('/') || path.split('/').any(|part| part == "..") {
-            report.problem(format!("{field}.items[{key}]"), "must be a path below the mount, without `..`");
+            report.problem(
+                format!("{field}.items[{key}]"),
+                "must be a path below the mount, without `..`",
+            );
         }
     }
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     Some(match named[0] {
-        "hostPath" => {
-            VolumeSource::HostPath(report.take(format!("{field}.hostPath"), host_path(&text(&volume.host_path)))?)
-        }
+        "hostPath" => VolumeSource::HostPath(
+            report.take(format!("{field}.hostPath"), host_path(&text(&volume.host_path)))?,
+        ),
         "emptyDir" => empty_dir(field, volume, report)?,
         "claimName" => VolumeSource::Claim(named_object(field, "claimName", &volume.claim_name, report)?),
         "configMapName" => VolumeSource::ConfigMap {
@@ -194,7 +254,9 @@ pub(super) fn host_path(path: &str) -> Result<String, String> {
 
 fn named_object(field: &str, key: &str, name: &Option<String>, report: &mut Report) -> Option<String> {
     let name = name.clone().unwrap_or_default();
-    report.take(format!("{field}.{key}"), object_name(&name)).map(|()| name)
+    report
+        .take(format!("{field}.{key}"), object_name(&name))
+        .map(|()| name)
 }
 
 fn empty_dir(field: &str, volume: &Volume, report: &mut Report) -> Option<VolumeSource> {
@@ -204,10 +266,16 @@ fn empty_dir(field: &str, volume: &Volume, report: &mut Report) -> Option<Volume
     let medium = volume.empty_dir_medium.as_deref().unwrap_or_default();
     let memory = medium.eq_ignore_ascii_case("memory");
     if !memory && !medium.is_empty() {
-        report.problem(format!("{field}.emptyDirMedium"), format!("is `{medium}`, must be memory, or left out"));
+        report.problem(
+            format!("{field}.emptyDirMedium"),
+            format!("is `{medium}`, must be memory, or left out"),
+        );
         return None;
     }
-    Some(VolumeSource::EmptyDir { memory, size_limit: volume.empty_dir_size_limit.clone() })
+    Some(VolumeSource::EmptyDir {
+        memory,
+        size_limit: volume.empty_dir_size_limit.clone(),
+    })
 }
 
 fn mount_path(field: &str, volume: &Volume, source: &VolumeSource, report: &mut Report) -> Option<String> {
@@ -216,13 +284,19 @@ fn mount_path(field: &str, volume: &Volume, source: &VolumeSource, report: &mut 
         VolumeSource::EmptyDir { memory: true, .. } => {
             if !path.is_empty() && path != SHARED_MEMORY {
                 report.take(format!("{field}.path"), absolute(path))?;
-                report.notice(format!("{field}.path"), format!("is not used: memory is mounted at {SHARED_MEMORY}"));
+                report.notice(
+                    format!("{field}.path"),
+                    format!("is not used: memory is mounted at {SHARED_MEMORY}"),
+                );
             }
             Some(SHARED_MEMORY.to_owned())
         }
         VolumeSource::EmptyDir { memory: false, .. } if path.is_empty() => Some(SHARED_MEMORY.to_owned()),
         _ if path.is_empty() => {
-            report.problem(format!("{field}.path"), "is needed: where the volume is mounted in the container");
+            report.problem(
+                format!("{field}.path"),
+                "is needed: where the volume is mounted in the container",
+            );
             None
         }
         _ => {

@@ -59,18 +59,34 @@ static PLANE: OnceLock<Plane> = OnceLock::new();
 fn plane() -> &'static Plane {
     PLANE.get_or_init(|| {
         let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
-        plane.apply(&Installation::whole(&json!({ "kueue": { "enabled": true } })).text()).unwrap();
-        let token = plane.kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator"]).unwrap();
+        plane
+            .apply(&Installation::whole(&json!({ "kueue": { "enabled": true } })).text())
+            .unwrap();
+        let token = plane
+            .kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator"])
+            .unwrap();
         let operator_kubeconfig = plane.kubeconfig_for_token("operator", &token).unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let admin = runtime.block_on(async { Client::try_from(config(plane.kubeconfig_path()).await).unwrap() });
-        Plane { _plane: plane, runtime, operator_kubeconfig, admin }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let admin =
+            runtime.block_on(async { Client::try_from(config(plane.kubeconfig_path()).await).unwrap() });
+        Plane {
+            _plane: plane,
+            runtime,
+            operator_kubeconfig,
+            admin,
+        }
     })
 }
 
 pub async fn config(kubeconfig: &Path) -> Config {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .unwrap()
 }
 
 /// An operator that runs, until it is stopped or dropped.
@@ -83,11 +99,13 @@ pub struct Operator {
 impl Operator {
     /// Whether its calls are not answered any more (`dies_after`).
     pub fn is_dead(&self) -> bool {
-        self.calls.dies_after.is_some_and(|last| self.calls.writes.load(Ordering::SeqCst) > last)
+        self.calls
+            .dies_after
+            .is_some_and(|last| self.calls.writes.load(Ordering::SeqCst) > last)
     }
 
-    /// Waits until it has nothing left to do: what it still has to write is not left to the next, nor for a test to
-    /// find late.
+    /// Waits until it has nothing left to do: what it still has to write is not left to the next, nor for a
+    /// test to find late.
     pub async fn settled(&self) {
         until("it has nothing left to do", async || {
             let before = self.calls.all().len();
@@ -127,11 +145,21 @@ pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Fixture) -> F)
     let namespace = format!("{name}-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
     plane.runtime.block_on(async {
         let object = Namespace {
-            metadata: ObjectMeta { name: Some(namespace.clone()), ..ObjectMeta::default() },
+            metadata: ObjectMeta {
+                name: Some(namespace.clone()),
+                ..ObjectMeta::default()
+            },
             ..Namespace::default()
         };
-        Api::all(plane.admin.clone()).create(&PostParams::default(), &object).await.unwrap();
-        body(Fixture { namespace, client: plane.admin.clone() }).await;
+        Api::all(plane.admin.clone())
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap();
+        body(Fixture {
+            namespace,
+            client: plane.admin.clone(),
+        })
+        .await;
     });
 }
 
@@ -143,17 +171,28 @@ impl Fixture {
 
     /// An operator that is killed at its `last`-th write: the call arrives, its answer does not.
     pub async fn operator_that_dies(&self, last: usize) -> Operator {
-        self.operator_with(Calls { dies_after: Some(last), ..Calls::default() }).await
+        self.operator_with(Calls {
+            dies_after: Some(last),
+            ..Calls::default()
+        })
+        .await
     }
 
     /// An operator whose connection breaks at about every fourth write.
     pub async fn operator_with_flaky_connection(&self) -> Operator {
-        self.operator_with(Calls { is_flaky: true, ..Calls::default() }).await
+        self.operator_with(Calls {
+            is_flaky: true,
+            ..Calls::default()
+        })
+        .await
     }
 
     async fn client_of_operator(&self, kubeconfig: &Path, calls: &Calls) -> Client {
         let log = calls.clone();
-        let layer = tower::layer::layer_fn(move |inner| Counting { inner, log: log.clone() });
+        let layer = tower::layer::layer_fn(move |inner| Counting {
+            inner,
+            log: log.clone(),
+        });
         let builder = client::builder(config(kubeconfig).await).unwrap();
         client::client(builder.with_layer(&layer), Arc::new(Metrics::new().unwrap()))
     }
@@ -163,8 +202,13 @@ impl Fixture {
     }
 
     /// An operator with other settings.
-    pub async fn operator_of(&self, calls: Calls, change: impl FnOnce(&mut controller::Settings)) -> Operator {
-        self.operator_as(&plane().operator_kubeconfig, calls, change).await
+    pub async fn operator_of(
+        &self,
+        calls: Calls,
+        change: impl FnOnce(&mut controller::Settings),
+    ) -> Operator {
+        self.operator_as(&plane().operator_kubeconfig, calls, change)
+            .await
     }
 
     /// An operator with another account.
@@ -185,38 +229,65 @@ impl Fixture {
         change(&mut settings);
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(controller::run(client, settings, async { drop(stopped.await) }));
-        Operator { calls, stop: Some(stop), task }
+        Operator {
+            calls,
+            stop: Some(stop),
+            task,
+        }
     }
 
-    /// An operator installed for this namespace alone with the chart's values, and with the permissions that come of them.
+    /// An operator installed for this namespace alone with the chart's values, and with the permissions that
+    /// come of them.
     pub async fn operator_installed(
         &self,
         calls: Calls,
         values: &Value,
         change: impl FnOnce(&mut controller::Settings),
     ) -> Operator {
-        apply(&Installation::of_namespace(&self.namespace, values).without("Deployment").text());
-        self.operator_as(&self.kubeconfig_of(OPERATOR), calls, change).await
+        apply(
+            &Installation::of_namespace(&self.namespace, values)
+                .without("Deployment")
+                .text(),
+        );
+        self.operator_as(&self.kubeconfig_of(OPERATOR), calls, change)
+            .await
     }
 
     /// The kubeconfig of a ServiceAccount of this namespace.
     pub fn kubeconfig_of(&self, account: &str) -> PathBuf {
         let token = self.kubectl(&["create", "token", account]).unwrap();
-        plane()._plane.kubeconfig_for_token(&format!("{}-{account}", self.namespace), &token).unwrap()
+        plane()
+            ._plane
+            .kubeconfig_for_token(&format!("{}-{account}", self.namespace), &token)
+            .unwrap()
     }
 
     /// The administrator's kubectl, in this namespace.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
-        plane()._plane.kubectl(&[&["-n", self.namespace.as_str()][..], arguments].concat())
+        plane()
+            ._plane
+            .kubectl(&[&["-n", self.namespace.as_str()][..], arguments].concat())
     }
 
-    /// A ServiceAccount of this namespace that may do everything with MiniClusters, and nothing else; to be asked as it.
+    /// A ServiceAccount of this namespace that may do everything with MiniClusters, and nothing else; to be
+    /// asked as it.
     pub async fn tenant(&self) -> Client {
         let kubectl = |arguments: &[&str]| self.kubectl(&[&["create"][..], arguments].concat()).unwrap();
         kubectl(&["serviceaccount", "tenant"]);
-        kubectl(&["role", "tenant", "--verb=*", "--resource=miniclusters.flux-framework.org"]);
-        kubectl(&["rolebinding", "tenant", "--role=tenant", &format!("--serviceaccount={}:tenant", self.namespace)]);
-        self.client_as(&format!("system:serviceaccount:{}:tenant", self.namespace)).await
+        kubectl(&[
+            "role",
+            "tenant",
+            "--verb=*",
+            "--resource=miniclusters.flux-framework.org",
+        ]);
+        kubectl(&[
+            "rolebinding",
+            "tenant",
+            "--role=tenant",
+            &format!("--serviceaccount={}:tenant", self.namespace),
+        ]);
+        self.client_as(&format!("system:serviceaccount:{}:tenant", self.namespace))
+            .await
     }
 
     /// A client of this user's.
@@ -228,13 +299,20 @@ impl Fixture {
 
     /// A writer with the operator's permissions.
     pub async fn writer(&self) -> Writer {
-        Writer::new(self.client_of_operator(&plane().operator_kubeconfig, &Calls::default()).await)
+        Writer::new(
+            self.client_of_operator(&plane().operator_kubeconfig, &Calls::default())
+                .await,
+        )
     }
 
-    /// Calls of a writer that has seen nothing, about a cluster whose objects are all there but the Job's size.
+    /// Calls of a writer that has seen nothing, about a cluster whose objects are all there but the Job's
+    /// size.
     pub async fn calls_about_what_exists(&self) -> Vec<Call> {
         let calls = Calls::default();
-        let writer = Writer::new(self.client_of_operator(&plane().operator_kubeconfig, &calls).await);
+        let writer = Writer::new(
+            self.client_of_operator(&plane().operator_kubeconfig, &calls)
+                .await,
+        );
         let mut spec = json!({ "size": 1, "services": [{ "image": "cache:1", "name": "cache" }] });
         spec["containers"] = json!([{ "image": "app:1" }]);
         let uid = self.create("exists", spec.clone()).await.unwrap().uid().unwrap();
@@ -247,16 +325,31 @@ impl Fixture {
                 cleans_by_default: false,
                 spec: serde_json::from_value(spec.clone()).unwrap(),
             };
-            let facts = Facts { uid: Some(uid.clone()), ..Facts::default() };
+            let facts = Facts {
+                uid: Some(uid.clone()),
+                ..Facts::default()
+            };
             let certificate = Certificate::from_keys("exists-0", &[1; 32], &[2; 32]);
             let objects = objects(&validate(&manifest).unwrap(), &options(), &facts, certificate).unwrap();
-            let member = Member { name: "exists".into(), uid: uid.clone(), minimal: false };
-            writer.create_all(&Index::default(), &objects, &member).await.unwrap();
+            let member = Member {
+                name: "exists".into(),
+                uid: uid.clone(),
+                minimal: false,
+            };
+            writer
+                .create_all(&Index::default(), &objects, &member)
+                .await
+                .unwrap();
         }
         for _ in 0..2 {
-            let event =
-                Event { type_: EventType::Normal, reason: "Twice".into(), note: "Twice".into(), action: "Test".into() };
-            let cluster: flux_operator_core::observe::cluster::Cluster = self.api().get("exists").await.unwrap();
+            let event = Event {
+                type_: EventType::Normal,
+                reason: "Twice".into(),
+                note: "Twice".into(),
+                action: "Test".into(),
+            };
+            let cluster: flux_operator_core::observe::cluster::Cluster =
+                self.api().get("exists").await.unwrap();
             writer.write_events(&cluster, &[event]).await;
         }
         calls.all()
@@ -278,7 +371,9 @@ impl Fixture {
         let object = json!({
             "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": name }, "spec": spec,
         });
-        self.api().create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await
+        self.api()
+            .create(&PostParams::default(), &serde_json::from_value(object).unwrap())
+            .await
     }
 
     pub async fn patch<K>(&self, name: &str, change: Value) -> Result<K, kube::Error>
@@ -288,7 +383,9 @@ impl Fixture {
             + serde::de::DeserializeOwned
             + std::fmt::Debug,
     {
-        self.api::<K>().patch(name, &PatchParams::default(), &Patch::Merge(change)).await
+        self.api::<K>()
+            .patch(name, &PatchParams::default(), &Patch::Merge(change))
+            .await
     }
 
     pub async fn get(&self, name: &str) -> MiniCluster {
@@ -300,7 +397,13 @@ impl Fixture {
         self.when_within(DEADLINE, name, what, fits).await
     }
 
-    pub async fn when_within(&self, limit: Duration, name: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+    pub async fn when_within(
+        &self,
+        limit: Duration,
+        name: &str,
+        what: &str,
+        fits: impl Fn(&Value) -> bool,
+    ) -> Value {
         let mut last = Value::Null;
         let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
@@ -317,14 +420,19 @@ impl Fixture {
 
     /// The MiniCluster, when its condition is as said.
     pub async fn when_condition(&self, name: &str, type_: &str, status: &str) -> Value {
-        self.when(name, &format!("{type_}={status}"), |it| condition(it, type_)["status"] == status).await
+        self.when(name, &format!("{type_}={status}"), |it| {
+            condition(it, type_)["status"] == status
+        })
+        .await
     }
 
     /// The Job's pods, by index, when there are `count` that are not deleted.
     pub async fn pods(&self, cluster: &str, count: usize) -> BTreeMap<u32, Pod> {
         until(&format!("{cluster} has {count} pods"), async || {
             let pods = self.all_pods(cluster).await;
-            let living = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none() && !has_ended(pod));
+            let living = pods
+                .into_iter()
+                .filter(|pod| pod.metadata.deletion_timestamp.is_none() && !has_ended(pod));
             let pods: BTreeMap<u32, Pod> = living.map(|pod| (index(&pod), pod)).collect();
             (pods.len() == count).then_some(pods)
         })
@@ -342,11 +450,18 @@ impl Fixture {
 
     pub async fn all_pods(&self, cluster: &str) -> Vec<Pod> {
         let selector = format!("flux-framework.org/minicluster={cluster}");
-        self.api::<Pod>().list(&ListParams::default().labels(&selector)).await.unwrap().items
+        self.api::<Pod>()
+            .list(&ListParams::default().labels(&selector))
+            .await
+            .unwrap()
+            .items
     }
 
     pub async fn job(&self, name: &str) -> Job {
-        until(&format!("Job {name} exists"), async || self.api::<Job>().get_opt(name).await.unwrap()).await
+        until(&format!("Job {name} exists"), async || {
+            self.api::<Job>().get_opt(name).await.unwrap()
+        })
+        .await
     }
 
     /// Plays the kubelet: the pod runs and is ready.
@@ -384,8 +499,7 @@ impl Fixture {
 
     /// Plays a kubelet whose runtime cannot mount the view's image.
     pub async fn cannot_mount(&self, pod: &Pod) {
-        let waiting =
-            json!({ "reason": "CreateContainerError", "message": "failed to mount image volume: no such thing" });
+        let waiting = json!({ "reason": "CreateContainerError", "message": "failed to mount image volume: no such thing" });
         let status = json!({ "status": {
             "phase": "Pending",
             "initContainerStatuses": [{
@@ -398,7 +512,13 @@ impl Fixture {
 
     pub async fn patch_pod_status(&self, pod: &Pod, status: Value) {
         let api = self.api::<Pod>();
-        api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(status)).await.unwrap();
+        api.patch_status(
+            &pod.name_any(),
+            &PatchParams::default(),
+            &Patch::Strategic(status),
+        )
+        .await
+        .unwrap();
     }
 
     /// Plays the kubelet: pods that are being deleted end.
@@ -456,11 +576,16 @@ pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T 
 /// The condition of a status, or null.
 pub fn condition(status: &Value, type_: &str) -> Value {
     let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-    conditions.into_iter().find(|condition| condition["type"] == type_).unwrap_or_default()
+    conditions
+        .into_iter()
+        .find(|condition| condition["type"] == type_)
+        .unwrap_or_default()
 }
 
 pub fn index(pod: &Pod) -> u32 {
-    pod.labels()["batch.kubernetes.io/job-completion-index"].parse().unwrap()
+    pod.labels()["batch.kubernetes.io/job-completion-index"]
+        .parse()
+        .unwrap()
 }
 
 pub fn has_ended(pod: &Pod) -> bool {

@@ -24,14 +24,20 @@ impl Call {
             ["apis", group, _, rest @ ..] => (*group, rest),
             other => ("?", other),
         };
-        let rest = if rest.first() == Some(&"namespaces") && rest.len() > 2 { &rest[2..] } else { rest };
+        let rest = if rest.first() == Some(&"namespaces") && rest.len() > 2 {
+            &rest[2..]
+        } else {
+            rest
+        };
         let name = rest.get(1).copied().unwrap_or_default();
         let resource = match rest {
             [resource, _, subresource] => format!("{resource}/{subresource}"),
             [resource, ..] => (*resource).to_owned(),
             [] => String::new(),
         };
-        let is_watch = uri.query().is_some_and(|query| query.contains("watch=true") || query.contains("watch=1"));
+        let is_watch = uri
+            .query()
+            .is_some_and(|query| query.contains("watch=true") || query.contains("watch=1"));
         let verb = match (method, name) {
             ("GET", "") if is_watch => "watch",
             ("GET", "") => "list",
@@ -43,7 +49,13 @@ impl Call {
             ("DELETE", _) => "delete",
             _ => "?",
         };
-        Call { verb: verb.into(), group: group.into(), resource, name: name.into(), status: 0 }
+        Call {
+            verb: verb.into(),
+            group: group.into(),
+            resource,
+            name: name.into(),
+            status: 0,
+        }
     }
 
     /// API group, resource and verb that a role has to allow.
@@ -75,7 +87,8 @@ pub fn of_all_parts() -> Value {
 
 /// Whether an admission plugin asks for it, so that no call shows it.
 pub fn is_for_admission((group, resource, verb): &Permission) -> bool {
-    (group.as_str(), resource.as_str(), verb.as_str()) == ("flux-framework.org", "miniclusters/finalizers", "update")
+    (group.as_str(), resource.as_str(), verb.as_str())
+        == ("flux-framework.org", "miniclusters/finalizers", "update")
 }
 
 /// Asserts that the calls need all of the permissions and no others.
@@ -83,6 +96,9 @@ pub fn assert_exactly(calls: &[Call], permissions: &BTreeSet<Permission>) {
     let forbidden: Vec<&Call> = calls.iter().filter(|call| call.status == 403).collect();
     assert!(forbidden.is_empty(), "permissions are missing: {forbidden:#?}");
     let used: BTreeSet<_> = calls.iter().map(Call::permission).collect();
-    let unused: Vec<_> = permissions.difference(&used).filter(|it| !is_for_admission(it)).collect();
+    let unused: Vec<_> = permissions
+        .difference(&used)
+        .filter(|it| !is_for_admission(it))
+        .collect();
     assert!(unused.is_empty(), "permissions that nothing uses: {unused:#?}");
 }

@@ -16,8 +16,8 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Answers so as soon as it has the request, and closes the connection; without an answer it is silent until
-    /// `request`.
+    /// Answers so as soon as it has the request, and closes the connection; without an answer it is silent
+    /// until `request`.
     pub fn start(answer: Option<&'static str>) -> Collector {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -36,7 +36,11 @@ impl Collector {
             }
             String::from_utf8(bytes).unwrap()
         });
-        Collector { address, request, wanted }
+        Collector {
+            address,
+            request,
+            wanted,
+        }
     }
 
     /// Such as `127.0.0.1:4318`.

@@ -9,7 +9,11 @@ pub fn same(path: &Path, made: &str) {
         return;
     }
     let committed = std::fs::read_to_string(path).unwrap_or_default();
-    let difference = committed.lines().zip(made.lines()).enumerate().find(|(_, (old, new))| old != new);
+    let difference = committed
+        .lines()
+        .zip(made.lines())
+        .enumerate()
+        .find(|(_, (old, new))| old != new);
     assert!(
         committed == made,
         "{} is stale (first difference: {difference:?}): `make generate` renews it",

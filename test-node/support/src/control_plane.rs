@@ -1,7 +1,8 @@
 //! A real etcd, API server and controller manager for the tests of this process (`test-node/control-plane`).
 //!
-//! They end when their standard input does, so with this process, however it ends: a static is never dropped, and a killed
-//! process drops nothing. There is no kubelet: pods stay Pending until a test writes their status.
+//! They end when their standard input does, so with this process, however it ends: a static is never dropped,
+//! and a killed process drops nothing. There is no kubelet: pods stay Pending until a test writes their
+//! status.
 
 use std::fmt::Display;
 use std::fs;
@@ -25,7 +26,9 @@ pub struct ControlPlane {
 pub fn kubeconfig_via(kubeconfig: &Path, name: &str, address: SocketAddr) -> Result<(PathBuf, String)> {
     let failed = |path: &Path, error: &dyn Display| format!("failed at {}: {error}", path.display());
     let text = fs::read_to_string(kubeconfig).map_err(|e| failed(kubeconfig, &e))?;
-    let server = text.lines().find_map(|line| line.trim().strip_prefix("server: https://"));
+    let server = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("server: https://"));
     let server = server.ok_or_else(|| failed(kubeconfig, &"no https server"))?;
     let path = kubeconfig.with_file_name(format!("{name}.kubeconfig"));
     fs::write(&path, text.replace(server, &address.to_string())).map_err(|e| failed(&path, &e))?;
@@ -33,8 +36,9 @@ pub fn kubeconfig_via(kubeconfig: &Path, name: &str, address: SocketAddr) -> Res
 }
 
 impl ControlPlane {
-    /// Starts everything, and returns when pods can be made: 4 s, or 5 minutes where Kubernetes has to be built first.
-    /// The manifests are applied before the garbage collector looks for kinds, which it does every 30 s.
+    /// Starts everything, and returns when pods can be made: 4 s, or 5 minutes where Kubernetes has to be
+    /// built first. The manifests are applied before the garbage collector looks for kinds, which it does
+    /// every 30 s.
     pub fn start(manifests: &str) -> Result<Self> {
         Self::start_with(manifests, &[])
     }
@@ -42,11 +46,14 @@ impl ControlPlane {
     /// Like [`ControlPlane::start`], with variables for `test-node/control-plane`.
     pub fn start_with(manifests: &str, variables: &[(&str, &str)]) -> Result<Self> {
         let mut file = tempfile::NamedTempFile::new().map_err(|e| format!("failed to make a file: {e}"))?;
-        file.write_all(manifests.as_bytes()).map_err(|e| format!("failed to write the manifests: {e}"))?;
+        file.write_all(manifests.as_bytes())
+            .map_err(|e| format!("failed to write the manifests: {e}"))?;
         let folder = repository().join("test-node");
         let binary = match std::env::var_os("CONTROLPLANE") {
             Some(binary) => binary.into(),
-            None => Path::new(&first_line(&mut start(&mut Command::new(folder.join("build")))?)?).join("node"),
+            None => {
+                Path::new(&first_line(&mut start(&mut Command::new(folder.join("build")))?)?).join("node")
+            }
         };
         let mut starter = start(
             Command::new(folder.join("control-plane"))
@@ -55,7 +62,11 @@ impl ControlPlane {
                 .arg(file.path()),
         )?;
         let kubeconfig = first_line(&mut starter)?.into();
-        Ok(Self { starter, binary, kubeconfig })
+        Ok(Self {
+            starter,
+            binary,
+            kubeconfig,
+        })
     }
 
     /// The program that contains all of Kubernetes' programs, chosen by its first argument.
@@ -74,14 +85,25 @@ impl ControlPlane {
         let processes = fs::read_dir("/proc").map_err(|e| format!("failed to list processes: {e}"))?;
         let is_it = |process: &Path| {
             let words = fs::read(process.join("cmdline")).unwrap_or_default();
-            let is_program = words.split(|byte| *byte == 0).any(|word| word == program.as_bytes());
+            let is_program = words
+                .split(|byte| *byte == 0)
+                .any(|word| word == program.as_bytes());
             is_program && fs::read_link(process.join("cwd")).ok().as_deref() == folder
         };
-        let process = processes.flatten().map(|entry| entry.path()).find(|process| is_it(process));
+        let process = processes
+            .flatten()
+            .map(|entry| entry.path())
+            .find(|process| is_it(process));
         let process = process.ok_or_else(|| format!("{program} does not run"))?;
-        let stat = fs::read_to_string(process.join("stat")).map_err(|e| format!("failed to read its times: {e}"))?;
+        let stat =
+            fs::read_to_string(process.join("stat")).map_err(|e| format!("failed to read its times: {e}"))?;
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
-        let ticks = |field: usize| fields.get(field).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or_default();
+        let ticks = |field: usize| {
+            fields
+                .get(field)
+                .and_then(|ticks| ticks.parse::<f64>().ok())
+                .unwrap_or_default()
+        };
         Ok((ticks(11) + ticks(12)) / 100.0)
     }
 
@@ -89,7 +111,11 @@ impl ControlPlane {
     pub fn kubeconfig_for_token(&self, name: &str, token: &str) -> Result<PathBuf> {
         let path = self.kubeconfig.with_file_name(format!("{name}.kubeconfig"));
         fs::copy(&self.kubeconfig, &path).map_err(|e| format!("failed to write {}: {e}", path.display()))?;
-        self.run(&path, &["config", "set-credentials", "user", "--token", token.trim_end()], "")?;
+        self.run(
+            &path,
+            &["config", "set-credentials", "user", "--token", token.trim_end()],
+            "",
+        )?;
         Ok(path)
     }
 
@@ -100,21 +126,39 @@ impl ControlPlane {
 
     /// Applies YAML text as the administrator.
     pub fn apply(&self, manifests: &str) -> Result<String> {
-        self.run(&self.kubeconfig, &["apply", "--server-side", "-f", "-"], manifests)
+        self.run(
+            &self.kubeconfig,
+            &["apply", "--server-side", "-f", "-"],
+            manifests,
+        )
     }
 
     fn run(&self, kubeconfig: &Path, arguments: &[&str], input: &str) -> Result<String> {
         let mut command = Command::new(&self.binary);
-        command.arg("kubectl").arg("--kubeconfig").arg(kubeconfig).args(arguments).stderr(Stdio::piped());
+        command
+            .arg("kubectl")
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .args(arguments)
+            .stderr(Stdio::piped());
         let mut kubectl = start(&mut command)?;
         // A kubectl that ends without reading tells why by itself.
-        let _ = kubectl.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
-        let output = kubectl.wait_with_output().map_err(|e| format!("failed to wait for kubectl: {e}"))?;
+        let _ = kubectl
+            .stdin
+            .take()
+            .map(|mut stdin| stdin.write_all(input.as_bytes()));
+        let output = kubectl
+            .wait_with_output()
+            .map_err(|e| format!("failed to wait for kubectl: {e}"))?;
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         if output.status.success() {
             Ok(text(&output.stdout))
         } else {
-            Err(format!("kubectl {}: {}", arguments.join(" "), text(&output.stderr).trim_end()))
+            Err(format!(
+                "kubectl {}: {}",
+                arguments.join(" "),
+                text(&output.stderr).trim_end()
+            ))
         }
     }
 }
@@ -128,7 +172,9 @@ impl Drop for ControlPlane {
 
 fn start(command: &mut Command) -> Result<Child> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    command.spawn().map_err(|e| format!("failed to start {}: {e}", command.get_program().display()))
+    command
+        .spawn()
+        .map_err(|e| format!("failed to start {}: {e}", command.get_program().display()))
 }
 
 /// The first line that the program prints; its errors go to our standard error.

@@ -1,4 +1,5 @@
-//! Every leaf of the CRD's schema with values for it, a spec in which it has an effect, and what becomes of that.
+//! Every leaf of the CRD's schema with values for it, a spec in which it has an effect, and what becomes of
+//! that.
 
 use flux_operator_core::decide::next_action::{is_to_be_cleaned_up, seconds_to_live};
 use flux_operator_core::decide::restart::{Decision, Observation, decide};
@@ -27,8 +28,8 @@ pub fn base() -> Value {
     })
 }
 
-/// Fields that a leaf needs beside it to have an effect: the end of its path, and a patch for the object before the `|`.
-/// With them, the result must differ.
+/// Fields that a leaf needs beside it to have an effect: the end of its path, and a patch for the object
+/// before the `|`. With them, the result must differ.
 pub const COMPANIONS: &[(&str, &str)] = &[
     ("containers.0|batchRaw", r#"{"batch": true}"#),
     ("containers.0|logs", r#"{"batch": true}"#),
@@ -40,7 +41,10 @@ pub const COMPANIONS: &[(&str, &str)] = &[
     ("pod.tolerations.0|value", r#"{"key": "k"}"#),
     ("pod.tolerations.0|operator", r#"{"key": "k"}"#),
     ("pod.tolerations.0|effect", r#"{"key": "k"}"#),
-    ("pod.tolerations.0|tolerationSeconds", r#"{"key": "k", "effect": "NoExecute"}"#),
+    (
+        "pod.tolerations.0|tolerationSeconds",
+        r#"{"key": "k", "effect": "NoExecute"}"#,
+    ),
     ("volumes.vol|path", r#"{"claimName": "c"}"#),
     ("volumes.vol|readOnly", r#"{"claimName": "c", "path": "/p"}"#),
     ("volumes.vol|hostPath", r#"{"path": "/p"}"#),
@@ -48,16 +52,25 @@ pub const COMPANIONS: &[(&str, &str)] = &[
     ("volumes.vol|configMapName", r#"{"path": "/p"}"#),
     ("volumes.vol|secretName", r#"{"path": "/p"}"#),
     ("volumes.vol|csiDriver", r#"{"path": "/p"}"#),
-    ("volumes.vol|csiDriverAttributes.key", r#"{"path": "/p", "csiDriver": "d"}"#),
+    (
+        "volumes.vol|csiDriverAttributes.key",
+        r#"{"path": "/p", "csiDriver": "d"}"#,
+    ),
     ("volumes.vol|items.key", r#"{"path": "/p", "configMapName": "c"}"#),
     ("volumes.vol|emptyDirMedium", r#"{"emptyDir": true}"#),
     ("volumes.vol|emptyDirSizeLimit", r#"{"emptyDir": true}"#),
     ("existingVolumes.key|path", r#"{"claimName": "c"}"#),
-    ("existingVolumes.key|readOnly", r#"{"claimName": "c", "path": "/p"}"#),
+    (
+        "existingVolumes.key|readOnly",
+        r#"{"claimName": "c", "path": "/p"}"#,
+    ),
     ("existingVolumes.key|claimName", r#"{"path": "/p"}"#),
     ("existingVolumes.key|configMapName", r#"{"path": "/p"}"#),
     ("existingVolumes.key|secretName", r#"{"path": "/p"}"#),
-    ("existingVolumes.key|items.key", r#"{"path": "/p", "configMapName": "c"}"#),
+    (
+        "existingVolumes.key|items.key",
+        r#"{"path": "/p", "configMapName": "c"}"#,
+    ),
     ("appArmorProfile|localhostProfile", r#"{"type": "Localhost"}"#),
     ("seccompProfile|localhostProfile", r#"{"type": "Localhost"}"#),
     ("sysctls.0|name", r#"{"value": "v"}"#),
@@ -77,14 +90,32 @@ pub const SURROUNDINGS: &[(&str, &str)] = &[
     ("volumes.vol.attributes.", IN_CLOUD),
     ("volumes.vol.secret", IN_CLOUD),
     ("volumes.vol.", ON_NODE),
-    ("fluxRestful.", r#"{"containers": [{"command": ""}], "fluxRestful": {}}"#),
-    ("flux.installRoot", r#"{"flux": {"container": {"disable": true}}}"#),
-    ("containers.0.commands.script", r#"{"containers": [{"command": ""}]}"#),
-    ("containers.1.commands.script", r#"{"containers": [{}, {"command": ""}]}"#),
+    (
+        "fluxRestful.",
+        r#"{"containers": [{"command": ""}], "fluxRestful": {}}"#,
+    ),
+    (
+        "flux.installRoot",
+        r#"{"flux": {"container": {"disable": true}}}"#,
+    ),
+    (
+        "containers.0.commands.script",
+        r#"{"containers": [{"command": ""}]}"#,
+    ),
+    (
+        "containers.1.commands.script",
+        r#"{"containers": [{}, {"command": ""}]}"#,
+    ),
     ("containers.0.diagnostics", "{}"),
     ("archive.path", "{}"),
-    ("flux.leadBroker.hostlist", r#"{"flux": {"leadBroker": {"address": "10.0.0.9"}}}"#),
-    ("flux.bursting.leadBroker.hostlist", r#"{"flux": {"bursting": {"leadBroker": {"address": "10.0.0.9"}}}}"#),
+    (
+        "flux.leadBroker.hostlist",
+        r#"{"flux": {"leadBroker": {"address": "10.0.0.9"}}}"#,
+    ),
+    (
+        "flux.bursting.leadBroker.hostlist",
+        r#"{"flux": {"bursting": {"leadBroker": {"address": "10.0.0.9"}}}}"#,
+    ),
     (
         "flux.leadBroker.",
         r#"{"flux": {"leadBroker": {"name": "lead", "address": "10.0.0.9", "size": 3}, "bursting": {"clusters": [{"name": "mc"}]}}}"#,
@@ -107,7 +138,10 @@ fn named_values(path: &str) -> Option<[Value; 2]> {
     Some(match name {
         "size" if parent.is_empty() => [json!(5), json!(6)],
         "maxSize" => [json!(7), json!(8)],
-        "managedBy" => [json!("flux-framework.org/flux-operator"), json!("kueue.x-k8s.io/multikueue")],
+        "managedBy" => [
+            json!("flux-framework.org/flux-operator"),
+            json!("kueue.x-k8s.io/multikueue"),
+        ],
         "topology" => [json!("kary:2"), json!("kary:3")],
         "connectTimeout" | "heartbeatTimeout" => [json!("7s"), json!("8s")],
         "key" if parent.ends_with(".configs") => [json!("a = 1"), json!("a = 2")],
@@ -115,9 +149,10 @@ fn named_values(path: &str) -> Option<[Value; 2]> {
         "curveCert" => [json!(certificate(1)), json!(certificate(2))],
         "hostlist" => [json!("10.0.0.9,mc-[0-3]"), json!("10.0.0.9,mc-[0-4]")],
         "emptyDirMedium" => [json!(""), json!("memory")],
-        "podTemplate" | "servicesPodTemplate" => {
-            [json!({ "spec": { "hostNetwork": true } }), json!({ "spec": { "priorityClassName": "high" } })]
-        }
+        "podTemplate" | "servicesPodTemplate" => [
+            json!({ "spec": { "hostNetwork": true } }),
+            json!({ "spec": { "priorityClassName": "high" } }),
+        ],
         "operator" => [json!("Equal"), json!("Exists")],
         "effect" => [json!("NoSchedule"), json!("NoExecute")],
         "path" if parent == "archive" => [json!("/state/one.tar"), json!("/state/two.tgz")],
@@ -132,7 +167,11 @@ pub fn values(path: &str, schema: &Value) -> Vec<Value> {
         return values.into();
     }
     if let Some(values) = schema["enum"].as_array() {
-        return values.iter().filter(|value| !value.is_null() && **value != "").cloned().collect();
+        return values
+            .iter()
+            .filter(|value| !value.is_null() && **value != "")
+            .cloned()
+            .collect();
     }
     match schema["type"].as_str() {
         Some("boolean") => vec![json!(false), json!(true)],
@@ -145,7 +184,13 @@ pub fn values(path: &str, schema: &Value) -> Vec<Value> {
 
 /// Every leaf below `schema`, as a path with `0` for items and a key for maps, with its schema.
 fn leaves(path: &str, schema: &Value, out: &mut Vec<(String, Value)>) {
-    let at = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    let at = |name: &str| {
+        if path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{path}.{name}")
+        }
+    };
     if let Some(properties) = schema["properties"].as_object() {
         for (name, property) in properties {
             leaves(&at(name), property, out);
@@ -156,7 +201,11 @@ fn leaves(path: &str, schema: &Value, out: &mut Vec<(String, Value)>) {
             leaves(&at("1"), &schema["items"], out);
         }
     } else if schema["additionalProperties"].is_object() {
-        leaves(&at(if path.ends_with("volumes") { "vol" } else { "key" }), &schema["additionalProperties"], out);
+        leaves(
+            &at(if path.ends_with("volumes") { "vol" } else { "key" }),
+            &schema["additionalProperties"],
+            out,
+        );
     } else {
         out.push((path.to_owned(), schema.clone()));
     }
@@ -183,10 +232,11 @@ pub fn merge(into: &mut Value, patch: &Value) {
 
 /// A patch that holds `value` at `path`.
 pub fn patch(path: &str, value: Value) -> Value {
-    path.rsplit('.').fold(value, |inner, part| match part.parse::<usize>() {
-        Ok(index) => Value::Array(std::iter::repeat_n(json!({}), index).chain([inner]).collect()),
-        Err(_) => Value::Object(Map::from_iter([(part.to_owned(), inner)])),
-    })
+    path.rsplit('.')
+        .fold(value, |inner, part| match part.parse::<usize>() {
+            Ok(index) => Value::Array(std::iter::repeat_n(json!({}), index).chain([inner]).collect()),
+            Err(_) => Value::Object(Map::from_iter([(part.to_owned(), inner)])),
+        })
 }
 
 /// The status of a MiniCluster that has just ended.
@@ -199,14 +249,28 @@ fn ended() -> MiniClusterStatus {
         reason: String::new(),
         message: String::new(),
     };
-    MiniClusterStatus { conditions: vec![is_true("JobFinished"), is_true("Complete")], ..MiniClusterStatus::default() }
+    MiniClusterStatus {
+        conditions: vec![is_true("JobFinished"), is_true("Complete")],
+        ..MiniClusterStatus::default()
+    }
 }
 
 /// How often the MiniCluster restarts if a follower is lost each time.
 fn starts_after_losses(cluster: &ValidMiniCluster) -> i32 {
-    let said = Termination { node_failure: true, ..Termination::new(Ender::Program, 1) };
-    let exit = Some(Box::new(Exit { code: 1, said: Some(said), ..Exit::default() }));
-    let lead = PodSeen { ended: true, exit, ..PodSeen::default() };
+    let said = Termination {
+        node_failure: true,
+        ..Termination::new(Ender::Program, 1)
+    };
+    let exit = Some(Box::new(Exit {
+        code: 1,
+        said: Some(said),
+        ..Exit::default()
+    }));
+    let lead = PodSeen {
+        ended: true,
+        exit,
+        ..PodSeen::default()
+    };
     let job = JobSeen::default();
     let mut status = MiniClusterStatus::default();
     loop {
@@ -250,20 +314,44 @@ pub fn outcome(spec: &Value) -> Result<Outcome, Vec<Problem>> {
     let manifest = manifest::from_value(&document)?;
     let cluster = validate(&manifest)?;
     let certificate = Certificate::from_keys("mc-0", &[7; 32], &[9; 32]);
-    let options = Options { gang: true, ..Options::default() };
+    let options = Options {
+        gang: true,
+        ..Options::default()
+    };
     let objects = |facts: &Facts| render::objects(&cluster, &options, facts, certificate.clone()).unwrap();
     // Nodes and API server decide where the user leaves it to them.
-    let gangs = Served { kubernetes: true, ..Served::default() };
-    let elsewhere = objects(&Facts { nodes_mount_images: true, gangs, ..Facts::default() }).job;
+    let gangs = Served {
+        kubernetes: true,
+        ..Served::default()
+    };
+    let elsewhere = objects(&Facts {
+        nodes_mount_images: true,
+        gangs,
+        ..Facts::default()
+    })
+    .job;
     let mut elsewhere = serde_json::to_value(elsewhere).unwrap();
-    let render::Objects { config_map, secrets, volumes, network_policy, headless, services, gang, job, services_pod } =
-        objects(&Facts::default());
+    let render::Objects {
+        config_map,
+        secrets,
+        volumes,
+        network_policy,
+        headless,
+        services,
+        gang,
+        job,
+        services_pod,
+    } = objects(&Facts::default());
     let secrets: Vec<_> = secrets.iter().map(|secret| secret.expose()).collect();
     let volumes: Vec<_> = volumes.iter().map(|made| (&made.volume, &made.claim)).collect();
     let cleans = is_to_be_cleaned_up(&manifest.spec, &ended(), &Observed::default(), "");
     let left = seconds_to_live(&manifest.spec, &ended(), "2026-01-01T00:00:01Z".parse().unwrap());
     let mut job = serde_json::to_value(job).unwrap();
-    let pods = json!([job["spec"]["template"].take(), elsewhere["spec"]["template"].take(), services_pod]);
+    let pods = json!([
+        job["spec"]["template"].take(),
+        elsewhere["spec"]["template"].take(),
+        services_pod
+    ]);
     Ok(Outcome {
         agent: json!([config_map, secrets]),
         job,
@@ -284,14 +372,20 @@ pub fn outcome(spec: &Value) -> Result<Outcome, Vec<Problem>> {
 pub fn all_leaves() -> Vec<(String, Value)> {
     let crd = serde_json::to_value(crd::definition::crd().unwrap()).unwrap();
     let mut all = Vec::new();
-    leaves("", &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"], &mut all);
+    leaves(
+        "",
+        &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"],
+        &mut all,
+    );
     all
 }
 
 /// A spec in which the leaf can have an effect, and whether it must.
 pub fn around(path: &str) -> (Value, bool) {
     let surroundings = SURROUNDINGS.iter().find(|(start, _)| path.starts_with(start));
-    let companions = COMPANIONS.iter().find(|(suffix, _)| path.ends_with(&suffix.replace('|', ".")));
+    let companions = COMPANIONS
+        .iter()
+        .find(|(suffix, _)| path.ends_with(&suffix.replace('|', ".")));
     let companions = companions.filter(|_| surroundings.is_none());
     let mut around = base();
     if let Some((_, text)) = surroundings {
@@ -299,7 +393,13 @@ pub fn around(path: &str) -> (Value, bool) {
     }
     if let Some((suffix, text)) = companions {
         let inner = suffix.split_once('|').unwrap().1.len();
-        merge(&mut around, &patch(&path[..path.len() - inner - 1], serde_json::from_str(text).unwrap()));
+        merge(
+            &mut around,
+            &patch(
+                &path[..path.len() - inner - 1],
+                serde_json::from_str(text).unwrap(),
+            ),
+        );
     }
     (around, companions.or(surroundings).is_some())
 }

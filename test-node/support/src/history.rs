@@ -1,5 +1,5 @@
-//! What a program has done, by its own account, and the checker of that account: how often it started, and whether two
-//! starts of it ran at once.
+//! What a program has done, by its own account, and the checker of that account: how often it started, and
+//! whether two starts of it ran at once.
 //!
 //! Each task of the program appends lines to one file: the time in seconds, what happened, and whose it is.
 //!
@@ -9,8 +9,8 @@
 //! 1764120002.140 END pod=mc-0-abcde host=mc-0 rank=0
 //! ```
 //!
-//! `pod` is the lead's pod, also in lines of tasks that run on a follower: it says to which start a line belongs. `host` is
-//! the host name of the task's own pod.
+//! `pod` is the lead's pod, also in lines of tasks that run on a follower: it says to which start a line
+//! belongs. `host` is the host name of the task's own pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -71,7 +71,8 @@ impl History {
     /// Panics at a line that is none of the program's. The last one may be half written.
     pub fn parse(text: &str) -> History {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        let parse = |line: &str| parse_line(line).unwrap_or_else(|| panic!("not a line of a program: {line:?}"));
+        let parse =
+            |line: &str| parse_line(line).unwrap_or_else(|| panic!("not a line of a program: {line:?}"));
         let mut lines: Vec<Line> = whole.lines().map(parse).collect();
         lines.sort_by(|one, other| one.at.total_cmp(&other.at));
         History { lines }
@@ -92,7 +93,10 @@ impl History {
                 None => lines_of_run.push((run, vec![line])),
             }
         }
-        lines_of_run.iter().map(|((pod, _), lines)| run_of(pod, lines)).collect()
+        lines_of_run
+            .iter()
+            .map(|((pod, _), lines)| run_of(pod, lines))
+            .collect()
     }
 
     pub fn starts(&self) -> usize {
@@ -107,7 +111,11 @@ impl History {
             for later in &runs[index + 1..] {
                 if later.from < earlier.to {
                     let seconds = earlier.to.min(later.to) - later.from;
-                    overlaps.push(Overlap { earlier: earlier.pod.clone(), later: later.pod.clone(), seconds });
+                    overlaps.push(Overlap {
+                        earlier: earlier.pod.clone(),
+                        later: later.pod.clone(),
+                        seconds,
+                    });
                 }
             }
         }
@@ -132,14 +140,30 @@ fn parse_line(line: &str) -> Option<Line> {
         "END" => What::End,
         _ => return None,
     };
-    let mut value_of = |name: &str| words.next()?.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
+    let mut value_of = |name: &str| {
+        words
+            .next()?
+            .strip_prefix(name)?
+            .strip_prefix('=')
+            .map(str::to_owned)
+    };
     let (pod, host, rank) = (value_of("pod")?, value_of("host")?, value_of("rank")?);
-    Some(Line { at, what, pod, host, rank: rank.parse().ok()? })
+    Some(Line {
+        at,
+        what,
+        pod,
+        host,
+        rank: rank.parse().ok()?,
+    })
 }
 
 fn run_of(pod: &str, lines: &[&Line]) -> Run {
     let count = |what| lines.iter().filter(|line| line.what == what).count();
-    let of_first_task: Vec<f64> = lines.iter().filter(|line| line.rank == 0).map(|line| line.at).collect();
+    let of_first_task: Vec<f64> = lines
+        .iter()
+        .filter(|line| line.rank == 0)
+        .map(|line| line.at)
+        .collect();
     Run {
         pod: pod.to_owned(),
         hosts: lines.iter().map(|line| line.host.clone()).collect(),
@@ -147,14 +171,26 @@ fn run_of(pod: &str, lines: &[&Line]) -> Run {
         to: lines.last().map_or(0.0, |line| line.at),
         ended: count(What::End),
         told_to_stop: count(What::Term),
-        longest_gap: of_first_task.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max),
+        longest_gap: of_first_task
+            .windows(2)
+            .map(|pair| pair[1] - pair[0])
+            .fold(0.0, f64::max),
     }
 }
 
 /// A line for each start, for messages.
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Run { pod, hosts, from, to, ended, told_to_stop, longest_gap } in self.runs() {
+        for Run {
+            pod,
+            hosts,
+            from,
+            to,
+            ended,
+            told_to_stop,
+            longest_gap,
+        } in self.runs()
+        {
             writeln!(
                 f,
                 "{pod} on {hosts:?} from {from:.1} to {to:.1}, {ended} tasks ended, {told_to_stop} were told to stop, \
@@ -172,7 +208,9 @@ mod tests {
     /// From words such as `0 START a 0`: time, what, pod and rank.
     fn history(lines: &[&str]) -> History {
         let line = |line: &&str| {
-            let [at, what, pod, rank] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let [at, what, pod, rank] = line.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("{line}")
+            };
             format!("{at} {what} pod={pod} host=of-{pod} rank={rank}\n")
         };
         History::parse(&lines.iter().map(line).collect::<String>())
@@ -187,10 +225,19 @@ mod tests {
 
     #[test]
     fn tasks_of_one_lead_are_one_start() {
-        let history = history(&["0 START a 0", "0.5 START a 1", "1 tick a 0", "4 END a 1", "5 END a 0"]);
+        let history = history(&[
+            "0 START a 0",
+            "0.5 START a 1",
+            "1 tick a 0",
+            "4 END a 1",
+            "5 END a 0",
+        ]);
         history.assert_starts(1);
         let runs = history.runs();
-        assert_eq!((runs[0].from, runs[0].to, runs[0].ended, runs[0].told_to_stop), (0.0, 5.0, 2, 0));
+        assert_eq!(
+            (runs[0].from, runs[0].to, runs[0].ended, runs[0].told_to_stop),
+            (0.0, 5.0, 2, 0)
+        );
         assert_eq!(runs[0].longest_gap, 4.0);
     }
 
@@ -204,7 +251,14 @@ mod tests {
 
     #[test]
     fn second_start_in_the_same_pod_counts() {
-        let history = history(&["0 START a 0", "0 START a 1", "2 END a 0", "2 END a 1", "5 START a 0", "5 START a 1"]);
+        let history = history(&[
+            "0 START a 0",
+            "0 START a 1",
+            "2 END a 0",
+            "2 END a 1",
+            "5 START a 0",
+            "5 START a 1",
+        ]);
         history.assert_starts(2);
     }
 
@@ -216,12 +270,26 @@ mod tests {
     #[test]
     fn tick_after_the_next_start_is_an_overlap() {
         let overlaps = history(&["0 START a 0", "10 START b 0", "12.5 tick a 0", "20 END b 0"]).overlaps();
-        assert_eq!(overlaps, [Overlap { earlier: "a".into(), later: "b".into(), seconds: 2.5 }]);
+        assert_eq!(
+            overlaps,
+            [Overlap {
+                earlier: "a".into(),
+                later: "b".into(),
+                seconds: 2.5
+            }]
+        );
     }
 
     #[test]
     fn task_of_a_follower_that_outlives_its_lead_overlaps_too() {
-        let history = history(&["0 START a 0", "0 START a 1", "5 TERM a 0", "6 START b 0", "7 tick a 1", "9 END b 0"]);
+        let history = history(&[
+            "0 START a 0",
+            "0 START a 1",
+            "5 TERM a 0",
+            "6 START b 0",
+            "7 tick a 1",
+            "9 END b 0",
+        ]);
         assert_eq!(history.overlaps().len(), 1);
     }
 

@@ -24,7 +24,8 @@ pub struct Installation {
 impl Installation {
     /// One for all namespaces, with the namespace that it is in.
     pub fn whole(values: &Value) -> Installation {
-        let namespace = std::fs::read_to_string(repository().join("operator/manifests/namespace.yaml")).unwrap();
+        let namespace =
+            std::fs::read_to_string(repository().join("operator/manifests/namespace.yaml")).unwrap();
         let mut objects = Installation::of_text(&namespace).objects;
         objects.extend(rendered(NAMESPACE, values).objects);
         Installation { objects }
@@ -41,7 +42,9 @@ impl Installation {
     /// Objects as YAML.
     pub fn of_text(yaml: &str) -> Installation {
         let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(yaml).unwrap();
-        Installation { objects: documents.into_iter().flatten().collect() }
+        Installation {
+            objects: documents.into_iter().flatten().collect(),
+        }
     }
 
     /// All but the objects of a kind, such as `Deployment` where the operator runs in the test's process.
@@ -57,16 +60,25 @@ impl Installation {
         documents.join("\n---\n")
     }
 
-    /// The permissions of the Role and the ClusterRole of this name; that of a ClusterRole has a prefix. Panics if there
-    /// is neither.
+    /// The permissions of the Role and the ClusterRole of this name; that of a ClusterRole has a prefix.
+    /// Panics if there is neither.
     pub fn permissions(&self, role: &str) -> BTreeSet<Permission> {
         let is_it = |object: &&Value| {
             let name = object["metadata"]["name"].as_str().unwrap();
             object["rules"].is_array() && name.strip_prefix("flux-framework-").unwrap_or(name) == role
         };
-        let rules = self.objects.iter().filter(is_it).flat_map(|object| object["rules"].as_array().unwrap());
+        let rules = self
+            .objects
+            .iter()
+            .filter(is_it)
+            .flat_map(|object| object["rules"].as_array().unwrap());
         let words = |rule: &Value, field: &str| -> Vec<String> {
-            rule[field].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+            rule[field]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|word| word.as_str().unwrap().to_owned())
+                .collect()
         };
         let mut found = BTreeSet::new();
         for rule in rules {
@@ -95,8 +107,16 @@ fn rendered(namespace: &str, values: &Value) -> Installation {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    helm.stdin.take().unwrap().write_all(values.to_string().as_bytes()).unwrap();
+    helm.stdin
+        .take()
+        .unwrap()
+        .write_all(values.to_string().as_bytes())
+        .unwrap();
     let output = helm.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Installation::of_text(&String::from_utf8(output.stdout).unwrap())
 }

@@ -1,4 +1,5 @@
-//! What the tests and benches of several members share. Development only: no program that is shipped depends on it.
+//! What the tests and benches of several members share. Development only: no program that is shipped depends
+//! on it.
 //!
 //! ```text
 //! pages, pattern, committed, repository     documentation and generated files, compared

@@ -50,7 +50,17 @@ pub fn panels() -> Vec<Panel> {
     let dashboard: Value = serde_json::from_str(&read("dashboard.json")).unwrap();
     let panel = |panel: &Value| Panel {
         title: text(&panel["title"]),
-        expressions: panel["targets"].as_array().unwrap().iter().map(|target| text(&target["expr"])).collect(),
+        expressions: panel["targets"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|target| text(&target["expr"]))
+            .collect(),
     };
-    dashboard["panels"].as_array().unwrap().iter().map(panel).collect()
+    dashboard["panels"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(panel)
+        .collect()
 }

@@ -1,5 +1,6 @@
-//! What the fuzz tests of `shared`, `agent` and `operator` share: the examples, a way to spoil them, and a clock. The
-//! same seed spoils an example the same way, so a failure's seed is all that is needed to see it again.
+//! What the fuzz tests of `shared`, `agent` and `operator` share: the examples, a way to spoil them, and a
+//! clock. The same seed spoils an example the same way, so a failure's seed is all that is needed to see it
+//! again.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -33,7 +34,10 @@ impl Dice {
 }
 
 fn files(folder: &Path, out: &mut Vec<PathBuf>) {
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     paths.sort();
     for path in paths {
         if path.is_dir() {
@@ -48,13 +52,20 @@ fn files(folder: &Path, out: &mut Vec<PathBuf>) {
 pub fn texts() -> Vec<String> {
     let mut paths = Vec::new();
     files(&repository().join("examples"), &mut paths);
-    paths.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
+    paths
+        .iter()
+        .map(|path| std::fs::read_to_string(path).unwrap())
+        .collect()
 }
 
 /// Every MiniCluster of the examples.
 pub fn miniclusters() -> Vec<Value> {
-    let documents = texts().into_iter().flat_map(|text| serde_saphyr::from_multiple::<Value>(&text).unwrap());
-    documents.filter(|document| document["kind"] == "MiniCluster").collect()
+    let documents = texts()
+        .into_iter()
+        .flat_map(|text| serde_saphyr::from_multiple::<Value>(&text).unwrap());
+    documents
+        .filter(|document| document["kind"] == "MiniCluster")
+        .collect()
 }
 
 /// A value that is likely to break something.
@@ -104,7 +115,19 @@ fn nasty(dice: &mut Dice) -> Value {
     match dice.roll(12) {
         0 => Value::Null,
         1 => json!(dice.roll(2) == 0),
-        2 => json!([0, -1, 1, 65_535, 65_536, i32::MAX as i64, i32::MIN as i64, i64::MAX, i64::MIN][dice.roll(9)]),
+        2 => json!(
+            [
+                0,
+                -1,
+                1,
+                65_535,
+                65_536,
+                i32::MAX as i64,
+                i32::MIN as i64,
+                i64::MAX,
+                i64::MIN
+            ][dice.roll(9)]
+        ),
         3 => json!(1.5e300),
         4 => json!("x".repeat([63, 64, 253, 4097, 70_000, 1_000_001][dice.roll(6)])),
         5 => json!([]),
@@ -134,7 +157,9 @@ fn place<'a>(value: &'a mut Value, dice: &mut Dice) -> &'a mut Value {
 }
 
 fn graft(into: &mut Map<String, Value>, from: &Map<String, Value>, dice: &mut Dice) {
-    let Some((key, value)) = from.iter().nth(dice.roll(from.len())) else { return };
+    let Some((key, value)) = from.iter().nth(dice.roll(from.len())) else {
+        return;
+    };
     match (into.get_mut(key), value) {
         (Some(Value::Object(into)), Value::Object(from)) if dice.roll(4) > 0 => graft(into, from, dice),
         _ => drop(into.insert(key.clone(), value.clone())),
@@ -145,12 +170,16 @@ fn graft(into: &mut Map<String, Value>, from: &Map<String, Value>, dice: &mut Di
 pub fn spoilt(examples: &[Value], dice: &mut Dice) -> Value {
     let mut document = dice.pick(examples).clone();
     for _ in 0..dice.roll(6) {
-        let (Value::Object(into), Value::Object(from)) = (&mut document["spec"], &dice.pick(examples)["spec"]) else {
+        let (Value::Object(into), Value::Object(from)) =
+            (&mut document["spec"], &dice.pick(examples)["spec"])
+        else {
             continue;
         };
         graft(into, from, dice);
         let runner = &dice.pick(examples)["spec"]["containers"][0];
-        if let (Some(Value::Object(into)), Value::Object(from)) = (document["spec"]["containers"].get_mut(0), runner) {
+        if let (Some(Value::Object(into)), Value::Object(from)) =
+            (document["spec"]["containers"].get_mut(0), runner)
+        {
             graft(into, from, dice);
         }
     }
@@ -165,8 +194,8 @@ pub fn spoilt(examples: &[Value], dice: &mut Dice) -> Value {
     document
 }
 
-/// Runs `test` with ever new dice for `FUZZ_SECONDS` (else `seconds`), from seed `FUZZ_SEED` (else 0). Says how many there
-/// were, and, where one fails or takes too long, its seed.
+/// Runs `test` with ever new dice for `FUZZ_SECONDS` (else `seconds`), from seed `FUZZ_SEED` (else 0). Says
+/// how many there were, and, where one fails or takes too long, its seed.
 pub fn for_a_while(seconds: u64, mut test: impl FnMut(&mut Dice)) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let end = Instant::now() + Duration::from_secs(number("FUZZ_SECONDS").unwrap_or(seconds));
@@ -179,7 +208,11 @@ pub fn for_a_while(seconds: u64, mut test: impl FnMut(&mut Dice)) {
             println!("failed with FUZZ_SEED={seed}");
             std::panic::resume_unwind(panic);
         }
-        assert!(start.elapsed() < BOUND, "FUZZ_SEED={seed} took {:?}", start.elapsed());
+        assert!(
+            start.elapsed() < BOUND,
+            "FUZZ_SEED={seed} took {:?}",
+            start.elapsed()
+        );
         seed += 1;
     }
     println!("{} inputs", seed - first);

@@ -37,7 +37,10 @@ impl Fixture {
             "spec": { "size": size, "containers": [container] },
         });
         self.api()
-            .create(&PostParams::default(), &serde_json::from_value::<MiniCluster>(object).unwrap())
+            .create(
+                &PostParams::default(),
+                &serde_json::from_value::<MiniCluster>(object).unwrap(),
+            )
             .await
             .unwrap();
     }
@@ -45,7 +48,10 @@ impl Fixture {
     pub async fn when_condition(&self, name: &str, type_: &str) -> Value {
         self.until(&format!("{name} is {type_}"), async || {
             let cluster = serde_json::to_value(self.api::<MiniCluster>().get(name).await.unwrap()).unwrap();
-            let conditions = cluster["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let conditions = cluster["status"]["conditions"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
             let is_true = |it: &Value| it["type"] == type_ && it["status"] == "True";
             conditions.iter().any(is_true).then(|| cluster["status"].clone())
         })
@@ -69,18 +75,28 @@ impl Fixture {
     pub async fn pods(&self, name: &str) -> Vec<Pod> {
         let selector = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={name}"));
         let pods = self.api::<Pod>().list(&selector).await.unwrap().items;
-        pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
+        pods.into_iter()
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+            .collect()
     }
 
     /// The pod of this index, unless it is being deleted.
     pub async fn pod(&self, name: &str, index: &str) -> Option<Pod> {
         let pods = self.pods(name).await;
-        pods.into_iter().find(|pod| pod.labels()["batch.kubernetes.io/job-completion-index"] == index)
+        pods.into_iter()
+            .find(|pod| pod.labels()["batch.kubernetes.io/job-completion-index"] == index)
     }
 
     pub async fn lead(&self, name: &str) -> Option<Pod> {
-        let selector = format!("flux-framework.org/minicluster={name},batch.kubernetes.io/job-completion-index=0");
-        self.api::<Pod>().list(&ListParams::default().labels(&selector)).await.unwrap().items.into_iter().next()
+        let selector =
+            format!("flux-framework.org/minicluster={name},batch.kubernetes.io/job-completion-index=0");
+        self.api::<Pod>()
+            .list(&ListParams::default().labels(&selector))
+            .await
+            .unwrap()
+            .items
+            .into_iter()
+            .next()
     }
 
     pub async fn until<T>(&self, what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
@@ -95,7 +111,10 @@ impl Fixture {
         match self.api::<MiniCluster>().list(&ListParams::default()).await {
             Ok(clusters) => {
                 let status = |it: &MiniCluster| serde_json::to_value(&it.status).unwrap();
-                panic!("not in time: {what}\n{:#?}", clusters.items.iter().map(status).collect::<Vec<Value>>())
+                panic!(
+                    "not in time: {what}\n{:#?}",
+                    clusters.items.iter().map(status).collect::<Vec<Value>>()
+                )
             }
             Err(error) => panic!("not in time: {what}; and no MiniCluster can be listed: {error}"),
         }
@@ -133,20 +152,38 @@ pub fn not_tested(what: &str, elsewhere: &str) {
 
 /// Runs a test in a namespace that is deleted afterwards, even if the test fails.
 pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Arc<Fixture>) -> F) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let namespace = format!("e2e-{name}-{}", std::process::id());
     let (fixture, result) = runtime.block_on(async {
-        let client = Client::try_default().await.expect("KUBECONFIG must name a cluster");
-        let metadata = ObjectMeta { name: Some(namespace.clone()), ..ObjectMeta::default() };
-        let object = Namespace { metadata, ..Namespace::default() };
-        Api::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
+        let client = Client::try_default()
+            .await
+            .expect("KUBECONFIG must name a cluster");
+        let metadata = ObjectMeta {
+            name: Some(namespace.clone()),
+            ..ObjectMeta::default()
+        };
+        let object = Namespace {
+            metadata,
+            ..Namespace::default()
+        };
+        Api::all(client.clone())
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap();
         let fixture = Arc::new(Fixture { client, namespace });
-        let result = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(body(fixture.clone()))).await;
+        let result =
+            futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(body(fixture.clone()))).await;
         (fixture, result)
     });
     runtime.block_on(async {
         let namespaces: Api<Namespace> = Api::all(fixture.client.clone());
-        namespaces.delete(&fixture.namespace, &DeleteParams::default()).await.unwrap();
+        namespaces
+            .delete(&fixture.namespace, &DeleteParams::default())
+            .await
+            .unwrap();
     });
     if let Err(panic) = result {
         std::panic::resume_unwind(panic);

@@ -44,7 +44,8 @@ impl Block {
     }
 }
 
-/// Where links from the book to other files of the repository lead: in the rendered book a relative link out of it is dead.
+/// Where links from the book to other files of the repository lead: in the rendered book a relative link out
+/// of it is dead.
 pub const REPOSITORY: &str = "https://github.com/flux-framework/flux-operator";
 
 /// README.md and every page below `docs/`.
@@ -55,7 +56,10 @@ pub fn pages() -> Vec<PathBuf> {
 }
 
 fn below(folder: &Path, pages: &mut Vec<PathBuf>) {
-    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     entries.sort();
     for path in entries {
         match path.is_dir() {
@@ -77,11 +81,18 @@ pub fn blocks(page: &Path) -> Vec<Block> {
         let indent = line.len() - trimmed.len();
         match (&mut open, trimmed.strip_prefix("```")) {
             (None, Some(info)) => {
-                let (language, word) = info.split_once(',').map_or((info, None), |(it, word)| (it, Some(word)));
+                let (language, word) = info
+                    .split_once(',')
+                    .map_or((info, None), |(it, word)| (it, Some(word)));
                 let word = word.map(|word| word.trim().to_owned());
                 let page = page.strip_prefix(repository()).unwrap_or(page).to_owned();
-                let block =
-                    Block { page, line: number + 2, language: language.trim().into(), word, text: String::new() };
+                let block = Block {
+                    page,
+                    line: number + 2,
+                    language: language.trim().into(),
+                    word,
+                    text: String::new(),
+                };
                 open = Some((block, indent));
             }
             (Some(_), Some("")) => all.extend(open.take().map(|(block, _)| block)),
@@ -97,35 +108,62 @@ pub fn blocks(page: &Path) -> Vec<Block> {
 }
 
 /// Words after the language that say why a block is not run.
-pub const WORDS: &[&str] =
-    &["needs-cluster", "e2e", "needs-root", "needs-flux", "needs-registry", "runs-in-ci", "other-tool"];
+pub const WORDS: &[&str] = &[
+    "needs-cluster",
+    "e2e",
+    "needs-root",
+    "needs-flux",
+    "needs-registry",
+    "runs-in-ci",
+    "other-tool",
+];
 
-/// Runs the commands of all pages with `program` as `name` on the PATH, and compares the output with what is shown: the
-/// lines shown must be in the output in this order, and `...` matches any text. Returns the number of commands and the
-/// differences.
+/// Runs the commands of all pages with `program` as `name` on the PATH, and compares the output with what is
+/// shown: the lines shown must be in the output in this order, and `...` matches any text. Returns the number
+/// of commands and the differences.
 pub fn differences(name: &str, program: &Path) -> (usize, Vec<String>) {
     let (mut run, mut wrong) = (0, Vec::new());
     let folder = program.parent().unwrap();
-    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    let path = format!(
+        "{}:{}",
+        folder.display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
     for block in pages().iter().flat_map(|page| blocks(page)) {
         if !matches!(block.language.as_str(), "bash" | "console") || block.word.is_some() {
             continue;
         }
-        for (command, shown) in block.commands().into_iter().filter(|(command, _)| command.starts_with(name)) {
+        for (command, shown) in block
+            .commands()
+            .into_iter()
+            .filter(|(command, _)| command.starts_with(name))
+        {
             let mut bash = std::process::Command::new("bash");
-            bash.args(["-o", "pipefail", "-c", &command]).current_dir(repository()).env("PATH", &path);
+            bash.args(["-o", "pipefail", "-c", &command])
+                .current_dir(repository())
+                .env("PATH", &path);
             bash.stdin(std::process::Stdio::null()).env_remove("COLUMNS");
             let output = bash.output().unwrap();
-            let printed =
-                format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            let printed = format!(
+                "{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
             run += 1;
             if !output.status.success() && block.language == "bash" {
-                wrong.push(format!("{}: `{command}` ends with {}\n{printed}", block.place(), output.status));
+                wrong.push(format!(
+                    "{}: `{command}` ends with {}\n{printed}",
+                    block.place(),
+                    output.status
+                ));
             }
             let mut lines = printed.lines();
             for line in shown.iter().filter(|line| !matches!(line.trim(), "" | "...")) {
                 if !lines.any(|printed| pattern::matches(line.trim_end(), printed.trim_end())) {
-                    wrong.push(format!("{}: `{command}` does not print\n{line}\nbut\n{printed}", block.place()));
+                    wrong.push(format!(
+                        "{}: `{command}` does not print\n{line}\nbut\n{printed}",
+                        block.place()
+                    ));
                     break;
                 }
             }
@@ -141,14 +179,21 @@ pub fn is_committed(name: &str, text: &str) {
         std::fs::write(&file, text).unwrap();
     }
     let current = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(current == text, "{} is stale: renew it with `make generate`", file.display());
+    assert!(
+        current == text,
+        "{} is stale: renew it with `make generate`",
+        file.display()
+    );
 }
 
 /// The reference of a program's commands: what `--help` prints of each.
 pub fn help(name: &str, program: &Path) -> String {
     let ask = |arguments: &[&str]| {
         let mut command = std::process::Command::new(program);
-        command.args(arguments).env_remove("COLUMNS").stdin(std::process::Stdio::null());
+        command
+            .args(arguments)
+            .env_remove("COLUMNS")
+            .stdin(std::process::Stdio::null());
         let output = command.output().unwrap();
         assert!(output.status.success(), "{name} {arguments:?}");
         String::from_utf8(output.stdout).unwrap()
@@ -162,7 +207,11 @@ pub fn help(name: &str, program: &Path) -> String {
         "# {name}\n\n<!-- made from the program's own help by `make generate` -->\n\nWhat `{name} --help` prints, then that of each command.\n\n{}",
         fenced(&top)
     );
-    let commands = top.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let commands = top
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty());
     let names = commands
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
         .filter_map(|line| line.split_whitespace().next());

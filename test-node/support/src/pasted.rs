@@ -1,28 +1,61 @@
-//! The commands that people paste from the pages and from the READMEs of `examples/`, block by block, and those that no
-//! test on a node runs.
+//! The commands that people paste from the pages and from the READMEs of `examples/`, block by block, and
+//! those that no test on a node runs.
 
 use std::path::{Path, PathBuf};
 
 use crate::pages::{self, Block, repository};
 
-/// A page, the beginning of the first command of one of its blocks (empty: all blocks), and why no test on a node runs it.
+/// A page, the beginning of the first command of one of its blocks (empty: all blocks), and why no test on a
+/// node runs it.
 ///
-/// Every other block runs as it stands (`operator/tests/e2e/pasted.rs`). In pages of the book these are the blocks of
-/// `needs-cluster`: the other words say themselves why not.
+/// Every other block runs as it stands (`operator/tests/e2e/pasted.rs`). In pages of the book these are the
+/// blocks of `needs-cluster`: the other words say themselves why not.
 pub const NOT_RUN: &[(&str, &str, &str)] = &[
-    ("docs/getting-started.md", "kind load", "takes kind, which takes Docker"),
+    (
+        "docs/getting-started.md",
+        "kind load",
+        "takes kind, which takes Docker",
+    ),
     ("docs/getting-started.md", "minikube image", "takes minikube"),
-    ("docs/getting-started.md", "k3d image", "takes k3d, which takes Docker"),
+    (
+        "docs/getting-started.md",
+        "k3d image",
+        "takes k3d, which takes Docker",
+    ),
     ("docs/getting-started.md", "helm install", INSTALLS),
-    ("docs/getting-started.md", "kubectl apply --server-side -f operator/manifests/namespace.yaml", INSTALLS),
-    ("docs/migrating.md", "kubectl -n operator-system scale", "takes an installation of the Go operator"),
-    ("docs/migrating.md", "kubectl apply --server-side --force-conflicts -k dist/install", INSTALLS),
+    (
+        "docs/getting-started.md",
+        "kubectl apply --server-side -f operator/manifests/namespace.yaml",
+        INSTALLS,
+    ),
+    (
+        "docs/migrating.md",
+        "kubectl -n operator-system scale",
+        "takes an installation of the Go operator",
+    ),
+    (
+        "docs/migrating.md",
+        "kubectl apply --server-side --force-conflicts -k dist/install",
+        INSTALLS,
+    ),
     ("docs/tasks/fast-networks.md", "", "takes devices of EFA"),
-    ("docs/tasks/gpus.md", "", "operator/tests/e2e/gpus.rs, with a device plugin of its own"),
-    ("docs/tasks/interactive.md", ". /mnt/flux/flux-view.sh", "is for a shell in a pod; operator/tests/e2e/sdk.rs"),
+    (
+        "docs/tasks/gpus.md",
+        "",
+        "operator/tests/e2e/gpus.rs, with a device plugin of its own",
+    ),
+    (
+        "docs/tasks/interactive.md",
+        ". /mnt/flux/flux-view.sh",
+        "is for a shell in a pod; operator/tests/e2e/sdk.rs",
+    ),
     ("docs/tasks/interactive.md", "kubectl port-forward", FOR_EVER),
     ("docs/tasks/queues.md", "", "make e2e-kueue"),
-    ("docs/tasks/run-a-job.md", "kubectl get minicluster exit-code", "looks at examples/exit-code, which runs"),
+    (
+        "docs/tasks/run-a-job.md",
+        "kubectl get minicluster exit-code",
+        "looks at examples/exit-code, which runs",
+    ),
     ("docs/tasks/service-mesh.md", "", PLACEHOLDER),
     ("docs/tasks/sizing.md", "", INSTALLS),
     ("docs/tasks/teams.md", "kubectl create namespace", WHOLE_CLUSTER),
@@ -32,14 +65,30 @@ pub const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/troubleshooting.md", "", PLACEHOLDER),
     ("docs/upgrade.md", "kubectl apply", INSTALLS),
     ("docs/upgrade.md", "helm upgrade", INSTALLS),
-    ("docs/upgrade.md", "kubectl delete", "removes the installation: .ci/e2e does"),
+    (
+        "docs/upgrade.md",
+        "kubectl delete",
+        "removes the installation: .ci/e2e does",
+    ),
     ("examples/archive/README.md", "", STORAGE),
     ("examples/autoscale/README.md", "", "make e2e-autoscale"),
-    ("examples/cores/README.md", "kubectl apply -f guaranteed.yaml", "takes more free cores than a small node has"),
+    (
+        "examples/cores/README.md",
+        "kubectl apply -f guaranteed.yaml",
+        "takes more free cores than a small node has",
+    ),
     ("examples/curve-cert/README.md", "flux keygen", FLUX_HERE),
-    ("examples/curve-cert/README.md", "kubectl create secret", "takes what `flux keygen` has made"),
+    (
+        "examples/curve-cert/README.md",
+        "kubectl create secret",
+        "takes what `flux keygen` has made",
+    ),
     ("examples/diagnostics/README.md", "", FOR_EVER),
-    ("examples/elasticity/README.md", "kubectl apply -f autoscaled.yaml", FOR_EVER),
+    (
+        "examples/elasticity/README.md",
+        "kubectl apply -f autoscaled.yaml",
+        FOR_EVER,
+    ),
     ("examples/gang/README.md", "", "make e2e-gang"),
     ("examples/jobset/README.md", "", "make e2e-jobset"),
     ("examples/lammps/README.md", "", REGISTRY),
@@ -47,11 +96,19 @@ pub const NOT_RUN: &[(&str, &str, &str)] = &[
     ("examples/notebook/README.md", "", REGISTRY),
     ("examples/parameter-study/README.md", "", STORAGE),
     ("examples/plain-job/README.md", "", FLUX_HERE),
-    ("examples/python-client/README.md", "", "python/tests/test_examples.py and test_node.py"),
+    (
+        "examples/python-client/README.md",
+        "",
+        "python/tests/test_examples.py and test_node.py",
+    ),
     ("examples/pytorch/README.md", "", REGISTRY),
     ("examples/queue/README.md", "", "make e2e-kueue"),
     ("examples/rest-api/README.md", "", FOR_EVER),
-    ("examples/restarts/README.md", "kubectl apply -f minicluster.yaml", "drains the node: make e2e-nodes does"),
+    (
+        "examples/restarts/README.md",
+        "kubectl apply -f minicluster.yaml",
+        "drains the node: make e2e-nodes does",
+    ),
     ("examples/security-context/README.md", "", WHOLE_CLUSTER),
     ("examples/sidecar/README.md", "", FOR_EVER),
     ("examples/snakemake/README.md", "", REGISTRY),
@@ -80,9 +137,17 @@ pub fn pages_with_blocks() -> Vec<(PathBuf, Vec<Block>)> {
     let examples = repository().join("examples");
     let mut pages = pages::pages();
     pages.push(examples.join("README.md"));
-    let mut folders: Vec<PathBuf> = std::fs::read_dir(examples).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(examples)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     folders.sort();
-    pages.extend(folders.iter().map(|folder| folder.join("README.md")).filter(|page| page.is_file()));
+    pages.extend(
+        folders
+            .iter()
+            .map(|folder| folder.join("README.md"))
+            .filter(|page| page.is_file()),
+    );
     let with_blocks = pages.into_iter().map(|page| {
         let is_example = page.starts_with(repository().join("examples"));
         let mut blocks = pages::blocks(&page);
@@ -98,5 +163,8 @@ pub fn pages_with_blocks() -> Vec<(PathBuf, Vec<Block>)> {
 /// Whether an entry of a list above means this block.
 pub fn means(page: &str, first_command: &str, block: &Block) -> bool {
     block.page == Path::new(page)
-        && block.commands().first().is_some_and(|(command, _)| command.starts_with(first_command))
+        && block
+            .commands()
+            .first()
+            .is_some_and(|(command, _)| command.starts_with(first_command))
 }

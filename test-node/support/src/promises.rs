@@ -1,5 +1,5 @@
-//! What the pages promise about a MiniCluster's starts and its end, checked against what its program says it did: written
-//! from docs/concepts.md ("Restarts"), not from the operator's code.
+//! What the pages promise about a MiniCluster's starts and its end, checked against what its program says it
+//! did: written from docs/concepts.md ("Restarts"), not from the operator's code.
 
 use serde_json::Value;
 
@@ -33,7 +33,12 @@ pub struct Disturbance {
 }
 
 /// Every promise that was broken, as a sentence.
-pub fn broken(wanted: &Wanted, history: &History, status: &Value, disturbances: &[Disturbance]) -> Vec<String> {
+pub fn broken(
+    wanted: &Wanted,
+    history: &History,
+    status: &Value,
+    disturbances: &[Disturbance],
+) -> Vec<String> {
     let mut broken = Vec::new();
     let runs = history.runs();
     let number = |field: &str| status[field].as_u64().unwrap_or(0);
@@ -53,7 +58,9 @@ pub fn broken(wanted: &Wanted, history: &History, status: &Value, disturbances: 
     }
     if wanted.code != 0 && !wanted.is_retried {
         let failed = runs.iter().position(|run| run.ended > 0);
-        if failed.is_some_and(|first| first + 1 < runs.len() && !is_disturbed_at_end(&runs[first], disturbances)) {
+        if failed
+            .is_some_and(|first| first + 1 < runs.len() && !is_disturbed_at_end(&runs[first], disturbances))
+        {
             broken.push("a failed program started again with restartPolicy Never".into());
         }
     }
@@ -62,10 +69,18 @@ pub fn broken(wanted: &Wanted, history: &History, status: &Value, disturbances: 
         broken.push(format!("{} starts, and the status counts {counted}", runs.len()));
     }
     if number("backoffLimitUsed") > wanted.backoff_limit {
-        broken.push(format!("backoffLimit is {}, and {} were used", wanted.backoff_limit, number("backoffLimitUsed")));
+        broken.push(format!(
+            "backoffLimit is {}, and {} were used",
+            wanted.backoff_limit,
+            number("backoffLimitUsed")
+        ));
     }
     if number("maxRestartsUsed") > wanted.max_restarts {
-        broken.push(format!("maxRestarts is {}, and {} were used", wanted.max_restarts, number("maxRestartsUsed")));
+        broken.push(format!(
+            "maxRestarts is {}, and {} were used",
+            wanted.max_restarts,
+            number("maxRestartsUsed")
+        ));
     }
     if disturbances.is_empty() && number("restartCount") > 0 {
         broken.push("it restarted though no pod of it was taken away".into());
@@ -75,20 +90,32 @@ pub fn broken(wanted: &Wanted, history: &History, status: &Value, disturbances: 
 }
 
 /// What is wrong with the end that the status tells.
-fn wrong_end(wanted: &Wanted, last: Option<&Run>, status: &Value, disturbances: &[Disturbance]) -> Option<String> {
+fn wrong_end(
+    wanted: &Wanted,
+    last: Option<&Run>,
+    status: &Value,
+    disturbances: &[Disturbance],
+) -> Option<String> {
     let has_ended = last.is_some_and(|run| run.ended >= wanted.tasks);
     let code = status["exitCode"].as_i64();
     let reason = status["reason"].as_str().unwrap_or_default();
     match status["phase"].as_str().unwrap_or_default() {
-        "Completed" if !has_ended => Some("Completed, and the last start of the program has not ended".into()),
-        "Completed" if wanted.code != 0 || code != Some(0) => {
-            Some(format!("Completed with {code:?}, and the program ended with {}", wanted.code))
+        "Completed" if !has_ended => {
+            Some("Completed, and the last start of the program has not ended".into())
         }
+        "Completed" if wanted.code != 0 || code != Some(0) => Some(format!(
+            "Completed with {code:?}, and the program ended with {}",
+            wanted.code
+        )),
         "Completed" => None,
         "Failed" if has_ended && !last.is_some_and(|run| is_disturbed_at_end(run, disturbances)) => {
             let is_the_programs = wanted.code != 0 && code == Some(i64::from(wanted.code));
-            (!is_the_programs)
-                .then(|| format!("Failed with {code:?} ({reason}), and the program ended with {}", wanted.code))
+            (!is_the_programs).then(|| {
+                format!(
+                    "Failed with {code:?} ({reason}), and the program ended with {}",
+                    wanted.code
+                )
+            })
         }
         "Failed" if wanted.code != 0 && code == Some(i64::from(wanted.code)) => None,
         "Failed" => {
@@ -108,7 +135,9 @@ fn wrong_end(wanted: &Wanted, last: Option<&Run>, status: &Value, disturbances: 
 }
 
 fn is_disturbed_at_end(run: &Run, disturbances: &[Disturbance]) -> bool {
-    disturbances.iter().any(|it| it.from - SECONDS_TO_REPORT <= run.to && run.to <= it.to + SECONDS_TO_REPORT)
+    disturbances
+        .iter()
+        .any(|it| it.from - SECONDS_TO_REPORT <= run.to && run.to <= it.to + SECONDS_TO_REPORT)
 }
 
 #[cfg(test)]
@@ -118,7 +147,14 @@ mod tests {
     use super::*;
 
     fn wanted(code: i32) -> Wanted {
-        Wanted { code, tasks: 1, backoff_limit: 1, max_restarts: 0, is_retried: false, suspensions: 0 }
+        Wanted {
+            code,
+            tasks: 1,
+            backoff_limit: 1,
+            max_restarts: 0,
+            is_retried: false,
+            suspensions: 0,
+        }
     }
 
     /// A run is from, to and whether it ended by itself; each in a pod of its own.
@@ -131,15 +167,25 @@ mod tests {
     }
 
     fn disturbed(from: f64, to: f64) -> Vec<Disturbance> {
-        vec![Disturbance { from, to, is_forced: false }]
+        vec![Disturbance {
+            from,
+            to,
+            is_forced: false,
+        }]
     }
 
     #[test]
     fn undisturbed_success_and_failure_break_nothing() {
         let completed = json!({ "phase": "Completed", "exitCode": 0 });
-        assert_eq!(broken(&wanted(0), &history(&[(0.0, 9.0, true)]), &completed, &[]), [""; 0]);
+        assert_eq!(
+            broken(&wanted(0), &history(&[(0.0, 9.0, true)]), &completed, &[]),
+            [""; 0]
+        );
         let failed = json!({ "phase": "Failed", "exitCode": 3, "reason": "NonZeroExitCode" });
-        assert_eq!(broken(&wanted(3), &history(&[(0.0, 9.0, true)]), &failed, &[]), [""; 0]);
+        assert_eq!(
+            broken(&wanted(3), &history(&[(0.0, 9.0, true)]), &failed, &[]),
+            [""; 0]
+        );
     }
 
     #[test]
@@ -151,16 +197,36 @@ mod tests {
                 json!({ "phase": "Failed", "exitCode": 255, "reason": "NonZeroExitCode" }),
                 "and the program ended with 0",
             ),
-            (3, json!({ "phase": "Completed", "exitCode": 0 }), "Completed with Some(0)"),
-            (3, json!({ "phase": "Failed", "exitCode": 137 }), "Failed with Some(137)"),
-            (0, json!({ "phase": "Running", "reason": "BrokersReady" }), "long after the last fault"),
-            (0, json!({ "phase": "Completed", "exitCode": 0, "restartCount": 1 }), "though no pod"),
+            (
+                3,
+                json!({ "phase": "Completed", "exitCode": 0 }),
+                "Completed with Some(0)",
+            ),
+            (
+                3,
+                json!({ "phase": "Failed", "exitCode": 137 }),
+                "Failed with Some(137)",
+            ),
+            (
+                0,
+                json!({ "phase": "Running", "reason": "BrokersReady" }),
+                "long after the last fault",
+            ),
+            (
+                0,
+                json!({ "phase": "Completed", "exitCode": 0, "restartCount": 1 }),
+                "though no pod",
+            ),
         ] {
             let broken = broken(&wanted(code), &once, &status, &[]);
             assert!(broken.len() == 1 && broken[0].contains(finding), "{broken:?}");
         }
-        let unended =
-            broken(&wanted(0), &history(&[(0.0, 9.0, false)]), &json!({ "phase": "Completed", "exitCode": 0 }), &[]);
+        let unended = broken(
+            &wanted(0),
+            &history(&[(0.0, 9.0, false)]),
+            &json!({ "phase": "Completed", "exitCode": 0 }),
+            &[],
+        );
         assert!(unended[0].contains("has not ended"), "{unended:?}");
     }
 
@@ -168,7 +234,10 @@ mod tests {
     fn second_start_after_a_success_is_excused_only_by_a_loss_at_that_moment() {
         let twice = history(&[(0.0, 90.0, true), (200.0, 290.0, true)]);
         let status = json!({ "phase": "Completed", "exitCode": 0, "restartCount": 1, "backoffLimitUsed": 1 });
-        assert_eq!(broken(&wanted(0), &twice, &status, &disturbed(85.0, 95.0)), [""; 0]);
+        assert_eq!(
+            broken(&wanted(0), &twice, &status, &disturbed(85.0, 95.0)),
+            [""; 0]
+        );
         let early = broken(&wanted(0), &twice, &status, &disturbed(5.0, 10.0));
         assert_eq!(early, ["the program started again after a success"]);
     }
@@ -178,17 +247,29 @@ mod tests {
         let overlapping = history(&[(0.0, 90.0, false), (80.0, 200.0, true)]);
         let status = json!({ "phase": "Completed", "exitCode": 0, "restartCount": 2, "backoffLimitUsed": 2 });
         let broken = broken(&wanted(0), &overlapping, &status, &disturbed(85.0, 95.0));
-        assert_eq!(broken, ["two starts ran at once for 10.0 s", "backoffLimit is 1, and 2 were used"]);
+        assert_eq!(
+            broken,
+            [
+                "two starts ran at once for 10.0 s",
+                "backoffLimit is 1, and 2 were used"
+            ]
+        );
     }
 
     #[test]
     fn loss_fails_a_minicluster_only_without_a_restart_left() {
         let lost = history(&[(0.0, 50.0, false)]);
         let status = |used: u64| json!({ "phase": "Failed", "reason": "LeadLost", "backoffLimitUsed": used });
-        assert_eq!(broken(&wanted(0), &lost, &status(1), &disturbed(49.0, 60.0)), [""; 0]);
+        assert_eq!(
+            broken(&wanted(0), &lost, &status(1), &disturbed(49.0, 60.0)),
+            [""; 0]
+        );
         let early = broken(&wanted(0), &lost, &status(0), &disturbed(49.0, 60.0));
         assert_eq!(early, ["Failed (LeadLost) though a restart was left"]);
         let without_cause = broken(&wanted(0), &lost, &status(1), &[]);
-        assert_eq!(without_cause, ["Failed (LeadLost) though no pod of it was taken away"]);
+        assert_eq!(
+            without_cause,
+            ["Failed (LeadLost) though no pod of it was taken away"]
+        );
     }
 }

@@ -1,9 +1,10 @@
 //! Figures of benches: order statistics, and figures with their goals and ranges (`ranges.toml`).
 //!
-//! A goal is what we want. A range is where a figure was on a small, busy machine, with room: outside of it something has
-//! changed, for better or worse, and the bench says so. Neither fails anything.
+//! A goal is what we want. A range is where a figure was on a small, busy machine, with room: outside of it
+//! something has changed, for better or worse, and the bench says so. Neither fails anything.
 
-/// A figure's line in the range file: `name = { low = 0, high = 5, goal = 3, unit = "ms" }`. The goal is an upper bound.
+/// A figure's line in the range file: `name = { low = 0, high = 5, goal = 3, unit = "ms" }`. The goal is an
+/// upper bound.
 #[derive(Debug, Clone, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Range {
@@ -22,7 +23,11 @@ pub struct Report {
 impl Report {
     /// `ranges` is the text of a range file.
     pub fn new(ranges: &str) -> Report {
-        Report { ranges: toml::from_str(ranges).expect("the range file"), rows: Vec::new(), remarks: Vec::new() }
+        Report {
+            ranges: toml::from_str(ranges).expect("the range file"),
+            rows: Vec::new(),
+            remarks: Vec::new(),
+        }
     }
 
     /// Records a figure; one without a line in the range file is shown too.
@@ -35,15 +40,24 @@ impl Report {
             name.to_owned(),
             format!("{} {unit}", number(value)).trim_end().to_owned(),
             goal.map_or("-".into(), |goal| {
-                format!("{} {}", number(goal), if value <= goal { "met" } else { "MISSED" })
+                format!(
+                    "{} {}",
+                    number(goal),
+                    if value <= goal { "met" } else { "MISSED" }
+                )
             }),
-            range.map_or("-".into(), |range| format!("{} to {}", number(range.low), number(range.high))),
+            range.map_or("-".into(), |range| {
+                format!("{} to {}", number(range.low), number(range.high))
+            }),
         ]);
         if let Some(range) = range
             && !(range.low..=range.high).contains(&value)
         {
             let (low, high) = (number(range.low), number(range.high));
-            self.remarks.push(format!("{name} = {} has left its range, {low} to {high}", number(value)));
+            self.remarks.push(format!(
+                "{name} = {} has left its range, {low} to {high}",
+                number(value)
+            ));
         }
     }
 
@@ -62,18 +76,26 @@ impl Report {
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let count = cpu.lines().filter(|line| line.starts_with("processor")).count();
     let kernel = read("/proc/sys/kernel/osrelease");
     let load = read("/proc/loadavg");
     let load = load.split(' ').next().unwrap_or_default();
-    format!("{count} x {}, Linux {}, load {load}", model.map_or("?", |it| it.1), kernel.trim())
+    format!(
+        "{count} x {}, Linux {}, load {load}",
+        model.map_or("?", |it| it.1),
+        kernel.trim()
+    )
 }
 
 fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 1000.0 => format!("{value:.0}"),
-        size if size >= 10.0 || value == value.trunc() => format!("{value:.1}").trim_end_matches(".0").to_owned(),
+        size if size >= 10.0 || value == value.trunc() => {
+            format!("{value:.1}").trim_end_matches(".0").to_owned()
+        }
         size if size >= 0.1 => format!("{value:.2}"),
         _ => format!("{value:.3}"),
     }
@@ -94,7 +116,9 @@ pub fn median(values: &[f64]) -> f64 {
 /// A number from the environment variable `name`, or `usual`.
 pub fn setting(name: &str, usual: usize) -> usize {
     match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text:?}")),
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{name} must be a number, not {text:?}")),
         Err(_) => usual,
     }
 }

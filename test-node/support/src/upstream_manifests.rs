@@ -1,5 +1,5 @@
-//! Where the manifests and documents of the Go operator's users are. They are test data that is not part of this
-//! repository.
+//! Where the manifests and documents of the Go operator's users are. They are test data that is not part of
+//! this repository.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,16 @@ pub fn documents() -> Option<PathBuf> {
     find("UPSTREAM_DOCUMENTS", "docs", "")
 }
 
-/// Without its folder a test is left out. The report goes past the harness, which hides what passing tests print.
+/// Without its folder a test is left out. The report goes past the harness, which hides what passing tests
+/// print.
 fn find(variable: &str, beside: &str, version: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable).map(PathBuf::from);
-    let folder = existing(variable, named.as_deref(), &repository().join("../shared").join(beside)).join(version);
+    let folder = existing(
+        variable,
+        named.as_deref(),
+        &repository().join("../shared").join(beside),
+    )
+    .join(version);
     if folder.is_dir() {
         return Some(folder);
     }
@@ -27,16 +33,24 @@ fn find(variable: &str, beside: &str, version: &str) -> Option<PathBuf> {
     None
 }
 
-/// A folder that the variable names must exist. It may hold one version of several: `.ci/public-manifests` makes such a one.
+/// A folder that the variable names must exist. It may hold one version of several: `.ci/public-manifests`
+/// makes such a one.
 fn existing<'a>(variable: &str, named: Option<&'a Path>, beside: &'a Path) -> &'a Path {
     if let Some(named) = named {
-        assert!(named.is_dir(), "{variable} is {}, but there is no such folder", named.display());
+        assert!(
+            named.is_dir(),
+            "{variable} is {}, but there is no such folder",
+            named.display()
+        );
     }
     named.unwrap_or(beside)
 }
 
 fn report_left_out(variable: &str, folder: &Path) {
-    let line = format!("LEFT OUT: there is no folder {}. Set {variable} to test what is in it.\n", folder.display());
+    let line = format!(
+        "LEFT OUT: there is no folder {}. Set {variable} to test what is in it.\n",
+        folder.display()
+    );
     std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
@@ -47,7 +61,10 @@ mod tests {
     #[test]
     fn folder_that_the_variable_names_is_preferred() {
         let named = tempfile::tempdir().unwrap();
-        assert_eq!(existing("NAME", Some(named.path()), Path::new("/beside")), named.path());
+        assert_eq!(
+            existing("NAME", Some(named.path()), Path::new("/beside")),
+            named.path()
+        );
         assert_eq!(existing("NAME", None, Path::new("/beside")), Path::new("/beside"));
     }
 

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes, even while others build on the machine: it ends a hang, and no result depends on it.
+/// Longer than anything takes, even while others build on the machine: it ends a hang, and no result depends
+/// on it.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Waits until `found` returns something; panics with `what` after `DEADLINE`.

@@ -60,11 +60,17 @@ pub struct Args {
 type Read<'a> = dyn Fn(&Path) -> io::Result<String> + 'a;
 
 fn text_of(path: &Path, read: &Read) -> Result<String, DryRunError> {
-    read(path).map_err(|source| DryRunError::Read { path: path.to_owned(), source })
+    read(path).map_err(|source| DryRunError::Read {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or("use NAME=VALUE")?;
+    let (name, value) = text
+        .split_once('=')
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or("use NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
@@ -82,22 +88,31 @@ pub fn run(args: &Args, read: impl Fn(&Path) -> io::Result<String>) -> Result<St
 /// The source to explain, and the assumed facts.
 fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
     let pretended = pretended(args, read)?;
-    let mut environment = pretended.as_ref().map_or_else(BTreeMap::new, |facts| facts.environment.clone());
+    let mut environment = pretended
+        .as_ref()
+        .map_or_else(BTreeMap::new, |facts| facts.environment.clone());
     environment.extend(args.env.iter().cloned());
     let (path, text) = match (&args.file, args.from_environment.in_place_of_spec()) {
         (Some(path), _) => (path.clone(), text_of(path, read)?),
         (None, Some(text)) => (PathBuf::from("the command line"), text.to_owned()),
         (None, None) => return Err(DryRunError::NotHere),
     };
-    let source = Source::of(&text, &args.from_environment, &environment)
-        .map_err(|problems| DryRunError::Input { path, source: problems })?;
+    let source =
+        Source::of(&text, &args.from_environment, &environment).map_err(|problems| DryRunError::Input {
+            path,
+            source: problems,
+        })?;
     let mut facts = facts(args, pretended, &source);
     facts.environment.extend(args.env.iter().cloned());
-    facts.key = args.from_environment.key(&environment).map_err(|source| DryRunError::Plan { index: 0, source })?;
+    facts.key = args
+        .from_environment
+        .key(&environment)
+        .map_err(|source| DryRunError::Plan { index: 0, source })?;
     Ok((source, facts))
 }
 
-/// The assumed facts: the file's, else those of the usual pod with what the MiniCluster says of it; flags override both.
+/// The assumed facts: the file's, else those of the usual pod with what the MiniCluster says of it; flags
+/// override both.
 fn facts(args: &Args, pretended: Option<Facts>, source: &Source) -> Facts {
     let mut facts = pretended.unwrap_or_else(|| source.assumed_facts());
     if let Some(cores) = args.cpus {
@@ -118,5 +133,10 @@ fn facts(args: &Args, pretended: Option<Facts>, source: &Source) -> Facts {
 fn pretended(args: &Args, read: &Read) -> Result<Option<Facts>, DryRunError> {
     let Some(path) = &args.facts else { return Ok(None) };
     let text = text_of(path, read)?;
-    Facts::parse(&text).map(Some).map_err(|source| DryRunError::Facts { path: path.clone(), source })
+    Facts::parse(&text)
+        .map(Some)
+        .map_err(|source| DryRunError::Facts {
+            path: path.clone(),
+            source,
+        })
 }

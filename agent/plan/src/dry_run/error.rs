@@ -32,7 +32,9 @@ impl DryRunError {
     pub fn category(&self) -> Category {
         match self {
             DryRunError::NotHere | DryRunError::Read { .. } => Category::SpecUnreadable,
-            DryRunError::Input { .. } | DryRunError::Facts { .. } | DryRunError::Index { .. } => Category::SpecInvalid,
+            DryRunError::Input { .. } | DryRunError::Facts { .. } | DryRunError::Index { .. } => {
+                Category::SpecInvalid
+            }
             DryRunError::Plan { source, .. } => source.category(),
             DryRunError::Json { .. } => Category::Internal,
         }
@@ -50,7 +52,9 @@ impl DryRunError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             DryRunError::Plan { source, .. } => Some(source.hint()),
-            DryRunError::Facts { .. } => Some("all facts are optional; `--format json` lists their names under source"),
+            DryRunError::Facts { .. } => {
+                Some("all facts are optional; `--format json` lists their names under source")
+            }
             _ => None,
         }
     }

@@ -41,6 +41,11 @@ pub fn json(source: &Source, facts: &Facts, pods: &[PlannedPod]) -> Result<Strin
         view: source.view.as_deref(),
         facts,
     };
-    let document = Document { version: VERSION, source: about, notices: &source.notices, pods };
+    let document = Document {
+        version: VERSION,
+        source: about,
+        notices: &source.notices,
+        pods,
+    };
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }

@@ -24,7 +24,9 @@ pub fn plan(source: &Source, facts: &Facts, index: Option<u32>) -> Result<Vec<Pl
         return Err(DryRunError::Index { index, pods });
     }
     // Facts with an index or a host name are those of one pod.
-    let only = index.or(facts.index).or_else(|| (!facts.hostname.is_empty()).then_some(0));
+    let only = index
+        .or(facts.index)
+        .or_else(|| (!facts.hostname.is_empty()).then_some(0));
     let groups: Vec<(u32, u32)> = match only {
         Some(index) => vec![(index, index)],
         None if spec.network.lead.is_some() || pods == 1 => vec![(0, pods - 1)],
@@ -36,18 +38,35 @@ pub fn plan(source: &Source, facts: &Facts, index: Option<u32>) -> Result<Vec<Pl
     }
     let (first, last) = only.map_or((0, pods - 1), |index| (index, index));
     for name in spec.sidecars.keys() {
-        plans.push(one(source, facts, first, last, &ContainerRole::Sidecar(name.clone()))?);
+        plans.push(one(
+            source,
+            facts,
+            first,
+            last,
+            &ContainerRole::Sidecar(name.clone()),
+        )?);
     }
     Ok(plans)
 }
 
-fn one(source: &Source, facts: &Facts, first: u32, last: u32, role: &ContainerRole) -> Result<PlannedPod, DryRunError> {
+fn one(
+    source: &Source,
+    facts: &Facts,
+    first: u32,
+    last: u32,
+    role: &ContainerRole,
+) -> Result<PlannedPod, DryRunError> {
     let mut facts = facts.clone();
     if facts.index.is_some_and(|index| index != first) {
         facts.hostname.clear();
     }
     facts.index = Some(first);
-    let plan = plan::plan(&source.spec, &facts, role).map_err(|source| DryRunError::Plan { index: first, source })?;
-    let indexes = if first == last { first.to_string() } else { format!("{first}-{last}") };
+    let plan = plan::plan(&source.spec, &facts, role)
+        .map_err(|source| DryRunError::Plan { index: first, source })?;
+    let indexes = if first == last {
+        first.to_string()
+    } else {
+        format!("{first}-{last}")
+    };
     Ok(PlannedPod { indexes, plan })
 }

@@ -41,13 +41,25 @@ pub struct Source {
 pub struct Problems(pub Vec<Problem>);
 
 fn lines(problems: &[Problem]) -> String {
-    problems.iter().map(Problem::to_string).collect::<Vec<String>>().join("\n")
+    problems
+        .iter()
+        .map(Problem::to_string)
+        .collect::<Vec<String>>()
+        .join("\n")
 }
 
 impl Source {
     /// The spec of the pod that this runs in.
     pub fn here(spec: AgentSpec, notices: Vec<String>) -> Source {
-        Source { kind: Kind::AgentSpec, is_here: true, spec, notices, others: Vec::new(), view: None, cluster: None }
+        Source {
+            kind: Kind::AgentSpec,
+            is_here: true,
+            spec,
+            notices,
+            others: Vec::new(),
+            view: None,
+            cluster: None,
+        }
     }
 
     /// Parses a MiniCluster, in YAML or JSON, or an AgentSpec.
@@ -55,8 +67,8 @@ impl Source {
         Source::of(text, &FromEnvironment::default(), &BTreeMap::new())
     }
 
-    /// Parses the input and applies the options of the entrypoint's command line, which only an AgentSpec has; their
-    /// values are in `environment`.
+    /// Parses the input and applies the options of the entrypoint's command line, which only an AgentSpec
+    /// has; their values are in `environment`.
     pub fn of(
         text: &str,
         from_environment: &FromEnvironment,
@@ -66,7 +78,9 @@ impl Source {
             return agent_spec(text, from_environment, environment);
         }
         if !from_environment.is_empty() {
-            return Err(problem("--…-from-env and -- CMD are for an AgentSpec: a MiniCluster sets them itself".into()));
+            return Err(problem(
+                "--…-from-env and -- CMD are for an AgentSpec: a MiniCluster sets them itself".into(),
+            ));
         }
         mini_cluster(text).map_err(Problems)
     }
@@ -78,17 +92,25 @@ impl Source {
 
     /// The facts of the usual pod, with what the MiniCluster says of its container.
     pub fn assumed_facts(&self) -> Facts {
-        let mut facts = Facts { address: Some("POD_IP".into()), ..Facts::default() };
-        let is_up_for_people = self.spec.runner.interactive || self.spec.runner.program == Program::Persistent;
+        let mut facts = Facts {
+            address: Some("POD_IP".into()),
+            ..Facts::default()
+        };
+        let is_up_for_people =
+            self.spec.runner.interactive || self.spec.runner.program == Program::Persistent;
         facts.terminal = is_up_for_people;
-        let Some(cluster) = &self.cluster else { return facts };
+        let Some(cluster) = &self.cluster else {
+            return facts;
+        };
         facts.restarts_left = Some(cluster.restarts_left(0));
         facts.grace_period = Some(cluster.grace_period());
         let container = &cluster.runner.container;
         if let Some((uid, gid)) = container.run_as() {
             pretend_user(&mut facts, uid, gid);
         }
-        facts.environment.extend(laid_over(cluster, &container.environment));
+        facts
+            .environment
+            .extend(laid_over(cluster, &container.environment));
         if let Some(folder) = &container.working_dir {
             facts.working_directory = folder.clone();
             facts.writable.insert(folder.clone());
@@ -97,19 +119,30 @@ impl Source {
     }
 }
 
-/// The variables of the container that runs Flux, with those that `spec.podTemplate` adds or removes. (Values that come from
-/// other objects are unknown here.)
+/// The variables of the container that runs Flux, with those that `spec.podTemplate` adds or removes. (Values
+/// that come from other objects are unknown here.)
 fn laid_over(cluster: &ValidMiniCluster, environment: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let Some(overlay) = &cluster.pod_template else { return environment.clone() };
-    let env: Vec<Value> = environment.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
+    let Some(overlay) = &cluster.pod_template else {
+        return environment.clone();
+    };
+    let env: Vec<Value> = environment
+        .iter()
+        .map(|(name, value)| json!({ "name": name, "value": value }))
+        .collect();
     let container = json!({ "name": cluster.runner.container.name, "env": env });
     let merged = overlay.over(json!({ "spec": { "containers": [container] } }));
-    let env = merged.pointer("/spec/containers/0/env").and_then(Value::as_array).into_iter().flatten();
+    let env = merged
+        .pointer("/spec/containers/0/env")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
     let text = |item: &Value, key: &str| item.get(key).and_then(Value::as_str).map(str::to_owned);
-    env.filter_map(|item| Some((text(item, "name")?, text(item, "value")?))).collect()
+    env.filter_map(|item| Some((text(item, "name")?, text(item, "value")?)))
+        .collect()
 }
 
-/// Pretends that the container runs as this user, who (unless it is root) is not in the image's password file.
+/// Pretends that the container runs as this user, who (unless it is root) is not in the image's password
+/// file.
 pub fn pretend_user(facts: &mut Facts, uid: u32, gid: u32) {
     (facts.uid, facts.gid) = (uid, gid);
     if uid != 0 {
@@ -118,31 +151,51 @@ pub fn pretend_user(facts: &mut Facts, uid: u32, gid: u32) {
     }
 }
 
-/// Whether the text is YAML or JSON of an object rather than TOML: it begins as a document, or it names a kind.
+/// Whether the text is YAML or JSON of an object rather than TOML: it begins as a document, or it names a
+/// kind.
 fn is_kubernetes_object(text: &str) -> bool {
-    let mut lines = text.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut lines = text
+        .lines()
+        .map(str::trim_start)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
     let first = lines.clone().next().unwrap_or_default();
     first.starts_with('{')
         || first.starts_with("---")
-        || lines.any(|line| line.trim_start_matches(['{', ' ', '"']).starts_with("kind") && line.contains(':'))
+        || lines
+            .any(|line| line.trim_start_matches(['{', ' ', '"']).starts_with("kind") && line.contains(':'))
 }
 
 fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
     let cluster = validate::validate_and_note(&manifest::parse(text)?)?;
-    let unwrapped = cluster.sidecars.iter().filter(|sidecar| sidecar.wrapped.is_none());
+    let unwrapped = cluster
+        .sidecars
+        .iter()
+        .filter(|sidecar| sidecar.wrapped.is_none());
     let mut others: Vec<String> = unwrapped
-        .map(|sidecar| format!("{} (in every pod): the image's own entrypoint", sidecar.container.name))
+        .map(|sidecar| {
+            format!(
+                "{} (in every pod): the image's own entrypoint",
+                sidecar.container.name
+            )
+        })
         .collect();
     others.extend(cluster.services.iter().map(|service| {
-        let entrypoint =
-            service.entrypoint.as_ref().map_or("the image's own entrypoint".into(), |words| words.join(" "));
+        let entrypoint = service
+            .entrypoint
+            .as_ref()
+            .map_or("the image's own entrypoint".into(), |words| words.join(" "));
         format!("{} (in the services pod): {entrypoint}", service.name)
     }));
     Ok(Source {
         kind: Kind::MiniCluster,
         is_here: false,
         spec: derive::agent_spec(&cluster),
-        notices: cluster.notices.iter().chain(&cluster.hints()).map(Problem::to_string).collect(),
+        notices: cluster
+            .notices
+            .iter()
+            .chain(&cluster.hints())
+            .map(Problem::to_string)
+            .collect(),
         others,
         view: Some(view(&cluster.view)),
         cluster: Some(Box::new(cluster)),
@@ -154,13 +207,18 @@ fn view(view: &ViewContainer) -> String {
     let ViewContainer { name, mount_path, .. } = view;
     let image = view.image.as_deref().unwrap_or("the operator's default image");
     let mounted = format!("{image} is mounted at {VIEW_IMAGE_MOUNT} and linked below {mount_path}/view");
-    let copied = format!("the init container {name} copies it from {image} to {mount_path}/view and {SOFTWARE_DIR}");
+    let copied =
+        format!("the init container {name} copies it from {image} to {mount_path}/view and {SOFTWARE_DIR}");
     let from = match view.source {
         _ if !view.enabled => return "none: the image's own Flux".into(),
         Some(ViewSource::Copy) => copied,
-        Some(ViewSource::ImageVolume) => format!("{mounted}, nothing is copied; if it cannot be mounted, {copied}"),
+        Some(ViewSource::ImageVolume) => {
+            format!("{mounted}, nothing is copied; if it cannot be mounted, {copied}")
+        }
         None | Some(ViewSource::Auto) => {
-            format!("if all nodes support it, {mounted}, and nothing is copied; else {copied} (flux.container.source)")
+            format!(
+                "if all nodes support it, {mounted}, and nothing is copied; else {copied} (flux.container.source)"
+            )
         }
     };
     format!("{from}. What the image itself has in {SOFTWARE_DIR} is copied beside its packages")
@@ -176,8 +234,18 @@ fn agent_spec(
     environment: &BTreeMap<String, String>,
 ) -> Result<Source, Problems> {
     let mut spec = AgentSpec::unchecked(text).map_err(|error| problem(error.to_string()))?;
-    from_environment.put_into(&mut spec, environment).map_err(|error| problem(error.to_string()))?;
+    from_environment
+        .put_into(&mut spec, environment)
+        .map_err(|error| problem(error.to_string()))?;
     spec.check().map_err(|error| problem(error.to_string()))?;
     let (notices, others) = (Vec::new(), Vec::new());
-    Ok(Source { kind: Kind::AgentSpec, is_here: false, spec, notices, others, view: None, cluster: None })
+    Ok(Source {
+        kind: Kind::AgentSpec,
+        is_here: false,
+        spec,
+        notices,
+        others,
+        view: None,
+        cluster: None,
+    })
 }

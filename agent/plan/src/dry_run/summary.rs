@@ -16,8 +16,16 @@ const MORE: &str = "--full shows every file, variable and step, --index N those 
 
 pub fn render(source: &Source, facts: &Facts, pods: &[PlannedPod]) -> String {
     let spec = &source.spec;
-    let most = if spec.max_size() > spec.size { format!(" ({} at most)", spec.max_size()) } else { String::new() };
-    let many = if spec.size == 1 { "1 pod".into() } else { format!("{} pods", spec.size) };
+    let most = if spec.max_size() > spec.size {
+        format!(" ({} at most)", spec.max_size())
+    } else {
+        String::new()
+    };
+    let many = if spec.size == 1 {
+        "1 pod".into()
+    } else {
+        format!("{} pods", spec.size)
+    };
     let mut out = format!(
         "MiniCluster {}: {many}{most}, hosts {}; assumed: {}\n",
         spec.name,
@@ -32,7 +40,10 @@ pub fn render(source: &Source, facts: &Facts, pods: &[PlannedPod]) -> String {
     line("followers", &followers(source));
     line("output", &output(source));
     let wrapped = spec.sidecars.keys().map(|name| format!("{name} (in every pod)"));
-    let others = source.others.iter().filter_map(|other| other.split(':').next().map(str::to_owned));
+    let others = source
+        .others
+        .iter()
+        .filter_map(|other| other.split(':').next().map(str::to_owned));
     let sidecars: Vec<String> = wrapped.chain(others).collect();
     if !sidecars.is_empty() {
         line("sidecars", &sidecars.join(", "));
@@ -53,7 +64,10 @@ fn lead(source: &Source, pods: &[PlannedPod]) -> String {
     if let Some(lead) = &source.spec.network.lead {
         return format!("in another cluster, at {}", lead.address);
     }
-    let plan = pods.iter().find(|pod| pod.plan.role == Role::Lead).map(|pod| &pod.plan);
+    let plan = pods
+        .iter()
+        .find(|pod| pod.plan.role == Role::Lead)
+        .map(|pod| &pod.plan);
     let steps = plan.iter().flat_map(|plan| &plan.steps);
     let mut launches = steps.filter_map(|planned| match &planned.step {
         Step::Launch(launch) => Some(launch.program.iter().map(word).collect::<Vec<String>>()),
@@ -68,11 +82,13 @@ fn lead(source: &Source, pods: &[PlannedPod]) -> String {
 /// The users that the agent creates, and whom Flux runs as.
 fn users(source: &Source) -> Option<String> {
     let spec = &source.spec;
-    let of_flux = spec
-        .runner
-        .user
-        .iter()
-        .map(|user| if user.run_flux_as_root { user.name.clone() } else { format!("{} (runs Flux)", user.name) });
+    let of_flux = spec.runner.user.iter().map(|user| {
+        if user.run_flux_as_root {
+            user.name.clone()
+        } else {
+            format!("{} (runs Flux)", user.name)
+        }
+    });
     let all: Vec<String> = spec.users.iter().cloned().chain(of_flux).collect();
     (!all.is_empty()).then(|| format!("{}, created in every pod", all.join(", ")))
 }
@@ -83,20 +99,29 @@ fn followers(source: &Source) -> String {
     match (&spec.network.lead, spec.size) {
         (Some(lead), size) => format!("{size}: join the lead on port {} and end with it", lead.port),
         (None, 1) => "none".into(),
-        (None, size) => format!("{}: wait for the lead on port {port}, join it and end with it", size - 1),
+        (None, size) => format!(
+            "{}: wait for the lead on port {port}, join it and end with it",
+            size - 1
+        ),
     }
 }
 
 fn output(source: &Source) -> String {
     let runner = &source.spec.runner;
-    let logs = if runner.logs.is_empty() { DEFAULT_LOGS } else { &runner.logs };
+    let logs = if runner.logs.is_empty() {
+        DEFAULT_LOGS
+    } else {
+        &runner.logs
+    };
     let is_idle = runner.interactive || source.spec.network.lead.is_some();
     match runner.program {
         _ if is_idle => "that of what you run with flux-agent connect in a pod".into(),
         Program::Persistent => "that of what you run with flux-agent connect in a pod".into(),
         Program::Diagnostics => "the log of the lead: three reports; then the instance stays up".into(),
         Program::Batch { .. } => {
-            format!("{logs}/job-<line>.out and .err on the pod that ran the line; exit code 0 if all of them succeeded")
+            format!(
+                "{logs}/job-<line>.out and .err on the pod that ran the line; exit code 0 if all of them succeeded"
+            )
         }
         Program::BatchRaw { .. } => "where the jobs of the script write; the exit code is the batch's".into(),
         Program::Submit { .. } | Program::Launcher { .. } | Program::Script { .. } => {
@@ -122,7 +147,10 @@ pub fn paint(text: &str) -> String {
             }
             None if is_title || line.starts_with("MiniCluster ") => bold,
             None if line.trim_start().starts_with("Notice: ") => yellow,
-            None if line.starts_with("--full") || line.trim_start().starts_with('│') || line.starts_with('─') => {
+            None if line.starts_with("--full")
+                || line.trim_start().starts_with('│')
+                || line.starts_with('─') =>
+            {
                 dim
             }
             None => "",

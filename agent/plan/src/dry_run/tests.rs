@@ -10,8 +10,10 @@ fn folder(name: &str) -> PathBuf {
 }
 
 fn inputs() -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> =
-        std::fs::read_dir(folder("inputs")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder("inputs"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     files.sort();
     assert!(!files.is_empty());
     files
@@ -22,7 +24,10 @@ fn run(args: &Args) -> Result<String, DryRunError> {
 }
 
 fn args(file: &Path) -> Args {
-    Args { file: Some(file.to_owned()), ..Args::default() }
+    Args {
+        file: Some(file.to_owned()),
+        ..Args::default()
+    }
 }
 
 fn input(name: &str) -> PathBuf {
@@ -31,15 +36,22 @@ fn input(name: &str) -> PathBuf {
 
 #[test]
 fn the_json_form_is_that_of_the_schema() {
-    let schema = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("schema/dry-run.json")).unwrap();
+    let schema =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("schema/dry-run.json")).unwrap();
     let schema = serde_json::from_str(&schema).unwrap();
     jsonschema::meta::validate(&schema).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
     for file in inputs() {
-        let json = run(&Args { format: Format::Json, ..args(&file) }).unwrap();
+        let json = run(&Args {
+            format: Format::Json,
+            ..args(&file)
+        })
+        .unwrap();
         let value = serde_json::from_str(&json).unwrap();
-        let errors: Vec<String> =
-            validator.iter_errors(&value).map(|error| format!("{}: {error}", error.instance_path())).collect();
+        let errors: Vec<String> = validator
+            .iter_errors(&value)
+            .map(|error| format!("{}: {error}", error.instance_path()))
+            .collect();
         assert!(errors.is_empty(), "{}: {errors:#?}", file.display());
     }
 }
@@ -48,22 +60,39 @@ fn the_json_form_is_that_of_the_schema() {
 fn json_is_a_minicluster_on_one_line_and_after_three_dashes() {
     let text = r#"{"apiVersion":"flux-framework.org/v1alpha2","kind":"MiniCluster","metadata":{"name":"a"},"spec":{"containers":[{"image":"b"}]}}"#;
     for begin in ["", "---\n", "# mine\n---\n"] {
-        assert!(super::source::Source::parse(&format!("{begin}{text}")).is_ok(), "{begin:?}");
+        assert!(
+            super::source::Source::parse(&format!("{begin}{text}")).is_ok(),
+            "{begin:?}"
+        );
     }
 }
 
 #[test]
 fn one_pod_is_told_alone_and_others_do_not_exist() {
-    let text = run(&Args { index: Some(3), ..args(&input("hello.yaml")) }).unwrap();
-    assert!(text.contains("Follower: index 3, host hello-world-3, rank 3") && !text.contains("Lead:"), "{text}");
-    let error = run(&Args { index: Some(4), ..args(&input("hello.yaml")) }).unwrap_err();
+    let text = run(&Args {
+        index: Some(3),
+        ..args(&input("hello.yaml"))
+    })
+    .unwrap();
+    assert!(
+        text.contains("Follower: index 3, host hello-world-3, rank 3") && !text.contains("Lead:"),
+        "{text}"
+    );
+    let error = run(&Args {
+        index: Some(4),
+        ..args(&input("hello.yaml"))
+    })
+    .unwrap_err();
     assert_eq!(error.to_string(), "failed to find a pod of index 4: there are 4");
 }
 
 #[test]
 fn a_pretended_host_shows() {
     let text = |change: fn(&mut Args)| {
-        let mut args = Args { full: true, ..args(&input("hello.yaml")) };
+        let mut args = Args {
+            full: true,
+            ..args(&input("hello.yaml"))
+        };
         change(&mut args);
         run(&args)
     };
@@ -71,8 +100,15 @@ fn a_pretended_host_shows() {
     assert!(eight.contains("8 cores") && eight.matches("type=\"Core\"").count() >= 8);
     let stranger = text(|args| args.uid = Some(4711)).unwrap();
     assert!(stranger.contains("HOME=/home/flux-operator") && stranger.contains("4711:4711"));
-    assert!(text(|args| args.gpus = Some(2)).unwrap().contains("name=\"gpu1\""));
-    assert!(text(|args| args.no_shell = true).is_ok(), "a command needs no shell");
+    assert!(
+        text(|args| args.gpus = Some(2))
+            .unwrap()
+            .contains("name=\"gpu1\"")
+    );
+    assert!(
+        text(|args| args.no_shell = true).is_ok(),
+        "a command needs no shell"
+    );
 }
 
 #[test]
@@ -81,11 +117,21 @@ fn facts_of_a_file_count_and_its_mistakes_are_told() {
     let file = folder.path().join("facts.toml");
     let with = |text: &str, name: &str| {
         std::fs::write(&file, text).unwrap();
-        run(&Args { facts: Some(file.clone()), ..args(&input(name)) })
+        run(&Args {
+            facts: Some(file.clone()),
+            ..args(&input(name))
+        })
     };
-    let text = with("cores = 16\ncpu_quota = 2.0\n[view]\nfluxion = false\n", "hello.yaml").unwrap();
+    let text = with(
+        "cores = 16\ncpu_quota = 2.0\n[view]\nfluxion = false\n",
+        "hello.yaml",
+    )
+    .unwrap();
     assert!(text.contains("2 cores") && text.contains("no Fluxion"), "{text}");
-    assert!(matches!(with("core = 1\n", "hello.yaml"), Err(DryRunError::Facts { .. })));
+    assert!(matches!(
+        with("core = 1\n", "hello.yaml"),
+        Err(DryRunError::Facts { .. })
+    ));
     let shellless = with("shell = ''\nindex = 0\n", "hello.yaml");
     assert!(shellless.is_ok(), "{shellless:?}");
     let missing = with("[view]\nflux = false\n", "hello.yaml").unwrap_err();
@@ -101,7 +147,9 @@ fn every_problem_of_a_manifest_is_told() {
         "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: a}\nspec:\n  size: 0\n  deadlineSeconds: 0\n  containers: [{image: x, command: a}]\n",
     )
     .unwrap();
-    let DryRunError::Input { source, .. } = run(&args(&file)).unwrap_err() else { unreachable!() };
+    let DryRunError::Input { source, .. } = run(&args(&file)).unwrap_err() else {
+        unreachable!()
+    };
     assert!(source.0.len() >= 2, "{source}");
 }
 
@@ -113,7 +161,10 @@ fn what_lies_over_the_container_that_runs_flux_is_in_its_environment() {
         containers: [{image: a, name: app, command: b, environment: {A: one, D: two}}]}}";
     let environment = Source::parse(text).unwrap().assumed_facts().environment;
     let of = |name: &str| environment.get(name).map(String::as_str);
-    assert_eq!((of("A"), of("B"), of("C"), of("D")), (None, Some("over"), None, Some("two")));
+    assert_eq!(
+        (of("A"), of("B"), of("C"), of("D")),
+        (None, Some("over"), None, Some("two"))
+    );
 }
 
 #[test]
@@ -127,9 +178,14 @@ fn a_certificate_in_the_manifest_is_not_told() {
     );
     std::fs::write(&file, manifest).unwrap();
     for format in [Format::Text, Format::Json] {
-        match run(&Args { format, ..args(&file) }) {
+        match run(&Args {
+            format,
+            ..args(&file)
+        }) {
             Ok(told) => assert!(!told.contains(secret) && !told.contains(&secret[..8])),
-            Err(DryRunError::Input { source, .. }) => assert!(!source.to_string().contains(secret), "{source}"),
+            Err(DryRunError::Input { source, .. }) => {
+                assert!(!source.to_string().contains(secret), "{source}")
+            }
             Err(other) => unreachable!("{other}"),
         }
     }
@@ -139,7 +195,10 @@ fn a_certificate_in_the_manifest_is_not_told() {
 fn the_summary_has_five_lines_and_colours_only_where_they_are_asked_for() {
     let text = run(&args(&input("hello.yaml"))).unwrap();
     assert_eq!(text.lines().count(), 6, "{text}");
-    assert!(text.contains("lead       flux submit -N 4 -n 4 --quiet --watch echo \"hello ${USER}\"\n"), "{text}");
+    assert!(
+        text.contains("lead       flux submit -N 4 -n 4 --quiet --watch echo \"hello ${USER}\"\n"),
+        "{text}"
+    );
     assert!(!text.contains('\u{1b}'));
     let painted = paint(&text);
     assert!(painted.contains("\u{1b}[1mlead \u{1b}[0m"), "{painted}");
@@ -176,7 +235,10 @@ fn every_example_is_planned() {
     assert!(examples.len() > 20, "{examples:?}");
     for file in examples {
         for format in [Format::Text, Format::Json] {
-            let told = run(&Args { format, ..args(&file) });
+            let told = run(&Args {
+                format,
+                ..args(&file)
+            });
             assert!(told.is_ok(), "{}: {:?}", file.display(), told.err());
         }
     }
@@ -190,37 +252,77 @@ fn of_a_jobset(more: &[&str]) -> Args {
         #[command(flatten)]
         args: Args,
     }
-    let words =
-        ["dry-run", "--name-from-env=JOB", "--service-from-env=SET", "--size-from-env=N", "--key-from-env=UID,ATTEMPT"];
-    let pretended = ["--env=JOB=train-node-0", "--env=SET=train", "--env=N=3", "--env=UID=4-5", "--env=ATTEMPT=1"];
-    Line::try_parse_from(words.iter().chain(&pretended).chain(more)).unwrap().args
+    let words = [
+        "dry-run",
+        "--name-from-env=JOB",
+        "--service-from-env=SET",
+        "--size-from-env=N",
+        "--key-from-env=UID,ATTEMPT",
+    ];
+    let pretended = [
+        "--env=JOB=train-node-0",
+        "--env=SET=train",
+        "--env=N=3",
+        "--env=UID=4-5",
+        "--env=ATTEMPT=1",
+    ];
+    Line::try_parse_from(words.iter().chain(&pretended).chain(more))
+        .unwrap()
+        .args
 }
 
 #[test]
 fn the_pods_of_a_jobset_are_planned_from_the_words_of_their_entrypoint() {
     let text = run(&of_a_jobset(&["--full", "--", "echo", "a  b", "$HOME"])).unwrap();
-    assert!(text.contains("train-node-0-[0-2]") && text.contains("train-node-0-0.train.default.svc"), "{text}");
-    assert!(text.contains("submit -N 3 --quiet --watch echo 'a  b' '$HOME'\n"), "{text}");
-    let certificate =
-        "(a certificate derived from the seed in /etc/flux-agent/seed/seed and from train-node-0, 4-5, 1; never shown)";
+    assert!(
+        text.contains("train-node-0-[0-2]") && text.contains("train-node-0-0.train.default.svc"),
+        "{text}"
+    );
+    assert!(
+        text.contains("submit -N 3 --quiet --watch echo 'a  b' '$HOME'\n"),
+        "{text}"
+    );
+    let certificate = "(a certificate derived from the seed in /etc/flux-agent/seed/seed and from train-node-0, 4-5, 1; never shown)";
     // The followers' file is told to be the same as the lead's.
     assert_eq!(text.matches(certificate).count(), 1, "{text}");
 
-    let json = run(&Args { format: Format::Json, ..of_a_jobset(&["--", "true"]) }).unwrap();
-    let schema = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("schema/dry-run.json")).unwrap();
+    let json = run(&Args {
+        format: Format::Json,
+        ..of_a_jobset(&["--", "true"])
+    })
+    .unwrap();
+    let schema =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("schema/dry-run.json")).unwrap();
     let validator = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
-    let errors: Vec<String> =
-        validator.iter_errors(&serde_json::from_str(&json).unwrap()).map(|error| error.to_string()).collect();
+    let errors: Vec<String> = validator
+        .iter_errors(&serde_json::from_str(&json).unwrap())
+        .map(|error| error.to_string())
+        .collect();
     assert!(errors.is_empty(), "{errors:#?}");
 }
 
 #[test]
 fn what_a_jobset_says_is_not_said_of_a_minicluster_and_a_variable_must_be_there() {
-    let cluster = Args { file: Some(input("hello.yaml")), ..of_a_jobset(&[]) };
+    let cluster = Args {
+        file: Some(input("hello.yaml")),
+        ..of_a_jobset(&[])
+    };
     let why = run(&cluster).unwrap_err();
-    assert!(std::error::Error::source(&why).unwrap().to_string().contains("a MiniCluster sets them itself"), "{why}");
-    let unset = Args { env: Vec::new(), ..of_a_jobset(&[]) };
+    assert!(
+        std::error::Error::source(&why)
+            .unwrap()
+            .to_string()
+            .contains("a MiniCluster sets them itself"),
+        "{why}"
+    );
+    let unset = Args {
+        env: Vec::new(),
+        ..of_a_jobset(&[])
+    };
     let why = run(&unset).unwrap_err();
     let source = std::error::Error::source(&why).unwrap().to_string();
-    assert!(source.contains("failed to use --name-from-env JOB: it is not set"), "{source}");
+    assert!(
+        source.contains("failed to use --name-from-env JOB: it is not set"),
+        "{source}"
+    );
 }

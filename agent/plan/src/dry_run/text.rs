@@ -1,4 +1,5 @@
-//! The plans as text for people: a heading for each container, its steps in order, the words of what is started.
+//! The plans as text for people: a heading for each container, its steps in order, the words of what is
+//! started.
 
 use std::fmt::Write as _;
 
@@ -7,12 +8,11 @@ use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::shell_quote::{quote, word};
 use crate::plan::{
-    AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, SnippetPhase, SnippetResources,
-    SnippetShell, Stdout, Step, Waits,
+    AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, SnippetPhase,
+    SnippetResources, SnippetShell, Stdout, Step, Waits,
 };
 
-const ASSUMED: &str =
-    "[Brackets] name the host facts that a step depends on. Assume another host with --facts FILE, --cpus, --uid …";
+const ASSUMED: &str = "[Brackets] name the host facts that a step depends on. Assume another host with --facts FILE, --cpus, --uid …";
 const FOUND: &str = "[Brackets] name the host facts that a step depends on. `flux-agent facts` prints them";
 
 /// Width at which command lines are broken.
@@ -44,9 +44,16 @@ fn steps(out: &mut String, steps: &[Planned], lead: &[Planned]) {
     while let Some(planned) = steps.get(at) {
         let rest = &steps[at..];
         let place = lead.iter().position(|known| known == planned);
-        let known =
-            place.map_or(0, |place| rest.iter().zip(&lead[place..]).take_while(|(own, lead)| own == lead).count());
-        let directories = rest.iter().take_while(|planned| matches!(planned.step, Step::Directory { .. })).count();
+        let known = place.map_or(0, |place| {
+            rest.iter()
+                .zip(&lead[place..])
+                .take_while(|(own, lead)| own == lead)
+                .count()
+        });
+        let directories = rest
+            .iter()
+            .take_while(|planned| matches!(planned.step, Step::Directory { .. }))
+            .count();
         match (known, directories) {
             (2.., _) => {
                 let theirs = numbers(place.unwrap_or(0), known);
@@ -54,8 +61,15 @@ fn steps(out: &mut String, steps: &[Planned], lead: &[Planned]) {
                 at += known;
             }
             (_, 2..) => {
-                let _ = writeln!(out, "{:>5} directories{}", numbers(at, directories), brackets(planned));
-                rest[..directories].iter().for_each(|planned| directory(out, &planned.step));
+                let _ = writeln!(
+                    out,
+                    "{:>5} directories{}",
+                    numbers(at, directories),
+                    brackets(planned)
+                );
+                rest[..directories]
+                    .iter()
+                    .for_each(|planned| directory(out, &planned.step));
                 at += directories;
             }
             _ => {
@@ -68,11 +82,19 @@ fn steps(out: &mut String, steps: &[Planned], lead: &[Planned]) {
 
 /// Numbers of steps, such as `3-5`, counted from 1.
 fn numbers(at: usize, count: usize) -> String {
-    if count == 1 { (at + 1).to_string() } else { format!("{}-{}", at + 1, at + count) }
+    if count == 1 {
+        (at + 1).to_string()
+    } else {
+        format!("{}-{}", at + 1, at + count)
+    }
 }
 
 fn brackets(planned: &Planned) -> String {
-    if planned.depends_on.is_empty() { String::new() } else { format!("  [{}]", planned.depends_on.join(", ")) }
+    if planned.depends_on.is_empty() {
+        String::new()
+    } else {
+        format!("  [{}]", planned.depends_on.join(", "))
+    }
 }
 
 fn directory(out: &mut String, step: &Step) {
@@ -90,14 +112,31 @@ fn line_of(out: &mut String, depth: usize, text: &str) {
 
 fn head(out: &mut String, source: &Source, facts: &Facts) {
     let spec = &source.spec;
-    let pods = if spec.size == 1 { "1 pod".into() } else { format!("{} pods", spec.size) };
-    let most = if spec.max_size() > spec.size { format!(", {} at most", spec.max_size()) } else { String::new() };
+    let pods = if spec.size == 1 {
+        "1 pod".into()
+    } else {
+        format!("{} pods", spec.size)
+    };
+    let most = if spec.max_size() > spec.size {
+        format!(", {} at most", spec.max_size())
+    } else {
+        String::new()
+    };
     line_of(
         out,
         0,
-        &format!("MiniCluster {} in namespace {}: {pods}{most}, hosts {}", spec.name, spec.namespace, spec.hostlist()),
+        &format!(
+            "MiniCluster {} in namespace {}: {pods}{most}, hosts {}",
+            spec.name,
+            spec.namespace,
+            spec.hostlist()
+        ),
     );
-    let host = if source.is_here { "Host as found" } else { "Host as assumed" };
+    let host = if source.is_here {
+        "Host as found"
+    } else {
+        "Host as assumed"
+    };
     line_of(out, 0, &format!("{host}: {}", assumed(source, facts)));
     if let Some(view) = &source.view {
         line_of(out, 0, &format!("View: {view}"));
@@ -123,10 +162,21 @@ pub fn assumed(source: &Source, facts: &Facts) -> String {
     parts.push(facts.shell.clone().unwrap_or_else(|| "no shell".into()));
     if source.spec.view.enabled {
         let python = facts.view.python.as_deref().unwrap_or("no Python");
-        let fluxion = if facts.view.fluxion { "Fluxion" } else { "no Fluxion" };
-        parts.push(if facts.view.flux { format!("a view with {python} and {fluxion}") } else { "no view".into() });
+        let fluxion = if facts.view.fluxion {
+            "Fluxion"
+        } else {
+            "no Fluxion"
+        };
+        parts.push(if facts.view.flux {
+            format!("a view with {python} and {fluxion}")
+        } else {
+            "no view".into()
+        });
     } else {
-        parts.push(format!("Flux at {}", facts.flux_on_path.as_deref().unwrap_or("(not on the PATH)")));
+        parts.push(format!(
+            "Flux at {}",
+            facts.flux_on_path.as_deref().unwrap_or("(not on the PATH)")
+        ));
     }
     parts.join(", ")
 }
@@ -141,7 +191,10 @@ fn heading(out: &mut String, pod: &PlannedPod) {
         (Role::Follower, rank) => {
             let rank = rank.map(|rank| rank.to_string()).unwrap_or_default();
             let alike = if many {
-                format!("Followers: indexes {indexes}, all alike; shown: index {}", plan.index)
+                format!(
+                    "Followers: indexes {indexes}, all alike; shown: index {}",
+                    plan.index
+                )
             } else {
                 format!("Follower: index {indexes}")
             };
@@ -150,7 +203,11 @@ fn heading(out: &mut String, pod: &PlannedPod) {
     };
     section(out, &title);
     if let Some(binding) = &plan.binding {
-        line_of(out, 1, &format!("Binding of tasks to cores is {}", binding.line()));
+        line_of(
+            out,
+            1,
+            &format!("Binding of tasks to cores is {}", binding.line()),
+        );
     }
     if let Some(trace) = &plan.trace {
         line_of(
@@ -166,7 +223,11 @@ fn heading(out: &mut String, pod: &PlannedPod) {
         line_of(out, 1, &line);
     }
     if let Some(seconds) = plan.kill_after {
-        line_of(out, 1, &format!("Kills what has not ended {seconds} s after a stop"));
+        line_of(
+            out,
+            1,
+            &format!("Kills what has not ended {seconds} s after a stop"),
+        );
     }
     for notice in &plan.notices {
         line_of(out, 1, &format!("Notice: {notice}"));
@@ -175,11 +236,23 @@ fn heading(out: &mut String, pod: &PlannedPod) {
 
 fn waits(waits: &Waits) -> Vec<String> {
     let lines = [
-        (waits.parent_deadline, "Exits at the start if its parent has not answered within"),
-        (waits.lead_gone, "Exits when the lead's DNS name has been missing for"),
-        (waits.lead_silent, "Exits when a lead that has answered before has been silent for"),
+        (
+            waits.parent_deadline,
+            "Exits at the start if its parent has not answered within",
+        ),
+        (
+            waits.lead_gone,
+            "Exits when the lead's DNS name has been missing for",
+        ),
+        (
+            waits.lead_silent,
+            "Exits when a lead that has answered before has been silent for",
+        ),
     ];
-    lines.into_iter().filter_map(|(seconds, what)| Some(format!("{what} {} s", seconds?))).collect()
+    lines
+        .into_iter()
+        .filter_map(|(seconds, what)| Some(format!("{what} {} s", seconds?)))
+        .collect()
 }
 
 fn section(out: &mut String, title: &str) {
@@ -188,7 +261,8 @@ fn section(out: &mut String, title: &str) {
     line_of(out, 0, &"─".repeat(title.chars().count()));
 }
 
-/// A step on its first line, details below. `is_known`: the lead has the same step, so its long text is left out.
+/// A step on its first line, details below. `is_known`: the lead has the same step, so its long text is left
+/// out.
 fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
     let facts = brackets(planned);
     let mut first = |text: &str| {
@@ -196,32 +270,54 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
     };
     match &planned.step {
         Step::User { name, uid, gid, home } => {
-            first(&format!("add user {name}, uid {uid}, gid {gid}, home {home}, unless it exists"));
+            first(&format!(
+                "add user {name}, uid {uid}, gid {gid}, home {home}, unless it exists"
+            ));
         }
         Step::Password { user, source } => {
-            first(&format!("password of {user}, from {} (never shown)", quote(source)));
+            first(&format!(
+                "password of {user}, from {} (never shown)",
+                quote(source)
+            ));
         }
         Step::Daemon { argv } => first(&format!("start {}, which goes to the background", argv.join(" "))),
         Step::Give { path, owner } => {
-            first(&format!("change the owner of {} to {}, unless they can write to it", quote(path), ids(owner)));
+            first(&format!(
+                "change the owner of {} to {}, unless they can write to it",
+                quote(path),
+                ids(owner)
+            ));
         }
-        Step::Directory { path, mode, owner } => {
-            first(&format!("directory {} {:04o} {}", quote(path), mode.0, ids(owner)))
-        }
-        Step::File { path, mode, owner, content } => {
+        Step::Directory { path, mode, owner } => first(&format!(
+            "directory {} {:04o} {}",
+            quote(path),
+            mode.0,
+            ids(owner)
+        )),
+        Step::File {
+            path,
+            mode,
+            owner,
+            content,
+        } => {
             first(&format!("file {} {:04o} {}", quote(path), mode.0, ids(owner)));
             file(out, content, is_known);
         }
         Step::Link { path, target } => first(&format!("link {} -> {}", quote(path), quote(target))),
         Step::Environment { changes } => {
             first("environment");
-            changes.iter().for_each(|change| line_of(out, 2, &variable(change)));
+            changes
+                .iter()
+                .for_each(|change| line_of(out, 2, &variable(change)));
         }
         Step::Shell(shell) => {
             first(&format!("one shell for the snippets: {}", shell_notes(shell)));
             if !shell.variables.is_empty() {
                 line_of(out, 2, "(with variables that are not exported)");
-                shell.variables.iter().for_each(|(name, value)| block(out, &format!("{name}={}", quote(value))));
+                shell
+                    .variables
+                    .iter()
+                    .for_each(|(name, value)| block(out, &format!("{name}={}", quote(value))));
             }
         }
         Step::Snippet(snippet) => {
@@ -230,36 +326,69 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         }
         Step::EndShell => first("end the shell of the snippets"),
         Step::Replan => first("look up the user again: a snippet may have added it"),
-        Step::SnippetResources(SnippetResources { path, hosts, own, config, strict, .. }) => {
-            first(&format!("if a snippet has written R to {}, Flux uses it", quote(path)));
-            let otherwise = if own.is_some() { "the agent's R" } else { "what each broker discovers" };
+        Step::SnippetResources(SnippetResources {
+            path,
+            hosts,
+            own,
+            config,
+            strict,
+            ..
+        }) => {
+            first(&format!(
+                "if a snippet has written R to {}, Flux uses it",
+                quote(path)
+            ));
+            let otherwise = if own.is_some() {
+                "the agent's R"
+            } else {
+                "what each broker discovers"
+            };
             let wrong = if *strict { "the container fails" } else { otherwise };
             line_of(
                 out,
                 2,
-                &format!("(it must be JSON and name the hosts {hosts}, or: {wrong}; without it: {otherwise})"),
+                &format!(
+                    "(it must be JSON and name the hosts {hosts}, or: {wrong}; without it: {otherwise})"
+                ),
             );
             if let Some((path, text)) = config {
                 line_of(out, 2, &format!("(with it, the file {})", quote(path)));
                 block(out, text);
             }
         }
-        Step::WaitParent(Parent { host, by_name: true, .. }) => first(&format!("wait until {host} has an address")),
-        Step::WaitParent(Parent { host, port, .. }) => first(&format!("wait until {host} answers on port {port}")),
+        Step::WaitParent(Parent {
+            host, by_name: true, ..
+        }) => first(&format!("wait until {host} has an address")),
+        Step::WaitParent(Parent { host, port, .. }) => {
+            first(&format!("wait until {host} answers on port {port}"))
+        }
         Step::WaitSocket { path } => first(&format!("wait until the broker answers on {}", quote(path))),
         Step::Launch(launch) => {
             first(&format!("start {}", launch_notes(launch)));
             launch_details(out, launch);
         }
-        Step::PrepareArchive { dump, leftovers, owner } => {
-            first(&format!("file {} 0644 {}, empty; other {leftovers} are removed", quote(dump), ids(owner)));
+        Step::PrepareArchive {
+            dump,
+            leftovers,
+            owner,
+        } => {
+            first(&format!(
+                "file {} 0644 {}, empty; other {leftovers} are removed",
+                quote(dump),
+                ids(owner)
+            ));
         }
-        Step::PublishArchive { from, to } => {
-            first(&format!("rename {} to {}, if the dump is whole and the broker ended well", quote(from), quote(to)))
-        }
+        Step::PublishArchive { from, to } => first(&format!(
+            "rename {} to {}, if the dump is whole and the broker ended well",
+            quote(from),
+            quote(to)
+        )),
         Step::Once { record, restarts } => {
             let unless = once_unless(*restarts);
-            first(&format!("exit at once if the program has already {unless}, as recorded in {}", quote(record)));
+            first(&format!(
+                "exit at once if the program has already {unless}, as recorded in {}",
+                quote(record)
+            ));
         }
         Step::LeadLost { restarts_left: 0 } => {
             first("exit with lead-lost: an earlier pod of this lead was lost, and its program may have run");
@@ -268,7 +397,10 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first("an earlier pod of this lead was lost: wait until the operator restarts the MiniCluster");
         }
         Step::Linger { note, seconds } => {
-            first(&format!("a stop up to {seconds} s after {} was written waits for the command to end", quote(note)));
+            first(&format!(
+                "a stop up to {seconds} s after {} was written waits for the command to end",
+                quote(note)
+            ));
         }
         Step::NoteEnd { note } => first(&format!("file {}, unless it was told to stop", quote(note))),
         Step::Stay => first("stay until the pod ends"),
@@ -293,27 +425,45 @@ fn file(out: &mut String, content: &Content, is_known: bool) {
         Content::Text(text) => block(out, text),
         Content::Exports(exports) => {
             line_of(out, 2, "(with the values at this step)");
-            exports.iter().for_each(|(name, value)| line_of(out, 2, &format!("│ export {name}={}", word(value))));
+            exports
+                .iter()
+                .for_each(|(name, value)| line_of(out, 2, &format!("│ export {name}={}", word(value))));
         }
         Content::Secret { source } => line_of(out, 2, &format!("(copied from {source}; never shown)")),
         Content::DerivedCurve { seed, of, .. } => line_of(
             out,
             2,
-            &format!("(a certificate derived from the seed in {seed} and from {}; never shown)", of.join(", ")),
+            &format!(
+                "(a certificate derived from the seed in {seed} and from {}; never shown)",
+                of.join(", ")
+            ),
         ),
-        Content::Curve { source } => line_of(out, 2, &format!("(the certificate of {source}, checked; never shown)")),
+        Content::Curve { source } => line_of(
+            out,
+            2,
+            &format!("(the certificate of {source}, checked; never shown)"),
+        ),
     }
 }
 
 fn block(out: &mut String, text: &str) {
-    text.lines().for_each(|line| line_of(out, 2, &format!("│ {line}")));
+    text.lines()
+        .for_each(|line| line_of(out, 2, &format!("│ {line}")));
 }
 
 fn variable(change: &EnvChange) -> String {
     match change {
         EnvChange::Set { name, value } => format!("{name}={}", word(value)),
-        EnvChange::Append { name, separator, value } => format!("{name} += {separator}{}", quote(value)),
-        EnvChange::Withdraw { name, separator, value } => format!("{name} -= {separator}{}", quote(value)),
+        EnvChange::Append {
+            name,
+            separator,
+            value,
+        } => format!("{name} += {separator}{}", quote(value)),
+        EnvChange::Withdraw {
+            name,
+            separator,
+            value,
+        } => format!("{name} -= {separator}{}", quote(value)),
         EnvChange::Default { name, value } => format!("{name}={}  (if it is not set)", quote(value)),
         EnvChange::Remove { name } => format!("{name} is removed"),
     }
@@ -322,12 +472,23 @@ fn variable(change: &EnvChange) -> String {
 /// Its words, and what `$asFlux` is in it.
 fn shell_notes(SnippetShell { argv, as_flux, .. }: &SnippetShell) -> String {
     let argv: Vec<String> = argv.iter().map(|word| quote(word)).collect();
-    format!("{}, with asFlux={}, which is not exported", argv.join(" "), quote(as_flux))
+    format!(
+        "{}, with asFlux={}, which is not exported",
+        argv.join(" "),
+        quote(as_flux)
+    )
 }
 
 /// What its exit code means, whether its output is shown.
 fn snippet_notes(snippet: &Snippet) -> String {
-    let Snippet { name, phase, strict, decides, silent, .. } = snippet;
+    let Snippet {
+        name,
+        phase,
+        strict,
+        decides,
+        silent,
+        ..
+    } = snippet;
     let end = match (phase, strict) {
         (SnippetPhase::Program, _) => "its exit code is the container's",
         (SnippetPhase::After, _) if *decides => "its exit code is the container's if the job's is 0",
@@ -348,25 +509,44 @@ fn supervision(launch: &Launch) -> String {
     let mut notes = vec![match &launch.parent {
         Some(Parent { host, port, .. }) => {
             let host = host.trim_end_matches('.');
-            let bound = launch.hold_stop.map_or(String::new(), |bound| format!(" up to {bound} s"));
+            let bound = launch
+                .hold_stop
+                .map_or(String::new(), |bound| format!(" up to {bound} s"));
             format!("on a stop, wait{bound} for {host}:{port} to end the instance, then signal {who}")
         }
         None => format!("on a stop, signal {who}"),
     }];
     notes.extend(launch.lead.as_ref().map(|Parent { host, port, .. }| {
-        format!("ask {}:{port} whether the instance has ended", host.trim_end_matches('.'))
+        format!(
+            "ask {}:{port} whether the instance has ended",
+            host.trim_end_matches('.')
+        )
     }));
     notes.extend(launch.drain.map(|rank| match launch.below.as_str() {
         "" => format!("if only this pod is stopped, drain node {rank} and wait for its jobs"),
         below => {
-            format!("if only this pod is stopped, drain node {rank} and {below} below it, and wait for their jobs")
+            format!(
+                "if only this pod is stopped, drain node {rank} and {below} below it, and wait for their jobs"
+            )
         }
     }));
     notes.extend(
-        launch.job_shell.map(|name| format!("if a job (a {name} below the broker) still runs then, kill the broker")),
+        launch
+            .job_shell
+            .map(|name| format!("if a job (a {name} below the broker) still runs then, kill the broker")),
     );
-    notes.extend(launch.socket.as_ref().map(|socket| format!("broker socket: {}", quote(socket))));
-    notes.extend(launch.metrics.as_ref().map(|metrics| format!("serve metrics on port {}", metrics.port)));
+    notes.extend(
+        launch
+            .socket
+            .as_ref()
+            .map(|socket| format!("broker socket: {}", quote(socket))),
+    );
+    notes.extend(
+        launch
+            .metrics
+            .as_ref()
+            .map(|metrics| format!("serve metrics on port {}", metrics.port)),
+    );
     notes.join("; ")
 }
 
@@ -398,14 +578,21 @@ fn launch_notes(launch: &Launch) -> String {
             format!("restarted if it fails, {limit} times at most; after exit code 0 or the lead's end, wait for the lead's next attempt")
         }
     });
-    notes.extend(launch.needs_instance.then(|| "broker-failed if the instance does not come up".into()));
+    notes.extend(
+        launch
+            .needs_instance
+            .then(|| "broker-failed if the instance does not come up".into()),
+    );
     notes.join("; ")
 }
 
 /// How it is supervised, its own variables, its words.
 fn launch_details(out: &mut String, launch: &Launch) {
     line_of(out, 2, &format!("({})", supervision(launch)));
-    launch.environment.iter().for_each(|change| line_of(out, 2, &format!("with {}", variable(change))));
+    launch
+        .environment
+        .iter()
+        .for_each(|change| line_of(out, 2, &format!("with {}", variable(change))));
     words(out, launch);
 }
 
@@ -427,7 +614,11 @@ fn words(out: &mut String, launch: &Launch) {
         let more = if at + 1 < count { " \\" } else { "" };
         // A word of several lines (shell source) keeps them.
         line.lines().enumerate().for_each(|(part, text)| {
-            let end = if part + 1 == line.lines().count() { more } else { "" };
+            let end = if part + 1 == line.lines().count() {
+                more
+            } else {
+                ""
+            };
             line_of(out, 2, &format!("{indent}{text}{end}"));
         });
     }

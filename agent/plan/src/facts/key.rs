@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A secret seed, and what tells this job from all others. Nothing here is secret: the seed itself stays in its file.
+/// A secret seed, and what tells this job from all others. Nothing here is secret: the seed itself stays in
+/// its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {

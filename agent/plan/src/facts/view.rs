@@ -18,6 +18,11 @@ pub struct ViewFacts {
 
 impl Default for ViewFacts {
     fn default() -> Self {
-        ViewFacts { flux: true, python: Some("python3.11".into()), fluxion: true, fluxion_modprobe: true }
+        ViewFacts {
+            flux: true,
+            python: Some("python3.11".into()),
+            fluxion: true,
+            fluxion_modprobe: true,
+        }
     }
 }

@@ -20,22 +20,26 @@ pub fn notice(resolved: &Resolved) -> Option<String> {
     let users = &resolved.spec.users;
     match (users.is_empty(), resolved.facts.uid) {
         (true, _) => None,
-        (false, 0) if resolved.is_lead() && resolved.spec.runner.interactive => {
-            Some(format!("the users {} are not added to Flux Accounting: the cluster is interactive", users.join(", ")))
-        }
-        (false, 0) if resolved.is_lead() && !has_accounting(resolved) => {
-            Some(format!("the users {} are not added to Flux Accounting: the image does not have it", users.join(", ")))
-        }
+        (false, 0) if resolved.is_lead() && resolved.spec.runner.interactive => Some(format!(
+            "the users {} are not added to Flux Accounting: the cluster is interactive",
+            users.join(", ")
+        )),
+        (false, 0) if resolved.is_lead() && !has_accounting(resolved) => Some(format!(
+            "the users {} are not added to Flux Accounting: the image does not have it",
+            users.join(", ")
+        )),
         (false, 0) => None,
-        (false, uid) => {
-            Some(format!("the container runs as uid {uid}, so the users {} cannot be created", users.join(", ")))
-        }
+        (false, uid) => Some(format!(
+            "the container runs as uid {uid}, so the users {} cannot be created",
+            users.join(", ")
+        )),
     }
 }
 
 fn has_accounting(resolved: &Resolved) -> bool {
     let flux = resolved.flux().ok();
-    flux.and_then(|flux| accounting_of(&flux)).is_some_and(|command| resolved.facts.is_present(&command))
+    flux.and_then(|flux| accounting_of(&flux))
+        .is_some_and(|command| resolved.facts.is_present(&command))
 }
 
 /// The lead's initial program, after the users were added to Flux Accounting if the image has it.
@@ -46,7 +50,10 @@ pub fn with_accounting(resolved: &Resolved, program: Vec<Word>) -> Vec<Word> {
     }
     let database = format!("--database={}/FluxAccounting.db", resolved.paths.state_dir());
     let users = users.iter().map(|user| format!("--user={user}"));
-    let own = [resolved.paths.agent(), "accounting".into(), database].into_iter().chain(users).chain(["--".into()]);
+    let own = [resolved.paths.agent(), "accounting".into(), database]
+        .into_iter()
+        .chain(users)
+        .chain(["--".into()]);
     own.map(Word::Literal).chain(program).collect()
 }
 
@@ -55,7 +62,12 @@ pub fn steps(resolved: &Resolved) -> Vec<Planned> {
         return Vec::new();
     }
     let mut taken: Vec<u32> = resolved.spec.runner.user.iter().map(|user| user.uid).collect();
-    resolved.spec.users.iter().flat_map(|name| of_user(resolved, name, &mut taken)).collect()
+    resolved
+        .spec
+        .users
+        .iter()
+        .flat_map(|name| of_user(resolved, name, &mut taken))
+        .collect()
 }
 
 fn of_user(resolved: &Resolved, name: &str, taken: &mut Vec<u32>) -> Vec<Planned> {
@@ -65,20 +77,38 @@ fn of_user(resolved: &Resolved, name: &str, taken: &mut Vec<u32>) -> Vec<Planned
         let is_free = |id: &u32| {
             !taken.contains(id)
                 && account_by(&facts.passwd, |_, uid| uid == *id).is_none()
-                && !facts.group.lines().any(|line| line.split(':').nth(2) == Some(&id.to_string()))
+                && !facts
+                    .group
+                    .lines()
+                    .any(|line| line.split(':').nth(2) == Some(&id.to_string()))
         };
         let uid = (FIRST_ID..).find(is_free).unwrap_or(FIRST_ID);
         taken.push(uid);
-        let owner = Owner { uid, gid: group_id(&facts.group, name).unwrap_or(uid) };
+        let owner = Owner {
+            uid,
+            gid: group_id(&facts.group, name).unwrap_or(uid),
+        };
         let home = home_of(name);
         if !facts.is_present(&home) {
-            let step = Step::Directory { path: home.clone(), mode: Mode(0o755), owner };
+            let step = Step::Directory {
+                path: home.clone(),
+                mode: Mode(0o755),
+                owner,
+            };
             steps.push(Planned::with(&["passwd"], step));
         }
-        let step = Step::User { name: name.to_owned(), uid, gid: owner.gid, home };
+        let step = Step::User {
+            name: name.to_owned(),
+            uid,
+            gid: owner.gid,
+            home,
+        };
         steps.push(Planned::with(&["uid", "passwd"], step));
     }
-    let step = Step::Password { user: name.to_owned(), source: password_of(name) };
+    let step = Step::Password {
+        user: name.to_owned(),
+        source: password_of(name),
+    };
     steps.push(Planned::with(&["uid"], step));
     steps
 }
@@ -108,23 +138,53 @@ mod tests {
             })
             .collect();
         assert_eq!(made, [("ada".to_owned(), 1004), ("bob".to_owned(), 1005)]);
-        let passwords = steps(&resolved).iter().filter(|it| matches!(it.step, Step::Password { .. })).count();
+        let passwords = steps(&resolved)
+            .iter()
+            .filter(|it| matches!(it.step, Step::Password { .. }))
+            .count();
         assert_eq!(passwords, 3);
         let program = vec![Word::literal("run")];
         assert_eq!(with_accounting(&resolved, program.clone()), program);
-        let mut other = Facts { uid: 1000, ..facts.clone() };
+        let mut other = Facts {
+            uid: 1000,
+            ..facts.clone()
+        };
         other.present.extend(accounting_of("/usr/bin/flux"));
         let resolved = Resolved::new(&spec, &other).unwrap();
         assert!(steps(&resolved).is_empty() && notice(&resolved).unwrap().contains("cannot be created"));
-        let mut with = Facts { flux_on_path: Some("/usr/bin/flux".into()), ..facts };
-        let spec = AgentSpec { view: flux_shared::agent_spec::View { enabled: false, ..spec.view.clone() }, ..spec };
-        assert!(notice(&Resolved::new(&spec, &with).unwrap()).unwrap().contains("does not have it"));
+        let mut with = Facts {
+            flux_on_path: Some("/usr/bin/flux".into()),
+            ..facts
+        };
+        let spec = AgentSpec {
+            view: flux_shared::agent_spec::View {
+                enabled: false,
+                ..spec.view.clone()
+            },
+            ..spec
+        };
+        assert!(
+            notice(&Resolved::new(&spec, &with).unwrap())
+                .unwrap()
+                .contains("does not have it")
+        );
         with.present.extend(accounting_of("/usr/bin/flux"));
         let resolved = Resolved::new(&spec, &with).unwrap();
         assert_eq!(notice(&resolved), None);
-        let words: Vec<String> =
-            with_accounting(&resolved, program).iter().map(|word| word.resolve(|_| None)).collect();
-        assert_eq!(words[1..3], ["accounting", "--database=/mnt/flux/config/var/lib/flux/FluxAccounting.db"]);
-        assert_eq!(words[3..], ["--user=ada", "--user=old", "--user=bob", "--", "run"]);
+        let words: Vec<String> = with_accounting(&resolved, program)
+            .iter()
+            .map(|word| word.resolve(|_| None))
+            .collect();
+        assert_eq!(
+            words[1..3],
+            [
+                "accounting",
+                "--database=/mnt/flux/config/var/lib/flux/FluxAccounting.db"
+            ]
+        );
+        assert_eq!(
+            words[3..],
+            ["--user=ada", "--user=old", "--user=bob", "--", "run"]
+        );
     }
 }

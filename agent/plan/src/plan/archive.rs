@@ -1,4 +1,5 @@
-//! The archive of Flux's state: read at the start, dumped beside itself, put in its place when the instance has ended well.
+//! The archive of Flux's state: read at the start, dumped beside itself, put in its place when the instance
+//! has ended well.
 
 use sha2::{Digest, Sha256};
 
@@ -21,23 +22,38 @@ pub fn prepare(resolved: &Resolved) -> Option<Planned> {
 /// The step after the broker: puts the dump in the archive's place, if it is whole.
 pub fn publish(resolved: &Resolved) -> Option<Planned> {
     let archive = resolved.spec.archive.clone()?;
-    Some(Planned::with(&["attempt"], Step::PublishArchive { from: dump(resolved, &archive), to: archive }))
+    Some(Planned::with(
+        &["attempt"],
+        Step::PublishArchive {
+            from: dump(resolved, &archive),
+            to: archive,
+        },
+    ))
 }
 
 /// The broker's options to restore the archive and to write a dump.
 pub fn options(resolved: &Resolved, facts: &mut Vec<&'static str>) -> Vec<String> {
-    let Some(archive) = &resolved.spec.archive else { return Vec::new() };
+    let Some(archive) = &resolved.spec.archive else {
+        return Vec::new();
+    };
     facts.extend(["archive", "attempt"]);
-    let restore = resolved.facts.is_present(archive).then(|| format!("-Scontent.restore={archive}"));
-    restore.into_iter().chain([format!("-Scontent.dump={}", dump(resolved, archive))]).collect()
+    let restore = resolved
+        .facts
+        .is_present(archive)
+        .then(|| format!("-Scontent.restore={archive}"));
+    restore
+        .into_iter()
+        .chain([format!("-Scontent.dump={}", dump(resolved, archive))])
+        .collect()
 }
 
 fn dump(resolved: &Resolved, archive: &str) -> String {
     beside(resolved, archive, &resolved.facts.attempt)
 }
 
-/// Path of a dump: in the archive's folder, so that it can be renamed, and with its suffix, by which Flux knows the format.
-/// The name belongs to this MiniCluster and this start: a lost pod may still be dumping when the next one begins.
+/// Path of a dump: in the archive's folder, so that it can be renamed, and with its suffix, by which Flux
+/// knows the format. The name belongs to this MiniCluster and this start: a lost pod may still be dumping
+/// when the next one begins.
 fn beside(resolved: &Resolved, archive: &str, attempt: &str) -> String {
     let spec = resolved.spec;
     let digest = Sha256::digest(format!("{}/{}:{archive}", spec.namespace, spec.name));

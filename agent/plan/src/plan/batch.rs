@@ -5,7 +5,8 @@ use flux_shared::agent_spec::BatchLine;
 use super::shell_quote::quote;
 use super::{Content, Mode, PlanError, Planned, Resolved, Step};
 
-/// The script's path, in the pod's own folder, since MiniClusters may share a working directory. Flux names the job by it.
+/// The script's path, in the pod's own folder, since MiniClusters may share a working directory. Flux names
+/// the job by it.
 pub fn path(resolved: &Resolved) -> String {
     format!("{}/flux-job.batch", resolved.paths.config_root())
 }
@@ -26,9 +27,10 @@ const USUAL_TIME: f64 = 5.0;
 /// Seconds that the batch's instance needs to shut down.
 const WAY_DOWN: f64 = 4.0;
 
-/// The broker's option and the file for the instance that a batch is, so that at a stop its jobs get as much time as a
-/// program gets. (A lost node is lost to the surrounding instance as well, which does not wait for so long.) None: Flux
-/// gives as much by default; or a broker of the batch may run in a pod of another cluster, without the file.
+/// The broker's option and the file for the instance that a batch is, so that at a stop its jobs get as much
+/// time as a program gets. (A lost node is lost to the surrounding instance as well, which does not wait for
+/// so long.) None: Flux gives as much by default; or a broker of the batch may run in a pod of another
+/// cluster, without the file.
 pub fn configuration(resolved: &Resolved) -> Option<(String, Planned)> {
     let time = super::resolved::time_to_end(resolved) - WAY_DOWN;
     let spec = resolved.spec;
@@ -36,17 +38,34 @@ pub fn configuration(resolved: &Resolved) -> Option<(String, Planned)> {
         return None;
     }
     let content = Content::Text(format!("[exec]\nkill-timeout = \"{time}s\"\n"));
-    let (path, owner) = (format!("{}/exec.toml", resolved.paths.batch_config_dir()), resolved.agent_owner());
-    let file = Step::File { path, mode: Mode(0o644), owner, content };
-    let option = format!("--broker-opts=--config-path={}", resolved.paths.batch_config_dir());
+    let (path, owner) = (
+        format!("{}/exec.toml", resolved.paths.batch_config_dir()),
+        resolved.agent_owner(),
+    );
+    let file = Step::File {
+        path,
+        mode: Mode(0o644),
+        owner,
+        content,
+    };
+    let option = format!(
+        "--broker-opts=--config-path={}",
+        resolved.paths.batch_config_dir()
+    );
     Some((option, Planned::with(&["uid", "grace_period"], file)))
 }
 
-/// The script: one submission a line, its text untouched; then it waits for the queue to be idle, lists the jobs and names
-/// those that failed.
+/// The script: one submission a line, its text untouched; then it waits for the queue to be idle, lists the
+/// jobs and names those that failed.
 pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanError> {
     let logs = resolved.logs.trim_end_matches('/');
-    let submit: Vec<String> = resolved.spec.flux.submit_command.iter().map(|word| quote(word)).collect();
+    let submit: Vec<String> = resolved
+        .spec
+        .flux
+        .submit_command
+        .iter()
+        .map(|word| quote(word))
+        .collect();
     let submit = submit.join(" ");
     let mut script = resolved.shebang("the batch script")?;
     for BatchLine { number, text } in lines {

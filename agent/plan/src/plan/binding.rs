@@ -1,7 +1,7 @@
 //! Whether Flux binds tasks to cores: only where the cores are this container's own.
 //!
-//! R names cores 0 to n-1 in every pod, and Flux's job shell binds tasks to what R names. Where the pods of a node share its
-//! CPUs, all would compute on the same few.
+//! R names cores 0 to n-1 in every pod, and Flux's job shell binds tasks to what R names. Where the pods of a
+//! node share its CPUs, all would compute on the same few.
 
 use serde::Serialize;
 
@@ -18,11 +18,20 @@ impl Binding {
     /// `declared`: the spec's own number of cores.
     pub fn of(declared: Option<u32>, facts: &Facts) -> Binding {
         let (on, why) = match (declared, facts.cpuset) {
-            (Some(cores), _) if cores > facts.cores => {
-                (false, format!("{cores} cores are declared, but there are {}: tasks share them", facts.cores))
+            (Some(cores), _) if cores > facts.cores => (
+                false,
+                format!(
+                    "{cores} cores are declared, but there are {}: tasks share them",
+                    facts.cores
+                ),
+            ),
+            (_, Some(cpus)) if is_own(cpus, facts) => {
+                (true, format!("the cpuset of {} is exclusive", counted(cpus)))
             }
-            (_, Some(cpus)) if is_own(cpus, facts) => (true, format!("the cpuset of {} is exclusive", counted(cpus))),
-            (_, Some(cpus)) => (false, format!("other pods share the cpuset of {}; {WHOLE}", counted(cpus))),
+            (_, Some(cpus)) => (
+                false,
+                format!("other pods share the cpuset of {}; {WHOLE}", counted(cpus)),
+            ),
             (_, None) => (false, format!("the node's pods share its CPUs; {WHOLE}")),
         };
         Binding { on, why }
@@ -30,7 +39,11 @@ impl Binding {
 
     /// One line for people.
     pub fn line(&self) -> String {
-        let (is, other) = if self.on { ("on", "off") } else { ("off", "per-task") };
+        let (is, other) = if self.on {
+            ("on", "off")
+        } else {
+            ("off", "per-task")
+        };
         format!("{is}: {} (a job can set -o cpu-affinity={other})", self.why)
     }
 }
@@ -39,12 +52,16 @@ impl Binding {
 const WHOLE: &str = "a Guaranteed pod gets exclusive CPUs from the kubelet's static CPU manager";
 
 fn counted(cpus: u32) -> String {
-    if cpus == 1 { "1 CPU".into() } else { format!("{cpus} CPUs") }
+    if cpus == 1 {
+        "1 CPU".into()
+    } else {
+        format!("{cpus} CPUs")
+    }
 }
 
-/// Whether a cpuset is this container's alone. The kubelet's static CPU manager gives a Guaranteed pod exclusive CPUs;
-/// all other pods share what is left, which is narrower than the machine as well, and have an oom_score_adj above 0. A
-/// quota of less than the cpuset's CPUs means a share of them, too.
+/// Whether a cpuset is this container's alone. The kubelet's static CPU manager gives a Guaranteed pod
+/// exclusive CPUs; all other pods share what is left, which is narrower than the machine as well, and have an
+/// oom_score_adj above 0. A quota of less than the cpuset's CPUs means a share of them, too.
 fn is_own(cpus: u32, facts: &Facts) -> bool {
     facts.oom_score <= 0 && facts.cpu_quota.is_none_or(|quota| quota >= f64::from(cpus))
 }
@@ -59,24 +76,78 @@ mod tests {
 
     #[test]
     fn tasks_are_bound_only_where_the_cores_are_the_pods_own() {
-        let pinned =
-            |oom_score, cpu_quota| Facts { cpuset: Some(2), cores: 2, oom_score, cpu_quota, ..Facts::default() };
+        let pinned = |oom_score, cpu_quota| Facts {
+            cpuset: Some(2),
+            cores: 2,
+            oom_score,
+            cpu_quota,
+            ..Facts::default()
+        };
         assert!(!of(None, Facts::default()).on, "all CPUs of the machine");
-        assert!(!of(None, Facts { cpu_quota: Some(4.0), oom_score: -997, ..Facts::default() }).on, "a limit alone");
-        assert!(of(None, pinned(-997, Some(2.0))).on, "the static CPU manager's, with a quota");
-        assert!(of(None, pinned(-997, None)).on, "… of Kubernetes 1.33 and later, without");
-        assert!(of(None, pinned(0, None)).on, "no kubelet: docker run --cpuset-cpus");
-        assert!(!of(None, pinned(-997, Some(1.5))).on, "Guaranteed, and no whole CPUs: the pool that is shared");
-        assert!(!of(None, pinned(2, None)).on && !of(None, pinned(1000, None)).on, "Burstable, BestEffort");
-        assert!(!of(Some(3), pinned(-997, Some(2.0))).on, "more are declared than there are");
+        assert!(
+            !of(
+                None,
+                Facts {
+                    cpu_quota: Some(4.0),
+                    oom_score: -997,
+                    ..Facts::default()
+                }
+            )
+            .on,
+            "a limit alone"
+        );
+        assert!(
+            of(None, pinned(-997, Some(2.0))).on,
+            "the static CPU manager's, with a quota"
+        );
+        assert!(
+            of(None, pinned(-997, None)).on,
+            "… of Kubernetes 1.33 and later, without"
+        );
+        assert!(
+            of(None, pinned(0, None)).on,
+            "no kubelet: docker run --cpuset-cpus"
+        );
+        assert!(
+            !of(None, pinned(-997, Some(1.5))).on,
+            "Guaranteed, and no whole CPUs: the pool that is shared"
+        );
+        assert!(
+            !of(None, pinned(2, None)).on && !of(None, pinned(1000, None)).on,
+            "Burstable, BestEffort"
+        );
+        assert!(
+            !of(Some(3), pinned(-997, Some(2.0))).on,
+            "more are declared than there are"
+        );
         assert!(of(Some(1), pinned(-997, Some(2.0))).on);
     }
 
     #[test]
     fn the_line_says_which_and_why_and_how_to_have_it_otherwise() {
-        let off = of(Some(3), Facts { cores: 2, ..Facts::default() }).line();
-        assert!(off.starts_with("off: 3 cores are declared, but there are 2") && off.contains("=per-task"), "{off}");
-        let on = of(None, Facts { cpuset: Some(1), ..Facts::default() }).line();
-        assert!(on.starts_with("on: the cpuset of 1 CPU is exclusive") && on.contains("=off"), "{on}");
+        let off = of(
+            Some(3),
+            Facts {
+                cores: 2,
+                ..Facts::default()
+            },
+        )
+        .line();
+        assert!(
+            off.starts_with("off: 3 cores are declared, but there are 2") && off.contains("=per-task"),
+            "{off}"
+        );
+        let on = of(
+            None,
+            Facts {
+                cpuset: Some(1),
+                ..Facts::default()
+            },
+        )
+        .line();
+        assert!(
+            on.starts_with("on: the cpuset of 1 CPU is exclusive") && on.contains("=off"),
+            "{on}"
+        );
     }
 }

@@ -12,8 +12,15 @@ use crate::known_paths::{SYSTEM_CONFIG, SYSTEM_RUN};
 /// The directories that are the agent's own.
 pub fn own_directories(resolved: &Resolved) -> Vec<Planned> {
     let (paths, owner) = (&resolved.paths, resolved.agent_owner());
-    let all = [paths.config_root(), paths.broker_config_dir(), paths.system_dir(), paths.cron_dir()];
-    all.into_iter().map(|path| directory(path, 0o755, owner)).collect()
+    let all = [
+        paths.config_root(),
+        paths.broker_config_dir(),
+        paths.system_dir(),
+        paths.cron_dir(),
+    ];
+    all.into_iter()
+        .map(|path| directory(path, 0o755, owner))
+        .collect()
 }
 
 /// The directories that Flux's user writes to: it owns them, and no folder above them.
@@ -29,35 +36,76 @@ pub fn directories(resolved: &Resolved) -> Vec<Planned> {
     }
     let make = |(path, mode)| directory(path, mode, owner);
     // A folder that is there already may be a volume of the user's, as their working directory may be.
-    let give = || Planned::with(&["uid", "passwd"], Step::Give { path: resolved.logs.clone(), owner });
-    let is_batch = matches!(resolved.spec.runner.program, Program::Batch { .. } | Program::BatchRaw { .. });
-    directories.into_iter().map(make).chain((is_there && is_batch).then(give)).collect()
+    let give = || {
+        Planned::with(
+            &["uid", "passwd"],
+            Step::Give {
+                path: resolved.logs.clone(),
+                owner,
+            },
+        )
+    };
+    let is_batch = matches!(
+        resolved.spec.runner.program,
+        Program::Batch { .. } | Program::BatchRaw { .. }
+    );
+    directories
+        .into_iter()
+        .map(make)
+        .chain((is_there && is_batch).then(give))
+        .collect()
 }
 
 fn directory(path: String, mode: u32, owner: Owner) -> Planned {
-    Planned::with(&["uid"], Step::Directory { path, mode: Mode(mode), owner })
+    Planned::with(
+        &["uid"],
+        Step::Directory {
+            path,
+            mode: Mode(mode),
+            owner,
+        },
+    )
 }
 
 /// The hostlist, one line.
 pub fn hostlist(resolved: &Resolved) -> Planned {
     let content = Content::Text(format!("{}\n", resolved.hosts.list));
     let owner = resolved.agent_owner();
-    Planned::with(&["uid"], Step::File { path: resolved.paths.hostlist(), mode: Mode(0o644), owner, content })
+    Planned::with(
+        &["uid"],
+        Step::File {
+            path: resolved.paths.hostlist(),
+            mode: Mode(0o644),
+            owner,
+            content,
+        },
+    )
 }
 
 /// broker.toml: the user's own as it is, else ours.
 pub fn config(resolved: &Resolved) -> Result<Planned, PlanError> {
     let (text, facts): (String, &[&'static str]) = match &resolved.spec.flux.broker_config {
         Some(text) => (text.clone(), &["uid"]),
-        None => (generate(resolved)?, &["uid", "address", "cluster_domain", "cores", "view"]),
+        None => (
+            generate(resolved)?,
+            &["uid", "address", "cluster_domain", "cores", "view"],
+        ),
     };
     let owner = resolved.agent_owner();
     let content = Content::Text(text);
-    Ok(Planned::with(facts, Step::File { path: resolved.paths.broker_toml(), mode: Mode(0o644), owner, content }))
+    Ok(Planned::with(
+        facts,
+        Step::File {
+            path: resolved.paths.broker_toml(),
+            mode: Mode(0o644),
+            owner,
+            content,
+        },
+    ))
 }
 
-/// Links from the files' paths in the first documents to where they are. With a view they were made when it was
-/// brought in; without one they may have been made by the agent's installer.
+/// Links from the files' paths in the first documents to where they are. With a view they were made when it
+/// was brought in; without one they may have been made by the agent's installer.
 pub fn documented_links(resolved: &Resolved) -> Vec<Planned> {
     let mut links = socket_link(resolved);
     if resolved.spec.view.enabled {
@@ -70,8 +118,8 @@ pub fn documented_links(resolved: &Resolved) -> Vec<Planned> {
     links
 }
 
-/// The link at Design 3.3's path of the broker's configuration, if it can be made: the folder, or the file in one that
-/// exists.
+/// The link at Design 3.3's path of the broker's configuration, if it can be made: the folder, or the file in
+/// one that exists.
 pub fn system_link(resolved: &Resolved) -> Option<Planned> {
     let facts = resolved.facts;
     if !resolved.is_system_like() {
@@ -79,15 +127,21 @@ pub fn system_link(resolved: &Resolved) -> Option<Planned> {
     }
     let config = resolved.paths.broker_config_dir();
     let (path, target, place) = if facts.is_present(SYSTEM_CONFIG) {
-        (format!("{SYSTEM_CONFIG}/broker.toml"), resolved.paths.broker_toml(), SYSTEM_CONFIG)
+        (
+            format!("{SYSTEM_CONFIG}/broker.toml"),
+            resolved.paths.broker_toml(),
+            SYSTEM_CONFIG,
+        )
     } else {
         (SYSTEM_CONFIG.to_owned(), config, "/etc")
     };
-    facts.is_writable(place).then(|| Planned::with(&["etc"], Step::Link { path, target }))
+    facts
+        .is_writable(place)
+        .then(|| Planned::with(&["etc"], Step::Link { path, target }))
 }
 
-/// The link at v1alpha1's path of the broker's socket, if it can be made. (The folder is a real one: a link to the socket's
-/// own folder would make the second link one to itself.)
+/// The link at v1alpha1's path of the broker's socket, if it can be made. (The folder is a real one: a link
+/// to the socket's own folder would make the second link one to itself.)
 fn socket_link(resolved: &Resolved) -> Vec<Planned> {
     let facts = resolved.facts;
     let is_there = facts.is_present(SYSTEM_RUN);
@@ -97,10 +151,20 @@ fn socket_link(resolved: &Resolved) -> Vec<Planned> {
         return Vec::new();
     }
     let owner = resolved.agent_owner();
-    let folder = Step::Directory { path: SYSTEM_RUN.to_owned(), mode: Mode(0o755), owner };
-    let link = Step::Link { path: format!("{SYSTEM_RUN}/local"), target: resolved.paths.socket() };
+    let folder = Step::Directory {
+        path: SYSTEM_RUN.to_owned(),
+        mode: Mode(0o755),
+        owner,
+    };
+    let link = Step::Link {
+        path: format!("{SYSTEM_RUN}/local"),
+        target: resolved.paths.socket(),
+    };
     let folder = (!is_there).then(|| Planned::with(&["run", "uid"], folder));
-    folder.into_iter().chain([Planned::with(&["run"], link)]).collect()
+    folder
+        .into_iter()
+        .chain([Planned::with(&["run"], link)])
+        .collect()
 }
 
 #[derive(Serialize)]
@@ -179,17 +243,36 @@ struct Qmanager {
 
 fn generate(resolved: &Resolved) -> Result<String, PlanError> {
     let config = Config {
-        access: Access { allow_guest_user: true, allow_root_owner: true },
+        access: Access {
+            allow_guest_user: true,
+            allow_root_owner: true,
+        },
         bootstrap: bootstrap(resolved),
         resource: resource(resolved),
-        // Unset: Flux's default of five minutes. A lead on a busy node may be silent for long; a shorter one failed
-        // healthy jobs.
-        heartbeat: resolved.spec.flux.heartbeat_timeout.clone().map(|timeout| Heartbeat { timeout }),
-        modules: scheduler::chosen(resolved)?
-            .map(|kind| Modules { alternatives: Alternatives { sched: scheduler::module(kind) } }),
-        qmanager: resolved.spec.flux.queue_policy.clone().map(|queue_policy| Qmanager { queue_policy }),
+        // Unset: Flux's default of five minutes. A lead on a busy node may be silent for long; a shorter one
+        // failed healthy jobs.
+        heartbeat: resolved
+            .spec
+            .flux
+            .heartbeat_timeout
+            .clone()
+            .map(|timeout| Heartbeat { timeout }),
+        modules: scheduler::chosen(resolved)?.map(|kind| Modules {
+            alternatives: Alternatives {
+                sched: scheduler::module(kind),
+            },
+        }),
+        qmanager: resolved
+            .spec
+            .flux
+            .queue_policy
+            .clone()
+            .map(|queue_policy| Qmanager { queue_policy }),
     };
-    let failed = |why: String| PlanError::Render { file: "broker.toml", source: RenderError(why) };
+    let failed = |why: String| PlanError::Render {
+        file: "broker.toml",
+        source: RenderError(why),
+    };
     let parts = &resolved.spec.flux.configs;
     if parts.is_empty() {
         return toml::to_string(&config).map_err(|error| failed(error.to_string()));
@@ -204,18 +287,22 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
     toml::to_string(&table).map_err(|error| failed(error.to_string()))
 }
 
-/// The table `[resource]`. Where each broker discovers its own resources: none, or flags. Otherwise the lead has R for
-/// all, and the others need only `[bootstrap]`. Flux drains a node with fewer cores than in R: it must not check where
-/// nodes may differ from the lead's, or where the user claims more cores than there are. Nor with the nodes' network:
-/// Flux compares host names, and these are the nodes' own.
+/// The table `[resource]`. Where each broker discovers its own resources: none, or flags. Otherwise the lead
+/// has R for all, and the others need only `[bootstrap]`. Flux drains a node with fewer cores than in R: it
+/// must not check where nodes may differ from the lead's, or where the user claims more cores than there are.
+/// Nor with the nodes' network: Flux compares host names, and these are the nodes' own.
 fn resource(resolved: &Resolved) -> Option<Resource> {
     let declared = resolved.spec.runner.cores;
     if discovery::is_discovered(resolved) {
-        // What is discovered cannot be missing. But R may be that of an earlier instance, with another node, where Flux
-        // is too old to forget it; or one that a snippet writes.
+        // What is discovered cannot be missing. But R may be that of an earlier instance, with another node,
+        // where Flux is too old to forget it; or one that a snippet writes.
         let noverify = discovery::may_be_old(resolved) || resolved.may_write_resources();
         let norestrict = declared.is_some_and(|cores| cores > resolved.facts.cores);
-        return (noverify || norestrict).then_some(Resource { path: None, noverify, norestrict });
+        return (noverify || norestrict).then_some(Resource {
+            path: None,
+            noverify,
+            norestrict,
+        });
     }
     let noverify = match declared {
         Some(cores) => cores > resolved.facts.cores,
@@ -223,7 +310,11 @@ fn resource(resolved: &Resolved) -> Option<Resource> {
     };
     let noverify = noverify || resolved.spec.network.host_network || resolved.may_write_resources();
     let path = resolved.is_lead().then(|| resolved.paths.resources());
-    (path.is_some() || noverify).then_some(Resource { path, noverify, norestrict: false })
+    (path.is_some() || noverify).then_some(Resource {
+        path,
+        noverify,
+        norestrict: false,
+    })
 }
 
 /// What the lead's broker does with an R that a snippet writes.
@@ -237,16 +328,24 @@ pub enum SnippetR {
     Unused,
 }
 
-/// What becomes of an R that a snippet writes, where each broker discovers its own, or has a broker.toml of the user's.
+/// What becomes of an R that a snippet writes, where each broker discovers its own, or has a broker.toml of
+/// the user's.
 pub fn snippet_r(resolved: &Resolved) -> Result<SnippetR, PlanError> {
-    let failed = |why: String| PlanError::Render { file: "resources.toml", source: RenderError(why) };
+    let failed = |why: String| PlanError::Render {
+        file: "resources.toml",
+        source: RenderError(why),
+    };
     let text = match &resolved.spec.flux.broker_config {
         Some(own) => own.clone(),
         None => generate(resolved)?,
     };
     // With an own one that is no TOML the broker does not start.
     let table: toml::Table = text.parse().unwrap_or_default();
-    let mut own = table.get("resource").and_then(toml::Value::as_table).cloned().unwrap_or_default();
+    let mut own = table
+        .get("resource")
+        .and_then(toml::Value::as_table)
+        .cloned()
+        .unwrap_or_default();
     let path = resolved.paths.resources();
     if let Some(named) = own.get("path") {
         let ours = [path, format!("{}/etc/flux/system/R", resolved.paths.view())];
@@ -262,7 +361,10 @@ pub fn snippet_r(resolved: &Resolved) -> Result<SnippetR, PlanError> {
     own.entry("noverify").or_insert(true.into());
     let file = toml::Table::from_iter([("resource".to_owned(), toml::Value::Table(own))]);
     let text = toml::to_string(&file).map_err(|error| failed(error.to_string()))?;
-    Ok(SnippetR::WithFile { path: format!("{}/resources.toml", resolved.paths.broker_config_dir()), text })
+    Ok(SnippetR::WithFile {
+        path: format!("{}/resources.toml", resolved.paths.broker_config_dir()),
+        text,
+    })
 }
 
 fn bootstrap(resolved: &Resolved) -> Bootstrap {
@@ -280,22 +382,38 @@ fn bootstrap(resolved: &Resolved) -> Bootstrap {
     }
 }
 
-/// A lead in another cluster is reached by its address and port. If a host is named twice, the first entry counts.
+/// A lead in another cluster is reached by its address and port. If a host is named twice, the first entry
+/// counts.
 fn host_entries(resolved: &Resolved) -> Vec<HostEntry> {
-    let all = HostEntry { host: resolved.hosts.list.clone(), bind: None, connect: None };
+    let all = HostEntry {
+        host: resolved.hosts.list.clone(),
+        bind: None,
+        connect: None,
+    };
     match &resolved.spec.network.lead {
         None => vec![all],
         Some(lead) => {
             let connect = format!("tcp://{}:{}", bracketed(&lead.address), lead.port);
             let bind = format!("tcp://*:{}", lead.port);
-            vec![HostEntry { host: resolved.hosts.name(0).to_owned(), bind: Some(bind), connect: Some(connect) }, all]
+            vec![
+                HostEntry {
+                    host: resolved.hosts.name(0).to_owned(),
+                    bind: Some(bind),
+                    connect: Some(connect),
+                },
+                all,
+            ]
         }
     }
 }
 
 /// An address as in a URI: IPv6 in brackets.
 fn bracketed(address: &str) -> String {
-    if address.contains(':') { format!("[{address}]") } else { address.to_owned() }
+    if address.contains(':') {
+        format!("[{address}]")
+    } else {
+        address.to_owned()
+    }
 }
 
 #[cfg(test)]
@@ -314,14 +432,25 @@ mod tests {
     fn at<'a>(table: &'a toml::Table, path: &str) -> Option<&'a toml::Value> {
         let (first, rest) = path.split_once('/').unwrap_or((path, ""));
         let value = table.get(first)?;
-        if rest.is_empty() { Some(value) } else { at(value.as_table()?, rest) }
+        if rest.is_empty() {
+            Some(value)
+        } else {
+            at(value.as_table()?, rest)
+        }
     }
 
     #[test]
     fn brokers_bind_to_their_own_address_and_find_each_other_by_name() {
-        let facts = Facts { address: Some("10.1.2.3".into()), cluster_domain: Some("corp".into()), ..Facts::default() };
+        let facts = Facts {
+            address: Some("10.1.2.3".into()),
+            cluster_domain: Some("corp".into()),
+            ..Facts::default()
+        };
         let table = toml_of("name='mc'\nsize=4\nnamespace='team'", facts);
-        assert_eq!(at(&table, "bootstrap/default_bind").unwrap().as_str(), Some("tcp://10.1.2.3:%p"));
+        assert_eq!(
+            at(&table, "bootstrap/default_bind").unwrap().as_str(),
+            Some("tcp://10.1.2.3:%p")
+        );
         let connect = at(&table, "bootstrap/default_connect").unwrap().as_str();
         assert_eq!(connect, Some("tcp://%h.flux-service.team.svc.corp:%p"));
         assert!(at(&table, "resource").is_none(), "each broker says what it has");
@@ -330,7 +459,10 @@ mod tests {
     #[test]
     fn r_is_for_all_where_it_must_be_known_before_they_are_there_and_then_it_is_not_checked() {
         let table = toml_of("name='mc'\nsize=4\nmax_size=8", Facts::default());
-        assert_eq!(at(&table, "resource/path").unwrap().as_str(), Some("/mnt/flux/config/etc/flux/system/R"));
+        assert_eq!(
+            at(&table, "resource/path").unwrap().as_str(),
+            Some("/mnt/flux/config/etc/flux/system/R")
+        );
         assert_eq!(at(&table, "resource/noverify").unwrap().as_bool(), Some(true));
         let one = toml_of("name='mc'", Facts::default());
         assert!(at(&one, "resource/path").is_some() && at(&one, "resource/noverify").is_none());
@@ -338,17 +470,32 @@ mod tests {
 
     #[test]
     fn ipv6_is_enabled_where_it_is_the_own_address() {
-        let table = toml_of("name='mc'\nsize=2", Facts { address: Some("fd00::7".into()), ..Facts::default() });
+        let table = toml_of(
+            "name='mc'\nsize=2",
+            Facts {
+                address: Some("fd00::7".into()),
+                ..Facts::default()
+            },
+        );
         assert_eq!(at(&table, "bootstrap/enable_ipv6").unwrap().as_bool(), Some(true));
-        assert_eq!(at(&table, "bootstrap/default_bind").unwrap().as_str(), Some("tcp://[fd00::7]:%p"));
+        assert_eq!(
+            at(&table, "bootstrap/default_bind").unwrap().as_str(),
+            Some("tcp://[fd00::7]:%p")
+        );
     }
 
     #[test]
     fn followers_have_no_resources_and_a_single_broker_needs_no_certificate() {
-        let follower = Facts { index: Some(1), ..Facts::default() };
+        let follower = Facts {
+            index: Some(1),
+            ..Facts::default()
+        };
         let table = toml_of("name='mc'\nsize=2", follower);
         assert!(at(&table, "resource").is_none() && at(&table, "bootstrap/curve_cert").is_some());
-        let bare = Facts { present: Default::default(), ..Facts::default() };
+        let bare = Facts {
+            present: Default::default(),
+            ..Facts::default()
+        };
         assert!(at(&toml_of("name='mc'", bare), "bootstrap/curve_cert").is_none());
     }
 
@@ -359,8 +506,14 @@ mod tests {
             ["resource/path", "resource/noverify", "resource/norestrict"].map(|key| at(&table, key).is_some())
         };
         let (nothing, noverify) = ([false; 3], [false, true, false]);
-        assert_eq!((of("[runner]\ncores=16"), of("[runner]\ncores=2")), ([false, false, true], nothing));
-        assert_eq!((of("archive='/a.tgz'"), of("restart_policy='OnFailure'")), (noverify, noverify));
+        assert_eq!(
+            (of("[runner]\ncores=16"), of("[runner]\ncores=2")),
+            ([false, false, true], nothing)
+        );
+        assert_eq!(
+            (of("archive='/a.tgz'"), of("restart_policy='OnFailure'")),
+            (noverify, noverify)
+        );
         assert_eq!(of("max_size=3\n[runner]\ncores=16"), [true, true, false]);
         assert_eq!(
             (of("max_size=3"), of("max_size=3\n[runner]\ncores=2")),
@@ -382,7 +535,10 @@ mod tests {
     #[test]
     fn a_silent_lead_is_waited_for_as_long_as_flux_does_unless_the_user_says_otherwise() {
         assert!(at(&toml_of("name='mc'\nsize=2", Facts::default()), "heartbeat").is_none());
-        let table = toml_of("name='mc'\nsize=2\n[flux]\nheartbeat_timeout='60s'", Facts::default());
+        let table = toml_of(
+            "name='mc'\nsize=2\n[flux]\nheartbeat_timeout='60s'",
+            Facts::default(),
+        );
         assert_eq!(at(&table, "heartbeat/timeout").unwrap().as_str(), Some("60s"));
     }
 
@@ -391,17 +547,32 @@ mod tests {
         let parts = "name='mc'\nsize=2\n[flux.configs]\na=\"\"\"[queues.debug]\n[access]\nallow-guest-user=false\"\"\"\nb=\"\"\"resource.exclude='0'\"\"\"";
         let table = toml_of(parts, Facts::default());
         assert!(at(&table, "queues/debug").is_some());
-        assert_eq!(at(&table, "access/allow-guest-user").unwrap().as_bool(), Some(false));
-        assert_eq!(at(&table, "access/allow-root-owner").unwrap().as_bool(), Some(true));
+        assert_eq!(
+            at(&table, "access/allow-guest-user").unwrap().as_bool(),
+            Some(false)
+        );
+        assert_eq!(
+            at(&table, "access/allow-root-owner").unwrap().as_bool(),
+            Some(true)
+        );
         assert_eq!(at(&table, "resource/exclude").unwrap().as_str(), Some("0"));
-        assert!(at(&table, "resource/path").is_none(), "each broker says what it has");
+        assert!(
+            at(&table, "resource/path").is_none(),
+            "each broker says what it has"
+        );
         assert!(AgentSpec::from_toml("name='mc'\n[flux.configs]\na='bootstrap.default_port = 1'").is_err());
     }
 
     #[test]
     fn a_remote_lead_has_an_entry_of_its_own() {
         let spec = "name='burst-0'\nsize=2\n[network]\nlead={address='10.9.9.9',port=30123}";
-        let table = toml_of(spec, Facts { index: Some(1), ..Facts::default() });
+        let table = toml_of(
+            spec,
+            Facts {
+                index: Some(1),
+                ..Facts::default()
+            },
+        );
         let hosts = at(&table, "bootstrap/hosts").unwrap().as_array().unwrap();
         assert_eq!(hosts[0]["connect"].as_str(), Some("tcp://10.9.9.9:30123"));
         assert_eq!(hosts[1]["host"].as_str(), Some("10.9.9.9,burst-0-[0-1]"));
@@ -411,8 +582,16 @@ mod tests {
     fn a_queue_policy_brings_fluxion_if_the_view_has_it() {
         let spec = "name='mc'\n[flux]\nqueue_policy='easy'";
         let table = toml_of(spec, Facts::default());
-        assert_eq!(at(&table, "sched-fluxion-qmanager/queue-policy").unwrap().as_str(), Some("easy"));
-        assert_eq!(at(&table, "modules/alternatives/sched").unwrap().as_str(), Some("sched-fluxion-qmanager"));
+        assert_eq!(
+            at(&table, "sched-fluxion-qmanager/queue-policy")
+                .unwrap()
+                .as_str(),
+            Some("easy")
+        );
+        assert_eq!(
+            at(&table, "modules/alternatives/sched").unwrap().as_str(),
+            Some("sched-fluxion-qmanager")
+        );
         let mut facts = Facts::default();
         facts.view.fluxion = false;
         assert!(at(&toml_of(spec, facts), "modules").is_none());

@@ -1,5 +1,5 @@
-//! The certificate: copied from the mounted Secret to a file that Flux accepts (a Secret's own mode may be too open), or
-//! derived from a mounted seed.
+//! The certificate: copied from the mounted Secret to a file that Flux accepts (a Secret's own mode may be
+//! too open), or derived from a mounted seed.
 
 use flux_shared::names;
 use flux_shared::paths::CURVE_FILE;
@@ -8,15 +8,34 @@ use super::{Content, Mode, Planned, Resolved, Step};
 
 pub fn step(resolved: &Resolved) -> Option<Planned> {
     let (content, fact) = match &resolved.facts.key {
-        None => (Content::Curve { source: CURVE_FILE.into() }, "curve"),
+        None => (
+            Content::Curve {
+                source: CURVE_FILE.into(),
+            },
+            "curve",
+        ),
         Some(key) => {
             // A JobSet has one uid, and may have several Jobs, each of which is an instance of its own.
             let name = &resolved.spec.name;
             let parts = [name.clone()].into_iter().chain(key.of.iter().cloned()).collect();
-            (Content::DerivedCurve { seed: key.seed.clone(), name: names::host(name, 0), of: parts }, "key")
+            (
+                Content::DerivedCurve {
+                    seed: key.seed.clone(),
+                    name: names::host(name, 0),
+                    of: parts,
+                },
+                "key",
+            )
         }
     };
     let owner = resolved.identity.owner;
-    let step = Step::File { path: resolved.paths.curve_cert(), mode: Mode(0o400), owner, content };
-    resolved.needs_curve().then(|| Planned::with(&["uid", fact], step))
+    let step = Step::File {
+        path: resolved.paths.curve_cert(),
+        mode: Mode(0o400),
+        owner,
+        content,
+    };
+    resolved
+        .needs_curve()
+        .then(|| Planned::with(&["uid", fact], step))
 }

@@ -1,13 +1,14 @@
-//! This pod's resources, as Flux reads them: cores and GPUs in hwloc's XML, for `FLUX_HWLOC_XMLFILE`. By hand: crates
-//! for hwloc bind its C library.
+//! This pod's resources, as Flux reads them: cores and GPUs in hwloc's XML, for `FLUX_HWLOC_XMLFILE`. By
+//! hand: crates for hwloc bind its C library.
 //!
-//! If all brokers are there before anything runs, R is not written: each broker discovers its own pod's resources, and Flux
-//! combines them into R. So nodes may differ. Flux's own discovery would take the whole node for the pod's, though: it does
-//! not know of CPU limits, and finds GPUs by libraries that few images have. The file says what the agent sees. (Flux falls
-//! back on its own discovery if it cannot read the file: hwloc 1.)
+//! If all brokers are there before anything runs, R is not written: each broker discovers its own pod's
+//! resources, and Flux combines them into R. So nodes may differ. Flux's own discovery would take the whole
+//! node for the pod's, though: it does not know of CPU limits, and finds GPUs by libraries that few images
+//! have. The file says what the agent sees. (Flux falls back on its own discovery if it cannot read the file:
+//! hwloc 1.)
 //!
-//! State that is read back (from an archive, or an earlier attempt) contains the R of its time, which Flux would use. A file
-//! for `flux modprobe` removes it.
+//! State that is read back (from an archive, or an earlier attempt) contains the R of its time, which Flux
+//! would use. A file for `flux modprobe` removes it.
 
 use std::fmt::Write;
 
@@ -20,12 +21,17 @@ const VARIABLE: &str = "FLUX_HWLOC_XMLFILE";
 /// The variable with more folders for `flux modprobe`.
 const MODPROBE: &str = "FLUX_MODPROBE_PATH_APPEND";
 
-/// Whether each broker discovers its own resources. Otherwise R is written for all: it must be known before they are
-/// all there (elastic sizes, clusters that join later), or an archive has it, and Flux is too old to forget that.
+/// Whether each broker discovers its own resources. Otherwise R is written for all: it must be known before
+/// they are all there (elastic sizes, clusters that join later), or an archive has it, and Flux is too old to
+/// forget that.
 pub fn is_discovered(resolved: &Resolved) -> bool {
     let spec = resolved.spec;
-    let all_are_awaited = resolved.hosts.size() == spec.size && spec.quorum.is_none_or(|quorum| quorum == spec.size);
-    let is_read_back = spec.archive.as_deref().is_some_and(|archive| resolved.facts.is_present(archive));
+    let all_are_awaited =
+        resolved.hosts.size() == spec.size && spec.quorum.is_none_or(|quorum| quorum == spec.size);
+    let is_read_back = spec
+        .archive
+        .as_deref()
+        .is_some_and(|archive| resolved.facts.is_present(archive));
     resolved.hosts.size() > 1
         && all_are_awaited
         && spec.network.lead.is_none()
@@ -44,7 +50,8 @@ fn forgets(resolved: &Resolved) -> bool {
     resolved.is_lead() && may_be_old(resolved) && resolved.facts.flux_modprobe
 }
 
-/// The variable with the file's path, for all later steps: an instance inside this one discovers resources, too.
+/// The variable with the file's path, for all later steps: an instance inside this one discovers resources,
+/// too.
 pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
     is_discovered(resolved).then(|| set(VARIABLE, &resolved.paths.topology()))
 }
@@ -69,8 +76,17 @@ pub fn steps(resolved: &Resolved) -> Option<Vec<Planned>> {
             content: Content::Text(text),
         };
         let mut facts = vec!["uid", "cores", "cpus", "cpu_quota", "gpus"];
-        facts.extend(resolved.spec.archive.iter().flat_map(|_| ["archive", "flux_modprobe"]));
-        let mut steps = vec![Planned::with(&facts, file(resolved.paths.topology(), xml(resolved)))];
+        facts.extend(
+            resolved
+                .spec
+                .archive
+                .iter()
+                .flat_map(|_| ["archive", "flux_modprobe"]),
+        );
+        let mut steps = vec![Planned::with(
+            &facts,
+            file(resolved.paths.topology(), xml(resolved)),
+        )];
         if forgets(resolved) {
             let folder = Step::Directory {
                 path: resolved.paths.modprobe_rc1_dir(),
@@ -79,7 +95,10 @@ pub fn steps(resolved: &Resolved) -> Option<Vec<Planned>> {
             };
             steps.push(Planned::with(&["uid", "flux_modprobe"], folder));
             let path = format!("{}/flux-agent.py", resolved.paths.modprobe_rc1_dir());
-            steps.push(Planned::with(&["uid", "flux_modprobe"], file(path, FORGETS.to_owned())));
+            steps.push(Planned::with(
+                &["uid", "flux_modprobe"],
+                file(path, FORGETS.to_owned()),
+            ));
         }
         steps
     })
@@ -101,24 +120,42 @@ def forget_resources(context):
 
 fn xml(resolved: &Resolved) -> String {
     // The user's number counts, even if there are fewer.
-    let count = resolved.spec.runner.cores.unwrap_or_else(|| resolved.facts.usable_cores()) as usize;
+    let count = resolved
+        .spec
+        .runner
+        .cores
+        .unwrap_or_else(|| resolved.facts.usable_cores()) as usize;
     let known = resolved.facts.cpus.iter().take(count).cloned();
     // Other numbers are for cores beyond those that exist, and for assumed facts that name no CPUs.
     let is_taken = |cpu: &u32| resolved.facts.cpus.iter().flatten().any(|taken| taken == cpu);
     let others = (0..MOST_CPUS).filter(|cpu| !is_taken(cpu)).map(|cpu| vec![cpu]);
     let cores: Vec<Vec<u32>> = known.chain(others).take(count.min(MOST_CORES as usize)).collect();
     let all: Vec<u32> = cores.iter().flatten().copied().collect();
-    let mut writer = Writer { text: HEAD.to_owned(), ids: 0, indent: 0 };
-    let places = format!("{} complete_nodeset=\"0x1\" nodeset=\"0x1\" allowed_nodeset=\"0x1\"", of(&all, true));
+    let mut writer = Writer {
+        text: HEAD.to_owned(),
+        ids: 0,
+        indent: 0,
+    };
+    let places = format!(
+        "{} complete_nodeset=\"0x1\" nodeset=\"0x1\" allowed_nodeset=\"0x1\"",
+        of(&all, true)
+    );
     writer.open("Machine", &format!("os_index=\"0\" {places}"));
-    writer.line(&format!("<info name=\"HostName\" value=\"{}\"/>", resolved.hostname));
-    let memory = writer.tag("NUMANode", &format!("os_index=\"0\" {} local_memory=\"1\"", in_node(&all)));
+    writer.line(&format!(
+        "<info name=\"HostName\" value=\"{}\"/>",
+        resolved.hostname
+    ));
+    let memory = writer.tag(
+        "NUMANode",
+        &format!("os_index=\"0\" {} local_memory=\"1\"", in_node(&all)),
+    );
     writer.line(&(memory + "</object>"));
     writer.open("Package", &format!("os_index=\"0\" {}", in_node(&all)));
     for (number, cpus) in cores.iter().enumerate() {
         let core = writer.tag("Core", &format!("os_index=\"{number}\" {}", in_node(cpus)));
-        let threads =
-            cpus.iter().map(|cpu| writer.tag("PU", &format!("os_index=\"{cpu}\" {}", in_node(&[*cpu]))) + "</object>");
+        let threads = cpus
+            .iter()
+            .map(|cpu| writer.tag("PU", &format!("os_index=\"{cpu}\" {}", in_node(&[*cpu]))) + "</object>");
         let threads: String = threads.collect();
         writer.line(&format!("{core}{threads}</object>"));
     }
@@ -163,13 +200,21 @@ impl Writer {
 
     /// Writes each GPU as a PCI device with a backend that Flux counts as a GPU, whatever its vendor.
     fn gpus(&mut self, count: u32) {
-        self.open("Bridge", "bridge_type=\"0-1\" depth=\"0\" bridge_pci=\"0000:[00-ff]\"");
+        self.open(
+            "Bridge",
+            "bridge_type=\"0-1\" depth=\"0\" bridge_pci=\"0000:[00-ff]\"",
+        );
         for gpu in 0..count.min(MOST_GPUS) {
             let place = format!("0000:{:02x}:{:02x}.0", 1 + gpu / 32, gpu % 32);
             let kind = "pci_type=\"0302 [0000:0000] [0000:0000] 00\" pci_link_speed=\"0.000000\"";
             let device = self.tag("PCIDev", &format!("pci_busid=\"{place}\" {kind}"));
-            let gpu = self.tag("OSDev", &format!("name=\"gpu{gpu}\" subtype=\"OpenCL\" osdev_type=\"5\""));
-            self.line(&format!("{device}{gpu}<info name=\"Backend\" value=\"OpenCL\"/></object></object>"));
+            let gpu = self.tag(
+                "OSDev",
+                &format!("name=\"gpu{gpu}\" subtype=\"OpenCL\" osdev_type=\"5\""),
+            );
+            self.line(&format!(
+                "{device}{gpu}<info name=\"Backend\" value=\"OpenCL\"/></object></object>"
+            ));
         }
         self.close();
     }
@@ -186,7 +231,11 @@ fn in_node(cpus: &[u32]) -> String {
 
 fn of(cpus: &[u32], whole: bool) -> String {
     let set = bitmap(cpus);
-    let allowed = if whole { format!(" allowed_cpuset=\"{set}\"") } else { String::new() };
+    let allowed = if whole {
+        format!(" allowed_cpuset=\"{set}\"")
+    } else {
+        String::new()
+    };
     format!("cpuset=\"{set}\" complete_cpuset=\"{set}\"{allowed}")
 }
 
@@ -194,9 +243,16 @@ fn of(cpus: &[u32], whole: bool) -> String {
 fn bitmap(cpus: &[u32]) -> String {
     let cpus: Vec<u32> = cpus.iter().copied().filter(|cpu| *cpu < MOST_CPUS).collect();
     let words = cpus.iter().max().map_or(1, |last| last / 32 + 1);
-    let word =
-        |number: u32| cpus.iter().filter(|cpu| **cpu / 32 == number).fold(0_u32, |word, cpu| word | 1 << (cpu % 32));
-    (0..words).rev().map(|number| format!("0x{:08x}", word(number))).collect::<Vec<String>>().join(",")
+    let word = |number: u32| {
+        cpus.iter()
+            .filter(|cpu| **cpu / 32 == number)
+            .fold(0_u32, |word, cpu| word | 1 << (cpu % 32))
+    };
+    (0..words)
+        .rev()
+        .map(|number| format!("0x{:08x}", word(number)))
+        .collect::<Vec<String>>()
+        .join(",")
 }
 
 #[cfg(test)]
@@ -230,32 +286,62 @@ mod tests {
     fn an_archive_that_is_read_back_is_made_to_forget_its_resources_by_a_flux_that_can() {
         let spec = AgentSpec::from_toml("name = 'mc'\nsize = 2\narchive = '/a.tgz'").unwrap();
         let of = |index, is_there: bool, flux_modprobe| {
-            let mut facts = Facts { index: Some(index), flux_modprobe, ..Facts::default() };
+            let mut facts = Facts {
+                index: Some(index),
+                flux_modprobe,
+                ..Facts::default()
+            };
             facts.present.extend(is_there.then(|| "/a.tgz".to_owned()));
             let resolved = Resolved::new(&spec, &facts).unwrap();
-            (steps(&resolved).map_or(0, |steps| steps.len()), broker_variable(&resolved).is_some())
+            (
+                steps(&resolved).map_or(0, |steps| steps.len()),
+                broker_variable(&resolved).is_some(),
+            )
         };
         assert_eq!((of(0, true, true), of(0, false, true)), ((3, true), (3, true)));
-        assert_eq!((of(0, true, false), of(0, false, false)), ((0, false), (1, false)));
-        assert_eq!((of(1, true, true), of(1, true, false)), ((1, false), (1, false)), "a follower");
+        assert_eq!(
+            (of(0, true, false), of(0, false, false)),
+            ((0, false), (1, false))
+        );
+        assert_eq!(
+            (of(1, true, true), of(1, true, false)),
+            ((1, false), (1, false)),
+            "a follower"
+        );
     }
 
     #[test]
     fn cores_that_are_declared_are_found_be_they_more_or_fewer_than_there_are() {
         let cores_of = |cores: u32| {
-            let spec = AgentSpec::from_toml(&format!("name = 'mc'\nsize = 2\n[runner]\ncores = {cores}")).unwrap();
-            let facts = Facts { cores: 2, cpus: vec![vec![0, 2], vec![1, 3]], gpus: 1, ..Facts::default() };
+            let spec =
+                AgentSpec::from_toml(&format!("name = 'mc'\nsize = 2\n[runner]\ncores = {cores}")).unwrap();
+            let facts = Facts {
+                cores: 2,
+                cpus: vec![vec![0, 2], vec![1, 3]],
+                gpus: 1,
+                ..Facts::default()
+            };
             let text = xml(&Resolved::new(&spec, &facts).unwrap());
             let count = |what: &str| text.matches(what).count();
             assert_eq!(count("type=\"OSDev\""), 1, "{text}");
-            (count("type=\"Core\""), count("type=\"PU\""), text.contains("os_index=\"4\" cpuset=\"0x00000010\""))
+            (
+                count("type=\"Core\""),
+                count("type=\"PU\""),
+                text.contains("os_index=\"4\" cpuset=\"0x00000010\""),
+            )
         };
-        assert_eq!((cores_of(1), cores_of(2), cores_of(3)), ((1, 2, false), (2, 4, false), (3, 5, true)));
+        assert_eq!(
+            (cores_of(1), cores_of(2), cores_of(3)),
+            ((1, 2, false), (2, 4, false), (3, 5, true))
+        );
     }
 
     #[test]
     fn sets_of_cpus_are_written_as_hwloc_does() {
-        assert_eq!((bitmap(&[0, 1]), bitmap(&[])), ("0x00000003".into(), "0x00000000".into()));
+        assert_eq!(
+            (bitmap(&[0, 1]), bitmap(&[])),
+            ("0x00000003".into(), "0x00000000".into())
+        );
         assert_eq!(bitmap(&[31, 32, 70]), "0x00000040,0x00000001,0x80000000");
     }
 
@@ -263,12 +349,33 @@ mod tests {
     fn the_cores_are_those_that_the_pod_may_use_with_both_of_their_threads() {
         let spec = AgentSpec::from_toml("name = 'mc'\nsize = 2").unwrap();
         let cpus = vec![vec![2, 10], vec![3, 11], vec![4, 12]];
-        let facts = Facts { cores: 3, cpus, cpu_quota: Some(2.0), gpus: 2, index: Some(1), ..Facts::default() };
+        let facts = Facts {
+            cores: 3,
+            cpus,
+            cpu_quota: Some(2.0),
+            gpus: 2,
+            index: Some(1),
+            ..Facts::default()
+        };
         let text = xml(&Resolved::new(&spec, &facts).unwrap());
         let count = |what: &str| text.matches(what).count();
-        assert_eq!((count("type=\"Core\""), count("type=\"PU\""), count("type=\"OSDev\"")), (2, 4, 2), "{text}");
-        assert!(text.contains("value=\"mc-1\"") && !text.contains("os_index=\"4\""), "{text}");
-        assert!(text.contains("type=\"Core\" os_index=\"1\" cpuset=\"0x00000808\""), "{text}");
+        assert_eq!(
+            (
+                count("type=\"Core\""),
+                count("type=\"PU\""),
+                count("type=\"OSDev\"")
+            ),
+            (2, 4, 2),
+            "{text}"
+        );
+        assert!(
+            text.contains("value=\"mc-1\"") && !text.contains("os_index=\"4\""),
+            "{text}"
+        );
+        assert!(
+            text.contains("type=\"Core\" os_index=\"1\" cpuset=\"0x00000808\""),
+            "{text}"
+        );
         assert_eq!(count("<object"), count("</object>"), "{text}");
     }
 }

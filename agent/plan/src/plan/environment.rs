@@ -1,4 +1,5 @@
-//! The environment of everything that follows: PATH, PYTHONPATH, the scheduler's choice, the user's own for Flux.
+//! The environment of everything that follows: PATH, PYTHONPATH, the scheduler's choice, the user's own for
+//! Flux.
 
 use flux_shared::agent_spec::SchedulerKind;
 
@@ -11,43 +12,68 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let mut changes = view_paths(resolved);
     // A broker that finds it takes itself for a job of that instance.
     if resolved.facts.environment.contains_key("FLUX_URI") {
-        changes.push(EnvChange::Remove { name: "FLUX_URI".into() });
+        changes.push(EnvChange::Remove {
+            name: "FLUX_URI".into(),
+        });
     }
     // The program's own spans may be part of the trace as well.
     let trace = resolved.spec.trace.as_ref();
-    changes
-        .extend(trace.map(|trace| EnvChange::Default { name: "TRACEPARENT".into(), value: trace.parent.to_string() }));
+    changes.extend(trace.map(|trace| EnvChange::Default {
+        name: "TRACEPARENT".into(),
+        value: trace.parent.to_string(),
+    }));
     changes.push(set("STATE_DIR", &resolved.paths.state_dir()));
     changes.push(set("FLUX_OUTPUT_DIR", &resolved.logs));
     changes.extend(scheduler_changes(resolved)?);
     changes.extend(temporary(resolved, &mut steps));
-    changes.extend(resolved.spec.flux.environment.iter().map(|(name, value)| set(name, value)));
+    changes.extend(
+        resolved
+            .spec
+            .flux
+            .environment
+            .iter()
+            .map(|(name, value)| set(name, value)),
+    );
     changes.push(shell_defaults::variable(resolved));
     changes.extend(discovery::variable(resolved));
-    let depends_on: &[&str] = if resolved.spec.view.enabled { &["env.PATH", "view", "tmp"] } else { &["tmp"] };
+    let depends_on: &[&str] = if resolved.spec.view.enabled {
+        &["env.PATH", "view", "tmp"]
+    } else {
+        &["tmp"]
+    };
     steps.push(Planned::with(depends_on, Step::Environment { changes }));
     Ok(steps)
 }
 
-/// An instance in the instance (`flux batch`, `flux alloc`) keeps its state in /var/tmp and its sockets in /tmp unless
-/// TMPDIR is set. Where one of them is missing or read-only, it would end at once.
+/// An instance in the instance (`flux batch`, `flux alloc`) keeps its state in /var/tmp and its sockets in
+/// /tmp unless TMPDIR is set. Where one of them is missing or read-only, it would end at once.
 fn temporary(resolved: &Resolved, steps: &mut Vec<Planned>) -> Option<EnvChange> {
     let facts = resolved.facts;
     let (there, missing): (Vec<&str>, Vec<&str>) = TEMPORARY.iter().partition(|path| facts.is_writable(path));
     if missing.is_empty() || facts.environment.contains_key("TMPDIR") {
         return None;
     }
-    let value =
-        there.first().map_or_else(|| format!("{}/tmp", resolved.paths.config_root()), |path| (*path).to_owned());
+    let value = there.first().map_or_else(
+        || format!("{}/tmp", resolved.paths.config_root()),
+        |path| (*path).to_owned(),
+    );
     if there.is_empty() {
         let owner = resolved.identity.owner;
-        let step = Step::Directory { path: value.clone(), mode: Mode(0o1777), owner };
+        let step = Step::Directory {
+            path: value.clone(),
+            mode: Mode(0o1777),
+            owner,
+        };
         steps.push(Planned::with(&["uid", "tmp"], step));
     }
-    Some(EnvChange::Default { name: "TMPDIR".into(), value })
+    Some(EnvChange::Default {
+        name: "TMPDIR".into(),
+        value,
+    })
 }
 
-/// `init`, with the view's programs on the PATH while it runs. They are appended anew after it, since they come last.
+/// `init`, with the view's programs on the PATH while it runs. They are appended anew after it, since they
+/// come last.
 pub fn around(resolved: &Resolved, init: Option<Planned>) -> Vec<Planned> {
     let Some(init) = init else { return Vec::new() };
     let is_there = |name: &str, part: &str| {
@@ -60,14 +86,24 @@ pub fn around(resolved: &Resolved, init: Option<Planned>) -> Vec<Planned> {
         _ => true,
     });
     let withdrawn = appended.iter().filter_map(|change| match change {
-        EnvChange::Append { name, separator, value } => {
-            Some(EnvChange::Withdraw { name: name.clone(), separator: *separator, value: value.clone() })
-        }
+        EnvChange::Append {
+            name,
+            separator,
+            value,
+        } => Some(EnvChange::Withdraw {
+            name: name.clone(),
+            separator: *separator,
+            value: value.clone(),
+        }),
         _ => None,
     });
     let step = |changes: Vec<EnvChange>| {
-        (!changes.is_empty())
-            .then(|| Planned::with(&["env.PATH", "env.PYTHONPATH", "view"], Step::Environment { changes }))
+        (!changes.is_empty()).then(|| {
+            Planned::with(
+                &["env.PATH", "env.PYTHONPATH", "view"],
+                Step::Environment { changes },
+            )
+        })
     };
     let after = step(withdrawn.collect());
     step(appended).into_iter().chain([init]).chain(after).collect()
@@ -77,10 +113,21 @@ pub fn around(resolved: &Resolved, init: Option<Planned>) -> Vec<Planned> {
 pub fn sidecar_step(resolved: &Resolved) -> Planned {
     let mut changes = view_paths(resolved);
     changes.push(set("fluxsocket", &format!("local://{}", resolved.socket())));
-    changes.extend(resolved.spec.flux.environment.iter().map(|(name, value)| set(name, value)));
+    changes.extend(
+        resolved
+            .spec
+            .flux
+            .environment
+            .iter()
+            .map(|(name, value)| set(name, value)),
+    );
     // The job shell of what is submitted here looks for it in the runner's containers.
     changes.push(shell_defaults::variable(resolved));
-    let depends_on: &[&str] = if resolved.spec.view.enabled { &["env.PATH", "view"] } else { &[] };
+    let depends_on: &[&str] = if resolved.spec.view.enabled {
+        &["env.PATH", "view"]
+    } else {
+        &[]
+    };
     Planned::with(depends_on, Step::Environment { changes })
 }
 
@@ -88,7 +135,10 @@ pub fn sidecar_step(resolved: &Resolved) -> Planned {
 fn view_paths(resolved: &Resolved) -> Vec<EnvChange> {
     let mut changes = Vec::new();
     if !resolved.facts.environment.contains_key("PATH") {
-        changes.push(EnvChange::Default { name: "PATH".into(), value: DEFAULT_PATH.into() });
+        changes.push(EnvChange::Default {
+            name: "PATH".into(),
+            value: DEFAULT_PATH.into(),
+        });
     }
     if resolved.spec.view.enabled {
         changes.push(append("PATH", format!("{}/bin", resolved.paths.view())));
@@ -105,7 +155,10 @@ fn scheduler_changes(resolved: &Resolved) -> Result<Vec<EnvChange>, PlanError> {
         None => Vec::new(),
         Some(_) if !resolved.spec.view.enabled => Vec::new(),
         Some(SchedulerKind::Simple) if resolved.facts.view.fluxion && old => {
-            vec![set("FLUXION_RESOURCE_RC_NOOP", "1"), set("FLUXION_QMANAGER_RC_NOOP", "1")]
+            vec![
+                set("FLUXION_RESOURCE_RC_NOOP", "1"),
+                set("FLUXION_QMANAGER_RC_NOOP", "1"),
+            ]
         }
         Some(SchedulerKind::Simple) => Vec::new(),
         Some(SchedulerKind::Fluxion) => {
@@ -113,14 +166,24 @@ fn scheduler_changes(resolved: &Resolved) -> Result<Vec<EnvChange>, PlanError> {
             if old {
                 changes.push(set("FLUX_SCHED_MODULE", "none"))
             } else {
-                changes.push(append("FLUX_MODPROBE_PATH_APPEND", format!("{view}/etc/flux/modprobe")))
+                changes.push(append(
+                    "FLUX_MODPROBE_PATH_APPEND",
+                    format!("{view}/etc/flux/modprobe"),
+                ))
             }
-            changes.push(append("FLUX_MODULE_PATH_PREPEND", format!("{view}/lib/flux/modules")));
+            changes.push(append(
+                "FLUX_MODULE_PATH_PREPEND",
+                format!("{view}/lib/flux/modules"),
+            ));
             changes
         }
     })
 }
 
 fn append(name: &str, value: String) -> EnvChange {
-    EnvChange::Append { name: name.into(), separator: ':', value }
+    EnvChange::Append {
+        name: name.into(),
+        separator: ':',
+        value,
+    }
 }

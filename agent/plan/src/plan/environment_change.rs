@@ -11,7 +11,8 @@ pub enum EnvChange {
         name: String,
         value: Word,
     },
-    /// Becomes `old + separator + value`, or the value alone if there is no old one; stays if the value is already in it.
+    /// Becomes `old + separator + value`, or the value alone if there is no old one; stays if the value is
+    /// already in it.
     Append {
         name: String,
         separator: char,
@@ -34,5 +35,8 @@ pub enum EnvChange {
 }
 
 pub(super) fn set(name: &str, value: &str) -> EnvChange {
-    EnvChange::Set { name: name.to_owned(), value: Word::literal(value) }
+    EnvChange::Set {
+        name: name.to_owned(),
+        value: Word::literal(value),
+    }
 }

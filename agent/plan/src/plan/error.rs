@@ -7,7 +7,9 @@ use flux_shared::exit::Category;
 pub enum PlanError {
     #[error("failed to find host `{host}` in the hostlist {hostlist}")]
     NotInHostlist { host: String, hostlist: String },
-    #[error("failed to find the pod's rank: it has its node's host name `{host}`, and no completion index is set")]
+    #[error(
+        "failed to find the pod's rank: it has its node's host name `{host}`, and no completion index is set"
+    )]
     NoIndex { host: String },
     #[error("failed to read the hostlist: {0}")]
     Hostlist(String),
@@ -24,7 +26,11 @@ pub enum PlanError {
     #[error("failed to find container `{0}` in the spec")]
     UnknownSidecar(String),
     #[error("failed to use {option} {variable}: {why}")]
-    Variable { option: &'static str, variable: String, why: String },
+    Variable {
+        option: &'static str,
+        variable: String,
+        why: String,
+    },
     #[error("failed to write {file}")]
     Render { file: &'static str, source: RenderError },
 }
@@ -67,8 +73,12 @@ impl PlanError {
                 "with the view enabled its image must contain Flux for this architecture; with `flux.container.disable` the container's image must have `flux` on its PATH"
             }
             PlanError::FluxionMissing(_) => "use a view with flux-sched, or leave out scheduler",
-            PlanError::ShellMissing(_) => "use an image with /bin/sh, or leave out snippets, scripts and batch",
-            PlanError::UnknownSidecar(_) => "the container's argument must be the name of a sidecar in the MiniCluster",
+            PlanError::ShellMissing(_) => {
+                "use an image with /bin/sh, or leave out snippets, scripts and batch"
+            }
+            PlanError::UnknownSidecar(_) => {
+                "the container's argument must be the name of a sidecar in the MiniCluster"
+            }
             PlanError::Variable { .. } => {
                 "set the variable in the container's env: from a label by `valueFrom.fieldRef`, or to a value"
             }

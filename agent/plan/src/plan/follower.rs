@@ -5,8 +5,8 @@ use flux_shared::command_words::Word;
 
 use super::resolved::hold_stop;
 use super::{
-    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, node_network, options, own_paths,
-    python, runner, snippets, topology, user,
+    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, node_network, options,
+    own_paths, python, runner, snippets, topology, user,
 };
 
 /// How often a follower's broker is started again before the pod gives up.
@@ -16,13 +16,22 @@ const JOB_SHELL: &str = "flux-shell";
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let mut steps = runner::prepare(resolved)?;
-    steps.extend(snippets::step(resolved, "workerPre", resolved.spec.runner.snippets.worker_pre.as_ref()));
+    steps.extend(snippets::step(
+        resolved,
+        "workerPre",
+        resolved.spec.runner.snippets.worker_pre.as_ref(),
+    ));
     let parent = parent(resolved)?;
     // The parent must answer before the broker starts.
-    let wait = parent.clone().map(|parent| Planned::with(&["cluster_domain"], Step::WaitParent(parent)));
+    let wait = parent
+        .clone()
+        .map(|parent| Planned::with(&["cluster_domain"], Step::WaitParent(parent)));
     steps.extend(wait);
     steps.push(launch(resolved, parent)?);
-    steps.extend(snippets::post(resolved, resolved.spec.runner.snippets.post.as_ref()));
+    steps.extend(snippets::post(
+        resolved,
+        resolved.spec.runner.snippets.post.as_ref(),
+    ));
     Ok(steps)
 }
 
@@ -33,8 +42,9 @@ pub(super) fn parent(resolved: &Resolved) -> Result<Option<Parent>, PlanError> {
     Ok(reached(resolved, rank))
 }
 
-/// The broker of `rank` by its full name, so that the resolver needs no search list; or a remote lead as it was given.
-/// None with a broker.toml of the user's own, which may name other hosts and ports: Flux then waits by itself.
+/// The broker of `rank` by its full name, so that the resolver needs no search list; or a remote lead as it
+/// was given. None with a broker.toml of the user's own, which may name other hosts and ports: Flux then
+/// waits by itself.
 fn reached(resolved: &Resolved, rank: u32) -> Option<Parent> {
     let spec = resolved.spec;
     if spec.flux.broker_config.is_some() {
@@ -44,10 +54,17 @@ fn reached(resolved: &Resolved, rank: u32) -> Option<Parent> {
         Some(lead) if rank == 0 => (lead.address.clone(), lead.port),
         _ => {
             let suffix = hosts::suffix(spec, &resolved.domain);
-            (format!("{}{suffix}.", resolved.hosts.name(rank)), spec.network.port)
+            (
+                format!("{}{suffix}.", resolved.hosts.name(rank)),
+                spec.network.port,
+            )
         }
     };
-    Some(Parent { host, port, by_name: spec.logging.zeromq })
+    Some(Parent {
+        host,
+        port,
+        by_name: spec.logging.zeromq,
+    })
 }
 
 fn at_end(resolved: &Resolved) -> AtEnd {
@@ -55,12 +72,15 @@ fn at_end(resolved: &Resolved) -> AtEnd {
     if resolved.spec.flux.complete_workers {
         AtEnd::Complete { again: restarts }
     } else {
-        AtEnd::RestartFollower { limit: RESTART_LIMIT, again: restarts }
+        AtEnd::RestartFollower {
+            limit: RESTART_LIMIT,
+            again: restarts,
+        }
     }
 }
 
-/// Whether this pod ends once the name of the lead is gone: it knows its parent, would start its broker again, and the
-/// lead does not start again in its pod.
+/// Whether this pod ends once the name of the lead is gone: it knows its parent, would start its broker
+/// again, and the lead does not start again in its pod.
 pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
     resolved.spec.flux.broker_config.is_none()
         && matches!(at_end(resolved), AtEnd::RestartFollower { again: false, .. })
@@ -69,17 +89,35 @@ pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
 fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanError> {
     let runner = &resolved.spec.runner;
     let argv = runner.prefix.iter().cloned();
-    let mut argv: Vec<Word> = argv.chain(runner::flux_start(resolved)?.into_iter().map(Word::Literal)).collect();
+    let mut argv: Vec<Word> = argv
+        .chain(runner::flux_start(resolved)?.into_iter().map(Word::Literal))
+        .collect();
     let before = argv.len();
-    argv.extend(options::broker(resolved, runner.interactive).into_iter().map(Word::Literal));
+    argv.extend(
+        options::broker(resolved, runner.interactive)
+            .into_iter()
+            .map(Word::Literal),
+    );
     let run_as = user::run_as(resolved);
-    let drain = runner::socket(resolved).and(parent.as_ref()).map(|_| resolved.rank);
-    let below = drain.map(|rank| topology::below(resolved.spec.flux.topology.as_deref(), rank, resolved.hosts.size()));
+    let drain = runner::socket(resolved)
+        .and(parent.as_ref())
+        .map(|_| resolved.rank);
+    let below = drain.map(|rank| {
+        topology::below(
+            resolved.spec.flux.topology.as_deref(),
+            rank,
+            resolved.hosts.size(),
+        )
+    });
     let mut facts = vec![resolved.flux_fact(), "grace_period"];
     facts.extend(parent.iter().map(|_| "cluster_domain"));
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
     let mut environment = own_paths::changes(resolved);
-    environment.extend([python::variable(resolved), node_network::variable(resolved)].into_iter().flatten());
+    environment.extend(
+        [python::variable(resolved), node_network::variable(resolved)]
+            .into_iter()
+            .flatten(),
+    );
     let launch = Launch {
         label: "fluxstart",
         part: Part::Follower,

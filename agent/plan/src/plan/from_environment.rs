@@ -1,12 +1,12 @@
-//! What an entrypoint's own command line says of its job, where no operator writes a spec for each: in a JobSet, a
-//! TrainJob, a Job.
+//! What an entrypoint's own command line says of its job, where no operator writes a spec for each: in a
+//! JobSet, a TrainJob, a Job.
 //!
 //! ```text
 //! (command line, environment) ─► AgentSpec, key
 //! ```
 //!
-//! Only the names of variables stand on the command line, so that one pod template serves any number of jobs: the
-//! values come from labels (the downward API) or from the controller.
+//! Only the names of variables stand on the command line, so that one pod template serves any number of jobs:
+//! the values come from labels (the downward API) or from the controller.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -41,11 +41,12 @@ pub struct FromEnvironment {
     /// Variable with the number of pods
     #[arg(long, value_name = "NAME")]
     size_from_env: Option<String>,
-    /// Derive the curve certificate from a mounted seed and the values of these variables: the job's uid, and the
-    /// attempt where that keeps the uid [default: a certificate is mounted]
+    /// Derive the curve certificate from a mounted seed and the values of these variables: the job's uid, and
+    /// the attempt where that keeps the uid [default: a certificate is mounted]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     key_from_env: Vec<String>,
-    /// With --key-from-env: file with the seed, at least 32 secret random bytes [default: /etc/flux-agent/seed/seed]
+    /// With --key-from-env: file with the seed, at least 32 secret random bytes [default:
+    /// /etc/flux-agent/seed/seed]
     #[arg(long, value_name = "FILE", requires = "key_from_env")]
     seed: Option<PathBuf>,
     /// The program, in place of the spec's; passed as it is, without a shell
@@ -59,7 +60,8 @@ impl FromEnvironment {
         *self == FromEnvironment::default()
     }
 
-    /// The text of the spec where no file is named: the command line says who the pods are, so that none is needed.
+    /// The text of the spec where no file is named: the command line says who the pods are, so that none is
+    /// needed.
     pub fn in_place_of_spec(&self) -> Option<&'static str> {
         (self.name_from_env.is_some() || self.lead_from_env.is_some()).then_some(USUAL)
     }
@@ -100,37 +102,75 @@ impl FromEnvironment {
         if self.key_from_env.is_empty() {
             return Ok(None);
         }
-        let parts = self.key_from_env.iter().map(|name| value("--key-from-env", name, environment).map(str::to_owned));
-        let seed = self.seed.as_ref().map_or(SEED_FILE.into(), |path| path.to_string_lossy().into_owned());
-        Ok(Some(Key { seed, of: parts.collect::<Result<_, _>>()? }))
+        let parts = self
+            .key_from_env
+            .iter()
+            .map(|name| value("--key-from-env", name, environment).map(str::to_owned));
+        let seed = self
+            .seed
+            .as_ref()
+            .map_or(SEED_FILE.into(), |path| path.to_string_lossy().into_owned());
+        Ok(Some(Key {
+            seed,
+            of: parts.collect::<Result<_, _>>()?,
+        }))
     }
 }
 
 /// A variable's value; an empty one is an error.
 fn value<'a>(option: &'static str, name: &str, environment: &'a Environment) -> Result<&'a str, PlanError> {
-    let found = environment.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
+    let found = environment
+        .get(name)
+        .map(|value| value.trim())
+        .filter(|value| !value.is_empty());
     found.ok_or_else(|| {
-        refused(option, name, if environment.contains_key(name) { "it is empty" } else { "it is not set" })
+        refused(
+            option,
+            name,
+            if environment.contains_key(name) {
+                "it is empty"
+            } else {
+                "it is not set"
+            },
+        )
     })
 }
 
 fn refused(option: &'static str, variable: &str, why: &str) -> PlanError {
-    PlanError::Variable { option, variable: variable.to_owned(), why: why.to_owned() }
+    PlanError::Variable {
+        option,
+        variable: variable.to_owned(),
+        why: why.to_owned(),
+    }
 }
 
 fn size(variable: &str, environment: &Environment) -> Result<u32, PlanError> {
     let text = value("--size-from-env", variable, environment)?;
-    text.parse().map_err(|_| refused("--size-from-env", variable, &format!("`{text}` is not a number of pods")))
+    text.parse().map_err(|_| {
+        refused(
+            "--size-from-env",
+            variable,
+            &format!("`{text}` is not a number of pods"),
+        )
+    })
 }
 
-/// The cluster's name and its service, from the lead's host name `<name>-0.<service>`; more of the domain may follow.
+/// The cluster's name and its service, from the lead's host name `<name>-0.<service>`; more of the domain may
+/// follow.
 fn lead(variable: &str, environment: &Environment) -> Result<(String, String), PlanError> {
     let text = value("--lead-from-env", variable, environment)?;
     let mut labels = text.split('.');
-    let name = labels.next().and_then(|host| host.strip_suffix("-0")).filter(|name| !name.is_empty());
+    let name = labels
+        .next()
+        .and_then(|host| host.strip_suffix("-0"))
+        .filter(|name| !name.is_empty());
     match (name, labels.next().filter(|service| !service.is_empty())) {
         (Some(name), Some(service)) => Ok((name.to_owned(), service.to_owned())),
-        _ => Err(refused("--lead-from-env", variable, &format!("`{text}` is not `<name>-0.<service>`"))),
+        _ => Err(refused(
+            "--lead-from-env",
+            variable,
+            &format!("`{text}` is not `<name>-0.<service>`"),
+        )),
     }
 }
 
@@ -151,23 +191,48 @@ mod tests {
     }
 
     fn environment(pairs: &[(&str, &str)]) -> Environment {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
     }
 
     fn spec(text: &str, words: &[&str], pairs: &[(&str, &str)]) -> Result<AgentSpec, String> {
         let mut spec = AgentSpec::unchecked(text).unwrap();
-        told(words).put_into(&mut spec, &environment(pairs)).map_err(|error| error.to_string())?;
+        told(words)
+            .put_into(&mut spec, &environment(pairs))
+            .map_err(|error| error.to_string())?;
         spec.check().map(|()| spec).map_err(|error| error.to_string())
     }
 
     #[test]
     fn labels_and_the_size_make_a_spec_without_a_file() {
-        let words = ["--name-from-env=JOB", "--service-from-env=SET", "--namespace-from-env=NS", "--size-from-env=N"];
-        let pairs = [("JOB", "train-node-0"), ("SET", "train"), ("NS", "team"), ("N", " 4\n")];
+        let words = [
+            "--name-from-env=JOB",
+            "--service-from-env=SET",
+            "--namespace-from-env=NS",
+            "--size-from-env=N",
+        ];
+        let pairs = [
+            ("JOB", "train-node-0"),
+            ("SET", "train"),
+            ("NS", "team"),
+            ("N", " 4\n"),
+        ];
         let found = spec(told(&words).in_place_of_spec().unwrap(), &words, &pairs).unwrap();
-        assert_eq!((found.hostlist().as_str(), found.namespace.as_str()), ("train-node-0-[0-3]", "team"));
-        assert_eq!((found.network.service.as_str(), found.size, found.tasks), ("train", 4, 0));
-        assert_eq!(told(&["--size-from-env=N"]).in_place_of_spec(), None, "without a name a spec is needed");
+        assert_eq!(
+            (found.hostlist().as_str(), found.namespace.as_str()),
+            ("train-node-0-[0-3]", "team")
+        );
+        assert_eq!(
+            (found.network.service.as_str(), found.size, found.tasks),
+            ("train", 4, 0)
+        );
+        assert_eq!(
+            told(&["--size-from-env=N"]).in_place_of_spec(),
+            None,
+            "without a name a spec is needed"
+        );
     }
 
     #[test]
@@ -175,7 +240,11 @@ mod tests {
         let found = |lead: &str| spec("", &["--lead-from-env=ADDR"], &[("ADDR", lead)]);
         for lead in ["job-node-0-0.job", "job-node-0-0.job.team.svc.cluster.local"] {
             let found = found(lead).unwrap();
-            assert_eq!((found.name.as_str(), found.network.service.as_str()), ("job-node-0", "job"), "{lead}");
+            assert_eq!(
+                (found.name.as_str(), found.network.service.as_str()),
+                ("job-node-0", "job"),
+                "{lead}"
+            );
         }
         for bad in ["10.0.0.1", "job-node-0-1.job", "job-0", "-0.job", "job-0."] {
             let why = found(bad).unwrap_err();
@@ -187,25 +256,62 @@ mod tests {
     fn what_a_variable_does_not_tell_is_an_error_that_names_it() {
         let words = ["--name-from-env=JOB", "--size-from-env=N"];
         for (pairs, why) in [
-            (&[("N", "2")][..], "failed to use --name-from-env JOB: it is not set"),
-            (&[("JOB", " "), ("N", "2")], "failed to use --name-from-env JOB: it is empty"),
-            (&[("JOB", "a"), ("N", "two")], "failed to use --size-from-env N: `two` is not a number of pods"),
-            (&[("JOB", "a"), ("N", "0")], "the spec's size is out of range: use 1 or more"),
-            (&[("JOB", "A b"), ("N", "1")], "the spec's name is out of range: use lower case letters, digits and `-`"),
+            (
+                &[("N", "2")][..],
+                "failed to use --name-from-env JOB: it is not set",
+            ),
+            (
+                &[("JOB", " "), ("N", "2")],
+                "failed to use --name-from-env JOB: it is empty",
+            ),
+            (
+                &[("JOB", "a"), ("N", "two")],
+                "failed to use --size-from-env N: `two` is not a number of pods",
+            ),
+            (
+                &[("JOB", "a"), ("N", "0")],
+                "the spec's size is out of range: use 1 or more",
+            ),
+            (
+                &[("JOB", "A b"), ("N", "1")],
+                "the spec's name is out of range: use lower case letters, digits and `-`",
+            ),
         ] {
             assert_eq!(spec("", &words, pairs).unwrap_err(), why);
         }
-        assert!(told(&["--key-from-env=UID"]).key(&environment(&[("UID", "")])).is_err());
+        assert!(
+            told(&["--key-from-env=UID"])
+                .key(&environment(&[("UID", "")]))
+                .is_err()
+        );
     }
 
     #[test]
     fn the_program_is_words_as_they_were_given() {
         let words = ["--", "sh", "-c", "echo \"$HOME\" 'a  b'", ""];
         let literal: Vec<Word> = words[1..].iter().map(|word| Word::literal(*word)).collect();
-        let found = |text: &str| spec(&format!("name = 'a'\n{text}"), &words, &[]).unwrap().runner.program;
-        assert_eq!(found(""), Program::Submit { words: literal.clone() });
-        assert_eq!(found("[runner.program]\nmode = 'script'\ntext = 'x'"), Program::Submit { words: literal.clone() });
-        assert_eq!(found("[runner.program]\nmode = 'launcher'\nwords = []"), Program::Launcher { words: literal });
+        let found = |text: &str| {
+            spec(&format!("name = 'a'\n{text}"), &words, &[])
+                .unwrap()
+                .runner
+                .program
+        };
+        assert_eq!(
+            found(""),
+            Program::Submit {
+                words: literal.clone()
+            }
+        );
+        assert_eq!(
+            found("[runner.program]\nmode = 'script'\ntext = 'x'"),
+            Program::Submit {
+                words: literal.clone()
+            }
+        );
+        assert_eq!(
+            found("[runner.program]\nmode = 'launcher'\nwords = []"),
+            Program::Launcher { words: literal }
+        );
         let kept = spec("name = 'a'\n[runner.program]\nmode = 'diagnostics'", &[], &[]).unwrap();
         assert_eq!(kept.runner.program, Program::Diagnostics);
     }
@@ -216,9 +322,23 @@ mod tests {
         let key = |words: &[&str]| told(words).key(&pairs).unwrap();
         assert_eq!(key(&[]), None);
         let of = vec!["1-2".to_owned(), "0".to_owned()];
-        assert_eq!(key(&["--key-from-env=UID,ATTEMPT"]), Some(Key { seed: SEED_FILE.into(), of: of.clone() }));
+        assert_eq!(
+            key(&["--key-from-env=UID,ATTEMPT"]),
+            Some(Key {
+                seed: SEED_FILE.into(),
+                of: of.clone()
+            })
+        );
         let other = key(&["--key-from-env=UID,ATTEMPT", "--seed=/other"]);
-        assert_eq!(other, Some(Key { seed: "/other".into(), of }));
-        assert!(told(&[]).is_empty() && !told(&["--", "x"]).is_empty() && !told(&["--key-from-env=A"]).is_empty());
+        assert_eq!(
+            other,
+            Some(Key {
+                seed: "/other".into(),
+                of
+            })
+        );
+        assert!(
+            told(&[]).is_empty() && !told(&["--", "x"]).is_empty() && !told(&["--key-from-env=A"]).is_empty()
+        );
     }
 }

@@ -18,12 +18,13 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// A lead broker of another cluster comes first: by its own name, where the user's list of all hosts begins with it, so
-    /// that ranks are the same on both sides; else named by its address.
+    /// A lead broker of another cluster comes first: by its own name, where the user's list of all hosts
+    /// begins with it, so that ranks are the same on both sides; else named by its address.
     pub fn of(spec: &AgentSpec) -> Result<Hosts, PlanError> {
         let mut list = spec.hostlist();
         let mut names = hostlist::expand(&list).map_err(PlanError::Hostlist)?;
-        let is_own = |name: &String| (0..spec.max_size()).any(|index| *name == names::host(&spec.name, index));
+        let is_own =
+            |name: &String| (0..spec.max_size()).any(|index| *name == names::host(&spec.name, index));
         if let Some(lead) = &spec.network.lead
             && (names.contains(&lead.address) || names.first().is_none_or(is_own))
             && names.first() != Some(&lead.address)
@@ -40,8 +41,10 @@ impl Hosts {
     }
 
     pub fn rank_of(&self, host: &str) -> Result<u32, PlanError> {
-        hostlist::rank_of(&self.names, host)
-            .ok_or_else(|| PlanError::NotInHostlist { host: host.into(), hostlist: self.list.clone() })
+        hostlist::rank_of(&self.names, host).ok_or_else(|| PlanError::NotInHostlist {
+            host: host.into(),
+            hostlist: self.list.clone(),
+        })
     }
 
     pub fn size(&self) -> u32 {
@@ -59,7 +62,9 @@ pub fn encode(names: &[String]) -> String {
     for name in names {
         let (prefix, number) = numbered(name);
         match (entries.last_mut(), number) {
-            (Some((last, Some((_, end)))), Some(number)) if *last == prefix && *end + 1 == number => *end = number,
+            (Some((last, Some((_, end)))), Some(number)) if *last == prefix && *end + 1 == number => {
+                *end = number
+            }
             _ => entries.push((prefix, number.map(|number| (number, number)))),
         }
     }
@@ -84,7 +89,12 @@ fn numbered(name: &str) -> (String, Option<u64>) {
 
 /// The cluster's domain: from the spec, else from the host, else the usual one.
 pub fn domain(spec: &AgentSpec, from_host: Option<&str>) -> String {
-    let chosen = spec.network.cluster_domain.as_deref().or(from_host).unwrap_or(DEFAULT_DOMAIN);
+    let chosen = spec
+        .network
+        .cluster_domain
+        .as_deref()
+        .or(from_host)
+        .unwrap_or(DEFAULT_DOMAIN);
     chosen.trim_end_matches('.').to_owned()
 }
 
@@ -102,11 +112,14 @@ mod tests {
         let hosts = |text: &str| Hosts::of(&AgentSpec::from_toml(text).unwrap()).unwrap();
         let local = hosts("name='mc'\nsize=3");
         assert_eq!((local.list.as_str(), local.size()), ("mc-[0-2]", 3));
-        let named =
-            "name='burst-0'\nsize=2\n[network]\nhostlist='10.0.0.1,mc-[1-3],burst-0-[0-1]'\nlead={address='10.0.0.1'}";
+        let named = "name='burst-0'\nsize=2\n[network]\nhostlist='10.0.0.1,mc-[1-3],burst-0-[0-1]'\nlead={address='10.0.0.1'}";
         assert_eq!(hosts(named).list, "10.0.0.1,mc-[1-3],burst-0-[0-1]");
         let by_name = "name='b'\nsize=2\n[network]\nhostlist='mc-[0-1],b-[0-1]'\nlead={address='10.0.0.1'}";
-        assert_eq!(hosts(by_name).list, "mc-[0-1],b-[0-1]", "the lead is mc-0, as on its own side");
+        assert_eq!(
+            hosts(by_name).list,
+            "mc-[0-1],b-[0-1]",
+            "the lead is mc-0, as on its own side"
+        );
         let bare = "name='burst-0'\nsize=2\n[network]\nlead={address='lead.example'}";
         assert_eq!(hosts(bare).list, "lead.example,burst-0-[0-1]");
     }

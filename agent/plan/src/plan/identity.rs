@@ -32,14 +32,26 @@ pub struct Account {
 impl Identity {
     /// The container's own user, or the one that the spec names if the agent may change to it.
     pub fn of(wanted: Option<&User>, facts: &Facts) -> Identity {
-        let own = Owner { uid: facts.uid, gid: facts.gid };
-        let mut identity = Identity { owner: own, run_as: None, create: None, account: None, notice: None };
+        let own = Owner {
+            uid: facts.uid,
+            gid: facts.gid,
+        };
+        let mut identity = Identity {
+            owner: own,
+            run_as: None,
+            create: None,
+            account: None,
+            notice: None,
+        };
         let Some(user) = wanted else { return identity };
         let found = account_by(&facts.passwd, |name, _| name == user.name);
         let account = found.clone().unwrap_or_else(|| Account {
             name: user.name.clone(),
             home: home_of(&user.name),
-            owner: Owner { uid: user.uid, gid: group_id(&facts.group, &user.name).unwrap_or(user.uid) },
+            owner: Owner {
+                uid: user.uid,
+                gid: group_id(&facts.group, &user.name).unwrap_or(user.uid),
+            },
         });
         if facts.uid != 0 {
             if account.owner.uid != facts.uid {
@@ -72,9 +84,18 @@ impl Identity {
 pub fn account_by(passwd: &str, fits: impl Fn(&str, u32) -> bool) -> Option<Account> {
     passwd.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
-        let [name, _, uid, gid, _, home, ..] = fields.as_slice() else { return None };
-        let owner = Owner { uid: uid.parse().ok()?, gid: gid.parse().ok()? };
-        fits(name, owner.uid).then(|| Account { name: (*name).to_owned(), home: (*home).to_owned(), owner })
+        let [name, _, uid, gid, _, home, ..] = fields.as_slice() else {
+            return None;
+        };
+        let owner = Owner {
+            uid: uid.parse().ok()?,
+            gid: gid.parse().ok()?,
+        };
+        fits(name, owner.uid).then(|| Account {
+            name: (*name).to_owned(),
+            home: (*home).to_owned(),
+            owner,
+        })
     })
 }
 
@@ -95,11 +116,20 @@ mod tests {
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\nbroken\nflux:x:1234:1300:Flux:/srv/flux:/bin/sh\n";
 
     fn user(run_flux_as_root: bool) -> User {
-        User { name: "flux".into(), uid: 1000, run_flux_as_root }
+        User {
+            name: "flux".into(),
+            uid: 1000,
+            run_flux_as_root,
+        }
     }
 
     fn facts(uid: u32, passwd: &str) -> Facts {
-        Facts { uid, gid: uid, passwd: passwd.into(), ..Facts::default() }
+        Facts {
+            uid,
+            gid: uid,
+            passwd: passwd.into(),
+            ..Facts::default()
+        }
     }
 
     #[test]
@@ -125,9 +155,20 @@ mod tests {
         assert!(root.create.is_some() && root.run_as.is_none() && root.owner.uid == 0);
         let other = Identity::of(Some(&user(false)), &facts(500, PASSWD));
         assert!(other.create.is_none() && other.run_as.is_none() && other.notice.is_some());
-        let taken =
-            Identity::of(Some(&User { uid: 1234, name: "ada".into(), run_flux_as_root: false }), &facts(0, PASSWD));
-        assert!(taken.notice.unwrap().starts_with("uid 1234 belongs to flux in this image"));
+        let taken = Identity::of(
+            Some(&User {
+                uid: 1234,
+                name: "ada".into(),
+                run_flux_as_root: false,
+            }),
+            &facts(0, PASSWD),
+        );
+        assert!(
+            taken
+                .notice
+                .unwrap()
+                .starts_with("uid 1234 belongs to flux in this image")
+        );
         let same = Identity::of(Some(&user(false)), &facts(1234, PASSWD));
         assert!(same.run_as.is_none() && same.notice.is_none());
     }

@@ -1,4 +1,5 @@
-//! What commands for people need to know of the instance that a pod belongs to; the same decisions as `plan`'s.
+//! What commands for people need to know of the instance that a pod belongs to; the same decisions as
+//! `plan`'s.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +7,8 @@ use flux_shared::agent_spec::AgentSpec;
 use flux_shared::names;
 
 use super::{
-    Binding, EnvChange, Owner, PlanError, Planned, Resolved, RunAs, Step, environment, follower, hosts, restful, user,
+    Binding, EnvChange, Owner, PlanError, Planned, Resolved, RunAs, Step, environment, follower, hosts,
+    restful, user,
 };
 use crate::facts::Facts;
 
@@ -25,7 +27,8 @@ pub struct Instance {
     pub suffix: String,
     /// Path of the broker's socket.
     pub socket: String,
-    /// Full name and port of the parent broker; none for the lead, or where the user's own broker.toml says it.
+    /// Full name and port of the parent broker; none for the lead, or where the user's own broker.toml says
+    /// it.
     pub parent: Option<(String, u16)>,
     /// Who Flux runs as.
     pub owner: Owner,
@@ -51,7 +54,9 @@ impl Instance {
         } else {
             follower::parent(&resolved)?.map(|parent| (parent.host, parent.port))
         };
-        let steps = user::steps(&resolved).into_iter().chain(environment::steps(&resolved)?);
+        let steps = user::steps(&resolved)
+            .into_iter()
+            .chain(environment::steps(&resolved)?);
         let changes = steps.filter_map(|planned: Planned| match planned.step {
             Step::Environment { changes } => Some(changes),
             _ => None,
@@ -83,13 +88,23 @@ impl Instance {
     /// A host's name for the resolver.
     pub fn full_name(&self, host: &str) -> String {
         // A remote lead is known by its address or its own full name.
-        if host.contains(['.', ':']) { host.to_owned() } else { format!("{host}{}", self.suffix) }
+        if host.contains(['.', ':']) {
+            host.to_owned()
+        } else {
+            format!("{host}{}", self.suffix)
+        }
     }
 }
 
 fn spare(spec: &AgentSpec, hosts: &[String]) -> Vec<u32> {
-    let beyond: BTreeSet<String> = (spec.size..spec.max_size()).map(|index| names::host(&spec.name, index)).collect();
-    (0..).zip(hosts).filter(|(_, host)| beyond.contains(*host)).map(|(rank, _)| rank).collect()
+    let beyond: BTreeSet<String> = (spec.size..spec.max_size())
+        .map(|index| names::host(&spec.name, index))
+        .collect();
+    (0..)
+        .zip(hosts)
+        .filter(|(_, host)| beyond.contains(*host))
+        .map(|(rank, _)| rank)
+        .collect()
 }
 
 #[cfg(test)]
@@ -98,7 +113,14 @@ mod tests {
 
     fn instance(spec: &str, index: u32) -> Instance {
         let spec = AgentSpec::from_toml(spec).unwrap();
-        Instance::of(&spec, &Facts { index: Some(index), ..Facts::default() }).unwrap()
+        Instance::of(
+            &spec,
+            &Facts {
+                index: Some(index),
+                ..Facts::default()
+            },
+        )
+        .unwrap()
     }
 
     #[test]
@@ -109,22 +131,34 @@ mod tests {
         assert_eq!(lead.full_name("mc-2"), "mc-2.flux-service.ns.svc.cluster.local.");
         let follower = instance(spec, 2);
         assert_eq!((follower.rank, follower.is_lead), (2, false));
-        assert_eq!(follower.parent, Some(("mc-0.flux-service.ns.svc.cluster.local.".into(), 8050)));
+        assert_eq!(
+            follower.parent,
+            Some(("mc-0.flux-service.ns.svc.cluster.local.".into(), 8050))
+        );
         assert_eq!(follower.socket, "/mnt/flux/config/run/flux/local");
     }
 
     #[test]
     fn pods_that_may_be_asked_for_later_are_spare() {
         let elastic = instance("name='mc'\nsize=2\nmax_size=4", 0);
-        assert_eq!((elastic.spare.as_slice(), elastic.asked_for()), ([2, 3].as_slice(), 2));
-        let burst = instance("name='mc'\nsize=1\nmax_size=2\n[network]\nhostlist='mc-[0-1],burst-[0-1]'", 0);
+        assert_eq!(
+            (elastic.spare.as_slice(), elastic.asked_for()),
+            ([2, 3].as_slice(), 2)
+        );
+        let burst = instance(
+            "name='mc'\nsize=1\nmax_size=2\n[network]\nhostlist='mc-[0-1],burst-[0-1]'",
+            0,
+        );
         assert_eq!(burst.spare, [1]);
         assert!(instance("name='mc'\nsize=4", 0).spare.is_empty());
     }
 
     #[test]
     fn a_remote_lead_is_named_as_it_was_given() {
-        let burst = instance("name='burst-0'\nsize=2\n[network]\nlead={address='lead.example',port=30123}", 1);
+        let burst = instance(
+            "name='burst-0'\nsize=2\n[network]\nlead={address='lead.example',port=30123}",
+            1,
+        );
         assert_eq!(burst.parent, Some(("lead.example".into(), 30123)));
         assert_eq!(burst.full_name("lead.example"), "lead.example");
     }

@@ -18,8 +18,8 @@ pub struct Launch {
     /// Which of the words are the broker's options: snippets may change them, as `$brokerOptions`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<Range<usize>>,
-    /// The user's program, as one would type it: without what the agent and Flux put around it. The container ends with
-    /// it. Empty: there is only a broker, which others work in.
+    /// The user's program, as one would type it: without what the agent and Flux put around it. The container
+    /// ends with it. Empty: there is only a broker, which others work in.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub program: Vec<Word>,
     /// The user that it runs as; none: the agent's own.
@@ -29,13 +29,14 @@ pub struct Launch {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<EnvChange>,
     pub stdout: Stdout,
-    /// Which processes a signal to the agent is passed on to. Of any program, a second stop kills the whole group.
+    /// Which processes a signal to the agent is passed on to. Of any program, a second stop kills the whole
+    /// group.
     pub signals: Reach,
     /// The broker's socket, by which its states are followed; none: they are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
-    /// The parent broker: a stop is held back while it may still end the instance in order, and it must answer before
-    /// this program is restarted. None: a stop is passed on at once.
+    /// The parent broker: a stop is held back while it may still end the instance in order, and it must
+    /// answer before this program is restarted. None: a stop is passed on at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
     /// The lead, if that is not the parent: it is asked whether the parent's end was the instance's.
@@ -50,8 +51,8 @@ pub struct Launch {
     /// The ranks below it in the tree, as an idset: they leave with it, since they are connected through it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub below: String,
-    /// The name of a process below this one that means a job on this node: a broker that leaves while the lead stays is
-    /// then killed rather than told to stop. None: nobody looks.
+    /// The name of a process below this one that means a job on this node: a broker that leaves while the
+    /// lead stays is then killed rather than told to stop. None: nobody looks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job_shell: Option<&'static str>,
     /// The metrics of the instance to serve.
@@ -60,12 +61,13 @@ pub struct Launch {
     /// The file in which `flux-agent program` notes how the program ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
-    /// The file in which each start is recorded, before it, and its end: the program must not run again, or not too
-    /// often.
+    /// The file in which each start is recorded, before it, and its end: the program must not run again, or
+    /// not too often.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
-    /// Whether the container fails with `broker-failed` instead of the broker's code if the instance does not come up:
-    /// its program does not begin, by the `result`, or there is none, and the broker fails before its state is `run`.
+    /// Whether the container fails with `broker-failed` instead of the broker's code if the instance does not
+    /// come up: its program does not begin, by the `result`, or there is none, and the broker fails before
+    /// its state is `run`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub needs_instance: bool,
     /// What to do when it ends.
@@ -119,7 +121,8 @@ pub struct Metrics {
 pub enum Stdout {
     /// The child inherits the agent's.
     Inherit,
-    /// Through raw pseudo-terminals that the agent copies, one more for standard error: programs flush every line.
+    /// Through raw pseudo-terminals that the agent copies, one more for standard error: programs flush every
+    /// line.
     LineBuffered,
     /// It is dropped.
     Discard,
@@ -131,10 +134,12 @@ pub enum Stdout {
 pub enum AtEnd {
     /// Its exit code is the container's.
     Exit,
-    /// The same, but 0 after a stop becomes 128 plus the signal: people worked in it, and nothing was completed.
+    /// The same, but 0 after a stop becomes 128 plus the signal: people worked in it, and nothing was
+    /// completed.
     ExitUnlessStopped,
-    /// 0 ends the container; otherwise it is restarted with backoff, unless the lead has ended (then 0 as well). With
-    /// `again` the lead may start again in its pod: the container then waits for it, and ends when it is told to stop.
+    /// 0 ends the container; otherwise it is restarted with backoff, unless the lead has ended (then 0 as
+    /// well). With `again` the lead may start again in its pod: the container then waits for it, and ends
+    /// when it is told to stop.
     RestartFollower {
         limit: u32,
         #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -147,9 +152,9 @@ pub enum AtEnd {
     },
 }
 
-/// Another user, for a program that gives up the agent's rights: its ids, and what HOME, USER and LOGNAME are for it,
-/// unless a snippet has set them. No other program gets them: what root runs (a shell, Python) would read files of that
-/// home.
+/// Another user, for a program that gives up the agent's rights: its ids, and what HOME, USER and LOGNAME are
+/// for it, unless a snippet has set them. No other program gets them: what root runs (a shell, Python) would
+/// read files of that home.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RunAs {
     #[serde(flatten)]

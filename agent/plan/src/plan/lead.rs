@@ -5,25 +5,34 @@ use flux_shared::command_words::Word;
 
 use super::program::{self, Initial};
 use super::{
-    AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, node_network,
-    options, own_paths, python, resources, runner, snippets, user,
+    AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery,
+    node_network, options, own_paths, python, resources, runner, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     if resolved.facts.earlier_pods > 0 {
-        let step = Step::LeadLost { restarts_left: resolved.facts.restarts_left.unwrap_or(0) };
+        let step = Step::LeadLost {
+            restarts_left: resolved.facts.restarts_left.unwrap_or(0),
+        };
         return Ok(vec![Planned::with(&["earlier_pods", "restarts_left"], step)]);
     }
     let initial = program::initial(resolved);
     let mut steps: Vec<Planned> = once(resolved, &initial).into_iter().collect();
     steps.extend(runner::prepare(resolved)?);
-    steps.extend(snippets::step(resolved, "brokerPre", resolved.spec.runner.snippets.broker_pre.as_ref()));
+    steps.extend(snippets::step(
+        resolved,
+        "brokerPre",
+        resolved.spec.runner.snippets.broker_pre.as_ref(),
+    ));
     steps.extend(resources::of_a_snippet(resolved)?);
     steps.extend(archive::prepare(resolved));
     steps.extend(initial.has_program().then(|| result_file(resolved)));
     steps.push(launch(resolved, initial)?);
     steps.extend(archive::publish(resolved));
-    steps.extend(snippets::post(resolved, resolved.spec.runner.snippets.post.as_ref()));
+    steps.extend(snippets::post(
+        resolved,
+        resolved.spec.runner.snippets.post.as_ref(),
+    ));
     Ok(steps)
 }
 
@@ -42,14 +51,18 @@ fn once(resolved: &Resolved, initial: &Initial) -> Option<Planned> {
     })
 }
 
-/// Without a program there is nothing that `flux start` would do for us, so it is the broker itself. It gets no shell
-/// for an initial program unless the container has a terminal for one.
+/// Without a program there is nothing that `flux start` would do for us, so it is the broker itself. It gets
+/// no shell for an initial program unless the container has a terminal for one.
 fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     let mut facts = vec![resolved.flux_fact(), "grace_period"];
     let mut argv: Vec<Word> = Vec::new();
     let has_program = initial.has_program();
     // The prefix of a program stands inside the instance; without a program it stands before the broker.
-    let prefix = if has_program { &[] } else { resolved.spec.runner.prefix.as_slice() };
+    let prefix = if has_program {
+        &[]
+    } else {
+        resolved.spec.runner.prefix.as_slice()
+    };
     let own_options = if has_program {
         facts.extend(match resolved.spec.runner.program {
             Program::Batch { .. } | Program::BatchRaw { .. } => Some("working_directory"),
@@ -76,8 +89,11 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     let run_as = user::run_as(resolved);
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
     let mut environment = own_paths::changes(resolved);
-    let variables =
-        [python::variable(resolved), discovery::broker_variable(resolved), node_network::variable(resolved)];
+    let variables = [
+        python::variable(resolved),
+        discovery::broker_variable(resolved),
+        node_network::variable(resolved),
+    ];
     environment.extend(variables.into_iter().flatten());
     let launch = Launch {
         label: "fluxstart",
@@ -101,7 +117,11 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
         record: has_program.then(|| resolved.paths.starts()),
         // Without a program, only the broker's states tell.
         needs_instance: has_program || !resolved.spec.flux.disable_socket,
-        at_end: if has_program { AtEnd::Exit } else { AtEnd::ExitUnlessStopped },
+        at_end: if has_program {
+            AtEnd::Exit
+        } else {
+            AtEnd::ExitUnlessStopped
+        },
     };
     Ok(Planned::with(&facts, Step::Launch(launch.into())))
 }
@@ -109,22 +129,35 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
 /// The metrics to serve, if there is a socket to ask the broker at.
 fn metrics(resolved: &Resolved) -> Option<Metrics> {
     let cluster = resolved.spec.name.clone();
-    runner::socket(resolved).and(resolved.spec.flux.metrics_port).map(|port| Metrics { port, cluster })
+    runner::socket(resolved)
+        .and(resolved.spec.flux.metrics_port)
+        .map(|port| Metrics { port, cluster })
 }
 
-/// The file for the note on the program's end, empty and owned by Flux's user: the broker's exit code may be about its
-/// own end.
+/// The file for the note on the program's end, empty and owned by Flux's user: the broker's exit code may be
+/// about its own end.
 fn result_file(resolved: &Resolved) -> Planned {
     let (path, owner) = (resolved.paths.program_result(), resolved.identity.owner);
-    Planned::with(&["uid"], Step::File { path, mode: Mode(0o600), owner, content: Content::Text(String::new()) })
+    Planned::with(
+        &["uid"],
+        Step::File {
+            path,
+            mode: Mode(0o600),
+            owner,
+            content: Content::Text(String::new()),
+        },
+    )
 }
 
-/// The words before the program: `flux-agent program` notes how it ended, and at a stop gives it or its jobs SIGTERM
-/// and time.
+/// The words before the program: `flux-agent program` notes how it ended, and at a stop gives it or its jobs
+/// SIGTERM and time.
 fn wrapper(resolved: &Resolved) -> Vec<String> {
     let within = format!("--within={}", super::resolved::time_to_end(resolved));
-    let mut words =
-        vec![resolved.paths.agent(), "program".into(), format!("--result={}", resolved.paths.program_result())];
+    let mut words = vec![
+        resolved.paths.agent(),
+        "program".into(),
+        format!("--result={}", resolved.paths.program_result()),
+    ];
     words.push(within);
     let waits_for_jobs = match resolved.spec.runner.program {
         Program::Submit { .. } | Program::Batch { .. } | Program::BatchRaw { .. } => true,

@@ -1,4 +1,5 @@
-//! Munge, which signs jobs of several users: started where the image has it, as Design 3.3 expects of images with Flux.
+//! Munge, which signs jobs of several users: started where the image has it, as Design 3.3 expects of images
+//! with Flux.
 
 use super::{Mode, Owner, Planned, Resolved, Step};
 use crate::known_paths::{MUNGE, MUNGE_KEY};
@@ -13,10 +14,19 @@ pub fn steps(resolved: &Resolved) -> Vec<Planned> {
         return Vec::new();
     }
     let root = Owner { uid: 0, gid: 0 };
-    let folder = Step::Directory { path: RUN_DIR.into(), mode: Mode(0o755), owner: root };
+    let folder = Step::Directory {
+        path: RUN_DIR.into(),
+        mode: Mode(0o755),
+        owner: root,
+    };
     // The key, the log and their folders may be those of a user `munge`, which root need not mind.
-    let daemon = Step::Daemon { argv: [MUNGE, "--force"].map(str::to_owned).into() };
-    [folder, daemon].into_iter().map(|step| Planned::with(&["uid", "munge"], step)).collect()
+    let daemon = Step::Daemon {
+        argv: [MUNGE, "--force"].map(str::to_owned).into(),
+    };
+    [folder, daemon]
+        .into_iter()
+        .map(|step| Planned::with(&["uid", "munge"], step))
+        .collect()
 }
 
 #[cfg(test)]
@@ -31,11 +41,21 @@ mod tests {
         let spec = "name='mc'\n[view]\nenabled=false\n[runner.user]\nname='flux'\nuid=1000\n";
         let spec = AgentSpec::from_toml(spec).unwrap();
         let planned = |paths: &[&str], uid: u32| {
-            let mut facts = Facts { uid, ..Facts::default() };
+            let mut facts = Facts {
+                uid,
+                ..Facts::default()
+            };
             facts.present.extend(paths.iter().map(|path| (*path).to_owned()));
             steps(&Resolved::new(&spec, &facts).unwrap()).len()
         };
         assert_eq!(planned(&[MUNGE, MUNGE_KEY], 0), 2);
-        assert_eq!((planned(&[MUNGE], 0), planned(&[MUNGE_KEY], 0), planned(&[MUNGE, MUNGE_KEY], 1000)), (0, 0, 0));
+        assert_eq!(
+            (
+                planned(&[MUNGE], 0),
+                planned(&[MUNGE_KEY], 0),
+                planned(&[MUNGE, MUNGE_KEY], 1000)
+            ),
+            (0, 0, 0)
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! With hostNetwork, pods have their nodes' host names. Flux finds ranks by host name, so it is told the pod's own name: by
-//! an attribute, or before 0.82 by a variable. A Flux ignores the one that it does not know.
+//! With hostNetwork, pods have their nodes' host names. Flux finds ranks by host name, so it is told the
+//! pod's own name: by an attribute, or before 0.82 by a variable. A Flux ignores the one that it does not
+//! know.
 //!
-//! The variable is for the broker alone: an instance in a job has hosts of its own, and would take it for its own name.
+//! The variable is for the broker alone: an instance in a job has hosts of its own, and would take it for its
+//! own name.
 //!
 //! Flux also compares the node's host name with those in R, so it must not check R (`super::broker`).
 
@@ -12,7 +14,11 @@ const VARIABLE: &str = "FLUX_FAKE_HOSTNAME";
 
 /// The broker's name, if it is not the host's.
 fn name<'a>(resolved: &'a Resolved) -> Option<&'a str> {
-    resolved.spec.network.host_network.then_some(resolved.hostname.as_str())
+    resolved
+        .spec
+        .network
+        .host_network
+        .then_some(resolved.hostname.as_str())
 }
 
 /// The attribute's name and value.
@@ -32,7 +38,8 @@ pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
 
 /// What a person should know who sees the nodes' names in a job.
 pub fn notice(resolved: &Resolved) -> Option<String> {
-    name(resolved).map(|name| format!("the pod has its node's network and host name: its name in Flux is {name}"))
+    name(resolved)
+        .map(|name| format!("the pod has its node's network and host name: its name in Flux is {name}"))
 }
 
 #[cfg(test)]
@@ -47,7 +54,11 @@ mod tests {
 
     fn planned(spec: &str, index: u32) -> Plan {
         let spec = AgentSpec::from_toml(&format!("name = 'mc'\nsize = 2\n{spec}")).unwrap();
-        let facts = Facts { hostname: "node-7".into(), index: Some(index), ..Facts::default() };
+        let facts = Facts {
+            hostname: "node-7".into(),
+            index: Some(index),
+            ..Facts::default()
+        };
         plan(&spec, &facts, &ContainerRole::Runner).unwrap()
     }
 
@@ -60,7 +71,15 @@ mod tests {
         let launch = launch.unwrap();
         let is_name = |change: &&EnvChange| matches!(change, EnvChange::Set { name, .. } if name == VARIABLE);
         let told = launch.environment.iter().filter(is_name).cloned().collect();
-        (launch.argv.iter().map(shell_quote::word).collect::<Vec<_>>().join(" "), told)
+        (
+            launch
+                .argv
+                .iter()
+                .map(shell_quote::word)
+                .collect::<Vec<_>>()
+                .join(" "),
+            told,
+        )
     }
 
     #[test]
@@ -70,9 +89,17 @@ mod tests {
             let (words, told) = started(&plan);
             assert!(words.contains(&format!(" -Shostname=mc-{index} ")), "{words}");
             assert_eq!(told, [set("FLUX_FAKE_HOSTNAME", &format!("mc-{index}"))]);
-            assert_eq!(words.contains("--without=FLUX_FAKE_HOSTNAME -- "), role == "lead", "{words}");
-            assert_eq!((plan.hostname.as_str(), plan.rank), (format!("mc-{index}").as_str(), Some(index)));
-            let notice = format!("the pod has its node's network and host name: its name in Flux is mc-{index}");
+            assert_eq!(
+                words.contains("--without=FLUX_FAKE_HOSTNAME -- "),
+                role == "lead",
+                "{words}"
+            );
+            assert_eq!(
+                (plan.hostname.as_str(), plan.rank),
+                (format!("mc-{index}").as_str(), Some(index))
+            );
+            let notice =
+                format!("the pod has its node's network and host name: its name in Flux is mc-{index}");
             assert!(plan.notices.contains(&notice), "{:?}", plan.notices);
         }
     }
@@ -81,17 +108,27 @@ mod tests {
     fn what_a_node_has_is_found_under_the_name_of_its_pod() {
         let plan = planned("[network]\nhost_network = true", 1);
         let texts = plan.steps.iter().filter_map(|planned| match &planned.step {
-            Step::File { content: Content::Text(text), .. } => Some(text.as_str()),
+            Step::File {
+                content: Content::Text(text),
+                ..
+            } => Some(text.as_str()),
             _ => None,
         });
         let found: Vec<&str> = texts.filter(|text| text.contains("HostName")).collect();
-        assert!(found.len() == 1 && found[0].contains("value=\"mc-1\""), "{found:?}");
+        assert!(
+            found.len() == 1 && found[0].contains("value=\"mc-1\""),
+            "{found:?}"
+        );
     }
 
     #[test]
     fn a_pod_with_a_network_of_its_own_has_its_own_name() {
         let spec = AgentSpec::from_toml(&format!("name = 'mc'\nsize = 2\n{JOB}")).unwrap();
-        let facts = Facts { hostname: "mc-1".into(), index: Some(1), ..Facts::default() };
+        let facts = Facts {
+            hostname: "mc-1".into(),
+            index: Some(1),
+            ..Facts::default()
+        };
         let (words, told) = started(&plan(&spec, &facts, &ContainerRole::Runner).unwrap());
         assert!(!words.contains("hostname") && told.is_empty(), "{words}");
     }

@@ -16,7 +16,9 @@ pub fn of(resolved: &Resolved) -> Vec<String> {
     notices.extend(node_network::notice(resolved));
     let own = resolved.facts.cores;
     if let Some(cores) = runner.cores.filter(|cores| *cores > own) {
-        notices.push(format!("{cores} cores are declared, but there are {own}: tasks share them, unbound"));
+        notices.push(format!(
+            "{cores} cores are declared, but there are {own}: tasks share them, unbound"
+        ));
     }
     notices
 }

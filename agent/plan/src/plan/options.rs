@@ -23,7 +23,11 @@ pub fn broker(resolved: &Resolved, interactive: bool) -> Vec<String> {
     if !flux.disable_socket {
         options.push(attribute("local-uri", format!("local://{}", paths.socket())));
     }
-    if let Some(timeout) = flux.connect_timeout.as_deref().filter(|timeout| !timeout.is_empty()) {
+    if let Some(timeout) = flux
+        .connect_timeout
+        .as_deref()
+        .filter(|timeout| !timeout.is_empty())
+    {
         options.push(attribute("tbon.connect_timeout", timeout));
     }
     if let Some(topology) = &flux.topology {
@@ -53,7 +57,8 @@ fn attribute(name: &str, value: impl std::fmt::Display) -> String {
 /// Number of brokers to wait for, if that is not simply all of them.
 fn quorum(resolved: &Resolved) -> Option<u32> {
     let spec = resolved.spec;
-    spec.quorum.or_else(|| (resolved.hosts.size() != spec.size && spec.network.lead.is_none()).then_some(spec.size))
+    spec.quorum
+        .or_else(|| (resolved.hosts.size() != spec.size && spec.network.lead.is_none()).then_some(spec.size))
 }
 
 #[cfg(test)]
@@ -65,9 +70,14 @@ mod tests {
     #[test]
     fn zeromq_alone_shows_its_lines_unless_quiet() {
         let level = |logging: &str| {
-            let spec = AgentSpec::from_toml(&format!("name='mc'\n[flux]\nlog_level=3\n[logging]\n{logging}")).unwrap();
+            let spec = AgentSpec::from_toml(&format!("name='mc'\n[flux]\nlog_level=3\n[logging]\n{logging}"))
+                .unwrap();
             let options = broker(&Resolved::new(&spec, &Facts::default()).unwrap(), false);
-            options.iter().find_map(|option| option.strip_prefix("-Slog-stderr-level=")).unwrap().to_owned()
+            options
+                .iter()
+                .find_map(|option| option.strip_prefix("-Slog-stderr-level="))
+                .unwrap()
+                .to_owned()
         };
         assert_eq!((level("").as_str(), level("zeromq=true").as_str()), ("3", "7"));
         assert_eq!(level("zeromq=true\nquiet=true"), "0");

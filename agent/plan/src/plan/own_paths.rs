@@ -1,8 +1,10 @@
-//! Paths of the user's that Flux from a view must not follow: an old library in LD_LIBRARY_PATH, or a module in PYTHONPATH
-//! that has the name of one of Flux's, would break the broker and the commands that the agent runs.
+//! Paths of the user's that Flux from a view must not follow: an old library in LD_LIBRARY_PATH, or a module
+//! in PYTHONPATH that has the name of one of Flux's, would break the broker and the commands that the agent
+//! runs.
 //!
-//! Brokers start without them, and carry their values under other names. A program of the user's own gets them back from
-//! `flux-agent program`, tasks from the job shell's defaults. An image's own Flux may need them, so it keeps them.
+//! Brokers start without them, and carry their values under other names. A program of the user's own gets
+//! them back from `flux-agent program`, tasks from the job shell's defaults. An image's own Flux may need
+//! them, so it keeps them.
 
 use flux_shared::agent_spec::Program;
 use flux_shared::command_words::{Part, Word};
@@ -15,7 +17,9 @@ const MODULES: &str = "PYTHONPATH";
 /// The variables that are kept from Flux: not those that the user sets for Flux.
 fn names<'a>(resolved: &'a Resolved) -> impl Iterator<Item = &'static str> + use<'a> {
     let is_kept = |name: &&str| !resolved.spec.flux.environment.contains_key(*name);
-    KEPT_FROM_FLUX.into_iter().filter(move |name| resolved.spec.view.enabled && is_kept(name))
+    KEPT_FROM_FLUX
+        .into_iter()
+        .filter(move |name| resolved.spec.view.enabled && is_kept(name))
 }
 
 /// The changes for a broker.
@@ -24,7 +28,13 @@ pub fn changes(resolved: &Resolved) -> Vec<EnvChange> {
         let value = Word::Template(vec![Part::Env(name.into())]);
         let flux_own = resolved.python_path().filter(|_| name == MODULES);
         let without = flux_own.map_or(EnvChange::Remove { name: name.into() }, |path| set(name, &path));
-        [EnvChange::Set { name: own_name(name), value }, without]
+        [
+            EnvChange::Set {
+                name: own_name(name),
+                value,
+            },
+            without,
+        ]
     };
     names(resolved).flat_map(kept).collect()
 }
@@ -32,8 +42,13 @@ pub fn changes(resolved: &Resolved) -> Vec<EnvChange> {
 /// The options that give the variables back to a program of the user's own.
 pub fn given_to_program(resolved: &Resolved) -> Vec<String> {
     let runner = &resolved.spec.runner;
-    let is_by_flux =
-        runner.prefix.is_empty() && resolved.spec.flux.submit_command.first().is_some_and(|it| it == "flux");
+    let is_by_flux = runner.prefix.is_empty()
+        && resolved
+            .spec
+            .flux
+            .submit_command
+            .first()
+            .is_some_and(|it| it == "flux");
     let is_own = match runner.program {
         Program::Submit { .. } | Program::Script { launch: false, .. } => !is_by_flux,
         Program::Batch { .. } => !runner.prefix.is_empty(),
@@ -41,7 +56,11 @@ pub fn given_to_program(resolved: &Resolved) -> Vec<String> {
         Program::Persistent => restful::wanted(resolved).is_some(),
         Program::Diagnostics => false,
     };
-    if is_own { names(resolved).map(|name| format!("--own={name}")).collect() } else { Vec::new() }
+    if is_own {
+        names(resolved).map(|name| format!("--own={name}")).collect()
+    } else {
+        Vec::new()
+    }
 }
 
 /// Lua for the job shell: gives the variables back to tasks, unless they are brokers or the job sets its own.
@@ -82,7 +101,10 @@ mod tests {
 
     fn launch(spec: &str, index: u32) -> Box<Launch> {
         let spec = AgentSpec::from_toml(&format!("name='mc'\nsize=2\n{spec}")).unwrap();
-        let facts = Facts { index: Some(index), ..Facts::default() };
+        let facts = Facts {
+            index: Some(index),
+            ..Facts::default()
+        };
         let steps = plan(&spec, &facts, &ContainerRole::Runner).unwrap().steps;
         let launch = steps.into_iter().find_map(|planned| match planned.step {
             Step::Launch(launch) => Some(launch),
@@ -93,8 +115,14 @@ mod tests {
 
     fn is_removed(launch: &Launch, variable: &str) -> bool {
         let own = own_name(variable);
-        launch.environment.iter().any(|it| matches!(it, EnvChange::Remove { name } if name == variable))
-            && launch.environment.iter().any(|it| matches!(it, EnvChange::Set { name, .. } if *name == own))
+        launch
+            .environment
+            .iter()
+            .any(|it| matches!(it, EnvChange::Remove { name } if name == variable))
+            && launch
+                .environment
+                .iter()
+                .any(|it| matches!(it, EnvChange::Set { name, .. } if *name == own))
     }
 
     const SUBMIT: &str = "[runner.program]\nmode='submit'\nwords=['a']\n";
@@ -106,7 +134,10 @@ mod tests {
             assert!(is_removed(&launch(SUBMIT, index), "LD_LIBRARY_PATH"), "{index}");
         }
         let own = launch(&format!("{SUBMIT}[view]\nenabled=false\n"), 0);
-        assert!(!is_removed(&own, "LD_LIBRARY_PATH"), "an image's Flux may need them");
+        assert!(
+            !is_removed(&own, "LD_LIBRARY_PATH"),
+            "an image's Flux may need them"
+        );
         let asked = launch(&format!("{SUBMIT}[flux.environment]\nLD_LIBRARY_PATH='/x'\n"), 0);
         assert!(!is_removed(&asked, "LD_LIBRARY_PATH"), "they are for Flux");
     }

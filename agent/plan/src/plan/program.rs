@@ -16,7 +16,11 @@ pub struct Initial {
 }
 
 impl Initial {
-    const NONE: Initial = Initial { program: Vec::new(), words: Vec::new(), stdout: Stdout::Inherit };
+    const NONE: Initial = Initial {
+        program: Vec::new(),
+        words: Vec::new(),
+        stdout: Stdout::Inherit,
+    };
 
     pub fn has_program(&self) -> bool {
         !self.program.is_empty()
@@ -32,12 +36,18 @@ struct Wrapped {
 impl Wrapped {
     /// A program with nothing around it.
     fn plain(program: Vec<Word>) -> Wrapped {
-        Wrapped { words: program.clone(), program }
+        Wrapped {
+            words: program.clone(),
+            program,
+        }
     }
 
     /// A program whose time the agent measures, if that is asked for and shown.
     fn timed(resolved: &Resolved, program: Vec<Word>) -> Wrapped {
-        Wrapped { words: timed(resolved).into_iter().chain(program.clone()).collect(), program }
+        Wrapped {
+            words: timed(resolved).into_iter().chain(program.clone()).collect(),
+            program,
+        }
     }
 }
 
@@ -56,14 +66,23 @@ pub fn initial(resolved: &Resolved) -> Initial {
         Program::Submit { words } | Program::Launcher { words } if words.is_empty() => return Initial::NONE,
         Program::Submit { words } => (submit(resolved, words), live),
         Program::Launcher { words } => (launcher(resolved, words), Stdout::Inherit),
-        Program::Script { launch: true, .. } => (launcher(resolved, &[script_word(resolved)]), Stdout::Inherit),
+        Program::Script { launch: true, .. } => {
+            (launcher(resolved, &[script_word(resolved)]), Stdout::Inherit)
+        }
         Program::Script { launch: false, .. } => (submit(resolved, &[script_word(resolved)]), live),
         Program::Batch { .. } | Program::BatchRaw { .. } if quiet => (run_batch(resolved), Stdout::Discard),
         Program::Batch { .. } | Program::BatchRaw { .. } => (run_batch(resolved), Stdout::Inherit),
-        Program::Diagnostics => (Wrapped::plain(literals([&resolved.paths.agent(), "diagnostics"])), Stdout::Inherit),
+        Program::Diagnostics => (
+            Wrapped::plain(literals([&resolved.paths.agent(), "diagnostics"])),
+            Stdout::Inherit,
+        ),
     };
     let Wrapped { program, words } = wrapped;
-    Initial { program, words: accounts::with_accounting(resolved, words), stdout }
+    Initial {
+        program,
+        words: accounts::with_accounting(resolved, words),
+        stdout,
+    }
 }
 
 /// The program's files: a script on every pod (any of them may run it), a batch on the lead.
@@ -72,7 +91,12 @@ pub fn files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
         Program::Script { text, .. } => {
             let content = Content::Text(super::snippets::with_shebang(resolved, text, "the script")?);
             let owner = resolved.identity.owner;
-            let step = Step::File { path: script_path(resolved), mode: Mode(0o755), owner, content };
+            let step = Step::File {
+                path: script_path(resolved),
+                mode: Mode(0o755),
+                owner,
+                content,
+            };
             vec![Planned::with(&["uid", "shell"], step)]
         }
         Program::Batch { lines } => of_a_batch(resolved, || batch::script(resolved, lines))?,
@@ -82,14 +106,27 @@ pub fn files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
 }
 
 /// The script on the lead; the configuration wherever a broker of the batch's instance may run.
-fn of_a_batch(resolved: &Resolved, script: impl Fn() -> Result<String, PlanError>) -> Result<Vec<Planned>, PlanError> {
-    let script = resolved.is_lead().then(|| Ok(batch::file(resolved, script()?))).transpose()?;
-    Ok(script.into_iter().chain(batch::configuration(resolved).map(|(_, file)| file)).collect())
+fn of_a_batch(
+    resolved: &Resolved,
+    script: impl Fn() -> Result<String, PlanError>,
+) -> Result<Vec<Planned>, PlanError> {
+    let script = resolved
+        .is_lead()
+        .then(|| Ok(batch::file(resolved, script()?)))
+        .transpose()?;
+    Ok(script
+        .into_iter()
+        .chain(batch::configuration(resolved).map(|(_, file)| file))
+        .collect())
 }
 
 /// `flux submit` keeps its output and errors back on a pipe; a terminal makes it flush every line.
 fn live(resolved: &Resolved) -> Stdout {
-    if resolved.facts.terminal { Stdout::Inherit } else { Stdout::LineBuffered }
+    if resolved.facts.terminal {
+        Stdout::Inherit
+    } else {
+        Stdout::LineBuffered
+    }
 }
 
 fn submit(resolved: &Resolved, command: &[Word]) -> Wrapped {
@@ -106,14 +143,18 @@ fn launcher(resolved: &Resolved, command: &[Word]) -> Wrapped {
     Wrapped::timed(resolved, [&resolved.spec.runner.prefix, command].concat())
 }
 
-/// The batch is submitted and awaited by the agent, whose exit code is the batch's. `flux batch`
-/// knows no `-v` (and the shell of Flux 0.88 dies of `-o verbose` on two nodes): the agent prints the batch's events.
+/// The batch is submitted and awaited by the agent, whose exit code is the batch's. `flux batch` knows no
+/// `-v` (and the shell of Flux 0.88 dies of `-o verbose` on two nodes): the agent prints the batch's events.
 fn run_batch(resolved: &Resolved) -> Wrapped {
     let prefix = resolved.spec.runner.prefix.as_slice();
     let flags = flags(resolved);
     let own = own_output(resolved);
     let output = own.as_deref().or(output_of(&flags)).unwrap_or(FLUX_OUTPUT);
-    let mut awaits = literals([resolved.paths.agent(), "batch".into(), format!("--shows={output}")]);
+    let mut awaits = literals([
+        resolved.paths.agent(),
+        "batch".into(),
+        format!("--shows={output}"),
+    ]);
     awaits.extend(is_debug(resolved).then(|| Word::literal("--events")));
     awaits.push(Word::literal("--"));
     let mut batch = literals(["flux", "batch"]);
@@ -124,13 +165,17 @@ fn run_batch(resolved: &Resolved) -> Wrapped {
     batch.extend(own.map(|own| Word::Literal(format!("--output={own}"))));
     batch.push(Word::literal(batch::path(resolved)));
     let words = [timed(resolved).as_slice(), prefix, &awaits, &batch].concat();
-    Wrapped { program: [prefix, &batch].concat(), words }
+    Wrapped {
+        program: [prefix, &batch].concat(),
+        words,
+    }
 }
 
 /// Where Flux writes the batch's own output, below the working directory, unless it is told otherwise.
 const FLUX_OUTPUT: &str = "flux-{{id}}.out";
 
-/// The path that Flux must be told to write the output to, if its user may not write to the working directory.
+/// The path that Flux must be told to write the output to, if its user may not write to the working
+/// directory.
 fn own_output(resolved: &Resolved) -> Option<String> {
     let is_roots = resolved.identity.run_as.is_some() && resolved.spec.runner.working_dir.is_none();
     let is_needed = is_roots || !resolved.facts.is_writable(&resolved.facts.working_directory);
@@ -139,10 +184,14 @@ fn own_output(resolved: &Resolved) -> Option<String> {
 
 /// The path of the output by the user's flags, of which the last one counts.
 fn output_of(flags: &[String]) -> Option<&str> {
-    flags.iter().enumerate().rev().find_map(|(at, flag)| match flag.strip_prefix("--output")? {
-        "" => flags.get(at + 1).map(String::as_str),
-        rest => rest.strip_prefix('='),
-    })
+    flags
+        .iter()
+        .enumerate()
+        .rev()
+        .find_map(|(at, flag)| match flag.strip_prefix("--output")? {
+            "" => flags.get(at + 1).map(String::as_str),
+            rest => rest.strip_prefix('='),
+        })
 }
 
 /// The words that make the agent measure what follows, if that is asked for and shown.
@@ -177,7 +226,12 @@ fn flags(resolved: &Resolved) -> Vec<String> {
         _ => flags.extend(tasks),
     }
     // The image's own come first, so that the spec's count.
-    let own = resolved.facts.environment.get(OPTION_FLAGS).map(String::as_str).unwrap_or_default();
+    let own = resolved
+        .facts
+        .environment
+        .get(OPTION_FLAGS)
+        .map(String::as_str)
+        .unwrap_or_default();
     let by_blanks = || own.split_whitespace().map(str::to_owned).collect();
     flags.extend(command_words::split_literal(own).unwrap_or_else(|_| by_blanks()));
     flags.extend(spec.flux.option_flags.iter().cloned());
@@ -193,7 +247,10 @@ fn script_word(resolved: &Resolved) -> Word {
 }
 
 fn literals<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Vec<Word> {
-    texts.into_iter().map(|text| Word::literal(text.as_ref())).collect()
+    texts
+        .into_iter()
+        .map(|text| Word::literal(text.as_ref()))
+        .collect()
 }
 
 #[cfg(test)]
@@ -226,8 +283,15 @@ mod tests {
             facts.environment.insert(OPTION_FLAGS.into(), own.into());
             flags(&Resolved::new(&spec, &facts).unwrap()).join("|")
         };
-        assert_eq!(flags_with("-ompi=openmpi@5 --env='A=1 2'"), "-N|1|-n|1|-ompi=openmpi@5|--env=A=1 2|-o|b=2");
-        assert_eq!(flags_with("-o it's"), "-N|1|-n|1|-o|it's|-o|b=2", "no quoting at all");
+        assert_eq!(
+            flags_with("-ompi=openmpi@5 --env='A=1 2'"),
+            "-N|1|-n|1|-ompi=openmpi@5|--env=A=1 2|-o|b=2"
+        );
+        assert_eq!(
+            flags_with("-o it's"),
+            "-N|1|-n|1|-o|it's|-o|b=2",
+            "no quoting at all"
+        );
         assert_eq!(flags_with(""), "-N|1|-n|1|-o|b=2");
     }
 
@@ -241,16 +305,29 @@ mod tests {
         let spec = AgentSpec::from_toml(&format!("name='mc'\nsize=2\ntasks=2\n{spec}")).unwrap();
         let facts = Facts::default();
         let words = initial(&Resolved::new(&spec, &facts).unwrap()).words;
-        words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" ")
+        words
+            .iter()
+            .map(|word| format!("{word:?}"))
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     #[test]
     fn the_output_of_a_batch_that_is_shown_is_where_the_flags_put_it() {
         let words = program_of("[runner.program]\nmode='batch'\nlines=[{number=0,text='true'}]\n");
-        assert!(words.contains("--shows=flux-{{id}}.out\"") && !words.contains("--output"), "{words}");
+        assert!(
+            words.contains("--shows=flux-{{id}}.out\"") && !words.contains("--output"),
+            "{words}"
+        );
         assert_eq!(output_of(&["-o".into(), "--output-mode".into()]), None);
-        assert_eq!(output_of(&["--output=a", "--output", "b", "-x"].map(str::to_owned)), Some("b"));
-        assert_eq!(output_of(&["--output", "b", "--output=a"].map(str::to_owned)), Some("a"));
+        assert_eq!(
+            output_of(&["--output=a", "--output", "b", "-x"].map(str::to_owned)),
+            Some("b")
+        );
+        assert_eq!(
+            output_of(&["--output", "b", "--output=a"].map(str::to_owned)),
+            Some("a")
+        );
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! A place for what Flux's own Python compiles, where it would compile anew for every command: its files came without
-//! compiled ones, or with those of another time stamp, and it may not write beside them.
+//! A place for what Flux's own Python compiles, where it would compile anew for every command: its files came
+//! without compiled ones, or with those of another time stamp, and it may not write beside them.
 //!
-//! Compiled files are programs: who can write them decides what their readers run. So each user has a folder of its
-//! own, which nobody else may look into, and only what Flux starts is told of it: not the snippets, which may be
-//! root's, nor jobs, whose own Python has its own compiled files (the job shell's defaults take the variable away, but
-//! for an instance in the instance).
+//! Compiled files are programs: who can write them decides what their readers run. So each user has a folder
+//! of its own, which nobody else may look into, and only what Flux starts is told of it: not the snippets,
+//! which may be root's, nor jobs, whose own Python has its own compiled files (the job shell's defaults take
+//! the variable away, but for an instance in the instance).
 
 use flux_shared::agent_spec::Program;
 
@@ -26,11 +26,22 @@ pub fn folder(resolved: &Resolved) -> Option<String> {
 
 /// Creates the folder, in one that is the agent's own.
 pub fn steps(resolved: &Resolved) -> Vec<Planned> {
-    let Some(path) = folder(resolved) else { return Vec::new() };
-    let above =
-        Step::Directory { path: resolved.paths.python_caches(), mode: Mode(0o755), owner: resolved.agent_owner() };
-    let own = Step::Directory { path, mode: Mode(0o700), owner: resolved.identity.owner };
-    [above, own].map(|step| Planned::with(&["python_compiled", "uid"], step)).into()
+    let Some(path) = folder(resolved) else {
+        return Vec::new();
+    };
+    let above = Step::Directory {
+        path: resolved.paths.python_caches(),
+        mode: Mode(0o755),
+        owner: resolved.agent_owner(),
+    };
+    let own = Step::Directory {
+        path,
+        mode: Mode(0o700),
+        owner: resolved.identity.owner,
+    };
+    [above, own]
+        .map(|step| Planned::with(&["python_compiled", "uid"], step))
+        .into()
 }
 
 /// The variable for the brokers, and so for Flux's commands in them.
@@ -38,15 +49,20 @@ pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
     folder(resolved).map(|folder| set(VARIABLE, &folder))
 }
 
-/// The option that keeps the variable from a program of the user's own, whose Python has its own compiled files.
+/// The option that keeps the variable from a program of the user's own, whose Python has its own compiled
+/// files.
 pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
     let is_own = match resolved.spec.runner.program {
         Program::Launcher { .. } => true,
         Program::Script { launch, .. } => launch,
         Program::Persistent => restful::wanted(resolved).is_some(),
-        Program::Submit { .. } | Program::Batch { .. } | Program::BatchRaw { .. } | Program::Diagnostics => false,
+        Program::Submit { .. } | Program::Batch { .. } | Program::BatchRaw { .. } | Program::Diagnostics => {
+            false
+        }
     };
-    folder(resolved).filter(|_| is_own).map(|_| format!("--without={VARIABLE}"))
+    folder(resolved)
+        .filter(|_| is_own)
+        .map(|_| format!("--without={VARIABLE}"))
 }
 
 /// Lua for the job shell: keeps the variable from tasks, unless they are brokers.
@@ -68,7 +84,10 @@ mod tests {
     use flux_shared::agent_spec::AgentSpec;
     use flux_shared::command_words::Word;
 
-    const UNCOMPILED: fn() -> Facts = || Facts { python_compiled: false, ..Facts::default() };
+    const UNCOMPILED: fn() -> Facts = || Facts {
+        python_compiled: false,
+        ..Facts::default()
+    };
     const JOB: &str = "name='mc'\n[runner.program]\nmode='submit'\nwords=['a']\n";
 
     fn planned(text: &str, facts: &Facts) -> Vec<Step> {
@@ -78,16 +97,26 @@ mod tests {
     }
 
     fn launch_of(steps: &[Step]) -> &crate::plan::Launch {
-        let found = steps.iter().find_map(|step| if let Step::Launch(launch) = step { Some(launch) } else { None });
+        let found = steps.iter().find_map(|step| {
+            if let Step::Launch(launch) = step {
+                Some(launch)
+            } else {
+                None
+            }
+        });
         found.unwrap()
     }
 
     fn is_told(launch: &crate::plan::Launch) -> bool {
-        launch.environment.iter().any(|change| matches!(change, EnvChange::Set { name, .. } if name == VARIABLE))
+        launch
+            .environment
+            .iter()
+            .any(|change| matches!(change, EnvChange::Set { name, .. } if name == VARIABLE))
     }
 
     fn is_kept(argv: &[Word]) -> bool {
-        argv.iter().any(|word| matches!(word, Word::Literal(word) if word.starts_with("--without=")))
+        argv.iter()
+            .any(|word| matches!(word, Word::Literal(word) if word.starts_with("--without=")))
     }
 
     #[test]
@@ -103,9 +132,16 @@ mod tests {
                 _ => None,
             })
             .collect();
-        let want = [("/mnt/flux/config/python", 0o755, 0), ("/mnt/flux/config/python/1000", 0o700, 1000)];
+        let want = [
+            ("/mnt/flux/config/python", 0o755, 0),
+            ("/mnt/flux/config/python/1000", 0o700, 1000),
+        ];
         assert_eq!(folders, want);
-        assert!(launch_of(&steps).environment.contains(&set(VARIABLE, "/mnt/flux/config/python/1000")));
+        assert!(
+            launch_of(&steps)
+                .environment
+                .contains(&set(VARIABLE, "/mnt/flux/config/python/1000"))
+        );
         let others = steps.iter().filter(|step| !matches!(step, Step::Launch(_)));
         for step in others {
             let is_told = format!("{step:?}").contains(VARIABLE);
@@ -133,7 +169,11 @@ mod tests {
     fn a_program_of_the_users_own_is_not_told() {
         let kept = |text: &str| is_kept(&launch_of(&planned(text, &UNCOMPILED())).argv);
         assert!(!kept(JOB));
-        assert!(kept("name='mc'\n[runner.program]\nmode='launcher'\nwords=['a']\n"));
-        assert!(!is_kept(&launch_of(&planned(&JOB.replace("submit", "launcher"), &Facts::default())).argv));
+        assert!(kept(
+            "name='mc'\n[runner.program]\nmode='launcher'\nwords=['a']\n"
+        ));
+        assert!(!is_kept(
+            &launch_of(&planned(&JOB.replace("submit", "launcher"), &Facts::default())).argv
+        ));
     }
 }

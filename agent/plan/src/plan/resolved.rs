@@ -39,7 +39,10 @@ impl<'a> Resolved<'a> {
         if let Some(quorum) = spec.quorum
             && (quorum == 0 || quorum > hosts.size())
         {
-            return Err(PlanError::Quorum { quorum, hosts: hosts.names.len() });
+            return Err(PlanError::Quorum {
+                quorum,
+                hosts: hosts.names.len(),
+            });
         }
         topology::parent(spec.flux.topology.as_deref(), rank.max(1), hosts.size())?;
         Ok(Resolved {
@@ -63,14 +66,20 @@ impl<'a> Resolved<'a> {
 
     /// The agent's own user: the owner of what Flux's user must not change.
     pub fn agent_owner(&self) -> Owner {
-        Owner { uid: self.facts.uid, gid: self.facts.gid }
+        Owner {
+            uid: self.facts.uid,
+            gid: self.facts.gid,
+        }
     }
 
     /// Whether a snippet runs before the lead's broker, which may write R.
     pub fn may_write_resources(&self) -> bool {
         let own = &self.spec.runner.snippets;
         let before = [&own.init, &own.pre_command, &own.pre, &own.broker_pre];
-        before.into_iter().flatten().any(|source| !source.trim().is_empty())
+        before
+            .into_iter()
+            .flatten()
+            .any(|source| !source.trim().is_empty())
     }
 
     /// Whether it is Design 3.3's kind of cluster: Flux is the image's own, and a user is made for it.
@@ -110,12 +119,19 @@ impl<'a> Resolved<'a> {
 
     /// Which fact `flux` was decided by.
     pub fn flux_fact(&self) -> &'static str {
-        if self.spec.view.enabled { "view" } else { "flux_on_path" }
+        if self.spec.view.enabled {
+            "view"
+        } else {
+            "flux_on_path"
+        }
     }
 
     /// The image's shell, needed by `what`.
     pub fn shell(&self, what: &str) -> Result<&str, PlanError> {
-        self.facts.shell.as_deref().ok_or_else(|| PlanError::ShellMissing(what.to_owned()))
+        self.facts
+            .shell
+            .as_deref()
+            .ok_or_else(|| PlanError::ShellMissing(what.to_owned()))
     }
 
     /// The first line of a script that has none.
@@ -140,17 +156,29 @@ impl<'a> Resolved<'a> {
     /// Directory of the view's Python modules.
     pub fn python_path(&self) -> Option<String> {
         let own = || {
-            self.facts.view.python.as_ref().map(|python| format!("{}/lib/{python}/site-packages", self.paths.view()))
+            self.facts
+                .view
+                .python
+                .as_ref()
+                .map(|python| format!("{}/lib/{python}/site-packages", self.paths.view()))
         };
-        self.spec.view.enabled.then(|| self.spec.view.python_path.clone().or_else(own)).flatten()
+        self.spec
+            .view
+            .enabled
+            .then(|| self.spec.view.python_path.clone().or_else(own))
+            .flatten()
     }
 }
 
-/// The folder for logs, by the spec. If the default, in /tmp, cannot be written to, it is one below the mount.
+/// The folder for logs, by the spec. If the default, in /tmp, cannot be written to, it is one below the
+/// mount.
 fn logs(spec: &AgentSpec, facts: &Facts) -> String {
     let wanted = &spec.runner.logs;
     let folders: Vec<&str> = Path::new(wanted).ancestors().filter_map(Path::to_str).collect();
-    let nearest = folders.iter().find(|folder| facts.is_present(folder)).or(folders.last());
+    let nearest = folders
+        .iter()
+        .find(|folder| facts.is_present(folder))
+        .or(folders.last());
     if wanted == DEFAULT_LOGS && !nearest.is_some_and(|folder| facts.is_writable(folder)) {
         format!("{}/fluxout", spec.paths().config_root())
     } else {
@@ -161,17 +189,24 @@ fn logs(spec: &AgentSpec, facts: &Facts) -> String {
 /// How long the program, or its jobs, may take to end at a stop, in seconds.
 pub fn time_to_end(resolved: &Resolved) -> f64 {
     let grace = resolved.facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD) as f64;
-    // The instance shuts down in two seconds, on a busy node in four; how long a dump of its state takes is not known.
-    let reserve = if resolved.spec.archive.is_some() { grace / 2.0 } else { (grace / 4.0).clamp(4.0, 10.0) };
+    // The instance shuts down in two seconds, on a busy node in four; how long a dump of its state takes is
+    // not known.
+    let reserve = if resolved.spec.archive.is_some() {
+        grace / 2.0
+    } else {
+        (grace / 4.0).clamp(4.0, 10.0)
+    };
     grace - reserve.min(grace / 2.0)
 }
 
-/// A follower's patience with a lead that is to end the instance, in seconds: longer than the lead gives its program.
+/// A follower's patience with a lead that is to end the instance, in seconds: longer than the lead gives its
+/// program.
 pub fn hold_stop(facts: &Facts) -> f64 {
     grace_share(facts, 0.9)
 }
 
-/// Seconds after a stop when what has not ended is killed, shortly before the kubelet would kill the agent, too.
+/// Seconds after a stop when what has not ended is killed, shortly before the kubelet would kill the agent,
+/// too.
 pub fn kill_after(facts: &Facts) -> Option<f64> {
     facts.grace_period.map(|grace| share(grace, 0.95))
 }
@@ -186,13 +221,15 @@ fn share(grace: u64, of_it: f64) -> f64 {
     (grace as f64 * of_it * 1e3).round() / 1e3
 }
 
-/// The pod's host name. With the node's network, where that is the node's, and for assumed facts without one: the name of a
-/// pod with this index.
+/// The pod's host name. With the node's network, where that is the node's, and for assumed facts without one:
+/// the name of a pod with this index.
 fn hostname(spec: &AgentSpec, facts: &Facts) -> Result<String, PlanError> {
     let host = |index| Ok(flux_shared::names::host(&spec.name, index));
     match (facts.index, facts.hostname.is_empty()) {
         (Some(index), _) if spec.network.host_network => host(index),
-        (None, false) if spec.network.host_network => Err(PlanError::NoIndex { host: facts.hostname.clone() }),
+        (None, false) if spec.network.host_network => Err(PlanError::NoIndex {
+            host: facts.hostname.clone(),
+        }),
         (index, true) => host(index.unwrap_or(0)),
         (_, false) => Ok(facts.hostname.clone()),
     }
@@ -211,8 +248,13 @@ mod tests {
     fn with_the_nodes_network_a_pod_is_known_by_its_index_alone() {
         let of = |spec: &str, hostname: &str, index| {
             let spec = AgentSpec::from_toml(&format!("name = 'mc'\nsize = 3\n{spec}")).unwrap();
-            let facts = Facts { hostname: hostname.into(), index, ..Facts::default() };
-            Resolved::new(&spec, &facts).map(|resolved| (resolved.hostname.clone(), resolved.rank, resolved.index()))
+            let facts = Facts {
+                hostname: hostname.into(),
+                index,
+                ..Facts::default()
+            };
+            Resolved::new(&spec, &facts)
+                .map(|resolved| (resolved.hostname.clone(), resolved.rank, resolved.index()))
         };
         let nodes = "[network]\nhost_network = true";
         assert_eq!(of(nodes, "node-7", Some(2)), Ok(("mc-2".into(), 2, 2)));
@@ -220,12 +262,24 @@ mod tests {
         // A node may be called as a pod is.
         assert_eq!(of(nodes, "mc-0", Some(1)), Ok(("mc-1".into(), 1, 1)));
         let burst = format!("{nodes}\nhostlist = 'other-[0-3],mc-[0-2]'");
-        assert_eq!(of(&burst, "node-7", Some(1)), Ok(("mc-1".into(), 5, 1)), "the rank is its place in the list");
+        assert_eq!(
+            of(&burst, "node-7", Some(1)),
+            Ok(("mc-1".into(), 5, 1)),
+            "the rank is its place in the list"
+        );
         let error = of(nodes, "node-7", None).unwrap_err();
-        assert!(error.to_string().contains("`node-7`") && error.hint().contains("JOB_COMPLETION_INDEX"), "{error}");
-        assert!(matches!(of(nodes, "node-7", Some(3)), Err(PlanError::NotInHostlist { host, .. }) if host == "mc-3"));
+        assert!(
+            error.to_string().contains("`node-7`") && error.hint().contains("JOB_COMPLETION_INDEX"),
+            "{error}"
+        );
+        assert!(
+            matches!(of(nodes, "node-7", Some(3)), Err(PlanError::NotInHostlist { host, .. }) if host == "mc-3")
+        );
         let error = of("", "mc-1.flux-service.default.svc.cluster.local", Some(1)).unwrap_err();
-        assert!(matches!(error, PlanError::NotInHostlist { .. }), "names of pods are not guessed: {error}");
+        assert!(
+            matches!(error, PlanError::NotInHostlist { .. }),
+            "names of pods are not guessed: {error}"
+        );
     }
 
     #[test]
@@ -233,7 +287,11 @@ mod tests {
         let spec = |text: &str| AgentSpec::from_toml(&format!("name = 'mc'\n{text}")).unwrap();
         let usual = Facts::default();
         assert_eq!(logs(&spec(""), &usual), "/tmp/fluxout");
-        let mut bare = Facts { present: ["/".to_owned()].into(), writable: [].into(), ..Facts::default() };
+        let mut bare = Facts {
+            present: ["/".to_owned()].into(),
+            writable: [].into(),
+            ..Facts::default()
+        };
         assert_eq!(logs(&spec(""), &bare), "/mnt/flux/config/fluxout");
         assert_eq!(logs(&spec("[runner]\nlogs = '/data/out'"), &bare), "/data/out");
         bare.present.insert("/tmp".into());

@@ -1,7 +1,8 @@
-//! R, the resource set of the instance (RFC 20, version 1): every host with the same cores and GPUs. For instances that do
-//! not discover it (`discovery`).
+//! R, the resource set of the instance (RFC 20, version 1): every host with the same cores and GPUs. For
+//! instances that do not discover it (`discovery`).
 //!
-//! Only the lead's R counts: the other brokers fetch it from there. Its hosts must be those of the instance, each once.
+//! Only the lead's R counts: the other brokers fetch it from there. Its hosts must be those of the instance,
+//! each once.
 
 use serde::Serialize;
 
@@ -63,23 +64,38 @@ pub fn of_a_snippet(resolved: &Resolved) -> Result<Option<Planned>, PlanError> {
     let step = SnippetResources {
         path: resolved.paths.resources(),
         hosts: encode(&resolved.hosts.names),
-        own: if is_discovered { None } else { Some(text(resolved)?) },
+        own: if is_discovered {
+            None
+        } else {
+            Some(text(resolved)?)
+        },
         config,
         owner: resolved.agent_owner(),
         strict: resolved.spec.logging.is_strict(),
     };
-    Ok(Some(Planned::with(&["uid", "cores", "gpus"], Step::SnippetResources(step))))
+    Ok(Some(Planned::with(
+        &["uid", "cores", "gpus"],
+        Step::SnippetResources(step),
+    )))
 }
 
 fn text(resolved: &Resolved) -> Result<String, PlanError> {
-    let cores = resolved.spec.runner.cores.filter(|cores| *cores > 0).unwrap_or_else(|| resolved.facts.usable_cores());
+    let cores = resolved
+        .spec
+        .runner
+        .cores
+        .filter(|cores| *cores > 0)
+        .unwrap_or_else(|| resolved.facts.usable_cores());
     let gpus = resolved.facts.gpus;
     let resources = Resources {
         version: 1,
         execution: Execution {
             r_lite: [Ranks {
                 rank: ids(resolved.hosts.size()),
-                children: Children { core: ids(cores), gpu: (gpus > 0).then(|| ids(gpus)) },
+                children: Children {
+                    core: ids(cores),
+                    gpu: (gpus > 0).then(|| ids(gpus)),
+                },
             }],
             starttime: 0.0,
             expiration: 0.0,
@@ -87,7 +103,10 @@ fn text(resolved: &Resolved) -> Result<String, PlanError> {
         },
     };
     let text = serde_json::to_string(&resources);
-    let text = text.map_err(|error| PlanError::Render { file: "R", source: RenderError(error.to_string()) })?;
+    let text = text.map_err(|error| PlanError::Render {
+        file: "R",
+        source: RenderError(error.to_string()),
+    })?;
     Ok(text + "\n")
 }
 
@@ -108,13 +127,24 @@ mod tests {
     fn r_of(spec: &str, facts: &Facts) -> serde_json::Value {
         let spec = AgentSpec::from_toml(spec).unwrap();
         let planned = step(&Resolved::new(&spec, facts).unwrap()).unwrap();
-        let Step::File { content: Content::Text(text), .. } = planned.step else { unreachable!() };
+        let Step::File {
+            content: Content::Text(text),
+            ..
+        } = planned.step
+        else {
+            unreachable!()
+        };
         serde_json::from_str(&text).unwrap()
     }
 
     #[test]
     fn every_host_has_the_cores_that_the_container_may_use() {
-        let facts = Facts { cores: 8, cpu_quota: Some(3.5), gpus: 2, ..Facts::default() };
+        let facts = Facts {
+            cores: 8,
+            cpu_quota: Some(3.5),
+            gpus: 2,
+            ..Facts::default()
+        };
         let r = r_of("name='mc'\nsize=4", &facts);
         let want = serde_json::json!({"version": 1, "execution": {
             "R_lite": [{"rank": "0-3", "children": {"core": "0-2", "gpu": "0-1"}}],
@@ -130,6 +160,9 @@ mod tests {
         );
         assert_eq!(r["execution"]["nodelist"][0], "mc-[0-3],gpu");
         assert_eq!(r["execution"]["R_lite"][0]["rank"], "0-4");
-        assert_eq!(r["execution"]["R_lite"][0]["children"], serde_json::json!({"core": "0"}));
+        assert_eq!(
+            r["execution"]["R_lite"][0]["children"],
+            serde_json::json!({"core": "0"})
+        );
     }
 }

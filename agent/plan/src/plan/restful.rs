@@ -1,4 +1,5 @@
-//! The Flux RESTful API as the lead's initial program: the agent itself fetches and starts it, inside the instance.
+//! The Flux RESTful API as the lead's initial program: the agent itself fetches and starts it, inside the
+//! instance.
 
 use flux_shared::agent_spec::{Program, Restful};
 use flux_shared::command_words::Word;
@@ -21,16 +22,41 @@ pub fn files(resolved: &Resolved) -> Vec<Planned> {
     let owner = resolved.identity.owner;
     let folder = resolved.paths.restful_dir();
     let mut steps = vec![
-        Planned::with(&["uid"], Step::Directory { path: folder.clone(), mode: Mode(0o700), owner }),
-        Planned::with(&["uid"], Step::Directory { path: format!("{folder}/users"), mode: Mode(0o700), owner }),
+        Planned::with(
+            &["uid"],
+            Step::Directory {
+                path: folder.clone(),
+                mode: Mode(0o700),
+                owner,
+            },
+        ),
+        Planned::with(
+            &["uid"],
+            Step::Directory {
+                path: format!("{folder}/users"),
+                mode: Mode(0o700),
+                owner,
+            },
+        ),
     ];
     let keys = [RESTFUL_SECRET_KEY, RESTFUL_USERNAME, RESTFUL_TOKEN];
     let own = keys.map(|key| (format!("{folder}/{key}"), format!("{RESTFUL_DIR}/{key}")));
-    let users =
-        resolved.spec.users.iter().map(|name| (format!("{folder}/users/{name}"), format!("{USERS_DIR}/{name}")));
+    let users = resolved
+        .spec
+        .users
+        .iter()
+        .map(|name| (format!("{folder}/users/{name}"), format!("{USERS_DIR}/{name}")));
     steps.extend(own.into_iter().chain(users).map(|(path, source)| {
         let content = Content::Secret { source };
-        Planned::with(&["uid"], Step::File { path, mode: Mode(0o400), owner, content })
+        Planned::with(
+            &["uid"],
+            Step::File {
+                path,
+                mode: Mode(0o400),
+                owner,
+                content,
+            },
+        )
     }));
     steps
 }
@@ -51,7 +77,10 @@ pub fn words(resolved: &Resolved, restful: &Restful) -> Vec<Word> {
         words.push(format!("--commit={commit}"));
     }
     if !resolved.spec.flux.option_flags.is_empty() {
-        words.push(format!("--option-flags={}", resolved.spec.flux.option_flags.join(" ")));
+        words.push(format!(
+            "--option-flags={}",
+            resolved.spec.flux.option_flags.join(" ")
+        ));
     }
     words.extend(resolved.spec.users.iter().map(|name| format!("--user={name}")));
     words.into_iter().map(Word::Literal).collect()

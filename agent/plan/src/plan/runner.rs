@@ -3,12 +3,13 @@
 use flux_shared::command_words::Word;
 
 use super::{
-    PlanError, Planned, Reach, Resolved, Step, accounts, broker, curve, discovery, environment, munge, program, python,
-    resources, restful, shell_defaults, snippets, sourced_files, user,
+    PlanError, Planned, Reach, Resolved, Step, accounts, broker, curve, discovery, environment, munge,
+    program, python, resources, restful, shell_defaults, snippets, sourced_files, user,
 };
 
-/// User and home, `init`, environment, files, `preCommand`, `pre`. Where the image's own Flux is run as another user, the
-/// snippets come first, as they did when images brought Flux: one of them may make that user itself.
+/// User and home, `init`, environment, files, `preCommand`, `pre`. Where the image's own Flux is run as
+/// another user, the snippets come first, as they did when images brought Flux: one of them may make that
+/// user itself.
 pub fn prepare(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let own = &resolved.spec.runner.snippets;
     let init = snippets::step(resolved, "init", own.init.as_ref());
@@ -44,12 +45,14 @@ fn users(resolved: &Resolved) -> Vec<Planned> {
     steps
 }
 
-/// What snippets find from the first on, and what one of them may write over: the folders that are the agent's own, R.
+/// What snippets find from the first on, and what one of them may write over: the folders that are the
+/// agent's own, R.
 fn own_files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let mut steps = broker::own_directories(resolved);
     steps.extend(broker::documented_links(resolved));
     steps.push(broker::hostlist(resolved));
-    // A broker.toml of the user's own is the same on all pods, and a broker whose file of resources is missing fails.
+    // A broker.toml of the user's own is the same on all pods, and a broker whose file of resources is
+    // missing fails.
     let is_asked_for = resolved.is_lead() || resolved.spec.flux.broker_config.is_some();
     if is_asked_for && !discovery::is_discovered(resolved) {
         steps.push(resources::step(resolved)?);
@@ -78,18 +81,30 @@ fn working_directory(resolved: &Resolved) -> Option<Planned> {
     Some(Planned::with(&["uid", "passwd"], Step::Give { path, owner }))
 }
 
-/// `flux start` as far as the broker's options. `-o --config DIR` is understood by every release: flux-start takes
-/// `--config` for an option of the broker and hands the folder on with all that follows.
+/// `flux start` as far as the broker's options. `-o --config DIR` is understood by every release: flux-start
+/// takes `--config` for an option of the broker and hands the folder on with all that follows.
 pub fn flux_start(resolved: &Resolved) -> Result<Vec<String>, PlanError> {
     let mut words = vec![resolved.flux()?, "start".into()];
-    words.extend(resolved.spec.flux.wrap.as_ref().map(|wrap| format!("--wrap={wrap}")));
+    words.extend(
+        resolved
+            .spec
+            .flux
+            .wrap
+            .as_ref()
+            .map(|wrap| format!("--wrap={wrap}")),
+    );
     words.extend(["-o".into(), "--config".into(), resolved.paths.broker_config_dir()]);
     Ok(words)
 }
 
-/// Which processes get a signal: Flux's own program ends what it has started, but a user's prefix may be anything.
+/// Which processes get a signal: Flux's own program ends what it has started, but a user's prefix may be
+/// anything.
 pub fn signals(prefix: &[Word]) -> Reach {
-    if prefix.is_empty() { Reach::Process } else { Reach::Group }
+    if prefix.is_empty() {
+        Reach::Process
+    } else {
+        Reach::Group
+    }
 }
 
 /// The socket at which the broker is told to listen; none if the spec disables it.

@@ -1,9 +1,10 @@
 //! Which scheduler Flux is told to load.
 //!
-//! The one that the spec names. If it names none: the simple one, as documented; but Fluxion, if the view has it, with
-//! a queue policy, which only Fluxion has, or if the runner asks for GPUs. Without a view: what the image's Flux comes
-//! with. Fluxion is checked for twice: without its modules there is no plan, and with `[modules] alternatives` (or,
-//! before `flux modprobe`, its rc1 script) the broker's start fails if it cannot be loaded.
+//! The one that the spec names. If it names none: the simple one, as documented; but Fluxion, if the view has
+//! it, with a queue policy, which only Fluxion has, or if the runner asks for GPUs. Without a view: what the
+//! image's Flux comes with. Fluxion is checked for twice: without its modules there is no plan, and with
+//! `[modules] alternatives` (or, before `flux modprobe`, its rc1 script) the broker's start fails if it
+//! cannot be loaded.
 
 use flux_shared::agent_spec::SchedulerKind;
 
@@ -66,19 +67,35 @@ mod tests {
     fn the_simple_scheduler_is_the_default_and_fluxion_comes_with_a_policy_or_with_gpus() {
         let of = |spec: &str, fluxion: bool| {
             let spec = AgentSpec::from_toml(&format!("name = 'mc'\n{spec}")).unwrap();
-            let facts = Facts { view: ViewFacts { fluxion, ..ViewFacts::default() }, ..Facts::default() };
+            let facts = Facts {
+                view: ViewFacts {
+                    fluxion,
+                    ..ViewFacts::default()
+                },
+                ..Facts::default()
+            };
             let resolved = Resolved::new(&spec, &facts).unwrap();
             (chosen(&resolved).ok(), notices(&resolved).len())
         };
-        let (simple, fluxion) = (Some(Some(SchedulerKind::Simple)), Some(Some(SchedulerKind::Fluxion)));
+        let (simple, fluxion) = (
+            Some(Some(SchedulerKind::Simple)),
+            Some(Some(SchedulerKind::Fluxion)),
+        );
         let gpus = "[runner]\ngpus = true\n";
         assert_eq!((of("", true), of("", false)), ((simple, 0), (Some(None), 0)));
         assert_eq!((of(gpus, true), of(gpus, false)), ((fluxion, 1), (Some(None), 1)));
         let policy = "[flux]\nqueue_policy = 'easy'";
-        assert_eq!((of(policy, true), of(policy, false)), ((fluxion, 0), (Some(None), 1)));
+        assert_eq!(
+            (of(policy, true), of(policy, false)),
+            ((fluxion, 0), (Some(None), 1))
+        );
         let said = "[flux]\nscheduler = 'simple'\n";
         assert_eq!(of(&format!("{gpus}{said}"), true), (simple, 0));
         assert_eq!(of("[flux]\nscheduler = 'fluxion'", false), (None, 0));
-        assert_eq!(of(&format!("[view]\nenabled = false\n{gpus}"), true), (Some(None), 0), "the image's own");
+        assert_eq!(
+            of(&format!("[view]\nenabled = false\n{gpus}"), true),
+            (Some(None), 0),
+            "the image's own"
+        );
     }
 }

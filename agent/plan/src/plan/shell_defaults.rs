@@ -1,8 +1,9 @@
 //! What the job shell on this pod does where a job doesn't say otherwise: whether it binds tasks to cores
 //! ([`super::Binding`]), and what it keeps from them.
 //!
-//! Each pod has a file of defaults for the job shell, which finds it by way of `FLUX_SHELL_RC_PATH`; what a job asks
-//! for itself (`-o cpu-affinity=…`) counts, and so does a file of the user's, since the path of ours comes last.
+//! Each pod has a file of defaults for the job shell, which finds it by way of `FLUX_SHELL_RC_PATH`; what a
+//! job asks for itself (`-o cpu-affinity=…`) counts, and so does a file of the user's, since the path of ours
+//! comes last.
 
 use flux_shared::names;
 
@@ -18,12 +19,21 @@ const PER_POD: [&str; 2] = [names::COMPLETION_INDEX, "HOSTNAME"];
 /// The defaults of the job shell on this pod: every pod has its own.
 pub fn steps(resolved: &Resolved) -> [Planned; 2] {
     let (paths, owner) = (&resolved.paths, resolved.agent_owner());
-    let folder = Step::Directory { path: paths.shell_rc_dir(), mode: Mode(0o755), owner };
+    let folder = Step::Directory {
+        path: paths.shell_rc_dir(),
+        mode: Mode(0o755),
+        owner,
+    };
     let kept = python::kept_from_tasks(resolved).unwrap_or_default();
     let content = Content::Text(
         defaults(&resolved.binding) + &kept + &own_paths::given_to_tasks(resolved) + &own_values(resolved),
     );
-    let file = Step::File { path: paths.shell_rc(), mode: Mode(0o644), owner, content };
+    let file = Step::File {
+        path: paths.shell_rc(),
+        mode: Mode(0o644),
+        owner,
+        content,
+    };
     [Planned::with(&["uid"], folder), Planned::with(&FACTS, file)]
 }
 
@@ -41,16 +51,24 @@ fn defaults(binding: &Binding) -> String {
     }
 }
 
-/// Lua that gives tasks this pod's values: a job comes with the environment of the pod that submitted it. Variables that the
-/// job lacks stay unset.
+/// Lua that gives tasks this pod's values: a job comes with the environment of the pod that submitted it.
+/// Variables that the job lacks stay unset.
 fn own_values(resolved: &Resolved) -> String {
-    let names = PER_POD.into_iter().chain(resolved.spec.runner.per_pod.iter().map(String::as_str));
+    let names = PER_POD
+        .into_iter()
+        .chain(resolved.spec.runner.per_pod.iter().map(String::as_str));
     let value = |name: &str| Some((lua_text(name), lua_text(resolved.facts.environment.get(name)?)));
     let lines: String = names
         .filter_map(value)
-        .map(|(name, value)| format!("if shell.getenv ({name}) ~= nil then shell.setenv ({name}, {value}) end\n"))
+        .map(|(name, value)| {
+            format!("if shell.getenv ({name}) ~= nil then shell.setenv ({name}, {value}) end\n")
+        })
         .collect();
-    if lines.is_empty() { lines } else { format!("-- Values of this pod.\n{lines}") }
+    if lines.is_empty() {
+        lines
+    } else {
+        format!("-- Values of this pod.\n{lines}")
+    }
 }
 
 /// The text as a literal of Lua.
@@ -65,7 +83,11 @@ fn lua_text(text: &str) -> String {
 
 /// Appended to what the user has set: a file of theirs comes first, and what it decides stays.
 pub fn variable(resolved: &Resolved) -> EnvChange {
-    EnvChange::Append { name: PATH.into(), separator: ':', value: resolved.paths.shell_rc_dir() }
+    EnvChange::Append {
+        name: PATH.into(),
+        separator: ':',
+        value: resolved.paths.shell_rc_dir(),
+    }
 }
 
 #[cfg(test)]
@@ -78,25 +100,60 @@ mod tests {
     #[test]
     fn the_file_only_sets_what_a_job_has_not() {
         let off = defaults(&Binding::of(None, &Facts::default()));
-        assert!(off.contains("== nil then\n    shell.options[\"cpu-affinity\"] = \"off\"\nend\n"), "{off}");
-        let on = defaults(&Binding::of(None, &Facts { cpuset: Some(1), ..Facts::default() }));
+        assert!(
+            off.contains("== nil then\n    shell.options[\"cpu-affinity\"] = \"off\"\nend\n"),
+            "{off}"
+        );
+        let on = defaults(&Binding::of(
+            None,
+            &Facts {
+                cpuset: Some(1),
+                ..Facts::default()
+            },
+        ));
         assert!(on.lines().all(|line| line.starts_with("--")), "{on}");
     }
 
     #[test]
     fn tasks_have_the_values_of_their_own_pod() {
-        let spec = "name='mc'\nsize=2\n[runner]\nper_pod=['NODE']\n[runner.program]\nmode='submit'\nwords=['a']\n";
-        let mut facts = Facts { index: Some(1), ..Facts::default() };
-        let values = [("HOSTNAME", "mc-1"), ("JOB_COMPLETION_INDEX", "1"), ("NODE", "a \"b\\\n"), ("OTHER", "x")];
-        facts.environment.extend(values.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        let plan = plan(&AgentSpec::from_toml(spec).unwrap(), &facts, &ContainerRole::Runner).unwrap();
+        let spec =
+            "name='mc'\nsize=2\n[runner]\nper_pod=['NODE']\n[runner.program]\nmode='submit'\nwords=['a']\n";
+        let mut facts = Facts {
+            index: Some(1),
+            ..Facts::default()
+        };
+        let values = [
+            ("HOSTNAME", "mc-1"),
+            ("JOB_COMPLETION_INDEX", "1"),
+            ("NODE", "a \"b\\\n"),
+            ("OTHER", "x"),
+        ];
+        facts
+            .environment
+            .extend(values.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let plan = plan(
+            &AgentSpec::from_toml(spec).unwrap(),
+            &facts,
+            &ContainerRole::Runner,
+        )
+        .unwrap();
         let text = plan.steps.iter().find_map(|planned| match &planned.step {
-            Step::File { path, content: Content::Text(text), .. } if path.ends_with(".lua") => Some(text.clone()),
+            Step::File {
+                path,
+                content: Content::Text(text),
+                ..
+            } if path.ends_with(".lua") => Some(text.clone()),
             _ => None,
         });
         let text = text.unwrap();
-        for (name, value) in [("HOSTNAME", "mc-1"), ("JOB_COMPLETION_INDEX", "1"), ("NODE", r#"a \"b\\\010"#)] {
-            let line = format!("if shell.getenv (\"{name}\") ~= nil then shell.setenv (\"{name}\", \"{value}\") end\n");
+        for (name, value) in [
+            ("HOSTNAME", "mc-1"),
+            ("JOB_COMPLETION_INDEX", "1"),
+            ("NODE", r#"a \"b\\\010"#),
+        ] {
+            let line = format!(
+                "if shell.getenv (\"{name}\") ~= nil then shell.setenv (\"{name}\", \"{value}\") end\n"
+            );
             assert!(text.contains(&line), "{line}: {text}");
         }
         assert!(!text.contains("OTHER"), "{text}");

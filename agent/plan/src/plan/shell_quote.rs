@@ -40,13 +40,31 @@ mod tests {
 
     #[test]
     fn words_read_back_as_they_were() {
-        for text in ["plain", "", "two words", "it's", "$HOME", "a\"b", "-Sa=b", "*", "a\nb", "~"] {
+        for text in [
+            "plain",
+            "",
+            "two words",
+            "it's",
+            "$HOME",
+            "a\"b",
+            "-Sa=b",
+            "*",
+            "a\nb",
+            "~",
+        ] {
             let typed = word(&Word::literal(text));
             let back = flux_shared::command_words::split(&typed).unwrap().words;
             assert_eq!(back, [Word::literal(text)], "{typed}");
         }
-        let template = flux_shared::command_words::split(r#""a $B \$c \"""#).unwrap().words;
+        let template = flux_shared::command_words::split(r#""a $B \$c \"""#)
+            .unwrap()
+            .words;
         assert_eq!(word(&template[0]), r#""a ${B} \$c \"""#);
-        assert_eq!(flux_shared::command_words::split(&word(&template[0])).unwrap().words, template);
+        assert_eq!(
+            flux_shared::command_words::split(&word(&template[0]))
+                .unwrap()
+                .words,
+            template
+        );
     }
 }

@@ -6,21 +6,37 @@ use flux_shared::paths::FALLBACK_HOME;
 
 use super::resolved::grace_share;
 use super::{
-    AtEnd, Content, Launch, Mode, Owner, Part, PlanError, Planned, Reach, Resolved, Stdout, Step, environment,
-    snippets, user,
+    AtEnd, Content, Launch, Mode, Owner, Part, PlanError, Planned, Reach, Resolved, Stdout, Step,
+    environment, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<Planned>, PlanError> {
     let mut steps = user::steps(resolved);
-    steps.extend(environment::around(resolved, snippets::step(resolved, "init", sidecar.init.as_ref())));
+    steps.extend(environment::around(
+        resolved,
+        snippets::step(resolved, "init", sidecar.init.as_ref()),
+    ));
     steps.push(environment::sidecar_step(resolved));
     let script = script(resolved, name, sidecar)?;
     steps.extend(script.clone());
-    steps.extend(snippets::step(resolved, "preCommand", sidecar.pre_command.as_ref()));
+    steps.extend(snippets::step(
+        resolved,
+        "preCommand",
+        sidecar.pre_command.as_ref(),
+    ));
     steps.extend(snippets::step(resolved, "pre", sidecar.pre.as_ref()));
-    steps.extend(snippets::step(resolved, "servicePre", sidecar.service_pre.as_ref()));
+    steps.extend(snippets::step(
+        resolved,
+        "servicePre",
+        sidecar.service_pre.as_ref(),
+    ));
     if sidecar.wait_socket {
-        steps.push(Planned::with(&[], Step::WaitSocket { path: resolved.socket() }));
+        steps.push(Planned::with(
+            &[],
+            Step::WaitSocket {
+                path: resolved.socket(),
+            },
+        ));
     }
     let command = command(resolved, name, sidecar, script.is_some());
     steps.extend(command.as_ref().and(linger(resolved, sidecar)));
@@ -36,18 +52,28 @@ const LINGER: f64 = 10.0;
 /// A server is waited for by nobody.
 fn linger(resolved: &Resolved, sidecar: &Sidecar) -> Option<Planned> {
     let seconds = LINGER.min(grace_share(resolved.facts, 2.0 / 3.0));
-    let step = Step::Linger { note: resolved.paths.ended_note(), seconds };
+    let step = Step::Linger {
+        note: resolved.paths.ended_note(),
+        seconds,
+    };
     (!sidecar.serves).then(|| Planned::with(&["grace_period"], step))
 }
 
 /// The note for sidecars that wait for the end of Flux.
 pub fn note_end(resolved: &Resolved) -> Option<Planned> {
     let is_awaited = resolved.spec.sidecars.values().any(|sidecar| !sidecar.serves);
-    is_awaited.then(|| Planned::with(&[], Step::NoteEnd { note: resolved.paths.ended_note() }))
+    is_awaited.then(|| {
+        Planned::with(
+            &[],
+            Step::NoteEnd {
+                note: resolved.paths.ended_note(),
+            },
+        )
+    })
 }
 
-/// The command: the script as a program, or shell source that sees what the snippets before it have set. Its exit code
-/// is the container's.
+/// The command: the script as a program, or shell source that sees what the snippets before it have set. Its
+/// exit code is the container's.
 fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool) -> Option<Planned> {
     if !has_script {
         return snippets::program(resolved, sidecar.command.as_ref());
@@ -76,21 +102,41 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
         needs_instance: false,
         at_end: AtEnd::Exit,
     };
-    Some(Planned::with(&["shell", "grace_period"], Step::Launch(launch.into())))
+    Some(Planned::with(
+        &["shell", "grace_period"],
+        Step::Launch(launch.into()),
+    ))
 }
 
 fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<Planned>, PlanError> {
-    let Some(text) = sidecar.script.as_ref().filter(|text| !text.trim().is_empty()) else { return Ok(None) };
+    let Some(text) = sidecar.script.as_ref().filter(|text| !text.trim().is_empty()) else {
+        return Ok(None);
+    };
     let content = Content::Text(super::snippets::with_shebang(resolved, text, "the script")?);
-    let owner = Owner { uid: resolved.facts.uid, gid: resolved.facts.gid };
-    let step = Step::File { path: script_path(resolved, name), mode: Mode(0o755), owner, content };
+    let owner = Owner {
+        uid: resolved.facts.uid,
+        gid: resolved.facts.gid,
+    };
+    let step = Step::File {
+        path: script_path(resolved, name),
+        mode: Mode(0o755),
+        owner,
+        content,
+    };
     Ok(Some(Planned::with(&["uid", "shell"], step)))
 }
 
-/// The script's path: in the container's own home or, if there is none, at the mount's root; the configuration is the
-/// runner's.
+/// The script's path: in the container's own home or, if there is none, at the mount's root; the
+/// configuration is the runner's.
 fn script_path(resolved: &Resolved, name: &str) -> String {
     let facts = resolved.facts;
     let has_home = facts.is_writable(FALLBACK_HOME) || (facts.uid == 0 && facts.is_present(FALLBACK_HOME));
-    format!("{}/script-{name}", if has_home { FALLBACK_HOME } else { resolved.paths.mount() })
+    format!(
+        "{}/script-{name}",
+        if has_home {
+            FALLBACK_HOME
+        } else {
+            resolved.paths.mount()
+        }
+    )
 }

@@ -1,5 +1,5 @@
-//! The variables that snippets find: those of the Go operator's entrypoint, which public manifests build upon. Programs do
-//! not see them.
+//! The variables that snippets find: those of the Go operator's entrypoint, which public manifests build
+//! upon. Programs do not see them.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,27 @@ use super::{Launch, Resolved, options};
 pub const DIRECTORY: &str = "workdir";
 
 /// Name and value of each. `launch` is the broker's; `command` a sidecar's own.
-pub fn all(resolved: &Resolved, launch: Option<&Launch>, command: Option<&str>) -> BTreeMap<&'static str, String> {
+pub fn all(
+    resolved: &Resolved,
+    launch: Option<&Launch>,
+    command: Option<&str>,
+) -> BTreeMap<&'static str, String> {
     let (paths, facts) = (&resolved.paths, resolved.facts);
     let view = paths.view();
     let view_bin = format!("{view}/bin");
-    let python = facts.view.python.as_deref().filter(|_| resolved.spec.view.enabled);
+    let python = facts
+        .view
+        .python
+        .as_deref()
+        .filter(|_| resolved.spec.view.enabled);
     let flux = resolved.flux().unwrap_or_else(|_| format!("{view_bin}/flux"));
     let (name, uid) = user(resolved);
-    let lead = resolved.spec.network.lead.is_none().then(|| flux_shared::names::host(&resolved.spec.name, 0));
+    let lead = resolved
+        .spec
+        .network
+        .lead
+        .is_none()
+        .then(|| flux_shared::names::host(&resolved.spec.name, 0));
     BTreeMap::from([
         ("viewbase", paths.mount().to_owned()),
         ("viewroot", view.clone()),
@@ -30,30 +43,54 @@ pub fn all(resolved: &Resolved, launch: Option<&Launch>, command: Option<&str>) 
         ("viewbin", view_bin.clone()),
         ("fluxpath", flux),
         ("hosts", resolved.hosts.list.clone()),
-        ("mainHost", lead.unwrap_or_else(|| resolved.hosts.name(0).to_owned())),
+        (
+            "mainHost",
+            lead.unwrap_or_else(|| resolved.hosts.name(0).to_owned()),
+        ),
         ("fluxuser", name),
         ("fluxuid", uid.to_string()),
         (DIRECTORY, facts.working_directory.clone()),
         ("cfg", paths.broker_config_dir()),
         ("fluxsocket", format!("local://{}", resolved.socket())),
         ("brokerOptions", broker_options(resolved, launch)),
-        ("pythonversion", python.map_or(String::new(), |python| format!("{view_bin}/{python}"))),
-        ("foundroot", python.map_or(String::new(), |python| format!("{view}/lib/{python}"))),
+        (
+            "pythonversion",
+            python.map_or(String::new(), |python| format!("{view_bin}/{python}")),
+        ),
+        (
+            "foundroot",
+            python.map_or(String::new(), |python| format!("{view}/lib/{python}")),
+        ),
         ("curvepath", paths.curve_cert()),
-        ("command", command.map_or_else(|| command_of(resolved), str::to_owned)),
+        (
+            "command",
+            command.map_or_else(|| command_of(resolved), str::to_owned),
+        ),
     ])
 }
 
 /// The facts that the values depend on.
-pub const FACTS: [&str; 9] =
-    ["uid", "passwd", "view", "flux_on_path", "working_directory", "terminal", "archive", "address", "cores"];
+pub const FACTS: [&str; 9] = [
+    "uid",
+    "passwd",
+    "view",
+    "flux_on_path",
+    "working_directory",
+    "terminal",
+    "archive",
+    "address",
+    "cores",
+];
 
 /// Flux's user: its name, or its number where it has none.
 fn user(resolved: &Resolved) -> (String, u32) {
     let uid = resolved.identity.owner.uid;
     let account = resolved.identity.account.clone();
     let account = account.or_else(|| account_by(&resolved.facts.passwd, |_, other| other == uid));
-    (account.map_or_else(|| uid.to_string(), |account| account.name), uid)
+    (
+        account.map_or_else(|| uid.to_string(), |account| account.name),
+        uid,
+    )
 }
 
 /// The options as the broker gets them, as one text.
@@ -78,7 +115,11 @@ fn command_of(resolved: &Resolved) -> String {
     match &resolved.spec.runner.program {
         Program::Submit { words } | Program::Launcher { words } => join(words.iter().map(word)),
         Program::Script { .. } => resolved.paths.script("job"),
-        Program::Batch { lines } => lines.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n"),
+        Program::Batch { lines } => lines
+            .iter()
+            .map(|line| line.text.as_str())
+            .collect::<Vec<_>>()
+            .join("\n"),
         Program::BatchRaw { text } => text.clone(),
         Program::Persistent | Program::Diagnostics => String::new(),
     }

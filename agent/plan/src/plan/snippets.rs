@@ -7,8 +7,8 @@ use super::{PlanError, Planned, Resolved, Snippet, SnippetPhase, SnippetShell, S
 /// The name of a sidecar's program, as a snippet or a launch.
 pub const COMMAND: &str = "command";
 
-/// Options of the shell if a failing snippet ends the container. Never -u: scripts of others that people source (Spack,
-/// conda, Lmod) read variables that are not set.
+/// Options of the shell if a failing snippet ends the container. Never -u: scripts of others that people
+/// source (Spack, conda, Lmod) read variables that are not set.
 const STRICT: &[&str] = &["-e"];
 /// The same for bash: functions inherit the ERR trap, and a pipe fails as a whole.
 const STRICT_BASH: &[&str] = &["-e", "-E", "-o", "pipefail"];
@@ -31,13 +31,22 @@ pub fn post(resolved: &Resolved, source: Option<&String>) -> Option<Planned> {
     at(SnippetPhase::After, resolved, "post", source)
 }
 
-fn at(phase: SnippetPhase, resolved: &Resolved, name: &'static str, source: Option<&String>) -> Option<Planned> {
+fn at(
+    phase: SnippetPhase,
+    resolved: &Resolved,
+    name: &'static str,
+    source: Option<&String>,
+) -> Option<Planned> {
     let source = source.filter(|source| !source.trim().is_empty())?.clone();
     let logging = &resolved.spec.logging;
     let silent = logging.quiet && phase == SnippetPhase::Before;
     let is_after = phase == SnippetPhase::After;
     // What tidies up is strict only for those who say so.
-    let strict = if is_after { logging.strict == Some(true) } else { logging.is_strict() };
+    let strict = if is_after {
+        logging.strict == Some(true)
+    } else {
+        logging.is_strict()
+    };
     let options = match (logging.is_strict() && !strict, is_bash(resolved)) {
         (false, _) => Vec::new(),
         (true, true) => LENIENT_BASH.to_vec(),
@@ -45,15 +54,29 @@ fn at(phase: SnippetPhase, resolved: &Resolved, name: &'static str, source: Opti
     };
     let decides = is_after && strict && resolved.is_lead();
     let facts: &[&'static str] = if options.is_empty() { &[] } else { &["shell"] };
-    let snippet = Snippet { name, source, strict, phase, decides, options, directory_variable: None, silent };
+    let snippet = Snippet {
+        name,
+        source,
+        strict,
+        phase,
+        decides,
+        options,
+        directory_variable: None,
+        silent,
+    };
     Some(Planned::with(facts, Step::Snippet(snippet)))
 }
 
 fn is_bash(resolved: &Resolved) -> bool {
-    resolved.facts.shell.as_deref().is_some_and(|shell| shell.ends_with("/bash"))
+    resolved
+        .facts
+        .shell
+        .as_deref()
+        .is_some_and(|shell| shell.ends_with("/bash"))
 }
 
-/// The steps, with the shell before the first snippet and its end after the last. `command` is a sidecar's own.
+/// The steps, with the shell before the first snippet and its end after the last. `command` is a sidecar's
+/// own.
 pub fn in_one_shell(
     resolved: &Resolved,
     mut steps: Vec<Planned>,
@@ -63,7 +86,10 @@ pub fn in_one_shell(
         Step::Snippet(snippet) => Some(snippet.name),
         _ => None,
     };
-    let first = steps.iter().enumerate().find_map(|(at, planned)| Some((at, name(planned)?)));
+    let first = steps
+        .iter()
+        .enumerate()
+        .find_map(|(at, planned)| Some((at, name(planned)?)));
     let last = steps.iter().rposition(|planned| name(planned).is_some());
     if let (Some((first, name)), Some(last)) = (first, last) {
         let launch = steps.iter().find_map(|planned| match &planned.step {
@@ -73,8 +99,10 @@ pub fn in_one_shell(
         let variables = snippet_variables::all(resolved, launch, command);
         let shell = shell(resolved, &format!("the snippet `{name}`"), variables)?;
         name_directory_after_init(&mut steps);
-        let facts: Vec<&'static str> =
-            ["shell", "agent", "spec_file"].into_iter().chain(snippet_variables::FACTS).collect();
+        let facts: Vec<&'static str> = ["shell", "agent", "spec_file"]
+            .into_iter()
+            .chain(snippet_variables::FACTS)
+            .collect();
         steps.insert(last + 1, Planned::with(&[], Step::EndShell));
         steps.insert(first, Planned::with(&facts, Step::Shell(shell)));
     }
@@ -105,17 +133,32 @@ fn shell(
         (true, false) => STRICT,
         (false, _) => &[],
     };
-    let argv = std::iter::once(shell).chain(options.iter().copied()).map(str::to_owned).collect();
-    Ok(SnippetShell { argv, as_flux: as_flux(resolved), variables })
+    let argv = std::iter::once(shell)
+        .chain(options.iter().copied())
+        .map(str::to_owned)
+        .collect();
+    Ok(SnippetShell {
+        argv,
+        as_flux: as_flux(resolved),
+        variables,
+    })
 }
 
 /// The value of `$asFlux`: this agent, with the same spec file.
 fn as_flux(resolved: &Resolved) -> String {
-    let spec = resolved.facts.spec_file.as_ref().map_or(String::new(), |file| format!(" --spec={file}"));
+    let spec = resolved
+        .facts
+        .spec_file
+        .as_ref()
+        .map_or(String::new(), |file| format!(" --spec={file}"));
     format!("{} as-flux{spec}", resolved.facts.agent)
 }
 
 /// A script's text, with a first line for the image's shell if it has none.
 pub fn with_shebang(resolved: &Resolved, text: &str, what: &str) -> Result<String, PlanError> {
-    if text.starts_with("#!") { Ok(text.to_owned()) } else { Ok(resolved.shebang(what)? + text) }
+    if text.starts_with("#!") {
+        Ok(text.to_owned())
+    } else {
+        Ok(resolved.shebang(what)? + text)
+    }
 }

@@ -8,22 +8,42 @@ use flux_shared::paths::HELPER_LINKS;
 use super::shell_quote::quote;
 use super::{Content, Mode, Planned, Resolved, Step, shell_defaults};
 
-/// flux-view.sh, flux-connect.sh, load-fluxion.sh. Executable, so that they can be run as well as sourced; and the agent's
-/// own, not of the user that Flux runs as, whose jobs would change what root sources. The documented paths are links, which
-/// an init container may have made.
+/// flux-view.sh, flux-connect.sh, load-fluxion.sh. Executable, so that they can be run as well as sourced;
+/// and the agent's own, not of the user that Flux runs as, whose jobs would change what root sources. The
+/// documented paths are links, which an init container may have made.
 pub fn steps(resolved: &Resolved) -> Vec<Planned> {
     let paths = &resolved.paths;
     let file = |path: String, content: Content, facts: &[&'static str]| {
-        Planned::with(facts, Step::File { path, mode: Mode(0o755), owner: resolved.agent_owner(), content })
+        Planned::with(
+            facts,
+            Step::File {
+                path,
+                mode: Mode(0o755),
+                owner: resolved.agent_owner(),
+                content,
+            },
+        )
     };
     let links = HELPER_LINKS.into_iter().map(|link| {
         let (path, target) = paths.link(link);
         Planned::with(&[], Step::Link { path, target })
     });
     let files = [
-        file(paths.flux_view_sh(), Content::Exports(exports(resolved)), &["uid", "view"]),
-        file(paths.flux_connect_sh(), Content::Text(connect(resolved)), &["uid", "shell"]),
-        file(paths.load_fluxion_sh(), Content::Text(fluxion(resolved)), &["uid"]),
+        file(
+            paths.flux_view_sh(),
+            Content::Exports(exports(resolved)),
+            &["uid", "view"],
+        ),
+        file(
+            paths.flux_connect_sh(),
+            Content::Text(connect(resolved)),
+            &["uid", "shell"],
+        ),
+        file(
+            paths.load_fluxion_sh(),
+            Content::Text(fluxion(resolved)),
+            &["uid"],
+        ),
     ];
     files.into_iter().chain(links).collect()
 }
@@ -34,7 +54,10 @@ fn exports(resolved: &Resolved) -> BTreeMap<String, Word> {
     let mut exports = BTreeMap::from([
         own("PATH"),
         own("LD_LIBRARY_PATH"),
-        ("fluxsocket".to_owned(), Word::literal(format!("local://{}", resolved.socket()))),
+        (
+            "fluxsocket".to_owned(),
+            Word::literal(format!("local://{}", resolved.socket())),
+        ),
     ]);
     // If Flux runs as another user, whoever enters the pod may be root, who has another home.
     exports.extend(resolved.identity.run_as.is_none().then(|| own("HOME")));
@@ -52,18 +75,32 @@ fn connect(resolved: &Resolved) -> String {
     format!("#!/bin/sh\n. {view}\n[ $# -gt 0 ] || set -- {shell}\nexec flux proxy \"$fluxsocket\" \"$@\"\n")
 }
 
-/// load-fluxion.sh: puts Fluxion in place of the scheduler that runs. To be run inside the instance, on the lead.
+/// load-fluxion.sh: puts Fluxion in place of the scheduler that runs. To be run inside the instance, on the
+/// lead.
 fn fluxion(resolved: &Resolved) -> String {
     let modules = format!("{}/lib/flux/modules", resolved.paths.view());
-    let load =
-        |name: &str| if resolved.spec.view.enabled { quote(&format!("{modules}/{name}.so")) } else { name.to_owned() };
+    let load = |name: &str| {
+        if resolved.spec.view.enabled {
+            quote(&format!("{modules}/{name}.so"))
+        } else {
+            name.to_owned()
+        }
+    };
     let mut text = String::from("#!/bin/sh\n");
-    for module in ["sched-fluxion-qmanager", "sched-fluxion-feasibility", "sched-fluxion-resource", "sched-simple"] {
+    for module in [
+        "sched-fluxion-qmanager",
+        "sched-fluxion-feasibility",
+        "sched-fluxion-resource",
+        "sched-simple",
+    ] {
         text += &format!("flux module remove -f {module}\n");
     }
     text += &format!("flux module load {} || exit 1\n", load("sched-fluxion-resource"));
     text += "# part of newer releases only\n";
-    text += &format!("flux module load {} 2>/dev/null || :\n", load("sched-fluxion-feasibility"));
+    text += &format!(
+        "flux module load {} 2>/dev/null || :\n",
+        load("sched-fluxion-feasibility")
+    );
     text += &format!("flux module load {} || exit 1\n", load("sched-fluxion-qmanager"));
     text + "flux module list\n"
 }

@@ -19,7 +19,10 @@ pub struct Planned {
 
 impl Planned {
     pub(super) fn with(depends_on: &[&'static str], step: Step) -> Planned {
-        Planned { step, depends_on: depends_on.to_vec() }
+        Planned {
+            step,
+            depends_on: depends_on.to_vec(),
+        }
     }
 }
 
@@ -28,31 +31,41 @@ impl Planned {
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub enum Step {
     /// Add a user and its group to /etc/passwd and /etc/group unless it exists.
-    User { name: String, uid: u32, gid: u32, home: String },
+    User {
+        name: String,
+        uid: u32,
+        gid: u32,
+        home: String,
+    },
     /// Give the user the password that stands in the file, as its SHA-512 crypt in /etc/shadow.
     Password { user: String, source: String },
-    /// Make the owner able to write to a directory: one that they cannot write to becomes theirs, unless it is the
-    /// system's, or on a volume and somebody else's. Then it is a warning. A missing one is no error.
+    /// Make the owner able to write to a directory: one that they cannot write to becomes theirs, unless it
+    /// is the system's, or on a volume and somebody else's. Then it is a warning. A missing one is no error.
     Give { path: String, owner: Owner },
     /// Start a program that goes to the background by itself. A failure is logged and ignored.
     Daemon { argv: Vec<String> },
     /// A directory with its parents; mode and owner apply to the last component.
     Directory { path: String, mode: Mode, owner: Owner },
     /// A whole file, written beside and renamed.
-    File { path: String, mode: Mode, owner: Owner, content: Content },
+    File {
+        path: String,
+        mode: Mode,
+        owner: Owner,
+        content: Content,
+    },
     /// A symbolic link, replaced if it leads elsewhere; left alone if a real file or directory stands there.
     Link { path: String, target: String },
     /// Variables for every later step.
     Environment { changes: Vec<EnvChange> },
-    /// The one shell that runs all of the container's snippets: the first of them starts it, and one that follows a
-    /// program which has ended it starts it again.
+    /// The one shell that runs all of the container's snippets: the first of them starts it, and one that
+    /// follows a program which has ended it starts it again.
     Shell(SnippetShell),
     /// The user's shell source; state carries over to later snippets and to every later step's environment.
     Snippet(Snippet),
     /// The snippets' shell ends: what it traps on EXIT runs.
     EndShell,
-    /// Plan the rest of the steps anew, with what the container says now: a snippet before may have made the user that
-    /// Flux is to run as.
+    /// Plan the rest of the steps anew, with what the container says now: a snippet before may have made the
+    /// user that Flux is to run as.
     Replan,
     /// Before the lead's broker: if a snippet has written R, it is checked, and Flux uses it.
     SnippetResources(SnippetResources),
@@ -60,20 +73,27 @@ pub enum Step {
     WaitParent(Parent),
     /// Wait until a Unix socket exists and answers.
     WaitSocket { path: String },
-    /// Check the record of earlier starts of this container, before anything of the user's runs: in them the program
-    /// may have run. It never runs again once it has ended with 0; otherwise `restarts` times.
+    /// Check the record of earlier starts of this container, before anything of the user's runs: in them the
+    /// program may have run. It never runs again once it has ended with 0; otherwise `restarts` times.
     Once { record: String, restarts: u32 },
-    /// An earlier pod of this lead was lost, and its program may have run: run nothing here. Without a restart left,
-    /// fail; otherwise wait to be stopped, since the operator starts the whole MiniCluster anew.
+    /// An earlier pod of this lead was lost, and its program may have run: run nothing here. Without a
+    /// restart left, fail; otherwise wait to be stopped, since the operator starts the whole MiniCluster
+    /// anew.
     LeadLost { restarts_left: u32 },
     /// Start a program, supervise it, remember its exit code.
     Launch(Box<Launch>),
-    /// Before the broker: remove the files of earlier dumps that were interrupted (the name with a `*`), and create an
-    /// empty file that Flux may write to.
-    PrepareArchive { dump: String, leftovers: String, owner: Owner },
-    /// After the broker has ended: put the dump in the archive's place, if it is whole and the broker ended well.
+    /// Before the broker: remove the files of earlier dumps that were interrupted (the name with a `*`), and
+    /// create an empty file that Flux may write to.
+    PrepareArchive {
+        dump: String,
+        leftovers: String,
+        owner: Owner,
+    },
+    /// After the broker has ended: put the dump in the archive's place, if it is whole and the broker ended
+    /// well.
     PublishArchive { from: String, to: String },
-    /// From here on, a stop that follows the end of Flux is held back: until `seconds` after the note was written.
+    /// From here on, a stop that follows the end of Flux is held back: until `seconds` after the note was
+    /// written.
     Linger { note: String, seconds: f64 },
     /// Write the note that this container has ended by itself; after a stop, none.
     NoteEnd { note: String },
@@ -96,8 +116,8 @@ pub enum Content {
     Curve {
         source: String,
     },
-    /// A curve certificate that every pod of the job derives alike: from the secret seed in a file, and from what tells
-    /// this job from others. Never shown.
+    /// A curve certificate that every pod of the job derives alike: from the secret seed in a file, and from
+    /// what tells this job from others. Never shown.
     DerivedCurve {
         seed: String,
         /// The name in the certificate.
@@ -113,7 +133,8 @@ pub struct SnippetShell {
     pub argv: Vec<String>,
     /// The value of `$asFlux`: words that run what follows them as Flux's user. Not exported.
     pub as_flux: String,
-    /// More variables that snippets find, by name. Not exported, and left out where the environment has the name.
+    /// More variables that snippets find, by name. Not exported, and left out where the environment has the
+    /// name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<&'static str, String>,
 }
@@ -142,8 +163,8 @@ pub struct Snippet {
     /// The name of its field in the MiniCluster.
     pub name: &'static str,
     pub source: String,
-    /// Whether a failing command ends it, and with [`SnippetPhase::Before`] the container with its code; otherwise it is
-    /// logged and ignored.
+    /// Whether a failing command ends it, and with [`SnippetPhase::Before`] the container with its code;
+    /// otherwise it is logged and ignored.
     pub strict: bool,
     pub phase: SnippetPhase,
     /// With [`SnippetPhase::After`]: whether its failure gives the container its code if the program's is 0.

@@ -15,7 +15,10 @@ fn spec(text: &str) -> AgentSpec {
 }
 
 fn facts(index: u32) -> Facts {
-    Facts { index: Some(index), ..Facts::default() }
+    Facts {
+        index: Some(index),
+        ..Facts::default()
+    }
 }
 
 fn run(spec: &AgentSpec, facts: &Facts) -> Plan {
@@ -33,7 +36,12 @@ fn launch(plan: &Plan) -> &Launch {
 }
 
 fn argv(plan: &Plan) -> String {
-    launch(plan).argv.iter().map(shell_quote::word).collect::<Vec<String>>().join(" ")
+    launch(plan)
+        .argv
+        .iter()
+        .map(shell_quote::word)
+        .collect::<Vec<String>>()
+        .join(" ")
 }
 
 /// The steps' names and, where there is one, what they are about.
@@ -77,7 +85,9 @@ fn the_steps_come_in_the_order_of_the_documents() {
     let few = |plan: &Plan| -> Vec<String> {
         outline(plan)
             .into_iter()
-            .filter(|line| !line.starts_with("directory") && !line.starts_with("file") && !line.starts_with("link"))
+            .filter(|line| {
+                !line.starts_with("directory") && !line.starts_with("file") && !line.starts_with("link")
+            })
             .collect()
     };
     let lead = run(&spec, &facts(0));
@@ -124,29 +134,59 @@ fn where_the_image_brings_flux_the_snippets_come_before_the_user() {
         let spec = spec(&format!(
             "[view]\nenabled = false\n[runner]\nuser = {{name = 'flux', uid = 1000}}\n[runner.snippets]\n{snippets}"
         ));
-        let facts = Facts { flux_on_path: Some("/usr/bin/flux".into()), ..facts(0) };
+        let facts = Facts {
+            flux_on_path: Some("/usr/bin/flux".into()),
+            ..facts(0)
+        };
         let steps = outline(&run(&spec, &facts)).into_iter();
-        let steps = steps.skip_while(|line| !line.starts_with("file")).skip_while(|line| line.starts_with("file"));
-        steps.take_while(|line| !line.starts_with("directory")).collect::<Vec<_>>()
+        let steps = steps
+            .skip_while(|line| !line.starts_with("file"))
+            .skip_while(|line| line.starts_with("file"));
+        steps
+            .take_while(|line| !line.starts_with("directory"))
+            .collect::<Vec<_>>()
     };
-    let all = ["shell", "snippet init", "environment", "snippet preCommand", "snippet pre", "end-shell", "replan"];
+    let all = [
+        "shell",
+        "snippet init",
+        "environment",
+        "snippet preCommand",
+        "snippet pre",
+        "end-shell",
+        "replan",
+    ];
     assert_eq!(steps("init = 'a'\npre_command = 'b'\npre = 'c'\n"), all);
     let init = ["shell", "snippet init", "end-shell", "environment"];
     assert_eq!(steps("init = 'a'\n"), init, "nothing that may have made one");
-    assert_eq!(steps("pre = 'a'\npost = 'b'\n"), ["environment", "shell", "snippet pre", "replan"]);
+    assert_eq!(
+        steps("pre = 'a'\npost = 'b'\n"),
+        ["environment", "shell", "snippet pre", "replan"]
+    );
 }
 
 #[test]
 fn blank_snippets_are_no_steps_and_need_no_shell() {
-    let spec = spec("[runner.snippets]\npre = \"\\n  \\n\"\n[runner.program]\nmode = 'submit'\nwords = ['a']\n");
-    let scratch = Facts { shell: None, ..facts(0) };
+    let spec =
+        spec("[runner.snippets]\npre = \"\\n  \\n\"\n[runner.program]\nmode = 'submit'\nwords = ['a']\n");
+    let scratch = Facts {
+        shell: None,
+        ..facts(0)
+    };
     let steps = outline(&run(&spec, &scratch));
-    assert!(!steps.iter().any(|line| line.starts_with("snippet") || line == "shell"), "{steps:?}");
+    assert!(
+        !steps
+            .iter()
+            .any(|line| line.starts_with("snippet") || line == "shell"),
+        "{steps:?}"
+    );
 }
 
 #[test]
 fn what_needs_a_shell_says_so() {
-    let scratch = Facts { shell: None, ..facts(0) };
+    let scratch = Facts {
+        shell: None,
+        ..facts(0)
+    };
     for text in [
         "[runner.snippets]\npost = 'true'\n",
         "[runner.program]\nmode = 'script'\ntext = 'true'\n",
@@ -154,7 +194,11 @@ fn what_needs_a_shell_says_so() {
         "[runner.program]\nmode = 'batch-raw'\ntext = 'true'\n",
     ] {
         let error = plan(&spec(text), &scratch, &ContainerRole::Runner).unwrap_err();
-        assert_eq!(error.category(), flux_shared::exit::Category::ShellMissing, "{text}");
+        assert_eq!(
+            error.category(),
+            flux_shared::exit::Category::ShellMissing,
+            "{text}"
+        );
     }
     let own = spec("[runner.program]\nmode = 'script'\ntext = \"#!/usr/bin/env python3\\n\"\n");
     assert!(plan(&own, &scratch, &ContainerRole::Runner).is_ok());
@@ -162,18 +206,30 @@ fn what_needs_a_shell_says_so() {
 
 #[test]
 fn a_host_that_is_not_listed_is_told_with_a_remedy() {
-    let stranger = Facts { hostname: "other-7".into(), ..facts(0) };
+    let stranger = Facts {
+        hostname: "other-7".into(),
+        ..facts(0)
+    };
     let error = plan(&spec("size = 4"), &stranger, &ContainerRole::Runner).unwrap_err();
-    assert_eq!(error.to_string(), "failed to find host `other-7` in the hostlist mc-[0-3]");
+    assert_eq!(
+        error.to_string(),
+        "failed to find host `other-7` in the hostlist mc-[0-3]"
+    );
     assert!(error.hint().contains("setHostnameAsFQDN"));
 }
 
 #[test]
 fn a_cluster_without_a_command_has_a_broker_without_a_program() {
     let headless = argv(&run(&spec("size = 2"), &facts(0)));
-    assert!(headless.starts_with("/mnt/flux/view/bin/flux broker --config-path /mnt/flux/config/etc/flux/config -S"));
+    assert!(
+        headless
+            .starts_with("/mnt/flux/view/bin/flux broker --config-path /mnt/flux/config/etc/flux/config -S")
+    );
     assert!(headless.contains(" -Sbroker.rc2_none "));
-    let terminal = Facts { terminal: true, ..facts(0) };
+    let terminal = Facts {
+        terminal: true,
+        ..facts(0)
+    };
     assert!(!argv(&run(&spec("size = 2"), &terminal)).contains("rc2_none"));
     let interactive =
         spec("size = 2\n[runner]\ninteractive = true\nprogram = {mode = 'submit', words = ['hostname']}\n");
@@ -186,29 +242,46 @@ fn a_cluster_without_a_command_has_a_broker_without_a_program() {
 fn quorum_is_said_only_where_it_is_not_the_whole_instance() {
     let quorum = |text: &str| {
         let argv = argv(&run(&spec(text), &facts(0)));
-        argv.split(' ').find_map(|word| word.strip_prefix("-Sbroker.quorum=").map(str::to_owned))
+        argv.split(' ')
+            .find_map(|word| word.strip_prefix("-Sbroker.quorum=").map(str::to_owned))
     };
     assert_eq!(quorum("size = 4"), None);
     assert_eq!(quorum("size = 4\nquorum = 2").as_deref(), Some("2"));
     assert_eq!(quorum("size = 4\nmax_size = 8").as_deref(), Some("4"));
-    assert_eq!(quorum("size = 4\n[network]\nhostlist = 'mc-[0-3],burst-0-[0-3]'").as_deref(), Some("4"));
+    assert_eq!(
+        quorum("size = 4\n[network]\nhostlist = 'mc-[0-3],burst-0-[0-3]'").as_deref(),
+        Some("4")
+    );
     assert!(plan(&spec("size = 2\nquorum = 3"), &facts(0), &ContainerRole::Runner).is_err());
 }
 
 #[test]
 fn followers_wait_for_their_own_parent() {
     let wait = |text: &str, index: u32| {
-        run(&spec(text), &facts(index)).steps.into_iter().find_map(|planned| match planned.step {
-            Step::WaitParent(Parent { host, port, .. }) => Some(format!("{host}:{port}")),
-            _ => None,
-        })
+        run(&spec(text), &facts(index))
+            .steps
+            .into_iter()
+            .find_map(|planned| match planned.step {
+                Step::WaitParent(Parent { host, port, .. }) => Some(format!("{host}:{port}")),
+                _ => None,
+            })
     };
     let suffix = ".flux-service.default.svc.cluster.local.:8050";
     assert_eq!(wait("size = 8", 7), Some(format!("mc-0{suffix}")));
-    assert_eq!(wait("size = 8\n[flux]\ntopology = 'kary:2'", 7), Some(format!("mc-3{suffix}")));
-    assert_eq!(wait("size = 8\n[flux]\ntopology = 'binomial'", 7), Some(format!("mc-6{suffix}")));
     assert_eq!(
-        wait("size = 2\n[network]\nlead = {address = 'lead.example', port = 30000}", 0).as_deref(),
+        wait("size = 8\n[flux]\ntopology = 'kary:2'", 7),
+        Some(format!("mc-3{suffix}"))
+    );
+    assert_eq!(
+        wait("size = 8\n[flux]\ntopology = 'binomial'", 7),
+        Some(format!("mc-6{suffix}"))
+    );
+    assert_eq!(
+        wait(
+            "size = 2\n[network]\nlead = {address = 'lead.example', port = 30000}",
+            0
+        )
+        .as_deref(),
         Some("lead.example:30000")
     );
     assert_eq!(wait("size = 2\n[flux]\nbroker_config = ''", 1), None);
@@ -231,33 +304,72 @@ fn the_archive_is_read_if_it_is_there_and_written_beside_itself() {
     let mut facts = facts(0);
     facts.attempt = "00112233445566ff".into();
     let dump = "/state/.flux-dump-568bca65692d2ab9-00112233445566ff.tar.gz";
-    assert!(argv(&run(&spec, &facts)).ends_with(&format!("-Scontent.dump={dump}")), "{}", argv(&run(&spec, &facts)));
+    assert!(
+        argv(&run(&spec, &facts)).ends_with(&format!("-Scontent.dump={dump}")),
+        "{}",
+        argv(&run(&spec, &facts))
+    );
     assert!(!argv(&run(&spec, &facts)).contains("content.restore"));
     facts.present.insert("/state/a.tar.gz".into());
     assert!(argv(&run(&spec, &facts)).contains("-Scontent.restore=/state/a.tar.gz"));
-    assert!(!argv(&run(&AgentSpec { size: 2, ..spec }, &Facts { index: Some(1), ..facts })).contains("content."));
+    assert!(
+        !argv(&run(
+            &AgentSpec { size: 2, ..spec },
+            &Facts {
+                index: Some(1),
+                ..facts
+            }
+        ))
+        .contains("content.")
+    );
 }
 
 #[test]
 fn a_batch_of_another_user_writes_where_that_user_can() {
     let user = "[runner.user]\nname = 'flux'\nuid = 1000\n";
-    let words = argv(&run(&spec(&format!("{user}[runner.program]\nmode = 'batch-raw'\ntext = 'true'\n")), &facts(0)));
+    let words = argv(&run(
+        &spec(&format!(
+            "{user}[runner.program]\nmode = 'batch-raw'\ntext = 'true'\n"
+        )),
+        &facts(0),
+    ));
     let place = "=/tmp/fluxout/flux-{{id}}.out";
-    assert!(words.contains(&format!("--output{place}")) && words.contains(&format!("--shows{place}")), "{words}");
+    assert!(
+        words.contains(&format!("--output{place}")) && words.contains(&format!("--shows{place}")),
+        "{words}"
+    );
     let mut own = spec("[runner.program]\nmode = 'batch-raw'\ntext = 'true'\n");
     assert!(!argv(&run(&own, &facts(0))).contains("--output"));
-    let read_only = Facts { writable: ["/tmp".to_owned()].into(), ..facts(0) };
+    let read_only = Facts {
+        writable: ["/tmp".to_owned()].into(),
+        ..facts(0)
+    };
     assert!(argv(&run(&own, &read_only)).contains("--output=/tmp/fluxout/flux-{{id}}.out"));
-    own.runner.user = Some(User { name: "flux".into(), uid: 1000, run_flux_as_root: false });
+    own.runner.user = Some(User {
+        name: "flux".into(),
+        uid: 1000,
+        run_flux_as_root: false,
+    });
     own.runner.working_dir = Some("/work".into());
-    assert!(!argv(&run(&own, &facts(0))).contains("--output"), "a folder that is given to the user");
+    assert!(
+        !argv(&run(&own, &facts(0))).contains("--output"),
+        "a folder that is given to the user"
+    );
 }
 
 #[test]
 fn a_batchs_script_is_the_pods_own_whatever_the_working_directory() {
     let spec = spec("[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'true'}]\n");
-    let plan = run(&spec, &Facts { working_directory: "/shared".into(), ..facts(0) });
-    let file = outline(&plan).into_iter().find(|line| line.ends_with("flux-job.batch"));
+    let plan = run(
+        &spec,
+        &Facts {
+            working_directory: "/shared".into(),
+            ..facts(0)
+        },
+    );
+    let file = outline(&plan)
+        .into_iter()
+        .find(|line| line.ends_with("flux-job.batch"));
     assert_eq!(file.as_deref(), Some("file /mnt/flux/config/flux-job.batch"));
 }
 
@@ -267,7 +379,10 @@ fn a_home_that_leads_nowhere_is_replaced() {
         let plan = run(&spec(""), facts);
         let set = plan.steps.iter().find_map(|planned| match &planned.step {
             Step::Environment { changes } => changes.iter().find_map(|change| match change {
-                EnvChange::Set { name, value: Word::Literal(value) } if name == "HOME" => Some(value.clone()),
+                EnvChange::Set {
+                    name,
+                    value: Word::Literal(value),
+                } if name == "HOME" => Some(value.clone()),
                 _ => None,
             }),
             _ => None,
@@ -283,15 +398,23 @@ fn a_home_that_leads_nowhere_is_replaced() {
     facts.writable.clear();
     assert_eq!(
         home(&facts),
-        (Some("/mnt/flux/config/home-4711".into()), "directory /mnt/flux/config/home-4711".into())
+        (
+            Some("/mnt/flux/config/home-4711".into()),
+            "directory /mnt/flux/config/home-4711".into()
+        )
     );
 }
 
 #[test]
 fn an_instance_in_the_instance_finds_a_place_for_what_is_temporary() {
     let place = |writable: &[&str], own: Option<&str>| {
-        let mut facts = Facts { writable: writable.iter().map(|path| (*path).to_owned()).collect(), ..facts(0) };
-        facts.environment.extend(own.map(|own| ("TMPDIR".into(), own.to_owned())));
+        let mut facts = Facts {
+            writable: writable.iter().map(|path| (*path).to_owned()).collect(),
+            ..facts(0)
+        };
+        facts
+            .environment
+            .extend(own.map(|own| ("TMPDIR".into(), own.to_owned())));
         let plan = run(&spec(""), &facts);
         let made = outline(&plan).contains(&"directory /mnt/flux/config/tmp".to_owned());
         let set = plan.steps.iter().find_map(|planned| match &planned.step {
@@ -313,10 +436,15 @@ fn an_instance_in_the_instance_finds_a_place_for_what_is_temporary() {
 #[test]
 fn an_instance_of_the_image_is_not_the_parent() {
     let mut facts = facts(0);
-    facts.environment.insert("FLUX_URI".into(), "local:///gone".into());
+    facts
+        .environment
+        .insert("FLUX_URI".into(), "local:///gone".into());
     let plan = run(&spec(""), &facts);
-    let removed = EnvChange::Remove { name: "FLUX_URI".into() };
-    let is_removed = |step: &Step| matches!(step, Step::Environment { changes } if changes.contains(&removed));
+    let removed = EnvChange::Remove {
+        name: "FLUX_URI".into(),
+    };
+    let is_removed =
+        |step: &Step| matches!(step, Step::Environment { changes } if changes.contains(&removed));
     assert!(plan.steps.iter().any(|planned| is_removed(&planned.step)));
 }
 
@@ -325,17 +453,27 @@ fn a_shell_variable_that_leads_nowhere_is_replaced() {
     let shell = |own: Option<&str>, image: Option<&str>| {
         let mut facts = facts(0);
         facts.shell = image.map(str::to_owned);
-        facts.environment.extend(own.map(|own| ("SHELL".into(), own.to_owned())));
+        facts
+            .environment
+            .extend(own.map(|own| ("SHELL".into(), own.to_owned())));
         let plan = run(&spec(""), &facts);
-        let Step::Environment { changes } = &plan.steps[0].step else { unreachable!() };
+        let Step::Environment { changes } = &plan.steps[0].step else {
+            unreachable!()
+        };
         changes.iter().find_map(|change| match change {
-            EnvChange::Set { name, value: Word::Literal(value) } if name == "SHELL" => Some(value.clone()),
+            EnvChange::Set {
+                name,
+                value: Word::Literal(value),
+            } if name == "SHELL" => Some(value.clone()),
             _ => None,
         })
     };
     assert_eq!(shell(None, Some("/bin/bash")), None);
     assert_eq!(shell(None, Some("/bin/sh")).as_deref(), Some("/bin/sh"));
-    assert_eq!(shell(Some("/bin/zsh"), Some("/bin/bash")).as_deref(), Some("/bin/bash"));
+    assert_eq!(
+        shell(Some("/bin/zsh"), Some("/bin/bash")).as_deref(),
+        Some("/bin/bash")
+    );
     assert_eq!(shell(None, None), None);
 }
 
@@ -344,12 +482,21 @@ fn a_missing_flux_and_a_missing_fluxion_are_told() {
     let mut facts = facts(0);
     facts.view.fluxion = false;
     let wanted = spec("[flux]\nscheduler = 'fluxion'");
-    assert!(matches!(plan(&wanted, &facts, &ContainerRole::Runner), Err(PlanError::FluxionMissing(_))));
+    assert!(matches!(
+        plan(&wanted, &facts, &ContainerRole::Runner),
+        Err(PlanError::FluxionMissing(_))
+    ));
     facts.view.flux = false;
-    assert!(matches!(plan(&spec(""), &facts, &ContainerRole::Runner), Err(PlanError::FluxMissing(_))));
+    assert!(matches!(
+        plan(&spec(""), &facts, &ContainerRole::Runner),
+        Err(PlanError::FluxMissing(_))
+    ));
     facts.flux_on_path = None;
     let disabled = spec("[view]\nenabled = false");
-    assert!(matches!(plan(&disabled, &facts, &ContainerRole::Runner), Err(PlanError::FluxMissing(_))));
+    assert!(matches!(
+        plan(&disabled, &facts, &ContainerRole::Runner),
+        Err(PlanError::FluxMissing(_))
+    ));
 }
 
 #[test]
@@ -370,15 +517,29 @@ fn an_unknown_sidecar_is_told() {
 #[test]
 fn no_step_but_the_file_of_the_certificate_knows_of_it() {
     let plan = run(&spec("size = 2"), &facts(0));
-    let with = plan.steps.iter().filter(|planned| format!("{planned:?}").contains("Curve {")).count();
+    let with = plan
+        .steps
+        .iter()
+        .filter(|planned| format!("{planned:?}").contains("Curve {"))
+        .count();
     assert_eq!(with, 1);
 }
 
 #[test]
 fn in_place_of_a_lead_that_was_lost_nothing_of_the_users_runs() {
-    let spec = spec("size = 2\n[runner]\nprogram = { mode = 'submit', words = ['job'] }\nsnippets = { pre = 'echo' }");
-    let lost = |index, restarts_left| Facts { earlier_pods: 1, restarts_left: Some(restarts_left), ..facts(index) };
+    let spec = spec(
+        "size = 2\n[runner]\nprogram = { mode = 'submit', words = ['job'] }\nsnippets = { pre = 'echo' }",
+    );
+    let lost = |index, restarts_left| Facts {
+        earlier_pods: 1,
+        restarts_left: Some(restarts_left),
+        ..facts(index)
+    };
     assert_eq!(outline(&run(&spec, &lost(0, 0))), ["lead-lost 0"]);
     assert_eq!(outline(&run(&spec, &lost(0, 2))), ["lead-lost 2"]);
-    assert_eq!(run(&spec, &lost(1, 0)).steps, run(&spec, &facts(1)).steps, "a follower is replaced as it was");
+    assert_eq!(
+        run(&spec, &lost(1, 0)).steps,
+        run(&spec, &facts(1)).steps,
+        "a follower is replaced as it was"
+    );
 }

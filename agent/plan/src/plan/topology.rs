@@ -1,7 +1,8 @@
-//! Who a broker's parent is, and who is below it. The rules are those of flux-core's overlay (`topology.c`, version 0.88).
+//! Who a broker's parent is, and who is below it. The rules are those of flux-core's overlay (`topology.c`,
+//! version 0.88).
 //!
-//! By hand, since they are needed before a broker runs and where there is no Flux at all (`dry-run`): libflux cannot be
-//! asked.
+//! By hand, since they are needed before a broker runs and where there is no Flux at all (`dry-run`): libflux
+//! cannot be asked.
 
 use std::collections::BTreeSet;
 
@@ -26,12 +27,19 @@ enum Shape {
 
 impl Shape {
     fn of(topology: Option<&str>, size: u32) -> Result<Shape, PlanError> {
-        let Some(text) = topology else { return Ok(Shape::Kary(DEFAULT_FANOUT)) };
+        let Some(text) = topology else {
+            return Ok(Shape::Kary(DEFAULT_FANOUT));
+        };
         let (kind, argument) = match text.split_once(':') {
             Some((kind, argument)) => (kind, Some(argument).filter(|argument| !argument.is_empty())),
             None => (text, None),
         };
-        let number = || argument.map(str::parse::<u32>).transpose().map_err(|_| PlanError::Topology(text.into()));
+        let number = || {
+            argument
+                .map(str::parse::<u32>)
+                .transpose()
+                .map_err(|_| PlanError::Topology(text.into()))
+        };
         match (kind, number()?) {
             ("kary", Some(k)) => Ok(Shape::Kary(k)),
             ("mincrit", k) => Ok(Shape::Mincrit(k.unwrap_or_else(|| routers(size)))),
@@ -75,7 +83,9 @@ fn routers(size: u32) -> u32 {
     if size <= MINCRIT_FANOUT + 1 {
         return 0;
     }
-    (2..).find(|k| size.saturating_sub(1 + k).div_ceil(*k) <= MINCRIT_FANOUT).unwrap_or(0)
+    (2..)
+        .find(|k| size.saturating_sub(1 + k).div_ceil(*k) <= MINCRIT_FANOUT)
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -83,7 +93,9 @@ mod tests {
     use super::*;
 
     fn parents(topology: Option<&str>, size: u32) -> Vec<u32> {
-        (1..size).map(|rank| parent(topology, rank, size).unwrap()).collect()
+        (1..size)
+            .map(|rank| parent(topology, rank, size).unwrap())
+            .collect()
     }
 
     #[test]
@@ -101,7 +113,9 @@ mod tests {
     #[test]
     fn below_a_broker_are_those_whose_way_to_the_lead_is_by_it() {
         let all = |topology: Option<&str>, size: u32| -> Vec<String> {
-            (1..size).map(|rank| below(topology, rank, size).unwrap()).collect()
+            (1..size)
+                .map(|rank| below(topology, rank, size).unwrap())
+                .collect()
         };
         assert_eq!(all(None, 257).concat(), "");
         assert_eq!(all(None, 300)[0], "257-299");
@@ -115,14 +129,25 @@ mod tests {
     #[test]
     fn mincrit_chooses_as_many_routers_as_flux_core_does() {
         for (size, last_router) in [(512, 0), (1025, 0), (1026, 2), (2051, 2), (2052, 3), (10_800, 11)] {
-            let parents: std::collections::BTreeSet<u32> = parents(Some("mincrit"), size).into_iter().collect();
+            let parents: std::collections::BTreeSet<u32> =
+                parents(Some("mincrit"), size).into_iter().collect();
             assert_eq!(parents.last(), Some(&last_router), "{size}");
         }
     }
 
     #[test]
     fn other_texts_are_refused() {
-        for bad in ["", "kary", "kary:", "kary:x", "kary:-1", "binomial:2", "ring", "custom:x", "mincrit:x"] {
+        for bad in [
+            "",
+            "kary",
+            "kary:",
+            "kary:x",
+            "kary:-1",
+            "binomial:2",
+            "ring",
+            "custom:x",
+            "mincrit:x",
+        ] {
             assert!(parent(Some(bad), 1, 4).is_err(), "{bad}");
         }
     }

@@ -9,22 +9,35 @@ use crate::facts::Facts;
 /// Whom the programs of Flux run as, where that is another user than the agent's.
 pub fn run_as(resolved: &Resolved) -> Option<RunAs> {
     let Account { name, home, owner } = resolved.identity.account.clone()?;
-    let home = if is_usable(&home) { home } else { fallback_home(resolved) };
+    let home = if is_usable(&home) {
+        home
+    } else {
+        fallback_home(resolved)
+    };
     Some(RunAs { owner, name, home })
 }
 
-/// The steps that make user and home, and variables for all that follows: SHELL; HOME and USER where they say nothing
-/// of use.
+/// The steps that make user and home, and variables for all that follows: SHELL; HOME and USER where they say
+/// nothing of use.
 pub fn steps(resolved: &Resolved) -> Vec<Planned> {
     let mut steps = Vec::new();
     if let Some(account) = &resolved.identity.create {
         let Account { name, home, owner } = account.clone();
         // The home first: once the user is in the password file, the next run takes all of this for done.
         if !resolved.facts.is_present(&home) {
-            let step = Step::Directory { path: home.clone(), mode: Mode(0o755), owner };
+            let step = Step::Directory {
+                path: home.clone(),
+                mode: Mode(0o755),
+                owner,
+            };
             steps.push(Planned::with(&["passwd"], step));
         }
-        let step = Step::User { name, uid: owner.uid, gid: owner.gid, home };
+        let step = Step::User {
+            name,
+            uid: owner.uid,
+            gid: owner.gid,
+            home,
+        };
         steps.push(Planned::with(&["uid", "passwd"], step));
     }
     let mut changes = Vec::new();
@@ -41,7 +54,11 @@ fn is_usable(home: &str) -> bool {
 }
 
 /// Replaces a HOME that is of no use by a directory of Flux's own; returns the facts that decided it.
-fn home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Planned>) -> &'static [&'static str] {
+fn home(
+    resolved: &Resolved,
+    changes: &mut Vec<EnvChange>,
+    steps: &mut Vec<Planned>,
+) -> &'static [&'static str] {
     let facts = resolved.facts;
     if let Some(account) = &resolved.identity.account {
         if !is_usable(&account.home) {
@@ -53,7 +70,10 @@ fn home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Plann
     // Where the password file has no name for the uid: the number, which Flux takes in place of a name.
     let name = own.map_or_else(|| resolved.identity.owner.uid.to_string(), |account| account.name);
     if facts.environment.get("HOME").is_some_and(|home| is_usable(home)) {
-        changes.push(EnvChange::Default { name: "USER".into(), value: name });
+        changes.push(EnvChange::Default {
+            name: "USER".into(),
+            value: name,
+        });
         return &["uid", "passwd", "env.HOME"];
     }
     steps.extend(make_fallback_home(resolved));
@@ -61,18 +81,27 @@ fn home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Plann
     &["uid", "passwd", "env.HOME"]
 }
 
-/// The home to fall back on: the volume that the operator mounts for it, else a folder of the configuration's.
+/// The home to fall back on: the volume that the operator mounts for it, else a folder of the
+/// configuration's.
 fn fallback_home(resolved: &Resolved) -> String {
     if has_home_volume(resolved.facts) {
         FALLBACK_HOME.to_owned()
     } else {
-        format!("{}/home-{}", resolved.paths.config_root(), resolved.identity.owner.uid)
+        format!(
+            "{}/home-{}",
+            resolved.paths.config_root(),
+            resolved.identity.owner.uid
+        )
     }
 }
 
 fn make_fallback_home(resolved: &Resolved) -> Option<Planned> {
     let (path, owner) = (fallback_home(resolved), resolved.identity.owner);
-    let step = Step::Directory { path, mode: Mode(0o755), owner };
+    let step = Step::Directory {
+        path,
+        mode: Mode(0o755),
+        owner,
+    };
     (!has_home_volume(resolved.facts)).then(|| Planned::with(&["env.HOME"], step))
 }
 
@@ -80,7 +109,8 @@ fn has_home_volume(facts: &Facts) -> bool {
     facts.is_writable(FALLBACK_HOME) || (facts.uid == 0 && facts.is_present(FALLBACK_HOME))
 }
 
-/// Flux runs its own scripts by `$SHELL`, else by /bin/bash: where that leads nowhere, it gets the shell that is there.
+/// Flux runs its own scripts by `$SHELL`, else by /bin/bash: where that leads nowhere, it gets the shell that
+/// is there.
 fn shell(resolved: &Resolved) -> Option<EnvChange> {
     let facts = resolved.facts;
     let leads_somewhere = match facts.environment.get("SHELL") {

@@ -5,7 +5,10 @@ use flux_shared::agent_spec::AgentSpec;
 /// The checks of a good pod, changed by `change`, that do not pass.
 fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'static str, String)> {
     let spec = AgentSpec::from_toml("name='mc'\nsize=4").unwrap();
-    let facts = Facts { index: Some(1), ..facts };
+    let facts = Facts {
+        index: Some(1),
+        ..facts
+    };
     let instance = Instance::of(&spec, &facts).unwrap();
     let mut findings = Findings {
         instance: &instance,
@@ -13,8 +16,16 @@ fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'s
         claimed_cores: None,
         places: vec![("/mnt/flux".into(), true), ("/root".into(), true)],
         shared_memory: Some(1 << 30),
-        huge_pages: vec![HugePages { mebibytes: 2, pages: 64, limit: Some(64 << 21) }],
-        numa: Some(Numa { nodes: 2, own: 1, largest: 8 }),
+        huge_pages: vec![HugePages {
+            mebibytes: 2,
+            pages: 64,
+            limit: Some(64 << 21),
+        }],
+        numa: Some(Numa {
+            nodes: 2,
+            own: 1,
+            largest: 8,
+        }),
         rdma: 2,
         memory_lock: None,
         certificate: Ok("ABCDEFGH".into()),
@@ -28,12 +39,20 @@ fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'s
         }),
         clock_behind: false,
         own_name: Some(Ok(vec!["10.0.0.5".parse().unwrap()])),
-        other_names: Some(Names { asked: 3, left: 0, missing: Vec::new() }),
+        other_names: Some(Names {
+            asked: 3,
+            left: 0,
+            missing: Vec::new(),
+        }),
         parent: Some(("mc-0.flux.", Ok(()))),
     };
     change(&mut findings);
     let checks = judge(&findings);
-    checks.into_iter().filter(|check| check.level != Pass).map(|check| (check.level, check.topic, check.text)).collect()
+    checks
+        .into_iter()
+        .filter(|check| check.level != Pass)
+        .map(|check| (check.level, check.topic, check.text))
+        .collect()
 }
 
 fn only(level: Level, topic: &str, text: &str, change: impl FnOnce(&mut Findings)) {
@@ -50,18 +69,29 @@ fn a_good_pod_passes() {
 
 #[test]
 fn each_trouble_is_found_alone_and_has_its_remedy() {
-    only(Fail, "dns", "headless Service", |f| f.own_name = Some(Err(NameError::NoServer)));
+    only(Fail, "dns", "headless Service", |f| {
+        f.own_name = Some(Err(NameError::NoServer))
+    });
     only(Fail, "parent", "network policy", |f| {
-        let missing = Missing::Route { address: "10.0.0.1".parse().unwrap(), why: "no answer".into() };
+        let missing = Missing::Route {
+            address: "10.0.0.1".parse().unwrap(),
+            why: "no answer".into(),
+        };
         f.parent = Some(("mc-0.flux.", Err(missing)));
     });
-    only(Fail, "cert", "Secret", |f| f.certificate = Err("there is no certificate".into()));
+    only(Fail, "cert", "Secret", |f| {
+        f.certificate = Err("there is no certificate".into())
+    });
     only(Warn, "cpus", "8 are declared", |f| {
         f.claimed_cores = Some(8);
         f.resources = None;
     });
-    only(Fail, "R", "5 nodes", |f| f.resources = Some(Resources { hosts: 5, cores: 4 }));
-    only(Fail, "R", "drain", |f| f.resources = Some(Resources { hosts: 4, cores: 64 }));
+    only(Fail, "R", "5 nodes", |f| {
+        f.resources = Some(Resources { hosts: 5, cores: 4 })
+    });
+    only(Fail, "R", "drain", |f| {
+        f.resources = Some(Resources { hosts: 4, cores: 64 })
+    });
     only(Warn, "mpi", "IPC_LOCK", |f| f.memory_lock = Some(8 << 20));
     only(Warn, "shm", "64 MiB", |f| f.shared_memory = Some(64 << 20));
     only(Warn, "shm", "emptyDir", |f| f.shared_memory = None);
@@ -72,42 +102,113 @@ fn each_trouble_is_found_alone_and_has_its_remedy() {
     only(Fail, "write", "fsGroup", |f| f.places[0].1 = false);
     only(Warn, "write", "/root", |f| f.places[1].1 = false);
     only(Fail, "clock", "NTP", |f| f.clock_behind = true);
-    only(Fail, "arch", "nodeSelector", |f| f.libc.as_mut().unwrap().machine = "riscv64");
-    only(Fail, "libc", "Alpine", |f| f.libc.as_mut().unwrap().has_loader = false);
-    only(Fail, "libc", "2.38", |f| f.libc.as_mut().unwrap().wanted = Some(38));
+    only(Fail, "arch", "nodeSelector", |f| {
+        f.libc.as_mut().unwrap().machine = "riscv64"
+    });
+    only(Fail, "libc", "Alpine", |f| {
+        f.libc.as_mut().unwrap().has_loader = false
+    });
+    only(Fail, "libc", "2.38", |f| {
+        f.libc.as_mut().unwrap().wanted = Some(38)
+    });
 }
 
 #[test]
 fn the_users_own_circumstances_are_told() {
-    let nameless = troubles(Facts { uid: 1000, ..Facts::default() }, |_| {});
-    assert!(matches!(&nameless[..], [(Warn, "user", text)] if text.contains("1000")), "{nameless:?}");
-    let starved = troubles(Facts { cpu_quota: Some(0.5), ..Facts::default() }, |_| {});
-    assert!(matches!(&starved[..], [(Warn, "cpus", text)] if text.contains("one core")), "{starved:?}");
-    let cramped = troubles(Facts { cores: 128, ..Facts::default() }, |f| f.shared_memory = Some(128 << 20));
+    let nameless = troubles(
+        Facts {
+            uid: 1000,
+            ..Facts::default()
+        },
+        |_| {},
+    );
+    assert!(
+        matches!(&nameless[..], [(Warn, "user", text)] if text.contains("1000")),
+        "{nameless:?}"
+    );
+    let starved = troubles(
+        Facts {
+            cpu_quota: Some(0.5),
+            ..Facts::default()
+        },
+        |_| {},
+    );
+    assert!(
+        matches!(&starved[..], [(Warn, "cpus", text)] if text.contains("one core")),
+        "{starved:?}"
+    );
+    let cramped = troubles(
+        Facts {
+            cores: 128,
+            ..Facts::default()
+        },
+        |f| f.shared_memory = Some(128 << 20),
+    );
     let wanted = "512 MiB for 128 tasks";
-    assert!(matches!(&cramped[..], [(Warn, "shm", text)] if text.contains(wanted)), "{cramped:?}");
-    let throttled = Facts { cpuset: Some(8), cpu_quota: Some(4.0), ..Facts::default() };
+    assert!(
+        matches!(&cramped[..], [(Warn, "shm", text)] if text.contains(wanted)),
+        "{cramped:?}"
+    );
+    let throttled = Facts {
+        cpuset: Some(8),
+        cpu_quota: Some(4.0),
+        ..Facts::default()
+    };
     let throttled = troubles(throttled, |_| {});
-    assert!(matches!(&throttled[..], [(Warn, "cpus", text)] if text.contains("8 CPUs of its own")), "{throttled:?}");
-    let spread = Facts { cpuset: Some(8), ..Facts::default() };
-    let spread = troubles(spread, |f| f.numa = Some(Numa { nodes: 2, own: 2, largest: 8 }));
-    assert!(matches!(&spread[..], [(Warn, "numa", text)] if text.contains("topologyManagerPolicy")), "{spread:?}");
-    let stale = troubles(Facts { address: Some("10.0.0.9".into()), ..Facts::default() }, |_| {});
-    assert!(matches!(&stale[..], [(Warn, "dns", text)] if text.contains("older pod")), "{stale:?}");
+    assert!(
+        matches!(&throttled[..], [(Warn, "cpus", text)] if text.contains("8 CPUs of its own")),
+        "{throttled:?}"
+    );
+    let spread = Facts {
+        cpuset: Some(8),
+        ..Facts::default()
+    };
+    let spread = troubles(spread, |f| {
+        f.numa = Some(Numa {
+            nodes: 2,
+            own: 2,
+            largest: 8,
+        })
+    });
+    assert!(
+        matches!(&spread[..], [(Warn, "numa", text)] if text.contains("topologyManagerPolicy")),
+        "{spread:?}"
+    );
+    let stale = troubles(
+        Facts {
+            address: Some("10.0.0.9".into()),
+            ..Facts::default()
+        },
+        |_| {},
+    );
+    assert!(
+        matches!(&stale[..], [(Warn, "dns", text)] if text.contains("older pod")),
+        "{stale:?}"
+    );
 }
 
 #[test]
 fn names_that_are_missing_are_told_but_not_thousands_of_them() {
     let missing = (0..7).map(|number| format!("mc-{number}")).collect();
-    let (level, text) = other_names(&Names { asked: 40, left: 9, missing });
+    let (level, text) = other_names(&Names {
+        asked: 40,
+        left: 9,
+        missing,
+    });
     assert_eq!(level, Warn);
-    assert!(text.starts_with("7 of 40 other hosts have no address (9 more were not looked up in time): "), "{text}");
+    assert!(
+        text.starts_with("7 of 40 other hosts have no address (9 more were not looked up in time): "),
+        "{text}"
+    );
     assert!(text.contains("mc-4 and 2 more."), "{text}");
 }
 
 #[test]
 fn a_missing_flux_fails_with_the_planners_own_words() {
-    let facts = Facts { flux_on_path: None, ..Facts::default() };
+    let facts = Facts {
+        flux_on_path: None,
+        ..Facts::default()
+    };
     let spec = AgentSpec::from_toml("name='mc'\n[view]\nenabled=false").unwrap();
     let instance = Instance::of(&spec, &facts).unwrap();
     assert!(matches!(instance.flux, Err(PlanError::FluxMissing(_))));

@@ -5,11 +5,21 @@ use flux_shared::agent_spec::AgentSpec;
 
 fn instance(index: u32) -> Instance {
     let spec = AgentSpec::from_toml("name='mc'\nsize=4").unwrap();
-    Instance::of(&spec, &Facts { index: Some(index), ..Facts::default() }).unwrap()
+    Instance::of(
+        &spec,
+        &Facts {
+            index: Some(index),
+            ..Facts::default()
+        },
+    )
+    .unwrap()
 }
 
 fn state(name: &str, seconds: u64) -> Result<State, AskError> {
-    Ok(State { name: name.into(), seconds })
+    Ok(State {
+        name: name.into(),
+        seconds,
+    })
 }
 
 fn text_of(observed: &Observations) -> String {
@@ -19,14 +29,28 @@ fn text_of(observed: &Observations) -> String {
 #[test]
 fn ready_is_running_and_nothing_else() {
     assert_eq!(ready(&state("run", 0), None), Ok(()));
-    for name in ["join", "init", "quorum", "cleanup", "shutdown", "finalize", "exit", "unheard-of"] {
+    for name in [
+        "join",
+        "init",
+        "quorum",
+        "cleanup",
+        "shutdown",
+        "finalize",
+        "exit",
+        "unheard-of",
+    ] {
         assert!(ready(&state(name, 3), None).unwrap_err().contains(name));
     }
     assert!(
-        ready(&Err(AskError::Slow), Some(&Activity::Snippet("post".into()))).unwrap_err().contains("does not answer")
+        ready(&Err(AskError::Slow), Some(&Activity::Snippet("post".into())))
+            .unwrap_err()
+            .contains("does not answer")
     );
     let messages = [1, 2].map(|seconds| ready(&state("join", seconds), None).unwrap_err());
-    assert_eq!(messages[0], messages[1], "Kubernetes counts equal messages as one event");
+    assert_eq!(
+        messages[0], messages[1],
+        "Kubernetes counts equal messages as one event"
+    );
 }
 
 #[test]
@@ -34,21 +58,43 @@ fn each_absent_host_is_named_with_its_reason() {
     let lead = instance(0);
     let dns = "10.96.0.10".parse().unwrap();
     let cases: [(Option<Missing>, &str); 5] = [
-        (Some(Missing::Name(NameError::NoSuchName(dns))), "does the headless Service exist?"),
-        (Some(Missing::Name(NameError::Silent(dns))), "Does the cluster's DNS run"),
-        (Some(Missing::Route { address: dns, why: "no answer".into() }), "network policy"),
-        (Some(Missing::Port("10.0.0.7:8050".parse().unwrap())), "has not joined"),
+        (
+            Some(Missing::Name(NameError::NoSuchName(dns))),
+            "does the headless Service exist?",
+        ),
+        (
+            Some(Missing::Name(NameError::Silent(dns))),
+            "Does the cluster's DNS run",
+        ),
+        (
+            Some(Missing::Route {
+                address: dns,
+                why: "no answer".into(),
+            }),
+            "network policy",
+        ),
+        (
+            Some(Missing::Port("10.0.0.7:8050".parse().unwrap())),
+            "has not joined",
+        ),
         (None, "has not joined"),
     ];
     for (why, want) in cases {
         let mut observed = Observations::new(&lead, state("quorum", 12));
         observed.online = Some(vec![0, 1]);
         assert_eq!((observed.missing(), observed.unasked()), (vec![2, 3], vec![]));
-        observed.absent = vec![Absent { rank: 2, host: "mc-2".into(), why }];
+        observed.absent = vec![Absent {
+            rank: 2,
+            host: "mc-2".into(),
+            why,
+        }];
         let text = text_of(&observed);
         let line = text.lines().find(|line| line.starts_with("missing")).unwrap();
         assert!(line.contains("mc-2 (rank 2)") && line.contains(want), "{line}");
-        assert!(text.contains("2 of 4 brokers") && text.contains("and 1 more"), "{text}");
+        assert!(
+            text.contains("2 of 4 brokers") && text.contains("and 1 more"),
+            "{text}"
+        );
         assert!(text.contains("waits until enough brokers"), "{text}");
     }
 }
@@ -59,10 +105,20 @@ fn the_reason_of_a_probe_is_one_line_with_the_causes_and_never_names_itself() {
     let mut observed = Observations::new(&follower, state("init", 20));
     observed.online = Some(vec![0]);
     assert_eq!(observed.missing(), [1, 3], "it is not online yet, and there");
-    observed.absent = vec![Absent { rank: 1, host: "mc-1".into(), why: None }];
+    observed.absent = vec![Absent {
+        rank: 1,
+        host: "mc-1".into(),
+        why: None,
+    }];
     let why = with_causes("the broker is in state init".into(), &observed);
-    assert!(why.starts_with("the broker is in state init; missing: mc-1 (rank 1): its pod is there"), "{why}");
-    assert!(why.ends_with("; missing: and 1 more") && !why.contains('\n'), "{why}");
+    assert!(
+        why.starts_with("the broker is in state init; missing: mc-1 (rank 1): its pod is there"),
+        "{why}"
+    );
+    assert!(
+        why.ends_with("; missing: and 1 more") && !why.contains('\n'),
+        "{why}"
+    );
 }
 
 #[test]
@@ -74,27 +130,56 @@ fn a_snippet_that_runs_is_why_there_is_no_broker() {
     observed.parent = Some(("mc-0.flux.".into(), Ok(Link::Broken)));
     let text = text_of(&observed);
     let want = "mc-1 (rank 1) is not up: the snippet workerPre runs. See the pod's log\n";
-    assert!(text.contains(want) && text.contains("parent   mc-0.flux answers\n"), "{text}");
-    assert_eq!(ready(&Err(error), observed.activity.as_ref()), Err("the snippet workerPre runs".into()));
+    assert!(
+        text.contains(want) && text.contains("parent   mc-0.flux answers\n"),
+        "{text}"
+    );
+    assert_eq!(
+        ready(&Err(error), observed.activity.as_ref()),
+        Err("the snippet workerPre runs".into())
+    );
     observed.state = state("join", 1);
-    assert!(!text_of(&observed).contains("workerPre"), "a broker that answers says more");
+    assert!(
+        !text_of(&observed).contains("workerPre"),
+        "a broker that answers says more"
+    );
 }
 
 #[test]
 fn a_host_that_nobody_may_have_asked_for_is_not_missing() {
     let spec = AgentSpec::from_toml("name='mc'\nsize=2\nmax_size=4").unwrap();
-    let lead = Instance::of(&spec, &Facts { index: Some(0), ..Facts::default() }).unwrap();
+    let lead = Instance::of(
+        &spec,
+        &Facts {
+            index: Some(0),
+            ..Facts::default()
+        },
+    )
+    .unwrap();
     let mut observed = Observations::new(&lead, state("run", 12));
     observed.online = Some(vec![0, 1]);
     let text = text_of(&observed);
-    assert!(text.contains("2 brokers: the cluster started with 2 and may have 4"), "{text}");
-    assert!(!text.contains("missing") && text.contains("spare    2 more"), "{text}");
+    assert!(
+        text.contains("2 brokers: the cluster started with 2 and may have 4"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("missing") && text.contains("spare    2 more"),
+        "{text}"
+    );
     let json: Value = serde_json::from_str(&report(&observed).json()).unwrap();
     assert_eq!((&json["missing"], &json["spare"]), (&json!([]), &json!([2, 3])));
     // One that was asked for since, whose pod is there.
-    observed.absent = vec![Absent { rank: 3, host: "mc-3".into(), why: None }];
+    observed.absent = vec![Absent {
+        rank: 3,
+        host: "mc-3".into(),
+        why: None,
+    }];
     let text = text_of(&observed);
-    assert!(text.contains("missing  mc-3 (rank 3)") && text.contains("spare    1 more"), "{text}");
+    assert!(
+        text.contains("missing  mc-3 (rank 3)") && text.contains("spare    1 more"),
+        "{text}"
+    );
     // All is there.
     observed.online = Some(vec![0, 1, 2, 3]);
     assert!(!text_of(&observed).contains("spare"));
@@ -106,21 +191,42 @@ fn a_follower_says_what_its_parent_lacks() {
     type Case = (Result<State, AskError>, Result<Link, Missing>, &'static str);
     let cases: [Case; 4] = [
         (state("join", 60), Ok(Link::Broken), "certificate"),
-        (Err(AskError::NoSocket("/x".into())), Ok(Link::Broken), "has not started, or the certificates differ"),
+        (
+            Err(AskError::NoSocket("/x".into())),
+            Ok(Link::Broken),
+            "has not started, or the certificates differ",
+        ),
         (state("join", 1), Ok(Link::Broken), "not connected yet"),
-        (state("join", 60), Ok(Link::Steady), "has not admitted this broker yet"),
+        (
+            state("join", 60),
+            Ok(Link::Steady),
+            "has not admitted this broker yet",
+        ),
     ];
     let mut stopped = Observations::new(&follower, Err(AskError::Slow));
     stopped.parent = Some(("mc-0.flux.".into(), Ok(Link::Steady)));
     let text = text_of(&stopped);
-    assert!(text.contains("it is suspended or very busy\nparent   mc-0.flux is connected\n"), "{text}");
-    let text = text_of(&Observations::new(&follower, Err(AskError::NoSocket("/x".into()))));
-    assert!(text.contains("has not started, or has ended. See the pod's log"), "{text}");
+    assert!(
+        text.contains("it is suspended or very busy\nparent   mc-0.flux is connected\n"),
+        "{text}"
+    );
+    let text = text_of(&Observations::new(
+        &follower,
+        Err(AskError::NoSocket("/x".into())),
+    ));
+    assert!(
+        text.contains("has not started, or has ended. See the pod's log"),
+        "{text}"
+    );
     for (state, link, want) in cases {
         let mut observed = Observations::new(&follower, state);
         observed.parent = Some(("mc-0.flux.".into(), link));
         let text = text_of(&observed);
-        assert!(text.lines().any(|line| line.starts_with("parent   mc-0.flux ") && line.contains(want)), "{text}");
+        assert!(
+            text.lines()
+                .any(|line| line.starts_with("parent   mc-0.flux ") && line.contains(want)),
+            "{text}"
+        );
     }
 }
 
@@ -158,7 +264,10 @@ fn the_json_form_has_facts_and_lines() {
     let mut observed = Observations::new(&lead, state("quorum", 12));
     observed.online = Some(vec![0, 1, 2]);
     let json: Value = serde_json::from_str(&report(&observed).json()).unwrap();
-    assert_eq!((&json["state"], &json["size"], &json["missing"]), (&json!("quorum"), &json!(4), &json!([3])));
+    assert_eq!(
+        (&json["state"], &json["size"], &json["missing"]),
+        (&json!("quorum"), &json!(4), &json!([3]))
+    );
     assert_eq!(json["lines"][0][0], "broker");
     let silent = Observations::new(&lead, Err(AskError::Ended));
     let json: Value = serde_json::from_str(&report(&silent).json()).unwrap();

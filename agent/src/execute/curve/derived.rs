@@ -1,5 +1,5 @@
-//! A certificate that each pod of a job derives by itself, with the same result: HKDF-SHA256 (RFC 5869) of a secret
-//! seed, for this job only. The other inputs are public; without the seed they help nobody.
+//! A certificate that each pod of a job derives by itself, with the same result: HKDF-SHA256 (RFC 5869) of a
+//! secret seed, for this job only. The other inputs are public; without the seed they help nobody.
 
 use std::path::Path;
 
@@ -34,10 +34,14 @@ impl Certificate {
                 path.display(),
                 seed.len()
             );
-            return Err(Failure::new(Category::CurveUnreadable, cause, "create one with `openssl rand -hex 32`"));
+            return Err(Failure::new(
+                Category::CurveUnreadable,
+                cause,
+                "create one with `openssl rand -hex 32`",
+            ));
         }
-        let text =
-            of_seed(&seed, name, of).map_err(|why| Failure::internal(format!("failed to derive a key: {why}")))?;
+        let text = of_seed(&seed, name, of)
+            .map_err(|why| Failure::internal(format!("failed to derive a key: {why}")))?;
         Ok(Certificate(text.into_bytes()))
     }
 }
@@ -52,7 +56,14 @@ fn of_seed(seed: &[u8], name: &str, of: &[String]) -> Result<String, hkdf::Inval
 
 /// Each value with its length before it, so that no two lists look alike.
 fn info(of: &[String]) -> Vec<u8> {
-    of.iter().flat_map(|value| (value.len() as u64).to_be_bytes().into_iter().chain(value.bytes())).collect()
+    of.iter()
+        .flat_map(|value| {
+            (value.len() as u64)
+                .to_be_bytes()
+                .into_iter()
+                .chain(value.bytes())
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -78,9 +89,20 @@ mod tests {
             text(SEED, &["jobuid", "0"]),
             text(&other, &["job", "uid", "0"]),
         ];
-        let keys = |text: &str| text.split('"').filter(|part| part.len() == 40).map(str::to_owned).collect::<Vec<_>>();
+        let keys = |text: &str| {
+            text.split('"')
+                .filter(|part| part.len() == 40)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
         for other in others {
-            assert!(keys(&own).iter().zip(keys(&other)).all(|(one, other)| *one != other) && keys(&other).len() == 2);
+            assert!(
+                keys(&own)
+                    .iter()
+                    .zip(keys(&other))
+                    .all(|(one, other)| *one != other)
+                    && keys(&other).len() == 2
+            );
         }
     }
 
@@ -101,10 +123,16 @@ mod tests {
         let path = folder.path().join("seed");
         let why = |path: &Path| Certificate::derive(path, "job-0", &[]).err().unwrap();
         let missing = why(&path);
-        assert!(missing.category == Category::CurveUnreadable && missing.cause.contains("seed"), "{missing}");
+        assert!(
+            missing.category == Category::CurveUnreadable && missing.cause.contains("seed"),
+            "{missing}"
+        );
         std::fs::write(&path, "hunter2").unwrap();
         let short = why(&path);
-        assert!(short.cause.contains("7 bytes") && !short.to_string().contains("hunter2"), "{short}");
+        assert!(
+            short.cause.contains("7 bytes") && !short.to_string().contains("hunter2"),
+            "{short}"
+        );
         std::fs::write(&path, SEED).unwrap();
         assert!(Certificate::derive(&path, "job-0", &[]).is_ok());
     }

@@ -19,96 +19,159 @@ fn snippet(name: &'static str, source: &str) -> Snippet {
 
 fn shell(argv: &[&str]) -> Step {
     let argv = argv.iter().map(|word| (*word).to_owned()).collect();
-    Step::Shell(SnippetShell { argv, as_flux: "/elsewhere/agent as-flux".into(), variables: Default::default() })
+    Step::Shell(SnippetShell {
+        argv,
+        as_flux: "/elsewhere/agent as-flux".into(),
+        variables: Default::default(),
+    })
 }
 
 #[test]
 fn what_a_snippet_may_print_is_the_plans_word_not_its_names() {
-    let told = alone("snippets::what_a_snippet_may_print_is_the_plans_word_not_its_names", |_| {
-        let steps = vec![
-            shell(&["/bin/sh"]),
-            Step::Snippet(snippet("pre", "echo pre is heard")),
-            Step::Snippet(Snippet { silent: true, ..snippet("post", "echo post is not") }),
-        ];
-        assert_eq!(execute_all(Role::Lead, true, steps).unwrap(), 0);
-        let silent = Snippet { silent: true, ..snippet("pre", "echo nor is this") };
-        let loud = vec![shell(&["/bin/sh"]), Step::Snippet(silent)];
-        assert_eq!(execute_all(Role::Lead, false, loud).unwrap(), 0);
-    });
+    let told = alone(
+        "snippets::what_a_snippet_may_print_is_the_plans_word_not_its_names",
+        |_| {
+            let steps = vec![
+                shell(&["/bin/sh"]),
+                Step::Snippet(snippet("pre", "echo pre is heard")),
+                Step::Snippet(Snippet {
+                    silent: true,
+                    ..snippet("post", "echo post is not")
+                }),
+            ];
+            assert_eq!(execute_all(Role::Lead, true, steps).unwrap(), 0);
+            let silent = Snippet {
+                silent: true,
+                ..snippet("pre", "echo nor is this")
+            };
+            let loud = vec![shell(&["/bin/sh"]), Step::Snippet(silent)];
+            assert_eq!(execute_all(Role::Lead, false, loud).unwrap(), 0);
+        },
+    );
     if !told.is_empty() {
         assert!(told.contains("pre is heard"), "{told}");
-        assert!(!told.contains("post is not") && !told.contains("nor is this"), "{told}");
+        assert!(
+            !told.contains("post is not") && !told.contains("nor is this"),
+            "{told}"
+        );
     }
 }
 
 #[test]
 fn what_a_snippets_end_means_is_the_plans_word_not_its_names() {
-    alone("snippets::what_a_snippets_end_means_is_the_plans_word_not_its_names", |folder| {
-        let at = |name: &str| folder.join(name);
-        // The one called post is the program, the one called command is not.
-        let steps = vec![
-            shell(&["/bin/sh"]),
-            Step::Snippet(snippet("command", "exit_with() { return 4; }; exit_with")),
-            Step::Snippet(Snippet { phase: SnippetPhase::Program, ..snippet("post", "exit 5") }),
-        ];
-        assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 5, "one that fails before is passed over");
-        // Told to stop in what tidies up, whatever its name: the program's result stays.
-        for (phase, code) in [(SnippetPhase::After, 0), (SnippetPhase::Before, 143)] {
-            let path = at(&format!("{phase:?}"));
-            stop_after(path.clone());
-            let source = format!("touch {}; while :; do sleep 0.02; done", path.display());
+    alone(
+        "snippets::what_a_snippets_end_means_is_the_plans_word_not_its_names",
+        |folder| {
+            let at = |name: &str| folder.join(name);
+            // The one called post is the program, the one called command is not.
             let steps = vec![
                 shell(&["/bin/sh"]),
-                Step::Snippet(Snippet { phase: SnippetPhase::Program, ..snippet("post", "true") }),
-                Step::Snippet(Snippet { phase, ..snippet("pre", &source) }),
+                Step::Snippet(snippet("command", "exit_with() { return 4; }; exit_with")),
+                Step::Snippet(Snippet {
+                    phase: SnippetPhase::Program,
+                    ..snippet("post", "exit 5")
+                }),
             ];
-            assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), code, "{phase:?}");
-        }
-    });
+            assert_eq!(
+                execute_all(Role::Lead, false, steps).unwrap(),
+                5,
+                "one that fails before is passed over"
+            );
+            // Told to stop in what tidies up, whatever its name: the program's result stays.
+            for (phase, code) in [(SnippetPhase::After, 0), (SnippetPhase::Before, 143)] {
+                let path = at(&format!("{phase:?}"));
+                stop_after(path.clone());
+                let source = format!("touch {}; while :; do sleep 0.02; done", path.display());
+                let steps = vec![
+                    shell(&["/bin/sh"]),
+                    Step::Snippet(Snippet {
+                        phase: SnippetPhase::Program,
+                        ..snippet("post", "true")
+                    }),
+                    Step::Snippet(Snippet {
+                        phase,
+                        ..snippet("pre", &source)
+                    }),
+                ];
+                assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), code, "{phase:?}");
+            }
+        },
+    );
 }
 
 #[test]
 fn what_runs_as_fluxs_user_is_the_plans_words_whatever_the_agent_is_called() {
-    alone("snippets::what_runs_as_fluxs_user_is_the_plans_words_whatever_the_agent_is_called", |folder| {
-        let (at, agent) = (|name: &str| folder.join(name).display().to_string(), "/bin/sh -c".to_owned());
-        let source = format!(
-            "printf %s \"$asFlux\" >{}; $asFlux 'printf \"%s\" \"${{asFlux-none}}\" >{}'",
-            at("told"),
-            at("there")
-        );
-        let shell = Step::Shell(SnippetShell {
-            argv: vec!["/bin/sh".into()],
-            as_flux: agent.clone(),
-            variables: Default::default(),
-        });
-        let steps = vec![shell, Step::Snippet(snippet("pre", &source))];
-        assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 0);
-        assert_eq!(fs::read_to_string(at("told")).unwrap(), agent);
-        assert_eq!(fs::read_to_string(at("there")).unwrap(), "none", "it is not exported");
-    });
+    alone(
+        "snippets::what_runs_as_fluxs_user_is_the_plans_words_whatever_the_agent_is_called",
+        |folder| {
+            let (at, agent) = (
+                |name: &str| folder.join(name).display().to_string(),
+                "/bin/sh -c".to_owned(),
+            );
+            let source = format!(
+                "printf %s \"$asFlux\" >{}; $asFlux 'printf \"%s\" \"${{asFlux-none}}\" >{}'",
+                at("told"),
+                at("there")
+            );
+            let shell = Step::Shell(SnippetShell {
+                argv: vec!["/bin/sh".into()],
+                as_flux: agent.clone(),
+                variables: Default::default(),
+            });
+            let steps = vec![shell, Step::Snippet(snippet("pre", &source))];
+            assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 0);
+            assert_eq!(fs::read_to_string(at("told")).unwrap(), agent);
+            assert_eq!(
+                fs::read_to_string(at("there")).unwrap(),
+                "none",
+                "it is not exported"
+            );
+        },
+    );
 }
 
 #[test]
 fn the_shell_its_options_and_its_end_are_the_plans() {
-    alone("snippets::the_shell_its_options_and_its_end_are_the_plans", |folder| {
-        let at = |name: &str| folder.join(name).display().to_string();
-        // By its name it would be bash, and strict for its snippets: the plan gives no such options.
-        let bash = program(
-            folder,
-            "bash",
-            &format!("#!/bin/sh\nprintf '%s\\n' \"$1\" >>{}\nexec /bin/sh \"$@\"\n", at("first")),
-        );
-        let of = |source: String| Step::Snippet(Snippet { strict: true, ..snippet("pre", &source) });
-        let source = format!("false; touch {}; trap 'touch {}' EXIT", at("went-on"), at("ended"));
-        // The second sees whether the shell has ended; if so, it is in another one.
-        let told = || of(format!("[ -e {} ] && exit 3", at("ended")));
-        let steps = |end| [vec![shell(&[&bash, "-f"]), of(source.clone())], end, vec![told()]].concat();
-        assert_eq!(execute_all(Role::Lead, false, steps(vec![])).unwrap(), 0);
-        assert_eq!(fs::read_to_string(at("first")).unwrap(), "-f\n");
-        assert!(Path::new(&at("went-on")).exists());
-        fs::remove_file(at("ended")).unwrap();
-        assert_eq!(execute_all(Role::Lead, false, steps(vec![Step::EndShell])).unwrap(), 3);
-        assert_eq!(fs::read_to_string(at("first")).unwrap(), "-f\n".repeat(3));
-        assert!(execute_all(Role::Lead, false, vec![told()]).is_err(), "no shell is planned");
-    });
+    alone(
+        "snippets::the_shell_its_options_and_its_end_are_the_plans",
+        |folder| {
+            let at = |name: &str| folder.join(name).display().to_string();
+            // By its name it would be bash, and strict for its snippets: the plan gives no such options.
+            let bash = program(
+                folder,
+                "bash",
+                &format!(
+                    "#!/bin/sh\nprintf '%s\\n' \"$1\" >>{}\nexec /bin/sh \"$@\"\n",
+                    at("first")
+                ),
+            );
+            let of = |source: String| {
+                Step::Snippet(Snippet {
+                    strict: true,
+                    ..snippet("pre", &source)
+                })
+            };
+            let source = format!(
+                "false; touch {}; trap 'touch {}' EXIT",
+                at("went-on"),
+                at("ended")
+            );
+            // The second sees whether the shell has ended; if so, it is in another one.
+            let told = || of(format!("[ -e {} ] && exit 3", at("ended")));
+            let steps = |end| [vec![shell(&[&bash, "-f"]), of(source.clone())], end, vec![told()]].concat();
+            assert_eq!(execute_all(Role::Lead, false, steps(vec![])).unwrap(), 0);
+            assert_eq!(fs::read_to_string(at("first")).unwrap(), "-f\n");
+            assert!(Path::new(&at("went-on")).exists());
+            fs::remove_file(at("ended")).unwrap();
+            assert_eq!(
+                execute_all(Role::Lead, false, steps(vec![Step::EndShell])).unwrap(),
+                3
+            );
+            assert_eq!(fs::read_to_string(at("first")).unwrap(), "-f\n".repeat(3));
+            assert!(
+                execute_all(Role::Lead, false, vec![told()]).is_err(),
+                "no shell is planned"
+            );
+        },
+    );
 }

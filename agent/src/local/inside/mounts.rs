@@ -11,15 +11,29 @@ const NONE: Option<&str> = None;
 
 /// Makes all mounts private: what is mounted here is seen nowhere else.
 pub fn make_private() -> io::Result<()> {
-    Ok(mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?)
+    Ok(mount(
+        NONE,
+        "/",
+        NONE,
+        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+        NONE,
+    )?)
 }
 
 /// Mounts a folder, with all that is mounted in it, or a file at another path.
 pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
-    Ok(mount(Some(from), to, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?)
+    Ok(mount(
+        Some(from),
+        to,
+        NONE,
+        MsFlags::MS_BIND | MsFlags::MS_REC,
+        NONE,
+    )?)
 }
 
-const PLAIN: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags::MS_NOEXEC);
+const PLAIN: MsFlags = MsFlags::MS_NOSUID
+    .union(MsFlags::MS_NODEV)
+    .union(MsFlags::MS_NOEXEC);
 
 pub fn mount_proc(to: &Path) -> io::Result<()> {
     Ok(mount(Some("proc"), to, Some("proc"), PLAIN, NONE)?)
@@ -27,11 +41,23 @@ pub fn mount_proc(to: &Path) -> io::Result<()> {
 
 pub fn mount_devpts(to: &Path) -> io::Result<()> {
     let options = Some("newinstance,ptmxmode=0666,mode=0620");
-    Ok(mount(Some("devpts"), to, Some("devpts"), MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, options)?)
+    Ok(mount(
+        Some("devpts"),
+        to,
+        Some("devpts"),
+        MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC,
+        options,
+    )?)
 }
 
 pub fn mount_shm(to: &Path) -> io::Result<()> {
-    Ok(mount(Some("shm"), to, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=1777"))?)
+    Ok(mount(
+        Some("shm"),
+        to,
+        Some("tmpfs"),
+        MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+        Some("mode=1777"),
+    )?)
 }
 
 /// A mount, and the flags that it has.
@@ -53,7 +79,10 @@ impl Mounted {
 pub fn below(top: &Path) -> io::Result<Vec<Mounted>> {
     let table = std::fs::read_to_string(mount_table::FILE)?;
     Ok(mount_table::below(&table, top)
-        .map(|entry| Mounted { flags: flags(entry.options), point: entry.point })
+        .map(|entry| Mounted {
+            flags: flags(entry.options),
+            point: entry.point,
+        })
         .collect())
 }
 
@@ -67,7 +96,11 @@ fn flags(options: &str) -> MsFlags {
         ("relatime", MsFlags::MS_RELATIME),
     ];
     let given: Vec<&str> = options.split(',').collect();
-    known.into_iter().filter(|(name, _)| given.contains(name)).map(|(_, flag)| flag).collect()
+    known
+        .into_iter()
+        .filter(|(name, _)| given.contains(name))
+        .map(|(_, flag)| flag)
+        .collect()
 }
 
 #[cfg(test)]
@@ -76,6 +109,9 @@ mod tests {
 
     #[test]
     fn flags_that_a_mount_has_are_kept() {
-        assert_eq!(flags("ro,nosuid,relatime"), MsFlags::MS_NOSUID | MsFlags::MS_RELATIME);
+        assert_eq!(
+            flags("ro,nosuid,relatime"),
+            MsFlags::MS_NOSUID | MsFlags::MS_RELATIME
+        );
     }
 }

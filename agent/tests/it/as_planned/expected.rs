@@ -32,7 +32,9 @@ pub fn nothing(name: &str, _: &mut Expected) {
 }
 
 pub fn text<'a>(value: &'a Value, name: &str) -> &'a str {
-    value[name].as_str().unwrap_or_else(|| panic!("no {name} in {value}"))
+    value[name]
+        .as_str()
+        .unwrap_or_else(|| panic!("no {name} in {value}"))
 }
 
 fn owner(value: &Value) -> (u32, u32) {
@@ -46,9 +48,15 @@ fn parent(path: &str) -> &str {
 
 impl Expected {
     fn word(&self, word: &Value) -> String {
-        let Some(parts) = word.as_array() else { return word.as_str().unwrap().to_owned() };
+        let Some(parts) = word.as_array() else {
+            return word.as_str().unwrap().to_owned();
+        };
         let part = |part: &Value| match part.get("env") {
-            Some(name) => self.environment.get(name.as_str().unwrap()).cloned().unwrap_or_default(),
+            Some(name) => self
+                .environment
+                .get(name.as_str().unwrap())
+                .cloned()
+                .unwrap_or_default(),
             None => text(part, "text").to_owned(),
         };
         parts.iter().map(part).collect()
@@ -62,7 +70,9 @@ impl Expected {
                 self.environment.insert(name, value);
             }
             "default" => {
-                self.environment.entry(name).or_insert_with(|| text(change, "value").to_owned());
+                self.environment
+                    .entry(name)
+                    .or_insert_with(|| text(change, "value").to_owned());
             }
             "append" => {
                 let (value, separator) = (text(change, "value"), text(change, "separator"));
@@ -76,7 +86,9 @@ impl Expected {
             }
             "withdraw" => {
                 let (value, separator) = (text(change, "value"), text(change, "separator"));
-                let Some(old) = self.environment.get(&name).cloned() else { return };
+                let Some(old) = self.environment.get(&name).cloned() else {
+                    return;
+                };
                 let mut parts: Vec<&str> = old.split(separator).collect();
                 if let Some(last) = parts.iter().rposition(|part| *part == value) {
                     parts.remove(last);
@@ -108,9 +120,14 @@ impl Expected {
 
     fn account(&mut self, path: &str, name: &str, line: String) {
         let us = self.us;
-        let node =
-            self.tree.entry(path.into()).or_insert(Node { mode: 0o644, owner: us, what: What::File(Vec::new()) });
-        let What::File(bytes) = &mut node.what else { panic!("{path} is no file") };
+        let node = self.tree.entry(path.into()).or_insert(Node {
+            mode: 0o644,
+            owner: us,
+            what: What::File(Vec::new()),
+        });
+        let What::File(bytes) = &mut node.what else {
+            panic!("{path} is no file")
+        };
         let known = String::from_utf8(bytes.clone()).unwrap();
         if !known.lines().any(|line| line.starts_with(&format!("{name}:"))) {
             bytes.extend_from_slice(line.as_bytes());
@@ -121,13 +138,21 @@ impl Expected {
         if let Some(text) = content["text"].as_str() {
             return text.into();
         }
-        if let Some(source) = content["curve"]["source"].as_str().or(content["secret"]["source"].as_str()) {
-            let What::File(bytes) = &self.tree[source].what else { panic!("{source} is no file") };
+        if let Some(source) = content["curve"]["source"]
+            .as_str()
+            .or(content["secret"]["source"].as_str())
+        {
+            let What::File(bytes) = &self.tree[source].what else {
+                panic!("{source} is no file")
+            };
             return bytes.clone();
         }
-        let exports = content["exports"].as_object().unwrap_or_else(|| panic!("unknown content {content}"));
-        let line =
-            |(name, word): (&String, &Value)| format!("export {name}='{}'\n", self.word(word).replace('\'', r"'\''"));
+        let exports = content["exports"]
+            .as_object()
+            .unwrap_or_else(|| panic!("unknown content {content}"));
+        let line = |(name, word): (&String, &Value)| {
+            format!("export {name}='{}'\n", self.word(word).replace('\'', r"'\''"))
+        };
         exports.iter().map(line).collect::<String>().into()
     }
 
@@ -143,9 +168,18 @@ impl Expected {
             let variables = variables.map(|(name, field)| (name.to_owned(), text(user, field).to_owned()));
             self.environment.extend(variables);
         }
-        step["environment"].as_array().into_iter().flatten().for_each(|change| self.change(change));
+        step["environment"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .for_each(|change| self.change(change));
         self.launched.push(Launched {
-            argv: step["argv"].as_array().unwrap().iter().map(|word| self.word(word)).collect(),
+            argv: step["argv"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|word| self.word(word))
+                .collect(),
             environment: std::mem::replace(&mut self.environment, own),
             directory: self.directory.clone(),
             ids: (ids.0.into(), ids.1.into()),
@@ -154,7 +188,11 @@ impl Expected {
 
     pub fn step(&mut self, step: &Value, effect: Effect) {
         match text(step, "step") {
-            "environment" => step["changes"].as_array().unwrap().iter().for_each(|change| self.change(change)),
+            "environment" => step["changes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .for_each(|change| self.change(change)),
             "directory" | "file" => {
                 let path = text(step, "path");
                 self.folders(parent(path));
@@ -168,17 +206,29 @@ impl Expected {
             "link" => {
                 let path = text(step, "path");
                 self.folders(parent(path));
-                if self.tree.get(path).is_none_or(|node| matches!(node.what, What::Link(_))) {
+                if self
+                    .tree
+                    .get(path)
+                    .is_none_or(|node| matches!(node.what, What::Link(_)))
+                {
                     self.put(path, 0, self.us, What::Link(text(step, "target").into()));
                 }
             }
             "user" => {
                 let (name, home, (uid, gid)) = (text(step, "name"), text(step, "home"), owner(step));
-                self.account("/etc/passwd", name, format!("{name}:x:{uid}:{gid}::{home}:/bin/sh\n"));
+                self.account(
+                    "/etc/passwd",
+                    name,
+                    format!("{name}:x:{uid}:{gid}::{home}:/bin/sh\n"),
+                );
                 self.account("/etc/group", name, format!("{name}:x:{gid}:\n"));
             }
             "give" => {
-                if let Some(node) = self.tree.get_mut(text(step, "path")).filter(|node| node.mode & 0o002 == 0) {
+                if let Some(node) = self
+                    .tree
+                    .get_mut(text(step, "path"))
+                    .filter(|node| node.mode & 0o002 == 0)
+                {
                     node.owner = owner(&step["owner"]);
                 }
             }
@@ -187,11 +237,15 @@ impl Expected {
             "publish-archive" => {
                 // One that is there holds the first start.
                 let path = text(step, "to");
-                let state = if self.tree.contains_key(path) { "start\nstart\n" } else { "start\n" };
+                let state = if self.tree.contains_key(path) {
+                    "start\nstart\n"
+                } else {
+                    "start\n"
+                };
                 self.put(path, 0o644, self.us, What::File(crate::archive::packed(state)));
             }
-            "shell" | "end-shell" | "snippet-resources" | "wait-parent" | "wait-socket" | "prepare-archive"
-            | "linger" | "stay" => {}
+            "shell" | "end-shell" | "snippet-resources" | "wait-parent" | "wait-socket"
+            | "prepare-archive" | "linger" | "stay" => {}
             "note-end" => self.put(text(step, "note"), 0o644, self.us, What::File(Vec::new())),
             "once" => {
                 let path = text(step, "record");

@@ -18,38 +18,58 @@ fn calls(trace: &str) -> Vec<Call> {
     let mut unfinished = BTreeMap::new();
     let mut calls = Vec::new();
     for line in trace.lines() {
-        let Some((pid, rest)) = line.split_once(' ') else { continue };
+        let Some((pid, rest)) = line.split_once(' ') else {
+            continue;
+        };
         let rest = rest.trim_start();
         if let Some(begin) = rest.strip_suffix("<unfinished ...>") {
             unfinished.insert(pid, begin.to_owned());
             continue;
         }
-        let whole = match rest.strip_prefix("<... ").and_then(|rest| rest.split_once("resumed>")) {
+        let whole = match rest
+            .strip_prefix("<... ")
+            .and_then(|rest| rest.split_once("resumed>"))
+        {
             Some((_, end)) => unfinished.remove(pid).unwrap_or_default() + end,
             None => rest.to_owned(),
         };
-        let Some((name, words)) = whole.split_once('(') else { continue };
-        let Some((words, result)) = words.rsplit_once(" = ").filter(|(_, result)| !result.starts_with('-')) else {
+        let Some((name, words)) = whole.split_once('(') else {
+            continue;
+        };
+        let Some((words, result)) = words
+            .rsplit_once(" = ")
+            .filter(|(_, result)| !result.starts_with('-'))
+        else {
             continue;
         };
         let [pid, name, words, result] = [pid, name, words, result].map(|text| text.trim().to_owned());
-        calls.push(Call { pid, name, words, result });
+        calls.push(Call {
+            pid,
+            name,
+            words,
+            result,
+        });
     }
     calls
 }
 
-/// The paths of a call's words, as the pod at `top` sees them: a relative one is below the folder that is open before it, as
-/// strace tells with `-y` (`7</folder>, "name"`).
+/// The paths of a call's words, as the pod at `top` sees them: a relative one is below the folder that is
+/// open before it, as strace tells with `-y` (`7</folder>, "name"`).
 fn paths(words: &str, top: &str) -> Vec<String> {
     let parts: Vec<&str> = words.split('"').collect();
     let path = |index: usize| {
         let path = parts[index];
-        let folder = parts[index - 1].trim_end_matches([',', ' ']).strip_suffix('>').and_then(|it| it.rsplit_once('<'));
+        let folder = parts[index - 1]
+            .trim_end_matches([',', ' '])
+            .strip_suffix('>')
+            .and_then(|it| it.rsplit_once('<'));
         match folder {
             _ if path.starts_with('/') => Some(path.to_owned()),
-            Some((_, folder)) => {
-                Some(format!("{}/{path}", folder.strip_prefix(top).unwrap_or(folder)).trim_end_matches('/').to_owned())
-            }
+            Some((_, folder)) => Some(
+                format!("{}/{path}", folder.strip_prefix(top).unwrap_or(folder))
+                    .trim_end_matches('/')
+                    .to_owned(),
+            ),
             // A link's target.
             None => None,
         }
@@ -81,9 +101,13 @@ fn written(calls: &[Call], top: &str) -> BTreeSet<String> {
 }
 
 fn writes(call: &Call) -> bool {
-    let changes = ["mkdir", "rename", "unlink", "rmdir", "link", "chmod", "chown", "mknod", "truncate", "utime"];
+    let changes = [
+        "mkdir", "rename", "unlink", "rmdir", "link", "chmod", "chown", "mknod", "truncate", "utime",
+    ];
     match call.name.as_str() {
-        "open" | "openat" => ["O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC"].iter().any(|flag| call.words.contains(flag)),
+        "open" | "openat" => ["O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC"]
+            .iter()
+            .any(|flag| call.words.contains(flag)),
         "readlink" | "readlinkat" => false,
         name => changes.iter().any(|part| name.contains(part)),
     }
@@ -91,14 +115,18 @@ fn writes(call: &Call) -> bool {
 
 /// A path of the plan, a folder above or below one, or what its file is before it has its name.
 fn is_planned(path: &str, planned_paths: &[&str]) -> bool {
-    let unfinished = path.strip_suffix(".new").and_then(|path| path.rsplit_once(".runner-"));
+    let unfinished = path
+        .strip_suffix(".new")
+        .and_then(|path| path.rsplit_once(".runner-"));
     let whole = unfinished.map_or(path, |(path, _)| path).replace("/.", "/");
     let is_above = |planned: &&str| planned.starts_with(&format!("{path}/"));
     planned_paths.contains(&path)
         || (unfinished.is_some() && planned_paths.contains(&whole.as_str()))
         || planned_paths.iter().any(is_above)
         || (whole.ends_with(".new") && planned_paths.contains(&whole.trim_end_matches(".new")))
-        || planned_paths.iter().any(|planned| planned.starts_with(&format!("{whole}/")))
+        || planned_paths
+            .iter()
+            .any(|planned| planned.starts_with(&format!("{whole}/")))
         || ["/etc/passwd", "/etc/group", "/dev/null", "/dev/ptmx"].contains(&path)
         || path.starts_with("/dev/pts/")
         || path.starts_with("/proc/self/fd/")
@@ -122,30 +150,65 @@ containers:
     let image = pod_image(&case, &spec, 1);
     let mut container = Container::new(&image, "mc-0", &[AGENT, "run"]);
     let log = image.at(RECORD).join("trace").display().to_string();
-    let strace = ["strace", "-f", "-y", "-s", "4096", "-o", &log, "-e", "trace=file,process", "-e", "signal=none"];
+    let strace = [
+        "strace",
+        "-f",
+        "-y",
+        "-s",
+        "4096",
+        "-o",
+        &log,
+        "-e",
+        "trace=file,process",
+        "-e",
+        "signal=none",
+    ];
     container.outside = strace.map(str::to_owned).into();
     let plan = planned(&case.input, 0, &facts(&image, &spec, 0, &container));
     let ended = image::run(&[container]);
     assert_eq!(ended[0].code, 0, "{ended:?}");
 
     let steps = plan[0]["steps"].as_array().unwrap();
-    let planned_paths: Vec<&str> =
-        steps.iter().filter_map(|step| step["path"].as_str().or(step["record"].as_str())).collect();
+    let planned_paths: Vec<&str> = steps
+        .iter()
+        .filter_map(|step| step["path"].as_str().or(step["record"].as_str()))
+        .collect();
     let calls = calls(&std::fs::read_to_string(log).unwrap());
     let is_agent = |call: &Call| call.name == "execve" && call.words.starts_with(&format!("\"{AGENT}\""));
     // strace's own child, env and chroot come before the agent.
     let begin = calls.iter().position(is_agent).unwrap();
     let written = written(&calls[begin..], &image.top().display().to_string());
-    let unplanned: Vec<&String> = written.iter().filter(|path| !is_planned(path, &planned_paths)).collect();
+    let unplanned: Vec<&String> = written
+        .iter()
+        .filter(|path| !is_planned(path, &planned_paths))
+        .collect();
     assert!(unplanned.is_empty(), "{unplanned:?}");
-    let missed: Vec<&&str> = planned_paths.iter().filter(|path| !image.at(path).exists()).collect();
+    let missed: Vec<&&str> = planned_paths
+        .iter()
+        .filter(|path| !image.at(path).exists())
+        .collect();
     assert!(missed.is_empty() && written.len() > 10, "{missed:?} {written:?}");
 
     let started = calls[begin..].iter().filter(|call| call.name == "execve");
     let programs: Vec<&str> = started.map(|call| quoted(&call.words)[0]).collect();
     let flux = "/mnt/flux/view/bin/flux";
     let is_report = |path: &str| path.starts_with("/proc/") && path.contains("/fd/");
-    let programs: Vec<&str> = programs.into_iter().map(|path| if is_report(path) { "report" } else { path }).collect();
-    let want = [AGENT, "/bin/bash", "report", flux, "/mnt/flux/flux-agent", flux, "/usr/bin/true", "report"];
-    assert_eq!(programs, want, "the agent, one shell, its report after each snippet, Flux with what Flux runs");
+    let programs: Vec<&str> = programs
+        .into_iter()
+        .map(|path| if is_report(path) { "report" } else { path })
+        .collect();
+    let want = [
+        AGENT,
+        "/bin/bash",
+        "report",
+        flux,
+        "/mnt/flux/flux-agent",
+        flux,
+        "/usr/bin/true",
+        "report",
+    ];
+    assert_eq!(
+        programs, want,
+        "the agent, one shell, its report after each snippet, Flux with what Flux runs"
+    );
 }

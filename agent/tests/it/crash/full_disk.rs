@@ -15,7 +15,8 @@ fn on_small_disk(options: &str, disk: &Path, script: &str) -> (String, String) {
 /// The one line with which the agent gives up: nothing else is said.
 fn assert_one_line(stderr: &str, category: &str, cause: &str) {
     let own: Vec<&str> = stderr.lines().collect();
-    let is_plain = own.len() == 1 && own[0].contains(&format!("flux-agent: {category}: ")) && own[0].contains(cause);
+    let is_plain =
+        own.len() == 1 && own[0].contains(&format!("flux-agent: {category}: ")) && own[0].contains(cause);
     assert!(is_plain, "{stderr}");
 }
 
@@ -23,7 +24,12 @@ fn assert_one_line(stderr: &str, category: &str, cause: &str) {
 fn a_full_disk_is_told_in_one_line_and_nothing_half_stays() {
     let size = fs::metadata(agent()).unwrap().len() / 1024;
     let disk = folder();
-    for (room, fits) in [(0, false), (size / 2, false), (size.saturating_sub(8), false), (size + 64, true)] {
+    for (room, fits) in [
+        (0, false),
+        (size / 2, false),
+        (size.saturating_sub(8), false),
+        (size + 64, true),
+    ] {
         // 0 would mean: as much as there is.
         let options = format!("size={}k", room.max(4));
         let script = format!(
@@ -46,8 +52,11 @@ fn a_view_that_does_not_fit_is_told_in_one_line_and_its_room_is_given_back() {
     let image = view_image("version ");
     let (whole, disk) = (folder(), folder());
     run_and_die(&view(image.path(), whole.path()), None);
-    let mut want: Vec<String> =
-        tree(whole.path()).into_iter().filter(|(_, node)| node.what != What::Folder).map(|(path, _)| path).collect();
+    let mut want: Vec<String> = tree(whole.path())
+        .into_iter()
+        .filter(|(_, node)| node.what != What::Folder)
+        .map(|(path, _)| path)
+        .collect();
     want.sort();
     let view = view(image.path(), disk.path()).join(" ");
     // Bytes, and names: each ends somewhere else.
@@ -55,11 +64,15 @@ fn a_view_that_does_not_fit_is_told_in_one_line_and_its_room_is_given_back() {
     let counts = (2..40).step_by(3).map(|count| format!("nr_inodes={count}"));
     let (mut failed, mut succeeded) = (0, 0);
     for options in sizes.chain(counts) {
-        let script =
-            format!("{view}; echo \"code $?\"; cd \"$1\"; find . ! -type d ! -name '.flux-stage.*' | LC_ALL=C sort");
+        let script = format!(
+            "{view}; echo \"code $?\"; cd \"$1\"; find . ! -type d ! -name '.flux-stage.*' | LC_ALL=C sort"
+        );
         let (stderr, stdout) = on_small_disk(&options, disk.path(), &script);
         let mut lines = stdout.lines();
-        let (code, files) = (lines.next().unwrap(), lines.map(|path| path[1..].to_owned()).collect::<Vec<_>>());
+        let (code, files) = (
+            lines.next().unwrap(),
+            lines.map(|path| path[1..].to_owned()).collect::<Vec<_>>(),
+        );
         match code {
             "code 0" => {
                 succeeded += 1;
@@ -69,7 +82,9 @@ fn a_view_that_does_not_fit_is_told_in_one_line_and_its_room_is_given_back() {
                 failed += 1;
                 assert_one_line(&stderr, "write-failed", "no space left on device");
                 assert!(
-                    !files.iter().any(|path| path.contains(".new") || path.contains("done")),
+                    !files
+                        .iter()
+                        .any(|path| path.contains(".new") || path.contains("done")),
                     "{options}: {files:?}"
                 );
             }

@@ -41,8 +41,16 @@ struct Obstacle {
 }
 
 const OBSTACLES: [Obstacle; 7] = [
-    Obstacle { name: "the job's link", put: |image, path| link(image, path, USER), is_mounted: false },
-    Obstacle { name: "root's link in the job's folder", put: |image, path| link(image, path, 0), is_mounted: false },
+    Obstacle {
+        name: "the job's link",
+        put: |image, path| link(image, path, USER),
+        is_mounted: false,
+    },
+    Obstacle {
+        name: "root's link in the job's folder",
+        put: |image, path| link(image, path, 0),
+        is_mounted: false,
+    },
     Obstacle {
         name: "a dangling link",
         put: |image, path| {
@@ -75,7 +83,8 @@ const OBSTACLES: [Obstacle; 7] = [
     },
 ];
 
-/// Where root keeps a secret: a folder that only root may look into, known by its inode wherever it is moved to.
+/// Where root keeps a secret: a folder that only root may look into, known by its inode wherever it is moved
+/// to.
 struct Secret(u64);
 
 impl Secret {
@@ -88,9 +97,17 @@ impl Secret {
 
     /// It is root's, at its own place or at `path`; or nowhere, if the job has replaced it itself.
     fn check(&self, image: &Image, path: &str, when: &str) {
-        let at = |path: &str| fs::symlink_metadata(image.at(path)).ok().filter(|data| data.ino() == self.0);
+        let at = |path: &str| {
+            fs::symlink_metadata(image.at(path))
+                .ok()
+                .filter(|data| data.ino() == self.0)
+        };
         if let Some(data) = at("/secret").or_else(|| at(path)) {
-            assert_eq!((data.uid(), data.gid(), data.mode() & 0o7777), (0, 7, 0o700), "{when}");
+            assert_eq!(
+                (data.uid(), data.gid(), data.mode() & 0o7777),
+                (0, 7, 0o700),
+                "{when}"
+            );
         }
     }
 }
@@ -98,7 +115,11 @@ impl Secret {
 impl Obstacle {
     /// Shell lines for it in the container.
     fn mount(&self, path: &str) -> String {
-        if self.is_mounted { format!("mount --bind \"$root/secret\" \"$root{path}\"\n") } else { String::new() }
+        if self.is_mounted {
+            format!("mount --bind \"$root/secret\" \"$root{path}\"\n")
+        } else {
+            String::new()
+        }
     }
 }
 
@@ -144,7 +165,10 @@ fn hostile_files_at_paths_of_the_spec_gain_nothing_of_roots() {
             assert_ne!(ended.code, 137, "it hangs: {when}");
             assert_eq!(guarded.map(|path| owners(&image.at(path))), before, "{when}");
             assert_eq!(fs::metadata(image.at("/etc/passwd")).unwrap().uid(), 0, "{when}");
-            assert!(!image.at("/etc/new").exists() && !image.at("/etc/archive.tgz").exists(), "{when}");
+            assert!(
+                !image.at("/etc/new").exists() && !image.at("/etc/archive.tgz").exists(),
+                "{when}"
+            );
             secret.check(&image, path, &when);
         }
     }
@@ -153,7 +177,10 @@ fn hostile_files_at_paths_of_the_spec_gain_nothing_of_roots() {
 #[test]
 fn system_directories_stay_roots_and_the_job_runs_with_a_warning() {
     for path in ["/", "/etc", "/usr/bin", "/root", "/run", "/data/../etc"] {
-        for field in [format!("working_dir = '{path}'\n{JOB}"), format!("logs = '{path}'\n{BATCH}")] {
+        for field in [
+            format!("working_dir = '{path}'\n{JOB}"),
+            format!("logs = '{path}'\n{BATCH}"),
+        ] {
             let image = pod_with_data(&format!("[runner]\n{field}"));
             fs::create_dir_all(image.at("/run")).unwrap();
             let before = owners(&image.at(path));
@@ -161,8 +188,14 @@ fn system_directories_stay_roots_and_the_job_runs_with_a_warning() {
             assert_eq!(owners(&image.at(path)), before, "{path}: {ended:?}");
             let told = format!("cannot write to {path}, a folder or volume: ");
             assert!(ended.stderr.contains(&told), "{path}: {ended:?}");
-            assert!(ended.stderr.contains("is one of the system's directories"), "{path}: {ended:?}");
-            assert!(ended.stderr.contains("runFluxAsRoot") && ended.stderr.contains("another workingDir"), "{ended:?}");
+            assert!(
+                ended.stderr.contains("is one of the system's directories"),
+                "{path}: {ended:?}"
+            );
+            assert!(
+                ended.stderr.contains("runFluxAsRoot") && ended.stderr.contains("another workingDir"),
+                "{ended:?}"
+            );
             assert!(!field.contains(JOB) || ended.code == 0, "{path}: {ended:?}");
         }
     }
@@ -181,7 +214,10 @@ fn working_dir_of_the_image_or_a_new_volume_becomes_theirs_and_its_contents_stay
         let folder = if mount.is_empty() { "/work" } else { "/volume" };
         assert_eq!(owners(&image.at(folder)), (USER, USER, 0o755));
         assert_eq!(owners(&image.at(&format!("{folder}/input"))), (0, 0, 0o644));
-        assert_eq!(fs::metadata(image.at(&format!("{folder}/made"))).unwrap().uid(), USER);
+        assert_eq!(
+            fs::metadata(image.at(&format!("{folder}/made"))).unwrap().uid(),
+            USER
+        );
     }
 }
 
@@ -189,7 +225,9 @@ fn working_dir_of_the_image_or_a_new_volume_becomes_theirs_and_its_contents_stay
 fn with_capabilities<'a>(image: &'a Image, names: &str) -> Container<'a> {
     let mut container = container(image, &[AGENT, "run"]);
     // One is for chroot, which stands between.
-    container.outside = ["setpriv", &format!("--bounding-set=-all,+sys_chroot,{names}")].map(str::to_owned).into();
+    container.outside = ["setpriv", &format!("--bounding-set=-all,+sys_chroot,{names}")]
+        .map(str::to_owned)
+        .into();
     container
 }
 
@@ -204,19 +242,36 @@ fn user_of_flux_needs_five_capabilities_and_the_message_names_them() {
         image
     };
     let image = pod();
-    let ended = image::run(&[with_capabilities(&image, "+setuid,+setgid,+chown,+dac_override,+kill")]).remove(0);
+    let ended = image::run(&[with_capabilities(
+        &image,
+        "+setuid,+setgid,+chown,+dac_override,+kill",
+    )])
+    .remove(0);
     assert_eq!(ended.code, 0, "{ended:?}");
-    for path in ["/data/out", "/data/archive.tgz", "/mnt/flux/config/curve/curve.cert"] {
+    for path in [
+        "/data/out",
+        "/data/archive.tgz",
+        "/mnt/flux/config/curve/curve.cert",
+    ] {
         assert_eq!(fs::metadata(image.at(path)).unwrap().uid(), USER, "{path}");
     }
-    for (names, lacks) in
-        [("+setuid,+setgid,+dac_override,+kill", "CHOWN"), ("+setuid,+setgid,+chown,+kill", "DAC_OVERRIDE")]
-    {
+    for (names, lacks) in [
+        ("+setuid,+setgid,+dac_override,+kill", "CHOWN"),
+        ("+setuid,+setgid,+chown,+kill", "DAC_OVERRIDE"),
+    ] {
         let image = pod();
         let ended = image::run(&[with_capabilities(&image, names)]).remove(0);
         assert_eq!(ended.code, 244, "{ended:?}");
-        assert!(ended.stderr.contains(&format!("lacks the capability {lacks}")), "{ended:?}");
-        assert!(ended.stderr.contains("SETUID, SETGID, CHOWN, DAC_OVERRIDE and KILL"), "{ended:?}");
+        assert!(
+            ended.stderr.contains(&format!("lacks the capability {lacks}")),
+            "{ended:?}"
+        );
+        assert!(
+            ended
+                .stderr
+                .contains("SETUID, SETGID, CHOWN, DAC_OVERRIDE and KILL"),
+            "{ended:?}"
+        );
     }
 }
 
@@ -228,7 +283,9 @@ fn what_is_missing_where_root_may_not_write_is_created_by_its_owner() {
     image.mode("/data", 0o700);
     chown(image.at("/mnt/flux"), Some(0), Some(0)).unwrap();
     let mut container = container(&image, &[AGENT, "run"]);
-    container.outside = ["setpriv", "--bounding-set=-dac_override,-fowner"].map(str::to_owned).into();
+    container.outside = ["setpriv", "--bounding-set=-dac_override,-fowner"]
+        .map(str::to_owned)
+        .into();
     let ended = image::run(&[container]).remove(0);
     assert_eq!(ended.code, 0, "{ended:?}");
     for path in ["/data/deep", "/data/deep/out", "/data/saved/archive.tgz"] {
@@ -238,7 +295,8 @@ fn what_is_missing_where_root_may_not_write_is_created_by_its_owner() {
     assert_eq!(owners(&image.at("/data/deep/out")).2, 0o755);
 }
 
-/// What Flux's user can replace below `top`, in an image that a pod has run in: it is in a folder that they may write to.
+/// What Flux's user can replace below `top`, in an image that a pod has run in: it is in a folder that they
+/// may write to.
 fn replaceable(image: &Image, top: &str) -> Vec<String> {
     let (mut found, mut folders) = (Vec::new(), vec![top.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -258,13 +316,18 @@ fn replaceable(image: &Image, top: &str) -> Vec<String> {
 }
 
 fn remove(path: &Path) {
-    let _ = if path.is_dir() && !path.is_symlink() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    let _ = if path.is_dir() && !path.is_symlink() {
+        fs::remove_dir_all(path)
+    } else {
+        fs::remove_file(path)
+    };
 }
 
 /// At every path that the agent and Flux have made, after a job that could replace it.
 #[test]
 fn hostile_files_at_the_agents_paths_gain_nothing_of_roots() {
-    let spec = format!("archive = '/data/a.tgz'\n[runner]\nworking_dir = '/data/run'\nlogs = '/data/out'\n{JOB}");
+    let spec =
+        format!("archive = '/data/a.tgz'\n[runner]\nworking_dir = '/data/run'\nlogs = '/data/out'\n{JOB}");
     let laid_out = pod_with_data(&spec);
     fs::create_dir(laid_out.at("/data/run")).unwrap();
     let first = run(&laid_out, "");

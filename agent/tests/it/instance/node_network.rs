@@ -11,13 +11,18 @@ const SPEC: &str = "[network]\nhost_network = true\n";
 
 /// What the Job controller and the operator tell each pod.
 fn told(index: usize) -> [(&'static str, String); 2] {
-    [("JOB_COMPLETION_INDEX", index.to_string()), (POD_ADDRESS.0, format!("{V4}{}", index + 1))]
+    [
+        ("JOB_COMPLETION_INDEX", index.to_string()),
+        (POD_ADDRESS.0, format!("{V4}{}", index + 1)),
+    ]
 }
 
 /// All have one host name, since Flux must not need another for each.
 fn container<'a>(image: &'a Image, index: usize, words: &[&str]) -> Container<'a> {
     let mut container = Container::new(image, NODE, words);
-    container.environment.extend(told(index).map(|(name, value)| (name.to_owned(), value)));
+    container
+        .environment
+        .extend(told(index).map(|(name, value)| (name.to_owned(), value)));
     container
 }
 
@@ -36,44 +41,79 @@ fn exec(pod: &Running, index: usize, words: &[&str]) -> String {
 
 #[test]
 fn they_find_each_other_by_their_indexes_and_jobs_see_the_nodes_name() {
-    let job = submit("echo $(hostname) ${FLUX_FAKE_HOSTNAME:-untold}; while [ ! -e /tmp/go ]; do sleep 0.05; done");
-    let images: Vec<Image> = (0..3).map(|_| pod_image(&format!("tasks = 3\n{SPEC}{job}"), 3)).collect();
+    let job =
+        submit("echo $(hostname) ${FLUX_FAKE_HOSTNAME:-untold}; while [ ! -e /tmp/go ]; do sleep 0.05; done");
+    let images: Vec<Image> = (0..3)
+        .map(|_| pod_image(&format!("tasks = 3\n{SPEC}{job}"), 3))
+        .collect();
     let pods = start(&images, &Network::new());
-    eventually("each node's task", || (pods[0].stdout() == format!("{NODE} untold\n").repeat(3)).then_some(()));
+    eventually("each node's task", || {
+        (pods[0].stdout() == format!("{NODE} untold\n").repeat(3)).then_some(())
+    });
     for (index, pod) in pods.iter().enumerate() {
         let status = exec(pod, index, &["status", "--json"]);
         let status: serde_json::Value = serde_json::from_str(&status).unwrap_or_else(|_| panic!("{status}"));
         assert_eq!(status["host"], format!("mc-{index}"));
-        assert_eq!((&status["state"], &status["rank"], &status["size"]), (&"run".into(), &index.into(), &3.into()));
+        assert_eq!(
+            (&status["state"], &status["rank"], &status["size"]),
+            (&"run".into(), &index.into(), &3.into())
+        );
         let judged = exec(pod, index, &["preflight"]);
-        assert!(judged.contains(&format!("pass dns     mc-{index}.flux-service")), "{judged}");
+        assert!(
+            judged.contains(&format!("pass dns     mc-{index}.flux-service")),
+            "{judged}"
+        );
         assert!(!judged.contains("FAIL parent"), "{judged}");
     }
-    images.iter().for_each(|image| std::fs::write(gate(image, "go"), "").unwrap());
+    images
+        .iter()
+        .for_each(|image| std::fs::write(gate(image, "go"), "").unwrap());
     let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
-    assert_eq!(ended.iter().map(|pod| pod.code).collect::<Vec<_>>(), [0; 3], "{ended:?}");
+    assert_eq!(
+        ended.iter().map(|pod| pod.code).collect::<Vec<_>>(),
+        [0; 3],
+        "{ended:?}"
+    );
     let notice = "the pod has its node's network and host name: its name in Flux is mc-2";
     assert!(ended[2].stderr.contains(notice), "{}", ended[2].stderr);
 }
 
-/// Flux compares host names with those in R, and drains a node that has another: in each way in which it gets to know R.
+/// Flux compares host names with those in R, and drains a node that has another: in each way in which it gets
+/// to know R.
 #[test]
 fn no_node_is_drained_for_its_name() {
     if real_flux().is_none() {
         return;
     }
     let list = "flux resource list -n -o '{state} {nnodes} {nodelist}'; flux resource drain -n";
-    let job = format!("[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', {}]\n", serde_json::json!(list));
+    let job = format!(
+        "[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', {}]\n",
+        serde_json::json!(list)
+    );
     for (size, spec, wanted) in [
         (1, "", "free 1 mc-0\n"),
         (2, "", "free 2 mc-[0-1]\n"),
         (2, "archive = '/tmp/state.tgz'\n", "free 2 mc-[0-1]\n"),
         (2, "max_size = 3\nquorum = 2\n", "free 2 mc-[0-1]\n"),
     ] {
-        let images: Vec<Image> = (0..size).map(|_| pod_image(&format!("{spec}{SPEC}{job}"), size)).collect();
-        let ended: Vec<_> = start(&images, &Network::new()).into_iter().map(Running::end).collect();
-        let lines: Vec<&str> = ended[0].stdout.lines().filter(|line| !line.contains("mc-2")).collect();
-        assert!(lines.contains(&wanted.trim_end()), "{spec}: {}{}", ended[0].stdout, ended[0].stderr);
+        let images: Vec<Image> = (0..size)
+            .map(|_| pod_image(&format!("{spec}{SPEC}{job}"), size))
+            .collect();
+        let ended: Vec<_> = start(&images, &Network::new())
+            .into_iter()
+            .map(Running::end)
+            .collect();
+        let lines: Vec<&str> = ended[0]
+            .stdout
+            .lines()
+            .filter(|line| !line.contains("mc-2"))
+            .collect();
+        assert!(
+            lines.contains(&wanted.trim_end()),
+            "{spec}: {}{}",
+            ended[0].stdout,
+            ended[0].stderr
+        );
         assert!(!ended[0].stdout.contains(NODE), "{spec}: {}", ended[0].stdout);
     }
 }
@@ -81,9 +121,17 @@ fn no_node_is_drained_for_its_name() {
 #[test]
 fn a_pod_whose_index_is_not_told_says_so() {
     let image = pod_image(&format!("{SPEC}{}", submit("true")), 1);
-    let ended = Running::pod(&Container::new(&image, NODE, &run_words(&["--patience", "0"])), &Network::new()).end();
+    let ended = Running::pod(
+        &Container::new(&image, NODE, &run_words(&["--patience", "0"])),
+        &Network::new(),
+    )
+    .end();
     assert_eq!(ended.code, 241, "{}", ended.stderr);
-    assert!(ended.stderr.contains(NODE) && ended.stderr.contains("JOB_COMPLETION_INDEX"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains(NODE) && ended.stderr.contains("JOB_COMPLETION_INDEX"),
+        "{}",
+        ended.stderr
+    );
     let told = termination_of(&image);
     assert!(format!("{told:?}").contains("JOB_COMPLETION_INDEX"), "{told:?}");
 }
@@ -91,7 +139,11 @@ fn a_pod_whose_index_is_not_told_says_so() {
 #[test]
 fn a_spec_that_does_not_say_so_is_told_how_to() {
     let image = pod_image(&submit("true"), 1);
-    let ended = Running::pod(&container(&image, 0, &run_words(&["--patience", "0"])), &Network::new()).end();
+    let ended = Running::pod(
+        &container(&image, 0, &run_words(&["--patience", "0"])),
+        &Network::new(),
+    )
+    .end();
     assert_eq!(ended.code, 241, "{}", ended.stderr);
     assert!(ended.stderr.contains("network.host_network"), "{}", ended.stderr);
 }

@@ -12,11 +12,15 @@ const UNTIL_GO: &str = "while [ ! -e /tmp/go ]; do sleep 0.02; done";
 /// The pod's image, its sidecar, and the lead.
 fn pod(sidecar: &str) -> (Image, Running, Running) {
     let report = "until [ -e /tmp/report ]; do sleep 0.02; done; echo REPORT complete";
-    let side = format!("[sidecars.monitor]\n{sidecar}command = 'echo collecting; {report}'\npost = 'echo posted'\n");
+    let side =
+        format!("[sidecars.monitor]\n{sidecar}command = 'echo collecting; {report}'\npost = 'echo posted'\n");
     let image = pod_image(&format!("{}{side}", submit(UNTIL_GO)), 1);
     let network = Network::new();
     let lead = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &network);
-    let beside = Running::pod(&Container::new(&image, "mc-0", &[AGENT, "sidecar", "monitor"]), &network);
+    let beside = Running::pod(
+        &Container::new(&image, "mc-0", &[AGENT, "sidecar", "monitor"]),
+        &network,
+    );
     beside.says("collecting\n");
     (image, beside, lead)
 }
@@ -27,10 +31,17 @@ fn sidecar_reports_after_flux_has_ended() {
     fs::write(gate(&image, "go"), "").unwrap();
     assert_eq!(lead.end().code, 0);
     beside.signal(15);
-    eventually("the stop is held back", || beside.stderr().contains("s to end by itself").then_some(()));
+    eventually("the stop is held back", || {
+        beside.stderr().contains("s to end by itself").then_some(())
+    });
     fs::write(gate(&image, "report"), "").unwrap();
     let ended = beside.end();
-    assert_eq!((ended.code, ended.stdout.as_str()), (0, "collecting\nREPORT complete\nposted\n"), "{}", ended.stderr);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "collecting\nREPORT complete\nposted\n"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
@@ -64,5 +75,9 @@ fn server_and_sidecar_of_a_stopped_pod_end_at_once() {
     lead.end();
     beside.signal(15);
     let ended = beside.end();
-    assert!(ended.code == 143 && !ended.stderr.contains("to end by itself"), "{}", ended.stderr);
+    assert!(
+        ended.code == 143 && !ended.stderr.contains("to end by itself"),
+        "{}",
+        ended.stderr
+    );
 }

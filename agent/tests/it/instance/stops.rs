@@ -17,7 +17,10 @@ fn a_stop_of_all_pods_at_once_ends_all_in_order_and_soon() {
     pods.iter().rev().for_each(|pod| pod.signal(15));
     let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
     assert_eq!(codes, [3, 0, 0]);
-    let told = Termination { program_code: Some(3), ..Termination::new(Ender::Stop, 3) };
+    let told = Termination {
+        program_code: Some(3),
+        ..Termination::new(Ender::Stop, 3)
+    };
     assert_eq!(termination_of(&images[0]), told);
     // Far less than the time that a follower would wait for.
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
@@ -38,7 +41,13 @@ fn a_follower_that_alone_is_told_to_stop_leaves_soon_and_is_no_success() {
     let (ended, took) = follower_told_to_stop(&images, "60");
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
     assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
-    assert!(ended.stderr.contains("the lead stays, only this pod is being removed"), "{}", ended.stderr);
+    assert!(
+        ended
+            .stderr
+            .contains("the lead stays, only this pod is being removed"),
+        "{}",
+        ended.stderr
+    );
     assert!(took < Duration::from_secs(30), "{took:?}");
 }
 
@@ -49,12 +58,16 @@ fn a_follower_of_a_lead_that_says_nothing_waits_for_its_bound() {
     let (ended, held) = follower_told_to_stop(&images, "10");
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
     assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
-    assert!(held >= Duration::from_secs(8) && held < Duration::from_secs(20), "{held:?}");
+    assert!(
+        held >= Duration::from_secs(8) && held < Duration::from_secs(20),
+        "{held:?}"
+    );
 }
 
 /// A program that ends `seconds` after it has been told to, with 3: submitted, or a launcher.
 pub(super) fn tidy(seconds: u32, mode: &str) -> String {
-    let script = format!("trap 'sleep {seconds}; echo tidied up; exit 3' TERM; echo up; while :; do sleep 0.05; done");
+    let script =
+        format!("trap 'sleep {seconds}; echo tidied up; exit 3' TERM; echo up; while :; do sleep 0.05; done");
     submit(&script).replace("'submit'", &format!("'{mode}'"))
 }
 
@@ -67,8 +80,17 @@ fn a_program_that_was_told_to_stop_has_its_time_and_followers_wait_for_it() {
         pods[0].says("up\n");
         pods.iter().rev().for_each(|pod| pod.signal(15));
         let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
-        assert!(ended[0].stdout.ends_with("tidied up\n"), "{mode}: {}", ended[0].stderr);
-        assert_eq!((ended[0].code, ended[1].code), (3, 0), "{mode}: {}", ended[1].stderr);
+        assert!(
+            ended[0].stdout.ends_with("tidied up\n"),
+            "{mode}: {}",
+            ended[0].stderr
+        );
+        assert_eq!(
+            (ended[0].code, ended[1].code),
+            (3, 0),
+            "{mode}: {}",
+            ended[1].stderr
+        );
     }
 }
 
@@ -80,12 +102,23 @@ fn the_jobs_of_a_batch_have_their_time_as_well() {
     }
     let job = "trap 'sleep 7; echo >/tmp/tidied; exit 3' TERM; echo >/tmp/up; while :; do sleep 0.05; done";
     let text = serde_json::to_string(&format!("flux run sh -c \"{job}\"\n")).unwrap();
-    let images = images(&format!("[runner.program]\nmode = 'batch-raw'\ntext = {text}\n"), 2);
+    let images = images(
+        &format!("[runner.program]\nmode = 'batch-raw'\ntext = {text}\n"),
+        2,
+    );
     let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
-    eventually("the batch's job", || images.iter().any(|image| gate(image, "up").exists()).then_some(()));
+    eventually("the batch's job", || {
+        images
+            .iter()
+            .any(|image| gate(image, "up").exists())
+            .then_some(())
+    });
     pods.iter().for_each(|pod| pod.signal(15));
     let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
-    assert!(images.iter().any(|image| gate(image, "tidied").exists()), "{ended:?}");
+    assert!(
+        images.iter().any(|image| gate(image, "tidied").exists()),
+        "{ended:?}"
+    );
     assert_ne!(ended[0].code, 0, "{ended:?}");
     assert_eq!(termination_of(&images[0]).by, Ender::Stop);
 }
@@ -96,15 +129,28 @@ fn a_program_that_does_not_heed_a_stop_is_killed_while_there_is_time_for_the_res
         let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
         let images = images(&submit(script).replace("'submit'", &format!("'{mode}'")), 2);
         // Flux's own way down is Python, which takes its time on a busy machine.
-        let (grace, least, most) = if real_flux().is_some() { ("40", 30, 40) } else { ("10", 6, 10) };
+        let (grace, least, most) = if real_flux().is_some() {
+            ("40", 30, 40)
+        } else {
+            ("10", 6, 10)
+        };
         let pods = start(&images, &Network::new(), &["--grace-period", grace]);
         pods[0].says("up\n");
         let begin = Instant::now();
         pods.iter().for_each(|pod| pod.signal(15));
         let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
-        assert_eq!((ended[0].code, ended[1].code), (137, 0), "{mode}: {} {}", ended[0].stderr, ended[1].stderr);
+        assert_eq!(
+            (ended[0].code, ended[1].code),
+            (137, 0),
+            "{mode}: {} {}",
+            ended[0].stderr,
+            ended[1].stderr
+        );
         let took = begin.elapsed();
-        assert!(took >= Duration::from_secs(least) && took < Duration::from_secs(most), "{mode}: {took:?}");
+        assert!(
+            took >= Duration::from_secs(least) && took < Duration::from_secs(most),
+            "{mode}: {took:?}"
+        );
         assert_eq!(termination_of(&images[0]).by, Ender::Stop);
     }
 }
@@ -113,7 +159,9 @@ fn a_program_that_does_not_heed_a_stop_is_killed_while_there_is_time_for_the_res
 fn a_persistent_cluster_that_is_stopped_has_not_completed() {
     let images = images("", 2);
     let pods = start(&images, &Network::new(), &[]);
-    eventually("the instance", || (status(&pods[0])["state"] == "run").then_some(()));
+    eventually("the instance", || {
+        (status(&pods[0])["state"] == "run").then_some(())
+    });
     pods.iter().for_each(|pod| pod.signal(15));
     let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
     assert_eq!(codes, [143, 0]);
@@ -132,26 +180,47 @@ fn instance_without_a_command_completes_when_shut_down() {
                     let (pod, terminal) = Running::pod_with_terminal(image, &name, &command, &network);
                     (pod, Some(terminal))
                 } else {
-                    (Running::pod(&Container::new(image, &name, &command), &network), None)
+                    (
+                        Running::pod(&Container::new(image, &name, &command), &network),
+                        None,
+                    )
                 }
             };
             let (lead, follower) = (pod(0), pod(1));
-            eventually("the instance", || (status(&lead.0)["state"] == "run").then_some(()));
+            eventually("the instance", || {
+                (status(&lead.0)["state"] == "run").then_some(())
+            });
             // Flux's broker has programs beside it, the fake Flux's a process of its own.
             let is_shell = |pid: &i32| real_flux().is_none() || program_of(*pid).ends_with("sh");
-            let has_shell = || lead.0.children().iter().any(|broker| children_of(*broker).iter().any(is_shell));
+            let has_shell = || {
+                lead.0
+                    .children()
+                    .iter()
+                    .any(|broker| children_of(*broker).iter().any(is_shell))
+            };
             eventually("its shell", || (has_shell() || !has_terminal).then_some(()));
             if is_deleted {
                 [&lead, &follower].iter().for_each(|(pod, _)| pod.signal(15));
             } else {
                 let stop = lead.0.exec(&[AGENT, "stop"]);
                 // The pod may end before the command does, and then the kernel kills it.
-                assert!(stop.status.success() || stop.status.signal() == Some(9), "{stop:?}");
+                assert!(
+                    stop.status.success() || stop.status.signal() == Some(9),
+                    "{stop:?}"
+                );
             }
             let codes = [lead, follower].map(|(pod, _terminal)| pod.end().code);
-            let (code, by) = if is_deleted { (143, Ender::Stop) } else { (0, Ender::Program) };
+            let (code, by) = if is_deleted {
+                (143, Ender::Stop)
+            } else {
+                (0, Ender::Program)
+            };
             assert_eq!(codes, [code, 0], "terminal: {has_terminal}");
-            assert_eq!(termination_of(&images[0]), Termination::new(by, code as u8), "terminal: {has_terminal}");
+            assert_eq!(
+                termination_of(&images[0]),
+                Termination::new(by, code as u8),
+                "terminal: {has_terminal}"
+            );
         }
     }
 }
@@ -160,7 +229,10 @@ fn instance_without_a_command_completes_when_shut_down() {
 fn a_follower_that_is_held_back_ends_within_the_grace_period() {
     // The lead goes on, and nobody can tell: the follower is stopped late, and does not heed it.
     let prefix = "[runner]\nprefix = ['bash', '-c', 'trap \"\" TERM; \"$@\"; sleep 60', '-']\n";
-    let images = images(&format!("{prefix}{}[flux]\ndisable_socket = true\n", submit(HANGING)), 2);
+    let images = images(
+        &format!("{prefix}{}[flux]\ndisable_socket = true\n", submit(HANGING)),
+        2,
+    );
     let mut pods = start(&images, &Network::new(), &["--grace-period", "20"]);
     pods[0].says("up\n");
     let begin = Instant::now();
@@ -169,21 +241,29 @@ fn a_follower_that_is_held_back_ends_within_the_grace_period() {
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
 
-/// A launcher that runs a job on both nodes until a gate opens, and stays until another does. As where pods may join
-/// later, R is the lead's: one that Flux has found out by itself loses a node for good when that goes (flux-core 0.88).
+/// A launcher that runs a job on both nodes until a gate opens, and stays until another does. As where pods
+/// may join later, R is the lead's: one that Flux has found out by itself loses a node for good when that
+/// goes (flux-core 0.88).
 fn on_both() -> String {
     let job = "echo up; until [ -e /tmp/go ]; do sleep 0.05; done";
     let stays = "until [ -e /tmp/end ]; do sleep 0.05; done";
-    let script =
-        format!("trap \"{stays}; exit 3\" TERM; flux run -N 2 -n 2 sh -c '{job}'; echo ended with $?; {stays}");
-    format!("quorum = 1\n{}", submit(&script).replace("'submit'", "'launcher'"))
+    let script = format!(
+        "trap \"{stays}; exit 3\" TERM; flux run -N 2 -n 2 sh -c '{job}'; echo ended with $?; {stays}"
+    );
+    format!(
+        "quorum = 1\n{}",
+        submit(&script).replace("'submit'", "'launcher'")
+    )
 }
 
 /// The state of a node, by the lead's figures.
 pub(super) fn node_state(lead: &Running, rank: usize) -> String {
     let usage = lead.exec(&[AGENT, "usage"]).stdout;
     let usage: serde_json::Value = serde_json::from_slice(&usage).unwrap_or_default();
-    usage["resources"]["hosts"][rank]["state"].as_str().unwrap_or_default().to_owned()
+    usage["resources"]["hosts"][rank]["state"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 #[test]
@@ -191,21 +271,33 @@ fn a_node_that_goes_alone_takes_no_more_jobs_and_those_on_it_end_and_when_it_is_
     let images = images(&on_both(), 2);
     let network = Network::new();
     let mut pods = start(&images, &network, &["--grace-period", "60"]);
-    eventually("both tasks", || (pods[0].stdout().matches("up\n").count() == 2).then_some(()));
+    eventually("both tasks", || {
+        (pods[0].stdout().matches("up\n").count() == 2).then_some(())
+    });
     assert_eq!(node_state(&pods[0], 1), "up");
     let follower = pods.remove(1);
     follower.signal(15);
     follower.says("only this pod is being removed: node drained");
-    eventually("its node is drained", || (node_state(&pods[0], 1) == "drained").then_some(()));
+    eventually("its node is drained", || {
+        (node_state(&pods[0], 1) == "drained").then_some(())
+    });
     // Longer than the looks whether a job is there.
     std::thread::sleep(Duration::from_secs(2));
-    assert!(!follower.stderr().contains("stopping this broker"), "{}", follower.stderr());
+    assert!(
+        !follower.stderr().contains("stopping this broker"),
+        "{}",
+        follower.stderr()
+    );
     assert!(!pods[0].stdout().contains("ended"), "{}", pods[0].stdout());
-    images.iter().for_each(|image| fs::write(gate(image, "go"), "").unwrap());
+    images
+        .iter()
+        .for_each(|image| fs::write(gate(image, "go"), "").unwrap());
     let ended = follower.end();
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
     assert!(
-        ended.stderr.contains("the lead stays, only this pod is being removed: stopping this broker"),
+        ended
+            .stderr
+            .contains("the lead stays, only this pod is being removed: stopping this broker"),
         "{}",
         ended.stderr
     );
@@ -214,29 +306,39 @@ fn a_node_that_goes_alone_takes_no_more_jobs_and_those_on_it_end_and_when_it_is_
     forget_starts(&images[1]);
     let back = Running::pod(&Container::new(&images[1], "mc-1", &run_words(&[])), &network);
     pods[0].says("undrained rank 1, which is back");
-    eventually("its node is up again", || (node_state(&pods[0], 1) == "up").then_some(()));
+    eventually("its node is up again", || {
+        (node_state(&pods[0], 1) == "up").then_some(())
+    });
     fs::write(gate(&images[0], "end"), "").unwrap();
     assert_eq!((pods.remove(0).end().code, back.end().code), (0, 0));
 }
 
-/// As where pods are deleted one after the other: the lead is told seconds after the follower has taken it for one that
-/// stays.
+/// As where pods are deleted one after the other: the lead is told seconds after the follower has taken it
+/// for one that stays.
 #[test]
 fn follower_whose_lead_is_told_to_stop_later_leaves_the_job_alone_and_ends_with_it() {
     let images = images(&on_both(), 2);
     let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
-    eventually("both tasks", || (pods[0].stdout().matches("up\n").count() == 2).then_some(()));
+    eventually("both tasks", || {
+        (pods[0].stdout().matches("up\n").count() == 2).then_some(())
+    });
     pods[1].signal(15);
     pods[1].says("only this pod is being removed: node drained");
     pods[0].signal(15);
     pods[1].says("the lead is being stopped as well");
     for name in ["go", "end"] {
-        images.iter().for_each(|image| fs::write(gate(image, name), "").unwrap());
+        images
+            .iter()
+            .for_each(|image| fs::write(gate(image, name), "").unwrap());
     }
     let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
     assert_eq!(ended[1].code, 0, "{}", ended[1].stderr);
     assert!(!ended[1].stderr.contains("this broker:"), "{}", ended[1].stderr);
-    assert!(!ended[1].stderr.contains("stopping this broker"), "{}", ended[1].stderr);
+    assert!(
+        !ended[1].stderr.contains("stopping this broker"),
+        "{}",
+        ended[1].stderr
+    );
 }
 
 #[test]
@@ -249,8 +351,12 @@ fn follower_whose_broker_somebody_else_stops_is_restarted() {
     std::thread::sleep(SEEN_BY);
     send(broker, 15);
     pods[1].says("the broker was stopped by somebody else, and the lead is still up; restarting it");
-    eventually("it is up again", || (status(&pods[1])["state"] == "run").then_some(()));
-    images.iter().for_each(|image| fs::write(gate(image, "go"), "").unwrap());
+    eventually("it is up again", || {
+        (status(&pods[1])["state"] == "run").then_some(())
+    });
+    images
+        .iter()
+        .for_each(|image| fs::write(gate(image, "go"), "").unwrap());
     let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
     assert_eq!(codes, [0, 0]);
 }
@@ -259,14 +365,23 @@ fn follower_whose_broker_somebody_else_stops_is_restarted() {
 fn a_job_that_does_not_end_is_not_waited_for_beyond_the_grace_period() {
     let images = images(&on_both(), 2);
     let mut pods = start(&images, &Network::new(), &["--grace-period", "15"]);
-    eventually("both tasks", || (pods[0].stdout().matches("up\n").count() == 2).then_some(()));
+    eventually("both tasks", || {
+        (pods[0].stdout().matches("up\n").count() == 2).then_some(())
+    });
     let begin = Instant::now();
     let follower = pods.remove(1);
     follower.signal(15);
     let ended = follower.end();
     let took = begin.elapsed();
-    assert!(took >= Duration::from_secs(12) && took < Duration::from_secs(15), "{took:?}");
-    assert!(ended.stderr.contains("jobs on this node have not ended in time"), "{}", ended.stderr);
+    assert!(
+        took >= Duration::from_secs(12) && took < Duration::from_secs(15),
+        "{took:?}"
+    );
+    assert!(
+        ended.stderr.contains("jobs on this node have not ended in time"),
+        "{}",
+        ended.stderr
+    );
     // Flux tells the job's end at once: the node is lost, not late.
     if real_flux().is_some() {
         pods[0].says("ended with ");
@@ -277,7 +392,10 @@ fn a_job_that_does_not_end_is_not_waited_for_beyond_the_grace_period() {
 /// Flux answers its own user alone.
 #[test]
 fn a_follower_whose_flux_runs_as_another_user_knows_as_well_that_the_lead_stays() {
-    let images = images(&(submit(HANGING) + "[runner.user]\nname = 'flux'\nuid = 1000\n"), 2);
+    let images = images(
+        &(submit(HANGING) + "[runner.user]\nname = 'flux'\nuid = 1000\n"),
+        2,
+    );
     let (ended, took) = follower_told_to_stop(&images, "60");
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
     assert!(took < Duration::from_secs(30), "{took:?}");

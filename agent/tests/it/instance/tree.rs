@@ -1,5 +1,5 @@
-//! Followers below another than the lead: 1 and 2 are the lead's children, 3 is that of 1. With Flux alone, since all
-//! brokers of the fake Flux are the lead's children.
+//! Followers below another than the lead: 1 and 2 are the lead's children, 3 is that of 1. With Flux alone,
+//! since all brokers of the fake Flux are the lead's children.
 
 use super::stops::node_state;
 use super::*;
@@ -17,11 +17,15 @@ fn images_of_a_tree() -> Vec<Image> {
 }
 
 fn open(images: &[Image], name: &str) {
-    images.iter().for_each(|image| fs::write(gate(image, name), "").unwrap());
+    images
+        .iter()
+        .for_each(|image| fs::write(gate(image, name), "").unwrap());
 }
 
 fn all_up(lead: &Running) {
-    eventually("all nodes are up", || (1..4).all(|rank| node_state(lead, rank) == "up").then_some(()));
+    eventually("all nodes are up", || {
+        (1..4).all(|rank| node_state(lead, rank) == "up").then_some(())
+    });
 }
 
 fn all_end_well(pods: impl IntoIterator<Item = Running>) {
@@ -50,18 +54,39 @@ fn a_smaller_size_takes_no_job_from_below_a_node_that_has_none() {
     pods[0].says("up\n");
     all_up(&pods[0]);
     pods[1..].iter().for_each(|pod| pod.signal(15));
-    assert_eq!(pods.remove(2).end().code, i32::from(REPLACE), "nothing is on it, or below it");
+    assert_eq!(
+        pods.remove(2).end().code,
+        i32::from(REPLACE),
+        "nothing is on it, or below it"
+    );
     std::thread::sleep(MORE_THAN_IDLE);
     let (above, below) = (&pods[1], &pods[2]);
-    assert_eq!(above.stderr().matches("waiting for jobs on rank 3").count(), 1, "{}", above.stderr());
-    assert!(!above.stderr().contains("stopping this broker"), "{}", above.stderr());
-    assert!(!below.stderr().contains("stopping this broker"), "{}", below.stderr());
+    assert_eq!(
+        above.stderr().matches("waiting for jobs on rank 3").count(),
+        1,
+        "{}",
+        above.stderr()
+    );
+    assert!(
+        !above.stderr().contains("stopping this broker"),
+        "{}",
+        above.stderr()
+    );
+    assert!(
+        !below.stderr().contains("stopping this broker"),
+        "{}",
+        below.stderr()
+    );
     open(&images, "go");
     pods[0].says("ended with 0\n");
     for pod in pods.drain(1..) {
         let ended = pod.end();
         assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
-        assert!(!ended.stderr.contains("not properly shut down"), "{}", ended.stderr);
+        assert!(
+            !ended.stderr.contains("not properly shut down"),
+            "{}",
+            ended.stderr
+        );
     }
 }
 
@@ -77,7 +102,10 @@ fn follower_below_a_removed_one_keeps_its_job_and_returns() {
     let above = pods.remove(1);
     above.signal(15);
     eventually("both nodes are drained", || {
-        [1, 3].iter().all(|rank| node_state(&pods[0], *rank) == "drained").then_some(())
+        [1, 3]
+            .iter()
+            .all(|rank| node_state(&pods[0], *rank) == "drained")
+            .then_some(())
     });
     assert_eq!(node_state(&pods[0], 2), "up");
     above.says("waiting for jobs on rank 3");
@@ -111,9 +139,14 @@ fn a_job_below_is_not_waited_for_beyond_the_grace_period_and_who_is_below_comes_
     above.signal(15);
     let ended = above.end();
     let took = begin.elapsed();
-    assert!(took >= Duration::from_secs(12) && took < Duration::from_secs(15), "{took:?}");
     assert!(
-        ended.stderr.contains("killing this broker: a job runs on a broker below it in the tree"),
+        took >= Duration::from_secs(12) && took < Duration::from_secs(15),
+        "{took:?}"
+    );
+    assert!(
+        ended
+            .stderr
+            .contains("killing this broker: a job runs on a broker below it in the tree"),
         "{}",
         ended.stderr
     );
@@ -133,11 +166,16 @@ fn who_cannot_ask_whether_the_lead_goes_on_looks_whether_it_is_there() {
         return;
     }
     let program = submit("until [ -e /tmp/end ]; do sleep 0.05; done").replace("'submit'", "'launcher'");
-    let images = images(&format!("quorum = 1\n{program}[flux]\ntopology = 'kary:2'\ndisable_socket = true\n"), 4);
+    let images = images(
+        &format!("quorum = 1\n{program}[flux]\ntopology = 'kary:2'\ndisable_socket = true\n"),
+        4,
+    );
     let network = Network::new();
     let mut pods = start(&images, &network, &["--grace-period", "10"]);
     let joined = |pod: &Running, times: usize| {
-        eventually("it joins", || (pod.stderr().matches("quorum->run").count() == times).then_some(()));
+        eventually("it joins", || {
+            (pod.stderr().matches("quorum->run").count() == times).then_some(())
+        });
     };
     pods.iter().for_each(|pod| joined(pod, 1));
     let above = pods.remove(1);

@@ -1,5 +1,6 @@
-//! Published manifests, each distinct one to its end in the agent, beside one bash that runs the same snippets
-//! as the Go operator's entrypoint pasted them: both must leave the same variables, directory, R and calls of programs.
+//! Published manifests, each distinct one to its end in the agent, beside one bash that runs the same
+//! snippets as the Go operator's entrypoint pasted them: both must leave the same variables, directory, R and
+//! calls of programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -71,8 +72,12 @@ fn image(spec: &AgentSpec) -> Image {
     image.file("/usr/sbin/sshd", 0o755, STUB);
     image.file("/usr/bin/program", 0o755, PROGRAM);
     image.file("/opt/compspec-go/bin/compspec", 0o755, STUB);
-    SCRIPTS.iter().for_each(|(path, text)| image.file(path, 0o644, text));
-    FOLDERS.iter().for_each(|path| fs::create_dir_all(image.at(path)).unwrap());
+    SCRIPTS
+        .iter()
+        .for_each(|(path, text)| image.file(path, 0o644, text));
+    FOLDERS
+        .iter()
+        .for_each(|path| fs::create_dir_all(image.at(path)).unwrap());
     for folder in ["/usr/local/bin", "/code"] {
         fs::create_dir_all(image.at(folder)).unwrap();
     }
@@ -129,7 +134,11 @@ fn in_one_bash(spec: &AgentSpec) -> (Image, String) {
     // What it has put into the background records its call, too.
     (
         image(spec),
-        format!("{prelude}{}\nwait\n/usr/bin/program\n{}\n", text.join("\n"), own.post.as_deref().unwrap_or_default()),
+        format!(
+            "{prelude}{}\nwait\n/usr/bin/program\n{}\n",
+            text.join("\n"),
+            own.post.as_deref().unwrap_or_default()
+        ),
     )
 }
 
@@ -141,8 +150,10 @@ fn read(image: &Image, path: &str) -> String {
 fn left(image: &Image, known: &BTreeSet<String>) -> BTreeMap<String, String> {
     let text = read(image, &format!("{RECORD}/environment"));
     let pairs = text.lines().filter_map(|line| line.split_once('='));
-    let mut all: BTreeMap<String, String> =
-        pairs.filter(|(name, _)| known.contains(*name)).map(|(name, value)| (name.into(), value.into())).collect();
+    let mut all: BTreeMap<String, String> = pairs
+        .filter(|(name, _)| known.contains(*name))
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect();
     all.insert("(directory)".into(), read(image, &format!("{RECORD}/directory")));
     all.insert("(R)".into(), read(image, "/mnt/flux/config/etc/flux/system/R"));
     // What runs in the background comes at any time.
@@ -155,17 +166,27 @@ fn left(image: &Image, known: &BTreeSet<String>) -> BTreeMap<String, String> {
 /// Names that the snippets have set or changed.
 fn names_in(image: &Image) -> BTreeSet<String> {
     let text = read(image, &format!("{RECORD}/environment"));
-    let names = text.lines().filter_map(|line| Some(line.split_once('=')?.0.to_owned()));
-    names.filter(|name| !["_", "SHLVL", "OLDPWD", "PWD", "PATH", "HOME"].contains(&name.as_str())).collect()
+    let names = text
+        .lines()
+        .filter_map(|line| Some(line.split_once('=')?.0.to_owned()));
+    names
+        .filter(|name| !["_", "SHLVL", "OLDPWD", "PWD", "PATH", "HOME"].contains(&name.as_str()))
+        .collect()
 }
 
 fn check(name: &str, spec: &AgentSpec) -> Result<(), String> {
     let (reference, script) = in_one_bash(spec);
-    run(&[Container::new(&reference, &format!("{}-0", spec.name), &["/bin/bash", "-c", &script])]);
+    run(&[Container::new(
+        &reference,
+        &format!("{}-0", spec.name),
+        &["/bin/bash", "-c", &script],
+    )]);
     let pods: Vec<Image> = (0..spec.size).map(|_| image(spec)).collect();
     let containers = pods.iter().enumerate().map(|(index, image)| {
         let mut container = Container::new(image, &format!("{}-{index}", spec.name), &[AGENT, "run"]);
-        container.environment.insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+        container
+            .environment
+            .insert("JOB_COMPLETION_INDEX".into(), index.to_string());
         container
     });
     let ended: Vec<Ended> = run(&containers.collect::<Vec<_>>());
@@ -177,19 +198,36 @@ fn check(name: &str, spec: &AgentSpec) -> Result<(), String> {
     if want["(R)"].is_empty() {
         want.insert("(R)".into(), have["(R)"].clone());
     }
-    if want == have { Ok(()) } else { Err(format!("{name}:\nin one bash {want:#?}\nhere {have:#?}")) }
+    if want == have {
+        Ok(())
+    } else {
+        Err(format!("{name}:\nin one bash {want:#?}\nhere {have:#?}"))
+    }
 }
 
 /// Documents with the same snippets count once.
 fn distinct(folder: &Path) -> BTreeMap<String, (String, AgentSpec)> {
-    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
     files.sort();
     let mut all = BTreeMap::new();
     for file in files {
-        for (number, document) in manifest::documents(&fs::read_to_string(&file).unwrap()).unwrap().iter().enumerate() {
+        for (number, document) in manifest::documents(&fs::read_to_string(&file).unwrap())
+            .unwrap()
+            .iter()
+            .enumerate()
+        {
             let Some(spec) = reduced(document) else { continue };
-            let shape = format!("{:?}", AgentSpec { name: "mc".into(), ..spec.clone() });
+            let shape = format!(
+                "{:?}",
+                AgentSpec {
+                    name: "mc".into(),
+                    ..spec.clone()
+                }
+            );
             let name = format!("{}#{number}", file.file_name().unwrap().to_string_lossy());
             all.entry(shape).or_insert((name, spec));
         }
@@ -205,7 +243,12 @@ fn published_snippets_leave_what_they_leave_in_one_bash() {
     }
     let Some(folder) = manifests("public") else { return };
     let all = distinct(&folder);
-    assert!(all.len() >= 80, "{} distinct documents in {}", all.len(), folder.display());
+    assert!(
+        all.len() >= 80,
+        "{} distinct documents in {}",
+        all.len(),
+        folder.display()
+    );
     let waiting = Mutex::new(all.into_values().collect::<Vec<_>>());
     let failures = Mutex::new(Vec::new());
     let check_all = || {
@@ -215,5 +258,10 @@ fn published_snippets_leave_what_they_leave_in_one_bash() {
     };
     std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(check_all))));
     let failures = failures.into_inner().unwrap();
-    assert!(failures.is_empty(), "{} fail:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} fail:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }

@@ -1,5 +1,5 @@
-//! The idioms of public manifests: what each gave with the Go operator, whose code was read, and what it gives here, where it
-//! runs. A row that differs is in docs/COMPATIBILITY.md.
+//! The idioms of public manifests: what each gave with the Go operator, whose code was read, and what it
+//! gives here, where it runs. A row that differs is in docs/COMPATIBILITY.md.
 
 use std::fmt::Write as _;
 
@@ -26,8 +26,21 @@ struct Row {
     here: (i32, &'static str),
 }
 
-const fn row(idiom: &'static str, go: Go, size: u32, container: &'static str, here: (i32, &'static str)) -> Row {
-    Row { idiom, go, size, fields: "", container, here }
+const fn row(
+    idiom: &'static str,
+    go: Go,
+    size: u32,
+    container: &'static str,
+    here: (i32, &'static str),
+) -> Row {
+    Row {
+        idiom,
+        go,
+        size,
+        fields: "",
+        container,
+        here,
+    }
 }
 
 const fn with(row: Row, fields: &'static str) -> Row {
@@ -77,7 +90,13 @@ const ROWS: &[Row] = &[
         post: cat /tmp/out\n",
         (0, "recorded\n"),
     ),
-    row("post fails on every pod", Same, 2, "command: echo ran\ncommands:\n  post: cat /tmp/nowhere\n", (0, "ran\n")),
+    row(
+        "post fails on every pod",
+        Same,
+        2,
+        "command: echo ran\ncommands:\n  post: cat /tmp/nowhere\n",
+        (0, "ran\n"),
+    ),
     row(
         "a failing program with a post",
         Other("exit code 0"),
@@ -175,7 +194,13 @@ const ROWS: &[Row] = &[
         "launcher: true\ncommand: sh -c \"echo a b\"\n",
         (0, "a b\n"),
     ),
-    row("several lines in command", Same, 1, "launcher: true\ncommand: |\n  echo one\n  two\n", (0, "one two\n")),
+    row(
+        "several lines in command",
+        Same,
+        1,
+        "launcher: true\ncommand: |\n  echo one\n  two\n",
+        (0, "one two\n"),
+    ),
     row(
         "commands.script with escaped variables",
         Same,
@@ -214,7 +239,11 @@ const ROWS: &[Row] = &[
 fn idiom_of_public_manifests_ends_as_its_author_meant() {
     let (mut wrong, mut table) = (String::new(), String::new());
     for row in ROWS {
-        let pods = minicluster(row.size, &format!("logging: {{quiet: true, {}}}", row.fields), row.container);
+        let pods = minicluster(
+            row.size,
+            &format!("logging: {{quiet: true, {}}}", row.fields),
+            row.container,
+        );
         for image in &pods.images {
             image.with_programs(&["sed"]);
         }

@@ -1,5 +1,5 @@
-//! An image with programs of its own below /opt/software, as Spack makes them, and the view beside them: the containers of a
-//! pod one after the other, with the mounts that the operator gives them.
+//! An image with programs of its own below /opt/software, as Spack makes them, and the view beside them: the
+//! containers of a pod one after the other, with the mounts that the operator gives them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -24,14 +24,28 @@ fn spack_image(with_own: bool) -> Image {
         image.file("/opt/app", 0o755, "#!/bin/sh\necho app \"$@\"\n");
     }
     fs::create_dir_all(image.at("/opt/view/bin")).unwrap();
-    symlink(if with_own { app } else { "/opt/app" }, image.at("/opt/view/bin/app")).unwrap();
-    image.file("/etc/profile.d/z10_spack_environment.sh", 0o644, "export PATH=/opt/view/bin:$PATH\n");
+    symlink(
+        if with_own { app } else { "/opt/app" },
+        image.at("/opt/view/bin/app"),
+    )
+    .unwrap();
+    image.file(
+        "/etc/profile.d/z10_spack_environment.sh",
+        0o644,
+        "export PATH=/opt/view/bin:$PATH\n",
+    );
     let valid = validate::validate(&manifest::parse(SPEC).unwrap()).unwrap();
     let spec = derive::agent_spec(&valid);
     image.file(flux_shared::paths::SPEC_FILE, 0o644, &spec.to_toml().unwrap());
     image.hosts(&spec.name, &spec.network.service, spec.size);
     image.file("/dev/termination-log", 0o666, "");
-    for folder in ["/mnt/flux", "/mnt/flux-view", "/mnt/flux-software", "/mnt/flux-image", "/opt/software"] {
+    for folder in [
+        "/mnt/flux",
+        "/mnt/flux-view",
+        "/mnt/flux-software",
+        "/mnt/flux-image",
+        "/opt/software",
+    ] {
         fs::create_dir_all(image.at(folder)).unwrap();
     }
     image
@@ -53,7 +67,11 @@ fn view_image() -> Image {
     } else {
         image.program(fake_flux(), "/opt/software/linux-x86_64/flux-1/bin/flux");
     }
-    symlink("/opt/software/linux-x86_64/flux-1/bin/flux", image.at("/opt/views/._view/abc/bin/flux")).unwrap();
+    symlink(
+        "/opt/software/linux-x86_64/flux-1/bin/flux",
+        image.at("/opt/views/._view/abc/bin/flux"),
+    )
+    .unwrap();
     for folder in ["/mnt/flux-view", "/mnt/flux-software", "/mnt/flux-image"] {
         fs::create_dir_all(image.at(folder)).unwrap();
     }
@@ -61,7 +79,10 @@ fn view_image() -> Image {
 }
 
 fn bind(from: &Path, to: &str) -> String {
-    format!("mkdir -p \"$root{to}\"; mount --rbind {} \"$root{to}\"\n", from.display())
+    format!(
+        "mkdir -p \"$root{to}\"; mount --rbind {} \"$root{to}\"\n",
+        from.display()
+    )
 }
 
 /// The runner of a pod whose view comes by `mounted` or by a copy, and whose containers run as `uid`.
@@ -72,13 +93,20 @@ fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
         volumes.mode(volume, 0o777);
     }
     app.certificate((uid, uid));
-    let image_mount = if mounted { bind(view.top(), "/mnt/flux-image") } else { String::new() };
-    let staging = bind(&volumes.at("/view"), "/mnt/flux-view") + &bind(&volumes.at("/software"), "/mnt/flux-software");
+    let image_mount = if mounted {
+        bind(view.top(), "/mnt/flux-image")
+    } else {
+        String::new()
+    };
+    let staging =
+        bind(&volumes.at("/view"), "/mnt/flux-view") + &bind(&volumes.at("/software"), "/mnt/flux-software");
     let started = |image: &Image, uid: u32, words: &[&str], mounts: String| {
         let mut container = Container::new(image, "f05-0", &[&[AGENT], words].concat());
         container.ids = (uid, uid);
         container.before = mounts;
-        container.environment.insert("JOB_COMPLETION_INDEX".into(), "0".into());
+        container
+            .environment
+            .insert("JOB_COMPLETION_INDEX".into(), "0".into());
         let ended = run(&[container]).remove(0);
         let is_runner = words == ["run"];
         assert!(is_runner || ended.code == 0, "{words:?}: {ended:?}");
@@ -87,15 +115,40 @@ fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
     let to = ["--to", "/mnt/flux-view/flux"];
     if mounted {
         let agent = Image::empty();
-        let images = ["--link-view", "/mnt/flux-image", "--runner-image", "/mnt/flux-runner-image"];
-        let words = [&["install", "--binary", "/etc/flux-agent/bin", to[0], to[1]], images.as_slice()].concat();
+        let images = [
+            "--link-view",
+            "/mnt/flux-image",
+            "--runner-image",
+            "/mnt/flux-runner-image",
+        ];
+        let words = [
+            &["install", "--binary", "/etc/flux-agent/bin", to[0], to[1]],
+            images.as_slice(),
+        ]
+        .concat();
         let runner_image = bind(app.top(), "/mnt/flux-runner-image");
         // The user of the agent's image.
-        started(&agent, 65532, &words, format!("{staging}{image_mount}{runner_image}"));
+        started(
+            &agent,
+            65532,
+            &words,
+            format!("{staging}{image_mount}{runner_image}"),
+        );
     } else {
         let packages = "/mnt/flux-software/packages";
-        started(&view, uid, &["view", to[0], to[1], "--software", packages], staging.clone());
-        let words = ["software", "--packages", packages, "--to", "/mnt/flux-software/software"];
+        started(
+            &view,
+            uid,
+            &["view", to[0], to[1], "--software", packages],
+            staging.clone(),
+        );
+        let words = [
+            "software",
+            "--packages",
+            packages,
+            "--to",
+            "/mnt/flux-software/software",
+        ];
         started(app, uid, &words, staging);
     }
     let mounts = [

@@ -1,5 +1,5 @@
-//! How the MiniCluster ends, as soon as that is known: the Job's own conditions Complete and Failed come only when all its
-//! pods have ended, which a pod on a dead node never does. Pure.
+//! How the MiniCluster ends, as soon as that is known: the Job's own conditions Complete and Failed come only
+//! when all its pods have ended, which a pod on a dead node never does. Pure.
 
 use std::borrow::Cow;
 
@@ -15,26 +15,47 @@ pub fn as_decided<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, Jo
     }
     let has_living_pods = job.failed.is_none() && observation.pods.iter().any(|pod| !pod.ended);
     if let Some(complete) = success(observation, job) {
-        return Cow::Owned(JobSeen { complete: Some(complete), failed: None, has_living_pods, ..job.clone() });
+        return Cow::Owned(JobSeen {
+            complete: Some(complete),
+            failed: None,
+            has_living_pods,
+            ..job.clone()
+        });
     }
-    let failing = job.failed.as_ref().or(job.failing.as_ref()).filter(|_| has_failed_for_good(observation, job));
-    let failed = failing.cloned().or_else(|| failed_beside_another(observation, job));
+    let failing = job
+        .failed
+        .as_ref()
+        .or(job.failing.as_ref())
+        .filter(|_| has_failed_for_good(observation, job));
+    let failed = failing
+        .cloned()
+        .or_else(|| failed_beside_another(observation, job));
     if failed == job.failed {
         return Cow::Borrowed(job);
     }
-    Cow::Owned(JobSeen { failed, has_living_pods, ..job.clone() })
+    Cow::Owned(JobSeen {
+        failed,
+        has_living_pods,
+        ..job.clone()
+    })
 }
 
 /// The lead's success: the Job says so, or the agent does where the Job sees a failed or disrupted pod.
 fn success(observation: &Observation, job: &JobSeen) -> Option<Verdict> {
-    let since = |since| Verdict { reason: "Completed".into(), message: String::new(), since };
+    let since = |since| Verdict {
+        reason: "Completed".into(),
+        message: String::new(),
+        since,
+    };
     if let Some(succeeding) = &job.succeeding {
         return Some(since(succeeding.since));
     }
     let failing = job.failed.as_ref().or(job.failing.as_ref());
     let is_own_failure = failing.is_some_and(|failing| !is_by_policy(observation, failing))
         || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
-    let lead = leads(observation).find(|(_, end)| *end == Some(End::Succeeded)).map(|(lead, _)| lead)?;
+    let lead = leads(observation)
+        .find(|(_, end)| *end == Some(End::Succeeded))
+        .map(|(lead, _)| lead)?;
     let is_missed = failing.is_some() || lead.is_disrupted() || lead.kept_by.is_some();
     if is_own_failure || !is_missed || !lead.has_agents_success() {
         return None;
@@ -42,8 +63,8 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<Verdict> {
     Some(since(lead.exit.as_ref().and_then(|exit| exit.at)))
 }
 
-/// The failure of a lead whose pod a container that is not ours keeps alive: the Job does not see it. The pods stay, for
-/// their logs.
+/// The failure of a lead whose pod a container that is not ours keeps alive: the Job does not see it. The
+/// pods stay, for their logs.
 fn failed_beside_another(observation: &Observation, job: &JobSeen) -> Option<Verdict> {
     let is_own = |end: &Option<End>| matches!(end, Some(End::Own | End::NodeFailure));
     let (lead, _) = leads(observation).find(|(lead, end)| lead.kept_by.is_some() && is_own(end))?;
@@ -51,17 +72,24 @@ fn failed_beside_another(observation: &Observation, job: &JobSeen) -> Option<Ver
         return None;
     }
     let since = lead.exit.as_ref().and_then(|exit| exit.at);
-    Some(Verdict { reason: BY_POLICY.into(), message: String::new(), since })
+    Some(Verdict {
+        reason: BY_POLICY.into(),
+        message: String::new(),
+        since,
+    })
 }
 
-/// Whether a Job that fails is the MiniCluster's end: no restart is due, and what is still unknown of its pods cannot make
-/// one due.
+/// Whether a Job that fails is the MiniCluster's end: no restart is due, and what is still unknown of its
+/// pods cannot make one due.
 fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
-    let Some(failing) = job.failed.as_ref().or(job.failing.as_ref()) else { return false };
+    let Some(failing) = job.failed.as_ref().or(job.failing.as_ref()) else {
+        return false;
+    };
     if restart::decide(observation) != Decision::Continue {
         return false;
     }
-    let is_final = !is_by_policy(observation, failing) || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
+    let is_final =
+        !is_by_policy(observation, failing) || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
     // A lead that lives is being stopped, and its end will tell. On a node that is cut off it will not.
     let is_awaited = |pod: &PodSeen| !(pod.lost && (is_final || job.failed.is_some()));
     if leads(observation).any(|(lead, end)| end.is_none() && is_awaited(lead)) {
@@ -76,8 +104,16 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
 }
 
 fn leads<'a>(observation: &Observation<'a>) -> impl Iterator<Item = (&'a PodSeen, Option<End>)> {
-    let gone = observation.gone.clone().into_iter().map(|pod| (pod, end_of(pod, true)));
-    let present =
-        observation.pods.clone().into_iter().filter(|pod| pod.index == 0).map(|pod| (pod, end_of(pod, false)));
+    let gone = observation
+        .gone
+        .clone()
+        .into_iter()
+        .map(|pod| (pod, end_of(pod, true)));
+    let present = observation
+        .pods
+        .clone()
+        .into_iter()
+        .filter(|pod| pod.index == 0)
+        .map(|pod| (pod, end_of(pod, false)));
     gone.chain(present)
 }

@@ -20,7 +20,8 @@ pub enum NextAction {
     Nothing,
     /// An earlier MiniCluster's Job of this name still exists: wait until it is gone.
     WaitForPrevious,
-    /// Pods of an earlier MiniCluster, or of an earlier Job, of this name may still run: wait until they have ended.
+    /// Pods of an earlier MiniCluster, or of an earlier Job, of this name may still run: wait until they have
+    /// ended.
     WaitForPods {
         message: String,
         /// They are being stopped, and their nodes answer.
@@ -68,7 +69,9 @@ pub fn next_action(
     if target.deleting {
         return NextAction::Nothing;
     }
-    let Some(cluster) = valid else { return NextAction::Nothing };
+    let Some(cluster) = valid else {
+        return NextAction::Nothing;
+    };
     let Some(seen) = &observed.job else {
         return without_job(target, observed);
     };
@@ -85,7 +88,9 @@ pub fn next_action(
         return NextAction::Nothing;
     }
     if is_edited(target, cluster, job) && !observed.has_begun(job) {
-        return NextAction::MakeAnew { job_uid: job.uid.clone() };
+        return NextAction::MakeAnew {
+            job_uid: job.uid.clone(),
+        };
     }
     let facts = facts(uid, status, job);
     let maximum = facts.maximum_size;
@@ -99,10 +104,16 @@ pub fn next_action(
     // A queue that evicts a partly admitted Job resets it to the size that it knew.
     let was_another = job.waits_in().is_some() && job.completions != size;
     let differs = was_another || (!is_told && !wanted.is_held(job));
-    let with_ports = cluster.sidecars.iter().filter(|sidecar| !sidecar.container.ports.is_empty());
+    let with_ports = cluster
+        .sidecars
+        .iter()
+        .filter(|sidecar| !sidecar.container.ports.is_empty());
     let names = with_ports.map(|sidecar| &sidecar.container.name);
     let is_ours = |name: &&String| {
-        observed.services.get(*name).is_some_and(|service| service.controller_uid.as_deref() == Some(uid.as_str()))
+        observed
+            .services
+            .get(*name)
+            .is_some_and(|service| service.controller_uid.as_deref() == Some(uid.as_str()))
     };
     NextAction::Keep(Differences {
         facts,
@@ -137,10 +148,13 @@ fn without_job(target: &Target, observed: &Observed) -> NextAction {
     NextAction::Create { facts }
 }
 
-/// The services pod runs while the Job may have pods: not before the queue admits the Job, nor after the queue has
-/// stopped it.
+/// The services pod runs while the Job may have pods: not before the queue admits the Job, nor after the
+/// queue has stopped it.
 fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job: &JobSeen) -> ServicesPod {
-    let ours = observed.services_pod.as_ref().filter(|(_, owner)| owner.as_deref() == Some(uid));
+    let ours = observed
+        .services_pod
+        .as_ref()
+        .filter(|(_, owner)| owner.as_deref() == Some(uid));
     match ours {
         Some((pod_uid, _)) if job.suspended => ServicesPod::Delete(pod_uid.clone()),
         None if !job.suspended && !cluster.services.is_empty() => ServicesPod::Create,
@@ -148,8 +162,8 @@ fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job:
     }
 }
 
-/// Whether the spec was edited after the Job was created, in fields that a new Job can take over. This can only be before
-/// the first status: from then on the API server refuses such an edit.
+/// Whether the spec was edited after the Job was created, in fields that a new Job can take over. This can
+/// only be before the first status: from then on the API server refuses such an edit.
 fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
     if target.status.maximum_size.is_some() {
         return false;
@@ -166,8 +180,15 @@ fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool
 
 /// Facts that were fixed when the Job was created.
 pub fn facts(uid: &str, status: &MiniClusterStatus, job: &JobSeen) -> Facts {
-    let maximum_size = job.maximum_size.or(status.maximum_size.and_then(|size| u32::try_from(size).ok()));
-    Facts { uid: Some(uid.to_owned()), initial_size: job.initial_size, maximum_size, ..Facts::default() }
+    let maximum_size = job
+        .maximum_size
+        .or(status.maximum_size.and_then(|size| u32::try_from(size).ok()));
+    Facts {
+        uid: Some(uid.to_owned()),
+        initial_size: job.initial_size,
+        maximum_size,
+        ..Facts::default()
+    }
 }
 
 /// The headless Service of a cluster.
@@ -175,17 +196,26 @@ pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
     Key::new(&cluster.namespace, &cluster.headless_name)
 }
 
-/// Whether a Job has to be deleted to be created again with a copy of the view: its pods cannot mount the view's image, and
-/// the status already says so for the next reconcile.
+/// Whether a Job has to be deleted to be created again with a copy of the view: its pods cannot mount the
+/// view's image, and the status already says so for the next reconcile.
 pub fn is_to_be_made_anew(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     job.mounts_view && !job.deleting && !job.is_finished() && previous_status::image_volume_failed(status)
 }
 
-/// Whether pods and volumes have to be deleted (`cleanupPods`): the job has completed, all its pods were seen to end, and
-/// it has not been done. A failed job's pods stay for their logs.
-pub fn is_to_be_cleaned_up(spec: &MiniClusterSpec, status: &MiniClusterStatus, observed: &Observed, job: &str) -> bool {
-    let completed = previous_status::condition(status, "Complete").is_some_and(|condition| condition.status == "True");
-    let mut pods = observed.pods.values().filter(|pod| pod.job_uid.as_deref() == Some(job));
+/// Whether pods and volumes have to be deleted (`cleanupPods`): the job has completed, all its pods were seen
+/// to end, and it has not been done. A failed job's pods stay for their logs.
+pub fn is_to_be_cleaned_up(
+    spec: &MiniClusterSpec,
+    status: &MiniClusterStatus,
+    observed: &Observed,
+    job: &str,
+) -> bool {
+    let completed =
+        previous_status::condition(status, "Complete").is_some_and(|condition| condition.status == "True");
+    let mut pods = observed
+        .pods
+        .values()
+        .filter(|pod| pod.job_uid.as_deref() == Some(job));
     spec.cleanup_pods
         && completed
         && !previous_status::is_cleaned_up(status)
@@ -212,9 +242,18 @@ mod tests {
 
     fn decide(spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, deleting: bool) -> NextAction {
         let cluster = crate::testing::cluster(spec);
-        let observed = Observed { job, ..Observed::default() };
-        let service = ServiceSeen { owners: vec![("mc".into(), "uid".into())], ..ServiceSeen::default() };
-        let target = Target { deleting, ..crate::testing::target("uid", status) };
+        let observed = Observed {
+            job,
+            ..Observed::default()
+        };
+        let service = ServiceSeen {
+            owners: vec![("mc".into(), "uid".into())],
+            ..ServiceSeen::default()
+        };
+        let target = Target {
+            deleting,
+            ..crate::testing::target("uid", status)
+        };
         next_action(&target, Some(&cluster), &observed, Some(&service))
     }
 
@@ -240,12 +279,21 @@ mod tests {
     #[test]
     fn what_is_as_it_should_be_is_left_alone() {
         let none = MiniClusterStatus::default();
-        let NextAction::Keep(Differences { elastic, join, services, services_pod, facts, .. }) =
-            decide("size: 2", &none, Some(job(2)), false)
+        let NextAction::Keep(Differences {
+            elastic,
+            join,
+            services,
+            services_pod,
+            facts,
+            ..
+        }) = decide("size: 2", &none, Some(job(2)), false)
         else {
             panic!()
         };
-        assert_eq!((elastic, join, services_pod, services.len()), (None, false, ServicesPod::Stays, 0));
+        assert_eq!(
+            (elastic, join, services_pod, services.len()),
+            (None, false, ServicesPod::Stays, 0)
+        );
         assert_eq!((facts.initial_size, facts.maximum_size), (Some(2), Some(4)));
     }
 
@@ -254,7 +302,15 @@ mod tests {
         let none = MiniClusterStatus::default();
         assert_eq!(decide("size: 2", &none, None, true), NextAction::Nothing);
         assert_eq!(
-            decide("size: 2", &none, Some(JobSeen { complete: verdict(), ..job(2) }), false),
+            decide(
+                "size: 2",
+                &none,
+                Some(JobSeen {
+                    complete: verdict(),
+                    ..job(2)
+                }),
+                false
+            ),
             NextAction::Nothing
         );
         let mut over = MiniClusterStatus::default();
@@ -266,26 +322,65 @@ mod tests {
             reason: "Completed".into(),
             message: String::new(),
         });
-        assert_eq!(decide("size: 2", &over, None, false), NextAction::Nothing, "a finished job does not run again");
+        assert_eq!(
+            decide("size: 2", &over, None, false),
+            NextAction::Nothing,
+            "a finished job does not run again"
+        );
     }
 
     fn verdict() -> Option<crate::observe::job::Verdict> {
-        Some(crate::observe::job::Verdict { reason: String::new(), message: String::new(), since: None })
+        Some(crate::observe::job::Verdict {
+            reason: String::new(),
+            message: String::new(),
+            since: None,
+        })
     }
 
     #[test]
     fn the_job_of_an_earlier_cluster_is_waited_for_and_an_orphan_is_not() {
         let none = MiniClusterStatus::default();
-        let other = JobSeen { owner_uid: Some("earlier".into()), ..job(2) };
-        assert_eq!(decide("size: 2", &none, Some(other), false), NextAction::WaitForPrevious);
-        assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), NextAction::Nothing);
-        assert_eq!(decide("size: 2", &none, Some(JobSeen { owner_uid: None, ..job(2) }), false), NextAction::NameTaken);
+        let other = JobSeen {
+            owner_uid: Some("earlier".into()),
+            ..job(2)
+        };
+        assert_eq!(
+            decide("size: 2", &none, Some(other), false),
+            NextAction::WaitForPrevious
+        );
+        assert_eq!(
+            decide(
+                "size: 2",
+                &none,
+                Some(JobSeen {
+                    deleting: true,
+                    ..job(2)
+                }),
+                false
+            ),
+            NextAction::Nothing
+        );
+        assert_eq!(
+            decide(
+                "size: 2",
+                &none,
+                Some(JobSeen {
+                    owner_uid: None,
+                    ..job(2)
+                }),
+                false
+            ),
+            NextAction::NameTaken
+        );
     }
 
     #[test]
     fn a_job_that_cannot_mount_the_view_goes_once_and_comes_again_with_a_copy() {
         let mut told = MiniClusterStatus::default();
-        let mounting = JobSeen { mounts_view: true, ..job(2) };
+        let mounting = JobSeen {
+            mounts_view: true,
+            ..job(2)
+        };
         assert!(!is_to_be_made_anew(&told, &mounting), "nothing has been told");
         told.conditions.push(flux_shared::crd::v1alpha2::Condition {
             type_: "ViewMounted".into(),
@@ -296,10 +391,15 @@ mod tests {
             message: String::new(),
         });
         assert!(is_to_be_made_anew(&told, &mounting));
-        let going = JobSeen { deleting: true, ..mounting };
+        let going = JobSeen {
+            deleting: true,
+            ..mounting
+        };
         assert!(!is_to_be_made_anew(&told, &going));
         assert_eq!(decide("size: 2", &told, Some(going), false), NextAction::Nothing);
-        let NextAction::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
+        let NextAction::Create { facts } = decide("size: 2", &told, None, false) else {
+            panic!()
+        };
         assert!(facts.image_volume_failed);
         assert!(!is_to_be_made_anew(&told, &job(2)), "a copy stays");
     }
@@ -307,37 +407,88 @@ mod tests {
     /// They would answer to the same names, and the program would run twice at the same time.
     #[test]
     fn job_is_not_created_beside_pods_of_its_name() {
-        let pod = |pod: PodSeen| PodSeen { name: "mc-0-abcde".into(), node: Some("n1".into()), ..pod };
+        let pod = |pod: PodSeen| PodSeen {
+            name: "mc-0-abcde".into(),
+            node: Some("n1".into()),
+            ..pod
+        };
         let decide = |pod: PodSeen| {
-            let observed = Observed { pods: [("uid".to_owned(), pod)].into(), ..Observed::default() };
+            let observed = Observed {
+                pods: [("uid".to_owned(), pod)].into(),
+                ..Observed::default()
+            };
             let target = crate::testing::target("new", &MiniClusterStatus::default());
-            next_action(&target, Some(&crate::testing::cluster("size: 1")), &observed, None)
+            next_action(
+                &target,
+                Some(&crate::testing::cluster("size: 1")),
+                &observed,
+                None,
+            )
         };
         let waits = |seen: PodSeen| match decide(pod(seen)) {
             NextAction::WaitForPods { message, is_passing } => (message, is_passing),
             other => panic!("{other:?}"),
         };
-        let earlier = || PodSeen { job_uid: Some("earlier".into()), ..PodSeen::default() };
-        let (message, is_passing) = waits(PodSeen { deleting: true, ..earlier() });
-        assert!(is_passing && message.contains("mc-0-abcde") && message.contains("node n1"), "{message}");
-        let (message, is_passing) = waits(PodSeen { deleting: true, lost: true, ..earlier() });
-        assert!(!is_passing && message.contains("only if the machine is off"), "{message}");
-        assert!(message.find("out-of-service") < message.find("kubectl delete node"), "{message}");
+        let earlier = || PodSeen {
+            job_uid: Some("earlier".into()),
+            ..PodSeen::default()
+        };
+        let (message, is_passing) = waits(PodSeen {
+            deleting: true,
+            ..earlier()
+        });
+        assert!(
+            is_passing && message.contains("mc-0-abcde") && message.contains("node n1"),
+            "{message}"
+        );
+        let (message, is_passing) = waits(PodSeen {
+            deleting: true,
+            lost: true,
+            ..earlier()
+        });
+        assert!(
+            !is_passing && message.contains("only if the machine is off"),
+            "{message}"
+        );
+        assert!(
+            message.find("out-of-service") < message.find("kubectl delete node"),
+            "{message}"
+        );
         let (_, is_passing) = waits(PodSeen::default());
         assert!(!is_passing, "an orphan is deleted by nobody");
-        let ended = decide(PodSeen { ended: true, ..earlier() });
+        let ended = decide(PodSeen {
+            ended: true,
+            ..earlier()
+        });
         assert!(matches!(ended, NextAction::Create { .. }), "{ended:?}");
     }
 
     /// Its own Job is not an earlier MiniCluster's.
     #[test]
     fn a_job_that_was_given_up_is_followed_by_one_with_what_is_left() {
-        let none = MiniClusterStatus { job_uid: Some("job".into()), ..MiniClusterStatus::default() };
-        assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), NextAction::Nothing);
+        let none = MiniClusterStatus {
+            job_uid: Some("job".into()),
+            ..MiniClusterStatus::default()
+        };
+        assert_eq!(
+            decide(
+                "size: 2",
+                &none,
+                Some(JobSeen {
+                    deleting: true,
+                    ..job(2)
+                }),
+                false
+            ),
+            NextAction::Nothing
+        );
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
-        let told = restart::with_counted_restart(&none, "job", "LeadLost", "gone", restart::Limit::Backoff, now);
+        let told =
+            restart::with_counted_restart(&none, "job", "LeadLost", "gone", restart::Limit::Backoff, now);
         assert_eq!(decide("size: 2", &told, Some(job(2)), false), NextAction::Nothing);
-        let NextAction::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
+        let NextAction::Create { facts } = decide("size: 2", &told, None, false) else {
+            panic!()
+        };
         assert_eq!(facts.backoff_limit_used, 1);
     }
 
@@ -350,42 +501,120 @@ mod tests {
         };
         let cluster = crate::testing::cluster("size: 2");
         let none = MiniClusterStatus::default();
-        let job = JobSeen { spec_hash: target("app:1", &none).spec_hash(), ..job(2) };
+        let job = JobSeen {
+            spec_hash: target("app:1", &none).spec_hash(),
+            ..job(2)
+        };
         let decide = |target: &Target, job: &JobSeen, pods: Vec<PodSeen>| {
             let pods = pods.into_iter().map(|pod| (pod.name.clone(), pod)).collect();
-            let observed = Observed { job: Some(job.clone()), pods, ..Observed::default() };
-            matches!(next_action(target, Some(&cluster), &observed, None), NextAction::MakeAnew { .. })
+            let observed = Observed {
+                job: Some(job.clone()),
+                pods,
+                ..Observed::default()
+            };
+            matches!(
+                next_action(target, Some(&cluster), &observed, None),
+                NextAction::MakeAnew { .. }
+            )
         };
         assert!(!decide(&target("app:1", &none), &job, Vec::new()));
         assert!(decide(&target("app:2", &none), &job, Vec::new()));
-        let pod = PodSeen { job_uid: Some("job".into()), scheduled: true, ..PodSeen::default() };
+        let pod = PodSeen {
+            job_uid: Some("job".into()),
+            scheduled: true,
+            ..PodSeen::default()
+        };
         assert!(decide(&target("app:2", &none), &job, vec![pod.clone()]));
-        assert!(!decide(&target("app:2", &none), &job, vec![PodSeen { begun: true, ..pod }]));
-        assert!(!decide(&target("app:2", &none), &JobSeen { has_ended_pods: true, ..job.clone() }, Vec::new()));
-        assert!(!decide(&target("app:2", &none), &JobSeen { spec_hash: None, ..job.clone() }, Vec::new()), "unknown");
-        let frozen = MiniClusterStatus { maximum_size: Some(2), ..MiniClusterStatus::default() };
-        assert!(!decide(&target("app:2", &frozen), &job, Vec::new()), "the API server refuses it");
-        assert!(decide(&target("app:1", &none), &JobSeen { maximum_size: Some(1), ..job.clone() }, Vec::new()));
+        assert!(!decide(
+            &target("app:2", &none),
+            &job,
+            vec![PodSeen { begun: true, ..pod }]
+        ));
+        assert!(!decide(
+            &target("app:2", &none),
+            &JobSeen {
+                has_ended_pods: true,
+                ..job.clone()
+            },
+            Vec::new()
+        ));
+        assert!(
+            !decide(
+                &target("app:2", &none),
+                &JobSeen {
+                    spec_hash: None,
+                    ..job.clone()
+                },
+                Vec::new()
+            ),
+            "unknown"
+        );
+        let frozen = MiniClusterStatus {
+            maximum_size: Some(2),
+            ..MiniClusterStatus::default()
+        };
+        assert!(
+            !decide(&target("app:2", &frozen), &job, Vec::new()),
+            "the API server refuses it"
+        );
+        assert!(decide(
+            &target("app:1", &none),
+            &JobSeen {
+                maximum_size: Some(1),
+                ..job.clone()
+            },
+            Vec::new()
+        ));
     }
 
     #[test]
     fn the_size_follows_within_the_maximum() {
         let none = MiniClusterStatus::default();
-        assert_eq!(elastic(decide("size: 4", &none, Some(job(2)), false)), Some(Elastic { size: 4, suspend: None }));
-        assert_eq!(elastic(decide("size: 5", &none, Some(job(2)), false)), None, "beyond: it stays as it is");
+        assert_eq!(
+            elastic(decide("size: 4", &none, Some(job(2)), false)),
+            Some(Elastic {
+                size: 4,
+                suspend: None
+            })
+        );
+        assert_eq!(
+            elastic(decide("size: 5", &none, Some(job(2)), false)),
+            None,
+            "beyond: it stays as it is"
+        );
         let suspended = elastic(decide("size: 2\nsuspend: true", &none, Some(job(2)), false));
-        assert_eq!(suspended, Some(Elastic { size: 2, suspend: Some(true) }));
+        assert_eq!(
+            suspended,
+            Some(Elastic {
+                size: 2,
+                suspend: Some(true)
+            })
+        );
     }
 
     #[test]
     fn a_size_that_a_queue_holds_is_written_when_it_lets_go() {
         let none = MiniClusterStatus::default();
-        let admitted = JobSeen { queue: Some("team".into()), ..job(2) };
-        assert_eq!(elastic(decide("size: 3", &none, Some(admitted.clone()), false)), None);
-        let evicted = JobSeen { suspended: true, ..admitted };
-        let size = |spec: &str, job: &JobSeen| elastic(decide(spec, &none, Some(job.clone()), false)).map(|it| it.size);
+        let admitted = JobSeen {
+            queue: Some("team".into()),
+            ..job(2)
+        };
+        assert_eq!(
+            elastic(decide("size: 3", &none, Some(admitted.clone()), false)),
+            None
+        );
+        let evicted = JobSeen {
+            suspended: true,
+            ..admitted
+        };
+        let size = |spec: &str, job: &JobSeen| {
+            elastic(decide(spec, &none, Some(job.clone()), false)).map(|it| it.size)
+        };
         assert_eq!(size("size: 3", &evicted), Some(3));
-        let restored = JobSeen { completions: 4, ..evicted };
+        let restored = JobSeen {
+            completions: 4,
+            ..evicted
+        };
         assert_eq!(size("size: 2", &restored), Some(2), "the queue knew another size");
     }
 
@@ -394,8 +623,16 @@ mod tests {
         let cluster = crate::testing::cluster("size: 2\nservices: [{image: db, name: db}]");
         let decide = |pod: Option<&str>, suspended: bool| {
             let services_pod = pod.map(|owner| ("pod".to_owned(), Some(owner.to_owned())));
-            let job = JobSeen { suspended, queue: Some("team".into()), ..job(2) };
-            let observed = Observed { job: Some(job), services_pod, ..Observed::default() };
+            let job = JobSeen {
+                suspended,
+                queue: Some("team".into()),
+                ..job(2)
+            };
+            let observed = Observed {
+                job: Some(job),
+                services_pod,
+                ..Observed::default()
+            };
             let target = crate::testing::target("uid", &MiniClusterStatus::default());
             match next_action(&target, Some(&cluster), &observed, None) {
                 NextAction::Keep(differences) => differences.services_pod,
@@ -405,8 +642,16 @@ mod tests {
         assert_eq!(decide(None, true), ServicesPod::Stays, "it waits in its queue");
         assert_eq!(decide(None, false), ServicesPod::Create);
         assert_eq!(decide(Some("uid"), false), ServicesPod::Stays);
-        assert_eq!(decide(Some("uid"), true), ServicesPod::Delete("pod".into()), "its queue has stopped it");
-        assert_eq!(decide(Some("other"), true), ServicesPod::Stays, "another MiniCluster's");
+        assert_eq!(
+            decide(Some("uid"), true),
+            ServicesPod::Delete("pod".into()),
+            "its queue has stopped it"
+        );
+        assert_eq!(
+            decide(Some("other"), true),
+            ServicesPod::Stays,
+            "another MiniCluster's"
+        );
         assert_eq!(
             decide(Some("other"), false),
             ServicesPod::Create,
@@ -417,7 +662,11 @@ mod tests {
     #[test]
     fn a_queue_that_suspends_or_shrinks_the_job_is_not_overruled() {
         let none = MiniClusterStatus::default();
-        let queued = JobSeen { suspended: true, completions: 1, ..job(2) };
+        let queued = JobSeen {
+            suspended: true,
+            completions: 1,
+            ..job(2)
+        };
         assert_eq!(elastic(decide("size: 2", &none, Some(queued), false)), None);
     }
 }

@@ -14,10 +14,16 @@ pub fn describe(pods: &[&PodSeen]) -> Option<String> {
     Some(match node.filter(|_| first.lost) {
         Some(node) => {
             let name = &first.name;
-            format!("pod {name} is on node {node}, which has stopped responding{others}. {}", lost_node_remedy(node))
+            format!(
+                "pod {name} is on node {node}, which has stopped responding{others}. {}",
+                lost_node_remedy(node)
+            )
         }
         None if first.deleting => format!("pod {}{place} is being stopped{others}", first.name),
-        None => format!("pod {}{place} still runs{others}: delete it to stop it", first.name),
+        None => format!(
+            "pod {}{place} still runs{others}: delete it to stop it",
+            first.name
+        ),
     })
 }
 

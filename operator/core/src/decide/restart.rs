@@ -5,16 +5,18 @@
 //! ```
 //!
 //! **A Job runs the user's program at most once.** A lead's pod that replaces another runs nothing (its annotations
-//! tell it), so every further start is another Job, and `status` counts it, with the uid of the Job that is given up,
-//! before that Job goes: whoever is killed at any step finds by the uid what has been done. No clocks are compared to
-//! decide it.
+//! tell it), so every further start is another Job, and `status` counts it, with the uid of the Job that is
+//! given up, before that Job goes: whoever is killed at any step finds by the uid what has been done. No
+//! clocks are compared to decide it.
 //!
 //! **The operator fails a Job whose index has failed**, since the Job controller then deletes all pods that still run, and their
-//! logs. Where it was a snippet that failed, the other pods are told to end first (an annotation, which their agents read).
+//! logs. Where it was a snippet that failed, the other pods are told to end first (an annotation, which their
+//! agents read).
 //!
 //! What may start again: a lead whose pod was taken away before its program had ended, or that never started
-//! (`backoffLimit`); a job that failed since a follower was taken away (`maxRestarts`); a Job that somebody has deleted
-//! (`backoffLimit`). Never: a lead that has ended by itself, however its pod went then, and after a success.
+//! (`backoffLimit`); a job that failed since a follower was taken away (`maxRestarts`); a Job that somebody
+//! has deleted (`backoffLimit`). Never: a lead that has ended by itself, however its pod went then, and after
+//! a success.
 
 use std::borrow::Cow;
 
@@ -32,8 +34,9 @@ mod record;
 
 pub use record::{with_counted_restart, with_restart};
 
-/// A lead that fails within so many seconds after a follower was lost, by this operator's clock alone, counts as failed
-/// because of it. (This matters only with `maxRestarts`, and mostly the agent knows the cause from Flux.)
+/// A lead that fails within so many seconds after a follower was lost, by this operator's clock alone, counts
+/// as failed because of it. (This matters only with `maxRestarts`, and mostly the agent knows the cause from
+/// Flux.)
 const SHORTLY: i64 = 300;
 /// The Job's reason if a rule of its failure policy ended it.
 pub const BY_POLICY: &str = "PodFailurePolicy";
@@ -41,10 +44,11 @@ pub const BY_POLICY: &str = "PodFailurePolicy";
 const FAILED_INDEXES: &str = "FailedIndexes";
 /// The reason of a Job with an index that has failed as often as it may.
 const TOO_MANY_FAILURES: &str = "MaxFailedIndexesExceeded";
-/// So many pods at most are told to end, each by a call, the lead first. Others end with its instance, or are deleted.
+/// So many pods at most are told to end, each by a call, the lead first. Others end with its instance, or are
+/// deleted.
 const TOLD_TO_END: usize = 16;
-/// Seconds in which a pod ends that was told to, before it is deleted; by this operator's clock alone. The kubelet writes the
-/// annotation into the pod at once, or with its next look at the pod, within 90 s.
+/// Seconds in which a pod ends that was told to, before it is deleted; by this operator's clock alone. The
+/// kubelet writes the annotation into the pod at once, or with its next look at the pod, within 90 s.
 pub const TIME_TO_END: i64 = 120;
 
 pub const LEAD_LOST: &str = "LeadLost";
@@ -69,13 +73,28 @@ pub enum Decision {
     /// Nothing: go on with this Job, or create one.
     Continue,
     /// Count a restart, then delete the Job if it exists: the next one is created when it is gone.
-    Restart { job_uid: String, is_there: bool, reason: String, message: String, limit: Limit },
+    Restart {
+        job_uid: String,
+        is_there: bool,
+        reason: String,
+        message: String,
+        limit: Limit,
+    },
     /// The restart has been counted: delete the Job.
     Delete { job_uid: String },
-    /// Tell these pods to end, with their logs, because a snippet of another pod's failed; none: wait for them.
-    EndPods { job_uid: String, pods: Vec<String>, message: String },
+    /// Tell these pods to end, with their logs, because a snippet of another pod's failed; none: wait for
+    /// them.
+    EndPods {
+        job_uid: String,
+        pods: Vec<String>,
+        message: String,
+    },
     /// Fail the Job: nothing may run again, and the Job controller would not end it.
-    Fail { job_uid: String, reason: String, message: String },
+    Fail {
+        job_uid: String,
+        reason: String,
+        message: String,
+    },
     /// The MiniCluster has ended, and there is no Job to tell so.
     Ended { reason: String, message: String },
     /// Pods of a Job that is gone still run: wait before another is created.
@@ -102,7 +121,10 @@ pub struct Observation<'a> {
 
 /// Whether the start of this Job has been counted as given up.
 pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
-    let is_counted = status.restarts.iter().any(|restart| restart.job_uid.as_deref() == Some(&job.uid));
+    let is_counted = status
+        .restarts
+        .iter()
+        .any(|restart| restart.job_uid.as_deref() == Some(&job.uid));
     is_counted || (job.mounts_view && previous_status::image_volume_failed(status))
 }
 
@@ -111,15 +133,28 @@ pub fn unless_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen) -> Cow<
     if !is_given_up(status, job) {
         return Cow::Borrowed(job);
     }
-    Cow::Owned(JobSeen { deleting: true, complete: None, failed: None, failing: None, ..job.clone() })
+    Cow::Owned(JobSeen {
+        deleting: true,
+        complete: None,
+        failed: None,
+        failing: None,
+        ..job.clone()
+    })
 }
 
 /// A follower that was taken away while the job may have run on it, and that has not come back.
 fn lost_follower<'a>(observation: &Observation<'a>, is_said: bool) -> Option<&'a LostPod> {
-    let followers = observation.status.lost_pods.iter().rev().filter(|lost| lost.index > 0);
+    let followers = observation
+        .status
+        .lost_pods
+        .iter()
+        .rev()
+        .filter(|lost| lost.index > 0);
     let is_recent = |lost: &&LostPod| {
         let lost_at = lost.time.parse::<Timestamp>().ok();
-        lost_at.is_some_and(|lost_at| (0..=SHORTLY).contains(&(observation.now.as_second() - lost_at.as_second())))
+        lost_at.is_some_and(|lost_at| {
+            (0..=SHORTLY).contains(&(observation.now.as_second() - lost_at.as_second()))
+        })
     };
     let is_back = |lost: &LostPod| {
         observation
@@ -139,14 +174,26 @@ pub struct FollowerLoss<'a> {
 }
 
 /// The loss because of which the job of a lead that has ended failed.
-pub fn follower_loss<'a>(observation: &Observation<'a>, lead: &PodSeen, end: End) -> Option<FollowerLoss<'a>> {
+pub fn follower_loss<'a>(
+    observation: &Observation<'a>,
+    lead: &PodSeen,
+    end: End,
+) -> Option<FollowerLoss<'a>> {
     if observation.pods.iter().any(|pod| has_failed_by_itself(pod)) {
         return None;
     }
     match end {
-        End::NodeFailure => Some(FollowerLoss { pod: lost_follower(observation, true) }),
+        End::NodeFailure => Some(FollowerLoss {
+            pod: lost_follower(observation, true),
+        }),
         // An end by the agent or a snippet is not the loss of a follower.
-        End::Own if lead.exit.as_ref().and_then(|exit| exit.said.as_ref()).is_none_or(|it| it.by == Ender::Program) => {
+        End::Own
+            if lead
+                .exit
+                .as_ref()
+                .and_then(|exit| exit.said.as_ref())
+                .is_none_or(|it| it.by == Ender::Program) =>
+        {
             lost_follower(observation, false).map(|pod| FollowerLoss { pod: Some(pod) })
         }
         _ => None,
@@ -155,13 +202,26 @@ pub fn follower_loss<'a>(observation: &Observation<'a>, lead: &PodSeen, end: End
 
 /// Describes a lost pod: its index and node, and what took it away.
 pub fn describe_loss(lost: &LostPod) -> String {
-    let whose = if lost.index == 0 { "the lead's pod".to_owned() } else { format!("the pod of index {}", lost.index) };
-    let node = lost.node.as_deref().map(|node| format!(" on node {node}")).unwrap_or_default();
-    let words = if lost.message.is_empty() { String::new() } else { format!(": {}", lost.message) };
+    let whose = if lost.index == 0 {
+        "the lead's pod".to_owned()
+    } else {
+        format!("the pod of index {}", lost.index)
+    };
+    let node = lost
+        .node
+        .as_deref()
+        .map(|node| format!(" on node {node}"))
+        .unwrap_or_default();
+    let words = if lost.message.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", lost.message)
+    };
     format!("{whose}, {}{node}, was lost ({}{words})", lost.name, lost.reason)
 }
 
-/// Describes the cause of a job that failed because a follower was lost, by what is known of its pod, or by the lead's word.
+/// Describes the cause of a job that failed because a follower was lost, by what is known of its pod, or by
+/// the lead's word.
 pub fn describe_lost_follower(lost: Option<&LostPod>, pods: &[&PodSeen]) -> String {
     if let Some(lost) = lost {
         return format!("{} while the job ran on it", describe_loss(lost));
@@ -173,9 +233,17 @@ pub fn describe_lost_follower(lost: Option<&LostPod>, pods: &[&PodSeen]) -> Stri
             "the pod of index {index}, {name}, is on node {node}, which has stopped responding while the job ran on it"
         );
     }
-    let lead = pods.iter().filter(|pod| pod.index == 0).find_map(|pod| pod.exit.as_ref());
-    let words = lead.filter(|exit| !exit.message.is_empty()).map(|exit| format!(": {}", exit.message));
-    format!("a follower was lost while the job ran on it{}", words.unwrap_or_default())
+    let lead = pods
+        .iter()
+        .filter(|pod| pod.index == 0)
+        .find_map(|pod| pod.exit.as_ref());
+    let words = lead
+        .filter(|exit| !exit.message.is_empty())
+        .map(|exit| format!(": {}", exit.message));
+    format!(
+        "a follower was lost while the job ran on it{}",
+        words.unwrap_or_default()
+    )
 }
 
 /// Decides what to do with the Job as a whole.
@@ -186,7 +254,9 @@ pub fn decide(observation: &Observation) -> Decision {
     match observation.job {
         Some(job) if job.deleting => Decision::Continue,
         Some(job) if job.has_succeeded() => Decision::Continue,
-        Some(job) if is_given_up(observation.status, job) => Decision::Delete { job_uid: job.uid.clone() },
+        Some(job) if is_given_up(observation.status, job) => Decision::Delete {
+            job_uid: job.uid.clone(),
+        },
         Some(job) => decide_with_job(observation, job),
         None => decide_without_job(observation),
     }
@@ -194,48 +264,90 @@ pub fn decide(observation: &Observation) -> Decision {
 
 /// The decision when there is no Job: it may have been deleted by somebody else.
 fn decide_without_job(observation: &Observation) -> Decision {
-    // A Job that is gone before any container started does not count as a start; so neither does one that was replaced
-    // after an edit. (A success also shows that it had begun: its pods may be gone before this operator saw them.)
-    let has_begun = observation.gone.iter().chain(&observation.pods).any(|pod| pod.begun);
+    // A Job that is gone before any container started does not count as a start; so neither does one that was
+    // replaced after an edit. (A success also shows that it had begun: its pods may be gone before this
+    // operator saw them.)
+    let has_begun = observation
+        .gone
+        .iter()
+        .chain(&observation.pods)
+        .any(|pod| pod.begun);
     let has_begun = |last: &JobSeen| has_begun || last.has_succeeded();
-    let last = observation.last_job.filter(|last| has_begun(last) && !is_given_up(observation.status, last));
-    let Some(uid) = observation.status.job_uid.clone().or(last.map(|last| last.uid.clone())) else {
+    let last = observation
+        .last_job
+        .filter(|last| has_begun(last) && !is_given_up(observation.status, last));
+    let Some(uid) = observation
+        .status
+        .job_uid
+        .clone()
+        .or(last.map(|last| last.uid.clone()))
+    else {
         return Decision::Continue;
     };
-    if observation.status.restarts.iter().any(|restart| restart.job_uid.as_ref() == Some(&uid)) {
+    if observation
+        .status
+        .restarts
+        .iter()
+        .any(|restart| restart.job_uid.as_ref() == Some(&uid))
+    {
         return Decision::Continue;
     }
     let last = last.filter(|last| last.uid == uid);
     let leads = leads(observation);
     if last.is_some_and(JobSeen::has_succeeded) || leads.iter().any(|(_, end)| *end == Some(End::Succeeded)) {
         let message = "the job ended with exit code 0; the Job was deleted later".to_owned();
-        return Decision::Ended { reason: "Completed".into(), message };
+        return Decision::Ended {
+            reason: "Completed".into(),
+            message,
+        };
     }
     // Whatever limit may be left: whoever deletes a Job that has failed wants no other.
-    let is_final = |end: End| matches!(end, End::Own | End::NodeFailure | End::NotStarted { may_help: false });
+    let is_final = |end: End| {
+        matches!(
+            end,
+            End::Own | End::NodeFailure | End::NotStarted { may_help: false }
+        )
+    };
     let failed = leads.iter().find(|(_, end)| end.is_some_and(is_final));
     if let Some((lead, _)) = failed {
-        return Decision::Ended { reason: "JobFailed".into(), message: ended_by_itself(lead) };
+        return Decision::Ended {
+            reason: "JobFailed".into(),
+            message: ended_by_itself(lead),
+        };
     }
     if observation.pods.iter().any(|pod| !pod.ended) {
         return Decision::Wait;
     }
     let was_seen = observation.last_job.is_some_and(|last| last.uid == uid);
     if !was_seen && leads.is_empty() && !previous_status::waits_for_pods(observation.status) {
-        return Decision::Ended { reason: JOB_DELETED.into(), message: DELETED_UNSEEN.into() };
+        return Decision::Ended {
+            reason: JOB_DELETED.into(),
+            message: DELETED_UNSEEN.into(),
+        };
     }
-    if let Some(failed) =
-        last.and_then(|last| last.failing.as_ref()).filter(|failed| !is_by_policy(observation, failed))
+    if let Some(failed) = last
+        .and_then(|last| last.failing.as_ref())
+        .filter(|failed| !is_by_policy(observation, failed))
     {
-        return Decision::Ended { reason: failed.reason.clone(), message: failed.message.clone() };
+        return Decision::Ended {
+            reason: failed.reason.clone(),
+            message: failed.message.clone(),
+        };
     }
     if replaces_unseen(observation, &leads) {
-        return Decision::Ended { reason: LEAD_LOST.into(), message: MAY_HAVE_ENDED.into() };
+        return Decision::Ended {
+            reason: LEAD_LOST.into(),
+            message: MAY_HAVE_ENDED.into(),
+        };
     }
     let message = "the Job was deleted before it had finished".to_owned();
     restart_or_end(
         observation,
-        JobToReplace { job_uid: uid, is_there: false, is_failing: false },
+        JobToReplace {
+            job_uid: uid,
+            is_there: false,
+            is_failing: false,
+        },
         JOB_DELETED,
         message,
         Limit::Backoff,
@@ -244,8 +356,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
 
 /// A success is not run again.
 const DELETED_UNSEEN: &str = "the Job and its pods were deleted while no operator ran, so whether the program had ended is unknown, and it is not restarted: delete the MiniCluster and apply it again to run it";
-const MAY_HAVE_ENDED: &str =
-    "an earlier pod of the lead has failed and is gone: its program may have ended by itself, so it is not restarted";
+const MAY_HAVE_ENDED: &str = "an earlier pod of the lead has failed and is gone: its program may have ended by itself, so it is not restarted";
 
 /// Whether a lead's pod replaces one that failed and that this operator has not seen end.
 fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<End>)]) -> bool {
@@ -265,28 +376,45 @@ fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
 /// All pods of the lead, those that are gone first, and how each ended.
 fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<End>)> {
     let gone = observation.gone.iter().map(|pod| (*pod, end_of(pod, true)));
-    let present = observation.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
+    let present = observation
+        .pods
+        .iter()
+        .filter(|pod| pod.index == 0)
+        .map(|pod| (*pod, end_of(pod, false)));
     gone.chain(present).collect()
 }
 
 fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     let leads = leads(observation);
-    let first = |wanted: fn(End) -> bool| leads.iter().find(|(_, end)| end.is_some_and(wanted)).map(|(pod, _)| *pod);
+    let first = |wanted: fn(End) -> bool| {
+        leads
+            .iter()
+            .find(|(_, end)| end.is_some_and(wanted))
+            .map(|(pod, _)| *pod)
+    };
     if first(|end| end == End::Succeeded).is_some() {
         return Decision::Continue;
     }
-    // Other reasons are final: the deadline, followers that do not start, and what the operator itself has set.
+    // Other reasons are final: the deadline, followers that do not start, and what the operator itself has
+    // set.
     let failing = job.failing.as_ref().or(job.failed.as_ref());
     if failing.is_some_and(|failing| !is_by_policy(observation, failing)) {
         return Decision::Continue;
     }
     let is_failing = failing.is_some();
-    let to_replace = || JobToReplace { job_uid: job.uid.clone(), is_there: true, is_failing };
-    let replacing = leads.iter().map(|(pod, _)| *pod).find(|pod| pod.index_failures + pod.index_disruptions > 0);
-    if let Some((lead, end)) = leads
+    let to_replace = || JobToReplace {
+        job_uid: job.uid.clone(),
+        is_there: true,
+        is_failing,
+    };
+    let replacing = leads
         .iter()
-        .find_map(|(pod, end)| end.filter(|end| matches!(end, End::Own | End::NodeFailure)).map(|end| (*pod, end)))
-    {
+        .map(|(pod, _)| *pod)
+        .find(|pod| pod.index_failures + pod.index_disruptions > 0);
+    if let Some((lead, end)) = leads.iter().find_map(|(pod, end)| {
+        end.filter(|end| matches!(end, End::Own | End::NodeFailure))
+            .map(|end| (*pod, end))
+    }) {
         return when_lead_ended(observation, to_replace(), lead, end, replacing.is_some());
     }
     if let Some(follower) = observation.pods.iter().find(|pod| has_failed_by_itself(pod)) {
@@ -313,21 +441,44 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     if let Some(lead) = taken
         && (may_be_lost || lead.is_disrupted())
     {
-        return restart_or_end(observation, to_replace(), LEAD_LOST, describe_loss(&loss(lead)), Limit::Backoff);
+        return restart_or_end(
+            observation,
+            to_replace(),
+            LEAD_LOST,
+            describe_loss(&loss(lead)),
+            Limit::Backoff,
+        );
     }
-    let remembered = observation.status.lost_pods.iter().rev().find(|lost| lost.index == 0);
+    let remembered = observation
+        .status
+        .lost_pods
+        .iter()
+        .rev()
+        .find(|lost| lost.index == 0);
     if (replacing.is_some() || (may_be_lost && !has_living_lead(&leads)))
         && let Some(lost) = remembered
     {
-        return restart_or_end(observation, to_replace(), LEAD_LOST, describe_loss(lost), Limit::Backoff);
+        return restart_or_end(
+            observation,
+            to_replace(),
+            LEAD_LOST,
+            describe_loss(lost),
+            Limit::Backoff,
+        );
     }
     if let Some(lead) = replacing {
         return when_lead_replaced(observation, to_replace(), lead);
     }
-    // A follower was taken away and killed before it could leave in order. A lead that still seems to run may have
-    // succeeded: the failing Job ends it, and then this is known.
-    let killed = || observation.pods.iter().any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
-    // What the Job says alone is no proof: that follower may have failed by itself, and the watch of pods may lag behind.
+    // A follower was taken away and killed before it could leave in order. A lead that still seems to run may
+    // have succeeded: the failing Job ends it, and then this is known.
+    let killed = || {
+        observation
+            .pods
+            .iter()
+            .any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken))
+    };
+    // What the Job says alone is no proof: that follower may have failed by itself, and the watch of pods may
+    // lag behind.
     let is_for_follower = || culprit != Some(0) && (killed() || lost_follower(observation, false).is_some());
     if is_failing && !has_living_lead(&leads) && is_for_follower() {
         let message = describe_lost_follower(follower_lost(observation).as_ref(), &observation.pods);
@@ -345,8 +496,10 @@ pub fn is_by_policy(observation: &Observation, verdict: &Verdict) -> bool {
         let is_own = |(_, end): &(&PodSeen, Option<End>)| matches!(end, Some(End::Own | End::NodeFailure));
         leads(observation).iter().any(is_own) || observation.pods.iter().any(|pod| has_failed_by_itself(pod))
     };
-    // With a policy, each end for good fails an index, also of a pod that was taken away: in a Job of one pod that is all.
-    verdict.reason == BY_POLICY || (verdict.reason == FAILED_INDEXES && (!observation.on_failure || has_own_end()))
+    // With a policy, each end for good fails an index, also of a pod that was taken away: in a Job of one pod
+    // that is all.
+    verdict.reason == BY_POLICY
+        || (verdict.reason == FAILED_INDEXES && (!observation.on_failure || has_own_end()))
 }
 
 /// The decision when a follower's snippet or broker has failed.
@@ -357,7 +510,8 @@ fn when_follower_failed(observation: &Observation, to_replace: JobToReplace, fol
     fail_after_logs(observation, to_replace, follower)
 }
 
-/// The decision when an index has failed for a reason that its pods do not tell: they are gone, were killed, or did not start.
+/// The decision when an index has failed for a reason that its pods do not tell: they are gone, were killed,
+/// or did not start.
 fn when_index_failed(observation: &Observation, to_replace: JobToReplace, index: u32) -> Decision {
     let pods = || observation.pods.iter().filter(|pod| pod.index == index);
     if pods().any(|pod| !pod.ended) {
@@ -370,40 +524,79 @@ fn when_index_failed(observation: &Observation, to_replace: JobToReplace, index:
         _ if is_limit => (TOO_MANY_FAILURES, None),
         exit => (BY_POLICY, exit.map(|exit| exit.code)),
     };
-    let code = code.map(|code| format!(" with exit code {code}")).unwrap_or_default();
+    let code = code
+        .map(|code| format!(" with exit code {code}"))
+        .unwrap_or_default();
     let message = format!("the pod of index {index} ended{code}");
-    Decision::Fail { job_uid: to_replace.job_uid, reason: reason.into(), message }
+    Decision::Fail {
+        job_uid: to_replace.job_uid,
+        reason: reason.into(),
+        message,
+    }
 }
 
-/// Fails the Job because of how this pod ended. If a snippet of it has failed, the other pods end first, and keep their logs.
+/// Fails the Job because of how this pod ended. If a snippet of it has failed, the other pods end first, and
+/// keep their logs.
 fn fail_after_logs(observation: &Observation, to_replace: JobToReplace, failed: &PodSeen) -> Decision {
     let job_uid = to_replace.job_uid;
     // A pod that was told to end has ended by itself, too.
-    let by_snippet = std::iter::once(failed).chain(observation.pods.iter().copied()).find_map(|pod| {
-        let termination = pod.exit.as_ref()?.said.as_ref()?;
-        (pod.ended && termination.by == Ender::Snippet && termination.code != 0).then_some((pod, termination))
-    });
+    let by_snippet = std::iter::once(failed)
+        .chain(observation.pods.iter().copied())
+        .find_map(|pod| {
+            let termination = pod.exit.as_ref()?.said.as_ref()?;
+            (pod.ended && termination.by == Ender::Snippet && termination.code != 0)
+                .then_some((pod, termination))
+        });
     let failed = by_snippet.map_or(failed, |(pod, _)| pod);
     if let Some((_, said)) = by_snippet {
-        let mut living: Vec<&PodSeen> = observation.pods.iter().copied().filter(|pod| can_end(pod)).collect();
+        let mut living: Vec<&PodSeen> = observation
+            .pods
+            .iter()
+            .copied()
+            .filter(|pod| can_end(pod))
+            .collect();
         living.sort_by_key(|pod| pod.index);
-        let told_count = observation.pods.iter().filter(|pod| pod.told_to_end.is_some()).count();
+        let told_count = observation
+            .pods
+            .iter()
+            .filter(|pod| pod.told_to_end.is_some())
+            .count();
         let untold = living.iter().filter(|pod| pod.told_to_end.is_none());
-        let pods: Vec<String> =
-            untold.take(TOLD_TO_END.saturating_sub(told_count)).map(|pod| pod.name.clone()).collect();
+        let pods: Vec<String> = untold
+            .take(TOLD_TO_END.saturating_sub(told_count))
+            .map(|pod| pod.name.clone())
+            .collect();
         let has_time = |told: Timestamp| observation.now.as_second() - told.as_second() < TIME_TO_END;
         // Those that were not told have as long: followers that have joined the lead's instance end with it.
         let last_told = observation.pods.iter().filter_map(|pod| pod.told_to_end).max();
-        if !pods.is_empty() || living.iter().any(|pod| pod.told_to_end.or(last_told).is_some_and(has_time)) {
+        if !pods.is_empty()
+            || living
+                .iter()
+                .any(|pod| pod.told_to_end.or(last_told).is_some_and(has_time))
+        {
             let name = said.snippet.as_deref().unwrap_or("of the container");
-            let message =
-                format!("the snippet {name} of the pod of index {} ended with exit code {}", failed.index, said.code);
-            return Decision::EndPods { job_uid, pods, message };
+            let message = format!(
+                "the snippet {name} of the pod of index {} ended with exit code {}",
+                failed.index, said.code
+            );
+            return Decision::EndPods {
+                job_uid,
+                pods,
+                message,
+            };
         }
     }
-    let code = failed.exit.as_ref().map(|exit| format!(" with exit code {}", exit.code)).unwrap_or_default();
+    let code = failed
+        .exit
+        .as_ref()
+        .map(|exit| format!(" with exit code {}", exit.code))
+        .unwrap_or_default();
     let message = format!("the pod of index {} ended{code}", failed.index);
-    Decision::Fail { job_uid, reason: BY_POLICY.into(), message }
+    Decision::Fail {
+        job_uid,
+        reason: BY_POLICY.into(),
+        message,
+    }
 }
 
 /// Whether a pod has a log, and an agent that can end it.
@@ -418,12 +611,17 @@ fn is_retried(code: i32) -> bool {
 
 /// The follower that a failing Job has lost: as the status remembers it, or as its pod still tells.
 pub fn follower_lost(observation: &Observation) -> Option<LostPod> {
-    let mut taken = observation.pods.iter().filter(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
-    lost_follower(observation, true).cloned().or_else(|| taken.next().map(|pod| loss(pod)))
+    let mut taken = observation
+        .pods
+        .iter()
+        .filter(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
+    lost_follower(observation, true)
+        .cloned()
+        .or_else(|| taken.next().map(|pod| loss(pod)))
 }
 
-/// The decision for a suspended Job. Its stopped pods are still its own for a moment, and the Job may have counted them
-/// as failed. An index that has failed for good would get no pod when the Job is resumed.
+/// The decision for a suspended Job. Its stopped pods are still its own for a moment, and the Job may have
+/// counted them as failed. An index that has failed for good would get no pod when the Job is resumed.
 fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToReplace) -> Decision {
     if !to_replace.is_failing && !job.lead_index_failed && job.failed_index.is_none() {
         return Decision::Continue;
@@ -458,20 +656,33 @@ fn when_lead_ended(
     if to_replace.is_failing {
         return Decision::Continue;
     }
-    // The Job ignores a pod that was also disrupted, and it retries one exit code of a lead that is not labelled yet.
+    // The Job ignores a pod that was also disrupted, and it retries one exit code of a lead that is not
+    // labelled yet.
     let is_passed_over = lead.is_disrupted()
         || is_replaced
         || (!lead.labelled && lead.exit.as_ref().is_some_and(|exit| is_retried(exit.code)));
     if !is_passed_over {
         // Its container may be restarted, or another one keeps its pod, for its log.
         let stays = observation.on_failure || lead.kept_by.is_some();
-        return if stays { Decision::Continue } else { fail_after_logs(observation, to_replace, lead) };
+        return if stays {
+            Decision::Continue
+        } else {
+            fail_after_logs(observation, to_replace, lead)
+        };
     }
-    Decision::Fail { job_uid: to_replace.job_uid, reason: "LeadFailed".into(), message: ended_by_itself(lead) }
+    Decision::Fail {
+        job_uid: to_replace.job_uid,
+        reason: "LeadFailed".into(),
+        message: ended_by_itself(lead),
+    }
 }
 
 fn ended_by_itself(lead: &PodSeen) -> String {
-    let code = lead.exit.as_ref().map(|exit| format!(" with exit code {}", exit.code)).unwrap_or_default();
+    let code = lead
+        .exit
+        .as_ref()
+        .map(|exit| format!(" with exit code {}", exit.code))
+        .unwrap_or_default();
     format!("the lead (index 0) ended{code}; it is not restarted")
 }
 
@@ -484,7 +695,11 @@ fn when_lead_replaced(observation: &Observation, to_replace: JobToReplace, lead:
     if to_replace.is_failing {
         return Decision::Continue;
     }
-    Decision::Fail { job_uid: to_replace.job_uid, reason: LEAD_LOST.into(), message: MAY_HAVE_ENDED.into() }
+    Decision::Fail {
+        job_uid: to_replace.job_uid,
+        reason: LEAD_LOST.into(),
+        message: MAY_HAVE_ENDED.into(),
+    }
 }
 
 /// The Job that a restart would replace.
@@ -502,20 +717,42 @@ fn restart_or_end(
     message: String,
     limit: Limit,
 ) -> Decision {
-    let JobToReplace { job_uid, is_there, is_failing } = to_replace;
+    let JobToReplace {
+        job_uid,
+        is_there,
+        is_failing,
+    } = to_replace;
     let (used, allowed, field) = match limit {
-        Limit::Backoff => (observation.status.backoff_limit_used, observation.backoff_limit, "backoffLimit"),
-        Limit::MaxRestarts => (observation.status.max_restarts_used, observation.max_restarts, "maxRestarts"),
+        Limit::Backoff => (
+            observation.status.backoff_limit_used,
+            observation.backoff_limit,
+            "backoffLimit",
+        ),
+        Limit::MaxRestarts => (
+            observation.status.max_restarts_used,
+            observation.max_restarts,
+            "maxRestarts",
+        ),
         Limit::None => (0, 1, ""),
     };
     let reason = reason.to_owned();
     if used < allowed {
-        return Decision::Restart { job_uid, is_there, reason, message, limit };
+        return Decision::Restart {
+            job_uid,
+            is_there,
+            reason,
+            message,
+            limit,
+        };
     }
     let message = format!("{message}; no restart left: {field} is {allowed}");
     match (is_there, is_failing) {
         (false, _) => Decision::Ended { reason, message },
-        (true, false) => Decision::Fail { job_uid, reason, message },
+        (true, false) => Decision::Fail {
+            job_uid,
+            reason,
+            message,
+        },
         (true, true) => Decision::Continue,
     }
 }

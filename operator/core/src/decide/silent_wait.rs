@@ -26,7 +26,12 @@ pub enum SilentWait<'a> {
     /// Uid of the Job, which its queue has not admitted, or not again, or not with all of its pods.
     Waits(&'a str),
     /// The first pod about which no scheduler has said anything.
-    Unseen { index: u32, uid: &'a str, scheduler: &'a str, is_gang: bool },
+    Unseen {
+        index: u32,
+        uid: &'a str,
+        scheduler: &'a str,
+        is_gang: bool,
+    },
     /// Index and uid of the first one or two pods whose brokers are not ready, the lead first.
     Joins((u32, &'a str), Option<(u32, &'a str)>),
 }
@@ -41,8 +46,8 @@ impl SilentWait<'_> {
         }
     }
 
-    /// Whether it has waited before, by the reason in the status: an operator that has just started need not wait
-    /// again. New pods have not, whatever the status said before them.
+    /// Whether it has waited before, by the reason in the status: an operator that has just started need not
+    /// wait again. New pods have not, whatever the status said before them.
     pub fn has_waited(&self, told: Option<&str>) -> bool {
         match self {
             SilentWait::Unseen { .. } => told == Some(SCHEDULER_SILENT),
@@ -50,11 +55,14 @@ impl SilentWait<'_> {
         }
     }
 
-    /// How long it may last before events are read. If no node is known that takes pods, the default scheduler's
-    /// silence is no sign that it is missing: it may wait for nodes, too.
+    /// How long it may last before events are read. If no node is known that takes pods, the default
+    /// scheduler's silence is no sign that it is missing: it may wait for nodes, too.
     pub fn patience(&self, has_nodes: bool) -> Duration {
         match self {
-            SilentWait::Unseen { scheduler: DEFAULT_SCHEDULER, .. } if !has_nodes => LONGEST_PAUSE,
+            SilentWait::Unseen {
+                scheduler: DEFAULT_SCHEDULER,
+                ..
+            } if !has_nodes => LONGEST_PAUSE,
             _ => PATIENCE,
         }
     }
@@ -68,9 +76,16 @@ pub fn silent_wait<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Opti
     if job.is_finished() || job.suspended || job.deleting {
         return None;
     }
-    let pods = || observed.pods.iter().filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
-    let present: HashSet<u32> =
-        pods().filter(|(_, pod)| !pod.ended || pod.has_succeeded()).map(|(_, pod)| pod.index).collect();
+    let pods = || {
+        observed
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()))
+    };
+    let present: HashSet<u32> = pods()
+        .filter(|(_, pod)| !pod.ended || pod.has_succeeded())
+        .map(|(_, pod)| pod.index)
+        .collect();
     if !(0..job.completions).all(|index| present.contains(&index)) {
         return Some(SilentWait::Starts(&job.uid));
     }
@@ -79,19 +94,41 @@ pub fn silent_wait<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Opti
         return Some(SilentWait::Waits(&job.uid));
     }
     let waits = |pod: &PodSeen| {
-        pod.scheduled && !pod.ended && !pod.deleting && !pod.lost && pod.exit.is_none() && pod.trouble.is_none()
+        pod.scheduled
+            && !pod.ended
+            && !pod.deleting
+            && !pod.lost
+            && pod.exit.is_none()
+            && pod.trouble.is_none()
     };
-    let first = pods().filter(|(_, pod)| waits(pod) && !pod.running).min_by_key(|(_, pod)| pod.index);
+    let first = pods()
+        .filter(|(_, pod)| waits(pod) && !pod.running)
+        .min_by_key(|(_, pod)| pod.index);
     if let Some((uid, _)) = first {
         return Some(SilentWait::Starts(uid));
     }
-    if let Some((uid, pod)) = unplaced().filter(|(_, pod)| pod.unseen).min_by_key(|(_, pod)| pod.index) {
+    if let Some((uid, pod)) = unplaced()
+        .filter(|(_, pod)| pod.unseen)
+        .min_by_key(|(_, pod)| pod.index)
+    {
         let scheduler = pod.scheduler.as_deref().unwrap_or(DEFAULT_SCHEDULER);
-        return Some(SilentWait::Unseen { index: pod.index, uid, scheduler, is_gang: job.gang.is_some() });
+        return Some(SilentWait::Unseen {
+            index: pod.index,
+            uid,
+            scheduler,
+            is_gang: job.gang.is_some(),
+        });
     }
-    let joins = || pods().filter(|(_, pod)| waits(pod) && !pod.joined).map(|(uid, pod)| (pod.index, uid.as_str()));
+    let joins = || {
+        pods()
+            .filter(|(_, pod)| waits(pod) && !pod.joined)
+            .map(|(uid, pod)| (pod.index, uid.as_str()))
+    };
     let first = joins().min()?;
-    Some(SilentWait::Joins(first, joins().filter(|other| *other != first).min()))
+    Some(SilentWait::Joins(
+        first,
+        joins().filter(|other| *other != first).min(),
+    ))
 }
 
 /// The trouble of a pod about which neither a scheduler nor anybody else has said anything.
@@ -99,24 +136,37 @@ pub fn unseen(index: u32, scheduler: &str, is_gang: bool) -> Trouble {
     const MAY: &str = "it may be busy, or wait for a volume of the pod";
     let check = match (is_gang, scheduler) {
         // A gang's scheduler may also say nothing of the pods that have room already.
-        (true, _) => "it may hold the pods until there is room for the whole gang; else check that it runs".to_owned(),
+        (true, _) => {
+            "it may hold the pods until there is room for the whole gang; else check that it runs".to_owned()
+        }
         (false, DEFAULT_SCHEDULER) => format!("check that it runs; {MAY}"),
         (false, _) => {
             format!("check the name (spec.pod.schedulerName or spec.podTemplate), and that it runs; {MAY}")
         }
     };
     let message = format!("scheduler {scheduler} has not reported on pod {index} yet: {check}");
-    Trouble { reason: SCHEDULER_SILENT.into(), message, ..Trouble::default() }
+    Trouble {
+        reason: SCHEDULER_SILENT.into(),
+        message,
+        ..Trouble::default()
+    }
 }
 
 /// One reason for the MiniCluster from what the startup probes of one or two pods said.
 pub fn not_ready(found: &[(u32, Trouble)]) -> Option<Trouble> {
     let line = |(index, trouble): &(u32, Trouble)| {
-        let text = trouble.message.trim_start_matches("Startup probe failed: ").trim_start_matches("not ready: ");
+        let text = trouble
+            .message
+            .trim_start_matches("Startup probe failed: ")
+            .trim_start_matches("not ready: ");
         format!("pod {index}: {text}")
     };
     let message = found.iter().map(line).collect::<Vec<_>>().join("; ");
-    (!found.is_empty()).then(|| Trouble { reason: "BrokersNotReady".into(), message, ..Trouble::default() })
+    (!found.is_empty()).then(|| Trouble {
+        reason: "BrokersNotReady".into(),
+        message,
+        ..Trouble::default()
+    })
 }
 
 /// An object of ours that a pod needs and that was deleted.
@@ -135,7 +185,11 @@ pub fn missing(cluster: &ValidMiniCluster, uid: &str, warning: &Trouble) -> Opti
         return Some(Missing::ConfigMap);
     }
     let (name, uid) = (&cluster.name, Some(uid));
-    let secrets = [names::curve_secret(name, uid), names::users_secret(name, uid), names::restful_secret(name, uid)];
+    let secrets = [
+        names::curve_secret(name, uid),
+        names::users_secret(name, uid),
+        names::restful_secret(name, uid),
+    ];
     let lost = secrets.into_iter().find(|secret| lacks("secret", secret))?;
     Some(Missing::Key(Box::new(Trouble {
         reason: "SecretDeleted".into(),
@@ -160,7 +214,13 @@ pub struct EventCheck {
 impl EventCheck {
     /// `patience`: how long the first check waits.
     pub fn new(object: &str, patience: Duration, now: Instant) -> EventCheck {
-        EventCheck { object: object.to_owned(), begin: now, next: now + patience, has_turn: false, found: None }
+        EventCheck {
+            object: object.to_owned(),
+            begin: now,
+            next: now + patience,
+            has_turn: false,
+            found: None,
+        }
     }
 
     pub fn is_about(&self, object: &str) -> bool {
@@ -188,14 +248,14 @@ impl EventCheck {
     }
 }
 
-/// Time between two checks in one namespace, and between any two; after a quiet time, `AT_ONCE` checks may follow each
-/// other.
+/// Time between two checks in one namespace, and between any two; after a quiet time, `AT_ONCE` checks may
+/// follow each other.
 const OF_NAMESPACE: Duration = Duration::from_secs(1);
 const OF_ALL: Duration = Duration::from_millis(100);
 const AT_ONCE: u32 = 5;
 
-/// Limits the rate of checks: a thousand waiting MiniClusters of one tenant must neither flood the API server nor delay
-/// other tenants.
+/// Limits the rate of checks: a thousand waiting MiniClusters of one tenant must neither flood the API server
+/// nor delay other tenants.
 #[derive(Debug, Default)]
 pub struct Turns {
     /// The next free time of each namespace, unless it is long past.
@@ -204,18 +264,26 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// Takes a turn for one in this namespace. None: it was taken, check now. Else the time that is reserved for it.
+    /// Takes a turn for one in this namespace. None: it was taken, check now. Else the time that is reserved
+    /// for it.
     pub fn take_or_defer(&mut self, namespace: &str, has_turn: bool, now: Instant) -> Option<Instant> {
         if !has_turn {
-            self.of_namespace.retain(|_, next| *next + OF_NAMESPACE * AT_ONCE > now);
+            self.of_namespace
+                .retain(|_, next| *next + OF_NAMESPACE * AT_ONCE > now);
             let next = self.of_namespace.get(namespace).copied();
-            let next = next.unwrap_or(now).max(now.checked_sub(OF_NAMESPACE * AT_ONCE).unwrap_or(now));
-            self.of_namespace.insert(namespace.to_owned(), next + OF_NAMESPACE);
+            let next = next
+                .unwrap_or(now)
+                .max(now.checked_sub(OF_NAMESPACE * AT_ONCE).unwrap_or(now));
+            self.of_namespace
+                .insert(namespace.to_owned(), next + OF_NAMESPACE);
             if next > now {
                 return Some(next);
             }
         }
-        let next = self.of_all.unwrap_or(now).max(now.checked_sub(OF_ALL * AT_ONCE).unwrap_or(now));
+        let next = self
+            .of_all
+            .unwrap_or(now)
+            .max(now.checked_sub(OF_ALL * AT_ONCE).unwrap_or(now));
         if next > now {
             return Some(next + OF_NAMESPACE);
         }
@@ -243,13 +311,22 @@ mod tests {
     }
 
     fn who(pods: impl IntoIterator<Item = (String, PodSeen)>) -> Option<String> {
-        let job = JobSeen { uid: "job".into(), completions: 2, ..JobSeen::default() };
-        let observed = Observed { pods: pods.into_iter().collect(), ..Observed::default() };
+        let job = JobSeen {
+            uid: "job".into(),
+            completions: 2,
+            ..JobSeen::default()
+        };
+        let observed = Observed {
+            pods: pods.into_iter().collect(),
+            ..Observed::default()
+        };
         let told = |silent_wait| match silent_wait {
             SilentWait::Starts(uid) => uid.to_owned(),
             SilentWait::Waits(_) => silent_wait.object(),
             SilentWait::Unseen { index, scheduler, .. } => format!("{scheduler} has not seen {index}"),
-            SilentWait::Joins((_, first), second) => format!("{first} joins {:?}", second.map(|(index, _)| index)),
+            SilentWait::Joins((_, first), second) => {
+                format!("{first} joins {:?}", second.map(|(index, _)| index))
+            }
         };
         silent_wait(Some(&job), &observed).map(told)
     }
@@ -258,28 +335,71 @@ mod tests {
     fn who_waits_without_a_word_is_found() {
         assert_eq!(who([pod(0, |_| {})]).as_deref(), Some("job"), "a pod is missing");
         assert_eq!(who([pod(0, |_| {}), pod(1, |_| {})]), None);
-        assert_eq!(who([pod(0, |_| {}), pod(1, |it| it.running = false)]).as_deref(), Some("pod-1"));
-        let unscheduled = pod(1, |it| (it.running, it.scheduled, it.joined) = (false, false, false));
-        assert_eq!(who([pod(0, |_| {}), unscheduled]), None, "the scheduler says why by itself");
+        assert_eq!(
+            who([pod(0, |_| {}), pod(1, |it| it.running = false)]).as_deref(),
+            Some("pod-1")
+        );
+        let unscheduled = pod(1, |it| {
+            (it.running, it.scheduled, it.joined) = (false, false, false)
+        });
+        assert_eq!(
+            who([pod(0, |_| {}), unscheduled]),
+            None,
+            "the scheduler says why by itself"
+        );
         let done = pod(1, |it| {
             (it.running, it.ended) = (false, true);
             it.exit = Some(Box::default());
         });
-        assert_eq!(who([pod(0, |_| {}), done]), None, "a worker that has completed is not made again");
+        assert_eq!(
+            who([pod(0, |_| {}), done]),
+            None,
+            "a worker that has completed is not made again"
+        );
         let waits = |index| pod(index, |it| it.joined = false);
-        assert_eq!(who([pod(0, |_| {}), waits(1)]).as_deref(), Some("pod-1 joins None"));
+        assert_eq!(
+            who([pod(0, |_| {}), waits(1)]).as_deref(),
+            Some("pod-1 joins None")
+        );
         assert_eq!(who([waits(0), waits(1)]).as_deref(), Some("pod-0 joins Some(1)"));
-        assert_eq!(who([waits(0), pod(1, |it| it.running = false)]).as_deref(), Some("pod-1"), "it cannot join yet");
+        assert_eq!(
+            who([waits(0), pod(1, |it| it.running = false)]).as_deref(),
+            Some("pod-1"),
+            "it cannot join yet"
+        );
     }
 
     #[test]
     fn who_waits_in_a_queue_is_looked_at_and_who_is_suspended_by_a_person_is_not() {
-        let suspended = JobSeen { uid: "job".into(), suspended: true, ..JobSeen::default() };
+        let suspended = JobSeen {
+            uid: "job".into(),
+            suspended: true,
+            ..JobSeen::default()
+        };
         assert_eq!(silent_wait(Some(&suspended), &Observed::default()), None);
-        let queued = JobSeen { queue: Some("team".into()), ..suspended };
-        assert_eq!(silent_wait(Some(&queued), &Observed::default()), Some(SilentWait::Waits("job")));
-        assert_ne!(SilentWait::Waits("job").object(), SilentWait::Starts("job").object(), "its start is another wait");
-        assert_eq!(silent_wait(Some(&JobSeen { deleting: true, ..queued }), &Observed::default()), None);
+        let queued = JobSeen {
+            queue: Some("team".into()),
+            ..suspended
+        };
+        assert_eq!(
+            silent_wait(Some(&queued), &Observed::default()),
+            Some(SilentWait::Waits("job"))
+        );
+        assert_ne!(
+            SilentWait::Waits("job").object(),
+            SilentWait::Starts("job").object(),
+            "its start is another wait"
+        );
+        assert_eq!(
+            silent_wait(
+                Some(&JobSeen {
+                    deleting: true,
+                    ..queued
+                }),
+                &Observed::default()
+            ),
+            None
+        );
     }
 
     #[test]
@@ -288,16 +408,39 @@ mod tests {
             (it.running, it.scheduled, it.joined) = (false, false, false);
             (it.held_by_queue, it.trouble) = (true, Some(Box::default()));
         };
-        assert_eq!(who([pod(0, |_| {}), pod(1, held)]), None, "a gate of somebody else's says so by itself");
-        let job = JobSeen { uid: "job".into(), completions: 2, queue: Some("team".into()), ..JobSeen::default() };
+        assert_eq!(
+            who([pod(0, |_| {}), pod(1, held)]),
+            None,
+            "a gate of somebody else's says so by itself"
+        );
+        let job = JobSeen {
+            uid: "job".into(),
+            completions: 2,
+            queue: Some("team".into()),
+            ..JobSeen::default()
+        };
         let observed = |second: (String, PodSeen)| Observed {
             pods: [pod(0, |_| {}), second].into_iter().collect(),
             ..Observed::default()
         };
-        assert_eq!(silent_wait(Some(&job), &observed(pod(1, held))), Some(SilentWait::Waits("job")));
-        assert_eq!(silent_wait(Some(&job), &observed(pod(1, |_| {}))), None, "it goes on");
-        let ended = crate::observe::job::Verdict { reason: String::new(), message: String::new(), since: None };
-        let ended = JobSeen { complete: Some(ended), ..job };
+        assert_eq!(
+            silent_wait(Some(&job), &observed(pod(1, held))),
+            Some(SilentWait::Waits("job"))
+        );
+        assert_eq!(
+            silent_wait(Some(&job), &observed(pod(1, |_| {}))),
+            None,
+            "it goes on"
+        );
+        let ended = crate::observe::job::Verdict {
+            reason: String::new(),
+            message: String::new(),
+            since: None,
+        };
+        let ended = JobSeen {
+            complete: Some(ended),
+            ..job
+        };
         assert_eq!(silent_wait(Some(&ended), &observed(pod(1, held))), None);
     }
 
@@ -309,35 +452,91 @@ mod tests {
                 (it.unseen, it.scheduler) = (true, Some(name.into()));
             })
         };
-        assert_eq!(who([pod(0, |_| {}), unseen(1, "nobody")]).as_deref(), Some("nobody has not seen 1"));
-        assert_eq!(who([unseen(0, "a"), unseen(1, "b")]).as_deref(), Some("a has not seen 0"), "the first");
+        assert_eq!(
+            who([pod(0, |_| {}), unseen(1, "nobody")]).as_deref(),
+            Some("nobody has not seen 1")
+        );
+        assert_eq!(
+            who([unseen(0, "a"), unseen(1, "b")]).as_deref(),
+            Some("a has not seen 0"),
+            "the first"
+        );
         assert_eq!(who([unseen(0, "a")]).as_deref(), Some("job"), "a pod is missing");
         let stuck = pod(1, |it| it.running = false);
-        assert_eq!(who([unseen(0, "a"), stuck]).as_deref(), Some("pod-1"), "its node may have said what is wrong");
+        assert_eq!(
+            who([unseen(0, "a"), stuck]).as_deref(),
+            Some("pod-1"),
+            "its node may have said what is wrong"
+        );
         let joins = pod(1, |it| it.joined = false);
-        assert_eq!(who([unseen(0, "a"), joins]).as_deref(), Some("a has not seen 0"), "it cannot join without it");
-        assert!(super::unseen(1, "nobody", false).message.contains("scheduler nobody has not reported on pod 1"));
-        assert!(!super::unseen(0, DEFAULT_SCHEDULER, false).message.contains("spec."), "nobody chose it");
-        let of = |scheduler| SilentWait::Unseen { index: 0, uid: "a", scheduler, is_gang: false };
+        assert_eq!(
+            who([unseen(0, "a"), joins]).as_deref(),
+            Some("a has not seen 0"),
+            "it cannot join without it"
+        );
+        assert!(
+            super::unseen(1, "nobody", false)
+                .message
+                .contains("scheduler nobody has not reported on pod 1")
+        );
+        assert!(
+            !super::unseen(0, DEFAULT_SCHEDULER, false)
+                .message
+                .contains("spec."),
+            "nobody chose it"
+        );
+        let of = |scheduler| SilentWait::Unseen {
+            index: 0,
+            uid: "a",
+            scheduler,
+            is_gang: false,
+        };
         let patience = |scheduler, has_nodes| of(scheduler).patience(has_nodes);
-        assert_eq!((patience("a", false), patience(DEFAULT_SCHEDULER, true)), (PATIENCE, PATIENCE));
-        assert_eq!(patience(DEFAULT_SCHEDULER, false), LONGEST_PAUSE, "there is no node for them, as far as is known");
-        assert!(of("a").has_waited(Some(SCHEDULER_SILENT)) && SilentWait::Waits("a").has_waited(Some("Queued")));
+        assert_eq!(
+            (patience("a", false), patience(DEFAULT_SCHEDULER, true)),
+            (PATIENCE, PATIENCE)
+        );
+        assert_eq!(
+            patience(DEFAULT_SCHEDULER, false),
+            LONGEST_PAUSE,
+            "there is no node for them, as far as is known"
+        );
+        assert!(
+            of("a").has_waited(Some(SCHEDULER_SILENT)) && SilentWait::Waits("a").has_waited(Some("Queued"))
+        );
         assert!(!of("a").has_waited(Some("Queued")), "its pods are new");
-        assert!(super::unseen(0, "volcano", true).message.contains("the whole gang"), "it need not be missing");
+        assert!(
+            super::unseen(0, "volcano", true)
+                .message
+                .contains("the whole gang"),
+            "it need not be missing"
+        );
     }
 
     #[test]
     fn what_probes_say_becomes_a_reason_of_the_whole() {
-        let said = |text: &str| Trouble { reason: "Unhealthy".into(), message: text.into(), ..Trouble::default() };
+        let said = |text: &str| Trouble {
+            reason: "Unhealthy".into(),
+            message: text.into(),
+            ..Trouble::default()
+        };
         assert_eq!(not_ready(&[]), None);
         let found = not_ready(&[
-            (0, said("Startup probe failed: not ready: the broker is in state quorum: it waits")),
-            (1, said("Startup probe failed: not ready: the snippet workerPre runs")),
+            (
+                0,
+                said("Startup probe failed: not ready: the broker is in state quorum: it waits"),
+            ),
+            (
+                1,
+                said("Startup probe failed: not ready: the snippet workerPre runs"),
+            ),
         ]);
         let found = found.unwrap();
         assert_eq!(found.reason, "BrokersNotReady");
-        assert_eq!(found.message, "pod 0: the broker is in state quorum: it waits; pod 1: the snippet workerPre runs");
+        assert_eq!(
+            found.message,
+            "pod 0: the broker is in state quorum: it waits; pod 1: the snippet workerPre runs"
+        );
     }
 
     #[test]

@@ -14,13 +14,13 @@ use serde_json::value::RawValue;
 
 use crate::observe::partial::{self, Partial};
 
-/// Deepest nesting, and most values, of an object that is parsed: `spec.podTemplate` may hold anything, and at 128 levels
-/// the JSON parser would fail for the whole list.
+/// Deepest nesting, and most values, of an object that is parsed: `spec.podTemplate` may hold anything, and
+/// at 128 levels the JSON parser would fail for the whole list.
 const DEPTH_MAX: usize = 100;
 const VALUES_MAX: usize = 200_000;
 
-/// A MiniCluster, or an object that does not fit the type, which must not keep the others from being read. (kube's own
-/// guard parses it first.)
+/// A MiniCluster, or an object that does not fit the type, which must not keep the others from being read.
+/// (kube's own guard parses it first.)
 #[derive(Debug, Clone)]
 pub struct Cluster(pub Result<MiniCluster, InvalidObject>);
 
@@ -30,7 +30,9 @@ impl<'de> Deserialize<'de> for Cluster {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let read = match excess(text.get()) {
             Some(why) => Err(why),
-            None => serde_json::from_str(text.get()).map_err(|error| error.to_string()).map(Readable::into_cluster),
+            None => serde_json::from_str(text.get())
+                .map_err(|error| error.to_string())
+                .map(Readable::into_cluster),
         };
         let invalid = |error| {
             // (kube's own type buffers the whole object.)
@@ -42,7 +44,9 @@ impl<'de> Deserialize<'de> for Cluster {
             Err(error) => {
                 let invalid = invalid(error).map_err(Error::custom)?;
                 // If another controller manages it, it need not be readable here.
-                Ok(Cluster(managed_elsewhere(text.get(), &invalid.metadata).ok_or(invalid)))
+                Ok(Cluster(
+                    managed_elsewhere(text.get(), &invalid.metadata).ok_or(invalid),
+                ))
             }
         }
     }
@@ -59,7 +63,11 @@ struct Readable {
 
 impl Readable {
     fn into_cluster(self) -> MiniCluster {
-        MiniCluster { metadata: self.metadata, spec: self.spec, status: self.status }
+        MiniCluster {
+            metadata: self.metadata,
+            spec: self.spec,
+            status: self.status,
+        }
     }
 }
 
@@ -74,9 +82,18 @@ fn managed_elsewhere(text: &str, metadata: &ObjectMeta) -> Option<MiniCluster> {
     struct Spec {
         managed_by: String,
     }
-    let Object { spec: Spec { managed_by } } = serde_json::from_str(text).ok()?;
-    let spec = MiniClusterSpec { managed_by: Some(managed_by), ..nothing()? };
-    let cluster = MiniCluster { metadata: metadata.clone(), spec, status: None };
+    let Object {
+        spec: Spec { managed_by },
+    } = serde_json::from_str(text).ok()?;
+    let spec = MiniClusterSpec {
+        managed_by: Some(managed_by),
+        ..nothing()?
+    };
+    let cluster = MiniCluster {
+        metadata: metadata.clone(),
+        spec,
+        status: None,
+    };
     cluster.spec.is_managed_elsewhere().then_some(cluster)
 }
 
@@ -138,31 +155,36 @@ impl Resource for Cluster {
     }
 
     fn meta(&self) -> &ObjectMeta {
-        self.0.as_ref().map_or_else(|invalid| &invalid.metadata, MiniCluster::meta)
+        self.0
+            .as_ref()
+            .map_or_else(|invalid| &invalid.metadata, MiniCluster::meta)
     }
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
-        self.0.as_mut().map_or_else(|invalid| &mut invalid.metadata, MiniCluster::meta_mut)
+        self.0
+            .as_mut()
+            .map_or_else(|invalid| &mut invalid.metadata, MiniCluster::meta_mut)
     }
 }
 
-/// Largest spec, with the labels and annotations for a queue, that is kept in the cache, in bytes of JSON: there may be
-/// many thousand.
+/// Largest spec, with the labels and annotations for a queue, that is kept in the cache, in bytes of JSON:
+/// there may be many thousand.
 const KEPT_MAX: usize = 8 << 10;
 /// Longest error text that is kept for a MiniCluster that cannot be read.
 const ERROR_MAX: usize = 1000;
-/// Annotation that exists in the cache only: the size of a spec that was left out of it. (The cache keeps no other
-/// annotation with our domain.)
+/// Annotation that exists in the cache only: the size of a spec that was left out of it. (The cache keeps no
+/// other annotation with our domain.)
 const LEFT_OUT: &str = "flux-framework.org/left-out";
 /// The same: hash of the labels and annotations for a queue that were left out with it.
 const LEFT_OUT_QUEUEING: &str = "flux-framework.org/left-out-queueing";
 
-/// Reduces a MiniCluster to what is kept in the cache: of labels and annotations those for a queue, and the spec unless it
-/// is large. A large one is read again for each reconcile.
+/// Reduces a MiniCluster to what is kept in the cache: of labels and annotations those for a queue, and the
+/// spec unless it is large. A large one is read again for each reconcile.
 pub fn shrink(cluster: &mut Cluster) {
     let metadata = cluster.meta_mut();
     for all in [&mut metadata.annotations, &mut metadata.labels] {
-        all.iter_mut().for_each(|it| it.retain(|key, _| queueing::is_of_queue(key)));
+        all.iter_mut()
+            .for_each(|it| it.retain(|key, _| queueing::is_of_queue(key)));
         all.take_if(|it| it.is_empty());
     }
     match &mut cluster.0 {
@@ -171,17 +193,27 @@ pub fn shrink(cluster: &mut Cluster) {
             whole.spec.containers.shrink_to_fit();
             let mut size = Counted(0);
             // Counting cannot fail.
-            let _ =
-                serde_json::to_writer(&mut size, &(&whole.spec, &whole.metadata.annotations, &whole.metadata.labels));
+            let _ = serde_json::to_writer(
+                &mut size,
+                &(&whole.spec, &whole.metadata.annotations, &whole.metadata.labels),
+            );
             if size.0 > KEPT_MAX
                 && let Some(nothing) = nothing()
             {
                 let managed_by = whole.spec.managed_by.take();
-                whole.spec = MiniClusterSpec { managed_by, ..nothing };
+                whole.spec = MiniClusterSpec {
+                    managed_by,
+                    ..nothing
+                };
                 let queueing = hash_of_queueing(&whole.metadata).to_string();
                 whole.metadata.labels = None;
-                whole.metadata.annotations =
-                    Some([(LEFT_OUT.to_owned(), size.0.to_string()), (LEFT_OUT_QUEUEING.to_owned(), queueing)].into());
+                whole.metadata.annotations = Some(
+                    [
+                        (LEFT_OUT.to_owned(), size.0.to_string()),
+                        (LEFT_OUT_QUEUEING.to_owned(), queueing),
+                    ]
+                    .into(),
+                );
             }
         }
         Err(invalid) => {
@@ -200,7 +232,10 @@ pub fn left_out(cluster: &Cluster) -> Option<usize> {
 /// Another value means other labels or annotations for a queue.
 pub fn queueing_hash(cluster: &Cluster) -> u64 {
     let metadata = cluster.meta();
-    let left_out = metadata.annotations.as_ref().and_then(|all| all.get(LEFT_OUT_QUEUEING)?.parse().ok());
+    let left_out = metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(LEFT_OUT_QUEUEING)?.parse().ok());
     left_out.unwrap_or_else(|| hash_of_queueing(metadata))
 }
 
@@ -211,7 +246,10 @@ fn hash_of_queueing(metadata: &ObjectMeta) -> u64 {
 
 /// Whether another controller manages it (`spec.managedBy`): then it is left alone.
 pub fn is_managed_elsewhere(cluster: &Cluster) -> bool {
-    cluster.0.as_ref().is_ok_and(|whole| whole.spec.is_managed_elsewhere())
+    cluster
+        .0
+        .as_ref()
+        .is_ok_and(|whole| whole.spec.is_managed_elsewhere())
 }
 
 /// A writer that counts bytes and drops them.
@@ -230,7 +268,11 @@ impl std::io::Write for Counted {
 
 /// The resourceVersion as a number, which it is by Kubernetes' API; 0 if some server disagrees.
 pub fn version(metadata: &ObjectMeta) -> u64 {
-    metadata.resource_version.as_ref().and_then(|text| text.parse().ok()).unwrap_or(0)
+    metadata
+        .resource_version
+        .as_ref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -249,17 +291,39 @@ mod tests {
         };
         let deep = format!("{}1{}", r#"{"a":["#.repeat(2000), "]}".repeat(2000));
         let wide = format!(r#"{{"spec":[{}0]}}"#, "0,".repeat(300_000));
-        let items = [("deep", deep.as_str()), ("wide", &wide), ("good", "{}")].map(|(name, it)| object(name, it));
-        let list = format!(r#"{{"apiVersion":"v1","kind":"List","metadata":{{}},"items":[{}]}}"#, items.join(","));
+        let items =
+            [("deep", deep.as_str()), ("wide", &wide), ("good", "{}")].map(|(name, it)| object(name, it));
+        let list = format!(
+            r#"{{"apiVersion":"v1","kind":"List","metadata":{{}},"items":[{}]}}"#,
+            items.join(",")
+        );
         let list: kube::core::ObjectList<Cluster> = serde_json::from_str(&list).unwrap();
-        let said: Vec<_> =
-            list.items.iter().map(|it| (it.name_any(), it.0.as_ref().err().map(ToString::to_string))).collect();
-        assert_eq!(said[0], ("deep".into(), Some("it is nested more than 100 levels deep".into())));
-        assert_eq!(said[1], ("wide".into(), Some("it has more than 200000 values".into())));
+        let said: Vec<_> = list
+            .items
+            .iter()
+            .map(|it| (it.name_any(), it.0.as_ref().err().map(ToString::to_string)))
+            .collect();
+        assert_eq!(
+            said[0],
+            (
+                "deep".into(),
+                Some("it is nested more than 100 levels deep".into())
+            )
+        );
+        assert_eq!(
+            said[1],
+            ("wide".into(), Some("it has more than 200000 values".into()))
+        );
         assert_eq!(said[2], ("good".into(), None));
-        let elsewhere = items[0].replace(r#""spec":{"#, r#""spec":{"managedBy":"kueue.x-k8s.io/multikueue","#);
+        let elsewhere = items[0].replace(
+            r#""spec":{"#,
+            r#""spec":{"managedBy":"kueue.x-k8s.io/multikueue","#,
+        );
         let elsewhere: Cluster = serde_json::from_str(&elsewhere).unwrap();
-        assert!(is_managed_elsewhere(&elsewhere) && elsewhere.name_any() == "deep", "it gets no status of ours");
+        assert!(
+            is_managed_elsewhere(&elsewhere) && elsewhere.name_any() == "deep",
+            "it gets no status of ours"
+        );
         let event = format!(r#"{{"type":"ADDED","object":{}}}"#, items[0]);
         let event: kube::core::WatchEvent<Cluster> = serde_json::from_str(&event).unwrap();
         assert!(matches!(event, kube::core::WatchEvent::Added(it) if it.0.is_err()));
@@ -281,7 +345,10 @@ mod tests {
         let (small, large) = (cluster(100, 1), cluster(100_000, 1));
         let kept = small.meta();
         assert_eq!(
-            (kept.annotations.clone().unwrap().len(), kept.labels.clone().unwrap().len()),
+            (
+                kept.annotations.clone().unwrap().len(),
+                kept.labels.clone().unwrap().len()
+            ),
             (1, 1),
             "the queue's"
         );
@@ -294,6 +361,9 @@ mod tests {
         (whole.spec.managed_by, whole.spec.archive) = (Some("example.org/other".into()), None);
         whole.spec.job_labels.insert("a".into(), "b".repeat(100_000));
         shrink(&mut elsewhere);
-        assert!(left_out(&elsewhere).is_some() && is_managed_elsewhere(&elsewhere), "that is known without a call");
+        assert!(
+            left_out(&elsewhere).is_some() && is_managed_elsewhere(&elsewhere),
+            "that is known without a call"
+        );
     }
 }

@@ -6,7 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::Key;
 
-/// What Kubernetes puts into an object's finalizers while it waits for what the object owns, or lets go of it.
+/// What Kubernetes puts into an object's finalizers while it waits for what the object owns, or lets go of
+/// it.
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
@@ -38,7 +39,13 @@ impl Deletions {
     pub fn seen(&mut self, metadata: &ObjectMeta) -> Option<Propagation> {
         metadata.deletion_timestamp.as_ref()?;
         let uid = metadata.uid.clone()?;
-        let has = |name: &str| metadata.finalizers.iter().flatten().any(|finalizer| finalizer == name);
+        let has = |name: &str| {
+            metadata
+                .finalizers
+                .iter()
+                .flatten()
+                .any(|finalizer| finalizer == name)
+        };
         if has(ORPHAN) {
             self.settled.insert(uid);
             return None;
@@ -60,20 +67,35 @@ mod tests {
 
     fn metadata(finalizers: &[&str], is_going: bool) -> ObjectMeta {
         let time = is_going.then_some("2026-01-01T00:00:00Z");
-        serde_json::from_value(serde_json::json!({ "uid": "u", "finalizers": finalizers, "deletionTimestamp": time }))
-            .unwrap()
+        serde_json::from_value(
+            serde_json::json!({ "uid": "u", "finalizers": finalizers, "deletionTimestamp": time }),
+        )
+        .unwrap()
     }
 
     #[test]
     fn deletion_is_told_once_and_not_of_what_is_let_go() {
         let mut deletions = Deletions::default();
         assert_eq!(deletions.seen(&metadata(&[], false)), None);
-        assert_eq!(deletions.gone(&metadata(&[], false)), Some(Propagation::Background));
+        assert_eq!(
+            deletions.gone(&metadata(&[], false)),
+            Some(Propagation::Background)
+        );
 
-        assert_eq!(deletions.seen(&metadata(&["theirs"], true)), None, "somebody's finalizer holds it");
-        assert_eq!(deletions.gone(&metadata(&[], true)), Some(Propagation::Background));
+        assert_eq!(
+            deletions.seen(&metadata(&["theirs"], true)),
+            None,
+            "somebody's finalizer holds it"
+        );
+        assert_eq!(
+            deletions.gone(&metadata(&[], true)),
+            Some(Propagation::Background)
+        );
 
-        assert_eq!(deletions.seen(&metadata(&[FOREGROUND], true)), Some(Propagation::Foreground));
+        assert_eq!(
+            deletions.seen(&metadata(&[FOREGROUND], true)),
+            Some(Propagation::Foreground)
+        );
         assert_eq!(deletions.seen(&metadata(&[FOREGROUND], true)), None);
         assert_eq!(deletions.gone(&metadata(&[], true)), None);
 

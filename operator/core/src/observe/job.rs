@@ -44,8 +44,8 @@ pub struct JobSeen {
     pub suspended: bool,
     /// The queue that alone suspends and resumes it.
     pub queue: Option<String>,
-    /// The MiniCluster's labels and annotations for a queue when the Job was made. None: it had none, or the Job is of
-    /// a version that did not note them.
+    /// The MiniCluster's labels and annotations for a queue when the Job was made. None: it had none, or the
+    /// Job is of a version that did not note them.
     pub queueing: Option<Queueing>,
     /// The queue lets it be resized while it runs.
     pub is_elastic: bool,
@@ -75,8 +75,8 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Index of the pod that a rule of the failure policy names: the Job controller names each pod by its namespace and
-    /// name, and an Indexed Job's pods are called `NAME-INDEX-RANDOM`.
+    /// Index of the pod that a rule of the failure policy names: the Job controller names each pod by its
+    /// namespace and name, and an Indexed Job's pods are called `NAME-INDEX-RANDOM`.
     pub fn index_of_pod(&self) -> Option<u32> {
         let mut words = self.message.split_whitespace();
         words.find(|word| word.eq_ignore_ascii_case("pod"))?;
@@ -92,20 +92,35 @@ impl Verdict {
 
 impl JobSize {
     pub fn of(job: &Job) -> JobSize {
-        let size = job.spec.as_ref().map(|spec| JobSize { completions: spec.completions, suspend: spec.suspend });
+        let size = job.spec.as_ref().map(|spec| JobSize {
+            completions: spec.completions,
+            suspend: spec.suspend,
+        });
         size.unwrap_or_default()
     }
 }
 
 impl JobSeen {
     pub fn of(job: &JobObject) -> JobSeen {
-        let Partial { metadata, spec: size, status, .. } = job;
+        let Partial {
+            metadata,
+            spec: size,
+            status,
+            ..
+        } = job;
         let status = status.as_ref();
         let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key));
-        let queue = metadata.labels.as_ref().and_then(|all| all.get(QUEUE_NAME)).filter(|name| !name.is_empty());
+        let queue = metadata
+            .labels
+            .as_ref()
+            .and_then(|all| all.get(QUEUE_NAME))
+            .filter(|name| !name.is_empty());
         let number = |key: &str| annotation(key).and_then(|text| text.parse().ok());
-        let (lead_index_failed, failed_index) =
-            failed_indexes(status.and_then(|status| status.failed_indexes.as_deref()).unwrap_or_default());
+        let (lead_index_failed, failed_index) = failed_indexes(
+            status
+                .and_then(|status| status.failed_indexes.as_deref())
+                .unwrap_or_default(),
+        );
         JobSeen {
             uid: super::uid(metadata),
             owner_uid: controller_uid(metadata).map(str::to_owned),
@@ -124,8 +139,12 @@ impl JobSeen {
             queueing: annotation(labels::QUEUEING).and_then(|text| Queueing::noted(text)),
             is_elastic: annotation(ELASTIC_JOB).is_some_and(|said| said == "true"),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
-            start_time: status.and_then(|status| status.start_time.as_ref()).map(|time| time.0),
-            completion_time: status.and_then(|status| status.completion_time.as_ref()).map(|time| time.0),
+            start_time: status
+                .and_then(|status| status.start_time.as_ref())
+                .map(|time| time.0),
+            completion_time: status
+                .and_then(|status| status.completion_time.as_ref())
+                .map(|time| time.0),
             complete: condition(status, "Complete"),
             succeeding: condition(status, "SuccessCriteriaMet"),
             failed: condition(status, "Failed"),
@@ -143,7 +162,10 @@ impl JobSeen {
 
     /// Whether it was made from another spec than that of this hash, as far as both are known.
     pub fn differs_from(&self, spec_hash: Option<&str>) -> bool {
-        self.spec_hash.as_deref().zip(spec_hash).is_some_and(|(made, now)| made != now)
+        self.spec_hash
+            .as_deref()
+            .zip(spec_hash)
+            .is_some_and(|(made, now)| made != now)
     }
 
     /// Whether the lead has succeeded, as far as the Job tells.
@@ -157,7 +179,9 @@ impl JobSeen {
 
     /// The queue in which it waits: before it is admitted, or after it was preempted.
     pub fn waits_in(&self) -> Option<&str> {
-        self.queue.as_deref().filter(|_| self.suspended && !self.is_finished() && !self.deleting)
+        self.queue
+            .as_deref()
+            .filter(|_| self.suspended && !self.is_finished() && !self.deleting)
     }
 
     /// When it ended, with success or failure.
@@ -169,19 +193,32 @@ impl JobSeen {
 
 /// Whether index 0 is in a Job's list of indexes, such as `0,2-4`, and the first other one.
 fn failed_indexes(list: &str) -> (bool, Option<u32>) {
-    let first = |range: &str| range.split('-').next().and_then(|index| index.parse::<u32>().ok());
+    let first = |range: &str| {
+        range
+            .split('-')
+            .next()
+            .and_then(|index| index.parse::<u32>().ok())
+    };
     let mut ranges = list.split(',');
-    let Some(range) = ranges.next().filter(|range| !range.is_empty()) else { return (false, None) };
+    let Some(range) = ranges.next().filter(|range| !range.is_empty()) else {
+        return (false, None);
+    };
     if first(range) != Some(0) {
         return (false, first(range));
     }
-    let after_lead = if range.contains('-') { Some(1) } else { ranges.next().and_then(first) };
+    let after_lead = if range.contains('-') {
+        Some(1)
+    } else {
+        ranges.next().and_then(first)
+    };
     (true, after_lead)
 }
 
 fn condition(status: Option<&JobStatus>, type_: &str) -> Option<Verdict> {
     let conditions = status?.conditions.as_ref()?;
-    let found = conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True")?;
+    let found = conditions
+        .iter()
+        .find(|condition| condition.type_ == type_ && condition.status == "True")?;
     Some(Verdict {
         reason: found.reason.clone().unwrap_or_default(),
         message: found.message.clone().unwrap_or_default(),

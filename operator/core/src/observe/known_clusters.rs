@@ -1,4 +1,5 @@
-//! The MiniClusters that exist, by what their watch has said: which of its events are news, and which MiniClusters are gone.
+//! The MiniClusters that exist, by what their watch has said: which of its events are news, and which
+//! MiniClusters are gone.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,8 +8,8 @@ use kube::{Resource, ResourceExt};
 use super::Key;
 use super::cluster::{self, Cluster};
 
-/// A MiniCluster as it was seen last: generation of the spec, and hash of what is for a queue. Our own status patches are
-/// no news. A deletion raises the generation, too; labels and annotations do not.
+/// A MiniCluster as it was seen last: generation of the spec, and hash of what is for a queue. Our own status
+/// patches are no news. A deletion raises the generation, too; labels and annotations do not.
 #[derive(Debug, PartialEq, Eq)]
 struct Known {
     uid: String,
@@ -25,12 +26,17 @@ pub struct KnownClusters {
 }
 
 impl KnownClusters {
-    /// A MiniCluster as it is now: whether that is news, and key and uid of an earlier one of this name, which is gone.
+    /// A MiniCluster as it is now: whether that is news, and key and uid of an earlier one of this name,
+    /// which is gone.
     pub fn see(&mut self, cluster: &Cluster) -> (bool, Option<(Key, String)>) {
         let metadata = cluster.meta();
         let key = Key::of(metadata);
         let (generation, queueing) = (metadata.generation, cluster::queueing_hash(cluster));
-        let now = Known { uid: cluster.uid().unwrap_or_default(), generation, queueing };
+        let now = Known {
+            uid: cluster.uid().unwrap_or_default(),
+            generation,
+            queueing,
+        };
         if let Some(listed) = &mut self.listed {
             listed.insert(key.clone());
         }
@@ -38,7 +44,10 @@ impl KnownClusters {
             return (false, None);
         }
         let uid = now.uid.clone();
-        let before = self.all.insert(key.clone(), now).filter(|before| before.uid != uid);
+        let before = self
+            .all
+            .insert(key.clone(), now)
+            .filter(|before| before.uid != uid);
         (true, before.map(|before| (key, before.uid)))
     }
 
@@ -89,10 +98,20 @@ mod tests {
         }
         known.begin_list();
         assert_eq!(known.see(&cluster("stays", "1", 1)), (false, None));
-        assert_eq!(known.see(&cluster("replaced", "2", 1)), (true, Some(gone("replaced", "1"))));
+        assert_eq!(
+            known.see(&cluster("replaced", "2", 1)),
+            (true, Some(gone("replaced", "1")))
+        );
         assert_eq!(known.end_list(), [gone("goes", "1")]);
         assert_eq!(known.see(&cluster("stays", "1", 2)), (true, None));
-        assert_eq!(known.remove(&cluster("replaced", "1", 1)), None, "another has its name");
-        assert_eq!(known.remove(&cluster("replaced", "2", 1)), Some(gone("replaced", "2")));
+        assert_eq!(
+            known.remove(&cluster("replaced", "1", 1)),
+            None,
+            "another has its name"
+        );
+        assert_eq!(
+            known.remove(&cluster("replaced", "2", 1)),
+            Some(gone("replaced", "2"))
+        );
     }
 }

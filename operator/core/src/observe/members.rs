@@ -14,16 +14,24 @@ pub(super) struct Members {
 
 impl Members {
     pub(super) fn join(&mut self, service: &Key, cluster: &str, minimal: bool) {
-        self.of_service.entry(service.clone()).or_default().insert(cluster.to_owned(), minimal);
+        self.of_service
+            .entry(service.clone())
+            .or_default()
+            .insert(cluster.to_owned(), minimal);
         let key = Key::new(&service.namespace, cluster);
-        self.of_cluster.entry(key).or_default().insert(service.name.clone());
+        self.of_cluster
+            .entry(key)
+            .or_default()
+            .insert(service.name.clone());
     }
 
     /// Forgets a MiniCluster that is gone.
     pub(super) fn leave(&mut self, cluster: &Key) {
         for service in self.of_cluster.remove(cluster).unwrap_or_default() {
             let service = Key::new(&cluster.namespace, service);
-            let Some(members) = self.of_service.get_mut(&service) else { continue };
+            let Some(members) = self.of_service.get_mut(&service) else {
+                continue;
+            };
             members.remove(&cluster.name);
             if members.is_empty() {
                 self.of_service.remove(&service);
@@ -38,7 +46,11 @@ impl Members {
 
     pub(super) fn of(&self, service: &Key) -> Vec<Key> {
         let members = self.of_service.get(service);
-        members.into_iter().flatten().map(|(name, _)| Key::new(&service.namespace, name)).collect()
+        members
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| Key::new(&service.namespace, name))
+            .collect()
     }
 }
 
@@ -56,7 +68,10 @@ mod tests {
         assert!(members.has(&Key::new("ns", "a")) && !members.has(&Key::new("other", "a")));
         members.leave(&Key::new("ns", "a"));
         assert!(!members.has(&Key::new("ns", "a")));
-        assert_eq!((members.of(&one), members.of(&two)), (Vec::new(), vec![Key::new("ns", "b")]));
+        assert_eq!(
+            (members.of(&one), members.of(&two)),
+            (Vec::new(), vec![Key::new("ns", "b")])
+        );
         assert_eq!(members.of_service.len(), 1);
     }
 }

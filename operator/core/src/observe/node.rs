@@ -1,5 +1,5 @@
-//! What the operator keeps of a node: whether it can mount an image as a volume, and if not, which pods it may get; and
-//! whether it answers.
+//! What the operator keeps of a node: whether it can mount an image as a volume, and if not, which pods it
+//! may get; and whether it answers.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, HashSet};
@@ -46,7 +46,9 @@ pub struct NodeCondition {
 impl NodeState {
     /// Whether its kubelet has stopped reporting: then the node's controller sets Ready to Unknown.
     pub fn is_silent(&self) -> bool {
-        self.conditions.iter().any(|it| it.type_ == "Ready" && it.status == "Unknown")
+        self.conditions
+            .iter()
+            .any(|it| it.type_ == "Ready" && it.status == "Unknown")
     }
 }
 
@@ -63,15 +65,23 @@ pub struct NodeInfo {
 impl NodeInfo {
     /// Whether both its kubelet and its runtime are known to mount images.
     pub fn mounts_images(&self) -> bool {
-        let Some((runtime, version)) = self.container_runtime_version.split_once("://") else { return false };
-        let least = RUNTIMES.iter().find(|(name, _)| *name == runtime).map(|(_, least)| *least);
-        number(&self.kubelet_version) >= Some(KUBELET) && least.is_some_and(|least| number(version) >= Some(least))
+        let Some((runtime, version)) = self.container_runtime_version.split_once("://") else {
+            return false;
+        };
+        let least = RUNTIMES
+            .iter()
+            .find(|(name, _)| *name == runtime)
+            .map(|(_, least)| *least);
+        number(&self.kubelet_version) >= Some(KUBELET)
+            && least.is_some_and(|least| number(version) >= Some(least))
     }
 }
 
 /// Major and minor number of `v1.35.4-eks-1`.
 fn number(version: &str) -> Option<(u32, u32)> {
-    let mut parts = version.trim_start_matches('v').split(|letter: char| !letter.is_ascii_digit());
+    let mut parts = version
+        .trim_start_matches('v')
+        .split(|letter: char| !letter.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
@@ -98,13 +108,20 @@ impl NodeSeen {
         if node.spec.unschedulable {
             return None;
         }
-        let info = node.status.as_ref().map(|status| status.node_info.clone()).unwrap_or_default();
+        let info = node
+            .status
+            .as_ref()
+            .map(|status| status.node_info.clone())
+            .unwrap_or_default();
         if info.mounts_images() {
             return Some(NodeSeen::MountsImages);
         }
         Some(NodeSeen::Old(Box::new(OldNode {
             name: node.metadata.name.clone().unwrap_or_default(),
-            versions: format!("kubelet {}, {}", info.kubelet_version, info.container_runtime_version),
+            versions: format!(
+                "kubelet {}, {}",
+                info.kubelet_version, info.container_runtime_version
+            ),
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: node.spec.taints.clone(),
         })))
@@ -117,7 +134,8 @@ impl std::fmt::Display for OldNode {
     }
 }
 
-/// Where pods may run: the part of a pod's spec that Kubernetes' scheduler compares with a node's labels and taints.
+/// Where pods may run: the part of a pod's spec that Kubernetes' scheduler compares with a node's labels and
+/// taints.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Placement {
@@ -132,8 +150,14 @@ pub struct Placement {
 impl Placement {
     /// Whether a pod may be put on the node.
     pub fn may_use(&self, node: &OldNode) -> bool {
-        let has_labels = self.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
-        let fits = self.terms.as_ref().is_none_or(|terms| terms.iter().any(|term| fits(term, node)));
+        let has_labels = self
+            .node_selector
+            .iter()
+            .all(|(key, value)| node.labels.get(key) == Some(value));
+        let fits = self
+            .terms
+            .as_ref()
+            .is_none_or(|terms| terms.iter().any(|term| fits(term, node)));
         let repels = |taint: &Taint| {
             taint.effect != "PreferNoSchedule" && !self.tolerations.iter().any(|it| tolerates(it, taint))
         };
@@ -245,9 +269,16 @@ mod tests {
     fn old(labels: &[(&str, &str)], taint: Option<(&str, &str)>) -> OldNode {
         OldNode {
             name: "old".into(),
-            labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            labels: labels
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
             taints: taint
-                .map(|(key, effect)| Taint { key: key.into(), effect: effect.into(), ..Taint::default() })
+                .map(|(key, effect)| Taint {
+                    key: key.into(),
+                    effect: effect.into(),
+                    ..Taint::default()
+                })
                 .into_iter()
                 .collect(),
             ..OldNode::default()
@@ -256,7 +287,10 @@ mod tests {
 
     fn placement(spec: serde_json::Value, term: Option<serde_json::Value>) -> Placement {
         let terms = term.map(|term| vec![serde_json::from_value(term).unwrap()]);
-        Placement { terms, ..serde_json::from_value(spec).unwrap() }
+        Placement {
+            terms,
+            ..serde_json::from_value(spec).unwrap()
+        }
     }
 
     #[test]
@@ -269,8 +303,14 @@ mod tests {
         };
         for (may, pod) in [
             (true, placement(json!({}), None)),
-            (false, placement(json!({ "nodeSelector": { "kubernetes.io/os": "linux" } }), None)),
-            (true, placement(json!({ "nodeSelector": { "kubernetes.io/os": "windows" } }), None)),
+            (
+                false,
+                placement(json!({ "nodeSelector": { "kubernetes.io/os": "linux" } }), None),
+            ),
+            (
+                true,
+                placement(json!({ "nodeSelector": { "kubernetes.io/os": "windows" } }), None),
+            ),
             (false, placement(json!({ "nodeName": "other" }), None)),
             (false, requires("In", "kubernetes.io/os", &["linux"])),
             (false, requires("NotIn", "kubernetes.io/os", &["windows"])),
@@ -296,7 +336,10 @@ mod tests {
             (true, json!([{ "key": "virtual", "operator": "Exists" }])),
             (true, json!([{ "key": "virtual" }])),
             (true, json!([{ "operator": "Exists" }])),
-            (false, json!([{ "key": "virtual", "operator": "Exists", "effect": "NoExecute" }])),
+            (
+                false,
+                json!([{ "key": "virtual", "operator": "Exists", "effect": "NoExecute" }]),
+            ),
             (false, json!([{ "key": "other", "operator": "Exists" }])),
             (false, json!([{ "key": "virtual", "value": "x" }])),
         ] {
@@ -310,7 +353,11 @@ mod tests {
     #[test]
     fn kubelet_and_runtime_must_both_be_new_enough_and_known() {
         let can = |kubelet: &str, runtime: &str| {
-            NodeInfo { kubelet_version: kubelet.into(), container_runtime_version: runtime.into() }.mounts_images()
+            NodeInfo {
+                kubelet_version: kubelet.into(),
+                container_runtime_version: runtime.into(),
+            }
+            .mounts_images()
         };
         for (kubelet, runtime) in [
             ("v1.35.4", "containerd://2.2.9"),

@@ -14,7 +14,16 @@ const LEADS_KEPT: usize = 4;
 
 impl Observed {
     pub(super) fn is_empty(&self) -> bool {
-        let Observed { job, pods, services_pod, services, gone_leads, losses, last_job, job_version: _ } = self;
+        let Observed {
+            job,
+            pods,
+            services_pod,
+            services,
+            gone_leads,
+            losses,
+            last_job,
+            job_version: _,
+        } = self;
         job.is_none()
             && last_job.is_none()
             && pods.is_empty()
@@ -24,8 +33,8 @@ impl Observed {
             && losses.is_empty()
     }
 
-    /// Forgets the objects of `kind` whose uid `is_gone`; whether there were any. While its MiniCluster lives, the Job
-    /// and its leads are remembered as they were seen last.
+    /// Forgets the objects of `kind` whose uid `is_gone`; whether there were any. While its MiniCluster
+    /// lives, the Job and its leads are remembered as they were seen last.
     pub(super) fn forget(&mut self, kind: Kind, lives: bool, is_gone: impl Fn(&str) -> bool) -> bool {
         match kind {
             Kind::Job => {
@@ -37,11 +46,20 @@ impl Observed {
             Kind::Pod => {
                 let before = self.pods.len();
                 // A restarted operator may not have seen the Job yet; the owner is checked later.
-                let job = self.job.as_ref().or(self.last_job.as_deref()).map(|job| job.uid.as_str());
+                let job = self
+                    .job
+                    .as_ref()
+                    .or(self.last_job.as_deref())
+                    .map(|job| job.uid.as_str());
                 let is_of_job = |pod: &PodSeen| job.is_none_or(|job| pod.job_uid.as_deref() == Some(job));
-                let leads = self.pods.iter().filter(|(uid, pod)| lives && is_gone(uid) && pod.index == 0);
-                let of_job: Vec<PodSeen> =
-                    leads.filter(|(_, pod)| is_of_job(pod)).map(|(_, pod)| pod.clone()).collect();
+                let leads = self
+                    .pods
+                    .iter()
+                    .filter(|(uid, pod)| lives && is_gone(uid) && pod.index == 0);
+                let of_job: Vec<PodSeen> = leads
+                    .filter(|(_, pod)| is_of_job(pod))
+                    .map(|(_, pod)| pod.clone())
+                    .collect();
                 self.gone_leads.extend(of_job);
                 let surplus = self.gone_leads.len().saturating_sub(LEADS_KEPT);
                 self.gone_leads.drain(..surplus);
@@ -56,11 +74,15 @@ impl Observed {
         }
     }
 
-    /// Forgets pods that the Job's suspension is deleting: the watch of pods may have reported them before that of Jobs,
-    /// and they are no losses.
+    /// Forgets pods that the Job's suspension is deleting: the watch of pods may have reported them before
+    /// that of Jobs, and they are no losses.
     pub(super) fn forget_losses_of_suspension(&mut self) {
         let Observed { losses, pods, .. } = self;
-        losses.retain(|lost| !pods.values().any(|pod| pod.name == lost.name && pod.deleting && !pod.ended));
+        losses.retain(|lost| {
+            !pods
+                .values()
+                .any(|pod| pod.name == lost.name && pod.deleting && !pod.ended)
+        });
     }
 
     /// Whether an object of `kind` is not among these uids.
@@ -69,7 +91,10 @@ impl Observed {
             Kind::Job => self.job.iter().any(|job| !uids.contains(&job.uid)),
             Kind::Pod => {
                 let services_pod = self.services_pod.iter().map(|(uid, _)| uid);
-                self.pods.keys().chain(services_pod).any(|uid| !uids.contains(uid))
+                self.pods
+                    .keys()
+                    .chain(services_pod)
+                    .any(|uid| !uids.contains(uid))
             }
             Kind::Service => self.services.values().any(|service| !uids.contains(&service.uid)),
         }
@@ -81,10 +106,15 @@ impl Observed {
         self.last_job = None;
     }
 
-    /// Whether a pod was taken away from a running Job, and not by the Job itself, which removes pods when it ends, is
-    /// suspended or shrinks. (The pod that ended the Job was seen before: events of pods come in order.)
+    /// Whether a pod was taken away from a running Job, and not by the Job itself, which removes pods when it
+    /// ends, is suspended or shrinks. (The pod that ended the Job was seen before: events of pods come in
+    /// order.)
     pub(super) fn is_loss(&self, pod: &PodSeen) -> bool {
-        let Some(job) = self.job.as_ref().filter(|job| pod.job_uid.as_deref() == Some(job.uid.as_str())) else {
+        let Some(job) = self
+            .job
+            .as_ref()
+            .filter(|job| pod.job_uid.as_deref() == Some(job.uid.as_str()))
+        else {
             return false;
         };
         let runs = !job.is_finished() && job.failing.is_none() && !job.deleting && !job.suspended;
@@ -109,9 +139,15 @@ impl Observed {
     pub fn with_leads(&self, job: &str, leads: Vec<(String, PodSeen)>) -> Observed {
         let mut now = self.clone();
         let is_gone = |uid: &String, pod: &PodSeen| {
-            pod.index == 0 && pod.job_uid.as_deref() == Some(job) && !leads.iter().any(|(lead, _)| lead == uid)
+            pod.index == 0
+                && pod.job_uid.as_deref() == Some(job)
+                && !leads.iter().any(|(lead, _)| lead == uid)
         };
-        let gone = now.pods.iter().filter(|(uid, pod)| is_gone(uid, pod)).map(|(uid, _)| uid.clone());
+        let gone = now
+            .pods
+            .iter()
+            .filter(|(uid, pod)| is_gone(uid, pod))
+            .map(|(uid, _)| uid.clone());
         for uid in gone.collect::<Vec<_>>() {
             now.gone_leads.extend(now.pods.remove(&uid));
         }
@@ -141,6 +177,8 @@ impl Observed {
 
     /// The pods of the Job.
     pub fn pods_of<'a>(&'a self, job: &'a JobSeen) -> impl Iterator<Item = &'a PodSeen> {
-        self.pods.values().filter(|pod| pod.job_uid.as_deref() == Some(job.uid.as_str()))
+        self.pods
+            .values()
+            .filter(|pod| pod.job_uid.as_deref() == Some(job.uid.as_str()))
     }
 }

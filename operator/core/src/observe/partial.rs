@@ -11,7 +11,8 @@ use kube::Resource;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
 
-/// An object of kind K: its metadata without `managedFields`, and the parts S of its spec and T of its status.
+/// An object of kind K: its metadata without `managedFields`, and the parts S of its spec and T of its
+/// status.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(bound = "S: Deserialize<'de> + Default, T: Deserialize<'de>")]
 pub struct Partial<K, S = NotRead, T = NotRead> {
@@ -30,7 +31,12 @@ pub type NotRead = IgnoredAny;
 impl<K, S, T> Partial<K, S, T> {
     /// An object without a status.
     pub fn new(metadata: ObjectMeta, spec: S) -> Partial<K, S, T> {
-        Partial { metadata, spec, status: None, kind: PhantomData }
+        Partial {
+            metadata,
+            spec,
+            status: None,
+            kind: PhantomData,
+        }
     }
 }
 
@@ -68,8 +74,8 @@ impl<K: Resource<DynamicType = ()>, S: 'static, T: 'static> Resource for Partial
     }
 }
 
-/// For `deserialize_with`: metadata without `managedFields`, which would be read into a tree of values and take more
-/// time than all the rest (and without `selfLink`, which Kubernetes no longer sets).
+/// For `deserialize_with`: metadata without `managedFields`, which would be read into a tree of values and
+/// take more time than all the rest (and without `selfLink`, which Kubernetes no longer sets).
 pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -111,7 +117,10 @@ pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta
 /// The uid of the controlling owner.
 pub fn controller_uid(metadata: &ObjectMeta) -> Option<&str> {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
-    owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
+    owners
+        .iter()
+        .find(|owner| owner.controller == Some(true))
+        .map(|owner| owner.uid.as_str())
 }
 
 /// Whether an owner is a MiniCluster, of any version: others may have a kind of this name.
@@ -137,11 +146,18 @@ mod tests {
             "labels": { "c": "d" }, "managedFields": [{ "manager": "m", "fieldsV1": { "f:metadata": {} } }],
             "name": "p-1", "namespace": "ns", "ownerReferences": [owner], "resourceVersion": "7", "uid": "u",
         });
-        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": whole, "spec": { "nodeName": "n" } });
+        let pod =
+            json!({ "apiVersion": "v1", "kind": "Pod", "metadata": whole, "spec": { "nodeName": "n" } });
         let read: Partial<Pod> = serde_json::from_value(pod).unwrap();
         let wanted: ObjectMeta = serde_json::from_value(whole.clone()).unwrap();
         assert!(wanted.managed_fields.is_some());
-        assert_eq!(read.metadata, ObjectMeta { managed_fields: None, ..wanted });
+        assert_eq!(
+            read.metadata,
+            ObjectMeta {
+                managed_fields: None,
+                ..wanted
+            }
+        );
     }
 
     #[test]

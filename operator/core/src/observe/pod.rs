@@ -44,10 +44,14 @@ pub struct ContainerCommand {
 }
 
 impl PodPlace {
-    /// The container that runs Flux: its entrypoint is the agent. Others may have been put beside it, by a webhook.
+    /// The container that runs Flux: its entrypoint is the agent. Others may have been put beside it, by a
+    /// webhook.
     fn runner(&self) -> Option<&str> {
         let is_ours = |it: &&ContainerCommand| it.command.first().is_some_and(|word| word == AGENT_FILE);
-        self.containers.iter().find(is_ours).map(|container| container.name.as_str())
+        self.containers
+            .iter()
+            .find(is_ours)
+            .map(|container| container.name.as_str())
     }
 }
 
@@ -70,7 +74,8 @@ pub struct PodSeen {
     pub restarts: u32,
     pub created: Option<Timestamp>,
     pub deleting: bool,
-    /// It has the label `job-index` and the condition by which the Job knows the lead. Only for the lead's pod.
+    /// It has the label `job-index` and the condition by which the Job knows the lead. Only for the lead's
+    /// pod.
     pub labelled: bool,
     pub scheduled: bool,
     /// Its queue keeps it from being scheduled: an elastic Job has grown, and that is not admitted.
@@ -105,8 +110,8 @@ pub struct PodSeen {
     pub exit: Option<Box<Exit>>,
     /// Why the pod failed, if it did, or why it does not start.
     pub trouble: Option<Box<Trouble>>,
-    /// What the runtime said when it could not create the agent's init container, the first of all; its volumes are almost
-    /// always the cause.
+    /// What the runtime said when it could not create the agent's init container, the first of all; its
+    /// volumes are almost always the cause.
     pub not_made: Option<String>,
 }
 
@@ -115,8 +120,8 @@ pub struct PodSeen {
 pub struct Exit {
     /// The agent's, where the runtime did not see the end and the agent did.
     pub code: i32,
-    /// Nobody saw how the program ended: the node, its runtime or the kubelet was restarted meanwhile. The code and the
-    /// reason are made up by the runtime or the kubelet.
+    /// Nobody saw how the program ended: the node, its runtime or the kubelet was restarted meanwhile. The
+    /// code and the reason are made up by the runtime or the kubelet.
     pub is_unseen: bool,
     pub signal: Option<i32>,
     /// Kubernetes' reason, such as OOMKilled.
@@ -154,7 +159,8 @@ pub struct FailedInit {
 pub enum Pull {
     /// The image of this container.
     Of(String),
-    /// An image that is mounted as a volume; the kubelet reports it on the first container, the agent's init container.
+    /// An image that is mounted as a volume; the kubelet reports it on the first container, the agent's init
+    /// container.
     Mounted,
 }
 
@@ -175,16 +181,30 @@ impl PodSeen {
     }
 
     fn is_gone_from(&self) -> bool {
-        const BY_THE_NODE: [&str; 6] = ["Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting"];
+        const BY_THE_NODE: [&str; 6] = [
+            "Evicted",
+            "NodeLost",
+            "NodeShutdown",
+            "Shutdown",
+            "Terminated",
+            "Preempting",
+        ];
         let by_node = |it: &Trouble| it.init.is_none() && BY_THE_NODE.contains(&it.reason.as_str());
         self.deleting
-            || self.trouble.as_ref().is_some_and(|trouble| trouble.disruption || by_node(trouble))
+            || self
+                .trouble
+                .as_ref()
+                .is_some_and(|trouble| trouble.disruption || by_node(trouble))
             || self.unseen_end().is_some()
     }
 
     /// The end of its container that nobody saw.
     pub fn unseen_end(&self) -> Option<&Exit> {
-        let init = self.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).map(|init| &init.exit);
+        let init = self
+            .trouble
+            .as_ref()
+            .and_then(|trouble| trouble.init.as_ref())
+            .map(|init| &init.exit);
         self.exit.as_deref().or(init).filter(|exit| exit.is_unseen)
     }
 
@@ -202,7 +222,8 @@ impl PodSeen {
         };
     }
 
-    /// Whether it is the lead's pod and lacks what [`labelled`](PodSeen::labelled) says. No other pod costs a call.
+    /// Whether it is the lead's pod and lacks what [`labelled`](PodSeen::labelled) says. No other pod costs a
+    /// call.
     pub fn needs_label(&self) -> bool {
         self.index == 0 && !self.labelled && !self.deleting
     }
@@ -225,7 +246,10 @@ impl PodSeen {
         let pod_seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), runner).on(&pod.spec);
         // The kubelet starts a runner again that has failed.
         let may_return = pod.spec.restart_policy == "OnFailure" && !pod_seen.has_agents_success();
-        PodSeen { kept_by: pod_seen.kept_by.clone().filter(|_| !may_return), ..pod_seen }
+        PodSeen {
+            kept_by: pod_seen.kept_by.clone().filter(|_| !may_return),
+            ..pod_seen
+        }
     }
 
     pub fn of(metadata: &ObjectMeta, status: Option<&PodStatus>) -> PodSeen {
@@ -234,7 +258,12 @@ impl PodSeen {
 
     /// From a pod whose container `runner` runs Flux. Sidecars of ours are restartable init containers.
     fn read(metadata: &ObjectMeta, status: Option<&PodStatus>, runner: Option<&str>) -> PodSeen {
-        let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key)?.parse().ok());
+        let annotation = |key: &str| {
+            metadata
+                .annotations
+                .as_ref()
+                .and_then(|all| all.get(key)?.parse().ok())
+        };
         let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
         let index_label = label(labels::COMPLETION_INDEX);
         let none = PodStatus::default();
@@ -242,21 +271,31 @@ impl PodSeen {
         let phase = status.phase.as_deref().unwrap_or_default();
         let ended = matches!(phase, "Succeeded" | "Failed");
         let regular = status.container_statuses.as_deref().unwrap_or_default();
-        let runner = regular.iter().find(|it| runner.is_none_or(|name| it.name == name));
+        let runner = regular
+            .iter()
+            .find(|it| runner.is_none_or(|name| it.name == name));
         let state = runner.and_then(|runner| runner.state.as_ref());
         let deleting = metadata.deletion_timestamp.is_some();
         let is_ready = condition(status, "Ready").is_some_and(|(status, _, _)| status == "True");
         let joined = !ended && runner.is_some_and(|runner| runner.ready);
-        let exit = state.and_then(|state| state.terminated.as_ref()).map(Exit::of_runner);
-        let still_runs = |it: &&ContainerStatus| it.state.as_ref().is_some_and(|state| state.running.is_some());
-        let kept_by = regular.iter().find(still_runs).filter(|_| exit.is_some() && !ended);
+        let exit = state
+            .and_then(|state| state.terminated.as_ref())
+            .map(Exit::of_runner);
+        let still_runs =
+            |it: &&ContainerStatus| it.state.as_ref().is_some_and(|state| state.running.is_some());
+        let kept_by = regular
+            .iter()
+            .find(still_runs)
+            .filter(|_| exit.is_some() && !ended);
         PodSeen {
             name: metadata.name.clone().unwrap_or_default(),
             job_uid: job_uid(metadata),
             index: index_label.and_then(|text| text.parse().ok()).unwrap_or(0),
             index_failures: annotation(names::INDEX_FAILURES.1).unwrap_or(0),
             index_disruptions: annotation(names::INDEX_DISRUPTIONS.1).unwrap_or(0),
-            restarts: runner.and_then(|runner| u32::try_from(runner.restart_count).ok()).unwrap_or(0),
+            restarts: runner
+                .and_then(|runner| u32::try_from(runner.restart_count).ok())
+                .unwrap_or(0),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             deleting,
             labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label)
@@ -264,7 +303,9 @@ impl PodSeen {
             scheduled: condition(status, "PodScheduled").is_some_and(|(status, _, _)| status == "True"),
             held_by_queue: false,
             // From 1.35 on the scheduler names a node before it holds the pod for a gang or a volume.
-            unseen: !ended && condition(status, "PodScheduled").is_none() && status.nominated_node_name.is_none(),
+            unseen: !ended
+                && condition(status, "PodScheduled").is_none()
+                && status.nominated_node_name.is_none(),
             scheduler: None,
             node: None,
             lost: !ended && is_lost(status),
@@ -289,12 +330,14 @@ impl PodSeen {
     }
 }
 
-/// The uid of the Job that the pod belongs to. One that was orphaned (`--cascade=orphan`) still is that Job's, as its label
-/// says, and may run.
+/// The uid of the Job that the pod belongs to. One that was orphaned (`--cascade=orphan`) still is that
+/// Job's, as its label says, and may run.
 fn job_uid(metadata: &ObjectMeta) -> Option<String> {
     let label = || metadata.labels.as_ref()?.get(labels::JOB_UID).map(String::as_str);
     let is_orphan = metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
-    controller_uid(metadata).or_else(|| label().filter(|_| is_orphan)).map(str::to_owned)
+    controller_uid(metadata)
+        .or_else(|| label().filter(|_| is_orphan))
+        .map(str::to_owned)
 }
 
 /// The time that the annotation begins with.
@@ -305,25 +348,28 @@ fn told_at(text: &str) -> Option<Timestamp> {
 /// All container statuses, those of init containers first.
 fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     let init = status.init_container_statuses.as_deref().unwrap_or_default();
-    init.iter().chain(status.container_statuses.as_deref().unwrap_or_default())
+    init.iter()
+        .chain(status.container_statuses.as_deref().unwrap_or_default())
 }
 
 fn has_begun(container: &ContainerStatus) -> bool {
     !never_ran(container) || container.restart_count > 0
 }
 
-/// Whether the pod's node has stopped answering: then the node controller sets Ready to False without a reason. The kubelet
-/// always gives one, and agrees with the containers' state.
+/// Whether the pod's node has stopped answering: then the node controller sets Ready to False without a
+/// reason. The kubelet always gives one, and agrees with the containers' state.
 fn is_lost(status: &PodStatus) -> bool {
     condition(status, "Ready").is_some_and(|(status, reason, _)| status == "False" && reason.is_empty())
         && condition(status, "ContainersReady").is_some_and(|(status, _, _)| status == "True")
 }
 
-/// Whether a runtime's error names the mount. A busy node has others, which pass ("failed to reserve container name",
-/// "context deadline exceeded").
+/// Whether a runtime's error names the mount. A busy node has others, which pass ("failed to reserve
+/// container name", "context deadline exceeded").
 pub fn is_about_mount(error: &str) -> bool {
     let error = error.to_lowercase();
-    ["mount", "image volume", "subpath", "path escapes"].iter().any(|words| error.contains(words))
+    ["mount", "image volume", "subpath", "path escapes"]
+        .iter()
+        .any(|words| error.contains(words))
 }
 
 fn not_made(status: &PodStatus) -> Option<String> {
@@ -347,16 +393,31 @@ impl Exit {
 
     fn of_runner(terminated: &ContainerStateTerminated) -> Exit {
         let exit_seen = exit(terminated);
-        // CRI-O calls every end but 0 an Error. The agent always says how it ended, so that a code that only the runtime
-        // tells is the runtime's.
+        // CRI-O calls every end but 0 an Error. The agent always says how it ended, so that a code that only
+        // the runtime tells is the runtime's.
         let is_runtimes = [i32::from(UNSEEN), -1].contains(&exit_seen.code)
-            && exit_seen.said.as_ref().is_none_or(|said| i32::from(said.code) != exit_seen.code);
+            && exit_seen
+                .said
+                .as_ref()
+                .is_none_or(|said| i32::from(said.code) != exit_seen.code);
         let is_unseen = exit_seen.is_unseen || is_runtimes;
         // The agent saw the end, though the runtime did not.
-        let witness = exit_seen.said.as_ref().filter(|said| matches!(said.by, Ender::Program | Ender::Snippet));
+        let witness = exit_seen
+            .said
+            .as_ref()
+            .filter(|said| matches!(said.by, Ender::Program | Ender::Snippet));
         match witness.filter(|_| is_unseen).map(|said| i32::from(said.code)) {
-            Some(code) => Exit { code, is_unseen: false, signal: None, reason: String::new(), ..exit_seen },
-            None => Exit { is_unseen, ..exit_seen },
+            Some(code) => Exit {
+                code,
+                is_unseen: false,
+                signal: None,
+                reason: String::new(),
+                ..exit_seen
+            },
+            None => Exit {
+                is_unseen,
+                ..exit_seen
+            },
         }
     }
 }
@@ -379,7 +440,11 @@ fn exit(terminated: &ContainerStateTerminated) -> Exit {
 }
 
 fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(&'a str, &'a str, &'a str)> {
-    let found = status.conditions.as_deref()?.iter().find(|condition| condition.type_ == type_)?;
+    let found = status
+        .conditions
+        .as_deref()?
+        .iter()
+        .find(|condition| condition.type_ == type_)?;
     Some((
         found.status.as_str(),
         found.reason.as_deref().unwrap_or_default(),
@@ -389,7 +454,11 @@ fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(&'a str, &'a str
 
 /// Names of the init containers that are the user's, with commas between.
 fn user_init(metadata: &ObjectMeta) -> &str {
-    metadata.annotations.as_ref().and_then(|all| all.get(labels::USER_INIT)).map_or("", String::as_str)
+    metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(labels::USER_INIT))
+        .map_or("", String::as_str)
 }
 
 fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Option<Trouble> {
@@ -400,7 +469,10 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
     };
     if let Some(("True", reason, message)) = condition(status, "DisruptionTarget") {
         let reason = if reason.is_empty() { "Disrupted" } else { reason };
-        return Some(Trouble { disruption: true, ..new(reason, message) });
+        return Some(Trouble {
+            disruption: true,
+            ..new(reason, message)
+        });
     }
     if phase == "Failed"
         && let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty())
@@ -409,11 +481,19 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
     }
     let init = status.init_container_statuses.as_deref().unwrap_or_default();
     for container in init {
-        let terminated = container.state.as_ref().and_then(|state| state.terminated.as_ref());
+        let terminated = container
+            .state
+            .as_ref()
+            .and_then(|state| state.terminated.as_ref());
         // Sidecars are init containers too, and end by a signal with the pod: those that never started count.
         if let Some(terminated) = terminated.filter(|it| it.exit_code != 0 && container.started != Some(true))
             && phase == "Failed"
-            && status.container_statuses.as_deref().unwrap_or_default().iter().all(never_ran)
+            && status
+                .container_statuses
+                .as_deref()
+                .unwrap_or_default()
+                .iter()
+                .all(never_ran)
         {
             let exit = exit(terminated);
             return Some(Trouble {
@@ -436,26 +516,45 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
     {
         return Some(new(reason, message));
     }
-    let waiting =
-        containers(status).filter_map(|container| Some((container, container.state.as_ref()?.waiting.as_ref()?)));
+    let waiting = containers(status)
+        .filter_map(|container| Some((container, container.state.as_ref()?.waiting.as_ref()?)));
     let mut stuck = waiting.filter(|(_, waiting)| is_stuck(waiting));
     stuck.next().map(|(container, waiting)| {
         let text = waiting.message.as_deref().unwrap_or_default();
         let message = format!("container {}: {text}", container.name);
-        Trouble { pull: pull(container, waiting), ..new(waiting.reason.as_deref().unwrap_or_default(), &message) }
+        Trouble {
+            pull: pull(container, waiting),
+            ..new(waiting.reason.as_deref().unwrap_or_default(), &message)
+        }
     })
 }
 
-/// The image that cannot be pulled. The kubelet reports a mounted image like the container's own, but the message names it.
+/// The image that cannot be pulled. The kubelet reports a mounted image like the container's own, but the
+/// message names it.
 fn pull(container: &ContainerStatus, waiting: &ContainerStateWaiting) -> Option<Pull> {
-    let (reason, text) = (waiting.reason.as_deref()?, waiting.message.as_deref().unwrap_or_default());
-    let is_pull = matches!(reason, "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull");
+    let (reason, text) = (
+        waiting.reason.as_deref()?,
+        waiting.message.as_deref().unwrap_or_default(),
+    );
+    let is_pull = matches!(
+        reason,
+        "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull"
+    );
     let is_mounted = container.name == AGENT && !text.is_empty() && !text.contains(&container.image);
-    is_pull.then(|| if is_mounted { Pull::Mounted } else { Pull::Of(container.name.clone()) })
+    is_pull.then(|| {
+        if is_mounted {
+            Pull::Mounted
+        } else {
+            Pull::Of(container.name.clone())
+        }
+    })
 }
 
 fn never_ran(container: &ContainerStatus) -> bool {
-    container.state.as_ref().is_none_or(|state| state.running.is_none() && state.terminated.is_none())
+    container
+        .state
+        .as_ref()
+        .is_none_or(|state| state.running.is_none() && state.terminated.is_none())
 }
 
 /// Whether a container waits for something other than its turn.

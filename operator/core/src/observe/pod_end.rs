@@ -53,9 +53,13 @@ pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<End> {
         (None, None) => {
             let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref());
             // A user's init container runs no agent, and the Job fails with it.
-            let category = init.filter(|init| !init.is_users).and_then(|init| Category::from_code(init.exit.code));
+            let category = init
+                .filter(|init| !init.is_users)
+                .and_then(|init| Category::from_code(init.exit.code));
             let is_users = init.is_some_and(|init| init.is_users);
-            End::NotStarted { may_help: !is_users && category.is_none_or(Category::is_retriable) }
+            End::NotStarted {
+                may_help: !is_users && category.is_none_or(Category::is_retriable),
+            }
         }
     })
 }
@@ -78,14 +82,23 @@ const UNSEEN_MESSAGE: &str =
 
 /// The kubelet's own reason, where it has one.
 fn unseen_reason(end: &Exit) -> &str {
-    if end.reason == "ContainerStatusUnknown" { &end.reason } else { NODE_RESTARTED }
+    if end.reason == "ContainerStatusUnknown" {
+        &end.reason
+    } else {
+        NODE_RESTARTED
+    }
 }
 
 /// The entry for the status about a pod that was taken away.
 pub fn loss(pod: &PodSeen) -> LostPod {
-    let trouble = pod.trouble.as_ref().filter(|trouble| pod.was_taken() && trouble.init.is_none());
+    let trouble = pod
+        .trouble
+        .as_ref()
+        .filter(|trouble| pod.was_taken() && trouble.init.is_none());
     let (reason, message) = match (trouble, pod.unseen_end()) {
-        (Some(trouble), _) if trouble.disruption || !pod.deleting => (trouble.reason.clone(), trouble.message.clone()),
+        (Some(trouble), _) if trouble.disruption || !pod.deleting => {
+            (trouble.reason.clone(), trouble.message.clone())
+        }
         (_, Some(end)) => (unseen_reason(end).to_owned(), UNSEEN_MESSAGE.to_owned()),
         _ if pod.deleting => ("Deleted".to_owned(), "it was deleted".to_owned()),
         _ => ("Gone".to_owned(), String::new()),

@@ -13,11 +13,12 @@ use crate::observe::partial::Partial;
 /// A Service without most of its specification.
 pub type ServiceObject = Partial<Service, Selected>;
 
-/// Most owners of one Service: each adds 250 bytes to an object of at most 1.5 MiB, which is rewritten for each.
+/// Most owners of one Service: each adds 250 bytes to an object of at most 1.5 MiB, which is rewritten for
+/// each.
 pub const OWNERS_MAX: usize = 500;
 
-/// Whether a Service is a headless one of ours: it has the label with our domain, with its own name as value, and only
-/// MiniClusters own it.
+/// Whether a Service is a headless one of ours: it has the label with our domain, with its own name as value,
+/// and only MiniClusters own it.
 pub fn is_headless(metadata: &ObjectMeta) -> bool {
     let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
@@ -53,7 +54,9 @@ impl ServiceSeen {
             uid: super::uid(metadata),
             controller_uid: controller_uid(metadata).map(str::to_owned),
             deleting: metadata.deletion_timestamp.is_some(),
-            owners: owners.map(|owner| (owner.name.clone(), owner.uid.clone())).collect(),
+            owners: owners
+                .map(|owner| (owner.name.clone(), owner.uid.clone()))
+                .collect(),
             minimal: selector.is_some_and(|selector| selector.contains_key(labels::COMPLETION_INDEX)),
         }
     }
@@ -62,8 +65,8 @@ impl ServiceSeen {
         self.owners.iter().any(|(_, owner)| owner == uid)
     }
 
-    /// Whether the Service names the pods of this MiniCluster and is owned by it, or has the most owners allowed: should
-    /// all of these go first, it is created again for the MiniClusters that are left.
+    /// Whether the Service names the pods of this MiniCluster and is owned by it, or has the most owners
+    /// allowed: should all of these go first, it is created again for the MiniClusters that are left.
     pub fn serves(&self, uid: &str, minimal: bool) -> bool {
         let is_kept = self.owners.len() >= OWNERS_MAX || self.is_owned_by(uid);
         !self.deleting && is_kept && (!self.minimal || minimal)
@@ -76,11 +79,27 @@ mod tests {
 
     #[test]
     fn a_service_of_many_owners_takes_no_more_but_widens_for_who_needs_every_name() {
-        let owners = |number: usize| (0..number).map(|it| (format!("mc-{it}"), format!("uid-{it}"))).collect();
-        let few = ServiceSeen { owners: owners(2), ..ServiceSeen::default() };
+        let owners = |number: usize| {
+            (0..number)
+                .map(|it| (format!("mc-{it}"), format!("uid-{it}")))
+                .collect()
+        };
+        let few = ServiceSeen {
+            owners: owners(2),
+            ..ServiceSeen::default()
+        };
         assert!(few.serves("uid-1", false) && !few.serves("another", false));
-        let many = ServiceSeen { owners: owners(OWNERS_MAX), ..ServiceSeen::default() };
+        let many = ServiceSeen {
+            owners: owners(OWNERS_MAX),
+            ..ServiceSeen::default()
+        };
         assert!(many.serves("another", false));
-        assert!(!ServiceSeen { minimal: true, ..many }.serves("another", false));
+        assert!(
+            !ServiceSeen {
+                minimal: true,
+                ..many
+            }
+            .serves("another", false)
+        );
     }
 }

@@ -76,14 +76,22 @@ impl Volumes {
             }
         }
         if let Some(volume) = volume {
-            self.of_owner.entry(volume.owner.clone()).or_default().insert(name.to_owned());
+            self.of_owner
+                .entry(volume.owner.clone())
+                .or_default()
+                .insert(name.to_owned());
             self.by_name.insert(name.to_owned(), volume.clone());
         }
     }
 
     /// A list is complete: what it has not is gone.
     pub(super) fn keep(&mut self, listed: &HashSet<String>) {
-        let gone: Vec<String> = self.by_name.keys().filter(|name| !listed.contains(*name)).cloned().collect();
+        let gone: Vec<String> = self
+            .by_name
+            .keys()
+            .filter(|name| !listed.contains(*name))
+            .cloned()
+            .collect();
         for name in gone {
             self.update(&name, None);
         }
@@ -155,15 +163,24 @@ impl Storage {
             }
         }
         if let Some(disk) = &disk {
-            self.volumes_of.entry(disk.text.clone()).or_default().insert(volume.to_owned());
+            self.volumes_of
+                .entry(disk.text.clone())
+                .or_default()
+                .insert(volume.to_owned());
             self.disks.insert(volume.to_owned(), disk.clone());
         }
         if before == disk {
             return Vec::new();
         }
-        let texts: BTreeSet<&str> = [&before, &disk].into_iter().flatten().map(|disk| disk.text.as_str()).collect();
+        let texts: BTreeSet<&str> = [&before, &disk]
+            .into_iter()
+            .flatten()
+            .map(|disk| disk.text.as_str())
+            .collect();
         let volumes = texts.into_iter().flat_map(|text| self.volumes_of(text));
-        volumes.filter_map(|name| Some(self.disks.get(name)?.cluster.clone())).collect()
+        volumes
+            .filter_map(|name| Some(self.disks.get(name)?.cluster.clone()))
+            .collect()
     }
 
     /// The names of the PersistentVolumes of a disk.
@@ -173,7 +190,12 @@ impl Storage {
 
     /// A list of PersistentVolumes is complete: what it has not is gone. The MiniClusters that have a disk.
     pub(super) fn keep_disks(&mut self, listed: &HashSet<String>) -> Vec<Key> {
-        let gone: Vec<String> = self.disks.keys().filter(|volume| !listed.contains(*volume)).cloned().collect();
+        let gone: Vec<String> = self
+            .disks
+            .keys()
+            .filter(|volume| !listed.contains(*volume))
+            .cloned()
+            .collect();
         for volume in gone {
             self.update_disk(&volume, None);
         }
@@ -181,7 +203,8 @@ impl Storage {
         self.clusters()
     }
 
-    /// The current storage classes; None if the operator may not list them. The MiniClusters for which this may be news.
+    /// The current storage classes; None if the operator may not list them. The MiniClusters for which this
+    /// may be news.
     pub(super) fn update_classes(&mut self, names: Option<BTreeSet<String>>) -> Vec<Key> {
         let classes = names.map_or(Classes::Forbidden, Classes::Listed);
         if self.classes == classes {
@@ -222,7 +245,10 @@ mod tests {
     use super::*;
 
     fn disk_of(cluster: &str, text: &str) -> Option<Disk> {
-        Some(Disk { text: text.into(), cluster: Key::new("ns", cluster) })
+        Some(Disk {
+            text: text.into(),
+            cluster: Key::new("ns", cluster),
+        })
     }
 
     fn names(keys: &[Key]) -> Vec<&str> {
@@ -244,7 +270,10 @@ mod tests {
         volumes.update("b", Some(&orphan("b", "2")));
         assert_eq!(volumes.of("1"), [orphan("a", "1")]);
         volumes.keep(&HashSet::from(["b".to_owned()]));
-        assert_eq!((volumes.of("1"), volumes.of("2")), (Vec::new(), vec![orphan("b", "2")]));
+        assert_eq!(
+            (volumes.of("1"), volumes.of("2")),
+            (Vec::new(), vec![orphan("b", "2")])
+        );
         volumes.update("b", None);
         assert_eq!(volumes.of_owner.len(), 0);
     }
@@ -254,11 +283,20 @@ mod tests {
         let mut storage = Storage::default();
         assert_eq!(names(&storage.update_disk("pv-a", disk_of("a", "d 1"))), ["a"]);
         assert_eq!(names(&storage.update_disk("pv-b", disk_of("b", "d 2"))), ["b"]);
-        assert_eq!(names(&storage.update_disk("pv-c", disk_of("c", "d 1"))), ["a", "c"]);
-        assert!(storage.update_disk("pv-c", disk_of("c", "d 1")).is_empty(), "no news");
+        assert_eq!(
+            names(&storage.update_disk("pv-c", disk_of("c", "d 1"))),
+            ["a", "c"]
+        );
+        assert!(
+            storage.update_disk("pv-c", disk_of("c", "d 1")).is_empty(),
+            "no news"
+        );
         assert_eq!(names(&storage.update_disk("pv-c", None)), ["a"]);
         assert!(storage.update_disk("unknown", None).is_empty());
-        assert_eq!(names(&storage.keep_disks(&HashSet::from(["pv-a".to_owned()]))), ["a"]);
+        assert_eq!(
+            names(&storage.keep_disks(&HashSet::from(["pv-a".to_owned()]))),
+            ["a"]
+        );
     }
 
     /// A list of as many takes a second or so; walking all for each took minutes.
@@ -286,15 +324,37 @@ mod tests {
         assert_eq!(storage.disks_of(&cluster), None);
         storage.keep_disks(&HashSet::from(["ns.mc.data".to_owned(), "other".to_owned()]));
         assert_eq!(storage.disks_of(&cluster), None);
-        assert_eq!(names(&storage.update_classes(Some(BTreeSet::new()))), ["mc", "other"]);
+        assert_eq!(
+            names(&storage.update_classes(Some(BTreeSet::new()))),
+            ["mc", "other"]
+        );
         let seen = storage.disks_of(&cluster).unwrap();
-        assert_eq!((seen.len(), seen[0].shared_with.as_deref(), seen[0].is_class_missing), (1, Some("other"), true));
+        assert_eq!(
+            (
+                seen.len(),
+                seen[0].shared_with.as_deref(),
+                seen[0].is_class_missing
+            ),
+            (1, Some("other"), true)
+        );
         storage.update_classes(Some(BTreeSet::from(["fast".to_owned()])));
         storage.update_disk("other", None);
         let seen = storage.disks_of(&cluster).unwrap();
-        assert_eq!((seen[0].shared_with.as_deref(), seen[0].is_class_missing), (None, false), "its own is none other");
-        assert!(storage.update_classes(Some(BTreeSet::from(["fast".to_owned()]))).is_empty(), "no news");
+        assert_eq!(
+            (seen[0].shared_with.as_deref(), seen[0].is_class_missing),
+            (None, false),
+            "its own is none other"
+        );
+        assert!(
+            storage
+                .update_classes(Some(BTreeSet::from(["fast".to_owned()])))
+                .is_empty(),
+            "no news"
+        );
         storage.update_classes(None);
-        assert!(!storage.disks_of(&cluster).unwrap()[0].is_class_missing, "what may not be seen is not missing");
+        assert!(
+            !storage.disks_of(&cluster).unwrap()[0].is_class_missing,
+            "what may not be seen is not missing"
+        );
     }
 }

@@ -16,13 +16,34 @@ fn pods_that_a_suspension_takes_are_no_losses_whichever_watch_tells_first() {
     };
     let index = Index::default();
     let losses = || index.observed(&Key::new("ns", "mc")).losses.len();
-    let job = JobSeen { uid: "mc".into(), completions: 2, ..JobSeen::default() };
+    let job = JobSeen {
+        uid: "mc".into(),
+        completions: 2,
+        ..JobSeen::default()
+    };
     index.update_job(&metadata("mc", "1"), job.clone());
-    let pod = PodSeen { name: "mc-0".into(), job_uid: Some("mc".into()), running: true, ..PodSeen::default() };
+    let pod = PodSeen {
+        name: "mc-0".into(),
+        job_uid: Some("mc".into()),
+        running: true,
+        ..PodSeen::default()
+    };
     index.update_pod(&metadata("mc-0", "2"), pod.clone());
-    index.update_pod(&metadata("mc-0", "3"), PodSeen { deleting: true, ..pod });
+    index.update_pod(
+        &metadata("mc-0", "3"),
+        PodSeen {
+            deleting: true,
+            ..pod
+        },
+    );
     assert_eq!(losses(), 1, "as far as is known");
-    index.update_job(&metadata("mc", "4"), JobSeen { suspended: true, ..job });
+    index.update_job(
+        &metadata("mc", "4"),
+        JobSeen {
+            suspended: true,
+            ..job
+        },
+    );
     assert_eq!(losses(), 0);
 }
 
@@ -41,15 +62,22 @@ fn old_node_counts_only_for_pods_that_may_use_it() {
         NodeSeen::of(&serde_json::from_value(node).unwrap())
     };
     let index = Index::default();
-    let nodes = |spec: &str| index.view_nodes(|| crate::render::placement::of_pods(&crate::testing::cluster(spec)));
+    let nodes =
+        |spec: &str| index.view_nodes(|| crate::render::placement::of_pods(&crate::testing::cluster(spec)));
     assert_eq!(nodes(""), ViewNodes::Unknown);
     index.update_node("old", node("old", "containerd://1.6.20", true));
     assert_eq!(nodes(""), ViewNodes::AllOld);
     index.update_node("new", node("new", "containerd://2.2.9", false));
     assert_eq!(nodes(""), ViewNodes::Mount, "no pod may be put on the old one");
     let tolerates = "pod: {tolerations: [{key: virtual, operator: Exists}]}";
-    assert_eq!(nodes(tolerates), ViewNodes::Old("node old (kubelet v1.35.4, containerd://1.6.20)".into()));
-    assert_eq!(nodes(&format!("{tolerates}\nflux: {{arch: amd64}}")), ViewNodes::Mount);
+    assert_eq!(
+        nodes(tolerates),
+        ViewNodes::Old("node old (kubelet v1.35.4, containerd://1.6.20)".into())
+    );
+    assert_eq!(
+        nodes(&format!("{tolerates}\nflux: {{arch: amd64}}")),
+        ViewNodes::Mount
+    );
     index.keep_nodes(&["new".to_owned()].into());
     assert_eq!(nodes(tolerates), ViewNodes::Mount, "it is gone");
 }
@@ -66,25 +94,65 @@ fn pods_of_a_node_that_stops_answering_are_lost_whether_or_not_they_were_ready()
     };
     let index = Index::default();
     let key = Key::new("ns", "mc");
-    let pod = |name: &str| PodSeen { name: name.into(), node: Some("worker-3".into()), ..PodSeen::default() };
+    let pod = |name: &str| PodSeen {
+        name: name.into(),
+        node: Some("worker-3".into()),
+        ..PodSeen::default()
+    };
     let is_lost = |name: &str| index.observed(&key).pods[name].lost;
     index.update_pod(&metadata("mc-0"), pod("mc-0"));
     assert_eq!(index.update_silence("worker-3", true), std::slice::from_ref(&key));
     assert!(index.update_silence("worker-3", true).is_empty(), "it is no news");
     index.update_pod(&metadata("mc-1"), pod("mc-1"));
-    index.update_pod(&metadata("mc-2"), PodSeen { ended: true, ..pod("mc-2") });
+    index.update_pod(
+        &metadata("mc-2"),
+        PodSeen {
+            ended: true,
+            ..pod("mc-2")
+        },
+    );
     assert!(is_lost("mc-0") && is_lost("mc-1") && !is_lost("mc-2"));
-    assert_eq!(index.update_silence("worker-3", false), std::slice::from_ref(&key));
+    assert_eq!(
+        index.update_silence("worker-3", false),
+        std::slice::from_ref(&key)
+    );
     assert!(!is_lost("mc-0") && !is_lost("mc-1"));
 }
 
 /// The watch of pods may lag behind: what a list has brought counts.
 #[test]
 fn leads_are_as_the_api_server_has_just_listed_them() {
-    let lead = |name: &str| PodSeen { name: name.into(), job_uid: Some("job".into()), ..PodSeen::default() };
-    let pods = [("a".to_owned(), lead("a")), ("b".to_owned(), PodSeen { index: 1, ..lead("b") })];
-    let observed = Observed { pods: pods.into(), ..Observed::default() };
-    let now = observed.with_leads("job", vec![("c".into(), PodSeen { ended: true, ..lead("c") })]);
+    let lead = |name: &str| PodSeen {
+        name: name.into(),
+        job_uid: Some("job".into()),
+        ..PodSeen::default()
+    };
+    let pods = [
+        ("a".to_owned(), lead("a")),
+        (
+            "b".to_owned(),
+            PodSeen {
+                index: 1,
+                ..lead("b")
+            },
+        ),
+    ];
+    let observed = Observed {
+        pods: pods.into(),
+        ..Observed::default()
+    };
+    let now = observed.with_leads(
+        "job",
+        vec![(
+            "c".into(),
+            PodSeen {
+                ended: true,
+                ..lead("c")
+            },
+        )],
+    );
     assert_eq!(now.gone_leads, [lead("a")]);
-    assert!(now.pods["c"].ended && now.pods["c"].ended_first && now.pods.contains_key("b") && now.pods.len() == 2);
+    assert!(
+        now.pods["c"].ended && now.pods["c"].ended_first && now.pods.contains_key("b") && now.pods.len() == 2
+    );
 }

@@ -45,27 +45,40 @@ pub fn resource(version: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, version, "Workload"))
 }
 
-/// Why the Job of these Workloads waits, in Kueue's words. One that has grown has another beside the one that runs,
-/// until Kueue admits that; those of its earlier sizes are finished.
+/// Why the Job of these Workloads waits, in Kueue's words. One that has grown has another beside the one that
+/// runs, until Kueue admits that; those of its earlier sizes are finished.
 pub fn why(workloads: impl IntoIterator<Item = Workload>) -> String {
-    let is_true = |workload: &Workload, type_: &str| condition(workload, type_).is_some_and(|it| it.status == "True");
+    let is_true =
+        |workload: &Workload, type_: &str| condition(workload, type_).is_some_and(|it| it.status == "True");
     // Two may be of the same second.
-    let rank = |it: &Workload| (!is_true(it, "Finished"), it.creation_timestamp(), !is_true(it, "QuotaReserved"));
+    let rank = |it: &Workload| {
+        (
+            !is_true(it, "Finished"),
+            it.creation_timestamp(),
+            !is_true(it, "QuotaReserved"),
+        )
+    };
     match workloads.into_iter().max_by_key(rank) {
         Some(workload) => of(&workload),
-        None => "Kueue has created no Workload for its Job: it may not manage Jobs in this namespace".to_owned(),
+        None => {
+            "Kueue has created no Workload for its Job: it may not manage Jobs in this namespace".to_owned()
+        }
     }
 }
 
 /// The message if the operator may not list Workloads and no event says why the Job waits.
-pub const NOT_FOR_US: &str =
-    "the reason is in Kueue's Workload, which the operator may read only if it was installed with kueue.enabled=true";
+pub const NOT_FOR_US: &str = "the reason is in Kueue's Workload, which the operator may read only if it was installed with kueue.enabled=true";
 
 /// The message if the cluster has no Workload API.
 pub const NOT_INSTALLED: &str = "there is no Kueue in this cluster to admit it: install Kueue, or recreate the MiniCluster without the label kueue.x-k8s.io/queue-name";
 
 fn condition<'a>(workload: &'a Workload, type_: &str) -> Option<&'a Condition> {
-    workload.status.as_ref()?.conditions.iter().find(|it| it.type_ == type_)
+    workload
+        .status
+        .as_ref()?
+        .conditions
+        .iter()
+        .find(|it| it.type_ == type_)
 }
 
 fn of(workload: &Workload) -> String {
@@ -76,20 +89,30 @@ fn of(workload: &Workload) -> String {
     let evicted = evicted.map(|it| format!("it was stopped ({}): {}", it.reason, it.message));
     let name = workload.name_any();
     let waits = match condition("QuotaReserved") {
-        _ if workload.spec.active == Some(false) => Some(format!("its Workload {name} is deactivated (active: false)")),
+        _ if workload.spec.active == Some(false) => {
+            Some(format!("its Workload {name} is deactivated (active: false)"))
+        }
         _ if is_true("Admitted") => Some("it has been admitted, and is about to start".to_owned()),
         Some(_) if is_true("QuotaReserved") => Some(checks(&status.admission_checks)),
         // The queue may be inactive because of an admission check, which Kueue names nowhere else.
         Some(quota) if quota.reason == "Inadmissible" => {
             let checks = not_ready(&status.admission_checks);
-            let named = if checks.is_empty() { checks } else { format!(" (its admission checks: {checks})") };
+            let named = if checks.is_empty() {
+                checks
+            } else {
+                format!(" (its admission checks: {checks})")
+            };
             Some(format!("{}{named}", quota.message))
         }
         Some(quota) if !quota.message.is_empty() => Some(quota.message.clone()),
         _ => None,
     };
     let reasons = waits.into_iter().chain(evicted).collect::<Vec<_>>().join("; ");
-    if reasons.is_empty() { format!("Kueue has not processed its Workload {name} yet") } else { reasons }
+    if reasons.is_empty() {
+        format!("Kueue has not processed its Workload {name} yet")
+    } else {
+        reasons
+    }
 }
 
 fn checks(checks: &[AdmissionCheck]) -> String {
@@ -103,11 +126,13 @@ fn checks(checks: &[AdmissionCheck]) -> String {
 fn not_ready(checks: &[AdmissionCheck]) -> String {
     let waits = checks.iter().filter(|check| check.state != "Ready");
     let names: Vec<String> = waits
-        .map(
-            |AdmissionCheck { name, state, message }| {
-                if message.is_empty() { format!("{name} ({state})") } else { format!("{name} ({state}: {message})") }
-            },
-        )
+        .map(|AdmissionCheck { name, state, message }| {
+            if message.is_empty() {
+                format!("{name} ({state})")
+            } else {
+                format!("{name} ({state}: {message})")
+            }
+        })
         .collect();
     names.join(", ")
 }
@@ -137,30 +162,57 @@ mod tests {
 
     #[test]
     fn it_waits_for_its_quota_in_kueues_words() {
-        let quota = condition("QuotaReserved", "False", "Pending", "couldn't assign flavors: insufficient cpu");
-        assert_eq!(told(json!({ "conditions": [quota] })), "couldn't assign flavors: insufficient cpu");
-        assert_eq!(told(json!({})), "Kueue has not processed its Workload job-mc-1 yet");
+        let quota = condition(
+            "QuotaReserved",
+            "False",
+            "Pending",
+            "couldn't assign flavors: insufficient cpu",
+        );
+        assert_eq!(
+            told(json!({ "conditions": [quota] })),
+            "couldn't assign flavors: insufficient cpu"
+        );
+        assert_eq!(
+            told(json!({})),
+            "Kueue has not processed its Workload job-mc-1 yet"
+        );
     }
 
     #[test]
     fn it_waits_for_the_checks_that_are_not_ready() {
         let quota = condition("QuotaReserved", "True", "QuotaReserved", "");
-        let check =
-            |name: &str, state: &str, message: &str| json!({ "name": name, "state": state, "message": message });
-        let checks = json!([check("budget", "Ready", ""), check("nodes", "Pending", "no capacity")]);
+        let check = |name: &str, state: &str, message: &str| json!({ "name": name, "state": state, "message": message });
+        let checks = json!([
+            check("budget", "Ready", ""),
+            check("nodes", "Pending", "no capacity")
+        ]);
         assert_eq!(
             told(json!({ "conditions": [quota], "admissionChecks": checks })),
             "its quota is reserved, and it waits for the admission check nodes (Pending: no capacity)"
         );
-        assert_eq!(told(json!({ "conditions": [quota] })), "its quota is reserved, and it is about to be admitted");
+        assert_eq!(
+            told(json!({ "conditions": [quota] })),
+            "its quota is reserved, and it is about to be admitted"
+        );
         let admitted = condition("Admitted", "True", "Admitted", "");
-        assert_eq!(told(json!({ "conditions": [quota, admitted] })), "it has been admitted, and is about to start");
+        assert_eq!(
+            told(json!({ "conditions": [quota, admitted] })),
+            "it has been admitted, and is about to start"
+        );
     }
 
     #[test]
     fn a_queue_that_is_inactive_for_a_check_that_nobody_serves_names_the_check() {
-        let quota = condition("QuotaReserved", "False", "Inadmissible", "ClusterQueue checked is inactive");
-        assert_eq!(told(json!({ "conditions": [quota] })), "ClusterQueue checked is inactive");
+        let quota = condition(
+            "QuotaReserved",
+            "False",
+            "Inadmissible",
+            "ClusterQueue checked is inactive",
+        );
+        assert_eq!(
+            told(json!({ "conditions": [quota] })),
+            "ClusterQueue checked is inactive"
+        );
         let checks = json!([{ "name": "budget", "state": "Pending" }]);
         assert_eq!(
             told(json!({ "conditions": [quota], "admissionChecks": checks })),
@@ -174,17 +226,27 @@ mod tests {
         let of = |second: u32, status: Value| {
             let mut workload = workload(json!({}), status);
             let time = format!("2026-01-01T00:00:{second:02}Z").parse().unwrap();
-            workload.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time));
+            workload.metadata.creation_timestamp =
+                Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time));
             workload
         };
         let is = |type_: &str| condition(type_, "True", type_, "");
         let runs = json!({ "conditions": [is("QuotaReserved"), is("Admitted")] });
-        let grows = json!({ "conditions": [condition("QuotaReserved", "False", "Pending", "insufficient cpu")] });
+        let grows =
+            json!({ "conditions": [condition("QuotaReserved", "False", "Pending", "insufficient cpu")] });
         let past = json!({ "conditions": [is("QuotaReserved"), is("Admitted"), is("Finished")] });
         for (first, second) in [(5, 5), (5, 6)] {
-            let all = [of(second, grows.clone()), of(first, runs.clone()), of(9, past.clone())];
+            let all = [
+                of(second, grows.clone()),
+                of(first, runs.clone()),
+                of(9, past.clone()),
+            ];
             assert_eq!(why(all.clone()), "insufficient cpu");
-            assert_eq!(why(all.into_iter().rev()), "insufficient cpu", "in whichever order they come");
+            assert_eq!(
+                why(all.into_iter().rev()),
+                "insufficient cpu",
+                "in whichever order they come"
+            );
         }
     }
 
@@ -197,7 +259,10 @@ mod tests {
             "insufficient cpu; it was stopped (Preempted): to accommodate another"
         );
         let inactive = workload(json!({ "active": false }), json!({}));
-        assert_eq!(why(vec![inactive]), "its Workload job-mc-1 is deactivated (active: false)");
+        assert_eq!(
+            why(vec![inactive]),
+            "its Workload job-mc-1 is deactivated (active: false)"
+        );
         assert!(why(Vec::new()).starts_with("Kueue has created no Workload"));
     }
 }

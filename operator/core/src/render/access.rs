@@ -1,8 +1,10 @@
-//! How the runner may read the curve certificate, whoever it runs as, without opening it to more than it must be.
+//! How the runner may read the curve certificate, whoever it runs as, without opening it to more than it must
+//! be.
 //!
-//! The kubelet writes a Secret's files as root, with the volume's mode. A runner that is not root can read them through
-//! the pod's fsGroup: the kubelet gives the files that group, and the container belongs to it. But an fsGroup also makes
-//! the kubelet change the group of everything on PersistentVolumeClaims and CSI volumes, which are the user's data. So:
+//! The kubelet writes a Secret's files as root, with the volume's mode. A runner that is not root can read
+//! them through the pod's fsGroup: the kubelet gives the files that group, and the container belongs to it.
+//! But an fsGroup also makes the kubelet change the group of everything on PersistentVolumeClaims and CSI
+//! volumes, which are the user's data. So:
 //!
 //! | the runner | the pod has | then |
 //! |---|---|---|
@@ -31,7 +33,9 @@ pub(super) struct Access {
 /// Whether the pod mounts data whose ownership an fsGroup would change.
 pub(super) fn holds_user_data(cluster: &ValidMiniCluster) -> bool {
     let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
-    let mut mounts = sidecars.chain([&cluster.runner.container]).flat_map(|container| &container.mounts);
+    let mut mounts = sidecars
+        .chain([&cluster.runner.container])
+        .flat_map(|container| &container.mounts);
     mounts.any(|mount| matches!(mount.source, VolumeSource::Claim(_) | VolumeSource::Csi { .. }))
 }
 
@@ -41,14 +45,25 @@ pub(super) fn access(
     runner: Option<&SecurityContext>,
     holds_user_data: bool,
 ) -> Access {
-    let user = runner.and_then(|context| context.run_as_user).or(pod.and_then(|context| context.run_as_user));
+    let user = runner
+        .and_then(|context| context.run_as_user)
+        .or(pod.and_then(|context| context.run_as_user));
     if pod.is_some_and(|context| context.fs_group.is_some()) || user == Some(0) {
-        return Access { fs_group: None, mode: OWNER_ONLY };
+        return Access {
+            fs_group: None,
+            mode: OWNER_ONLY,
+        };
     }
     if !holds_user_data {
-        Access { fs_group: Some(GROUP), mode: OWNER_ONLY }
+        Access {
+            fs_group: Some(GROUP),
+            mode: OWNER_ONLY,
+        }
     } else {
-        Access { fs_group: None, mode: EVERYONE }
+        Access {
+            fs_group: None,
+            mode: EVERYONE,
+        }
     }
 }
 
@@ -58,8 +73,15 @@ mod tests {
 
     #[test]
     fn the_certificate_is_readable_and_no_more() {
-        let pod = |user, group| PodSecurityContext { run_as_user: user, fs_group: group, ..Default::default() };
-        let runner = |user| SecurityContext { run_as_user: user, ..Default::default() };
+        let pod = |user, group| PodSecurityContext {
+            run_as_user: user,
+            fs_group: group,
+            ..Default::default()
+        };
+        let runner = |user| SecurityContext {
+            run_as_user: user,
+            ..Default::default()
+        };
         let (group, owner, everyone) = (Some(GROUP), OWNER_ONLY, EVERYONE);
         for (pod, runner, data, fs_group, mode) in [
             (pod(None, None), runner(None), false, group, owner),
@@ -75,6 +97,12 @@ mod tests {
             let found = access(Some(&pod), Some(&runner), data);
             assert_eq!(found, Access { fs_group, mode }, "{pod:?} {runner:?} {data}");
         }
-        assert_eq!(access(None, None, false), Access { fs_group: group, mode: owner });
+        assert_eq!(
+            access(None, None, false),
+            Access {
+                fs_group: group,
+                mode: owner
+            }
+        );
     }
 }

@@ -29,9 +29,17 @@ pub(super) fn config_map(
         restful.repository.clone_from(&options.restful_repository);
     }
     let parent = facts.uid.as_deref().and_then(TraceParent::of_uid);
-    spec.trace = options.traces.clone().zip(parent).map(|(endpoint, parent)| Trace { endpoint, parent });
+    spec.trace = options
+        .traces
+        .clone()
+        .zip(parent)
+        .map(|(endpoint, parent)| Trace { endpoint, parent });
     let data = [(paths::SPEC_KEY.to_owned(), spec.to_toml()?)].into();
     let mut metadata = metadata(names::config_map(&cluster.name), cluster, facts);
     metadata.annotations = Some([(labels::RENDERED_HASH.to_owned(), hash(&data))].into());
-    Ok(ConfigMap { metadata, data: Some(data), ..ConfigMap::default() })
+    Ok(ConfigMap {
+        metadata,
+        data: Some(data),
+        ..ConfigMap::default()
+    })
 }

@@ -26,8 +26,8 @@ const METRICS_PORT: &str = "metrics";
 /// The agent's path in its image.
 const AGENT_IN_IMAGE: &str = "/flux-agent";
 
-/// Init containers: the agent, what copies the view and its packages, then the sidecars. These are restartable, so that they
-/// end with the pod.
+/// Init containers: the agent, what copies the view and its packages, then the sidecars. These are
+/// restartable, so that they end with the pod.
 pub(super) fn init(
     cluster: &ValidMiniCluster,
     options: &Options,
@@ -51,19 +51,33 @@ pub(super) fn init(
 pub(super) fn own_init_names(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<String> {
     let brings = matches!(view, ViewFrom::Copy | ViewFrom::OwnImage);
     let software = (view == ViewFrom::Copy).then(|| SOFTWARE_CONTAINER.to_owned());
-    [AGENT.to_owned()].into_iter().chain(brings.then(|| cluster.view.name.clone())).chain(software).collect()
+    [AGENT.to_owned()]
+        .into_iter()
+        .chain(brings.then(|| cluster.view.name.clone()))
+        .chain(software)
+        .collect()
 }
 
-/// The init container that installs the agent. It also lays out what the other containers see at the mount path, unless the
-/// view's container does. If they mount the view's image, so does it, and the runner's beside it, whose packages it merges
-/// with the view's. If a mount fails, nothing has run yet.
+/// The init container that installs the agent. It also lays out what the other containers see at the mount
+/// path, unless the view's container does. If they mount the view's image, so does it, and the runner's
+/// beside it, whose packages it merges with the view's. If a mount fails, nothing has run yet.
 fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Container {
-    let mut command = [AGENT_IN_IMAGE, "install", "--binary", AGENT_DIR].map(str::to_owned).to_vec();
+    let mut command = [AGENT_IN_IMAGE, "install", "--binary", AGENT_DIR]
+        .map(str::to_owned)
+        .to_vec();
     if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {
         command.extend(["--to".to_owned(), laid_out()]);
     }
     if view == ViewFrom::ImageVolume {
-        command.extend(["--link-view", VIEW_IMAGE_MOUNT, "--runner-image", RUNNER_IMAGE_MOUNT].map(str::to_owned));
+        command.extend(
+            [
+                "--link-view",
+                VIEW_IMAGE_MOUNT,
+                "--runner-image",
+                RUNNER_IMAGE_MOUNT,
+            ]
+            .map(str::to_owned),
+        );
     }
     command.extend(log_format(cluster));
     Container {
@@ -71,13 +85,17 @@ fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Con
         image: Some(options.agent_image.clone()),
         image_pull_policy: Some(PullPolicy::IfNotPresent.name().into()),
         command: Some(command),
-        // Every init container of ours has them: a pod is Guaranteed only if all of its containers have resources.
+        // Every init container of ours has them: a pod is Guaranteed only if all of its containers have
+        // resources.
         resources: resources(&cluster.view.resources),
         volume_mounts: Some(volumes::for_install(cluster, view)),
         // It writes into empty directories that everybody may write to, and needs nothing else.
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
-            capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
+            capabilities: Some(Capabilities {
+                drop: Some(vec!["ALL".into()]),
+                add: None,
+            }),
             read_only_root_filesystem: Some(true),
             ..SecurityContext::default()
         }),
@@ -96,10 +114,13 @@ fn laid_out() -> String {
     format!("{MOUNT_STAGING}/{MOUNT_FOLDER}")
 }
 
-/// The init container with the view's image: it copies the view, or links to it if the others run the same image.
+/// The init container with the view's image: it copies the view, or links to it if the others run the same
+/// image.
 fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Result<Container, RenderError> {
     let view = &cluster.view;
-    let mut command = [AGENT_FILE, "view", "--to", &laid_out()].map(str::to_owned).to_vec();
+    let mut command = [AGENT_FILE, "view", "--to", &laid_out()]
+        .map(str::to_owned)
+        .to_vec();
     match from {
         ViewFrom::OwnImage => command.push("--link".into()),
         _ => command.extend(["--software", COPIED_PACKAGES].map(str::to_owned)),
@@ -112,15 +133,18 @@ fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Resul
         command: Some(command),
         resources: resources(&view.resources),
         working_dir: view.working_dir.clone(),
-        security_context: typed("spec.flux.container.securityContext", view.security_context.as_ref())?,
+        security_context: typed(
+            "spec.flux.container.securityContext",
+            view.security_context.as_ref(),
+        )?,
         volume_mounts: Some(volumes::for_view(cluster, from)),
         termination_message_policy: Some("File".into()),
         ..Container::default()
     })
 }
 
-/// The init container that makes `/opt/software` of the copied view's packages and of what the runner's image has there. It
-/// is that image, and the same user: only they see its files.
+/// The init container that makes `/opt/software` of the copied view's packages and of what the runner's image
+/// has there. It is that image, and the same user: only they see its files.
 fn software(cluster: &ValidMiniCluster) -> Result<Container, RenderError> {
     let runner = &cluster.runner.container;
     let to = format!("{SOFTWARE_STAGING}/{SOFTWARE_FOLDER}");
@@ -146,10 +170,16 @@ fn sidecar_of(
     user: &UserVolumes,
 ) -> Result<Container, RenderError> {
     let mut container = common(&sidecar.container)?;
-    container.volume_mounts =
-        some(volumes::merged(volumes::for_sidecar(cluster, view, sidecar), user.mounts(&sidecar.container)));
+    container.volume_mounts = some(volumes::merged(
+        volumes::for_sidecar(cluster, view, sidecar),
+        user.mounts(&sidecar.container),
+    ));
     if sidecar.wrapped.is_some() {
-        container.command = Some(vec![AGENT_FILE.into(), "sidecar".into(), sidecar.container.name.clone()]);
+        container.command = Some(vec![
+            AGENT_FILE.into(),
+            "sidecar".into(),
+            sidecar.container.name.clone(),
+        ]);
     }
     container.restart_policy = Some("Always".into());
     Ok(container)
@@ -168,21 +198,29 @@ pub(super) fn runner(
     let grace = format!("{}={}", names::GRACE_PERIOD, cluster.grace_period());
     let restarts = format!("{}={restarts_left}", names::RESTARTS_LEFT);
     container.command = Some(vec![AGENT_FILE.into(), "run".into(), grace, restarts]);
-    // They tell the agent that its pod is not the first of its index: a lead that replaces another runs nothing.
-    let of_the_index =
-        [names::INDEX_FAILURES, names::INDEX_DISRUPTIONS].map(|(name, annotation)| annotated(name, annotation));
+    // They tell the agent that its pod is not the first of its index: a lead that replaces another runs
+    // nothing.
+    let of_the_index = [names::INDEX_FAILURES, names::INDEX_DISRUPTIONS]
+        .map(|(name, annotation)| annotated(name, annotation));
     container.env.get_or_insert_default().extend(of_the_index);
     if derive::has_host_network(cluster.pod_template.as_ref()) {
         on_its_node(&mut container);
     }
     // Scrapers find the port by its name; only the lead listens.
-    container.ports.get_or_insert_default().extend(
-        cluster.flux.metrics_port.map(|port| ContainerPort { name: Some(METRICS_PORT.into()), ..port_of(port) }),
-    );
+    container
+        .ports
+        .get_or_insert_default()
+        .extend(cluster.flux.metrics_port.map(|port| ContainerPort {
+            name: Some(METRICS_PORT.into()),
+            ..port_of(port)
+        }));
     container.ports = container.ports.filter(|ports| !ports.is_empty());
     // Without a socket the broker cannot be asked: then a running container counts as ready.
     container.startup_probe = (!cluster.flux.disable_socket).then(joined);
-    container.volume_mounts = some(volumes::merged(volumes::for_runner(cluster, view), user.mounts(&runner.container)));
+    container.volume_mounts = some(volumes::merged(
+        volumes::for_runner(cluster, view),
+        user.mounts(&runner.container),
+    ));
     // A terminal mixes standard output and error and ends lines in CR LF, so only where a person may attach.
     let is_idle = runner.program == Program::Persistent && cluster.restful.is_none();
     let terminal = (cluster.interactive || is_idle).then_some(true);
@@ -191,9 +229,9 @@ pub(super) fn runner(
     Ok(container)
 }
 
-/// With host networking the broker uses a port and an address of the node. A declared port becomes a `hostPort`, so
-/// Kubernetes puts no two pods with the same port on a node, and reports a pod that finds no node like any that does not
-/// fit.
+/// With host networking the broker uses a port and an address of the node. A declared port becomes a
+/// `hostPort`, so Kubernetes puts no two pods with the same port on a node, and reports a pod that finds no
+/// node like any that does not fit.
 fn on_its_node(container: &mut Container) {
     let ports = container.ports.get_or_insert_default();
     if !ports.iter().any(|port| port.container_port == BROKER_PORT) {
@@ -204,17 +242,22 @@ fn on_its_node(container: &mut Container) {
         });
     }
     let (name, field) = names::POD_ADDRESS;
-    container.env.get_or_insert_default().push(of_the_pod(name, field.to_owned()));
+    container
+        .env
+        .get_or_insert_default()
+        .push(of_the_pod(name, field.to_owned()));
 }
 
-/// A startup probe that runs until the broker has joined, and then no more, since a probe that goes on would disturb the
-/// job. The container is ready from then on, until it ends. It is never killed for being late: the agent decides that. One
-/// probe waits for the broker, so that an ordinary start causes no warning of Kubernetes'; if it takes longer, the warning
-/// says why, and the operator reads it.
+/// A startup probe that runs until the broker has joined, and then no more, since a probe that goes on would
+/// disturb the job. The container is ready from then on, until it ends. It is never killed for being late:
+/// the agent decides that. One probe waits for the broker, so that an ordinary start causes no warning of
+/// Kubernetes'; if it takes longer, the warning says why, and the operator reads it.
 fn joined() -> Probe {
     let command = [AGENT_FILE, "status", "--ready", "--wait", "20"].map(str::to_owned);
     Probe {
-        exec: Some(ExecAction { command: Some(command.to_vec()) }),
+        exec: Some(ExecAction {
+            command: Some(command.to_vec()),
+        }),
         period_seconds: Some(1),
         // Longer than the probe's own wait, so that it can still find out which brokers are missing.
         timeout_seconds: Some(60),
@@ -252,7 +295,11 @@ fn common(container: &ValidContainer) -> Result<Container, RenderError> {
 }
 
 fn port_of(port: u16) -> ContainerPort {
-    ContainerPort { container_port: i32::from(port), protocol: Some("TCP".into()), ..ContainerPort::default() }
+    ContainerPort {
+        container_port: i32::from(port),
+        protocol: Some("TCP".into()),
+        ..ContainerPort::default()
+    }
 }
 
 /// An environment variable with the value of a pod's annotation; empty if the pod has none.
@@ -265,7 +312,10 @@ fn of_the_pod(name: &str, field_path: String) -> EnvVar {
         name: name.to_owned(),
         value: None,
         value_from: Some(EnvVarSource {
-            field_ref: Some(ObjectFieldSelector { api_version: None, field_path }),
+            field_ref: Some(ObjectFieldSelector {
+                api_version: None,
+                field_path,
+            }),
             ..EnvVarSource::default()
         }),
     }
@@ -295,27 +345,38 @@ fn environment(container: &ValidContainer) -> Vec<EnvVar> {
 fn lifecycle(container: &ValidContainer) -> Option<Lifecycle> {
     let hook = |words: &Option<Vec<String>>| {
         words.as_ref().map(|words| LifecycleHandler {
-            exec: Some(ExecAction { command: Some(words.clone()) }),
+            exec: Some(ExecAction {
+                command: Some(words.clone()),
+            }),
             ..LifecycleHandler::default()
         })
     };
     let (post_start, pre_stop) = (hook(&container.post_start), hook(&container.pre_stop));
-    (post_start.is_some() || pre_stop.is_some()).then(|| Lifecycle { post_start, pre_stop, ..Lifecycle::default() })
+    (post_start.is_some() || pre_stop.is_some()).then(|| Lifecycle {
+        post_start,
+        pre_stop,
+        ..Lifecycle::default()
+    })
 }
 
 /// Requests and limits; None if neither is given.
 pub(super) fn resources(resources: &Resources) -> Option<ResourceRequirements> {
     let limits = quantities(&resources.limits);
     let requests = quantities(&resources.requests);
-    (limits.is_some() || requests.is_some()).then_some(ResourceRequirements { limits, requests, claims: None })
+    (limits.is_some() || requests.is_some()).then_some(ResourceRequirements {
+        limits,
+        requests,
+        claims: None,
+    })
 }
 
 /// Our quantities as Kubernetes' type.
 pub(super) fn quantities(
     quantities: &std::collections::BTreeMap<String, flux_shared::quantity::Quantity>,
 ) -> Option<std::collections::BTreeMap<String, Quantity>> {
-    let convert =
-        |(name, quantity): (&String, &flux_shared::quantity::Quantity)| (name.clone(), Quantity(quantity.0.clone()));
+    let convert = |(name, quantity): (&String, &flux_shared::quantity::Quantity)| {
+        (name.clone(), Quantity(quantity.0.clone()))
+    };
     (!quantities.is_empty()).then(|| quantities.iter().map(convert).collect())
 }
 
@@ -326,29 +387,56 @@ mod tests {
     #[test]
     fn the_port_of_the_figures_is_found_by_its_name_and_stands_beside_the_users_own() {
         let ports = |flux: &str| {
-            let cluster = crate::testing::cluster(&format!("{flux}\ncontainers: [{{image: a, ports: [80]}}]"));
+            let cluster =
+                crate::testing::cluster(&format!("{flux}\ncontainers: [{{image: a, ports: [80]}}]"));
             let user = UserVolumes::of([&cluster.runner.container]);
             let ports = runner(&cluster, ViewFrom::Copy, &user, 0).unwrap().ports.unwrap();
-            ports.into_iter().map(|port| (port.name, port.container_port)).collect::<Vec<_>>()
+            ports
+                .into_iter()
+                .map(|port| (port.name, port.container_port))
+                .collect::<Vec<_>>()
         };
         assert_eq!(ports("flux: {}"), [(None, 80)]);
-        assert_eq!(ports("flux: {metricsPort: 9402}"), [(None, 80), (Some("metrics".into()), 9402)]);
+        assert_eq!(
+            ports("flux: {metricsPort: 9402}"),
+            [(None, 80), (Some("metrics".into()), 9402)]
+        );
     }
 
     #[test]
     fn with_its_nodes_network_a_broker_has_the_nodes_port_for_itself_and_is_told_its_address() {
         let of = |overlay: &str, ports: &str| {
-            let text = format!("podTemplate: {{spec: {overlay}}}\ncontainers: [{{image: a, ports: [{ports}]}}]");
+            let text =
+                format!("podTemplate: {{spec: {overlay}}}\ncontainers: [{{image: a, ports: [{ports}]}}]");
             let cluster = crate::testing::cluster(&text);
-            let runner = runner(&cluster, ViewFrom::Copy, &UserVolumes::of([&cluster.runner.container]), 0).unwrap();
-            let ports: Vec<i32> = runner.ports.iter().flatten().map(|port| port.container_port).collect();
-            let paths = runner.env.into_iter().flatten().filter(|variable| variable.name == names::POD_ADDRESS.0);
+            let runner = runner(
+                &cluster,
+                ViewFrom::Copy,
+                &UserVolumes::of([&cluster.runner.container]),
+                0,
+            )
+            .unwrap();
+            let ports: Vec<i32> = runner
+                .ports
+                .iter()
+                .flatten()
+                .map(|port| port.container_port)
+                .collect();
+            let paths = runner
+                .env
+                .into_iter()
+                .flatten()
+                .filter(|variable| variable.name == names::POD_ADDRESS.0);
             let paths = paths.map(|variable| variable.value_from.unwrap().field_ref.unwrap().field_path);
             (ports, paths.collect::<Vec<_>>())
         };
         let address = || vec!["status.podIP".to_owned()];
         assert_eq!(of("{hostNetwork: true}", "80"), (vec![80, 8050], address()));
-        assert_eq!(of("{hostNetwork: true}", "8050"), (vec![8050], address()), "declared once");
+        assert_eq!(
+            of("{hostNetwork: true}", "8050"),
+            (vec![8050], address()),
+            "declared once"
+        );
         assert_eq!(of("{hostNetwork: false}", "80"), (vec![80], Vec::new()));
     }
 }

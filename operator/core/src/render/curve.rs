@@ -14,9 +14,16 @@ pub(super) fn secret(cluster: &ValidMiniCluster, facts: &Facts, made: &Certifica
         return None;
     }
     let certificate = cluster.flux.curve_cert.as_ref().unwrap_or(made);
-    let data = [(paths::CURVE_KEY.to_owned(), ByteString(certificate.to_text().into_bytes()))];
+    let data = [(
+        paths::CURVE_KEY.to_owned(),
+        ByteString(certificate.to_text().into_bytes()),
+    )];
     Some(HiddenSecret::new(
-        metadata(names::curve_secret(&cluster.name, facts.uid.as_deref()), cluster, facts),
+        metadata(
+            names::curve_secret(&cluster.name, facts.uid.as_deref()),
+            cluster,
+            facts,
+        ),
         data.into(),
     ))
 }
@@ -31,9 +38,15 @@ mod tests {
         let certificate = Certificate::from_keys("mc-0", &[1; 32], &[2; 32]);
         let text = certificate.to_text();
         let secret = secret(&cluster, &Facts::default(), &certificate).unwrap();
-        assert_eq!(secret.expose().data.as_ref().unwrap()["curve.cert"].0, text.as_bytes());
+        assert_eq!(
+            secret.expose().data.as_ref().unwrap()["curve.cert"].0,
+            text.as_bytes()
+        );
         assert_eq!(format!("{secret:?}"), "HiddenSecret(mc-curve, redacted)");
         let shown = serde_json::to_string(&secret.redacted()).unwrap();
-        assert!(!shown.contains("\"data\"") && shown.contains("redacted"), "{shown}");
+        assert!(
+            !shown.contains("\"data\"") && shown.contains("redacted"),
+            "{shown}"
+        );
     }
 }

@@ -20,25 +20,31 @@ pub struct Elastic {
 impl Elastic {
     /// What an existing Job should have. In a queue, only the queue suspends and resumes.
     pub fn of(cluster: &ValidMiniCluster, size: u32, job: &JobSeen) -> Elastic {
-        Elastic { size, suspend: cluster.suspend.filter(|_| job.queue.is_none()) }
+        Elastic {
+            size,
+            suspend: cluster.suspend.filter(|_| job.queue.is_none()),
+        }
     }
 
-    /// Whether a queue keeps the Job from this size: it has admitted another number of pods, and refuses a change or would
-    /// evict the Job for it. A Job to which this size was applied before has it, or what the queue made of it.
+    /// Whether a queue keeps the Job from this size: it has admitted another number of pods, and refuses a
+    /// change or would evict the Job for it. A Job to which this size was applied before has it, or what the
+    /// queue made of it.
     pub fn is_held(self, job: &JobSeen) -> bool {
         let is_admitted = job.queue.is_some() && !job.is_elastic && !job.suspended;
-        let is_told = |suspend| job.rendered_hash.as_deref() == Some(Elastic { suspend, ..self }.hash().as_str());
+        let is_told =
+            |suspend| job.rendered_hash.as_deref() == Some(Elastic { suspend, ..self }.hash().as_str());
         is_admitted && ![None, Some(true), Some(false)].into_iter().any(is_told)
     }
 
-    /// Hash of these fields. It is compared with the Job's annotation, not with the Job's fields, so that Kueue's changes
-    /// of the fields are not overruled.
+    /// Hash of these fields. It is compared with the Job's annotation, not with the Job's fields, so that
+    /// Kueue's changes of the fields are not overruled.
     pub fn hash(self) -> String {
         hash(&self)
     }
 
-    /// The patch for a Job with this uid (the API server refuses it for another) and the hash `before`. `suspend` is
-    /// patched only when it changes in the spec: somebody may have resumed a Job that was created suspended.
+    /// The patch for a Job with this uid (the API server refuses it for another) and the hash `before`.
+    /// `suspend` is patched only when it changes in the spec: somebody may have resumed a Job that was
+    /// created suspended.
     pub fn patch(self, cluster: &ValidMiniCluster, uid: &str, before: Option<&str>, maximum: u32) -> Value {
         let mut spec = json!({ "parallelism": self.size, "completions": self.size });
         let is_told = (1..=maximum).any(|size| before == Some(Elastic { size, ..self }.hash().as_str()));
@@ -50,8 +56,8 @@ impl Elastic {
         json!({ "metadata": { "uid": uid, "annotations": annotations }, "spec": spec })
     }
 
-    /// Sets the fields of a Job that is to be created. One for a queue begins suspended even if the queue's webhook does
-    /// not see to it, so that nothing runs before it is admitted.
+    /// Sets the fields of a Job that is to be created. One for a queue begins suspended even if the queue's
+    /// webhook does not see to it, so that nothing runs before it is admitted.
     pub(super) fn put(self, is_queued: bool, job: &mut Job) {
         let count = i32::try_from(self.size).unwrap_or(i32::MAX);
         if let Some(spec) = &mut job.spec {
@@ -59,7 +65,10 @@ impl Elastic {
             spec.completions = Some(count);
             spec.suspend = if is_queued { Some(true) } else { self.suspend };
         }
-        job.metadata.annotations.get_or_insert_default().insert(labels::RENDERED_HASH.into(), self.hash());
+        job.metadata
+            .annotations
+            .get_or_insert_default()
+            .insert(labels::RENDERED_HASH.into(), self.hash());
     }
 }
 
@@ -69,34 +78,73 @@ mod tests {
 
     #[test]
     fn who_started_a_suspended_job_is_not_overruled_by_a_change_of_size() {
-        let made = Elastic { size: 2, suspend: Some(true) };
+        let made = Elastic {
+            size: 2,
+            suspend: Some(true),
+        };
         let larger = Elastic { size: 4, ..made };
         let cluster = crate::testing::cluster("size: 2");
         let patch = larger.patch(&cluster, "uid", Some(&made.hash()), 8);
         assert_eq!(patch["spec"], json!({ "parallelism": 4, "completions": 4 }));
-        let again = Elastic { suspend: Some(false), ..made }.patch(&cluster, "uid", Some(&made.hash()), 8);
-        assert_eq!(again["spec"]["suspend"], false, "the MiniCluster itself says otherwise now");
+        let again = Elastic {
+            suspend: Some(false),
+            ..made
+        }
+        .patch(&cluster, "uid", Some(&made.hash()), 8);
+        assert_eq!(
+            again["spec"]["suspend"], false,
+            "the MiniCluster itself says otherwise now"
+        );
         assert_eq!(larger.patch(&cluster, "uid", None, 8)["spec"]["suspend"], true);
         assert_eq!(patch["metadata"]["uid"], "uid");
     }
 
     #[test]
     fn a_queue_holds_the_size_of_what_it_has_admitted() {
-        let made = Elastic { size: 4, suspend: None };
+        let made = Elastic {
+            size: 4,
+            suspend: None,
+        };
         let queue = Some("team".to_owned());
-        let job = JobSeen { completions: 2, rendered_hash: Some(made.hash()), queue, ..JobSeen::default() };
-        assert!(!made.is_held(&job), "the queue has made 2 of 4: nobody asks for more");
+        let job = JobSeen {
+            completions: 2,
+            rendered_hash: Some(made.hash()),
+            queue,
+            ..JobSeen::default()
+        };
+        assert!(
+            !made.is_held(&job),
+            "the queue has made 2 of 4: nobody asks for more"
+        );
         let other = Elastic { size: 3, ..made };
         assert!(other.is_held(&job));
-        assert!(!other.is_held(&JobSeen { is_elastic: true, ..job.clone() }), "it may be resized");
-        assert!(!other.is_held(&JobSeen { suspended: true, ..job.clone() }), "it waits: it may be of another size");
-        assert!(!other.is_held(&JobSeen { queue: None, ..job }), "there is no queue");
+        assert!(
+            !other.is_held(&JobSeen {
+                is_elastic: true,
+                ..job.clone()
+            }),
+            "it may be resized"
+        );
+        assert!(
+            !other.is_held(&JobSeen {
+                suspended: true,
+                ..job.clone()
+            }),
+            "it waits: it may be of another size"
+        );
+        assert!(
+            !other.is_held(&JobSeen { queue: None, ..job }),
+            "there is no queue"
+        );
     }
 
     #[test]
     fn a_queue_alone_suspends_and_resumes() {
         let cluster = crate::testing::cluster("size: 2\nsuspend: true");
-        let queued = JobSeen { queue: Some("team".into()), ..JobSeen::default() };
+        let queued = JobSeen {
+            queue: Some("team".into()),
+            ..JobSeen::default()
+        };
         assert_eq!(Elastic::of(&cluster, 2, &queued).suspend, None);
         assert_eq!(Elastic::of(&cluster, 2, &JobSeen::default()).suspend, Some(true));
     }
@@ -104,6 +152,13 @@ mod tests {
     /// Another value would have a new version write to every Job of the older one.
     #[test]
     fn the_hash_is_the_same_in_every_version() {
-        assert_eq!(Elastic { size: 4, suspend: None }.hash(), "f69de8c25e76200d");
+        assert_eq!(
+            Elastic {
+                size: 4,
+                suspend: None
+            }
+            .hash(),
+            "f69de8c25e76200d"
+        );
     }
 }

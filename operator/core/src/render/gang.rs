@@ -1,5 +1,5 @@
-//! All pods start or none: an object of one of the APIs for that, and what ties the pods to it. Which of them is served
-//! is found out (`lookups::gangs`), never concluded from a version.
+//! All pods start or none: an object of one of the APIs for that, and what ties the pods to it. Which of them
+//! is served is found out (`lookups::gangs`), never concluded from a version.
 //!
 //! | API | object | the pods' tie |
 //! | --- | --- | --- |
@@ -7,7 +7,8 @@
 //! | scheduler-plugins | `scheduling.x-k8s.io/v1alpha1` PodGroup | a label |
 //! | Volcano | `scheduling.volcano.sh/v1beta1` PodGroup | an annotation |
 //!
-//! Kubernetes 1.35 to 1.37 also have an alpha API each ([`Alpha`]), which no other version serves. They are not used.
+//! Kubernetes 1.35 to 1.37 also have an alpha API each ([`Alpha`]), which no other version serves. They are
+//! not used.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +61,9 @@ impl GangApi {
     pub fn with_count(self, count: u32) -> Value {
         match self {
             GangApi::Coscheduling | GangApi::Volcano => json!({ "spec": { "minMember": count } }),
-            GangApi::Kubernetes => json!({ "spec": { "schedulingPolicy": { "gang": { "minCount": count } } } }),
+            GangApi::Kubernetes => {
+                json!({ "spec": { "schedulingPolicy": { "gang": { "minCount": count } } } })
+            }
         }
     }
 }
@@ -106,8 +109,8 @@ pub struct Served {
 }
 
 impl Served {
-    /// The API for pods of this scheduler: its own if we know its name. Other schedulers are kube-scheduler with one more
-    /// plugin: scheduler-plugins' API if that is served, else Kubernetes' own.
+    /// The API for pods of this scheduler: its own if we know its name. Other schedulers are kube-scheduler
+    /// with one more plugin: scheduler-plugins' API if that is served, else Kubernetes' own.
     pub fn for_scheduler(self, name: Option<&str>) -> Option<GangApi> {
         let kubernetes = self.kubernetes.then_some(GangApi::Kubernetes);
         let volcano = self.volcano.then_some(GangApi::Volcano);
@@ -138,7 +141,13 @@ pub struct GangRef {
 impl std::fmt::Display for GangRef {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let GangRef { api, name } = self;
-        write!(formatter, "{}.{}.{}/{name}", GangApi::PLURAL, api.version(), api.group())
+        write!(
+            formatter,
+            "{}.{}.{}/{name}",
+            GangApi::PLURAL,
+            api.version(),
+            api.group()
+        )
     }
 }
 
@@ -146,7 +155,10 @@ impl GangRef {
     /// Parses the text on a Job. None: it is not ours, or of a later version.
     pub fn read(text: &str) -> Option<GangRef> {
         let (_, name) = text.split_once('/')?;
-        let mut all = GangApi::ALL.into_iter().map(|api| GangRef { api, name: name.to_owned() });
+        let mut all = GangApi::ALL.into_iter().map(|api| GangRef {
+            api,
+            name: name.to_owned(),
+        });
         all.find(|it| it.to_string() == text)
     }
 }
@@ -163,7 +175,10 @@ pub enum GangOf {
 
 /// The scheduler of a cluster's pods; the pod template may override it.
 fn scheduler(cluster: &ValidMiniCluster) -> Option<&str> {
-    let over = cluster.pod_template.as_ref().and_then(|it| it.value().pointer("/spec/schedulerName"));
+    let over = cluster
+        .pod_template
+        .as_ref()
+        .and_then(|it| it.value().pointer("/spec/schedulerName"));
     over.map_or(cluster.pod.scheduler_name.as_deref(), Value::as_str)
 }
 
@@ -183,7 +198,9 @@ pub fn count(least: Option<u32>, size: u32) -> u32 {
 pub(super) fn gang(cluster: &ValidMiniCluster, is_installed: bool, facts: &Facts) -> GangOf {
     match api_for(cluster, facts.gangs).filter(|_| is_installed) {
         Some(api) => GangOf::Object(Box::new(object(cluster, api, facts))),
-        None if cluster.gang == Gang::On => GangOf::Unserved(why_not(cluster, is_installed, facts.gangs.alpha)),
+        None if cluster.gang == Gang::On => {
+            GangOf::Unserved(why_not(cluster, is_installed, facts.gangs.alpha))
+        }
         None => GangOf::None,
     }
 }
@@ -211,7 +228,9 @@ fn why_not_by(alpha: Alpha, scheduler: &str) -> String {
     let (version, kubernetes) = (alpha.version(), alpha.kubernetes());
     let enable = match alpha {
         Alpha::V1alpha3 => "enable scheduling.k8s.io/v1beta1 as well",
-        Alpha::V1alpha2 | Alpha::V1alpha1 => "upgrade to Kubernetes 1.37 or newer and enable scheduling.k8s.io/v1beta1",
+        Alpha::V1alpha2 | Alpha::V1alpha1 => {
+            "upgrade to Kubernetes 1.37 or newer and enable scheduling.k8s.io/v1beta1"
+        }
     };
     format!(
         "spec.gang: for scheduler {scheduler} the cluster serves only scheduling.k8s.io/{version}, an alpha API that Kubernetes {kubernetes} alone has, and the operator needs PodGroup of v1beta1 (Kubernetes 1.37 or newer): {enable}, use scheduler-plugins (pod.schedulerName: {COSCHEDULER}), or set gang: auto or off to start without a gang"
@@ -220,8 +239,16 @@ fn why_not_by(alpha: Alpha, scheduler: &str) -> String {
 
 fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &Facts) -> GangObject {
     let count = count(cluster.min_size, cluster.size);
-    // A new name for each Job: the previous object may still exist, with fields that cannot change and do not fit.
-    let what = (facts.uid.as_deref(), facts.attempt, &facts.spec_hash, facts.image_volume_failed, count, api.version());
+    // A new name for each Job: the previous object may still exist, with fields that cannot change and do not
+    // fit.
+    let what = (
+        facts.uid.as_deref(),
+        facts.attempt,
+        &facts.spec_hash,
+        facts.image_volume_failed,
+        count,
+        api.version(),
+    );
     let name = format!("{}-{}", cluster.name, &hash(&what)[..8]);
     recounted(cluster, &GangRef { api, name }, facts, count)
 }
@@ -230,7 +257,8 @@ fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &Facts) -> GangObject
 pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &Facts, count: u32) -> GangObject {
     let api = at.api;
     let mut metadata = metadata(at.name.clone(), cluster, facts);
-    // Kubernetes keeps a PodGroup until its pods are gone; a foreground deletion of the MiniCluster does not wait for it.
+    // Kubernetes keeps a PodGroup until its pods are gone; a foreground deletion of the MiniCluster does not
+    // wait for it.
     for owner in metadata.owner_references.iter_mut().flatten() {
         owner.block_owner_deletion = None;
     }
@@ -261,12 +289,22 @@ pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &Facts, count:
 
 /// The pod template's value at a JSON pointer.
 fn over(cluster: &ValidMiniCluster, pointer: &str) -> Option<Value> {
-    cluster.pod_template.as_ref()?.value().pointer(pointer).filter(|it| it.is_string()).cloned()
+    cluster
+        .pod_template
+        .as_ref()?
+        .value()
+        .pointer(pointer)
+        .filter(|it| it.is_string())
+        .cloned()
 }
 
 /// The Job with its pods tied to the object.
 pub(super) fn tie(mut job: Overlaid<Job>, at: &GangRef) -> Result<Overlaid<Job>, RenderError> {
-    job.rendered.metadata.annotations.get_or_insert_default().insert(labels::GANG.into(), at.to_string());
+    job.rendered
+        .metadata
+        .annotations
+        .get_or_insert_default()
+        .insert(labels::GANG.into(), at.to_string());
     let name = json!(at.name);
     let (place, key, value) = match at.api {
         GangApi::Coscheduling => ("metadata/labels", "scheduling.x-k8s.io/pod-group", name),
@@ -287,29 +325,57 @@ mod tests {
 
     #[test]
     fn each_scheduler_has_its_api_and_others_are_kube_schedulers() {
-        let all = Served { kubernetes: true, coscheduling: true, volcano: true, alpha: None };
-        let of = |served: Served, name: &str| served.for_scheduler(Some(name).filter(|name| !name.is_empty()));
+        let all = Served {
+            kubernetes: true,
+            coscheduling: true,
+            volcano: true,
+            alpha: None,
+        };
+        let of =
+            |served: Served, name: &str| served.for_scheduler(Some(name).filter(|name| !name.is_empty()));
         for name in ["", "default-scheduler"] {
             assert_eq!(of(all, name), Some(GangApi::Kubernetes));
         }
         assert_eq!(of(all, "volcano"), Some(GangApi::Volcano));
         assert_eq!(of(all, "mine"), Some(GangApi::Coscheduling));
-        let own = Served { coscheduling: false, volcano: false, ..all };
+        let own = Served {
+            coscheduling: false,
+            volcano: false,
+            ..all
+        };
         assert_eq!(of(own, "mine"), Some(GangApi::Kubernetes));
-        assert_eq!((of(own, "volcano"), of(own, "scheduler-plugins-scheduler")), (None, None));
-        let others = Served { kubernetes: false, ..all };
+        assert_eq!(
+            (of(own, "volcano"), of(own, "scheduler-plugins-scheduler")),
+            (None, None)
+        );
+        let others = Served {
+            kubernetes: false,
+            ..all
+        };
         assert_eq!(of(others, ""), None, "the default scheduler does not know it");
     }
 
     #[test]
     fn a_job_says_which_object_its_pods_are_tied_to() {
         for api in GangApi::ALL {
-            let at = GangRef { api, name: "mc-0123".into() };
+            let at = GangRef {
+                api,
+                name: "mc-0123".into(),
+            };
             assert_eq!(GangRef::read(&at.to_string()), Some(at.clone()), "{at}");
         }
-        let of = |api: GangApi| GangRef { api, name: "mc".into() }.to_string();
+        let of = |api: GangApi| {
+            GangRef {
+                api,
+                name: "mc".into(),
+            }
+            .to_string()
+        };
         assert_eq!(of(GangApi::Kubernetes), "podgroups.v1beta1.scheduling.k8s.io/mc");
-        for unknown in ["podgroups.v9.scheduling.k8s.io/mc", "workloads.v1alpha1.scheduling.k8s.io/mc"] {
+        for unknown in [
+            "podgroups.v9.scheduling.k8s.io/mc",
+            "workloads.v1alpha1.scheduling.k8s.io/mc",
+        ] {
             assert_eq!(GangRef::read(unknown), None, "{unknown}");
         }
     }
@@ -326,7 +392,10 @@ mod tests {
     fn a_count_is_where_it_is_said_to_be() {
         for api in GangApi::ALL {
             let cluster = crate::testing::cluster("size: 4\nminSize: 3\ngang: auto");
-            let facts = Facts { uid: Some("uid".into()), ..Facts::default() };
+            let facts = Facts {
+                uid: Some("uid".into()),
+                ..Facts::default()
+            };
             let made = object(&cluster, api, &facts);
             assert_eq!(made.body.pointer(count_at(api)), Some(&json!(3)), "{api:?}");
             let fewer = recounted(&cluster, &made.at, &facts, 2);
@@ -338,25 +407,65 @@ mod tests {
     #[test]
     fn gang_is_refused_with_its_remedy_when_only_an_alpha_api_is_served() {
         let of = |gang: &str, scheduler: &str, alpha, kubernetes| {
-            let cluster = crate::testing::cluster(&format!("gang: {gang}\npod: {{schedulerName: {scheduler}}}"));
-            let gangs = Served { alpha, kubernetes, ..Served::default() };
-            super::gang(&cluster, true, &Facts { uid: Some("uid".into()), gangs, ..Facts::default() })
+            let cluster =
+                crate::testing::cluster(&format!("gang: {gang}\npod: {{schedulerName: {scheduler}}}"));
+            let gangs = Served {
+                alpha,
+                kubernetes,
+                ..Served::default()
+            };
+            super::gang(
+                &cluster,
+                true,
+                &Facts {
+                    uid: Some("uid".into()),
+                    gangs,
+                    ..Facts::default()
+                },
+            )
         };
         for (alpha, kubernetes, remedy) in [
-            (Alpha::V1alpha1, "Kubernetes 1.35 alone", "upgrade to Kubernetes 1.37"),
-            (Alpha::V1alpha2, "Kubernetes 1.36 alone", "upgrade to Kubernetes 1.37"),
-            (Alpha::V1alpha3, "Kubernetes 1.37 alone", "enable scheduling.k8s.io/v1beta1 as well"),
+            (
+                Alpha::V1alpha1,
+                "Kubernetes 1.35 alone",
+                "upgrade to Kubernetes 1.37",
+            ),
+            (
+                Alpha::V1alpha2,
+                "Kubernetes 1.36 alone",
+                "upgrade to Kubernetes 1.37",
+            ),
+            (
+                Alpha::V1alpha3,
+                "Kubernetes 1.37 alone",
+                "enable scheduling.k8s.io/v1beta1 as well",
+            ),
         ] {
             let GangOf::Unserved(why) = of("\"on\"", "default-scheduler", Some(alpha), false) else {
                 panic!("{alpha:?} is not used")
             };
-            for part in [alpha.version(), kubernetes, remedy, "scheduler-plugins", "gang: auto"] {
+            for part in [
+                alpha.version(),
+                kubernetes,
+                remedy,
+                "scheduler-plugins",
+                "gang: auto",
+            ] {
                 assert!(why.contains(part), "{part}: {why}");
             }
-            assert_eq!(of("auto", "default-scheduler", Some(alpha), false), GangOf::None, "pods start one by one");
-            assert!(matches!(of("\"on\"", "default-scheduler", Some(alpha), true), GangOf::Object(_)));
+            assert_eq!(
+                of("auto", "default-scheduler", Some(alpha), false),
+                GangOf::None,
+                "pods start one by one"
+            );
+            assert!(matches!(
+                of("\"on\"", "default-scheduler", Some(alpha), true),
+                GangOf::Object(_)
+            ));
         }
-        let GangOf::Unserved(why) = of("\"on\"", "volcano", Some(Alpha::V1alpha2), false) else { panic!() };
+        let GangOf::Unserved(why) = of("\"on\"", "volcano", Some(Alpha::V1alpha2), false) else {
+            panic!()
+        };
         assert!(why.contains("Volcano's PodGroup"), "{why}");
     }
 
@@ -364,13 +473,32 @@ mod tests {
     fn each_job_has_an_object_of_its_own() {
         let cluster = crate::testing::cluster("size: 4");
         let named = |facts: Facts| object(&cluster, GangApi::Kubernetes, &facts).at.name;
-        let first = Facts { uid: Some("a".into()), ..Facts::default() };
-        assert_eq!(named(first.clone()), named(first.clone()), "who was killed finds it again");
+        let first = Facts {
+            uid: Some("a".into()),
+            ..Facts::default()
+        };
+        assert_eq!(
+            named(first.clone()),
+            named(first.clone()),
+            "who was killed finds it again"
+        );
         let others = [
-            Facts { attempt: 1, ..first.clone() },
-            Facts { image_volume_failed: true, ..first.clone() },
-            Facts { spec_hash: Some("other".into()), ..first.clone() },
-            Facts { uid: Some("b".into()), ..first.clone() },
+            Facts {
+                attempt: 1,
+                ..first.clone()
+            },
+            Facts {
+                image_volume_failed: true,
+                ..first.clone()
+            },
+            Facts {
+                spec_hash: Some("other".into()),
+                ..first.clone()
+            },
+            Facts {
+                uid: Some("b".into()),
+                ..first.clone()
+            },
         ];
         for other in others {
             assert_ne!(named(other.clone()), named(first.clone()), "{other:?}");

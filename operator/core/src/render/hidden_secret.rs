@@ -30,13 +30,20 @@ impl HiddenSecret {
     pub fn redacted(&self) -> Secret {
         let mut secret = self.0.clone();
         let keys = secret.data.take().unwrap_or_default().into_keys();
-        secret.string_data = Some(keys.map(|key| (key, "(redacted: generated once, at random)".to_owned())).collect());
+        secret.string_data = Some(
+            keys.map(|key| (key, "(redacted: generated once, at random)".to_owned()))
+                .collect(),
+        );
         secret
     }
 }
 
 impl std::fmt::Debug for HiddenSecret {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "HiddenSecret({}, redacted)", self.0.metadata.name.as_deref().unwrap_or_default())
+        write!(
+            formatter,
+            "HiddenSecret({}, redacted)",
+            self.0.metadata.name.as_deref().unwrap_or_default()
+        )
     }
 }

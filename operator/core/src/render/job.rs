@@ -1,15 +1,16 @@
 //! The Indexed Job: one index a broker, index 0 the lead.
 //!
-//! How it ends: index 0 alone decides success. It runs the program at most once: a failure of the lead's fails its index, and
-//! a lead that replaces another, which was disrupted, runs nothing (the pods' annotations tell it). Followers that are
-//! taken away are replaced. The operator fails the Job when an index has failed, and to start the whole MiniCluster again
-//! takes another Job (`crate::decide::restart`). Without an operator the Job fails when all pods have ended.
+//! How it ends: index 0 alone decides success. It runs the program at most once: a failure of the lead's
+//! fails its index, and a lead that replaces another, which was disrupted, runs nothing (the pods'
+//! annotations tell it). Followers that are taken away are replaced. The operator fails the Job when an index
+//! has failed, and to start the whole MiniCluster again takes another Job (`crate::decide::restart`). Without
+//! an operator the Job fails when all pods have ended.
 
 use flux_shared::exit::{self, Category};
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::batch::v1::{
-    Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
-    PodFailurePolicyRule, SuccessPolicy, SuccessPolicyRule,
+    Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement,
+    PodFailurePolicyOnPodConditionsPattern, PodFailurePolicyRule, SuccessPolicy, SuccessPolicyRule,
 };
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::Value;
@@ -26,7 +27,11 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
     let mut template = pod::template(cluster, options, facts, view, restarts_left)?;
     let user_init = user_init(cluster, &template);
     if !user_init.is_empty() {
-        let annotations = template.metadata.get_or_insert_default().annotations.get_or_insert_default();
+        let annotations = template
+            .metadata
+            .get_or_insert_default()
+            .annotations
+            .get_or_insert_default();
         annotations.insert(labels::USER_INIT.to_owned(), user_init.join(","));
     }
     // The kubelet restarts containers with OnFailure: Kubernetes allows no failure policy then.
@@ -39,8 +44,14 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
     }
     metadata.annotations = Some(
         [
-            (labels::MAXIMUM_SIZE.to_owned(), facts.maximum_size.unwrap_or(cluster.max_size).to_string()),
-            (labels::INITIAL_SIZE.to_owned(), facts.initial_size.unwrap_or(cluster.size).to_string()),
+            (
+                labels::MAXIMUM_SIZE.to_owned(),
+                facts.maximum_size.unwrap_or(cluster.max_size).to_string(),
+            ),
+            (
+                labels::INITIAL_SIZE.to_owned(),
+                facts.initial_size.unwrap_or(cluster.size).to_string(),
+            ),
             (labels::VIEW.to_owned(), view.name().to_owned()),
         ]
         .into(),
@@ -56,20 +67,24 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
         metadata,
         spec: Some(JobSpec {
             active_deadline_seconds: facts.deadline_left.or(cluster.deadline_seconds),
-            // The Job fails when its containers have been started again so many times, one more than is allowed: the agent
-            // does not run the program then, and the last allowed one is not killed.
-            backoff_limit: (!never).then_some(i32::try_from(restarts_left).unwrap_or(i32::MAX).saturating_add(1)),
+            // The Job fails when its containers have been started again so many times, one more than is
+            // allowed: the agent does not run the program then, and the last allowed one is not killed.
+            backoff_limit: (!never)
+                .then_some(i32::try_from(restarts_left).unwrap_or(i32::MAX).saturating_add(1)),
             // Per index, since only then does the Job controller count in the pods' annotations.
             backoff_limit_per_index: Some(limit),
             completion_mode: Some("Indexed".into()),
-            // With a policy, an index that has failed fails the Job by the operator, once the pods have ended that are to
-            // keep their logs (`decide::restart`): the Job controller would delete them.
+            // With a policy, an index that has failed fails the Job by the operator, once the pods have ended
+            // that are to keep their logs (`decide::restart`): the Job controller would delete them.
             max_failed_indexes: (!never).then_some(0),
             pod_failure_policy: never.then(|| failure_policy(cluster, &init, &user_init)),
             // Never two pods of one index at the same time.
             pod_replacement_policy: Some("Failed".into()),
             success_policy: Some(SuccessPolicy {
-                rules: vec![SuccessPolicyRule { succeeded_indexes: Some("0".into()), succeeded_count: None }],
+                rules: vec![SuccessPolicyRule {
+                    succeeded_indexes: Some("0".into()),
+                    succeeded_count: None,
+                }],
             }),
             template,
             ..JobSpec::default()
@@ -77,22 +92,40 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
         ..Job::default()
     };
     let is_queued = cluster.queueing.queue().is_some();
-    Elastic { size: cluster.size, suspend: cluster.suspend.filter(|_| !is_queued) }.put(is_queued, &mut job);
+    Elastic {
+        size: cluster.size,
+        suspend: cluster.suspend.filter(|_| !is_queued),
+    }
+    .put(is_queued, &mut job);
     Ok(job)
 }
 
 /// Names of init containers from the user's pod template, without restartable ones (sidecars).
 fn user_init(cluster: &ValidMiniCluster, template: &PodTemplateSpec) -> Vec<String> {
-    let over = cluster.pod_template.as_ref().and_then(|it| it.value().pointer("/spec/initContainers")?.as_array());
-    let rendered = template.spec.as_ref().and_then(|spec| spec.init_containers.as_ref());
+    let over = cluster
+        .pod_template
+        .as_ref()
+        .and_then(|it| it.value().pointer("/spec/initContainers")?.as_array());
+    let rendered = template
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.init_containers.as_ref());
     let is_rendered = |name: &str| rendered.into_iter().flatten().any(|it| it.name == name);
     let is_one = |item: &&Value| item.get("$patch").is_none() && item["restartPolicy"] != "Always";
-    let names = over.into_iter().flatten().filter(is_one).filter_map(|item| item["name"].as_str());
-    names.filter(|name| !is_rendered(name)).map(str::to_owned).collect()
+    let names = over
+        .into_iter()
+        .flatten()
+        .filter(is_one)
+        .filter_map(|item| item["name"].as_str());
+    names
+        .filter(|name| !is_rendered(name))
+        .map(str::to_owned)
+        .collect()
 }
 
-/// The Job's failure policy. The first rule that matches decides; without a match the failure counts for its index, as of
-/// our init containers that may be retried, a follower that was told to stop, or a pod that its node rejected.
+/// The Job's failure policy. The first rule that matches decides; without a match the failure counts for its
+/// index, as of our init containers that may be retried, a follower that was told to stop, or a pod that its
+/// node rejected.
 fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[String]) -> PodFailurePolicy {
     let on_exit = |action: &str, container: &str, operator: &str, values: Vec<i32>| PodFailurePolicyRule {
         action: action.into(),
@@ -113,23 +146,43 @@ fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[Stri
     };
     // Rules for containers by name: sidecars are init containers too, and their exit codes mean nothing.
     let runner = &cluster.runner.container.name;
-    let for_good = init.iter().map(|name| on_exit("FailJob", name, "In", final_codes()));
+    let for_good = init
+        .iter()
+        .map(|name| on_exit("FailJob", name, "In", final_codes()));
     // A failed init container of the user's is not retried.
-    let of_user = user_init.iter().map(|name| on_exit("FailJob", name, "NotIn", vec![0]));
+    let of_user = user_init
+        .iter()
+        .map(|name| on_exit("FailJob", name, "NotIn", vec![0]));
     let rules = [
         on_condition("Ignore", "DisruptionTarget"),
-        // Before the lead's rule: nothing of the index runs again, and the pods beside it stay until the operator fails the
-        // Job (`decide::restart`). A program may end with the runtime's code, too: the operator reads the agent's message.
-        on_exit("FailIndex", runner, "NotIn", exit::RETRIED.map(i32::from).to_vec()),
+        // Before the lead's rule: nothing of the index runs again, and the pods beside it stay until the
+        // operator fails the Job (`decide::restart`). A program may end with the runtime's code, too: the
+        // operator reads the agent's message.
+        on_exit(
+            "FailIndex",
+            runner,
+            "NotIn",
+            exit::RETRIED.map(i32::from).to_vec(),
+        ),
     ];
     let lead = on_condition("FailJob", labels::LEAD);
-    PodFailurePolicy { rules: rules.into_iter().chain(of_user).chain([lead]).chain(for_good).collect() }
+    PodFailurePolicy {
+        rules: rules
+            .into_iter()
+            .chain(of_user)
+            .chain([lead])
+            .chain(for_good)
+            .collect(),
+    }
 }
 
 /// Exit codes of the agent for failures that a retry cannot resolve.
 fn final_codes() -> Vec<i32> {
-    let mut codes: Vec<i32> =
-        Category::ALL.into_iter().filter(|it| !it.is_retriable()).map(|category| i32::from(category.code())).collect();
+    let mut codes: Vec<i32> = Category::ALL
+        .into_iter()
+        .filter(|it| !it.is_retriable())
+        .map(|category| i32::from(category.code()))
+        .collect();
     codes.sort_unstable();
     codes
 }
@@ -139,7 +192,10 @@ mod tests {
     use super::*;
 
     fn spec(text: &str, facts: &Facts) -> JobSpec {
-        job(&crate::testing::cluster(text), &Options::default(), facts).unwrap().spec.unwrap()
+        job(&crate::testing::cluster(text), &Options::default(), facts)
+            .unwrap()
+            .spec
+            .unwrap()
     }
 
     fn said(rules: Vec<PodFailurePolicyRule>) -> Vec<String> {
@@ -147,7 +203,10 @@ mod tests {
             .iter()
             .map(|rule| match (&rule.on_exit_codes, &rule.on_pod_conditions) {
                 (Some(codes), _) => {
-                    format!("{} {:?} {} {:?}", rule.action, codes.container_name, codes.operator, codes.values)
+                    format!(
+                        "{} {:?} {} {:?}",
+                        rule.action, codes.container_name, codes.operator, codes.values
+                    )
                 }
                 (_, conditions) => format!("{} {}", rule.action, conditions.as_ref().unwrap()[0].type_),
             })
@@ -166,15 +225,19 @@ mod tests {
         assert_eq!(annotations["flux-framework.org/user-init-containers"], "fetch");
         let said = said(spec.pod_failure_policy.unwrap().rules);
         assert_eq!(
-            said.iter().filter(|rule| rule.contains("[0]")).collect::<Vec<_>>(),
+            said.iter()
+                .filter(|rule| rule.contains("[0]"))
+                .collect::<Vec<_>>(),
             ["FailJob Some(\"fetch\") NotIn [0]"]
         );
     }
 
     #[test]
     fn runner_is_retried_only_with_the_codes_of_a_stop_and_of_a_reboot() {
-        let spec =
-            spec("containers: [{image: a, runFlux: true, name: app}, {image: b, name: side}]", &Facts::default());
+        let spec = spec(
+            "containers: [{image: a, runFlux: true, name: app}, {image: b, name: side}]",
+            &Facts::default(),
+        );
         let rules = spec.pod_failure_policy.unwrap().rules;
         let said = said(rules);
         assert_eq!(
@@ -203,11 +266,24 @@ mod tests {
             )
         };
         let none = Facts::default();
-        assert_eq!(of("backoffLimit: 0", &none), (Some(0), None, None, "--restarts-left=0".into()));
-        assert_eq!(of("size: 1", &none), (Some(100), None, None, "--restarts-left=100".into()));
-        let used = Facts { backoff_limit_used: 2, deadline_left: Some(7), ..Facts::default() };
+        assert_eq!(
+            of("backoffLimit: 0", &none),
+            (Some(0), None, None, "--restarts-left=0".into())
+        );
+        assert_eq!(
+            of("size: 1", &none),
+            (Some(100), None, None, "--restarts-left=100".into())
+        );
+        let used = Facts {
+            backoff_limit_used: 2,
+            deadline_left: Some(7),
+            ..Facts::default()
+        };
         let text = "backoffLimit: 3\ndeadlineSeconds: 60";
-        assert_eq!(of(text, &used), (Some(3), None, Some(7), "--restarts-left=1".into()));
+        assert_eq!(
+            of(text, &used),
+            (Some(3), None, Some(7), "--restarts-left=1".into())
+        );
         assert_eq!(of("backoffLimit: 1", &used).3, "--restarts-left=0");
         let text = "backoffLimit: 4\npod: {restartPolicy: OnFailure}";
         assert_eq!(

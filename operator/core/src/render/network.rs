@@ -1,5 +1,5 @@
-//! The NetworkPolicy of a MiniCluster: only its own pods reach its brokers. Other ports stay open to all, as without a
-//! policy.
+//! The NetworkPolicy of a MiniCluster: only its own pods reach its brokers. Other ports stay open to all, as
+//! without a policy.
 
 use flux_shared::names;
 use flux_shared::validate::ValidMiniCluster;
@@ -27,7 +27,10 @@ pub(super) fn policy(cluster: &ValidMiniCluster, facts: &Facts) -> Option<Networ
         port: Some(IntOrString::Int(first)),
         end_port: Some(last),
     };
-    let from_own = NetworkPolicyPeer { pod_selector: Some(own.clone()), ..NetworkPolicyPeer::default() };
+    let from_own = NetworkPolicyPeer {
+        pod_selector: Some(own.clone()),
+        ..NetworkPolicyPeer::default()
+    };
     let others = [
         ports("TCP", 1, BROKER_PORT - 1),
         ports("TCP", BROKER_PORT + 1, 65535),
@@ -40,8 +43,14 @@ pub(super) fn policy(cluster: &ValidMiniCluster, facts: &Facts) -> Option<Networ
             pod_selector: Some(own),
             policy_types: Some(vec!["Ingress".into()]),
             ingress: Some(vec![
-                NetworkPolicyIngressRule { from: Some(vec![from_own]), ports: None },
-                NetworkPolicyIngressRule { from: None, ports: Some(others.into()) },
+                NetworkPolicyIngressRule {
+                    from: Some(vec![from_own]),
+                    ports: None,
+                },
+                NetworkPolicyIngressRule {
+                    from: None,
+                    ports: Some(others.into()),
+                },
             ]),
             ..NetworkPolicySpec::default()
         }),

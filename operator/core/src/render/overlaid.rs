@@ -1,5 +1,5 @@
-//! Objects whose pods have an overlay (`spec.podTemplate`) or belong to a gang. Both may use fields that the Rust types
-//! lack, so these objects are sent as JSON; all others as rendered.
+//! Objects whose pods have an overlay (`spec.podTemplate`) or belong to a gang. Both may use fields that the
+//! Rust types lack, so these objects are sent as JSON; all others as rendered.
 
 use flux_shared::overlay::Overlay;
 use serde::de::Error;
@@ -43,10 +43,19 @@ impl<K: Serialize> Overlaid<K> {
                 if let Some(template) = sent.pointer_mut(pointer) {
                     *template = overlay.over(template.take());
                 }
-                Some(Cover { field, overlay: overlay.value().clone(), at, sent })
+                Some(Cover {
+                    field,
+                    overlay: overlay.value().clone(),
+                    at,
+                    sent,
+                })
             }
         };
-        Ok(Overlaid { rendered, cover, whole: None })
+        Ok(Overlaid {
+            rendered,
+            cover,
+            whole: None,
+        })
     }
 
     /// Adds fields to what is sent, each to the object at a JSON pointer, which is created if it is missing.

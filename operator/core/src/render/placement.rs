@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::core::v1::{
-    Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodAffinity, PodAffinityTerm,
-    PodAntiAffinity, PodSpec, Toleration, WeightedPodAffinityTerm,
+    Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodAffinity,
+    PodAffinityTerm, PodAntiAffinity, PodSpec, Toleration, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -19,8 +19,8 @@ const ARCH: &str = "kubernetes.io/arch";
 /// Weight of a preference, the largest one.
 const WEIGHT: i32 = 100;
 
-/// Prefers one pod per node and all in one zone, unless `disableAffinity`. The user's `nodeAffinity` is required, and stays
-/// either way.
+/// Prefers one pod per node and all in one zone, unless `disableAffinity`. The user's `nodeAffinity` is
+/// required, and stays either way.
 pub(super) fn affinity(cluster: &ValidMiniCluster) -> Option<Affinity> {
     let term = |topology: &str| {
         vec![WeightedPodAffinityTerm {
@@ -35,7 +35,10 @@ pub(super) fn affinity(cluster: &ValidMiniCluster) -> Option<Affinity> {
             },
         }]
     };
-    let mut affinity = Affinity { node_affinity: node_affinity(&cluster.pod.node_affinity), ..Affinity::default() };
+    let mut affinity = Affinity {
+        node_affinity: node_affinity(&cluster.pod.node_affinity),
+        ..Affinity::default()
+    };
     if !cluster.disable_affinity {
         affinity.pod_affinity = Some(PodAffinity {
             preferred_during_scheduling_ignored_during_execution: Some(term(ZONE)),
@@ -56,9 +59,14 @@ fn node_affinity(wanted: &BTreeMap<String, Vec<String>>) -> Option<NodeAffinity>
         values: Some(values.clone()),
     };
     let expressions = some(wanted.iter().map(requirement).collect())?;
-    let term = NodeSelectorTerm { match_expressions: Some(expressions), ..NodeSelectorTerm::default() };
+    let term = NodeSelectorTerm {
+        match_expressions: Some(expressions),
+        ..NodeSelectorTerm::default()
+    };
     Some(NodeAffinity {
-        required_during_scheduling_ignored_during_execution: Some(NodeSelector { node_selector_terms: vec![term] }),
+        required_during_scheduling_ignored_during_execution: Some(NodeSelector {
+            node_selector_terms: vec![term],
+        }),
         ..NodeAffinity::default()
     })
 }
@@ -79,9 +87,16 @@ pub fn of_pods(cluster: &ValidMiniCluster) -> Placement {
     let spec = template["spec"].take();
     let affinity: Option<Affinity> = serde_json::from_value(spec["affinity"].clone()).unwrap_or_default();
     let required = affinity
-        .and_then(|affinity| affinity.node_affinity?.required_during_scheduling_ignored_during_execution)
+        .and_then(|affinity| {
+            affinity
+                .node_affinity?
+                .required_during_scheduling_ignored_during_execution
+        })
         .map(|required| required.node_selector_terms);
-    Placement { terms: required, ..serde_json::from_value(spec).unwrap_or_default() }
+    Placement {
+        terms: required,
+        ..serde_json::from_value(spec).unwrap_or_default()
+    }
 }
 
 /// The user's node selector, with the architecture.
@@ -117,8 +132,14 @@ mod tests {
         );
         let placement = of_pods(&cluster);
         assert_eq!(placement.node_selector.keys().collect::<Vec<_>>(), ["os", "pool"]);
-        assert_eq!(placement.terms.unwrap()[0].match_expressions.as_ref().unwrap()[0].key, "zone");
+        assert_eq!(
+            placement.terms.unwrap()[0].match_expressions.as_ref().unwrap()[0].key,
+            "zone"
+        );
         assert_eq!(placement.tolerations[0].key.as_deref(), Some("gpu"));
-        assert_eq!(of_pods(&crate::testing::cluster("flux: {arch: arm64}")).node_selector[ARCH], "arm64");
+        assert_eq!(
+            of_pods(&crate::testing::cluster("flux: {arch: arm64}")).node_selector[ARCH],
+            "arm64"
+        );
     }
 }

@@ -28,11 +28,18 @@ pub(super) fn template(
     let init_containers = containers::init(cluster, options, view, &user)?;
     let runner_container = containers::runner(cluster, view, &user, restarts_left)?;
 
-    let context: Option<PodSecurityContext> = typed("spec.pod.securityContext", pod.security_context.as_ref())?;
-    let access =
-        access::access(context.as_ref(), runner_container.security_context.as_ref(), access::holds_user_data(cluster));
+    let context: Option<PodSecurityContext> =
+        typed("spec.pod.securityContext", pod.security_context.as_ref())?;
+    let access = access::access(
+        context.as_ref(),
+        runner_container.security_context.as_ref(),
+        access::holds_user_data(cluster),
+    );
     let context = match access.fs_group {
-        Some(group) => Some(PodSecurityContext { fs_group: Some(group), ..context.unwrap_or_default() }),
+        Some(group) => Some(PodSecurityContext {
+            fs_group: Some(group),
+            ..context.unwrap_or_default()
+        }),
         None => context,
     };
     let mut all_volumes = volumes::own(cluster, options, facts.uid.as_deref(), view, access.mode);
@@ -44,17 +51,26 @@ pub(super) fn template(
         host_ipc: pod.host_ipc.then_some(true),
         host_pid: pod.host_pid.then_some(true),
         image_pull_secrets: pull_secrets(
-            [cluster.view.image_pull_secret.as_ref().filter(|_| cluster.view.enabled)]
-                .into_iter()
-                .chain([runner].into_iter().chain(sidecars).map(|container| container.image_pull_secret.as_ref())),
+            [cluster
+                .view
+                .image_pull_secret
+                .as_ref()
+                .filter(|_| cluster.view.enabled)]
+            .into_iter()
+            .chain(
+                [runner]
+                    .into_iter()
+                    .chain(sidecars)
+                    .map(|container| container.image_pull_secret.as_ref()),
+            ),
         ),
         security_context: context,
         share_process_namespace: cluster.share_process_namespace.then_some(true),
         termination_grace_period_seconds: i64::try_from(cluster.grace_period()).ok(),
         ..shared_with_services(cluster, cluster.pod_template.as_ref())
     };
-    // With a runtime class these are the overhead; without one admission refuses overhead, and the pod's resources are
-    // meant.
+    // With a runtime class these are the overhead; without one admission refuses overhead, and the pod's
+    // resources are meant.
     let quantities = containers::quantities(&pod.resources);
     match pod.runtime_class_name {
         Some(_) => spec.overhead = quantities,
@@ -69,7 +85,10 @@ pub(super) fn template(
     spec.init_containers = Some(init_containers);
     spec.containers = vec![runner_container];
     spec.volumes = Some(all_volumes);
-    Ok(PodTemplateSpec { metadata: Some(metadata(cluster)), spec: Some(spec) })
+    Ok(PodTemplateSpec {
+        metadata: Some(metadata(cluster)),
+        spec: Some(spec),
+    })
 }
 
 /// What the Job's pods and the services pod have in common; `overlay` is applied to them.
@@ -97,26 +116,42 @@ pub(super) fn shared_with_services(cluster: &ValidMiniCluster, overlay: Option<&
 fn metadata(cluster: &ValidMiniCluster) -> ObjectMeta {
     let annotations = queueing::of_pods(cluster);
     ObjectMeta {
-        labels: Some(labels::of_pod(&cluster.pod.labels, &cluster.name, &cluster.namespace, &cluster.headless_name)),
+        labels: Some(labels::of_pod(
+            &cluster.pod.labels,
+            &cluster.name,
+            &cluster.namespace,
+            &cluster.headless_name,
+        )),
         annotations: (!annotations.is_empty()).then_some(annotations),
         ..ObjectMeta::default()
     }
 }
 
 /// Pull secrets without repetition, in the order of the containers.
-pub(super) fn pull_secrets<'a>(secrets: impl Iterator<Item = Option<&'a String>>) -> Option<Vec<LocalObjectReference>> {
+pub(super) fn pull_secrets<'a>(
+    secrets: impl Iterator<Item = Option<&'a String>>,
+) -> Option<Vec<LocalObjectReference>> {
     let mut names: Vec<&String> = Vec::new();
     for name in secrets.flatten() {
         if !names.contains(&name) {
             names.push(name);
         }
     }
-    some(names.into_iter().map(|name| LocalObjectReference { name: name.clone() }).collect())
+    some(
+        names
+            .into_iter()
+            .map(|name| LocalObjectReference { name: name.clone() })
+            .collect(),
+    )
 }
 
 /// The pull secrets of containers.
 pub(super) fn pull_secrets_of(containers: &[ValidContainer]) -> Option<Vec<LocalObjectReference>> {
-    pull_secrets(containers.iter().map(|container| container.image_pull_secret.as_ref()))
+    pull_secrets(
+        containers
+            .iter()
+            .map(|container| container.image_pull_secret.as_ref()),
+    )
 }
 
 #[cfg(test)]
@@ -132,8 +167,15 @@ mod tests {
                  services: [{{image: db, name: db}}]"
             ));
             let facts = Facts::default();
-            let broker = template(&cluster, &Options::default(), &facts, ViewFrom::Copy, 0).unwrap().spec.unwrap();
-            let services = services_pod::pod(&cluster, &facts).unwrap().unwrap().spec.unwrap();
+            let broker = template(&cluster, &Options::default(), &facts, ViewFrom::Copy, 0)
+                .unwrap()
+                .spec
+                .unwrap();
+            let services = services_pod::pod(&cluster, &facts)
+                .unwrap()
+                .unwrap()
+                .spec
+                .unwrap();
             (broker.dns_policy, services.dns_policy)
         };
         let of_cluster = || Some("ClusterFirstWithHostNet".to_owned());
@@ -143,21 +185,41 @@ mod tests {
         assert_eq!(policies("{dnsPolicy: Default}", true, true), (own(), own()));
     }
 
-    /// Who may write where: the agent's binary, what the runner's agent writes, and the folders that init containers made.
+    /// Who may write where: the agent's binary, what the runner's agent writes, and the folders that init
+    /// containers made.
     #[test]
     fn what_root_runs_is_written_by_nobody_else() {
         let containers = "containers: [{image: a, runFlux: true, securityContext: {runAsUser: 7}}, {image: b, name: b, command: c}, {image: c, name: c}]";
-        let kinds = [ViewFrom::Copy, ViewFrom::ImageVolume, ViewFrom::OwnImage, ViewFrom::Nowhere];
-        for (user, view) in [0, 1000].into_iter().flat_map(|user| kinds.map(|view| (user, view))) {
+        let kinds = [
+            ViewFrom::Copy,
+            ViewFrom::ImageVolume,
+            ViewFrom::OwnImage,
+            ViewFrom::Nowhere,
+        ];
+        for (user, view) in [0, 1000]
+            .into_iter()
+            .flat_map(|user| kinds.map(|view| (user, view)))
+        {
             let disable = view == ViewFrom::Nowhere;
             let spec = format!(
                 "flux: {{container: {{disable: {disable}}}}}\npod: {{securityContext: {{runAsUser: {user}}}}}\n{containers}"
             );
-            let pod = template(&crate::testing::cluster(&spec), &Options::default(), &Facts::default(), view, 0)
-                .unwrap()
-                .spec
-                .unwrap();
-            let all: Vec<_> = pod.init_containers.iter().flatten().chain(&pod.containers).collect();
+            let pod = template(
+                &crate::testing::cluster(&spec),
+                &Options::default(),
+                &Facts::default(),
+                view,
+                0,
+            )
+            .unwrap()
+            .spec
+            .unwrap();
+            let all: Vec<_> = pod
+                .init_containers
+                .iter()
+                .flatten()
+                .chain(&pod.containers)
+                .collect();
             let own = match view {
                 ViewFrom::Copy => 3,
                 ViewFrom::OwnImage => 2,
@@ -168,7 +230,13 @@ mod tests {
                 let is = |name: &str| container.name == name;
                 let is_ours = is("flux-agent") || is("flux-view") || is("flux-software");
                 let is_runner = !is_ours && !is("b") && !is("c");
-                assert!(!container.command.iter().flatten().any(|word| word.starts_with("/mnt/flux/")));
+                assert!(
+                    !container
+                        .command
+                        .iter()
+                        .flatten()
+                        .any(|word| word.starts_with("/mnt/flux/"))
+                );
                 for mount in container.volume_mounts.iter().flatten() {
                     let read_only = mount.read_only == Some(true);
                     let of_folder = mount.sub_path.is_some();
@@ -198,12 +266,24 @@ mod tests {
                 "flux: {{container: {{disable: {disable}, {same}}}}}\ncontainers: [{{image: a, runFlux: true, {same}}}, {{image: b, name: b, {same}}}]"
             );
             let cluster = crate::testing::cluster(&spec);
-            for view in [ViewFrom::Copy, ViewFrom::ImageVolume, ViewFrom::OwnImage, ViewFrom::Nowhere] {
+            for view in [
+                ViewFrom::Copy,
+                ViewFrom::ImageVolume,
+                ViewFrom::OwnImage,
+                ViewFrom::Nowhere,
+            ] {
                 let facts = Facts::default();
-                let pod = template(&cluster, &Options::default(), &facts, view, 0).unwrap().spec.unwrap();
+                let pod = template(&cluster, &Options::default(), &facts, view, 0)
+                    .unwrap()
+                    .spec
+                    .unwrap();
                 for container in pod.containers.iter().chain(pod.init_containers.iter().flatten()) {
                     let of = container.resources.clone().unwrap_or_default();
-                    assert!(of.limits.is_some() && of.limits == of.requests, "{view:?}: {}", container.name);
+                    assert!(
+                        of.limits.is_some() && of.limits == of.requests,
+                        "{view:?}: {}",
+                        container.name
+                    );
                 }
             }
         }

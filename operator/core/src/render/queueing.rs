@@ -1,5 +1,5 @@
-//! Labels and annotations for a queue on the Job and its pods: those of the MiniCluster, and those that follow from its
-//! sizes.
+//! Labels and annotations for a queue on the Job and its pods: those of the MiniCluster, and those that
+//! follow from its sizes.
 
 use std::collections::BTreeMap;
 
@@ -34,22 +34,31 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
     }
 }
 
-/// Annotations that tell the queue how it may change the size. Null removes the annotation: all pods are needed.
+/// Annotations that tell the queue how it may change the size. Null removes the annotation: all pods are
+/// needed.
 pub(super) fn of_size(cluster: &ValidMiniCluster, size: u32) -> Map<String, Value> {
     if !cluster.queueing.admits_parts() || cluster.min_size.is_none() {
         return Map::new();
     }
     let least = cluster.queueing.least(size, cluster.min_size);
     let equal = least.map(|_| Value::from("true"));
-    [(MIN_PARALLELISM, least.map(|least| Value::from(least.to_string()))), (EQUAL_PARALLELISM, equal)]
-        .map(|(key, value)| (key.to_owned(), value.unwrap_or_default()))
-        .into_iter()
-        .collect()
+    [
+        (MIN_PARALLELISM, least.map(|least| Value::from(least.to_string()))),
+        (EQUAL_PARALLELISM, equal),
+    ]
+    .map(|(key, value)| (key.to_owned(), value.unwrap_or_default()))
+    .into_iter()
+    .collect()
 }
 
 /// Annotations of the pods: the author's, and those for a queue's topology-aware scheduling.
 pub(super) fn of_pods(cluster: &ValidMiniCluster) -> BTreeMap<String, String> {
     let mut annotations = cluster.pod.annotations.clone();
-    annotations.extend(cluster.queueing.of_pods().map(|(key, value)| (key.clone(), value.clone())));
+    annotations.extend(
+        cluster
+            .queueing
+            .of_pods()
+            .map(|(key, value)| (key.clone(), value.clone())),
+    );
     annotations
 }

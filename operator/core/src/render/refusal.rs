@@ -6,13 +6,16 @@ use serde_json::Value;
 
 use super::overlaid::Cover;
 
-/// The problem in an overlay, and the remedy, from the object that the API server would store (None: it did not say) or
-/// from its refusal.
+/// The problem in an overlay, and the remedy, from the object that the API server would store (None: it did
+/// not say) or from its refusal.
 pub fn problem(cover: &Cover, tried: &Result<Option<Value>, String>) -> Option<Problem> {
     match tried {
         Err(words) => {
             let words = rebased(words, cover);
-            Some(Problem::new(cover.field, format!("the API server refuses the pods with it: {words}")))
+            Some(Problem::new(
+                cover.field,
+                format!("the API server refuses the pods with it: {words}"),
+            ))
         }
         Ok(None) => None,
         Ok(Some(kept)) => {
@@ -36,7 +39,10 @@ pub fn rebased(words: &str, cover: &Cover) -> String {
     }
     text.push_str(rest);
     // A decoder's message begins with Go's types, which are no fields of the user's.
-    match text.find("strict decoding error: ").or_else(|| text.find("json: cannot unmarshal ")) {
+    match text
+        .find("strict decoding error: ")
+        .or_else(|| text.find("json: cannot unmarshal "))
+    {
         Some(at) => text.split_off(at),
         None => text,
     }
@@ -44,7 +50,11 @@ pub fn rebased(words: &str, cover: &Cover) -> String {
 
 /// Position of the next path into the pod template.
 fn next_path(text: &str, cover: &Cover) -> Option<usize> {
-    let starts: &[&str] = if cover.at.is_empty() { &["spec.", "metadata."] } else { &[cover.at] };
+    let starts: &[&str] = if cover.at.is_empty() {
+        &["spec.", "metadata."]
+    } else {
+        &[cover.at]
+    };
     let mut from = 0;
     loop {
         let found = starts.iter().filter_map(|it| text[from..].find(it)).min()? + from;
@@ -57,15 +67,25 @@ fn next_path(text: &str, cover: &Cover) -> Option<usize> {
     }
 }
 
-/// The path in the overlay for a path in the object, with list items matched by their keys. None: the overlay does not
-/// set it.
+/// The path in the overlay for a path in the object, with list items matched by their keys. None: the overlay
+/// does not set it.
 fn of_overlay(path: &str, cover: &Cover) -> Option<String> {
     let below = path.strip_prefix(cover.at)?.trim_start_matches('.');
     let sent = cover.sent.pointer(&format!("/{}", cover.at.replace('.', "/")));
-    let (mut sent, mut mine) = (if cover.at.is_empty() { Some(&cover.sent) } else { sent }, Some(&cover.overlay));
+    let (mut sent, mut mine) = (
+        if cover.at.is_empty() {
+            Some(&cover.sent)
+        } else {
+            sent
+        },
+        Some(&cover.overlay),
+    );
     let mut path = cover.field.to_owned();
     // The API server names a template's metadata like this.
-    if ["labels", "annotations"].iter().any(|name| below.starts_with(name)) {
+    if ["labels", "annotations"]
+        .iter()
+        .any(|name| below.starts_with(name))
+    {
         return Some(format!("{path}.metadata.{below}"));
     }
     for step in below.split('.').filter(|step| !step.is_empty()) {
@@ -80,9 +100,10 @@ fn of_overlay(path: &str, cover: &Cover) -> Option<String> {
             };
             let item = sent.and_then(|it| it.get(number));
             let place = match merge_key(name) {
-                Some(key) => {
-                    mine?.as_array()?.iter().position(|it| it.get(key) == item.and_then(|item| item.get(key)))?
-                }
+                Some(key) => mine?
+                    .as_array()?
+                    .iter()
+                    .position(|it| it.get(key) == item.and_then(|item| item.get(key)))?,
                 None => number,
             };
             path.push_str(&format!("[{place}]"));
@@ -94,16 +115,29 @@ fn of_overlay(path: &str, cover: &Cover) -> Option<String> {
 
 /// Fields of the overlay that the API server would drop silently, as those of features that are switched off.
 pub fn left_out(kept: &Value, cover: &Cover) -> Vec<String> {
-    let pointer = if cover.at.is_empty() { String::new() } else { format!("/{}", cover.at.replace('.', "/")) };
+    let pointer = if cover.at.is_empty() {
+        String::new()
+    } else {
+        format!("/{}", cover.at.replace('.', "/"))
+    };
     let mut missing = Vec::new();
-    compare(cover.field, "", &cover.overlay, kept.pointer(&pointer).unwrap_or(&Value::Null), &mut missing);
+    compare(
+        cover.field,
+        "",
+        &cover.overlay,
+        kept.pointer(&pointer).unwrap_or(&Value::Null),
+        &mut missing,
+    );
     missing
 }
 
 fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec<String>) {
     match mine {
         Value::Object(map) if !map.contains_key("$patch") => {
-            for (key, value) in map.iter().filter(|(key, value)| !key.starts_with('$') && says_something(value)) {
+            for (key, value) in map
+                .iter()
+                .filter(|(key, value)| !key.starts_with('$') && says_something(value))
+            {
                 let below = format!("{path}.{key}");
                 match kept.get(key) {
                     Some(kept) => compare(&below, key, value, kept, missing),
@@ -113,12 +147,21 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
         }
         Value::Array(list) => {
             let kept_items = kept.as_array().map_or(&[][..], Vec::as_slice);
-            for (i, item) in list.iter().enumerate().filter(|(_, item)| item.get("$patch").is_none()) {
+            for (i, item) in list
+                .iter()
+                .enumerate()
+                .filter(|(_, item)| item.get("$patch").is_none())
+            {
                 let found = match merge_key(name) {
                     Some(key) => kept_items.iter().find(|it| it.get(key) == item.get(key)),
                     None => {
                         let others = near(kept_items, i, kept_items.len().saturating_sub(list.len()));
-                        kept_items.get(i).into_iter().chain(others).find(|it| contains(it, item)).or(kept_items.get(i))
+                        kept_items
+                            .get(i)
+                            .into_iter()
+                            .chain(others)
+                            .find(|it| contains(it, item))
+                            .or(kept_items.get(i))
                     }
                 };
                 let path = format!("{path}[{i}]");
@@ -132,19 +175,21 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
     }
 }
 
-/// The items among which the one of this place may be, in a list without a key into which a webhook has put `more` others.
+/// The items among which the one of this place may be, in a list without a key into which a webhook has put
+/// `more` others.
 fn near(list: &[Value], place: usize, more: usize) -> &[Value] {
     /// Of a longer one not all are compared with each.
     const SHORT: usize = 32;
     if list.len() <= SHORT {
         list
     } else {
-        list.get(place..=place.saturating_add(more).min(list.len() - 1)).unwrap_or_default()
+        list.get(place..=place.saturating_add(more).min(list.len() - 1))
+            .unwrap_or_default()
     }
 }
 
-/// Whether no field of `mine` is missing in `kept`. Values are not compared: a field that the API server drops is
-/// dropped from all items.
+/// Whether no field of `mine` is missing in `kept`. Values are not compared: a field that the API server
+/// drops is dropped from all items.
 fn contains(kept: &Value, mine: &Value) -> bool {
     let mut missing = Vec::new();
     compare("", "", mine, kept, &mut missing);
@@ -198,7 +243,10 @@ mod tests {
         // What is not the overlay's keeps its name.
         let ours = "spec.template.spec.containers[0].ports[0].containerPort: Invalid value: 1";
         assert_eq!(said(ours), ours);
-        assert_eq!(said("a: spec.template.spec.nodeName: no. b"), "a: spec.podTemplate.spec.nodeName: no. b");
+        assert_eq!(
+            said("a: spec.template.spec.nodeName: no. b"),
+            "a: spec.podTemplate.spec.nodeName: no. b"
+        );
     }
 
     #[test]
@@ -213,25 +261,44 @@ mod tests {
         let cover = Cover { overlay, ..cover() };
         assert_eq!(
             left_out(&kept, &cover),
-            ["spec.podTemplate.spec.schedulingGroup", "spec.podTemplate.spec.containers[0].resources.claims"]
+            [
+                "spec.podTemplate.spec.schedulingGroup",
+                "spec.podTemplate.spec.containers[0].resources.claims"
+            ]
         );
     }
 
     /// What is left out of a list without a key, of tolerations as a webhook may have changed them.
     fn left_out_of_tolerations(mine: &Value, kept: &Value) -> Vec<String> {
         let kept = json!({ "spec": { "template": { "spec": { "tolerations": kept } } } });
-        left_out(&kept, &Cover { overlay: json!({ "spec": { "tolerations": mine } }), ..cover() })
+        left_out(
+            &kept,
+            &Cover {
+                overlay: json!({ "spec": { "tolerations": mine } }),
+                ..cover()
+            },
+        )
     }
 
     #[test]
     fn what_a_webhook_adds_to_a_list_without_a_key_hides_nothing() {
-        let (mine, theirs) = (json!({ "key": "mine", "operator": "Exists" }), json!({ "operator": "Exists" }));
+        let (mine, theirs) = (
+            json!({ "key": "mine", "operator": "Exists" }),
+            json!({ "operator": "Exists" }),
+        );
         for kept in [json!([theirs, mine]), json!([mine, theirs]), json!([mine])] {
-            assert_eq!(left_out_of_tolerations(&json!([mine]), &kept), Vec::<String>::new(), "{kept}");
+            assert_eq!(
+                left_out_of_tolerations(&json!([mine]), &kept),
+                Vec::<String>::new(),
+                "{kept}"
+            );
         }
         let dropped = "spec.podTemplate.spec.tolerations[0]";
         assert_eq!(left_out_of_tolerations(&json!([mine]), &json!([])), [dropped]);
-        assert_eq!(left_out_of_tolerations(&json!([mine]), &json!([theirs])), [format!("{dropped}.key")]);
+        assert_eq!(
+            left_out_of_tolerations(&json!([mine]), &json!([theirs])),
+            [format!("{dropped}.key")]
+        );
         assert_eq!(
             left_out_of_tolerations(&json!([{ "new": { "a": 1 } }, mine]), &json!([theirs, {}, mine])),
             [format!("{dropped}.new")]
@@ -244,10 +311,17 @@ mod tests {
         let mine: Vec<Value> = (0..20_000).map(item).collect();
         let mut kept = mine.clone();
         kept.insert(0, json!({ "operator": "Exists" }));
-        assert_eq!(left_out_of_tolerations(&json!(mine), &json!(kept)), Vec::<String>::new());
+        assert_eq!(
+            left_out_of_tolerations(&json!(mine), &json!(kept)),
+            Vec::<String>::new()
+        );
         let begin = std::time::Instant::now();
         let none: Vec<Value> = (0..20_000).map(|_| json!({})).collect();
         assert_eq!(left_out_of_tolerations(&json!(mine), &json!(none)).len(), 40_000);
-        assert!(begin.elapsed() < std::time::Duration::from_secs(10), "{:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() < std::time::Duration::from_secs(10),
+            "{:?}",
+            begin.elapsed()
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! What objects require: a Kubernetes newer than the oldest supported one, 1.31 (an older API server silently drops such a
-//! field), and a size that the API server accepts.
+//! What objects require: a Kubernetes newer than the oldest supported one, 1.31 (an older API server silently
+//! drops such a field), and a size that the API server accepts.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::PodSpec;
@@ -13,9 +13,16 @@ const IMAGE_VOLUMES_BY_HAND: u32 = 33;
 /// Most bytes of a ConfigMap's values.
 const CONFIG_MAP_MAX: usize = 1 << 20;
 
-/// Why the AgentSpec does not fit into its ConfigMap, and the remedy. Quoting makes the user's text longer there.
+/// Why the AgentSpec does not fit into its ConfigMap, and the remedy. Quoting makes the user's text longer
+/// there.
 pub fn too_large(objects: &Objects) -> Option<String> {
-    let bytes: usize = objects.config_map.data.iter().flat_map(|data| data.values()).map(String::len).sum();
+    let bytes: usize = objects
+        .config_map
+        .data
+        .iter()
+        .flat_map(|data| data.values())
+        .map(String::len)
+        .sum();
     (bytes > CONFIG_MAP_MAX).then(|| {
         format!(
             "spec: the agent's spec has {bytes} bytes with its quoting, and a ConfigMap holds {CONFIG_MAP_MAX}: put scripts and \
@@ -34,8 +41,8 @@ struct Need {
     remedy: &'static str,
 }
 
-/// The fields of a pod that an older Kubernetes would drop. `keeps_images`: a dry run has shown that the API server keeps
-/// image volumes.
+/// The fields of a pod that an older Kubernetes would drop. `keeps_images`: a dry run has shown that the API
+/// server keeps image volumes.
 fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
     let differs = |value: Option<&str>, usual: &str| value.is_some_and(|value| value != usual);
     let mut containers = pod.containers.iter().chain(pod.init_containers.iter().flatten());
@@ -60,8 +67,14 @@ fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
             },
         ),
         (
-            containers
-                .any(|it| differs(it.security_context.as_ref().and_then(|it| it.proc_mount.as_deref()), "Default")),
+            containers.any(|it| {
+                differs(
+                    it.security_context
+                        .as_ref()
+                        .and_then(|it| it.proc_mount.as_deref()),
+                    "Default",
+                )
+            }),
             Need {
                 minor: 33,
                 field: "securityContext.procMount of a container",
@@ -70,7 +83,10 @@ fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
             },
         ),
         (
-            differs(context.and_then(|it| it.supplemental_groups_policy.as_deref()), "Merge"),
+            differs(
+                context.and_then(|it| it.supplemental_groups_policy.as_deref()),
+                "Merge",
+            ),
             Need {
                 minor: 33,
                 field: "spec.pod.securityContext.supplementalGroupsPolicy",
@@ -79,7 +95,10 @@ fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
             },
         ),
         (
-            differs(context.and_then(|it| it.se_linux_change_policy.as_deref()), "MountOption"),
+            differs(
+                context.and_then(|it| it.se_linux_change_policy.as_deref()),
+                "MountOption",
+            ),
             Need {
                 minor: 33,
                 field: "spec.pod.securityContext.seLinuxChangePolicy",
@@ -88,7 +107,9 @@ fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
             },
         ),
     ];
-    table.into_iter().filter_map(|(is_used, need)| is_used.then_some(need))
+    table
+        .into_iter()
+        .filter_map(|(is_used, need)| is_used.then_some(need))
 }
 
 fn has_image(pod: &PodSpec) -> bool {
@@ -97,17 +118,21 @@ fn has_image(pod: &PodSpec) -> bool {
 
 /// Whether a Job has image volumes.
 pub fn mounts_image(job: &Job) -> bool {
-    job.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).is_some_and(has_image)
+    job.spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref())
+        .is_some_and(has_image)
 }
 
-/// Whether Kubernetes 1.`minor` keeps the Job's image volumes only if a feature gate is switched on, which the version
-/// cannot tell.
+/// Whether Kubernetes 1.`minor` keeps the Job's image volumes only if a feature gate is switched on, which
+/// the version cannot tell.
 pub fn image_is_a_try(objects: &Objects, minor: u32) -> bool {
     (IMAGE_VOLUMES_BY_HAND..IMAGE_VOLUMES).contains(&minor) && mounts_image(&objects.job)
 }
 
-/// Whether the objects need more than the oldest supported Kubernetes, so that the version has to be asked for. With
-/// `nodes_mount_images` every node is new enough for image volumes, and no API server is older than its nodes.
+/// Whether the objects need more than the oldest supported Kubernetes, so that the version has to be asked
+/// for. With `nodes_mount_images` every node is new enough for image volumes, and no API server is older than
+/// its nodes.
 pub fn beyond_floor(objects: &Objects, nodes_mount_images: bool) -> bool {
     unsupported(objects, if nodes_mount_images { IMAGE_VOLUMES } else { 0 }, false).is_some()
 }
@@ -115,8 +140,15 @@ pub fn beyond_floor(objects: &Objects, nodes_mount_images: bool) -> bool {
 /// Why Kubernetes 1.`minor` cannot run the objects: the field, and the remedy. `keeps_images`: see [`needs`].
 pub fn unsupported(objects: &Objects, minor: u32, keeps_images: bool) -> Option<String> {
     let pod = objects.job.spec.as_ref()?.template.spec.as_ref()?;
-    let Need { minor: first, field, since, remedy } = needs(pod, keeps_images).find(|need| minor < need.minor)?;
-    Some(format!("{field}: {since} since Kubernetes 1.{first}, and this is 1.{minor}: {remedy}"))
+    let Need {
+        minor: first,
+        field,
+        since,
+        remedy,
+    } = needs(pod, keeps_images).find(|need| minor < need.minor)?;
+    Some(format!(
+        "{field}: {since} since Kubernetes 1.{first}, and this is 1.{minor}: {remedy}"
+    ))
 }
 
 #[cfg(test)]
@@ -129,7 +161,10 @@ mod tests {
     #[test]
     fn what_an_older_api_server_would_drop_is_named_and_its_version_asked_for_only_then() {
         let objects = |spec: &str, nodes_mount_images: bool| {
-            let facts = Facts { nodes_mount_images, ..Facts::default() };
+            let facts = Facts {
+                nodes_mount_images,
+                ..Facts::default()
+            };
             let key = Certificate::from_keys("mc", &[1; 32], &[2; 32]);
             render::objects(&crate::testing::cluster(spec), &Options::default(), &facts, key).unwrap()
         };
@@ -137,23 +172,46 @@ mod tests {
         assert!(!beyond_floor(&plain, false) && unsupported(&plain, 31, false).is_none());
         let resources = objects("pod: {resources: {cpu: 1}}", false);
         assert!(beyond_floor(&resources, false) && unsupported(&resources, 34, false).is_none());
-        assert!(unsupported(&resources, 33, false).unwrap().starts_with("spec.pod.resources: "));
+        assert!(
+            unsupported(&resources, 33, false)
+                .unwrap()
+                .starts_with("spec.pod.resources: ")
+        );
 
-        let masked = objects("containers: [{image: a, securityContext: {procMount: Unmasked}}]", false);
+        let masked = objects(
+            "containers: [{image: a, securityContext: {procMount: Unmasked}}]",
+            false,
+        );
         assert!(beyond_floor(&masked, false) && unsupported(&masked, 33, false).is_none());
-        assert!(unsupported(&masked, 32, false).unwrap().starts_with("securityContext.procMount of a container: "));
+        assert!(
+            unsupported(&masked, 32, false)
+                .unwrap()
+                .starts_with("securityContext.procMount of a container: ")
+        );
         assert!(!beyond_floor(
-            &objects("containers: [{image: a, securityContext: {procMount: Default}}]", false),
+            &objects(
+                "containers: [{image: a, securityContext: {procMount: Default}}]",
+                false
+            ),
             false
         ));
 
         let insisting = objects("flux: {container: {source: imageVolume}}", false);
         assert!(beyond_floor(&insisting, false) && unsupported(&insisting, 35, false).is_none());
         let why = unsupported(&insisting, 34, false).unwrap();
-        assert!(why.starts_with("spec.flux.container.source: ") && why.contains("feature gate ImageVolume"), "{why}");
-        assert!(unsupported(&insisting, 34, true).is_none(), "it was switched on by hand");
+        assert!(
+            why.starts_with("spec.flux.container.source: ") && why.contains("feature gate ImageVolume"),
+            "{why}"
+        );
+        assert!(
+            unsupported(&insisting, 34, true).is_none(),
+            "it was switched on by hand"
+        );
         let tried = |minor| image_is_a_try(&insisting, minor);
         assert!(!tried(32) && tried(33) && tried(34) && !tried(35) && !image_is_a_try(&plain, 34));
-        assert!(!beyond_floor(&objects("size: 1", true), true), "it costs no call where the nodes are new enough");
+        assert!(
+            !beyond_floor(&objects("size: 1", true), true),
+            "it costs no call where the nodes are new enough"
+        );
     }
 }

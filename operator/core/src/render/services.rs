@@ -1,5 +1,5 @@
-//! The Services: one headless for the pods' names, shared by the MiniClusters that name it, and one for each sidecar
-//! with ports.
+//! The Services: one headless for the pods' names, shared by the MiniClusters that name it, and one for each
+//! sidecar with ports.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +36,9 @@ pub(super) fn members_of_one(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<M
 
 /// The headless Service of `members`, owned by all of them: it goes with the last one.
 ///
-/// Not-ready addresses are published, since brokers find each other before anything is ready. With `minimalService` on
-/// every member only index 0 is selected: it stays resolvable under its usual name, the followers are not.
+/// Not-ready addresses are published, since brokers find each other before anything is ready. With
+/// `minimalService` on every member only index 0 is selected: it stays resolvable under its usual name, the
+/// followers are not.
 pub fn headless(namespace: &str, name: &str, members: &[Member]) -> Service {
     let mut members = members.to_vec();
     members.sort();
@@ -46,7 +47,10 @@ pub fn headless(namespace: &str, name: &str, members: &[Member]) -> Service {
         selector.insert(labels::COMPLETION_INDEX.into(), "0".into());
     }
     let owners = members.iter().filter(|member| !member.uid.is_empty());
-    let owners = owners.map(|member| OwnerReference { controller: None, ..owner(&member.name, &member.uid) });
+    let owners = owners.map(|member| OwnerReference {
+        controller: None,
+        ..owner(&member.name, &member.uid)
+    });
     let spec = ServiceSpec {
         cluster_ip: Some("None".into()),
         ports: Some(vec![port("flux", BROKER_PORT)]),
@@ -55,9 +59,11 @@ pub fn headless(namespace: &str, name: &str, members: &[Member]) -> Service {
         selector: Some(selector),
         ..ServiceSpec::default()
     };
-    let labels: BTreeMap<String, String> =
-        [(labels::MANAGED_BY.to_owned(), labels::MANAGER.to_owned()), (labels::HEADLESS.to_owned(), name.to_owned())]
-            .into();
+    let labels: BTreeMap<String, String> = [
+        (labels::MANAGED_BY.to_owned(), labels::MANAGER.to_owned()),
+        (labels::HEADLESS.to_owned(), name.to_owned()),
+    ]
+    .into();
     Service {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
@@ -77,9 +83,18 @@ pub(super) fn of_sidecars(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<Serv
     let containers = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
     let with_ports = containers.filter(|container| !container.ports.is_empty());
     let service = |container: &flux_shared::validate::ValidContainer| Service {
-        metadata: labelled(metadata(container.name.clone(), cluster, facts), &cluster.headless_name),
+        metadata: labelled(
+            metadata(container.name.clone(), cluster, facts),
+            &cluster.headless_name,
+        ),
         spec: Some(ServiceSpec {
-            ports: Some(container.ports.iter().map(|p| port(&format!("port-{p}"), i32::from(*p))).collect()),
+            ports: Some(
+                container
+                    .ports
+                    .iter()
+                    .map(|p| port(&format!("port-{p}"), i32::from(*p)))
+                    .collect(),
+            ),
             ip_family_policy: Some(BOTH_FAMILIES.into()),
             selector: Some([(labels::CLUSTER.to_owned(), cluster.name.clone())].into()),
             ..ServiceSpec::default()
@@ -90,7 +105,10 @@ pub(super) fn of_sidecars(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<Serv
 }
 
 fn labelled(mut metadata: ObjectMeta, headless: &str) -> ObjectMeta {
-    metadata.labels.get_or_insert_default().insert(labels::HEADLESS.into(), headless.to_owned());
+    metadata
+        .labels
+        .get_or_insert_default()
+        .insert(labels::HEADLESS.into(), headless.to_owned());
     metadata
 }
 
@@ -109,7 +127,11 @@ mod tests {
     use super::*;
 
     fn member(name: &str, minimal: bool) -> Member {
-        Member { name: name.into(), uid: format!("uid-{name}"), minimal }
+        Member {
+            name: name.into(),
+            uid: format!("uid-{name}"),
+            minimal,
+        }
     }
 
     #[test]
@@ -118,7 +140,10 @@ mod tests {
         let selector = all.spec.unwrap().selector.unwrap();
         assert_eq!(selector.keys().collect::<Vec<_>>(), [labels::HEADLESS]);
         let minimal = headless("ns", "flux-service", &[member("b", true)]);
-        assert_eq!(minimal.spec.unwrap().selector.unwrap()[labels::COMPLETION_INDEX], "0");
+        assert_eq!(
+            minimal.spec.unwrap().selector.unwrap()[labels::COMPLETION_INDEX],
+            "0"
+        );
     }
 
     #[test]

@@ -14,10 +14,18 @@ pub(super) fn pod(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<Po
     }
     let name = names::services_pod(&cluster.name);
     let user = UserVolumes::of(&cluster.services);
-    let containers =
-        cluster.services.iter().map(|service| containers::service(service, &user)).collect::<Result<_, _>>()?;
+    let containers = cluster
+        .services
+        .iter()
+        .map(|service| containers::service(service, &user))
+        .collect::<Result<_, _>>()?;
     let mut metadata = metadata(name.clone(), cluster, facts);
-    let mut pod_labels = labels::of_pod(&cluster.pod.labels, &cluster.name, &cluster.namespace, &cluster.headless_name);
+    let mut pod_labels = labels::of_pod(
+        &cluster.pod.labels,
+        &cluster.name,
+        &cluster.namespace,
+        &cluster.headless_name,
+    );
     // It is no broker: neither an autoscaler nor the Services of sidecars may select it.
     pod_labels.remove(labels::AUTOSCALER);
     pod_labels.remove(labels::CLUSTER);
@@ -25,20 +33,27 @@ pub(super) fn pod(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<Po
     // The documents promise this label on every pod.
     pod_labels.insert(labels::JOB_INDEX.into(), "services".into());
     if cluster.flux.minimal_service {
-        // With minimalService the headless Service selects this index only, and this pod keeps its name by it. No Job takes
-        // the pod for its own: that is decided by the owner.
+        // With minimalService the headless Service selects this index only, and this pod keeps its name by
+        // it. No Job takes the pod for its own: that is decided by the owner.
         pod_labels.insert(labels::COMPLETION_INDEX.into(), "0".into());
     }
     metadata.labels = Some(pod_labels);
     metadata.annotations = (!cluster.pod.annotations.is_empty()).then(|| cluster.pod.annotations.clone());
-    let context: Option<PodSecurityContext> = typed("spec.pod.securityContext", cluster.pod.security_context.as_ref())?;
+    let context: Option<PodSecurityContext> =
+        typed("spec.pod.securityContext", cluster.pod.security_context.as_ref())?;
     Ok(Some(Pod {
         metadata,
         spec: Some(PodSpec {
             containers,
             hostname: Some(name),
             image_pull_secrets: pod::pull_secrets_of(&cluster.services),
-            restart_policy: Some(cluster.pod.restart_policy.clone().unwrap_or_else(|| "Always".into())),
+            restart_policy: Some(
+                cluster
+                    .pod
+                    .restart_policy
+                    .clone()
+                    .unwrap_or_else(|| "Always".into()),
+            ),
             security_context: context,
             volumes: some(user.volumes()),
             ..pod::shared_with_services(cluster, cluster.services_pod_template.as_ref())
@@ -66,7 +81,11 @@ mod tests {
             let members = services::members_of_one(&cluster, &facts);
             let service = services::headless("ns", &cluster.headless_name, &members);
             for (key, value) in service.spec.unwrap().selector.unwrap() {
-                assert_eq!(labels.get(&key), Some(&value), "the Service does not select it by {key}");
+                assert_eq!(
+                    labels.get(&key),
+                    Some(&value),
+                    "the Service does not select it by {key}"
+                );
             }
             assert_eq!(labels.contains_key(labels::COMPLETION_INDEX), minimal);
             assert!(pod.spec.unwrap().subdomain.is_some());

@@ -6,12 +6,14 @@ use serde_json::{Map, Value, json};
 
 use super::hash;
 
-/// Two hashes with a dot between: of all fields of the spec that cannot change once there is a Job, and of those of them
-/// from which other objects than the Job and the agent's ConfigMap are created.
+/// Two hashes with a dot between: of all fields of the spec that cannot change once there is a Job, and of
+/// those of them from which other objects than the Job and the agent's ConfigMap are created.
 pub fn of(spec: &MiniClusterSpec) -> String {
     let spec = serde_json::to_value(spec).unwrap_or_default();
-    let fixed: Map<String, Value> =
-        FIXED.iter().filter_map(|field| Some(((*field).to_owned(), spec.get(*field)?.clone()))).collect();
+    let fixed: Map<String, Value> = FIXED
+        .iter()
+        .filter_map(|field| Some(((*field).to_owned(), spec.get(*field)?.clone())))
+        .collect();
     format!("{}.{}", hash(&fixed), hash(&beside(&spec)))
 }
 
@@ -24,7 +26,9 @@ pub fn is_of_the_same_objects(one: &str, other: &str) -> bool {
 /// The part of the spec from which Secrets, Services, volumes and the services pod are created.
 fn beside(spec: &Value) -> Value {
     let containers = spec["containers"].as_array().into_iter().flatten();
-    let containers: Vec<Value> = containers.map(|it| json!([it["name"], it["runFlux"], it["ports"]])).collect();
+    let containers: Vec<Value> = containers
+        .map(|it| json!([it["name"], it["runFlux"], it["ports"]]))
+        .collect();
     let flux = &spec["flux"];
     let all = json!([
         spec["users"],
@@ -61,7 +65,8 @@ mod tests {
     #[test]
     fn what_may_change_is_not_in_it() {
         let base = "containers: [{image: a}]";
-        let same = "size: 3\nsuspend: true\ncleanup: true\nttlSecondsAfterFinished: 7\ncontainers: [{image: a}]";
+        let same =
+            "size: 3\nsuspend: true\ncleanup: true\nttlSecondsAfterFinished: 7\ncontainers: [{image: a}]";
         assert_eq!(hash(base), hash(same));
         assert_ne!(hash(base), hash("containers: [{image: b}]"));
         assert_ne!(hash(base), hash("tasks: 7\ncontainers: [{image: a}]"));

@@ -1,14 +1,16 @@
 //! The volumes of `spec.volumes`: a PersistentVolume and the claim on it, bound to each other by name.
 //!
-//! The data are never deleted: the reclaim policy is always Retain (Kubernetes' deletion of a hostPath empties the directory
-//! on whichever machine its controllers run). `delete` is about the PersistentVolume object, which the operator deletes.
+//! The data are never deleted: the reclaim policy is always Retain (Kubernetes' deletion of a hostPath
+//! empties the directory on whichever machine its controllers run). `delete` is about the PersistentVolume
+//! object, which the operator deletes.
 
 use std::collections::BTreeMap;
 
 use flux_shared::validate::{PersistentSource, ValidMiniCluster};
 use k8s_openapi::api::core::v1::{
-    CSIPersistentVolumeSource, HostPathVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim,
-    PersistentVolumeClaimSpec, PersistentVolumeSpec, SecretReference, VolumeResourceRequirements,
+    CSIPersistentVolumeSource, HostPathVolumeSource, ObjectReference, PersistentVolume,
+    PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeSpec, SecretReference,
+    VolumeResourceRequirements,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -29,8 +31,10 @@ pub struct MadeVolume {
 
 /// The PersistentVolumes and claims of a cluster.
 pub fn volumes(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<MadeVolume> {
-    let render =
-        |volume| MadeVolume { volume: persistent(cluster, volume, facts), claim: claim(cluster, volume, facts) };
+    let render = |volume| MadeVolume {
+        volume: persistent(cluster, volume, facts),
+        claim: claim(cluster, volume, facts),
+    };
     cluster.volumes.iter().map(render).collect()
 }
 
@@ -59,12 +63,22 @@ fn persistent(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &Facts) -> Per
     };
     match &wanted.source {
         PersistentSource::HostPath(path) => {
-            spec.host_path = Some(HostPathVolumeSource { path: path.clone(), type_: Some("DirectoryOrCreate".into()) });
+            spec.host_path = Some(HostPathVolumeSource {
+                path: path.clone(),
+                type_: Some("DirectoryOrCreate".into()),
+            });
         }
-        PersistentSource::Csi { driver, handle, attributes, secret } => {
+        PersistentSource::Csi {
+            driver,
+            handle,
+            attributes,
+            secret,
+        } => {
             let secret = secret.clone();
-            let secret =
-                secret.map(|(name, namespace)| SecretReference { name: Some(name), namespace: Some(namespace) });
+            let secret = secret.map(|(name, namespace)| SecretReference {
+                name: Some(name),
+                namespace: Some(namespace),
+            });
             spec.csi = Some(CSIPersistentVolumeSource {
                 driver: driver.clone(),
                 volume_handle: handle.clone(),
@@ -96,13 +110,20 @@ fn persistent(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &Facts) -> Per
         annotations: Some(annotations),
         ..ObjectMeta::default()
     };
-    PersistentVolume { metadata, spec: Some(spec), status: None }
+    PersistentVolume {
+        metadata,
+        spec: Some(spec),
+        status: None,
+    }
 }
 
 fn claim(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &Facts) -> PersistentVolumeClaim {
     let spec = PersistentVolumeClaimSpec {
         access_modes: Some(vec![MODE.into()]),
-        resources: Some(VolumeResourceRequirements { requests: Some(storage(wanted)), limits: None }),
+        resources: Some(VolumeResourceRequirements {
+            requests: Some(storage(wanted)),
+            limits: None,
+        }),
         storage_class_name: Some(wanted.storage_class.clone()),
         volume_mode: Some("Filesystem".into()),
         volume_name: Some(wanted.name.clone()),
@@ -112,7 +133,11 @@ fn claim(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &Facts) -> Persiste
     let mut annotations = wanted.claim_annotations.clone();
     annotations.insert(labels::RENDERED_HASH.into(), hash(&spec));
     metadata.annotations = Some(annotations);
-    PersistentVolumeClaim { metadata, spec: Some(spec), status: None }
+    PersistentVolumeClaim {
+        metadata,
+        spec: Some(spec),
+        status: None,
+    }
 }
 
 #[cfg(test)]
@@ -123,24 +148,34 @@ mod tests {
         let spec = format!(
             "volumes: {{data: {volume}}}\ncontainers: [{{image: a, command: b, volumes: {{data: {{path: /d}}}}}}]"
         );
-        let facts = Facts { uid: Some("u-1".into()), ..Facts::default() };
+        let facts = Facts {
+            uid: Some("u-1".into()),
+            ..Facts::default()
+        };
         volumes(&crate::testing::cluster(&spec), &facts).remove(0)
     }
 
     #[test]
     fn a_directory_of_the_node_is_bound_to_its_claim_alone() {
-        let made = of("{path: /tmp/data, labels: {type: local}, annotations: {a: b}, claimAnnotations: {c: d}}");
+        let made =
+            of("{path: /tmp/data, labels: {type: local}, annotations: {a: b}, claimAnnotations: {c: d}}");
         let spec = made.volume.spec.unwrap();
         assert_eq!(spec.host_path.unwrap().path, "/tmp/data");
         let claim = spec.claim_ref.unwrap();
-        assert_eq!((claim.namespace.as_deref(), claim.name.as_deref()), (Some("ns"), Some("mc.data")));
+        assert_eq!(
+            (claim.namespace.as_deref(), claim.name.as_deref()),
+            (Some("ns"), Some("mc.data"))
+        );
         assert_eq!(spec.persistent_volume_reclaim_policy.as_deref(), Some("Retain"));
         assert_eq!(spec.capacity.unwrap()["storage"].0, "5Gi");
         let metadata = made.volume.metadata;
         assert_eq!(metadata.name.as_deref(), Some("ns.mc.data"));
         assert_eq!(metadata.labels.unwrap()["type"], "local");
         let annotations = metadata.annotations.unwrap();
-        assert_eq!((annotations["a"].as_str(), annotations[labels::OWNER].as_str()), ("b", "u-1"));
+        assert_eq!(
+            (annotations["a"].as_str(), annotations[labels::OWNER].as_str()),
+            ("b", "u-1")
+        );
         assert!(!annotations.contains_key(labels::KEEP) && !annotations.contains_key(labels::DISK));
         let claim = made.claim;
         assert_eq!(claim.metadata.name.as_deref(), Some("mc.data"));
@@ -157,17 +192,38 @@ mod tests {
             "{storageClass: csi-gcs, driver: gcs.csi.ofek.dev, secret: s, attributes: {mounter: geesefs}, capacity: 25Gi, delete: false}",
         );
         let csi = made.volume.spec.unwrap().csi.unwrap();
-        assert_eq!((csi.driver.as_str(), csi.volume_handle.as_str()), ("gcs.csi.ofek.dev", "csi-gcs"));
+        assert_eq!(
+            (csi.driver.as_str(), csi.volume_handle.as_str()),
+            ("gcs.csi.ofek.dev", "csi-gcs")
+        );
         assert_eq!(csi.volume_attributes.unwrap()["mounter"], "geesefs");
-        for secret in [csi.node_publish_secret_ref, csi.node_stage_secret_ref, csi.controller_publish_secret_ref] {
+        for secret in [
+            csi.node_publish_secret_ref,
+            csi.node_stage_secret_ref,
+            csi.controller_publish_secret_ref,
+        ] {
             let secret = secret.unwrap();
-            assert_eq!((secret.name.as_deref(), secret.namespace.as_deref()), (Some("s"), Some("default")));
+            assert_eq!(
+                (secret.name.as_deref(), secret.namespace.as_deref()),
+                (Some("s"), Some("default"))
+            );
         }
-        let bare = of("{storageClass: csi-gcs, driver: gcs.csi.ofek.dev}").volume.spec.unwrap().csi.unwrap();
-        assert_eq!((bare.volume_handle.as_str(), bare.node_publish_secret_ref), ("csi-gcs", None));
+        let bare = of("{storageClass: csi-gcs, driver: gcs.csi.ofek.dev}")
+            .volume
+            .spec
+            .unwrap()
+            .csi
+            .unwrap();
+        assert_eq!(
+            (bare.volume_handle.as_str(), bare.node_publish_secret_ref),
+            ("csi-gcs", None)
+        );
         let annotations = made.volume.metadata.annotations.unwrap();
         assert_eq!(
-            (annotations[labels::KEEP].as_str(), annotations[labels::DISK].as_str()),
+            (
+                annotations[labels::KEEP].as_str(),
+                annotations[labels::DISK].as_str()
+            ),
             ("true", "gcs.csi.ofek.dev csi-gcs")
         );
     }

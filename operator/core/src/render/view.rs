@@ -25,7 +25,9 @@ impl ViewFrom {
         let mut containers = [&cluster.runner.container].into_iter().chain(sidecars);
         match source.unwrap_or(options.view_source) {
             _ if !cluster.view.enabled => ViewFrom::Nowhere,
-            _ if source != Some(ViewSource::Copy) && containers.all(|it| it.image == image(cluster, options)) => {
+            _ if source != Some(ViewSource::Copy)
+                && containers.all(|it| it.image == image(cluster, options)) =>
+            {
                 ViewFrom::OwnImage
             }
             _ if facts.image_volume_failed => ViewFrom::Copy,
@@ -48,7 +50,16 @@ impl ViewFrom {
 
 /// Whether the view would be mounted if only all nodes of the pods could mount images.
 pub fn depends_on_nodes(cluster: &ValidMiniCluster, options: &Options) -> bool {
-    let with = |nodes_mount_images| ViewFrom::of(cluster, options, &Facts { nodes_mount_images, ..Facts::default() });
+    let with = |nodes_mount_images| {
+        ViewFrom::of(
+            cluster,
+            options,
+            &Facts {
+                nodes_mount_images,
+                ..Facts::default()
+            },
+        )
+    };
     with(true) != with(false)
 }
 
@@ -62,29 +73,55 @@ mod tests {
     use super::*;
 
     fn from(spec: &str, source: ViewSource, facts: &Facts) -> ViewFrom {
-        let options = Options { view_source: source, view_image: "view:1".into(), ..Options::default() };
+        let options = Options {
+            view_source: source,
+            view_image: "view:1".into(),
+            ..Options::default()
+        };
         ViewFrom::of(&crate::testing::cluster(spec), &options, facts)
     }
 
     #[test]
     fn the_cluster_decides_before_the_operator_and_auto_asks_the_nodes() {
-        let can = Facts { nodes_mount_images: true, ..Facts::default() };
+        let can = Facts {
+            nodes_mount_images: true,
+            ..Facts::default()
+        };
         let can_not = Facts::default();
-        let of = |own: &str, source, facts: &Facts| from(&format!("flux: {{container: {{{own}}}}}"), source, facts);
+        let of = |own: &str, source, facts: &Facts| {
+            from(&format!("flux: {{container: {{{own}}}}}"), source, facts)
+        };
         assert_eq!(of("", ViewSource::Auto, &can), ViewFrom::ImageVolume);
         assert_eq!(of("", ViewSource::Auto, &can_not), ViewFrom::Copy);
         assert_eq!(of("", ViewSource::Copy, &can), ViewFrom::Copy);
         assert_eq!(of("", ViewSource::ImageVolume, &can_not), ViewFrom::ImageVolume);
         assert_eq!(of("source: copy", ViewSource::ImageVolume, &can), ViewFrom::Copy);
-        assert_eq!(of("source: imageVolume", ViewSource::Copy, &can_not), ViewFrom::ImageVolume);
+        assert_eq!(
+            of("source: imageVolume", ViewSource::Copy, &can_not),
+            ViewFrom::ImageVolume
+        );
         assert_eq!(of("source: auto", ViewSource::Copy, &can), ViewFrom::ImageVolume);
-        assert_eq!(of("disable: true", ViewSource::ImageVolume, &can), ViewFrom::Nowhere);
+        assert_eq!(
+            of("disable: true", ViewSource::ImageVolume, &can),
+            ViewFrom::Nowhere
+        );
     }
 
     #[test]
     fn what_could_not_be_mounted_once_is_copied() {
-        let failed = Facts { nodes_mount_images: true, image_volume_failed: true, ..Facts::default() };
-        assert_eq!(from("flux: {container: {source: imageVolume}}", ViewSource::Auto, &failed), ViewFrom::Copy);
+        let failed = Facts {
+            nodes_mount_images: true,
+            image_volume_failed: true,
+            ..Facts::default()
+        };
+        assert_eq!(
+            from(
+                "flux: {container: {source: imageVolume}}",
+                ViewSource::Auto,
+                &failed
+            ),
+            ViewFrom::Copy
+        );
     }
 
     #[test]

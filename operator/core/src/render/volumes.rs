@@ -6,10 +6,10 @@ use flux_shared::names;
 use flux_shared::paths::{self, PodPaths};
 use flux_shared::validate::{Mount, PullPolicy, Sidecar, ValidContainer, ValidMiniCluster, VolumeSource};
 use k8s_openapi::api::core::v1::{
-    CSIVolumeSource, ConfigMapProjection, ConfigMapVolumeSource, DownwardAPIProjection, DownwardAPIVolumeFile,
-    EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, KeyToPath, ObjectFieldSelector,
-    PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretVolumeSource, Volume, VolumeMount,
-    VolumeProjection,
+    CSIVolumeSource, ConfigMapProjection, ConfigMapVolumeSource, DownwardAPIProjection,
+    DownwardAPIVolumeFile, EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, KeyToPath,
+    ObjectFieldSelector, PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretVolumeSource,
+    Volume, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -42,13 +42,15 @@ pub(super) struct UserVolumes {
 }
 
 impl UserVolumes {
-    /// Collects the volumes: the same key with the same source is one volume, with another source it gets a name of its own.
+    /// Collects the volumes: the same key with the same source is one volume, with another source it gets a
+    /// name of its own.
     pub(super) fn of<'a>(containers: impl IntoIterator<Item = &'a ValidContainer>) -> UserVolumes {
         let mut all = UserVolumes::default();
         for container in containers {
             for mount in &container.mounts {
                 let name = all.name_for(mount);
-                all.names.insert((container.name.clone(), mount.name.clone()), name);
+                all.names
+                    .insert((container.name.clone(), mount.name.clone()), name);
             }
         }
         all
@@ -73,7 +75,11 @@ impl UserVolumes {
     }
 
     pub(super) fn mounts(&self, container: &ValidContainer) -> Vec<VolumeMount> {
-        let name = |mount: &Mount| self.names.get(&(container.name.clone(), mount.name.clone())).cloned();
+        let name = |mount: &Mount| {
+            self.names
+                .get(&(container.name.clone(), mount.name.clone()))
+                .cloned()
+        };
         let mount = |mount: &Mount| VolumeMount {
             name: name(mount).unwrap_or_default(),
             mount_path: mount.path.clone(),
@@ -84,7 +90,10 @@ impl UserVolumes {
     }
 
     pub(super) fn volumes(&self) -> Vec<Volume> {
-        self.volumes.iter().map(|(name, source)| volume(name, source)).collect()
+        self.volumes
+            .iter()
+            .map(|(name, source)| volume(name, source))
+            .collect()
     }
 }
 
@@ -96,14 +105,24 @@ fn suffixed(name: &str, number: usize) -> String {
 }
 
 fn volume(name: &str, source: &VolumeSource) -> Volume {
-    let mut volume = Volume { name: name.to_owned(), ..Volume::default() };
+    let mut volume = Volume {
+        name: name.to_owned(),
+        ..Volume::default()
+    };
     let items = |items: &BTreeMap<String, String>| {
-        let item = |(key, path): (&String, &String)| KeyToPath { key: key.clone(), path: path.clone(), mode: None };
+        let item = |(key, path): (&String, &String)| KeyToPath {
+            key: key.clone(),
+            path: path.clone(),
+            mode: None,
+        };
         some(items.iter().map(item).collect())
     };
     match source {
         VolumeSource::HostPath(path) => {
-            volume.host_path = Some(HostPathVolumeSource { path: path.clone(), type_: Some("Directory".into()) });
+            volume.host_path = Some(HostPathVolumeSource {
+                path: path.clone(),
+                type_: Some("Directory".into()),
+            });
         }
         VolumeSource::EmptyDir { memory, size_limit } => {
             volume.empty_dir = Some(EmptyDirVolumeSource {
@@ -112,8 +131,10 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
             });
         }
         VolumeSource::Claim(claim) => {
-            volume.persistent_volume_claim =
-                Some(PersistentVolumeClaimVolumeSource { claim_name: claim.clone(), read_only: None });
+            volume.persistent_volume_claim = Some(PersistentVolumeClaimVolumeSource {
+                claim_name: claim.clone(),
+                read_only: None,
+            });
         }
         VolumeSource::ConfigMap { name, items: keys } => {
             volume.config_map = Some(ConfigMapVolumeSource {
@@ -129,7 +150,11 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
                 ..SecretVolumeSource::default()
             });
         }
-        VolumeSource::Csi { driver, attributes, read_only } => {
+        VolumeSource::Csi {
+            driver,
+            attributes,
+            read_only,
+        } => {
             volume.csi = Some(CSIVolumeSource {
                 driver: driver.clone(),
                 volume_attributes: (!attributes.is_empty()).then(|| attributes.clone()),
@@ -170,20 +195,40 @@ pub(super) fn own(
             let runner = &cluster.runner.container;
             volumes.extend([
                 empty(SOFTWARE),
-                image(IMAGE, super::view::image(cluster, options), cluster.view.pull_policy),
+                image(
+                    IMAGE,
+                    super::view::image(cluster, options),
+                    cluster.view.pull_policy,
+                ),
                 image(RUNNER_IMAGE, &runner.image, runner.pull_policy),
             ]);
         }
         ViewFrom::OwnImage | ViewFrom::Nowhere => {}
     }
-    volumes.push(Volume { name: SPEC.into(), projected: Some(spec(cluster)), ..Volume::default() });
+    volumes.push(Volume {
+        name: SPEC.into(),
+        projected: Some(spec(cluster)),
+        ..Volume::default()
+    });
     let own = names::curve_secret(&cluster.name, uid);
-    volumes.push(secret(CURVE, cluster.flux.curve_cert_secret.as_ref().unwrap_or(&own), secret_mode));
+    volumes.push(secret(
+        CURVE,
+        cluster.flux.curve_cert_secret.as_ref().unwrap_or(&own),
+        secret_mode,
+    ));
     if !cluster.users.is_empty() {
-        volumes.push(secret(USERS, &names::users_secret(&cluster.name, uid), secret_mode));
+        volumes.push(secret(
+            USERS,
+            &names::users_secret(&cluster.name, uid),
+            secret_mode,
+        ));
     }
     if cluster.restful.is_some() {
-        volumes.push(secret(RESTFUL, &names::restful_secret(&cluster.name, uid), secret_mode));
+        volumes.push(secret(
+            RESTFUL,
+            &names::restful_secret(&cluster.name, uid),
+            secret_mode,
+        ));
     }
     volumes.push(empty(HOME));
     if let Some(munge) = &cluster.flux.munge_secret {
@@ -215,12 +260,22 @@ fn spec(cluster: &ValidMiniCluster) -> ProjectedVolumeSource {
         }),
         ..VolumeProjection::default()
     };
-    ProjectedVolumeSource { sources: Some(vec![spec, end]), ..ProjectedVolumeSource::default() }
+    ProjectedVolumeSource {
+        sources: Some(vec![spec, end]),
+        ..ProjectedVolumeSource::default()
+    }
 }
 
 fn image(name: &str, reference: &str, pull: PullPolicy) -> Volume {
-    let source = ImageVolumeSource { reference: Some(reference.to_owned()), pull_policy: Some(pull.name().into()) };
-    Volume { name: name.to_owned(), image: Some(source), ..Volume::default() }
+    let source = ImageVolumeSource {
+        reference: Some(reference.to_owned()),
+        pull_policy: Some(pull.name().into()),
+    };
+    Volume {
+        name: name.to_owned(),
+        image: Some(source),
+        ..Volume::default()
+    }
 }
 
 fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
@@ -248,19 +303,26 @@ pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Vol
     mounts
 }
 
-/// The mount of the view's whole image. (The view's folder is behind an absolute link, which a subPath cannot follow.)
+/// The mount of the view's whole image. (The view's folder is behind an absolute link, which a subPath cannot
+/// follow.)
 fn image_mount(view: ViewFrom) -> Option<VolumeMount> {
     (view == ViewFrom::ImageVolume).then(|| mount(IMAGE, paths::VIEW_IMAGE_MOUNT, true))
 }
 
 /// Mounts of the init container that makes `/opt/software`, which is the image's own there.
 pub(super) fn for_software() -> Vec<VolumeMount> {
-    vec![mount(AGENT, paths::AGENT_DIR, true), mount(SOFTWARE, paths::SOFTWARE_STAGING, false)]
+    vec![
+        mount(AGENT, paths::AGENT_DIR, true),
+        mount(SOFTWARE, paths::SOFTWARE_STAGING, false),
+    ]
 }
 
 /// Mounts of the init container that copies or links the view; `/opt/software` is the image's own there.
 pub(super) fn for_view(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
-    let mut mounts = vec![mount(AGENT, paths::AGENT_DIR, true), mount(&cluster.view.name, paths::MOUNT_STAGING, false)];
+    let mut mounts = vec![
+        mount(AGENT, paths::AGENT_DIR, true),
+        mount(&cluster.view.name, paths::MOUNT_STAGING, false),
+    ];
     if view == ViewFrom::Copy {
         mounts.push(mount(SOFTWARE, paths::SOFTWARE_STAGING, false));
     }
@@ -277,41 +339,60 @@ pub(super) fn for_sidecar(cluster: &ValidMiniCluster, view: ViewFrom, sidecar: &
     mounts
 }
 
-/// Mounts of all containers but the init containers. Of volumes that init containers fill they see a folder only: everybody
-/// may write to a volume's root, but the folder belongs to the init container's user.
+/// Mounts of all containers but the init containers. Of volumes that init containers fill they see a folder
+/// only: everybody may write to a volume's root, but the folder belongs to the init container's user.
 fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContainer) -> Vec<VolumeMount> {
     let read_only = is_shared_by_users(cluster);
     let mut mounts = vec![
         mount(AGENT, paths::AGENT_DIR, true),
-        folder(paths::MOUNT_FOLDER, mount(&cluster.view.name, paths_of(cluster).mount(), read_only)),
+        folder(
+            paths::MOUNT_FOLDER,
+            mount(&cluster.view.name, paths_of(cluster).mount(), read_only),
+        ),
     ];
     mounts.extend(image_mount(view));
     if view == ViewFrom::Copy {
-        mounts.push(folder(paths::PACKAGES_FOLDER, mount(SOFTWARE, paths::COPIED_PACKAGES, true)));
+        mounts.push(folder(
+            paths::PACKAGES_FOLDER,
+            mount(SOFTWARE, paths::COPIED_PACKAGES, true),
+        ));
     }
     if matches!(view, ViewFrom::Copy | ViewFrom::ImageVolume) {
         // Of a copied view it belongs to the runner's user, whom the containers of others need not trust.
         let read_only = !cluster.sidecars.is_empty();
-        mounts.push(folder(paths::SOFTWARE_FOLDER, mount(SOFTWARE, paths::SOFTWARE_DIR, read_only)));
+        mounts.push(folder(
+            paths::SOFTWARE_FOLDER,
+            mount(SOFTWARE, paths::SOFTWARE_DIR, read_only),
+        ));
     }
     // Programs run files from their home, so each container has its own.
     let home = mount(HOME, paths::FALLBACK_HOME, false);
-    mounts.push(if cluster.sidecars.is_empty() { home } else { folder(&container.name, home) });
+    mounts.push(if cluster.sidecars.is_empty() {
+        home
+    } else {
+        folder(&container.name, home)
+    });
     mounts
 }
 
-/// Whether the init containers run as the pod's user, who is not root, while some container runs as another user: what the
-/// init containers create could then be changed by all containers of the pod's user.
+/// Whether the init containers run as the pod's user, who is not root, while some container runs as another
+/// user: what the init containers create could then be changed by all containers of the pod's user.
 fn is_shared_by_users(cluster: &ValidMiniCluster) -> bool {
-    let user = |context: Option<&serde_json::Value>| context.and_then(|context| context.get("runAsUser")?.as_i64());
-    let Some(pod) = user(cluster.pod.security_context.as_ref()).filter(|uid| *uid != 0) else { return false };
+    let user =
+        |context: Option<&serde_json::Value>| context.and_then(|context| context.get("runAsUser")?.as_i64());
+    let Some(pod) = user(cluster.pod.security_context.as_ref()).filter(|uid| *uid != 0) else {
+        return false;
+    };
     let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
     let mut all = sidecars.chain([&cluster.runner.container]);
     all.any(|container| user(container.security_context.as_ref()).is_some_and(|uid| uid != pod))
 }
 
 fn folder(path: &str, mount: VolumeMount) -> VolumeMount {
-    VolumeMount { sub_path: Some(path.to_owned()), ..mount }
+    VolumeMount {
+        sub_path: Some(path.to_owned()),
+        ..mount
+    }
 }
 
 /// Our mounts in the container that runs Flux, the only one with the certificate.
@@ -365,11 +446,23 @@ mod tests {
     fn one_key_with_two_sources_makes_two_volumes_and_a_mount_stays_in_its_container() {
         let claim = |name: &str| VolumeSource::Claim(name.into());
         let a = container("a", &[("data", claim("one")), ("more", claim("two"))]);
-        let b = container("b", &[("data", claim("other")), ("data-2", claim("third")), ("more", claim("two"))]);
+        let b = container(
+            "b",
+            &[
+                ("data", claim("other")),
+                ("data-2", claim("third")),
+                ("more", claim("two")),
+            ],
+        );
         let all = UserVolumes::of([&a, &b]);
         let names: Vec<String> = all.volumes().into_iter().map(|volume| volume.name).collect();
         assert_eq!(names, ["data", "more", "data-2", "data-2-2"]);
-        let mounts = |container| all.mounts(container).into_iter().map(|mount| mount.name).collect::<Vec<_>>();
+        let mounts = |container| {
+            all.mounts(container)
+                .into_iter()
+                .map(|mount| mount.name)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(mounts(&a), ["data", "more"]);
         assert_eq!(mounts(&b), ["data-2", "data-2-2", "more"]);
     }

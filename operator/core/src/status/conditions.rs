@@ -1,5 +1,5 @@
-//! The conditions. The documented types keep their names; those that Kubernetes' tools expect (`kubectl wait`, kstatus)
-//! are added.
+//! The conditions. The documented types keep their names; those that Kubernetes' tools expect (`kubectl
+//! wait`, kstatus) are added.
 
 use flux_shared::crd::v1alpha2::Condition;
 use flux_shared::termination::{Ender, Termination};
@@ -8,8 +8,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::outcome::Outcome;
 use super::{
-    ARCHIVE_SAVED, CHANGED_TOO_LATE, Facts, Inputs, POST_SUCCEEDED, VIEW_MOUNTED, VOLUMES_VALID, Verdict, post,
-    rfc3339, short,
+    ARCHIVE_SAVED, CHANGED_TOO_LATE, Facts, Inputs, POST_SUCCEEDED, VIEW_MOUNTED, VOLUMES_VALID, Verdict,
+    post, rfc3339, short,
 };
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble, is_about_mount};
@@ -33,7 +33,13 @@ struct Statement {
 
 impl Statement {
     fn new(type_: &'static str, is_true: bool, reason: &str, message: impl Into<String>) -> Statement {
-        Statement { type_, is_true: Some(is_true), reason: reason.to_owned(), message: message.into(), since: None }
+        Statement {
+            type_,
+            is_true: Some(is_true),
+            reason: reason.to_owned(),
+            message: message.into(),
+            since: None,
+        }
     }
 }
 
@@ -75,7 +81,12 @@ impl JobState {
 
     /// A condition that is true if the Job has ended in the `wanted` way.
     fn ended(self, type_: &'static str, wanted: JobState, reason: &str, message: &str) -> Statement {
-        let idle = if self == JobState::Suspended { JobState::Active } else { self }.idle();
+        let idle = if self == JobState::Suspended {
+            JobState::Active
+        } else {
+            self
+        }
+        .idle();
         if self == wanted {
             Statement::new(type_, true, reason, message)
         } else {
@@ -112,9 +123,17 @@ pub(super) fn conditions(inputs: &Inputs, facts: &Facts, outcome: &Outcome) -> V
         ready,
         Statement {
             since,
-            ..state.ended("Complete", JobState::Completed, "Completed", "the job ended with exit code 0")
+            ..state.ended(
+                "Complete",
+                JobState::Completed,
+                "Completed",
+                "the job ended with exit code 0",
+            )
         },
-        Statement { since, ..state.ended("Failed", JobState::Failed, &outcome.reason, &outcome.message) },
+        Statement {
+            since,
+            ..state.ended("Failed", JobState::Failed, &outcome.reason, &outcome.message)
+        },
         Statement::new("Suspended", is_suspended, suspended.0, suspended.1),
     ];
     let optional = view(inputs, facts)
@@ -124,7 +143,11 @@ pub(super) fn conditions(inputs: &Inputs, facts: &Facts, outcome: &Outcome) -> V
         .chain(post(inputs, facts))
         .chain(reconciling)
         .chain(stalled);
-    statements.into_iter().chain(optional).map(|statement| stamped(inputs, statement)).collect()
+    statements
+        .into_iter()
+        .chain(optional)
+        .map(|statement| stamped(inputs, statement))
+        .collect()
 }
 
 fn requested(state: JobState, inputs: &Inputs, outcome: &Outcome) -> Statement {
@@ -132,10 +155,18 @@ fn requested(state: JobState, inputs: &Inputs, outcome: &Outcome) -> Statement {
         JobState::NotRequested if !outcome.reason.is_empty() => {
             Statement::new("JobRequested", false, &outcome.reason, outcome.message.clone())
         }
-        JobState::NotRequested => {
-            Statement::new("JobRequested", false, "NotRequested", "the Job has not been created yet")
-        }
-        _ => Statement::new("JobRequested", true, "JobCreated", format!("Job {} was created", inputs.name)),
+        JobState::NotRequested => Statement::new(
+            "JobRequested",
+            false,
+            "NotRequested",
+            "the Job has not been created yet",
+        ),
+        _ => Statement::new(
+            "JobRequested",
+            true,
+            "JobCreated",
+            format!("Job {} was created", inputs.name),
+        ),
     }
 }
 
@@ -158,12 +189,20 @@ fn running(state: JobState, facts: &Facts) -> Statement {
     match state {
         JobState::Active if facts.lead.is_some_and(|lead| lead.lost) => {
             let message = "the lead's node has stopped responding: whether its container runs is unknown";
-            Statement { is_true: None, ..Statement::new(TYPE, false, "NodeLost", message) }
+            Statement {
+                is_true: None,
+                ..Statement::new(TYPE, false, "NodeLost", message)
+            }
         }
         JobState::Active if facts.lead_runs() => {
             Statement::new(TYPE, true, "LeadRunning", "the lead broker's container runs")
         }
-        JobState::Active => Statement::new(TYPE, false, "LeadNotRunning", "the lead broker's container does not run"),
+        JobState::Active => Statement::new(
+            TYPE,
+            false,
+            "LeadNotRunning",
+            "the lead broker's container does not run",
+        ),
         _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
     }
 }
@@ -177,17 +216,24 @@ fn brokers(state: JobState, facts: &Facts) -> Statement {
     }
 }
 
-/// The condition Ready as kstatus and `kubectl wait` expect it: also true once the job has completed, so that nobody waits
-/// for ever.
+/// The condition Ready as kstatus and `kubectl wait` expect it: also true once the job has completed, so that
+/// nobody waits for ever.
 fn ready(state: JobState, facts: &Facts, outcome: &Outcome) -> Statement {
     const TYPE: &str = "Ready";
     match state {
-        JobState::Completed => Statement::new(TYPE, true, "Completed", "the job has completed: nothing is left to do"),
+        JobState::Completed => Statement::new(
+            TYPE,
+            true,
+            "Completed",
+            "the job has completed: nothing is left to do",
+        ),
         JobState::Active if facts.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(facts)),
         JobState::Active | JobState::NotRequested if !outcome.reason.is_empty() => {
             Statement::new(TYPE, false, &outcome.reason, outcome.message.clone())
         }
-        JobState::Suspended if outcome.reason == QUEUED => Statement::new(TYPE, false, QUEUED, outcome.message.clone()),
+        JobState::Suspended if outcome.reason == QUEUED => {
+            Statement::new(TYPE, false, QUEUED, outcome.message.clone())
+        }
         JobState::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(facts)),
         _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
     }
@@ -201,7 +247,12 @@ fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Stateme
         JobState::NotRequested if ready.reason != "NotRequested" => {
             Some(Statement::new(TYPE, true, &ready.reason, ready.message.clone()))
         }
-        JobState::NotRequested => Some(Statement::new(TYPE, true, "NotRequested", "the Job is about to be created")),
+        JobState::NotRequested => Some(Statement::new(
+            TYPE,
+            true,
+            "NotRequested",
+            "the Job is about to be created",
+        )),
         JobState::Active => Some(Statement::new(TYPE, true, "PodsStarting", progress(facts))),
         _ => None,
     }
@@ -214,12 +265,16 @@ const SIZE_HELD: &str = "SizeHeldByQueue";
 /// Present only while true, by kstatus' convention: it cannot go on without a person.
 fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
     const TYPE: &str = "Stalled";
-    let obstacle = inputs.obstacle.filter(|obstacle| !PASSING.contains(&obstacle.reason));
+    let obstacle = inputs
+        .obstacle
+        .filter(|obstacle| !PASSING.contains(&obstacle.reason));
     match state {
         JobState::Completed => None,
         JobState::Failed => Some(Statement::new(TYPE, true, &outcome.reason, state.idle().1)),
         // The Job goes on with the size that it has.
-        _ if valid.is_true == Some(false) && ![SIZE_BEYOND_MAXIMUM, SIZE_HELD].contains(&valid.reason.as_str()) => {
+        _ if valid.is_true == Some(false)
+            && ![SIZE_BEYOND_MAXIMUM, SIZE_HELD].contains(&valid.reason.as_str()) =>
+        {
             Some(Statement::new(
                 TYPE,
                 true,
@@ -233,7 +288,8 @@ fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcom
 
 /// Whether the view's image could be mounted, if that was tried; a failure is remembered.
 fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
-    let say = |is_true: bool, reason: &str, message: String| Statement::new(VIEW_MOUNTED, is_true, reason, message);
+    let say =
+        |is_true: bool, reason: &str, message: String| Statement::new(VIEW_MOUNTED, is_true, reason, message);
     if super::image_volume_failed(inputs.previous) {
         let before = super::condition(inputs.previous, VIEW_MOUNTED)?;
         return Some(say(false, &before.reason, before.message.clone()));
@@ -243,7 +299,8 @@ fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
         return copied(inputs, job);
     }
     // The pods of a job that may have begun are not deleted.
-    let begun = facts.lead.is_some_and(|lead| lead.joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
+    let begun =
+        facts.lead.is_some_and(|lead| lead.joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
     Some(match not_mounted(inputs).filter(|_| !begun) {
         Some((who, error)) => say(
             false,
@@ -263,7 +320,8 @@ fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
     })
 }
 
-/// Why the view is copied, if nodes decide that and some could mount it. It is said once for a Job: nodes come and go.
+/// Why the view is copied, if nodes decide that and some could mount it. It is said once for a Job: nodes
+/// come and go.
 fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
     let say = |message: String| Some(Statement::new(VIEW_MOUNTED, false, VIEW_COPIED, message));
     if inputs.previous.job_uid.as_ref() == Some(&job.uid) {
@@ -276,11 +334,12 @@ fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
     ))
 }
 
-/// Whether volumes of CSI drivers are probably what their author means, if there are any. Nothing waits for it: shared
-/// disks may work, and a volume is bound to its claim even without its class.
+/// Whether volumes of CSI drivers are probably what their author means, if there are any. Nothing waits for
+/// it: shared disks may work, and a volume is bound to its claim even without its class.
 fn volumes(inputs: &Inputs) -> Option<Statement> {
-    let say =
-        |is_true: bool, reason: &str, message: String| Some(Statement::new(VOLUMES_VALID, is_true, reason, message));
+    let say = |is_true: bool, reason: &str, message: String| {
+        Some(Statement::new(VOLUMES_VALID, is_true, reason, message))
+    };
     let Some(disks) = &inputs.disks else {
         let before = super::condition(inputs.previous, VOLUMES_VALID)?;
         return say(before.status == "True", &before.reason, before.message.clone());
@@ -292,40 +351,65 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
             disk.key, disk.class
         )
     });
-    let reason = if shared.is_empty() { "UnknownStorageClass" } else { "SharedHandle" };
+    let reason = if shared.is_empty() {
+        "UnknownStorageClass"
+    } else {
+        "SharedHandle"
+    };
     let problems: Vec<String> = shared.into_iter().chain(unknown).collect();
     match (disks.is_empty(), problems.is_empty()) {
         (true, _) => None,
-        (false, true) => {
-            say(true, "Valid", "each CSI volume has its own handle and an existing storage class".to_owned())
-        }
+        (false, true) => say(
+            true,
+            "Valid",
+            "each CSI volume has its own handle and an existing storage class".to_owned(),
+        ),
         (false, false) => say(false, reason, problems.join("; ")),
     }
 }
 
-/// Whether the archive was saved, if one is asked for and the lead has reported it. It is no part of the job's result.
+/// Whether the archive was saved, if one is asked for and the lead has reported it. It is no part of the
+/// job's result.
 fn archive(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
-    let Verdict::Valid(cluster) = inputs.verdict else { return None };
+    let Verdict::Valid(cluster) = inputs.verdict else {
+        return None;
+    };
     let path = cluster.archive.as_deref()?;
-    let say =
-        |is_true: bool, reason: &str, message: String| Some(Statement::new(ARCHIVE_SAVED, is_true, reason, message));
-    let not_saved =
-        |why: &str| say(false, "NotSaved", format!("the archive {path} was not saved and is unchanged: {why}"));
+    let say = |is_true: bool, reason: &str, message: String| {
+        Some(Statement::new(ARCHIVE_SAVED, is_true, reason, message))
+    };
+    let not_saved = |why: &str| {
+        say(
+            false,
+            "NotSaved",
+            format!("the archive {path} was not saved and is unchanged: {why}"),
+        )
+    };
     let Some(exit) = facts.lead.and_then(|lead| lead.exit.as_ref()) else {
         let before = super::condition(inputs.previous, ARCHIVE_SAVED)?;
         return say(before.status == "True", &before.reason, before.message.clone());
     };
     match &exit.said {
-        Some(said) if said.by == Ender::Agent && said.program_code.is_none() => not_saved("the job did not run"),
-        Some(Termination { archive_not_saved: Some(why), .. }) => not_saved(why),
+        Some(said) if said.by == Ender::Agent && said.program_code.is_none() => {
+            not_saved("the job did not run")
+        }
+        Some(Termination {
+            archive_not_saved: Some(why),
+            ..
+        }) => not_saved(why),
         Some(_) => say(true, "Saved", format!("the state of Flux was saved to {path}")),
-        None => not_saved(&format!("the lead exited with {} without reporting whether it saved", exit.code)),
+        None => not_saved(&format!(
+            "the lead exited with {} without reporting whether it saved",
+            exit.code
+        )),
     }
 }
 
 /// Whether `post` has succeeded, once a pod has reported it. It is no part of the job's result.
 fn post(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
-    let Verdict::Valid(cluster) = inputs.verdict else { return None };
+    let Verdict::Valid(cluster) = inputs.verdict else {
+        return None;
+    };
     cluster.runner.snippets.post.as_ref()?;
     if let Some(failure) = post::failure(inputs) {
         return Some(Statement::new(POST_SUCCEEDED, false, "PostFailed", failure));
@@ -334,24 +418,43 @@ fn post(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
     if facts.lead.is_none_or(|lead| lead.exit.is_none())
         && let Some(before) = before
     {
-        return Some(Statement::new(POST_SUCCEEDED, before.status == "True", &before.reason, before.message.clone()));
+        return Some(Statement::new(
+            POST_SUCCEEDED,
+            before.status == "True",
+            &before.reason,
+            before.message.clone(),
+        ));
     }
     let lead = facts.lead?.exit.as_ref()?.said.as_ref()?;
     let has_run = lead.by == Ender::Program && lead.program_code.is_some();
-    has_run.then(|| Statement::new(POST_SUCCEEDED, true, "PostCompleted", "post ended with exit code 0"))
+    has_run.then(|| {
+        Statement::new(
+            POST_SUCCEEDED,
+            true,
+            "PostCompleted",
+            "post ended with exit code 0",
+        )
+    })
 }
 
 fn shared(disk: &DiskSeen) -> Option<String> {
-    let DiskSeen { key, driver, handle, shared_with, .. } = disk;
+    let DiskSeen {
+        key,
+        driver,
+        handle,
+        shared_with,
+        ..
+    } = disk;
     let other = shared_with.as_ref()?;
     Some(format!(
         "spec.volumes[{key}].volumeHandle: PersistentVolume {other} has the handle `{handle}` of driver {driver}, too, so a node may mount one with the attributes and the Secret of the other: give each a volumeHandle of its own, or let both mount one claim by existingVolumes"
     ))
 }
 
-/// Which pod could not mount the view's image, and the error: of the runtime, which could not create the first container,
-/// or of a kubelet that does not know image volumes and would leave the pod in ContainerCreating for ever. (An image that
-/// cannot be pulled is no reason to copy: the copy would need it too.)
+/// Which pod could not mount the view's image, and the error: of the runtime, which could not create the
+/// first container, or of a kubelet that does not know image volumes and would leave the pod in
+/// ContainerCreating for ever. (An image that cannot be pulled is no reason to copy: the copy would need it
+/// too.)
 fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
     let by_runtime = |pod: &&'a PodSeen| {
         let error = pod.not_made.as_deref().filter(|error| is_about_mount(error))?;
@@ -362,13 +465,27 @@ fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
             && warning.message.contains(&format!("{VIEW_IMAGE_VOLUME:?}"))
             && warning.message.contains("no volume plugin matched")
     };
-    let by_kubelet = inputs.warning.filter(is_unknown).map(|warning| ("a pod".to_owned(), warning.message.as_str()));
+    let by_kubelet = inputs
+        .warning
+        .filter(is_unknown)
+        .map(|warning| ("a pod".to_owned(), warning.message.as_str()));
     inputs.pods.iter().find_map(by_runtime).or(by_kubelet)
 }
 
 fn progress(facts: &Facts) -> String {
-    let Facts { scheduled, running, ready, wanted, left, .. } = facts;
-    let left = if *left > 0 { format!(", {left} completed") } else { String::new() };
+    let Facts {
+        scheduled,
+        running,
+        ready,
+        wanted,
+        left,
+        ..
+    } = facts;
+    let left = if *left > 0 {
+        format!(", {left} completed")
+    } else {
+        String::new()
+    };
     format!("{scheduled}/{wanted} pods scheduled, {running} running, {ready} ready{left}")
 }
 
@@ -385,11 +502,25 @@ pub(super) fn awaited(inputs: &Inputs, facts: &Facts) -> Option<String> {
 
 /// How many brokers are ready, and how many are enough.
 fn quorum(facts: &Facts) -> String {
-    let Facts { ready, wanted, left, .. } = facts;
+    let Facts {
+        ready, wanted, left, ..
+    } = facts;
     let needed = facts.needed();
-    let left = if *left > 0 { format!(", {left} completed") } else { String::new() };
-    let enough = if needed < *wanted { format!(" ({needed} are enough)") } else { String::new() };
-    let lead = if *ready >= needed && !facts.is_ready() { ", but not the lead" } else { "" };
+    let left = if *left > 0 {
+        format!(", {left} completed")
+    } else {
+        String::new()
+    };
+    let enough = if needed < *wanted {
+        format!(" ({needed} are enough)")
+    } else {
+        String::new()
+    };
+    let lead = if *ready >= needed && !facts.is_ready() {
+        ", but not the lead"
+    } else {
+        ""
+    };
     format!("{ready} of {wanted} brokers are ready{left}{lead}{enough}")
 }
 
@@ -452,17 +583,27 @@ fn stamped(inputs: &Inputs, statement: Statement) -> Condition {
         Some(false) => "False",
         None => "Unknown",
     };
-    let previous = super::condition(inputs.previous, statement.type_).filter(|previous| previous.status == status);
+    let previous =
+        super::condition(inputs.previous, statement.type_).filter(|previous| previous.status == status);
     let since = match previous {
         Some(previous) => previous.last_transition_time.clone(),
-        None => rfc3339(statement.since.filter(|_| statement.is_true == Some(true)).unwrap_or(inputs.now)),
+        None => rfc3339(
+            statement
+                .since
+                .filter(|_| statement.is_true == Some(true))
+                .unwrap_or(inputs.now),
+        ),
     };
     Condition {
         type_: statement.type_.to_owned(),
         status: status.to_owned(),
         observed_generation: inputs.generation,
         last_transition_time: since,
-        reason: if statement.reason.is_empty() { "None".to_owned() } else { statement.reason },
+        reason: if statement.reason.is_empty() {
+            "None".to_owned()
+        } else {
+            statement.reason
+        },
         message: short(&statement.message),
     }
 }

@@ -4,7 +4,9 @@ use flux_shared::crd::v1alpha2::MiniClusterStatus;
 
 use crate::previous_status::VIEW_COPIED;
 use crate::status::outcome::SIDECAR_STILL_RUNS;
-use crate::status::{ARCHIVE_SAVED, OPERATOR_PANICKED, POST_SUCCEEDED, VIEW_MOUNTED, VOLUMES_VALID, condition};
+use crate::status::{
+    ARCHIVE_SAVED, OPERATOR_PANICKED, POST_SUCCEEDED, VIEW_MOUNTED, VOLUMES_VALID, condition,
+};
 
 /// Longest note of an event; the API server's limit is 1 KiB.
 const NOTE_MAX: usize = 1000;
@@ -27,7 +29,10 @@ pub enum EventType {
 /// The event of a restart.
 pub fn started_anew(status: &MiniClusterStatus) -> Option<Event> {
     let restart = status.restarts.last()?;
-    let note = format!("restart {} ({}): {}", status.restart_count, restart.reason, restart.message);
+    let note = format!(
+        "restart {} ({}): {}",
+        status.restart_count, restart.reason, restart.message
+    );
     Some(Event {
         type_: EventType::Warning,
         reason: "StartedAnew".into(),
@@ -64,12 +69,19 @@ pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Even
         say(EventType::Warning, &volumes.reason, &volumes.message, "Start");
     }
     if let Some(panicked) = turned(OPERATOR_PANICKED, "True") {
-        say(EventType::Warning, OPERATOR_PANICKED, &panicked.message, "Reconcile");
+        say(
+            EventType::Warning,
+            OPERATOR_PANICKED,
+            &panicked.message,
+            "Reconcile",
+        );
     }
     if let Some(archive) = turned(ARCHIVE_SAVED, "False") {
         say(EventType::Warning, "ArchiveNotSaved", &archive.message, "Save");
     }
-    if let Some(finished) = turned("JobFinished", "True").filter(|finished| finished.reason == SIDECAR_STILL_RUNS) {
+    if let Some(finished) =
+        turned("JobFinished", "True").filter(|finished| finished.reason == SIDECAR_STILL_RUNS)
+    {
         say(EventType::Warning, SIDECAR_STILL_RUNS, &finished.message, "Run");
     }
     if let Some(post) = turned(POST_SUCCEEDED, "False") {
@@ -77,7 +89,8 @@ pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Even
     }
     if let Some(failed) = turned("Failed", "True") {
         // The event may have been written while the other pods were ending.
-        if before.reason.as_ref() != Some(&failed.reason) || before.message.as_ref() != Some(&failed.message) {
+        if before.reason.as_ref() != Some(&failed.reason) || before.message.as_ref() != Some(&failed.message)
+        {
             say(EventType::Warning, &failed.reason, &failed.message, "Run");
         }
     } else if let Some(complete) = turned("Complete", "True") {
@@ -90,7 +103,12 @@ pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Even
         )
         && condition(after, "JobFinished").is_none_or(|finished| finished.status == "False")
     {
-        say(EventType::Warning, reason, after.message.as_deref().unwrap_or_default(), "Start");
+        say(
+            EventType::Warning,
+            reason,
+            after.message.as_deref().unwrap_or_default(),
+            "Start",
+        );
     }
     events
 }

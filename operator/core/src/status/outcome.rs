@@ -27,7 +27,11 @@ pub(super) struct Outcome {
 
 impl Outcome {
     fn new(reason: impl Into<String>, message: impl Into<String>) -> Outcome {
-        Outcome { index: None, reason: reason.into(), message: message.into() }
+        Outcome {
+            index: None,
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 }
 
@@ -46,8 +50,13 @@ pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
         // The cause of a failure is reported at once, while the other pods end.
         if let Some(failed) = job.failed.as_ref().or(job.failing.as_ref()) {
             let failure = failure(inputs, &failed.reason, &failed.message);
-            let words = kept_alive(inputs).map(|words| format!("; {words}")).unwrap_or_default();
-            return Outcome { message: failure.message.clone() + &words, ..failure };
+            let words = kept_alive(inputs)
+                .map(|words| format!("; {words}"))
+                .unwrap_or_default();
+            return Outcome {
+                message: failure.message.clone() + &words,
+                ..failure
+            };
         }
     }
     if let Verdict::Invalid(problems) = inputs.verdict {
@@ -69,15 +78,25 @@ pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
     if let Some(lost) = lost(inputs) {
         return lost;
     }
-    let warning = || inputs.warning.filter(|warning| !facts.is_ready() && warning.reason != QUEUED);
+    let warning = || {
+        inputs
+            .warning
+            .filter(|warning| !facts.is_ready() && warning.reason != QUEUED)
+    };
     let warned = || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
     let trouble = below_quorum(inputs, facts).or_else(|| trouble(inputs, facts));
-    trouble.or_else(|| fallen(inputs, facts)).or_else(warned).unwrap_or_default()
+    trouble
+        .or_else(|| fallen(inputs, facts))
+        .or_else(warned)
+        .unwrap_or_default()
 }
 
 /// Which container that is not ours keeps a pod alive after its program has ended, and what helps.
 fn kept_alive(inputs: &Inputs) -> Option<String> {
-    let (pod, container) = inputs.pods.iter().find_map(|pod| Some((pod, pod.kept_by.as_deref()?)))?;
+    let (pod, container) = inputs
+        .pods
+        .iter()
+        .find_map(|pod| Some((pod, pod.kept_by.as_deref()?)))?;
     Some(format!(
         "container {container}, which is not the MiniCluster's, still runs in pod {} and keeps it: delete the MiniCluster to stop it, and switch its injection off or let it be injected as a native sidecar",
         pod.name
@@ -94,18 +113,30 @@ pub(super) fn restart_message(status: &MiniClusterStatus, restart: &Restart) -> 
 
 /// The outcome of a Job that waits in a queue, with Kueue's reason once it was read.
 fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
-    let why = why.filter(|why| why.reason == QUEUED).map(|why| format!(": {}", why.message));
-    Outcome::new(QUEUED, format!("waits in queue {queue}{}", why.unwrap_or_default()))
+    let why = why
+        .filter(|why| why.reason == QUEUED)
+        .map(|why| format!(": {}", why.message));
+    Outcome::new(
+        QUEUED,
+        format!("waits in queue {queue}{}", why.unwrap_or_default()),
+    )
 }
 
-/// The outcome of the last pod that failed by itself (a follower's snippet, say) before the cluster was ready, though
-/// it is created again.
+/// The outcome of the last pod that failed by itself (a follower's snippet, say) before the cluster was
+/// ready, though it is created again.
 fn fallen(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     let by_itself = |pod: &&&PodSeen| {
-        let gives_way = pod.exit.as_ref().is_some_and(|exit| exit.code == i32::from(REPLACE));
+        let gives_way = pod
+            .exit
+            .as_ref()
+            .is_some_and(|exit| exit.code == i32::from(REPLACE));
         has_failed(pod) && !pod.was_taken() && !gives_way
     };
-    let last = inputs.pods.iter().filter(by_itself).max_by_key(|pod| (ended_at(pod), pod.index));
+    let last = inputs
+        .pods
+        .iter()
+        .filter(by_itself)
+        .max_by_key(|pod| (ended_at(pod), pod.index));
     last.filter(|_| !facts.is_ready()).map(|pod| of_pod(pod))
 }
 
@@ -118,7 +149,11 @@ fn lost(inputs: &Inputs) -> Option<Outcome> {
         count => format!(" ({count} more pods are lost)"),
     };
     let node = first.node.as_deref().unwrap_or("unknown");
-    let evicted = if first.deleting { "; Kubernetes has evicted it" } else { "" };
+    let evicted = if first.deleting {
+        "; Kubernetes has evicted it"
+    } else {
+        ""
+    };
     Some(Outcome::new(
         NODE_LOST,
         format!(
@@ -132,24 +167,40 @@ fn lost(inputs: &Inputs) -> Option<Outcome> {
 /// The restart that gave the Job up, if the Job is not gone yet.
 fn starting_anew<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
     let job = inputs.job?;
-    inputs.previous.restarts.iter().rev().find(|restart| restart.job_uid.as_deref() == Some(&job.uid))
+    inputs
+        .previous
+        .restarts
+        .iter()
+        .rev()
+        .find(|restart| restart.job_uid.as_deref() == Some(&job.uid))
 }
 
 /// The outcome while the pods of the Job that was given up have to go.
 fn restarting(inputs: &Inputs, restart: &Restart) -> Outcome {
     let mut living: Vec<&PodSeen> = inputs.pods.iter().copied().filter(|pod| !pod.ended).collect();
     living.sort_by_key(|pod| (!pod.lost, pod.index));
-    let pods = remaining::describe(&living).map(|pods| format!("; {pods}")).unwrap_or_default();
+    let pods = remaining::describe(&living)
+        .map(|pods| format!("; {pods}"))
+        .unwrap_or_default();
     let message = restart_message(inputs.previous, restart) + &pods;
     // It waits for a person.
     let waits_for_node = living.first().is_some_and(|pod| pod.lost);
-    Outcome::new(if waits_for_node { NODE_LOST } else { restart.reason.as_str() }, message)
+    Outcome::new(
+        if waits_for_node {
+            NODE_LOST
+        } else {
+            restart.reason.as_str()
+        },
+        message,
+    )
 }
 
-/// The outcome if fewer pods are wanted than the brokers wait for before the command starts. That number is fixed in the
-/// pods: the size at the Job's creation, or `minSize`.
+/// The outcome if fewer pods are wanted than the brokers wait for before the command starts. That number is
+/// fixed in the pods: the size at the Job's creation, or `minSize`.
 fn below_quorum(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
-    let Verdict::Valid(cluster) = inputs.verdict else { return None };
+    let Verdict::Valid(cluster) = inputs.verdict else {
+        return None;
+    };
     let (field, quorum) = match cluster.min_size {
         Some(size) => ("minSize", size),
         None => ("the size when it was created", inputs.job?.initial_size?),
@@ -178,7 +229,10 @@ fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
         && let Some(queue) = inputs.job.and_then(|job| job.queue.as_deref())
     {
         let held = living().filter(|pod| pod.held_by_queue).count();
-        return Some(queued(&format!("{queue} for {held} of {} pods", facts.wanted), inputs.warning));
+        return Some(queued(
+            &format!("{queue} for {held} of {} pods", facts.wanted),
+            inputs.warning,
+        ));
     }
     let index = pod.index;
     let whose = whose_image(inputs, trouble);
@@ -187,7 +241,10 @@ fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
         Some(node) if trouble.pull.is_some() => format!(" on node {node}"),
         _ => String::new(),
     };
-    Some(Outcome::new(trouble.reason.clone(), format!("pod {index}{place}: {whose}{}", trouble.message)))
+    Some(Outcome::new(
+        trouble.reason.clone(),
+        format!("pod {index}{place}: {whose}{}", trouble.message),
+    ))
 }
 
 /// Put before the kubelet's message about the view's image.
@@ -196,7 +253,9 @@ const VIEW_IMAGE: &str = "the view's image cannot be pulled (spec.flux.container
 
 /// Whose image cannot be pulled, where the container that the kubelet names is not the one whose image it is.
 fn whose_image(inputs: &Inputs, trouble: &Trouble) -> String {
-    let Verdict::Valid(cluster) = inputs.verdict else { return String::new() };
+    let Verdict::Valid(cluster) = inputs.verdict else {
+        return String::new();
+    };
     let runner = &cluster.runner.container;
     match &trouble.pull {
         Some(Pull::Mounted) if trouble.message.contains(&format!("\"{}\"", runner.image)) => {
@@ -209,17 +268,31 @@ fn whose_image(inputs: &Inputs, trouble: &Trouble) -> String {
 }
 
 /// Reasons that Kubernetes gives a Job that has failed. Others are the operator's own.
-const OF_KUBERNETES: [&str; 6] =
-    ["", "PodFailurePolicy", "BackoffLimitExceeded", "MaxFailedIndexesExceeded", "FailedIndexes", "DeadlineExceeded"];
+const OF_KUBERNETES: [&str; 6] = [
+    "",
+    "PodFailurePolicy",
+    "BackoffLimitExceeded",
+    "MaxFailedIndexesExceeded",
+    "FailedIndexes",
+    "DeadlineExceeded",
+];
 
-/// Why the Job failed. A limit of the Job is reason enough; otherwise the pod that failed it is reported: the first one
-/// that is not created again, or the last one if it was retried too often.
+/// Why the Job failed. A limit of the Job is reason enough; otherwise the pod that failed it is reported: the
+/// first one that is not created again, or the last one if it was retried too often.
 fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     if !OF_KUBERNETES.contains(&reason) {
-        let lead =
-            inputs.pods.iter().find(|pod| pod.index == 0 && ends_the_job(pod)).filter(|_| reason == "LeadFailed");
-        let outcome = lead.map(|lead| of_pod(lead)).unwrap_or_else(|| Outcome::new(reason, message));
-        return Outcome { index: Some(0), ..outcome };
+        let lead = inputs
+            .pods
+            .iter()
+            .find(|pod| pod.index == 0 && ends_the_job(pod))
+            .filter(|_| reason == "LeadFailed");
+        let outcome = lead
+            .map(|lead| of_pod(lead))
+            .unwrap_or_else(|| Outcome::new(reason, message));
+        return Outcome {
+            index: Some(0),
+            ..outcome
+        };
     }
     // All pods have ended before the operator has failed the Job.
     let is_own = reason == "FailedIndexes" && inputs.pods.iter().any(|pod| ends_the_job(pod));
@@ -229,17 +302,36 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     {
         return lost;
     }
-    let mut failed: Vec<&PodSeen> = inputs.pods.iter().copied().filter(|pod| has_failed(pod)).collect();
-    // Pods that were told to end when another one had failed come later; a pod that is being deleted was told to.
-    failed.sort_by_key(|pod| (pod.deleting || pod.told_to_end.is_some(), ended_at(pod), pod.index));
-    let is_tried_too_often = matches!(reason, "BackoffLimitExceeded" | "MaxFailedIndexesExceeded" | "FailedIndexes");
+    let mut failed: Vec<&PodSeen> = inputs
+        .pods
+        .iter()
+        .copied()
+        .filter(|pod| has_failed(pod))
+        .collect();
+    // Pods that were told to end when another one had failed come later; a pod that is being deleted was told
+    // to.
+    failed.sort_by_key(|pod| {
+        (
+            pod.deleting || pod.told_to_end.is_some(),
+            ended_at(pod),
+            pod.index,
+        )
+    });
+    let is_tried_too_often = matches!(
+        reason,
+        "BackoffLimitExceeded" | "MaxFailedIndexesExceeded" | "FailedIndexes"
+    );
     let culprit = match reason {
         "DeadlineExceeded" => None,
         _ if is_tried_too_often => failed.iter().rev().find(|pod| !pod.deleting).or(failed.last()),
         _ => failed.iter().find(|pod| ends_the_job(pod)).or(failed.first()),
     };
     let Some(pod) = culprit else {
-        let mut message = if message.is_empty() { "the Job failed".to_owned() } else { message.to_owned() };
+        let mut message = if message.is_empty() {
+            "the Job failed".to_owned()
+        } else {
+            message.to_owned()
+        };
         if reason == "PodFailurePolicy" && !inputs.pods.iter().any(|pod| message.contains(&pod.name)) {
             message.push_str(" (that pod was deleted)");
         }
@@ -248,7 +340,9 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     let mut outcome = of_pod(pod);
     outcome.index = i32::try_from(pod.index).ok();
     if is_tried_too_often {
-        outcome.message.push_str(" (retried as often as backoffLimit allows)");
+        outcome
+            .message
+            .push_str(" (retried as often as backoffLimit allows)");
     }
     outcome
 }
@@ -280,37 +374,78 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
         now: inputs.now,
     };
     let gone = inputs.gone.iter().map(|pod| (*pod, end_of(pod, true)));
-    let present = inputs.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
-    let leads: Vec<(&PodSeen, End)> = gone.chain(present).filter_map(|(pod, end)| Some((pod, end?))).collect();
-    if let Some((lead, end)) = leads.iter().find(|(_, end)| matches!(end, End::Own | End::NodeFailure)) {
+    let present = inputs
+        .pods
+        .iter()
+        .filter(|pod| pod.index == 0)
+        .map(|pod| (*pod, end_of(pod, false)));
+    let leads: Vec<(&PodSeen, End)> = gone
+        .chain(present)
+        .filter_map(|(pod, end)| Some((pod, end?)))
+        .collect();
+    if let Some((lead, end)) = leads
+        .iter()
+        .find(|(_, end)| matches!(end, End::Own | End::NodeFailure))
+    {
         let lost = restart::follower_loss(&observation, lead, *end)?.pod;
-        let code = lead.exit.as_ref().map(|exit| format!("; the lead ended with exit code {}", exit.code));
+        let code = lead
+            .exit
+            .as_ref()
+            .map(|exit| format!("; the lead ended with exit code {}", exit.code));
         let limit = format!("no restart left: maxRestarts is {max_restarts}");
-        let message =
-            format!("{}{}; {limit}", restart::describe_lost_follower(lost, &inputs.pods), code.unwrap_or_default());
+        let message = format!(
+            "{}{}; {limit}",
+            restart::describe_lost_follower(lost, &inputs.pods),
+            code.unwrap_or_default()
+        );
         let index = Some(lost.map_or(0, |lost| lost.index));
-        return Some(Outcome { index, ..Outcome::new(restart::POD_LOST, message) });
+        return Some(Outcome {
+            index,
+            ..Outcome::new(restart::POD_LOST, message)
+        });
     }
     if inputs.pods.iter().any(|pod| ends_the_job(pod)) {
         return None;
     }
-    let taken = leads.iter().find(|(_, end)| *end == End::Taken).map(|(lead, _)| pod_end::loss(lead));
-    let remembered = inputs.previous.lost_pods.iter().rev().find(|lost| lost.index == 0).cloned();
-    let by_follower = inputs.job.and_then(|job| job.failed.as_ref().or(job.failing.as_ref())?.index_of_pod());
+    let taken = leads
+        .iter()
+        .find(|(_, end)| *end == End::Taken)
+        .map(|(lead, _)| pod_end::loss(lead));
+    let remembered = inputs
+        .previous
+        .lost_pods
+        .iter()
+        .rev()
+        .find(|lost| lost.index == 0)
+        .cloned();
+    let by_follower = inputs
+        .job
+        .and_then(|job| job.failed.as_ref().or(job.failing.as_ref())?.index_of_pod());
     if by_follower.is_some_and(|index| index > 0)
         && let Some(lost) = restart::follower_lost(&observation)
     {
         let limit = format!("no restart left: maxRestarts is {max_restarts}");
-        let message = format!("{}; {limit}", restart::describe_lost_follower(Some(&lost), &inputs.pods));
-        return Some(Outcome { index: Some(lost.index), ..Outcome::new(restart::POD_LOST, message) });
+        let message = format!(
+            "{}; {limit}",
+            restart::describe_lost_follower(Some(&lost), &inputs.pods)
+        );
+        return Some(Outcome {
+            index: Some(lost.index),
+            ..Outcome::new(restart::POD_LOST, message)
+        });
     }
     let what = match taken.or(remembered) {
         Some(lost) => restart::describe_loss(&lost),
-        None if leads.iter().any(|(_, end)| *end == End::Refused) => "an earlier pod of the lead was lost".to_owned(),
+        None if leads.iter().any(|(_, end)| *end == End::Refused) => {
+            "an earlier pod of the lead was lost".to_owned()
+        }
         None => return None,
     };
     let message = format!("{what}; no restart left: backoffLimit is {backoff_limit}");
-    Some(Outcome { index: Some(0), ..Outcome::new(restart::LEAD_LOST, message) })
+    Some(Outcome {
+        index: Some(0),
+        ..Outcome::new(restart::LEAD_LOST, message)
+    })
 }
 
 fn has_failed(pod: &PodSeen) -> bool {
@@ -319,7 +454,11 @@ fn has_failed(pod: &PodSeen) -> bool {
 }
 
 fn ended_at(pod: &PodSeen) -> Option<k8s_openapi::jiff::Timestamp> {
-    let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).and_then(|init| init.exit.at);
+    let init = pod
+        .trouble
+        .as_ref()
+        .and_then(|trouble| trouble.init.as_ref())
+        .and_then(|init| init.exit.at);
     pod.exit.as_ref().and_then(|exit| exit.at).or(init)
 }
 
@@ -355,46 +494,94 @@ fn of_pod(pod: &PodSeen) -> Outcome {
     }
 }
 
-/// The outcome of a failed init container. In ours only the agent runs, so the code is the agent's; a user's init container
-/// runs no agent, whatever its message says.
+/// The outcome of a failed init container. In ours only the agent runs, so the code is the agent's; a user's
+/// init container runs no agent, whatever its message says.
 fn of_init(init: &FailedInit, place: &str) -> Outcome {
     let exit = &init.exit;
     if init.is_users {
-        return of_exit(&Exit { said: None, ..exit.clone() }, place);
+        return of_exit(
+            &Exit {
+                said: None,
+                ..exit.clone()
+            },
+            place,
+        );
     }
     let Some(category) = Category::from_code(exit.code).filter(|_| exit.said.is_none()) else {
         return of_exit(exit, place);
     };
-    let words = if exit.message.is_empty() { String::new() } else { format!(": {}", exit.message) };
-    Outcome::new(pascal(category.name()), format!("the agent in {place} gave up{words}"))
+    let words = if exit.message.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", exit.message)
+    };
+    Outcome::new(
+        pascal(category.name()),
+        format!("the agent in {place} gave up{words}"),
+    )
 }
 
 fn of_exit(exit: &Exit, place: &str) -> Outcome {
-    let with_message = |text: String| if exit.message.is_empty() { text } else { format!("{text}: {}", exit.message) };
+    let with_message = |text: String| {
+        if exit.message.is_empty() {
+            text
+        } else {
+            format!("{text}: {}", exit.message)
+        }
+    };
     let code = exit.code;
-    if let Some(told) = exit.said.as_ref().and_then(|with_message| of_words(with_message, place)) {
+    if let Some(told) = exit
+        .said
+        .as_ref()
+        .and_then(|with_message| of_words(with_message, place))
+    {
         return told;
     }
     if exit.reason == "OOMKilled" {
-        return Outcome::new("OOMKilled", with_message(format!("{place} used more memory than its limit allows")));
+        return Outcome::new(
+            "OOMKilled",
+            with_message(format!("{place} used more memory than its limit allows")),
+        );
     }
     if let Some(signal) = exit.signal.or(signal_of(code)) {
-        let cause = if signal == 1 { ", as happens to a program whose Flux instance is shut down" } else { "" };
-        return Outcome::new("Signalled", with_message(format!("{place} ended by signal {signal}{cause}")));
+        let cause = if signal == 1 {
+            ", as happens to a program whose Flux instance is shut down"
+        } else {
+            ""
+        };
+        return Outcome::new(
+            "Signalled",
+            with_message(format!("{place} ended by signal {signal}{cause}")),
+        );
     }
     if !matches!(exit.reason.as_str(), "" | "Error" | "Completed") {
-        return Outcome::new(exit.reason.clone(), with_message(format!("{place} ended with exit code {code}")));
+        return Outcome::new(
+            exit.reason.clone(),
+            with_message(format!("{place} ended with exit code {code}")),
+        );
     }
-    Outcome::new("NonZeroExitCode", with_message(format!("{place} ended with exit code {code}")))
+    Outcome::new(
+        "NonZeroExitCode",
+        with_message(format!("{place} ended with exit code {code}")),
+    )
 }
 
 /// The outcome from the agent's termination message, unless the program alone ended.
 fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
-    let words = if said.message.is_empty() { String::new() } else { format!(": {}", said.message) };
+    let words = if said.message.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", said.message)
+    };
     match said.by {
         Ender::Agent => {
-            let reason = said.category.map_or_else(|| "AgentFailed".to_owned(), |category| pascal(category.name()));
-            Some(Outcome::new(reason, format!("the agent in {place} gave up{words}")))
+            let reason = said
+                .category
+                .map_or_else(|| "AgentFailed".to_owned(), |category| pascal(category.name()));
+            Some(Outcome::new(
+                reason,
+                format!("the agent in {place} gave up{words}"),
+            ))
         }
         Ender::Snippet => {
             let name = said.snippet.as_deref().unwrap_or("of the container");
@@ -402,13 +589,21 @@ fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
                 "" => String::new(),
                 error => format!(": {error}"),
             };
-            let remedy = if said.message.is_empty() { String::new() } else { format!(". {}", said.message) };
-            let message = format!("the snippet {name} of {place} ended with exit code {}{error}{remedy}", said.code);
+            let remedy = if said.message.is_empty() {
+                String::new()
+            } else {
+                format!(". {}", said.message)
+            };
+            let message = format!(
+                "the snippet {name} of {place} ended with exit code {}{error}{remedy}",
+                said.code
+            );
             Some(Outcome::new("SnippetFailed", message))
         }
-        Ender::Stop => {
-            Some(Outcome::new("Stopped", format!("{place} was stopped before its program had ended{words}")))
-        }
+        Ender::Stop => Some(Outcome::new(
+            "Stopped",
+            format!("{place} was stopped before its program had ended{words}"),
+        )),
         Ender::Program => None,
     }
 }
@@ -422,7 +617,10 @@ pub(super) fn signal_of(code: i32) -> Option<i32> {
 fn pascal(kebab: &str) -> String {
     let word = |word: &str| {
         let mut letters = word.chars();
-        letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
+        letters
+            .next()
+            .map(|first| first.to_ascii_uppercase().to_string() + letters.as_str())
+            .unwrap_or_default()
     };
     kebab.split('-').map(word).collect()
 }

@@ -1,7 +1,7 @@
 //! The JSON patch that turns one status into another: whole fields of the status, as few as differ.
 //!
-//! By hand: the crate json-patch descends into lists and names conditions by their index, which is another condition's by
-//! the time the patch arrives if somebody else has written the status.
+//! By hand: the crate json-patch descends into lists and names conditions by their index, which is another
+//! condition's by the time the patch arrives if somebody else has written the status.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::target::Target;
 
-/// The patch; None if nothing differs. The API server refuses it if another MiniCluster has the name by now. The first
-/// status after the Job was created is also refused if the spec has changed: from that status on edits are refused, so the
-/// spec must still be the one that the Job was created from. (In a merge patch of a status, the API server would ignore the
-/// uid.)
+/// The patch; None if nothing differs. The API server refuses it if another MiniCluster has the name by now.
+/// The first status after the Job was created is also refused if the spec has changed: from that status on
+/// edits are refused, so the spec must still be the one that the Job was created from. (In a merge patch of a
+/// status, the API server would ignore the uid.)
 pub fn patch(target: &Target, before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<Value> {
     let changes = changes(before, after)?;
     let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": target.uid })];
@@ -39,8 +39,12 @@ fn changes(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<BTre
     let (before, after) = (fields(before)?, fields(after)?);
     let differs = |key: &str, text: &RawValue| before.get(key).is_none_or(|it| it.get() != text.get());
     let changed = after.iter().filter(|(key, text)| differs(key, text));
-    let changed = changed.filter_map(|(key, text)| Some((key.clone(), serde_json::from_str(text.get()).ok()?)));
-    let removed = before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let changed =
+        changed.filter_map(|(key, text)| Some((key.clone(), serde_json::from_str(text.get()).ok()?)));
+    let removed = before
+        .keys()
+        .filter(|key| !after.contains_key(*key))
+        .map(|key| (key.clone(), Value::Null));
     Some(changed.chain(removed).collect())
 }
 
@@ -49,14 +53,32 @@ fn fields(status: &MiniClusterStatus) -> Option<BTreeMap<String, Box<RawValue>>>
     serde_json::from_str(&serde_json::to_string(status).ok()?).ok()
 }
 
-/// Whether somebody may wait for the difference: anything but numbers that still change, and messages with them.
+/// Whether somebody may wait for the difference: anything but numbers that still change, and messages with
+/// them.
 pub fn is_telling(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool {
     let essence = |status: &MiniClusterStatus| {
-        let conditions =
-            status.conditions.iter().map(|it| (it.type_.clone(), it.status.clone(), it.observed_generation));
-        let MiniClusterStatus { phase, maximum_size, exit_code, reason, completion_time, .. } = status.clone();
+        let conditions = status
+            .conditions
+            .iter()
+            .map(|it| (it.type_.clone(), it.status.clone(), it.observed_generation));
+        let MiniClusterStatus {
+            phase,
+            maximum_size,
+            exit_code,
+            reason,
+            completion_time,
+            ..
+        } = status.clone();
         let restarts = (status.restart_count, status.lost_pods.len());
-        (phase, maximum_size, exit_code, reason, completion_time, restarts, conditions.collect::<Vec<_>>())
+        (
+            phase,
+            maximum_size,
+            exit_code,
+            reason,
+            completion_time,
+            restarts,
+            conditions.collect::<Vec<_>>(),
+        )
     };
     essence(before) != essence(after)
 }
@@ -67,15 +89,40 @@ mod tests {
 
     #[test]
     fn a_number_of_pods_alone_can_wait() {
-        let before = MiniClusterStatus { size: 4, phase: Some("Pending".into()), ..MiniClusterStatus::default() };
-        assert!(!is_telling(&before, &MiniClusterStatus { size: 5, ready_size: 2, ..before.clone() }));
-        assert!(is_telling(&before, &MiniClusterStatus { phase: Some("Running".into()), ..before.clone() }));
+        let before = MiniClusterStatus {
+            size: 4,
+            phase: Some("Pending".into()),
+            ..MiniClusterStatus::default()
+        };
+        assert!(!is_telling(
+            &before,
+            &MiniClusterStatus {
+                size: 5,
+                ready_size: 2,
+                ..before.clone()
+            }
+        ));
+        assert!(is_telling(
+            &before,
+            &MiniClusterStatus {
+                phase: Some("Running".into()),
+                ..before.clone()
+            }
+        ));
     }
 
     #[test]
     fn only_what_differs_is_sent_and_only_to_the_same_object() {
-        let before = MiniClusterStatus { size: 4, reason: Some("a".into()), ..MiniClusterStatus::default() };
-        let after = MiniClusterStatus { size: 4, ready_size: 2, ..MiniClusterStatus::default() };
+        let before = MiniClusterStatus {
+            size: 4,
+            reason: Some("a".into()),
+            ..MiniClusterStatus::default()
+        };
+        let after = MiniClusterStatus {
+            size: 4,
+            ready_size: 2,
+            ..MiniClusterStatus::default()
+        };
         let mut target = crate::testing::target("uid", &before);
         let sent = patch(&target, &before, &after);
         assert_eq!(
@@ -89,8 +136,19 @@ mod tests {
         assert_eq!(patch(&target, &after, &after.clone()), None);
 
         target.has_status = false;
-        let made = MiniClusterStatus { size: 4, maximum_size: Some(4), ..MiniClusterStatus::default() };
-        let first = patch(&target, &MiniClusterStatus { size: 4, ..MiniClusterStatus::default() }, &made);
+        let made = MiniClusterStatus {
+            size: 4,
+            maximum_size: Some(4),
+            ..MiniClusterStatus::default()
+        };
+        let first = patch(
+            &target,
+            &MiniClusterStatus {
+                size: 4,
+                ..MiniClusterStatus::default()
+            },
+            &made,
+        );
         assert_eq!(
             first,
             Some(json!([

@@ -18,22 +18,34 @@ pub(super) fn failure(inputs: &Inputs) -> Option<String> {
     }
     failed.sort_by_key(|(pod, ..)| pod.index);
     let Some((pod, said, code)) = failed.first() else {
-        let is_same = inputs.job.is_some_and(|job| inputs.previous.job_uid.as_deref() == Some(&job.uid));
-        let before = condition(inputs.previous, POST_SUCCEEDED).filter(|before| before.status == "False" && is_same);
+        let is_same = inputs
+            .job
+            .is_some_and(|job| inputs.previous.job_uid.as_deref() == Some(&job.uid));
+        let before =
+            condition(inputs.previous, POST_SUCCEEDED).filter(|before| before.status == "False" && is_same);
         return before.map(|before| before.message.clone());
     };
-    let error = if said.snippet_error.is_empty() { String::new() } else { format!(": {}", said.snippet_error) };
+    let error = if said.snippet_error.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", said.snippet_error)
+    };
     let others = match failed.len() - 1 {
         0 => String::new(),
         1 => " (and 1 more pod)".to_owned(),
         count => format!(" (and {count} more pods)"),
     };
-    Some(format!("post of {} ended with exit code {code}{error}{others}", place_of(pod)))
+    Some(format!(
+        "post of {} ended with exit code {code}{error}{others}",
+        place_of(pod)
+    ))
 }
 
 /// The outcome with that fact, once the job has ended.
 pub(super) fn added(mut outcome: Outcome, inputs: &Inputs) -> Outcome {
-    let has_ended = inputs.job.is_some_and(|job| job.is_finished() || job.failing.is_some());
+    let has_ended = inputs
+        .job
+        .is_some_and(|job| job.is_finished() || job.failing.is_some());
     if !has_ended || outcome.message.is_empty() || outcome.message.starts_with("the snippet post") {
         return outcome;
     }

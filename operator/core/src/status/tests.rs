@@ -33,11 +33,22 @@ fn job(size: u32) -> JobSeen {
 }
 
 fn pod(index: u32) -> PodSeen {
-    PodSeen { name: format!("mc-{index}"), job_uid: Some("job".into()), index, scheduled: true, ..PodSeen::default() }
+    PodSeen {
+        name: format!("mc-{index}"),
+        job_uid: Some("job".into()),
+        index,
+        scheduled: true,
+        ..PodSeen::default()
+    }
 }
 
 fn ready(index: u32) -> PodSeen {
-    PodSeen { running: true, joined: true, ready: true, ..pod(index) }
+    PodSeen {
+        running: true,
+        joined: true,
+        ready: true,
+        ..pod(index)
+    }
 }
 
 fn ended(index: u32, code: i32, minute: u32) -> PodSeen {
@@ -47,17 +58,34 @@ fn ended(index: u32, code: i32, minute: u32) -> PodSeen {
         at: Some(at(&format!("2026-01-01T00:{minute:02}:00Z"))),
         ..Exit::default()
     };
-    PodSeen { ended: true, succeeded: code == 0, exit: Some(Box::new(exit)), ..pod(index) }
+    PodSeen {
+        ended: true,
+        succeeded: code == 0,
+        exit: Some(Box::new(exit)),
+        ..pod(index)
+    }
 }
 
 /// One of which the agent says how it ended.
 fn said(index: u32, said: Termination) -> PodSeen {
-    let exit = Exit { code: said.code.into(), said: Some(said), ..Exit::default() };
-    PodSeen { ended: true, exit: Some(Box::new(exit)), ..pod(index) }
+    let exit = Exit {
+        code: said.code.into(),
+        said: Some(said),
+        ..Exit::default()
+    };
+    PodSeen {
+        ended: true,
+        exit: Some(Box::new(exit)),
+        ..pod(index)
+    }
 }
 
 fn failed(reason: &str, message: &str) -> Option<job::Verdict> {
-    Some(job::Verdict { reason: reason.into(), message: message.into(), since: Some(at("2026-01-01T00:09:00Z")) })
+    Some(job::Verdict {
+        reason: reason.into(),
+        message: message.into(),
+        since: Some(at("2026-01-01T00:09:00Z")),
+    })
 }
 
 struct Observation {
@@ -128,9 +156,17 @@ fn followers_that_have_completed_are_not_waited_for() {
     observation.job = Some(job(3));
     observation.pods = vec![ready(0), ready(1), ended(2, 0, 5)];
     let status = observation.status();
-    assert!(is(&status, "Ready") && !is(&status, "JobWaitingForResources"), "{status:#?}");
+    assert!(
+        is(&status, "Ready") && !is(&status, "JobWaitingForResources"),
+        "{status:#?}"
+    );
     assert_eq!((status.phase.as_deref(), status.ready_size), (Some("Running"), 2));
-    assert!(condition(&status, "Ready").unwrap().message.starts_with("2 of 3 brokers are ready, 1 completed"));
+    assert!(
+        condition(&status, "Ready")
+            .unwrap()
+            .message
+            .starts_with("2 of 3 brokers are ready, 1 completed")
+    );
     observation.pods = vec![ready(0), ready(1), ended(2, 1, 5)];
     assert!(!is(&observation.status(), "Ready"), "one that failed comes back");
 }
@@ -138,9 +174,16 @@ fn followers_that_have_completed_are_not_waited_for() {
 /// The watch of pods may be behind that of the Job.
 #[test]
 fn a_job_that_is_finished_has_no_ready_pods_whatever_was_seen_of_them_last() {
-    for (complete, failed) in [(failed("CompletionsReached", ""), None), (None, failed("BackoffLimitExceeded", ""))] {
+    for (complete, failed) in [
+        (failed("CompletionsReached", ""), None),
+        (None, failed("BackoffLimitExceeded", "")),
+    ] {
         let mut observation = observation("size: 3");
-        observation.job = Some(JobSeen { complete, failed, ..job(3) });
+        observation.job = Some(JobSeen {
+            complete,
+            failed,
+            ..job(3)
+        });
         observation.pods = vec![ended(0, 0, 8), ready(1), ready(2)];
         let status = observation.status();
         assert_eq!((status.size, status.ready_size), (0, 0), "{status:#?}");
@@ -163,11 +206,20 @@ fn the_phase_is_one_word_for_where_it_stands() {
     assert_eq!(phase(&observation), "Starting");
     observation.pods = vec![ready(0), ready(1)];
     assert_eq!(phase(&observation), "Running");
-    observation.job = Some(JobSeen { suspended: true, ..job(2) });
+    observation.job = Some(JobSeen {
+        suspended: true,
+        ..job(2)
+    });
     assert_eq!(phase(&observation), "Suspended");
-    observation.job = Some(JobSeen { failed: failed("", ""), ..job(2) });
+    observation.job = Some(JobSeen {
+        failed: failed("", ""),
+        ..job(2)
+    });
     assert_eq!(phase(&observation), "Failed");
-    observation.job = Some(JobSeen { complete: failed("", ""), ..job(2) });
+    observation.job = Some(JobSeen {
+        complete: failed("", ""),
+        ..job(2)
+    });
     assert_eq!(phase(&observation), "Completed");
 }
 
@@ -176,7 +228,10 @@ fn the_size_is_the_number_of_pods_that_have_not_ended() {
     let mut observation = observation("size: 2");
     (observation.job, observation.pods) = (Some(job(2)), vec![ready(0), ended(1, 0, 1)]);
     assert_eq!(observation.status().size, 1);
-    observation.job = Some(JobSeen { complete: failed("", ""), ..job(2) });
+    observation.job = Some(JobSeen {
+        complete: failed("", ""),
+        ..job(2)
+    });
     observation.pods = vec![ended(0, 0, 2), ended(1, 0, 1)];
     assert_eq!(observation.status().size, 0);
 }
@@ -187,9 +242,14 @@ fn a_minimum_size_is_enough_to_be_ready() {
     observation.job = Some(job(4));
     observation.pods = vec![ready(0), ready(1), pod(2), pod(3)];
     let status = observation.status();
-    assert!(is(&status, "Ready") && is(&status, "JobMiniClusterReady") && is(&status, "JobWaitingForResources"));
+    assert!(
+        is(&status, "Ready") && is(&status, "JobMiniClusterReady") && is(&status, "JobWaitingForResources")
+    );
     observation.pods = vec![pod(0), ready(1), ready(2), ready(3)];
-    assert!(!is(&observation.status(), "Ready"), "nothing goes without the lead");
+    assert!(
+        !is(&observation.status(), "Ready"),
+        "nothing goes without the lead"
+    );
 }
 
 /// All conditions of a Job that is not there.
@@ -205,7 +265,11 @@ const NOT_REQUESTED: [&str; 8] = [
 ];
 
 fn all_false(reason: &str, types: &[&str]) -> String {
-    types.iter().map(|type_| format!("{type_} False {reason}")).collect::<Vec<_>>().join("\n")
+    types
+        .iter()
+        .map(|type_| format!("{type_} False {reason}"))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[test]
@@ -213,7 +277,10 @@ fn each_condition_says_one_thing_in_every_phase() {
     let mut observation = observation("size: 2");
     let said = |observation: &Observation| {
         let status = observation.status();
-        let told = status.conditions.iter().map(|it| format!("{} {} {}", it.type_, it.status, it.reason));
+        let told = status
+            .conditions
+            .iter()
+            .map(|it| format!("{} {} {}", it.type_, it.status, it.reason));
         told.collect::<Vec<_>>().join("\n")
     };
     let common = |pending: &str| format!("Valid True Valid\n{pending}");
@@ -239,22 +306,36 @@ fn each_condition_says_one_thing_in_every_phase() {
             "JobRequested True JobCreated\nJobWaitingForResources False PodsRunning\nJobRunning True LeadRunning\nJobMiniClusterReady True BrokersReady\nJobFinished False NotFinished\nReady True BrokersReady\n"
         ) + &not_ended
     );
-    let idle = |reason: &str| all_false(reason, &["JobWaitingForResources", "JobRunning", "JobMiniClusterReady"]);
-    observation.job = Some(JobSeen { complete: failed("", ""), ..job(2) });
+    let idle = |reason: &str| {
+        all_false(
+            reason,
+            &["JobWaitingForResources", "JobRunning", "JobMiniClusterReady"],
+        )
+    };
+    observation.job = Some(JobSeen {
+        complete: failed("", ""),
+        ..job(2)
+    });
     assert_eq!(
         said(&observation),
         common("JobRequested True JobCreated\n")
             + &idle("Completed")
             + "\nJobFinished True Completed\nReady True Completed\nComplete True Completed\nFailed False Completed\nSuspended False NotSuspended"
     );
-    observation.job = Some(JobSeen { failed: failed("DeadlineExceeded", "too long"), ..job(2) });
+    observation.job = Some(JobSeen {
+        failed: failed("DeadlineExceeded", "too long"),
+        ..job(2)
+    });
     assert_eq!(
         said(&observation),
         common("JobRequested True JobCreated\n")
             + &idle("Failed")
             + "\nJobFinished True DeadlineExceeded\nReady False Failed\nComplete False Failed\nFailed True DeadlineExceeded\nSuspended False NotSuspended\nStalled True DeadlineExceeded"
     );
-    observation.job = Some(JobSeen { suspended: true, ..job(2) });
+    observation.job = Some(JobSeen {
+        suspended: true,
+        ..job(2)
+    });
     assert_eq!(
         said(&observation),
         common("JobRequested True JobCreated\n")
@@ -266,32 +347,64 @@ fn each_condition_says_one_thing_in_every_phase() {
 #[test]
 fn a_finished_cluster_has_seen_every_edit_whether_or_not_its_job_is_there() {
     let mut observation = observation("size: 1");
-    observation.job = Some(JobSeen { complete: failed("", ""), ..job(1) });
+    observation.job = Some(JobSeen {
+        complete: failed("", ""),
+        ..job(1)
+    });
     observation.previous = observation.status();
     observation.job = None;
     observation.generation = 2;
     let after = observation.status();
     assert_eq!(after.observed_generation, Some(2));
-    assert!(after.conditions.iter().all(|it| it.observed_generation == Some(2)), "{after:#?}");
+    assert!(
+        after
+            .conditions
+            .iter()
+            .all(|it| it.observed_generation == Some(2)),
+        "{after:#?}"
+    );
     assert!(is(&after, "Complete"));
 }
 
 #[test]
 fn an_edit_that_came_too_late_is_said_until_a_new_job_has_it() {
     let mut observation = observation("size: 1");
-    observation.job = Some(JobSeen { spec_hash: Some("a.b".into()), ..job(1) });
+    observation.job = Some(JobSeen {
+        spec_hash: Some("a.b".into()),
+        ..job(1)
+    });
     observation.spec_hash = Some("c.b");
     observation.previous = observation.status();
     let valid = condition(&observation.previous, "Valid").unwrap();
-    assert_eq!((valid.status.as_str(), valid.reason.as_str()), ("False", "ChangedTooLate"));
+    assert_eq!(
+        (valid.status.as_str(), valid.reason.as_str()),
+        ("False", "ChangedTooLate")
+    );
     assert!(is(&observation.previous, "Stalled"));
-    assert_eq!(observation.previous.maximum_size, Some(1), "and no other comes in");
-    assert_eq!(condition(&observation.status(), "Valid").unwrap().reason, "ChangedTooLate", "it stays said");
-    observation.job = Some(JobSeen { spec_hash: Some("c.b".into()), ..job(1) });
+    assert_eq!(
+        observation.previous.maximum_size,
+        Some(1),
+        "and no other comes in"
+    );
+    assert_eq!(
+        condition(&observation.status(), "Valid").unwrap().reason,
+        "ChangedTooLate",
+        "it stays said"
+    );
+    observation.job = Some(JobSeen {
+        spec_hash: Some("c.b".into()),
+        ..job(1)
+    });
     assert!(is(&observation.status(), "Valid"));
     observation.previous = observation.status();
-    observation.job = Some(JobSeen { spec_hash: Some("of another version".into()), ..job(1) });
-    assert!(is(&observation.status(), "Valid"), "nothing can have changed since the first status");
+    observation.job = Some(JobSeen {
+        spec_hash: Some("of another version".into()),
+        ..job(1)
+    });
+    assert!(
+        is(&observation.status(), "Valid"),
+        "nothing can have changed since the first status"
+    );
 }
 
 #[test]
@@ -305,17 +418,26 @@ fn the_same_facts_give_the_same_status_at_any_time() {
     observation.pods = vec![ready(0), ready(1)];
     let after = observation.status();
     let since = |status, type_| condition(status, type_).unwrap().last_transition_time.clone();
-    assert_eq!(since(&after, "JobRunning"), since(&observation.previous, "JobRunning"));
+    assert_eq!(
+        since(&after, "JobRunning"),
+        since(&observation.previous, "JobRunning")
+    );
     assert_eq!(since(&after, "Ready"), "2026-01-02T00:00:00Z");
 }
 
 #[test]
 fn the_end_has_the_jobs_own_time() {
     let mut observation = observation("size: 1");
-    observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", "x"), ..job(1) });
+    observation.job = Some(JobSeen {
+        failed: failed("PodFailurePolicy", "x"),
+        ..job(1)
+    });
     observation.pods = vec![ended(0, 7, 8)];
     let status = observation.status();
-    assert_eq!(condition(&status, "Failed").unwrap().last_transition_time, "2026-01-01T00:09:00Z");
+    assert_eq!(
+        condition(&status, "Failed").unwrap().last_transition_time,
+        "2026-01-01T00:09:00Z"
+    );
     assert_eq!(status.completion_time.as_deref(), Some("2026-01-01T00:09:00Z"));
     assert!(is_finished(&status));
 }
@@ -323,7 +445,10 @@ fn the_end_has_the_jobs_own_time() {
 #[test]
 fn a_job_that_was_deleted_after_its_end_takes_nothing_back() {
     let mut observation = observation("size: 1");
-    observation.job = Some(JobSeen { complete: failed("", ""), ..job(1) });
+    observation.job = Some(JobSeen {
+        complete: failed("", ""),
+        ..job(1)
+    });
     observation.pods = vec![ended(0, 0, 8)];
     observation.previous = observation.status();
     assert_eq!(observation.previous.exit_code, Some(0));
@@ -335,51 +460,108 @@ fn a_job_that_was_deleted_after_its_end_takes_nothing_back() {
 #[test]
 fn an_obstacle_is_said_and_forgotten() {
     let mut observation = observation("size: 1");
-    observation.obstacle = Some(Obstacle { reason: "NameTaken", message: "Service x exists".into() });
+    observation.obstacle = Some(Obstacle {
+        reason: "NameTaken",
+        message: "Service x exists".into(),
+    });
     let before = observation.status();
-    assert_eq!((before.reason.as_deref(), before.message.as_deref()), (Some("NameTaken"), Some("Service x exists")));
+    assert_eq!(
+        (before.reason.as_deref(), before.message.as_deref()),
+        (Some("NameTaken"), Some("Service x exists"))
+    );
     assert_eq!(condition(&before, "JobRequested").unwrap().reason, "NameTaken");
     observation.previous = before;
     observation.obstacle = None;
     observation.job = Some(job(1));
     let after = observation.status();
     assert_eq!(after.reason, None);
-    assert_eq!(after.message.as_deref(), Some("0/1 pods scheduled, 0 running, 0 ready"), "what it waits for now");
+    assert_eq!(
+        after.message.as_deref(),
+        Some("0/1 pods scheduled, 0 running, 0 ready"),
+        "what it waits for now"
+    );
 }
 
 #[test]
 fn what_waits_in_a_queue_says_in_which_and_what_for() {
     let mut observation = observation("size: 2");
-    observation.job = Some(JobSeen { suspended: true, queue: Some("team".into()), ..job(2) });
+    observation.job = Some(JobSeen {
+        suspended: true,
+        queue: Some("team".into()),
+        ..job(2)
+    });
     let told = observation.status();
-    assert_eq!((told.reason.as_deref(), told.message.as_deref()), (Some("Queued"), Some("waits in queue team")));
-    let (ready, suspended) = (condition(&told, "Ready").unwrap(), condition(&told, "Suspended").unwrap());
     assert_eq!(
-        (ready.reason.as_str(), suspended.reason.as_str(), suspended.status.as_str()),
+        (told.reason.as_deref(), told.message.as_deref()),
+        (Some("Queued"), Some("waits in queue team"))
+    );
+    let (ready, suspended) = (
+        condition(&told, "Ready").unwrap(),
+        condition(&told, "Suspended").unwrap(),
+    );
+    assert_eq!(
+        (
+            ready.reason.as_str(),
+            suspended.reason.as_str(),
+            suspended.status.as_str()
+        ),
         ("Queued", "Queued", "True")
     );
-    assert!(events::events(&MiniClusterStatus::default(), &told).is_empty(), "it is no news that somebody queues");
-    observation.warning = Some(Trouble { reason: "Queued".into(), message: "no cpu".into(), ..Trouble::default() });
-    assert_eq!(observation.status().message.as_deref(), Some("waits in queue team: no cpu"));
-    observation.job = Some(JobSeen { queue: Some("team".into()), ..job(2) });
-    assert_eq!(observation.status().reason, None, "what was said of its wait is over");
+    assert!(
+        events::events(&MiniClusterStatus::default(), &told).is_empty(),
+        "it is no news that somebody queues"
+    );
+    observation.warning = Some(Trouble {
+        reason: "Queued".into(),
+        message: "no cpu".into(),
+        ..Trouble::default()
+    });
+    assert_eq!(
+        observation.status().message.as_deref(),
+        Some("waits in queue team: no cpu")
+    );
+    observation.job = Some(JobSeen {
+        queue: Some("team".into()),
+        ..job(2)
+    });
+    assert_eq!(
+        observation.status().reason,
+        None,
+        "what was said of its wait is over"
+    );
 }
 
 #[test]
 fn a_queue_that_takes_a_job_back_is_counted_once_and_uses_nothing_up() {
     let mut observation = observation("size: 1");
-    let queued = JobSeen { queue: Some("team".into()), ..job(1) };
+    let queued = JobSeen {
+        queue: Some("team".into()),
+        ..job(1)
+    };
     (observation.job, observation.pods) = (Some(queued.clone()), vec![ready(0)]);
     observation.previous = observation.status();
-    observation.job = Some(JobSeen { suspended: true, ..queued });
+    observation.job = Some(JobSeen {
+        suspended: true,
+        ..queued
+    });
     observation.previous = observation.status();
     let again = observation.status();
-    let reasons: Vec<&str> = again.restarts.iter().map(|restart| restart.reason.as_str()).collect();
-    assert_eq!((reasons, again.restart_count, again.backoff_limit_used), (vec!["Requeued"], 1, 0));
+    let reasons: Vec<&str> = again
+        .restarts
+        .iter()
+        .map(|restart| restart.reason.as_str())
+        .collect();
+    assert_eq!(
+        (reasons, again.restart_count, again.backoff_limit_used),
+        (vec!["Requeued"], 1, 0)
+    );
     // The Job judges its pods, and another takes its place.
     let limit = restart::Limit::None;
     let counted = restart::with_counted_restart(&again, "job", restart::REQUEUED, "judged", limit, at(NOW));
-    assert_eq!((counted.restart_count, counted.restarts[0].job_uid.as_deref()), (1, Some("job")));
+    assert_eq!(
+        (counted.restart_count, counted.restarts[0].job_uid.as_deref()),
+        (1, Some("job"))
+    );
     assert_eq!(counted.start_time, None, "its time begins anew");
     let other = restart::with_counted_restart(&counted, "next", restart::REQUEUED, "judged", limit, at(NOW));
     assert_eq!(other.restart_count, 2, "that of another Job is another");
@@ -391,23 +573,56 @@ fn a_size_that_a_queue_holds_is_told_while_it_differs_from_what_runs() {
         let mut observation = observation(spec);
         (observation.job, observation.pods) = (Some(job.clone()), vec![ready(0), ready(1)]);
         let status = observation.status();
-        assert_eq!(condition(&status, "Stalled"), None, "the job runs well: other tools would say that it has failed");
+        assert_eq!(
+            condition(&status, "Stalled"),
+            None,
+            "the job runs well: other tools would say that it has failed"
+        );
         condition(&status, "Valid").unwrap().reason.clone()
     };
-    let hash = Elastic { size: 4, suspend: None }.hash();
-    let part = JobSeen { queue: Some("team".into()), rendered_hash: Some(hash), maximum_size: Some(4), ..job(2) };
-    assert_eq!(told("size: 4\nminSize: 2", &part), "Valid", "the queue has admitted a part");
+    let hash = Elastic {
+        size: 4,
+        suspend: None,
+    }
+    .hash();
+    let part = JobSeen {
+        queue: Some("team".into()),
+        rendered_hash: Some(hash),
+        maximum_size: Some(4),
+        ..job(2)
+    };
+    assert_eq!(
+        told("size: 4\nminSize: 2", &part),
+        "Valid",
+        "the queue has admitted a part"
+    );
     assert_eq!(told("size: 3\nminSize: 2", &part), "SizeHeldByQueue");
     assert_eq!(told("size: 2\nminSize: 2", &part), "Valid", "it is what runs");
-    let beyond = JobSeen { maximum_size: Some(2), ..part.clone() };
+    let beyond = JobSeen {
+        maximum_size: Some(2),
+        ..part.clone()
+    };
     assert_eq!(told("size: 3", &beyond), "SizeBeyondMaximum");
-    assert_eq!(told("size: 3", &JobSeen { suspended: true, ..part }), "Valid", "it will be written");
+    assert_eq!(
+        told(
+            "size: 3",
+            &JobSeen {
+                suspended: true,
+                ..part
+            }
+        ),
+        "Valid",
+        "it will be written"
+    );
 }
 
 #[test]
 fn events_tell_of_changes_only() {
     let reasons = |before: &MiniClusterStatus, after: &MiniClusterStatus| {
-        events::events(before, after).into_iter().map(|event| event.reason).collect::<Vec<_>>()
+        events::events(before, after)
+            .into_iter()
+            .map(|event| event.reason)
+            .collect::<Vec<_>>()
     };
     let mut observation = observation("size: 1");
     let none = MiniClusterStatus::default();
@@ -419,15 +634,27 @@ fn events_tell_of_changes_only() {
     observation.job = Some(job(1));
     observation.pods = vec![pod(0)];
     let starting = observation.status();
-    assert!(reasons(&none, &starting).is_empty(), "a start as it should be is no news");
-    observation.pods[0].trouble =
-        Some(Box::new(Trouble { reason: "Unschedulable".into(), message: "no node".into(), ..Trouble::default() }));
+    assert!(
+        reasons(&none, &starting).is_empty(),
+        "a start as it should be is no news"
+    );
+    observation.pods[0].trouble = Some(Box::new(Trouble {
+        reason: "Unschedulable".into(),
+        message: "no node".into(),
+        ..Trouble::default()
+    }));
     let stuck = observation.status();
     assert_eq!(reasons(&starting, &stuck), ["Unschedulable"]);
-    observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", ""), ..job(1) });
+    observation.job = Some(JobSeen {
+        failed: failed("PodFailurePolicy", ""),
+        ..job(1)
+    });
     observation.pods = vec![ended(0, 7, 1)];
     assert_eq!(reasons(&stuck, &observation.status()), ["NonZeroExitCode"]);
-    observation.job = Some(JobSeen { complete: failed("", ""), ..job(1) });
+    observation.job = Some(JobSeen {
+        complete: failed("", ""),
+        ..job(1)
+    });
     observation.pods = vec![ended(0, 0, 1)];
     assert_eq!(reasons(&starting, &observation.status()), ["Completed"]);
 }

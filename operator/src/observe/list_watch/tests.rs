@@ -14,10 +14,14 @@ fn server(answers: Answers) -> (Client, Arc<Mutex<Vec<String>>>) {
     let asked: Arc<Mutex<Vec<String>>> = Arc::default();
     let (log, answers) = (asked.clone(), Arc::new(Mutex::new(VecDeque::from(answers))));
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        log.lock().unwrap().push(request.uri().query().unwrap_or_default().to_owned());
+        log.lock()
+            .unwrap()
+            .push(request.uri().query().unwrap_or_default().to_owned());
         let answer = answers.lock().unwrap().pop_front();
         async move {
-            let Some((code, body)) = answer else { return std::future::pending().await };
+            let Some((code, body)) = answer else {
+                return std::future::pending().await;
+            };
             let body = Body::from(format!("{body}\n").into_bytes());
             Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body).unwrap())
         }
@@ -30,7 +34,10 @@ fn object(name: &str, bytes: usize) -> Value {
 }
 
 fn page(objects: &[Value], token: &str) -> (u16, Value) {
-    (200, json!({ "metadata": { "resourceVersion": "7", "continue": token }, "items": objects }))
+    (
+        200,
+        json!({ "metadata": { "resourceVersion": "7", "continue": token }, "items": objects }),
+    )
 }
 
 fn failure(code: u16) -> (u16, Value) {
@@ -44,7 +51,10 @@ async fn events(answers: Answers) -> (Vec<String>, Vec<String>, Duration) {
     let begin = Instant::now();
     let mut last = begin;
     let (client, asked) = server(answers);
-    let selection = Selection { labels: "a=b".into(), page: 20 };
+    let selection = Selection {
+        labels: "a=b".into(),
+        page: 20,
+    };
     let mut stream = std::pin::pin!(list_watch(Api::<ConfigMap>::all(client), selection));
     let mut seen = Vec::new();
     while let Ok(Some(event)) = tokio::time::timeout(Duration::from_secs(200), stream.next()).await {
@@ -63,7 +73,14 @@ async fn events(answers: Answers) -> (Vec<String>, Vec<String>, Duration) {
 }
 
 fn limits(asked: &[String]) -> Vec<String> {
-    let limit = |query: &String| Some(query.split('&').find_map(|it| it.strip_prefix("limit="))?.to_owned());
+    let limit = |query: &String| {
+        Some(
+            query
+                .split('&')
+                .find_map(|it| it.strip_prefix("limit="))?
+                .to_owned(),
+        )
+    };
     asked.iter().filter_map(limit).collect()
 }
 
@@ -84,18 +101,36 @@ async fn pages_grow_while_they_are_small_and_shrink_when_one_is_large() {
         page(&four, ""),
     ])
     .await;
-    assert_eq!(limits(&asked), ["20", "40", "80", "20", "20", "40", "20"], "{asked:?}");
+    assert_eq!(
+        limits(&asked),
+        ["20", "40", "80", "20", "20", "40", "20"],
+        "{asked:?}"
+    );
     assert_eq!(seen.iter().filter(|it| *it == "listed small").count(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn failing_page_is_asked_for_again_and_the_list_goes_on() {
-    let (seen, asked, _) =
-        events(vec![page(&[object("a", 1)], "2"), failure(500), failure(503), page(&[object("b", 1)], "")]).await;
+    let (seen, asked, _) = events(vec![
+        page(&[object("a", 1)], "2"),
+        failure(500),
+        failure(503),
+        page(&[object("b", 1)], ""),
+    ])
+    .await;
     assert_eq!(seen, ["init", "listed a", "error", "error", "listed b", "done"]);
-    assert!(asked[1..4].iter().all(|query| query.contains("continue=2")), "{asked:?}");
-    assert!(asked[4].contains("watch=true") && asked[4].contains("resourceVersion=7"), "{asked:?}");
-    assert!(asked.iter().all(|query| query.contains("labelSelector=a%3Db")), "{asked:?}");
+    assert!(
+        asked[1..4].iter().all(|query| query.contains("continue=2")),
+        "{asked:?}"
+    );
+    assert!(
+        asked[4].contains("watch=true") && asked[4].contains("resourceVersion=7"),
+        "{asked:?}"
+    );
+    assert!(
+        asked.iter().all(|query| query.contains("labelSelector=a%3Db")),
+        "{asked:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,7 +144,10 @@ async fn watch_that_is_too_old_is_a_new_list_at_once() {
         let (seen, _, time) = events(answers).await;
         assert_eq!(seen[..3], ["init", "listed a", "done"]);
         assert_eq!(seen[9..], ["init", "listed b", "done"], "{seen:?}");
-        assert!(time <= Duration::from_millis(500 + 1000 + 2000 + 3 * 4000 + 100), "{time:?}");
+        assert!(
+            time <= Duration::from_millis(500 + 1000 + 2000 + 3 * 4000 + 100),
+            "{time:?}"
+        );
     }
 }
 
@@ -128,8 +166,19 @@ async fn event_follows_the_list_and_moves_the_version_on() {
         object["metadata"]["resourceVersion"] = json!(version);
         (200, json!({ "type": type_, "object": object }))
     };
-    let (seen, asked, _) = events(vec![page(&[], ""), event("ADDED", "a", "8"), event("DELETED", "a", "9")]).await;
+    let (seen, asked, _) = events(vec![
+        page(&[], ""),
+        event("ADDED", "a", "8"),
+        event("DELETED", "a", "9"),
+    ])
+    .await;
     assert_eq!(seen, ["init", "done", "seen a", "gone a"]);
     let versions = ["resourceVersion=7", "resourceVersion=8", "resourceVersion=9"];
-    assert!(asked[1..].iter().zip(versions).all(|(query, version)| query.contains(version)), "{asked:?}");
+    assert!(
+        asked[1..]
+            .iter()
+            .zip(versions)
+            .all(|(query, version)| query.contains(version)),
+        "{asked:?}"
+    );
 }

@@ -1,7 +1,7 @@
 //! The end of a MiniCluster that was deleted: all its pods are told to stop at once.
 //!
-//! The garbage collector would delete about 20 objects a second, in no order, so the brokers of a large MiniCluster would
-//! stop one after the other while its job still runs.
+//! The garbage collector would delete about 20 objects a second, in no order, so the brokers of a large
+//! MiniCluster would stop one after the other while its job still runs.
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::Key;
@@ -20,12 +20,19 @@ use super::{ApplyError, Writer, api_error, delete_params, unless_gone};
 impl Writer {
     /// Deletes the Job of a deleted MiniCluster, so that no pod is replaced, and then its pods.
     pub async fn end_deleted(&self, deleted: &Deleted) -> Result<(), ApplyError> {
-        let Deleted { cluster, job, propagation } = deleted;
+        let Deleted {
+            cluster,
+            job,
+            propagation,
+        } = deleted;
         match propagation {
             Propagation::Foreground => self.delete_job(cluster, job).await?,
             Propagation::Background => {
                 let jobs: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
-                let deleted = jobs.delete(&cluster.name, &delete_params(Some(job.clone()))).await.map(drop);
+                let deleted = jobs
+                    .delete(&cluster.name, &delete_params(Some(job.clone())))
+                    .await
+                    .map(drop);
                 unless_gone(deleted).map_err(|error| api_error::<Job>("delete", &cluster.name, error))?;
             }
         }
@@ -39,7 +46,9 @@ impl Writer {
         );
         let of_job = ListParams::default().labels(&format!("{}={job}", labels::JOB_UID));
         let pods = Request::new(Pod::url_path(&(), Some(&cluster.namespace)));
-        let request = pods.delete_collection(&DeleteParams::background(), &of_job).map_err(kube::Error::BuildRequest);
+        let request = pods
+            .delete_collection(&DeleteParams::background(), &of_job)
+            .map_err(kube::Error::BuildRequest);
         let request = request.map(|mut request| {
             request.headers_mut().insert(ACCEPT, METADATA);
             request

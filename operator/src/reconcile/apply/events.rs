@@ -25,10 +25,21 @@ impl Writer {
 }
 
 fn published(event: &Event) -> events::Event {
-    let Event { type_, reason, note, action } = event.clone();
+    let Event {
+        type_,
+        reason,
+        note,
+        action,
+    } = event.clone();
     let type_ = match type_ {
         EventType::Normal => events::EventType::Normal,
         EventType::Warning => events::EventType::Warning,
     };
-    events::Event { type_, reason, note: Some(note), action, secondary: None }
+    events::Event {
+        type_,
+        reason,
+        note: Some(note),
+        action,
+        secondary: None,
+    }
 }

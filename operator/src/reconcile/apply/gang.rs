@@ -19,29 +19,60 @@ impl Writer {
     }
 
     /// Creates the gang's object, unless it exists and is ours.
-    pub async fn create_gang(&self, namespace: &str, object: &GangObject, owner: &str) -> Result<(), ApplyError> {
-        let GangObject { at: GangRef { api, name }, body } = object;
+    pub async fn create_gang(
+        &self,
+        namespace: &str,
+        object: &GangObject,
+        owner: &str,
+    ) -> Result<(), ApplyError> {
+        let GangObject {
+            at: GangRef { api, name },
+            body,
+        } = object;
         let failed = |verb, error| api_error_of(GangApi::KIND, verb, name, error);
         let all = self.gangs(namespace, *api);
-        let wanted: DynamicObject =
-            serde_json::from_value(body.clone()).map_err(|error| failed("create", kube::Error::SerdeError(error)))?;
+        let wanted: DynamicObject = serde_json::from_value(body.clone())
+            .map_err(|error| failed("create", kube::Error::SerdeError(error)))?;
         match all.create(&post_params(), &wanted).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
-                let existing = all.get_metadata(name).await.map_err(|error| failed("get", error))?;
-                Ok(check_owner_of(GangApi::KIND, &existing.metadata, &wanted.metadata, owner)?)
+                let existing = all
+                    .get_metadata(name)
+                    .await
+                    .map_err(|error| failed("get", error))?;
+                Ok(check_owner_of(
+                    GangApi::KIND,
+                    &existing.metadata,
+                    &wanted.metadata,
+                    owner,
+                )?)
             }
             Err(error) => Err(failed("create", error)),
         }
     }
 
     /// Changes the number of pods in the gang.
-    pub async fn resize_gang(&self, namespace: &str, at: &GangRef, count: u32, owner: &str) -> Result<(), ApplyError> {
-        let Some(uid) = self.find_own_gang(namespace, at, owner).await? else { return Ok(()) };
-        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+    pub async fn resize_gang(
+        &self,
+        namespace: &str,
+        at: &GangRef,
+        count: u32,
+        owner: &str,
+    ) -> Result<(), ApplyError> {
+        let Some(uid) = self.find_own_gang(namespace, at, owner).await? else {
+            return Ok(());
+        };
+        let parameters = PatchParams {
+            field_manager: Some(labels::MANAGER.into()),
+            ..PatchParams::default()
+        };
         let mut change = at.api.with_count(count);
         change["metadata"] = json!({ "uid": uid });
-        let patched = self.gangs(namespace, at.api).patch(&at.name, &parameters, &Patch::Merge(change)).await.map(drop);
+        let patched = self
+            .gangs(namespace, at.api)
+            .patch(&at.name, &parameters, &Patch::Merge(change))
+            .await
+            .map(drop);
         unless_gone(patched).map_err(|error| api_error_of(GangApi::KIND, "patch", &at.name, error))
     }
 
@@ -54,11 +85,16 @@ impl Writer {
     }
 
     async fn delete_found(&self, namespace: &str, at: &GangRef, uid: String) -> Result<(), ApplyError> {
-        let deleted = self.gangs(namespace, at.api).delete(&at.name, &delete_params(Some(uid))).await.map(drop);
+        let deleted = self
+            .gangs(namespace, at.api)
+            .delete(&at.name, &delete_params(Some(uid)))
+            .await
+            .map(drop);
         unless_gone(deleted).map_err(|error| api_error_of(GangApi::KIND, "delete", &at.name, error))
     }
 
-    /// Deletes the MiniCluster's gangs except `kept`, found by a list: this operator may not have seen their Jobs.
+    /// Deletes the MiniCluster's gangs except `kept`, found by a list: this operator may not have seen their
+    /// Jobs.
     pub async fn delete_gangs_except(
         &self,
         cluster: &Key,
@@ -67,11 +103,17 @@ impl Writer {
         kept: Option<&str>,
     ) -> Result<(), ApplyError> {
         let Key { namespace, name } = cluster;
-        let found = all_metadata(&self.gangs(namespace, api), &format!("{}={name}", labels::CLUSTER)).await;
+        let found = all_metadata(
+            &self.gangs(namespace, api),
+            &format!("{}={name}", labels::CLUSTER),
+        )
+        .await;
         let found = found.map_err(|error| api_error_of(GangApi::KIND, "list", name, error))?;
         let goes = |it: &ObjectMeta| controller_uid(it) == Some(owner) && it.deletion_timestamp.is_none();
         for existing in found.into_iter().filter(goes) {
-            let (Some(name), Some(uid)) = (existing.name, existing.uid) else { continue };
+            let (Some(name), Some(uid)) = (existing.name, existing.uid) else {
+                continue;
+            };
             if Some(name.as_str()) != kept {
                 self.delete_found(namespace, &GangRef { api, name }, uid).await?;
             }
@@ -79,9 +121,14 @@ impl Writer {
         Ok(())
     }
 
-    /// The uid of the gang's object that a Job names, if it exists and is the MiniCluster's: whoever may edit the Job may
-    /// have written another name.
-    async fn find_own_gang(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<Option<String>, ApplyError> {
+    /// The uid of the gang's object that a Job names, if it exists and is the MiniCluster's: whoever may edit
+    /// the Job may have written another name.
+    async fn find_own_gang(
+        &self,
+        namespace: &str,
+        at: &GangRef,
+        owner: &str,
+    ) -> Result<Option<String>, ApplyError> {
         let GangRef { api, name } = at;
         let found = self.gangs(namespace, *api).get_metadata_opt(name).await;
         let found = found.map_err(|error| api_error_of(GangApi::KIND, "get", name, error))?;

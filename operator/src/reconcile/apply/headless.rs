@@ -1,5 +1,5 @@
-//! The headless Service, which the MiniClusters of a namespace may share. All of them own it, so that it goes with the
-//! last one; those that join at the same time are written together.
+//! The headless Service, which the MiniClusters of a namespace may share. All of them own it, so that it goes
+//! with the last one; those that join at the same time are written together.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,7 +67,10 @@ impl Queue {
         service: &Key,
         member: &Member,
     ) -> Result<(), ApplyError> {
-        if index.headless(service).is_some_and(|seen| seen.serves(&member.uid, member.minimal)) {
+        if index
+            .headless(service)
+            .is_some_and(|seen| seen.serves(&member.uid, member.minimal))
+        {
             return Ok(());
         }
         let lock = self.enter(service, Some(member));
@@ -93,12 +96,20 @@ impl Queue {
         }
         if seen.deleting {
             let message = format!("Service {} is being deleted, and will be recreated", service.name);
-            return Err(Obstacle { reason: "WaitingForPrevious", message }.into());
+            return Err(Obstacle {
+                reason: "WaitingForPrevious",
+                message,
+            }
+            .into());
         }
         let mut members = self.take(service);
         members.insert(member.uid.clone(), member.clone());
         for (name, uid) in &seen.owners {
-            let known = Member { name: name.clone(), uid: uid.clone(), minimal: seen.minimal };
+            let known = Member {
+                name: name.clone(),
+                uid: uid.clone(),
+                minimal: seen.minimal,
+            };
             members.entry(uid.clone()).or_insert(known);
         }
         let mut members: Vec<Member> = members.into_values().collect();
@@ -117,14 +128,22 @@ impl Queue {
         Ok(())
     }
 
-    async fn create(&self, writer: &Writer, index: &Index, service: &Key, member: &Member) -> Result<(), ApplyError> {
+    async fn create(
+        &self,
+        writer: &Writer,
+        index: &Index,
+        service: &Key,
+        member: &Member,
+    ) -> Result<(), ApplyError> {
         let api: Api<ServiceObject> = Api::namespaced(writer.client.clone(), &service.namespace);
         let wanted = services::headless(&service.namespace, &service.name, std::slice::from_ref(member));
         let object = match writer.send(creation(&wanted, &wanted, &post_params())).await {
             Ok(made) => made,
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
-                let existing =
-                    api.get(&service.name).await.map_err(|error| api_error::<Service>("get", &service.name, error))?;
+                let existing = api
+                    .get(&service.name)
+                    .await
+                    .map_err(|error| api_error::<Service>("get", &service.name, error))?;
                 if !is_headless(&existing.metadata) {
                     return Err(name_taken("Service", &service.name).into());
                 }
@@ -136,13 +155,23 @@ impl Queue {
         Ok(())
     }
 
-    /// Removes the lead's index from the selector where an apply has not: another field manager (an operator of an earlier
-    /// version, or a person) has set it too, and an apply does not remove what two managers own.
-    async fn widen(&self, writer: &Writer, service: &Key, made: ServiceObject) -> Result<ServiceObject, ApplyError> {
+    /// Removes the lead's index from the selector where an apply has not: another field manager (an operator
+    /// of an earlier version, or a person) has set it too, and an apply does not remove what two managers
+    /// own.
+    async fn widen(
+        &self,
+        writer: &Writer,
+        service: &Key,
+        made: ServiceObject,
+    ) -> Result<ServiceObject, ApplyError> {
         let api: Api<ServiceObject> = Api::namespaced(writer.client.clone(), &service.namespace);
         let metadata = json!({ "uid": made.metadata.uid, "resourceVersion": made.metadata.resource_version });
-        let change = json!({ "metadata": metadata, "spec": { "selector": { labels::COMPLETION_INDEX: null } } });
-        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let change =
+            json!({ "metadata": metadata, "spec": { "selector": { labels::COMPLETION_INDEX: null } } });
+        let parameters = PatchParams {
+            field_manager: Some(labels::MANAGER.into()),
+            ..PatchParams::default()
+        };
         let patched = api.patch(&service.name, &parameters, &Patch::Merge(change)).await;
         patched.map_err(|error| api_error::<Service>("patch", &service.name, error))
     }
@@ -158,7 +187,10 @@ impl Queue {
 
     fn take(&self, service: &Key) -> BTreeMap<String, Member> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.get_mut(service).map(|turn| std::mem::take(&mut turn.members)).unwrap_or_default()
+        waiting
+            .get_mut(service)
+            .map(|turn| std::mem::take(&mut turn.members))
+            .unwrap_or_default()
     }
 
     /// Forgets the Service if no member and no task waits.

@@ -1,5 +1,5 @@
-//! The lead's pod gets a label and a condition once it is there: the Job controller writes neither. A pod may get an
-//! annotation that tells it to end.
+//! The lead's pod gets a label and a condition once it is there: the Job controller writes neither. A pod may
+//! get an annotation that tells it to end.
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::Unlabelled;
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::{ApplyError, Writer, api_error};
 
 impl Writer {
-    /// Sets the documented label on the lead's pod, and the condition by which the Job's failure policy knows it. One call
-    /// does both: a patch of a pod's status may change labels too.
+    /// Sets the documented label on the lead's pod, and the condition by which the Job's failure policy knows
+    /// it. One call does both: a patch of a pod's status may change labels too.
     pub async fn label_lead(&self, pod: &Unlabelled) -> Result<(), ApplyError> {
         let change = json!({
             "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: "0" } },
@@ -27,8 +27,8 @@ impl Writer {
         }
     }
 
-    /// Tells a pod to end: its agent reads the annotation, and its log stays. No pod's spec is changed, which the operator
-    /// may not do.
+    /// Tells a pod to end: its agent reads the annotation, and its log stays. No pod's spec is changed, which
+    /// the operator may not do.
     pub async fn end_pod(&self, namespace: &str, pod: &str, text: &str) -> Result<(), ApplyError> {
         let change = json!({ "metadata": { "annotations": { labels::END: text } } });
         match self.patch_status_of(namespace, pod, &change).await {
@@ -40,9 +40,14 @@ impl Writer {
 
     /// Patches a pod through its status subresource.
     async fn patch_status_of(&self, namespace: &str, name: &str, change: &Value) -> Result<(), kube::Error> {
-        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let parameters = PatchParams {
+            field_manager: Some(labels::MANAGER.into()),
+            ..PatchParams::default()
+        };
         let pods = Request::new(Pod::url_path(&(), Some(namespace)));
         let request = pods.patch_subresource("status", name, &parameters, &Patch::Strategic(change));
-        self.send_for_metadata(request.map_err(kube::Error::BuildRequest)).await.map(drop)
+        self.send_for_metadata(request.map_err(kube::Error::BuildRequest))
+            .await
+            .map(drop)
     }
 }

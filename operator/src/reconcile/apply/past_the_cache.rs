@@ -18,9 +18,17 @@ const CLOCK: &str = "flux-operator-clock";
 
 impl Writer {
     /// The Job of a MiniCluster. The index takes it over.
-    pub async fn read_job(&self, index: &Index, cluster: &Key, owner: &str) -> Result<Option<JobSeen>, ApplyError> {
+    pub async fn read_job(
+        &self,
+        index: &Index,
+        cluster: &Key,
+        owner: &str,
+    ) -> Result<Option<JobSeen>, ApplyError> {
         let api: Api<JobObject> = Api::namespaced(self.client.clone(), &cluster.namespace);
-        let job = api.get_opt(&cluster.name).await.map_err(|error| api_error::<Job>("get", &cluster.name, error))?;
+        let job = api
+            .get_opt(&cluster.name)
+            .await
+            .map_err(|error| api_error::<Job>("get", &cluster.name, error))?;
         let Some(job) = job else { return Ok(None) };
         // The MiniCluster's own must have the label by which it is watched.
         if controller_uid(&job.metadata) == Some(owner) {
@@ -33,28 +41,50 @@ impl Writer {
 
     /// The time by the API server's clock, by which Jobs end: the time of an object that is not created.
     pub async fn server_time(&self, namespace: &str) -> Result<Option<Timestamp>, kube::Error> {
-        let metadata =
-            ObjectMeta { namespace: Some(namespace.into()), name: Some(CLOCK.into()), ..ObjectMeta::default() };
-        let object = ConfigMap { metadata, ..ConfigMap::default() };
-        let parameters = PostParams { dry_run: true, ..post_params() };
-        let metadata = self.send_for_metadata(creation(&object, &object, &parameters)).await?;
+        let metadata = ObjectMeta {
+            namespace: Some(namespace.into()),
+            name: Some(CLOCK.into()),
+            ..ObjectMeta::default()
+        };
+        let object = ConfigMap {
+            metadata,
+            ..ConfigMap::default()
+        };
+        let parameters = PostParams {
+            dry_run: true,
+            ..post_params()
+        };
+        let metadata = self
+            .send_for_metadata(creation(&object, &object, &parameters))
+            .await?;
         Ok(metadata.creation_timestamp.map(|time| time.0))
     }
 
     /// The lead's pods of a Job, by uid.
     pub async fn read_leads(&self, cluster: &Key, job: &str) -> Result<Vec<(String, PodSeen)>, ApplyError> {
-        self.read_pods(cluster, &format!("{}={job},{}=0", labels::JOB_UID, labels::COMPLETION_INDEX)).await
+        self.read_pods(
+            cluster,
+            &format!("{}={job},{}=0", labels::JOB_UID, labels::COMPLETION_INDEX),
+        )
+        .await
     }
 
     /// Whether a container of a Job's was ever started.
     pub async fn has_begun(&self, cluster: &Key, job: &str) -> Result<bool, ApplyError> {
-        let pods = self.read_pods(cluster, &format!("{}={job}", labels::JOB_UID)).await?;
+        let pods = self
+            .read_pods(cluster, &format!("{}={job}", labels::JOB_UID))
+            .await?;
         Ok(pods.iter().any(|(_, pod)| pod.begun))
     }
 
     async fn read_pods(&self, cluster: &Key, selector: &str) -> Result<Vec<(String, PodSeen)>, ApplyError> {
         let api: Api<PodStatusObject> = Api::namespaced(self.client.clone(), &cluster.namespace);
-        let pods = pages::all(&api, selector).await.map_err(|error| api_error::<Pod>("list", &cluster.name, error))?;
-        Ok(pods.iter().map(|pod| (pod.uid().unwrap_or_default(), PodSeen::of_object(pod))).collect())
+        let pods = pages::all(&api, selector)
+            .await
+            .map_err(|error| api_error::<Pod>("list", &cluster.name, error))?;
+        Ok(pods
+            .iter()
+            .map(|pod| (pod.uid().unwrap_or_default(), PodSeen::of_object(pod)))
+            .collect())
     }
 }

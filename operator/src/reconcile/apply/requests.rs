@@ -20,8 +20,8 @@ impl Writer {
         self.client.request(request?).await
     }
 
-    /// Sends a request and returns the metadata of the object that it creates or changes: the API server is asked for
-    /// no more.
+    /// Sends a request and returns the metadata of the object that it creates or changes: the API server is
+    /// asked for no more.
     pub(super) async fn send_for_metadata(
         &self,
         request: Result<http::Request<Vec<u8>>, kube::Error>,
@@ -50,7 +50,9 @@ where
 {
     let bytes = serde_json::to_vec(body).map_err(kube::Error::SerdeError)?;
     let objects = Request::new(K::url_path(&(), object.meta().namespace.as_deref()));
-    objects.create(parameters, bytes).map_err(kube::Error::BuildRequest)
+    objects
+        .create(parameters, bytes)
+        .map_err(kube::Error::BuildRequest)
 }
 
 /// The request to apply a whole object on the server's side.

@@ -1,5 +1,5 @@
-//! PersistentVolumes, which have no namespace and no owner that Kubernetes knows: the operator knows them by an annotation.
-//! A claim belongs to its MiniCluster as everything else does.
+//! PersistentVolumes, which have no namespace and no owner that Kubernetes knows: the operator knows them by
+//! an annotation. A claim belongs to its MiniCluster as everything else does.
 
 use std::time::Duration;
 
@@ -21,8 +21,9 @@ use super::{
     still_deleting, unless_gone,
 };
 
-/// Pauses in milliseconds between reads of a claim that is to be bound, three seconds in all. If it is not bound by then,
-/// the start takes longer and nothing fails. (Not `retry::until_done`: a few short looks, then it goes on.)
+/// Pauses in milliseconds between reads of a claim that is to be bound, three seconds in all. If it is not
+/// bound by then, the start takes longer and nothing fails. (Not `retry::until_done`: a few short looks, then
+/// it goes on.)
 const BINDER_PAUSES: [u64; 8] = [20, 40, 80, 160, 300, 600, 900, 900];
 
 /// An existing PersistentVolume with the name we need.
@@ -65,7 +66,10 @@ fn forbidden(why: &str) -> Obstacle {
     let message = format!(
         "spec.volumes: this operator has no permission to create PersistentVolumes, such as one installed for a single namespace: mount a claim by containers[].volumes and claimName ({why})"
     );
-    Obstacle { reason: "Forbidden", message }
+    Obstacle {
+        reason: "Forbidden",
+        message,
+    }
 }
 
 fn unless_missing<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
@@ -76,7 +80,8 @@ fn unless_missing<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::
     }
 }
 
-/// Waits until a volume or a claim is bound: the scheduler puts a pod with an unbound claim aside, with a warning.
+/// Waits until a volume or a claim is bound: the scheduler puts a pod with an unbound claim aside, with a
+/// warning.
 async fn until_bound<K>(api: &Api<K>, name: &str, phase: impl Fn(K) -> Option<String>)
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
@@ -91,7 +96,10 @@ where
 }
 
 fn ours() -> PatchParams {
-    PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() }
+    PatchParams {
+        field_manager: Some(labels::MANAGER.into()),
+        ..PatchParams::default()
+    }
 }
 
 impl Writer {
@@ -101,9 +109,9 @@ impl Writer {
 
     /// Makes a claim and its volume, unless they are there and ours, and waits until they are bound.
     ///
-    /// In this order, since Kubernetes' binder looks again only every 15 s where two of its own writes clash, as they
-    /// do when it finds a volume that is for a claim without a uid: so the volume is made for this very claim, the
-    /// binder marks it, and only then a change wakes the binder for the claim.
+    /// In this order, since Kubernetes' binder looks again only every 15 s where two of its own writes clash,
+    /// as they do when it finds a volume that is for a claim without a uid: so the volume is made for this
+    /// very claim, the binder marks it, and only then a change wakes the binder for the claim.
     pub(super) async fn create_volume(&self, made: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
         // First, so that no claim of ours is created for somebody else's volume of that name.
         let volume = self.find_or_clear_volume(&made.volume, owner).await?;
@@ -115,24 +123,37 @@ impl Writer {
             }
             Outcome::Existed(claim) | Outcome::Made(claim) => claim.uid,
         };
-        let volume = self.create_or_claim_volume(&made.volume, owner, volume, claim.as_ref()).await?;
-        until_bound(&self.persistent_volumes(), &made.volume.name_any(), |it| it.status?.phase).await;
+        let volume = self
+            .create_or_claim_volume(&made.volume, owner, volume, claim.as_ref())
+            .await?;
+        until_bound(&self.persistent_volumes(), &made.volume.name_any(), |it| {
+            it.status?.phase
+        })
+        .await;
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
         let change = json!({ "metadata": { "uid": claim, "annotations": { labels::VOLUME_UID: volume } } });
-        let patched = api.patch_metadata(&key.name, &ours(), &Patch::Merge(change)).await;
+        let patched = api
+            .patch_metadata(&key.name, &ours(), &Patch::Merge(change))
+            .await;
         patched.map_err(|error| api_error::<PersistentVolumeClaim>("patch", &key.name, error))?;
         until_bound(&api, &key.name, |it| it.status?.phase).await;
         Ok(())
     }
 
-    /// The uid of an existing volume that may be used; None if no volume has the name. An outdated one of ours is
-    /// deleted: wait.
-    async fn find_or_clear_volume(&self, wanted: &PersistentVolume, owner: &str) -> Result<Option<String>, ApplyError> {
+    /// The uid of an existing volume that may be used; None if no volume has the name. An outdated one of
+    /// ours is deleted: wait.
+    async fn find_or_clear_volume(
+        &self,
+        wanted: &PersistentVolume,
+        owner: &str,
+    ) -> Result<Option<String>, ApplyError> {
         let name = wanted.name_any();
         let found = match unless_missing(self.persistent_volumes().get_metadata(&name).await) {
             Ok(Some(found)) => found.metadata,
             Ok(None) => return Ok(None),
-            Err(kube::Error::Api(status)) if status.code == 403 => return Err(forbidden(&status.message).into()),
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                return Err(forbidden(&status.message).into());
+            }
             Err(error) => return Err(api_error::<PersistentVolume>("get", &name, error)),
         };
         match classify(&found, &wanted.metadata, owner) {
@@ -143,7 +164,11 @@ impl Writer {
                 let message = format!(
                     "PersistentVolume {name} was kept from an earlier MiniCluster (delete: false) and differs from this one: delete it, or choose another name"
                 );
-                Err(Obstacle { reason: "NameTaken", message }.into())
+                Err(Obstacle {
+                    reason: "NameTaken",
+                    message,
+                }
+                .into())
             }
             ExistingVolume::Outdated => {
                 self.delete_volume(&name, found.uid).await?;
@@ -152,7 +177,8 @@ impl Writer {
         }
     }
 
-    /// Creates a volume for the claim with this uid, or reserves the existing one for it; returns the volume's uid.
+    /// Creates a volume for the claim with this uid, or reserves the existing one for it; returns the
+    /// volume's uid.
     async fn create_or_claim_volume(
         &self,
         wanted: &PersistentVolume,
@@ -183,7 +209,11 @@ impl Writer {
     }
 
     async fn delete_volume(&self, name: &str, uid: Option<String>) -> Result<(), ApplyError> {
-        let deleted = self.persistent_volumes().delete(name, &delete_params(uid)).await.map(drop);
+        let deleted = self
+            .persistent_volumes()
+            .delete(name, &delete_params(uid))
+            .await
+            .map(drop);
         unless_gone(deleted).map_err(|error| api_error::<PersistentVolume>("delete", name, error))
     }
 
@@ -224,7 +254,10 @@ impl Writer {
         let name = made.volume.name_any();
         let found = unless_missing(self.persistent_volumes().get_metadata(&name).await);
         let found = found.map_err(|error| api_error::<PersistentVolume>("get", &name, error))?;
-        match found.and_then(|found| Orphan::of(&found.metadata)).filter(|found| found.owner == owner) {
+        match found
+            .and_then(|found| Orphan::of(&found.metadata))
+            .filter(|found| found.owner == owner)
+        {
             Some(found) => self.delete_volume(&name, Some(found.uid)).await,
             None => Ok(()),
         }
@@ -232,14 +265,18 @@ impl Writer {
 
     /// Deletes a volume whose MiniCluster is gone, after asking the API server whether it is.
     pub async fn sweep(&self, volume: &Orphan) -> Result<(), ApplyError> {
-        let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(self.client.clone(), &volume.cluster.namespace);
+        let api: Api<PartialObjectMeta<MiniCluster>> =
+            Api::namespaced(self.client.clone(), &volume.cluster.namespace);
         let found = unless_missing(api.get_metadata(&volume.cluster.name).await);
         let found = found.map_err(|error| api_error::<MiniCluster>("get", &volume.cluster.name, error))?;
         if found.is_some_and(|found| found.metadata.uid.as_deref() == Some(&volume.owner)) {
             return Ok(());
         }
         self.delete_volume(&volume.name, Some(volume.uid.clone())).await?;
-        tracing::info!(volume = volume.name, "deleted the PersistentVolume of a deleted MiniCluster");
+        tracing::info!(
+            volume = volume.name,
+            "deleted the PersistentVolume of a deleted MiniCluster"
+        );
         Ok(())
     }
 }
@@ -261,7 +298,11 @@ mod tests {
         }
         let mut all = labels::of_object("mc");
         all.insert(labels::NAMESPACE.into(), "ns".into());
-        Metadata { labels: Some(all), annotations: Some(annotations), ..Metadata::default() }
+        Metadata {
+            labels: Some(all),
+            annotations: Some(annotations),
+            ..Metadata::default()
+        }
     }
 
     #[test]
@@ -273,14 +314,29 @@ mod tests {
         assert_eq!(is(metadata("old", "h", false)), ExistingVolume::Going);
         assert_eq!(is(metadata("old", "h", true)), ExistingVolume::Kept);
         assert_eq!(is(metadata("old", "other", true)), ExistingVolume::KeptOther);
-        assert_eq!(is(Metadata { labels: None, ..metadata("new", "h", false) }), ExistingVolume::Foreign);
+        assert_eq!(
+            is(Metadata {
+                labels: None,
+                ..metadata("new", "h", false)
+            }),
+            ExistingVolume::Foreign
+        );
         // FluxCD's operator has our name, and labels its objects with it.
         let theirs = [(labels::MANAGED_BY.to_owned(), "flux-operator".to_owned())];
         assert_eq!(
-            is(Metadata { labels: Some(theirs.into()), ..metadata("new", "h", false) }),
+            is(Metadata {
+                labels: Some(theirs.into()),
+                ..metadata("new", "h", false)
+            }),
             ExistingVolume::Foreign
         );
         let deleted = Some(Time(Timestamp::UNIX_EPOCH));
-        assert_eq!(is(Metadata { deletion_timestamp: deleted, ..metadata("new", "h", false) }), ExistingVolume::Going);
+        assert_eq!(
+            is(Metadata {
+                deletion_timestamp: deleted,
+                ..metadata("new", "h", false)
+            }),
+            ExistingVolume::Going
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The gang object of the pods: created before the Job, resized with it, deleted after it. Without gangs it costs no call.
+//! The gang object of the pods: created before the Job, resized with it, deleted after it. Without gangs it
+//! costs no call.
 
 use flux_operator_core::observe::Observed;
 use flux_operator_core::obstacle::Obstacle;
@@ -27,40 +28,56 @@ pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Res
                 tracing::warn!("{message}; pods start one by one");
                 return Ok(Served::default());
             }
-            Err(ApplyError::from(Obstacle { reason: "Forbidden", message }).into())
+            Err(ApplyError::from(Obstacle {
+                reason: "Forbidden",
+                message,
+            })
+            .into())
         }
         served => served.map_err(ReconcileError::Gangs),
     }
 }
 
-/// Refuses a MiniCluster that asks for a gang which no served API can make: better no pods than pods that start one by one.
+/// Refuses a MiniCluster that asks for a gang which no served API can make: better no pods than pods that
+/// start one by one.
 pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     match &objects.gang {
-        GangOf::Unserved(why) => {
-            Err(ApplyError::from(Obstacle { reason: "GangUnavailable", message: why.clone() }).into())
-        }
+        GangOf::Unserved(why) => Err(ApplyError::from(Obstacle {
+            reason: "GangUnavailable",
+            message: why.clone(),
+        })
+        .into()),
         GangOf::None | GangOf::Object(_) => Ok(()),
     }
 }
 
-/// Deletes the gangs of the MiniCluster's earlier Jobs. If it has had none, no call is made; a failure does not keep it from
-/// starting.
+/// Deletes the gangs of the MiniCluster's earlier Jobs. If it has had none, no call is made; a failure does
+/// not keep it from starting.
 pub(super) async fn before(objects: &Objects, target: &Target, observed: &Observed, context: &Context) {
-    let GangOf::Object(object) = &objects.gang else { return };
+    let GangOf::Object(object) = &objects.gang else {
+        return;
+    };
     if target.status.maximum_size.is_none() && observed.last_job.is_none() {
         return;
     }
     delete_all_except(object.at.api, Some(&object.at.name), target, context).await;
 }
 
-/// Deletes the gangs of a MiniCluster that has ended without a Job. A failure does not keep it from ending: they go with
-/// the MiniCluster.
-pub(in crate::reconcile) async fn delete_all(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Context) {
+/// Deletes the gangs of a MiniCluster that has ended without a Job. A failure does not keep it from ending:
+/// they go with the MiniCluster.
+pub(in crate::reconcile) async fn delete_all(
+    target: &Target,
+    cluster: Option<&ValidMiniCluster>,
+    context: &Context,
+) {
     let Some(cluster) = cluster else { return };
     if !context.options.gang {
         return;
     }
-    match served(cluster, context).await.map(|served| api_for(cluster, served)) {
+    match served(cluster, context)
+        .await
+        .map(|served| api_for(cluster, served))
+    {
         Ok(Some(api)) => delete_all_except(api, None, target, context).await,
         Ok(None) => {}
         Err(error) => crate::health::log::warn("failed to find the API of gangs", &error),
@@ -68,15 +85,21 @@ pub(in crate::reconcile) async fn delete_all(target: &Target, cluster: Option<&V
 }
 
 async fn delete_all_except(api: GangApi, kept: Option<&str>, target: &Target, context: &Context) {
-    let deleted = context.writer.delete_gangs_except(&target.key, &target.uid, api, kept).await;
+    let deleted = context
+        .writer
+        .delete_gangs_except(&target.key, &target.uid, api, kept)
+        .await;
     if let Err(error) = deleted {
         crate::health::log::warn("failed to delete the gangs of earlier Jobs", &error);
     }
 }
 
-/// After the attempt to create the objects: if the gang's API is gone, the next reconcile looks for another one.
+/// After the attempt to create the objects: if the gang's API is gone, the next reconcile looks for another
+/// one.
 pub(super) async fn after(objects: &Objects, made: &Result<(), ApplyError>, context: &Context) {
-    let GangOf::Object(object) = &objects.gang else { return };
+    let GangOf::Object(object) = &objects.gang else {
+        return;
+    };
     match made {
         Ok(()) => tracing::info!(gang = %object.at, "created the gang of the Job's pods"),
         Err(error) if error.is_not_found() => context.reader.forget_gangs().await,
@@ -85,16 +108,29 @@ pub(super) async fn after(objects: &Objects, made: &Result<(), ApplyError>, cont
 }
 
 /// Deletes the gang of a Job whose spec was edited: the new spec may need another API, or no gang.
-pub(super) async fn delete(target: &Target, observed: &Observed, context: &Context) -> Result<(), ApplyError> {
-    let at = observed.job.as_ref().and_then(|job| GangRef::read(job.gang.as_deref()?));
+pub(super) async fn delete(
+    target: &Target,
+    observed: &Observed,
+    context: &Context,
+) -> Result<(), ApplyError> {
+    let at = observed
+        .job
+        .as_ref()
+        .and_then(|job| GangRef::read(job.gang.as_deref()?));
     match at.filter(|_| context.options.gang) {
-        Some(at) => context.writer.delete_gang(&target.key.namespace, &at, &target.uid).await,
+        Some(at) => {
+            context
+                .writer
+                .delete_gang(&target.key.namespace, &at, &target.uid)
+                .await
+        }
         None => Ok(()),
     }
 }
 
-/// Resizes the gang with the Job. A gang that is larger than its cluster would wait for pods that never come once one is
-/// created again. When a cluster grows, its first pods run already, and the new ones start as there is room.
+/// Resizes the gang with the Job. A gang that is larger than its cluster would wait for pods that never come
+/// once one is created again. When a cluster grows, its first pods run already, and the new ones start as
+/// there is room.
 pub(super) async fn resize(
     target: &Target,
     cluster: &ValidMiniCluster,
@@ -102,12 +138,19 @@ pub(super) async fn resize(
     context: &Context,
 ) -> Result<(), ReconcileError> {
     // An operator that was reinstalled without gangs has no permission for them any more.
-    let Some(job) = context.index.job(&target.key).filter(|_| context.options.gang) else { return Ok(()) };
-    let Some(at) = job.gang.as_deref().and_then(GangRef::read) else { return Ok(()) };
+    let Some(job) = context.index.job(&target.key).filter(|_| context.options.gang) else {
+        return Ok(());
+    };
+    let Some(at) = job.gang.as_deref().and_then(GangRef::read) else {
+        return Ok(());
+    };
     let full = cluster.min_size.or(job.initial_size);
     let (before, now) = (count(full, job.completions), count(full, size));
     if before != now {
-        context.writer.resize_gang(&target.key.namespace, &at, now, &target.uid).await?;
+        context
+            .writer
+            .resize_gang(&target.key.namespace, &at, now, &target.uid)
+            .await?;
         tracing::info!(pods = now, gang = %at, "changed the gang");
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The APIs for gangs that the cluster serves. They are looked up when a Job is created that may be a gang, and again
-//! when the answer is old: without gangs there is no call, and nothing is watched.
+//! The APIs for gangs that the cluster serves. They are looked up when a Job is created that may be a gang,
+//! and again when the answer is old: without gangs there is no call, and nothing is watched.
 
 use std::time::{Duration, Instant};
 
@@ -18,11 +18,19 @@ pub struct Known(Mutex<Option<(Instant, Served)>>);
 
 impl Known {
     /// The APIs that are served. If `is_enough` is false of the known answer, it is asked again sooner.
-    pub async fn served(&self, client: &Client, is_enough: impl Fn(Served) -> bool) -> Result<Served, kube::Error> {
+    pub async fn served(
+        &self,
+        client: &Client,
+        is_enough: impl Fn(Served) -> bool,
+    ) -> Result<Served, kube::Error> {
         // Held while the API server is asked: if many are created at once, one asks for all.
         let mut known = self.0.lock().await;
         if let Some((time, served)) = *known {
-            let limit = if is_enough(served) { FRESH } else { FRESH_WHERE_NEEDED };
+            let limit = if is_enough(served) {
+                FRESH
+            } else {
+                FRESH_WHERE_NEEDED
+            };
             if time.elapsed() < limit {
                 return Ok(served);
             }
@@ -46,8 +54,13 @@ async fn ask(client: &Client) -> Result<Served, kube::Error> {
         group.is_some_and(|group| group.versions.iter().any(|found| found.version == version))
     };
     let kubernetes = GangApi::Kubernetes.group();
-    let alpha = Alpha::ALL.into_iter().find(|alpha| has_version(kubernetes, alpha.version()));
-    let mut served = Served { alpha, ..Served::default() };
+    let alpha = Alpha::ALL
+        .into_iter()
+        .find(|alpha| has_version(kubernetes, alpha.version()));
+    let mut served = Served {
+        alpha,
+        ..Served::default()
+    };
     for api in GangApi::ALL {
         if !has_version(api.group(), api.version()) || !has_resource(client, api).await? {
             continue;
@@ -61,11 +74,15 @@ async fn ask(client: &Client) -> Result<Served, kube::Error> {
     Ok(served)
 }
 
-/// Whether a version of a group has the gang's kind: it may have others only, as scheduling.k8s.io has PriorityClass.
+/// Whether a version of a group has the gang's kind: it may have others only, as scheduling.k8s.io has
+/// PriorityClass.
 async fn has_resource(client: &Client, api: GangApi) -> Result<bool, kube::Error> {
     let version = format!("{}/{}", api.group(), api.version());
     match client.list_api_group_resources(&version).await {
-        Ok(list) => Ok(list.resources.iter().any(|it| it.name == GangApi::PLURAL && it.kind == GangApi::KIND)),
+        Ok(list) => Ok(list
+            .resources
+            .iter()
+            .any(|it| it.name == GangApi::PLURAL && it.kind == GangApi::KIND)),
         // The version is gone since the first call.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),

@@ -1,5 +1,5 @@
-//! The last warning event of an object that waits, if no Job's and no pod's status says why. Only events tell of a quota,
-//! or of a missing account or Secret.
+//! The last warning event of an object that waits, if no Job's and no pod's status says why. Only events tell
+//! of a quota, or of a missing account or Secret.
 
 use std::sync::Arc;
 
@@ -17,15 +17,16 @@ use kube::{Api, Client, Resource};
 use crate::api::version;
 use crate::reconcile::lookups::gangs;
 
-/// Age in minutes from which on a warning counts as resolved: Kubernetes retries, and warns again, at least every two
-/// minutes.
+/// Age in minutes from which on a warning counts as resolved: Kubernetes retries, and warns again, at least
+/// every two minutes.
 const FRESH_MINUTES: i64 = 3;
 /// The same for a failing probe, about which the kubelet writes an event at least every five minutes.
 const PROBE_FRESH_MINUTES: i64 = 7;
 
 /// Most events that are read.
 const EVENTS: u32 = 100;
-/// Workloads in one answer: each has a pod's template. A Job has one, and one more for each time that it has grown.
+/// Workloads in one answer: each has a pod's template. A Job has one, and one more for each time that it has
+/// grown.
 const WORKLOADS: u32 = 10;
 /// Most answers (pages) that are read of one Job's Workloads.
 const PAGES: usize = 10;
@@ -51,21 +52,45 @@ impl std::fmt::Debug for Reader {
 
 impl Reader {
     pub fn new(client: Client) -> Reader {
-        Reader { client, gangs: Arc::default() }
+        Reader {
+            client,
+            gangs: Arc::default(),
+        }
     }
 
     /// The last warning about the object with this uid.
-    pub async fn last(&self, namespace: &str, uid: &str, now: Timestamp) -> Result<Option<Trouble>, kube::Error> {
-        self.newest(namespace, &format!("type=Warning,involvedObject.uid={uid}"), now - FRESH_MINUTES.minutes()).await
+    pub async fn last(
+        &self,
+        namespace: &str,
+        uid: &str,
+        now: Timestamp,
+    ) -> Result<Option<Trouble>, kube::Error> {
+        self.newest(
+            namespace,
+            &format!("type=Warning,involvedObject.uid={uid}"),
+            now - FRESH_MINUTES.minutes(),
+        )
+        .await
     }
 
     /// The last message of a failing probe of the pod with this uid.
-    pub async fn probe(&self, namespace: &str, uid: &str, now: Timestamp) -> Result<Option<Trouble>, kube::Error> {
+    pub async fn probe(
+        &self,
+        namespace: &str,
+        uid: &str,
+        now: Timestamp,
+    ) -> Result<Option<Trouble>, kube::Error> {
         let about = format!("type=Warning,reason=Unhealthy,involvedObject.uid={uid}");
-        self.newest(namespace, &about, now - PROBE_FRESH_MINUTES.minutes()).await
+        self.newest(namespace, &about, now - PROBE_FRESH_MINUTES.minutes())
+            .await
     }
 
-    async fn newest(&self, namespace: &str, about: &str, fresh: Timestamp) -> Result<Option<Trouble>, kube::Error> {
+    async fn newest(
+        &self,
+        namespace: &str,
+        about: &str,
+        fresh: Timestamp,
+    ) -> Result<Option<Trouble>, kube::Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let about = ListParams::default().fields(about).limit(EVENTS);
         Ok(newest(api.list(&about).await?.items, fresh))
@@ -77,19 +102,27 @@ impl Reader {
             Ok(Some(workloads)) => workload::why(workloads),
             Ok(None) => workload::NOT_INSTALLED.to_owned(),
             // No permission for Workloads: use the last warning about the Job instead.
-            Err(kube::Error::Api(status)) if status.code == 403 => match self.last(namespace, job, now).await? {
-                Some(warning) => warning.message,
-                None if self.serves(workload::GROUP).await? => workload::NOT_FOR_US.to_owned(),
-                None => workload::NOT_INSTALLED.to_owned(),
-            },
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                match self.last(namespace, job, now).await? {
+                    Some(warning) => warning.message,
+                    None if self.serves(workload::GROUP).await? => workload::NOT_FOR_US.to_owned(),
+                    None => workload::NOT_INSTALLED.to_owned(),
+                }
+            }
             Err(error) => return Err(error),
         };
-        Ok(Trouble { reason: QUEUED.into(), message, ..Trouble::default() })
+        Ok(Trouble {
+            reason: QUEUED.into(),
+            message,
+            ..Trouble::default()
+        })
     }
 
     /// The Workloads of a Job. None: there is no Kueue.
     async fn workloads(&self, namespace: &str, job: &str) -> Result<Option<Vec<Workload>>, kube::Error> {
-        let of_job = ListParams::default().labels(&format!("{}={job}", workload::JOB_UID)).limit(WORKLOADS);
+        let of_job = ListParams::default()
+            .labels(&format!("{}={job}", workload::JOB_UID))
+            .limit(WORKLOADS);
         for version in workload::VERSIONS {
             let resource = workload::resource(version);
             let api: Api<Workload> = Api::namespaced_with(self.client.clone(), namespace, &resource);
@@ -146,24 +179,52 @@ async fn some_pages(api: &Api<Workload>, wanted: &ListParams) -> Result<Vec<Work
 }
 
 fn newest(events: Vec<Event>, fresh: Timestamp) -> Option<Trouble> {
-    let (_, event) = events.into_iter().map(|event| (time(&event), event)).max_by_key(|(time, _)| *time)?;
+    let (_, event) = events
+        .into_iter()
+        .map(|event| (time(&event), event))
+        .max_by_key(|(time, _)| *time)?;
     (time(&event)? > fresh).then(|| {
-        let (reason, message) = (event.reason.unwrap_or_default(), event.message.unwrap_or_default());
-        let hint = if reason == FAILED_CREATE && message.contains(POD_SECURITY) { RESTRICTED } else { "" };
+        let (reason, message) = (
+            event.reason.unwrap_or_default(),
+            event.message.unwrap_or_default(),
+        );
+        let hint = if reason == FAILED_CREATE && message.contains(POD_SECURITY) {
+            RESTRICTED
+        } else {
+            ""
+        };
         // As much of it as a status holds: Pod Security names the last field that is missing at the end.
         let line = message.trim().lines().next().unwrap_or_default();
-        let kept: String = line.chars().take(MESSAGE_MAX.saturating_sub(hint.len())).collect();
-        Trouble { reason, message: kept + hint, ..Trouble::default() }
+        let kept: String = line
+            .chars()
+            .take(MESSAGE_MAX.saturating_sub(hint.len()))
+            .collect();
+        Trouble {
+            reason,
+            message: kept + hint,
+            ..Trouble::default()
+        }
     })
 }
 
-/// When the event last occurred: by the API server's clock, if that has noted its last change. The clocks of nodes differ.
+/// When the event last occurred: by the API server's clock, if that has noted its last change. The clocks of
+/// nodes differ.
 fn time(event: &Event) -> Option<Timestamp> {
-    let written = event.metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref()).max();
+    let written = event
+        .metadata
+        .managed_fields
+        .iter()
+        .flatten()
+        .filter_map(|entry| entry.time.as_ref())
+        .max();
     if let Some(written) = written {
         return Some(written.0);
     }
-    let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0);
+    let series = event
+        .series
+        .as_ref()
+        .and_then(|series| series.last_observed_time.as_ref())
+        .map(|time| time.0);
     let last = event.last_timestamp.as_ref().map(|time| time.0);
     series.max(last).or(event.event_time.as_ref().map(|time| time.0))
 }
@@ -183,7 +244,10 @@ mod tests {
         };
         let all = || vec![event("Old", 1), event("FailedMount", 9), event("Other", 5)];
         let found = newest(all(), at(7)).unwrap();
-        assert_eq!((found.reason.as_str(), found.message.as_str()), ("FailedMount", "why"));
+        assert_eq!(
+            (found.reason.as_str(), found.message.as_str()),
+            ("FailedMount", "why")
+        );
         assert_eq!(newest(all(), at(10)), None);
         assert_eq!(newest(Vec::new(), at(10)), None);
     }
@@ -192,15 +256,26 @@ mod tests {
     fn age_of_a_warning_is_by_the_api_servers_clock() {
         use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, Time};
         let written = "2026-01-01T12:00:00Z".parse::<Timestamp>().unwrap();
-        let entry = ManagedFieldsEntry { time: Some(Time(written)), ..ManagedFieldsEntry::default() };
+        let entry = ManagedFieldsEntry {
+            time: Some(Time(written)),
+            ..ManagedFieldsEntry::default()
+        };
         for skew in [-60, 0, 60] {
             let event = Event {
-                metadata: ObjectMeta { managed_fields: Some(vec![entry.clone()]), ..ObjectMeta::default() },
+                metadata: ObjectMeta {
+                    managed_fields: Some(vec![entry.clone()]),
+                    ..ObjectMeta::default()
+                },
                 reason: Some("FailedMount".into()),
                 last_timestamp: Some(Time(written + skew.minutes())),
                 ..Event::default()
             };
-            let found = |after: i64| newest(vec![event.clone()], written + after.minutes() - FRESH_MINUTES.minutes());
+            let found = |after: i64| {
+                newest(
+                    vec![event.clone()],
+                    written + after.minutes() - FRESH_MINUTES.minutes(),
+                )
+            };
             assert!(found(2).is_some(), "a node whose clock is {skew} minutes off");
             assert!(found(4).is_none(), "a node whose clock is {skew} minutes off");
         }

@@ -1,4 +1,5 @@
-//! The consoles of the examples' READMEs, against what a run prints: what they show is tried, command by command.
+//! The consoles of the examples' READMEs, against what a run prints: what they show is tried, command by
+//! command.
 
 use std::process::Command;
 
@@ -23,7 +24,10 @@ pub fn shown_in(readme: &str, fence: &str) -> Vec<Shown> {
         match (line, line.strip_prefix("$ ")) {
             ("```", _) => inside = false,
             (line, _) if line == fence => inside = true,
-            (_, Some(command)) if inside => all.push(Shown { command: command.to_owned(), lines: Vec::new() }),
+            (_, Some(command)) if inside => all.push(Shown {
+                command: command.to_owned(),
+                lines: Vec::new(),
+            }),
             _ if inside => all.last_mut().unwrap().lines.push(line.to_owned()),
             _ => {}
         }
@@ -37,26 +41,39 @@ const LOGS: &str = "kubectl minicluster logs ";
 /// Whether a command is about the object `name`, and only reads.
 fn reads(command: &str, name: &str) -> bool {
     let words = || command.split([' ', '(', ')', '/', '=', ',']);
-    let is_reading = ["kubectl get ", "kubectl logs ", LOGS].iter().any(|verb| command.starts_with(verb));
+    let is_reading = ["kubectl get ", "kubectl logs ", LOGS]
+        .iter()
+        .any(|verb| command.starts_with(verb));
     is_reading && words().any(|word| word == name)
 }
 
 /// As kubectl writes it: `5s`, `119s`, `2m5s`, `3h`.
 fn is_age(word: &str) -> bool {
-    let is_part = |part: &str| part.strip_suffix(['s', 'm', 'h']).is_some_and(|number| number.parse::<u32>().is_ok());
+    let is_part = |part: &str| {
+        part.strip_suffix(['s', 'm', 'h'])
+            .is_some_and(|number| number.parse::<u32>().is_ok())
+    };
     !word.is_empty() && word.split_inclusive(['s', 'm', 'h']).all(is_part)
 }
 
 /// Ages differ by run; what is padded differs with them.
 fn squeezed(line: &str) -> String {
-    line.split_whitespace().map(|word| if is_age(word) { "AGE" } else { word }).collect::<Vec<_>>().join(" ")
+    line.split_whitespace()
+        .map(|word| if is_age(word) { "AGE" } else { word })
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
-/// What differs from the console of `command`: a log has other lines beside those that are shown, in an order that may
-/// differ; all else is shown whole.
+/// What differs from the console of `command`: a log has other lines beside those that are shown, in an order
+/// that may differ; all else is shown whole.
 pub fn differences_of(shown: &Shown, printed: &str) -> Option<String> {
     let lines: Vec<String> = printed.lines().map(squeezed).collect();
-    let wanted: Vec<String> = shown.lines.iter().filter(|line| !line.is_empty()).map(|line| squeezed(line)).collect();
+    let wanted: Vec<String> = shown
+        .lines
+        .iter()
+        .filter(|line| !line.is_empty())
+        .map(|line| squeezed(line))
+        .collect();
     let same = if shown.command.starts_with("kubectl logs") || shown.command.starts_with(LOGS) {
         let more = wanted.iter().any(|line| line == "...");
         let count = |all: &[String], pattern: &str| all.iter().filter(|line| matches(pattern, line)).count();
@@ -66,9 +83,19 @@ pub fn differences_of(shown: &Shown, printed: &str) -> Option<String> {
             found == times || more && found > times
         })
     } else {
-        lines.len() == wanted.len() && wanted.iter().zip(&lines).all(|(pattern, line)| matches(pattern, line))
+        lines.len() == wanted.len()
+            && wanted
+                .iter()
+                .zip(&lines)
+                .all(|(pattern, line)| matches(pattern, line))
     };
-    (!same).then(|| format!("`{}` shows\n{}\nbut prints\n{printed}", shown.command, shown.lines.join("\n")))
+    (!same).then(|| {
+        format!(
+            "`{}` shows\n{}\nbut prints\n{printed}",
+            shown.command,
+            shown.lines.join("\n")
+        )
+    })
 }
 
 /// What the README of `file` shows of the MiniCluster `name`, with lines below it.
@@ -76,7 +103,10 @@ fn shown(file: &str, name: &str) -> Vec<Shown> {
     let folder = file.rsplit_once('/').unwrap().0;
     let readme = format!("{}/../examples/{folder}/README.md", env!("CARGO_MANIFEST_DIR"));
     let readme = std::fs::read_to_string(&readme).unwrap_or_else(|error| panic!("{readme}: {error}"));
-    consoles(&readme).into_iter().filter(|shown| reads(&shown.command, name) && !shown.lines.is_empty()).collect()
+    consoles(&readme)
+        .into_iter()
+        .filter(|shown| reads(&shown.command, name) && !shown.lines.is_empty())
+        .collect()
 }
 
 pub fn shows(file: &str, name: &str) -> bool {
@@ -93,9 +123,16 @@ pub fn differences(file: &str, name: &str, namespace: &str) -> Vec<String> {
             shown.command
         );
         let output = Command::new("bash").args(["-c", &script]).output().unwrap();
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+        format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        )
     };
-    shown(file, name).iter().filter_map(|shown| differences_of(shown, &run(shown))).collect()
+    shown(file, name)
+        .iter()
+        .filter_map(|shown| differences_of(shown, &run(shown)))
+        .collect()
 }
 
 #[test]
@@ -106,8 +143,14 @@ fn consoles_are_read_and_compared() {
     assert_eq!(all[1].lines, ["one", "one", "t...o"]);
     assert!(!reads(&all[0].command, "a") && reads(&all[1].command, "a") && !reads(&all[1].command, "lead-a"));
     assert_eq!(differences_of(&all[1], "begin\none\ntwo\none\n"), None);
-    assert!(differences_of(&all[1], "one\ntwo\n").is_some(), "shown twice, printed once");
-    assert!(differences_of(&all[1], "one\none\none\ntwo\n").is_some(), "shown twice, printed three times");
+    assert!(
+        differences_of(&all[1], "one\ntwo\n").is_some(),
+        "shown twice, printed once"
+    );
+    assert!(
+        differences_of(&all[1], "one\none\none\ntwo\n").is_some(),
+        "shown twice, printed three times"
+    );
     assert!(differences_of(&all[1], "one\none\nthree\n").is_some());
     assert_eq!(differences_of(&all[2], "N AGE\na 3m\n"), None);
     assert_eq!(differences_of(&all[2], "N AGE\na 2m5s\n"), None);

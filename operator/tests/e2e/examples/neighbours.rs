@@ -16,7 +16,9 @@ fn a_second_cluster_bursts_into_the_first_ones_instance() {
         apply(&fixture, "bursting/burst");
         fixture
             .until("all four are one instance", async || {
-                inside(&fixture, &lead, "flux overlay status").starts_with("0 bursting-0: full\n").then_some(())
+                inside(&fixture, &lead, "flux overlay status")
+                    .starts_with("0 bursting-0: full\n")
+                    .then_some(())
             })
             .await;
         let hosts = inside(&fixture, &lead, "flux run -N 4 uname -n");
@@ -32,12 +34,22 @@ fn services_are_beside_the_cluster_and_end_with_it() {
         let conf = json!({ "apiVersion": "v1", "kind": "List", "items": documents(&fixture, "services/nginx-conf") });
         kubectl(&fixture, &["apply", "-f", "-"], &conf.to_string());
         assert_eq!(
-            to_the_end(fixture.clone(), ("services/minicluster", 0, &[("served beside the cluster", 1)])).await,
+            to_the_end(
+                fixture.clone(),
+                ("services/minicluster", 0, &[("served beside the cluster", 1)])
+            )
+            .await,
             None
         );
         fixture
             .until("the services' pod goes with the MiniCluster", async || {
-                fixture.api::<Pod>().get_opt("services-services").await.unwrap().is_none().then_some(())
+                fixture
+                    .api::<Pod>()
+                    .get_opt("services-services")
+                    .await
+                    .unwrap()
+                    .is_none()
+                    .then_some(())
             })
             .await;
     });
@@ -55,13 +67,33 @@ fn two_clusters_share_a_headless_service_and_the_last_one_takes_it_along() {
         let name = format!("network-1.my-network.{}.svc.cluster.local", fixture.namespace);
         assert!(log.lines().any(|line| line.ends_with(&name)), "{log}");
         let services = fixture.api::<k8s_openapi::api::core::v1::Service>();
-        fixture.api::<MiniCluster>().delete(&first, &DeleteParams::default()).await.unwrap();
-        fixture.until("the first one is gone", async || fixture.pods(&first).await.is_empty().then_some(())).await;
-        assert!(services.get_opt("my-network").await.unwrap().is_some(), "the second one has it still");
-        fixture.api::<MiniCluster>().delete(&second, &DeleteParams::default()).await.unwrap();
+        fixture
+            .api::<MiniCluster>()
+            .delete(&first, &DeleteParams::default())
+            .await
+            .unwrap();
+        fixture
+            .until("the first one is gone", async || {
+                fixture.pods(&first).await.is_empty().then_some(())
+            })
+            .await;
+        assert!(
+            services.get_opt("my-network").await.unwrap().is_some(),
+            "the second one has it still"
+        );
+        fixture
+            .api::<MiniCluster>()
+            .delete(&second, &DeleteParams::default())
+            .await
+            .unwrap();
         fixture
             .until("the Service is gone", async || {
-                services.get_opt("my-network").await.unwrap().is_none().then_some(())
+                services
+                    .get_opt("my-network")
+                    .await
+                    .unwrap()
+                    .is_none()
+                    .then_some(())
             })
             .await;
     });

@@ -22,10 +22,16 @@ fn the_quick_start_prints_what_the_readme_shows() {
             let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
             let wrong = steps.iter().filter_map(|step| {
                 let mut bash = Command::new("bash");
-                let output =
-                    bash.args(["-c", &format!("{kubectl}{}", step.command)]).current_dir(folder).output().unwrap();
-                let printed =
-                    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+                let output = bash
+                    .args(["-c", &format!("{kubectl}{}", step.command)])
+                    .current_dir(folder)
+                    .output()
+                    .unwrap();
+                let printed = format!(
+                    "{}{}",
+                    String::from_utf8_lossy(&output.stdout),
+                    String::from_utf8_lossy(&output.stderr)
+                );
                 differences_of(step, &printed)
             });
             wrong.collect::<Vec<String>>()

@@ -28,7 +28,11 @@ fn claim(fixture: &Fixture, file: &str) {
 
 /// The volumes of a test are in no namespace, and the node keeps their files.
 fn forget(fixture: &Fixture, volumes: &[&str]) {
-    kubectl(fixture, &[&["delete", "--wait=false", "persistentvolume"], volumes].concat(), "");
+    kubectl(
+        fixture,
+        &[&["delete", "--wait=false", "persistentvolume"], volumes].concat(),
+        "",
+    );
     let _ = std::fs::remove_dir_all(folder_on_the_node(fixture));
 }
 
@@ -48,7 +52,10 @@ fn an_archive_outlives_its_cluster() {
             let log = log(&fixture, &fixture.lead("archive-restore").await.unwrap(), None).await;
             assert_eq!(log.lines().filter(|line| *line == "start").count(), 1, "{log}");
         } else {
-            assert_eq!(to_the_end(fixture.clone(), ("archive/restore", 0, &[("remember me", 1)])).await, None);
+            assert_eq!(
+                to_the_end(fixture.clone(), ("archive/restore", 0, &[("remember me", 1)])).await,
+                None
+            );
         }
         forget(&fixture, &[&fixture.namespace]);
     });
@@ -60,22 +67,38 @@ fn volumes_of_the_node_of_a_claim_and_made_ones_hold_what_they_should() {
         kubectl(
             &fixture,
             &["apply", "-f", "-"],
-            &json!({ "apiVersion": "v1", "kind": "List", "items": documents(&fixture, "volumes/data") }).to_string(),
+            &json!({ "apiVersion": "v1", "kind": "List", "items": documents(&fixture, "volumes/data") })
+                .to_string(),
         );
         prepare(&fixture);
         let lines: &[(&str, usize)] = &[("volumes-claim-0", 1), ("volumes-claim-1", 1)];
-        assert_eq!(to_the_end(fixture.clone(), ("volumes/claim", 0, lines)).await, None);
+        assert_eq!(
+            to_the_end(fixture.clone(), ("volumes/claim", 0, lines)).await,
+            None
+        );
         // The same folder, three times more.
         let lines: &[(&str, usize)] = &[("volumes-claim-0", 2), ("volumes-claim-1", 2)];
-        assert_eq!(to_the_end(fixture.clone(), ("volumes/minicluster", 0, lines)).await, None);
+        assert_eq!(
+            to_the_end(fixture.clone(), ("volumes/minicluster", 0, lines)).await,
+            None
+        );
         let lines: &[(&str, usize)] = &[("volumes-claim-0", 1), ("colour = green", 1)];
-        assert_eq!(to_the_end(fixture.clone(), ("spellings/existing-volumes", 0, lines)).await, None);
+        assert_eq!(
+            to_the_end(fixture.clone(), ("spellings/existing-volumes", 0, lines)).await,
+            None
+        );
         let name = apply(&fixture, "volumes/made");
         let status = fixture.when_finished(&name).await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
         let phase = kubectl(
             &fixture,
-            &["get", "pvc", "volumes-made.data", "-o", "jsonpath={.status.phase} {.spec.volumeName}"],
+            &[
+                "get",
+                "pvc",
+                "volumes-made.data",
+                "-o",
+                "jsonpath={.status.phase} {.spec.volumeName}",
+            ],
             "",
         );
         let (phase, volume) = phase.split_once(' ').unwrap();

@@ -17,14 +17,28 @@ fn rendered(spec: Value, served: Served) -> render::Objects {
     });
     let cluster = validate::validate(&manifest::from_value(&document).unwrap()).unwrap();
     let key = Certificate::from_keys("mc", &[1; 32], &[2; 32]);
-    let options = Options { gang: true, ..Options::default() };
-    render::objects(&cluster, &options, &Facts { uid: Some("uid".into()), gangs: served, ..Facts::default() }, key)
-        .unwrap()
+    let options = Options {
+        gang: true,
+        ..Options::default()
+    };
+    render::objects(
+        &cluster,
+        &options,
+        &Facts {
+            uid: Some("uid".into()),
+            gangs: served,
+            ..Facts::default()
+        },
+        key,
+    )
+    .unwrap()
 }
 
 /// The object, and what the Job has for its sake.
 fn parts(objects: &render::Objects) -> Option<Vec<Value>> {
-    let GangOf::Object(gang) = &objects.gang else { return None };
+    let GangOf::Object(gang) = &objects.gang else {
+        return None;
+    };
     let with = serde_json::to_value(&objects.job).unwrap();
     let template = &with["spec"]["template"];
     let ties = json!({
@@ -54,11 +68,27 @@ fn the_objects_of_each_api_are_as_committed() {
     };
     for api in GangApi::ALL {
         let (scheduler, served) = match api {
-            GangApi::Coscheduling => {
-                ("scheduler-plugins-scheduler", Served { coscheduling: true, ..Served::default() })
-            }
-            GangApi::Volcano => ("volcano", Served { volcano: true, ..Served::default() }),
-            GangApi::Kubernetes => ("", Served { kubernetes: true, ..Served::default() }),
+            GangApi::Coscheduling => (
+                "scheduler-plugins-scheduler",
+                Served {
+                    coscheduling: true,
+                    ..Served::default()
+                },
+            ),
+            GangApi::Volcano => (
+                "volcano",
+                Served {
+                    volcano: true,
+                    ..Served::default()
+                },
+            ),
+            GangApi::Kubernetes => (
+                "",
+                Served {
+                    kubernetes: true,
+                    ..Served::default()
+                },
+            ),
         };
         let documents = parts(&rendered(spec(scheduler), served)).unwrap();
         let text = yaml::stream(documents.iter().map(|it| yaml::document(it).unwrap()));
@@ -69,31 +99,60 @@ fn the_objects_of_each_api_are_as_committed() {
 
 #[test]
 fn off_and_a_group_of_ones_own_are_no_gang_and_change_nothing() {
-    let served = Served { kubernetes: true, ..Served::default() };
+    let served = Served {
+        kubernetes: true,
+        ..Served::default()
+    };
     let spec = |more: Value| {
         let mut spec = json!({ "size": 2, "containers": [{ "image": "app:1", "command": "hostname" }] });
-        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         spec
     };
     let job = |objects: &render::Objects| serde_json::to_value(&objects.job).unwrap();
     let plain = rendered(spec(json!({})), Served::default());
     let off = rendered(spec(json!({ "gang": "off" })), served);
     assert_eq!((&off.gang, job(&off)), (&GangOf::None, job(&plain)));
-    assert_eq!(rendered(spec(json!({ "gang": "auto" })), Served::default()).gang, GangOf::None);
+    assert_eq!(
+        rendered(spec(json!({ "gang": "auto" })), Served::default()).gang,
+        GangOf::None
+    );
     let own = json!({ "podTemplate": { "spec": { "schedulingGroup": { "podGroupName": "mine" } } } });
     let own = rendered(spec(own), served);
     assert_eq!(own.gang, GangOf::None);
-    assert_eq!(job(&own)["spec"]["template"]["spec"]["schedulingGroup"]["podGroupName"], "mine");
+    assert_eq!(
+        job(&own)["spec"]["template"]["spec"]["schedulingGroup"]["podGroupName"],
+        "mine"
+    );
     let labelled = json!({
         "pod": { "schedulerName": "scheduler-plugins-scheduler", "labels": { "scheduling.x-k8s.io/pod-group": "mine" } },
     });
-    let labelled = rendered(spec(labelled), Served { coscheduling: true, ..Served::default() });
+    let labelled = rendered(
+        spec(labelled),
+        Served {
+            coscheduling: true,
+            ..Served::default()
+        },
+    );
     assert_eq!(labelled.gang, GangOf::None);
-    assert_eq!(job(&labelled)["spec"]["template"]["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"], "mine");
+    assert_eq!(
+        job(&labelled)["spec"]["template"]["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"],
+        "mine"
+    );
     let back = json!({ "pod": { "schedulerName": "volcano" }, "podTemplate": { "spec": { "schedulerName": null } } });
-    assert!(matches!(rendered(spec(back), served).gang, GangOf::Object(_)), "the default scheduler's");
+    assert!(
+        matches!(rendered(spec(back), served).gang, GangOf::Object(_)),
+        "the default scheduler's"
+    );
     // And an overlay of other things stays beside ours.
-    let both = rendered(spec(json!({ "podTemplate": { "spec": { "hostNetwork": true } } })), served);
+    let both = rendered(
+        spec(json!({ "podTemplate": { "spec": { "hostNetwork": true } } })),
+        served,
+    );
     let pods = job(&both)["spec"]["template"]["spec"].clone();
-    assert!(pods["hostNetwork"] == true && pods["schedulingGroup"]["podGroupName"].is_string(), "{pods:#}");
+    assert!(
+        pods["hostNetwork"] == true && pods["schedulingGroup"]["podGroupName"].is_string(),
+        "{pods:#}"
+    );
 }

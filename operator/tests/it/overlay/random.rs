@@ -13,10 +13,13 @@ fn some(fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Valu
     let fields: Vec<_> = fields
         .into_iter()
         .map(|(name, value)| {
-            proptest::option::weighted(0.4, value).prop_map(move |value| value.map(|it| (name.to_owned(), it)))
+            proptest::option::weighted(0.4, value)
+                .prop_map(move |value| value.map(|it| (name.to_owned(), it)))
         })
         .collect();
-    fields.prop_map(|all| Value::Object(all.into_iter().flatten().collect::<Map<_, _>>())).boxed()
+    fields
+        .prop_map(|all| Value::Object(all.into_iter().flatten().collect::<Map<_, _>>()))
+        .boxed()
 }
 
 fn with_key(
@@ -48,15 +51,21 @@ fn retaining(object: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
 }
 
 fn list(item: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
-    proptest::collection::vec(item, 0..4).prop_map(Value::Array).boxed()
+    proptest::collection::vec(item, 0..4)
+        .prop_map(Value::Array)
+        .boxed()
 }
 
-/// Of two containers of one name the first: of a new one kubectl leaves its directives to be merged with the second.
+/// Of two containers of one name the first: of a new one kubectl leaves its directives to be merged with the
+/// second.
 fn each_once(list: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     list.prop_map(|list| {
         let mut names = BTreeSet::new();
         let items = list.as_array().unwrap().iter();
-        items.filter(|item| names.insert(item["name"].as_str().unwrap().to_owned())).cloned().collect()
+        items
+            .filter(|item| names.insert(item["name"].as_str().unwrap().to_owned()))
+            .cloned()
+            .collect()
     })
     .boxed()
 }
@@ -77,13 +86,31 @@ fn always(value: Value) -> BoxedStrategy<Value> {
 fn container(names: &'static [&'static str]) -> BoxedStrategy<Value> {
     let resources = some(vec![
         ("claims", list(some(vec![("name", text().boxed())]))),
-        ("limits", some(vec![("cpu", always(json!("1"))), ("memory", always(Value::Null))])),
+        (
+            "limits",
+            some(vec![("cpu", always(json!("1"))), ("memory", always(Value::Null))]),
+        ),
     ]);
-    let env = list(with_key("name", one_of(&["A", "B", "C", "D"]), some(vec![("value", text().boxed())])));
-    let mount = some(vec![("name", one_of(&["data", "scratch"]).boxed()), ("readOnly", boolean())]);
-    let mounts = list(with_key("mountPath", one_of(&["/data", "/x", "/y", "/mnt/flux"]), mount));
+    let env = list(with_key(
+        "name",
+        one_of(&["A", "B", "C", "D"]),
+        some(vec![("value", text().boxed())]),
+    ));
+    let mount = some(vec![
+        ("name", one_of(&["data", "scratch"]).boxed()),
+        ("readOnly", boolean()),
+    ]);
+    let mounts = list(with_key(
+        "mountPath",
+        one_of(&["/data", "/x", "/y", "/mnt/flux"]),
+        mount,
+    ));
     let port = proptest::sample::select(&[80, 81, 82][..]).prop_map(Value::from);
-    let ports = list(with_key("containerPort", port, some(vec![("name", text().boxed())])));
+    let ports = list(with_key(
+        "containerPort",
+        port,
+        some(vec![("name", text().boxed())]),
+    ));
     let probe = prop_oneof![
         Just(Value::Null),
         Just(json!({ "exec": { "command": ["a"] } })),
@@ -95,7 +122,10 @@ fn container(names: &'static [&'static str]) -> BoxedStrategy<Value> {
         ("ports", ports),
         ("resources", retaining(resources)),
         ("livenessProbe", probe.boxed()),
-        ("lifecycle", always(json!({ "preStop": { "exec": { "command": ["b"] } } }))),
+        (
+            "lifecycle",
+            always(json!({ "preStop": { "exec": { "command": ["b"] } } })),
+        ),
         ("tty", boolean()),
     ]);
     let named = |(name, mut item): (Value, Value)| {
@@ -112,8 +142,11 @@ fn overlay(containers: &'static [&'static str], init: &'static [&'static str]) -
         Just(json!({ "emptyDir": null, "secret": { "secretName": "s" } })),
         Just(json!({ "$retainKeys": ["name", "hostPath"], "hostPath": { "path": "/h" } })),
     ];
-    let tolerations =
-        prop_oneof![Just(Value::Null), Just(json!([])), Just(json!([{ "key": "k", "operator": "Exists" }]))];
+    let tolerations = prop_oneof![
+        Just(Value::Null),
+        Just(json!([])),
+        Just(json!([{ "key": "k", "operator": "Exists" }]))
+    ];
     let affinity = prop_oneof![
         Just(Value::Null),
         Just(json!({ "$patch": "replace" })),
@@ -125,27 +158,55 @@ fn overlay(containers: &'static [&'static str], init: &'static [&'static str]) -
         ("enableServiceLinks", boolean()),
         ("tolerations", tolerations.boxed()),
         ("affinity", affinity.boxed()),
-        ("nodeSelector", some(vec![("a", text().boxed()), ("b", always(Value::Null))])),
-        ("hostAliases", list(with_key("ip", one_of(&["10.0.0.1", "10.0.0.2"]), hostnames))),
-        ("imagePullSecrets", list(with_key("name", text(), always(json!({}))))),
-        ("topologySpreadConstraints", list(with_key("topologyKey", text(), some(vec![("maxSkew", always(json!(1)))])))),
+        (
+            "nodeSelector",
+            some(vec![("a", text().boxed()), ("b", always(Value::Null))]),
+        ),
+        (
+            "hostAliases",
+            list(with_key("ip", one_of(&["10.0.0.1", "10.0.0.2"]), hostnames)),
+        ),
+        (
+            "imagePullSecrets",
+            list(with_key("name", text(), always(json!({})))),
+        ),
+        (
+            "topologySpreadConstraints",
+            list(with_key(
+                "topologyKey",
+                text(),
+                some(vec![("maxSkew", always(json!(1)))]),
+            )),
+        ),
         ("containers", each_once(list(container(containers)))),
         ("initContainers", each_once(list(container(init)))),
-        ("volumes", list(with_key("name", one_of(&["data", "scratch", "more"]), source.boxed()))),
+        (
+            "volumes",
+            list(with_key(
+                "name",
+                one_of(&["data", "scratch", "more"]),
+                source.boxed(),
+            )),
+        ),
     ]);
     let annotations = some(vec![("x", text().boxed()), ("y", always(Value::Null))]);
     let labels = retaining(some(vec![("z", text().boxed())]));
-    let metadata = retaining(some(vec![("annotations", retaining(annotations)), ("labels", labels)]));
+    let metadata = retaining(some(vec![
+        ("annotations", retaining(annotations)),
+        ("labels", labels),
+    ]));
     some(vec![("spec", retaining(spec)), ("metadata", metadata)])
 }
 
-/// Without nulls, and without the directives that kubectl leaves in new items of lists, which the API server takes for
-/// fields that it does not know.
+/// Without nulls, and without the directives that kubectl leaves in new items of lists, which the API server
+/// takes for fields that it does not know.
 fn plain(value: &Value) -> Value {
     let deletes = |value: &Value| value["$patch"] == "delete";
     match value {
         Value::Object(map) => {
-            let kept = map.iter().filter(|(key, value)| !key.starts_with('$') && !value.is_null() && !deletes(value));
+            let kept = map
+                .iter()
+                .filter(|(key, value)| !key.starts_with('$') && !value.is_null() && !deletes(value));
             Value::Object(kept.map(|(key, value)| (key.clone(), plain(value))).collect())
         }
         Value::Array(list) => Value::Array(list.iter().filter(|item| !deletes(item)).map(plain).collect()),
@@ -153,7 +214,8 @@ fn plain(value: &Value) -> Value {
     }
 }
 
-/// Without the operator's own note on the pods, which no overlay has, and without annotations where there are none.
+/// Without the operator's own note on the pods, which no overlay has, and without annotations where there are
+/// none.
 fn without_note(mut template: Value) -> Value {
     let metadata = template["metadata"].as_object_mut().unwrap();
     if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
@@ -170,11 +232,28 @@ fn protected(template: &Value) -> Value {
     let spec = &template["spec"];
     let of = |object: &Value, keys: &[&str]| keys.iter().map(|key| object[*key].clone()).collect::<Vec<_>>();
     let named = |list: &str, name: &str| {
-        let found = spec[list].as_array().unwrap().iter().find(|item| item["name"] == name);
-        found.unwrap_or_else(|| panic!("{list} without {name}: {spec:#}")).clone()
+        let found = spec[list]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|item| item["name"] == name);
+        found
+            .unwrap_or_else(|| panic!("{list} without {name}: {spec:#}"))
+            .clone()
     };
-    let of_agent = |item: &&Value| item["name"].as_str().is_some_and(|name| name.starts_with("flux-"));
-    let own = |list: &Value| list.as_array().unwrap().iter().filter(of_agent).cloned().collect::<Vec<_>>();
+    let of_agent = |item: &&Value| {
+        item["name"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("flux-"))
+    };
+    let own = |list: &Value| {
+        list.as_array()
+            .unwrap()
+            .iter()
+            .filter(of_agent)
+            .cloned()
+            .collect::<Vec<_>>()
+    };
     let labels = template["metadata"]["labels"].as_object().unwrap();
     let labels: Map<String, Value> = labels
         .iter()
@@ -184,13 +263,32 @@ fn protected(template: &Value) -> Value {
     let (app, side) = (named("containers", "app"), named("initContainers", "side"));
     json!([
         labels,
-        of(spec, &["subdomain", "restartPolicy", "terminationGracePeriodSeconds", "securityContext"]),
+        of(
+            spec,
+            &[
+                "subdomain",
+                "restartPolicy",
+                "terminationGracePeriodSeconds",
+                "securityContext"
+            ]
+        ),
         of(
             &app,
-            &["image", "command", "args", "workingDir", "startupProbe", "securityContext", "terminationMessagePath"]
+            &[
+                "image",
+                "command",
+                "args",
+                "workingDir",
+                "startupProbe",
+                "securityContext",
+                "terminationMessagePath"
+            ]
         ),
         of(&app["resources"], &["limits", "requests"]),
-        of(&side, &["image", "command", "args", "restartPolicy", "securityContext"]),
+        of(
+            &side,
+            &["image", "command", "args", "restartPolicy", "securityContext"]
+        ),
         own(&spec["initContainers"]),
         own(&spec["volumes"]),
         own(&app["volumeMounts"]),
@@ -207,8 +305,19 @@ fn protected_of_services(pod: &Value) -> Value {
         .map(|(k, v)| (k.clone(), v.clone()))
         .collect();
     let spec = &pod["spec"];
-    let names: Vec<&Value> = spec["containers"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
-    json!([labels, spec["hostname"], spec["subdomain"], spec["restartPolicy"], names])
+    let names: Vec<&Value> = spec["containers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["name"])
+        .collect();
+    json!([
+        labels,
+        spec["hostname"],
+        spec["subdomain"],
+        spec["restartPolicy"],
+        names
+    ])
 }
 
 /// Pods that something lies over.
@@ -227,7 +336,10 @@ const OF_JOB: Place = Place {
     template: "/spec/template",
     pods: |objects| {
         let job = objects.job;
-        (serde_json::to_value(&job.rendered).unwrap(), serde_json::to_value(&job).unwrap())
+        (
+            serde_json::to_value(&job.rendered).unwrap(),
+            serde_json::to_value(&job).unwrap(),
+        )
     },
     protected,
 };
@@ -236,7 +348,10 @@ const OF_SERVICES: Place = Place {
     template: "",
     pods: |objects| {
         let pod = objects.services_pod.unwrap();
-        (serde_json::to_value(&pod.rendered).unwrap(), serde_json::to_value(&pod).unwrap())
+        (
+            serde_json::to_value(&pod.rendered).unwrap(),
+            serde_json::to_value(&pod).unwrap(),
+        )
     },
     protected: protected_of_services,
 };
@@ -245,7 +360,8 @@ impl Place {
     fn spec(&self, overlay: Value) -> Value {
         let mut spec = spec(json!({}));
         spec["size"] = json!(1);
-        spec["services"] = json!([{ "image": "cache:1", "name": "cache", "ports": [80], "environment": { "A": "1" } }]);
+        spec["services"] =
+            json!([{ "image": "cache:1", "name": "cache", "ports": [80], "environment": { "A": "1" } }]);
         spec[self.field] = overlay;
         spec
     }
@@ -253,18 +369,27 @@ impl Place {
     /// With a pod's metadata and spec alone.
     fn template(&self, object: &Value) -> Value {
         let template = object.pointer(self.template).unwrap();
-        without_note(plain(&json!({ "metadata": template["metadata"], "spec": template["spec"] })))
+        without_note(plain(
+            &json!({ "metadata": template["metadata"], "spec": template["spec"] }),
+        ))
     }
 
     /// As a patch of their object.
     fn patch(&self, overlay: Value) -> Value {
-        if self.template.is_empty() { overlay } else { json!({ "spec": { "template": overlay } }) }
+        if self.template.is_empty() {
+            overlay
+        } else {
+            json!({ "spec": { "template": overlay } })
+        }
     }
 }
 
 /// `OVERLAYS=10000` for more.
 fn lies_over_as_kubectl_would_lay_it(place: &Place, overlays: &BoxedStrategy<Value>) {
-    let count: usize = std::env::var("OVERLAYS").ok().and_then(|text| text.parse().ok()).unwrap_or(120);
+    let count: usize = std::env::var("OVERLAYS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(120);
     let (kubectl, first) = kubectl_program();
     let folder = tempfile::tempdir().unwrap();
     // Other pods are rendered for those that have their nodes' network.
@@ -299,13 +424,20 @@ fn lies_over_as_kubectl_would_lay_it(place: &Place, overlays: &BoxedStrategy<Val
             .arg(&patch)
             .output()
             .unwrap();
-        assert!(said.status.success(), "{overlay}: {}", String::from_utf8_lossy(&said.stderr));
+        assert!(
+            said.status.success(),
+            "{overlay}: {}",
+            String::from_utf8_lossy(&said.stderr)
+        );
         let theirs: Value = serde_json::from_slice(&said.stdout).unwrap();
         assert_eq!(place.template(&ours), place.template(&theirs), "{overlay}");
         let protected = |object: &Value| (place.protected)(object.pointer(place.template).unwrap());
         assert_eq!(protected(&ours), protected(below), "{overlay}");
     }
-    assert!(merged >= count && refused > 0, "{merged} merged, {refused} refused");
+    assert!(
+        merged >= count && refused > 0,
+        "{merged} merged, {refused} refused"
+    );
 }
 
 #[test]

@@ -18,15 +18,20 @@ async fn define_workloads(fixture: &Fixture) {
         "name": "v1beta2", "served": true, "storage": true, "subresources": { "status": {} },
         "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": open, "status": open } } },
     });
-    let names =
-        json!({ "kind": "Workload", "listKind": "WorkloadList", "plural": "workloads", "singular": "workload" });
+    let names = json!({ "kind": "Workload", "listKind": "WorkloadList", "plural": "workloads", "singular": "workload" });
     let definition = json!({
         "metadata": { "name": "workloads.kueue.x-k8s.io", "annotations": { "api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/kueue" } },
         "spec": { "group": "kueue.x-k8s.io", "scope": "Namespaced", "names": names, "versions": [version] },
     });
     let definition: CustomResourceDefinition = serde_json::from_value(definition).unwrap();
-    Api::all(fixture.client.clone()).create(&PostParams::default(), &definition).await.unwrap();
-    until("Workloads are served", async || workloads(fixture).list(&Default::default()).await.ok()).await;
+    Api::all(fixture.client.clone())
+        .create(&PostParams::default(), &definition)
+        .await
+        .unwrap();
+    until("Workloads are served", async || {
+        workloads(fixture).list(&Default::default()).await.ok()
+    })
+    .await;
 }
 
 fn workloads(fixture: &Fixture) -> Api<DynamicObject> {
@@ -38,48 +43,88 @@ fn workloads(fixture: &Fixture) -> Api<DynamicObject> {
 #[test]
 fn the_status_says_what_the_queue_waits_for_with_the_rights_that_are_shipped() {
     test("why", async |fixture| {
-        let message = |status: &Value, what: &str| status["message"].as_str().is_some_and(|it| it.contains(what));
+        let message =
+            |status: &Value, what: &str| status["message"].as_str().is_some_and(|it| it.contains(what));
         let operator = fixture.operator().await;
         queue(&fixture, "nobody", json!({}), json!({ "size": 1 })).await;
-        fixture.when("nobody", "told that there is no Kueue", |status| message(status, "there is no Kueue")).await;
+        fixture
+            .when("nobody", "told that there is no Kueue", |status| {
+                message(status, "there is no Kueue")
+            })
+            .await;
         operator.stop().await;
         // One that may not list Workloads says the same, and never that a right would help.
         let calls = Calls::default();
-        let plain = fixture.operator_installed(calls.clone(), &json!({}), |_| {}).await;
+        let plain = fixture
+            .operator_installed(calls.clone(), &json!({}), |_| {})
+            .await;
         queue(&fixture, "plain", json!({}), json!({ "size": 1 })).await;
-        fixture.when("plain", "told that there is no Kueue", |status| message(status, "there is no Kueue")).await;
+        fixture
+            .when("plain", "told that there is no Kueue", |status| {
+                message(status, "there is no Kueue")
+            })
+            .await;
         plain.stop().await;
-        assert!(calls.all().iter().any(|call| (call.resource.as_str(), call.status) == ("workloads", 403)));
+        assert!(
+            calls
+                .all()
+                .iter()
+                .any(|call| (call.resource.as_str(), call.status) == ("workloads", 403))
+        );
 
         define_workloads(&fixture).await;
-        let plain = fixture.operator_installed(Calls::default(), &json!({}), |_| {}).await;
+        let plain = fixture
+            .operator_installed(Calls::default(), &json!({}), |_| {})
+            .await;
         queue(&fixture, "unread", json!({}), json!({ "size": 1 })).await;
-        fixture.when("unread", "told the remedy", |status| message(status, "kueue.enabled=true")).await;
+        fixture
+            .when("unread", "told the remedy", |status| {
+                message(status, "kueue.enabled=true")
+            })
+            .await;
         plain.stop().await;
 
         let operator = fixture.operator().await;
         queue(&fixture, "mc", json!({}), json!({ "size": 1 })).await;
-        fixture.when("mc", "without a Workload", |status| message(status, "Kueue has created no Workload")).await;
+        fixture
+            .when("mc", "without a Workload", |status| {
+                message(status, "Kueue has created no Workload")
+            })
+            .await;
         let quota = says(
             "QuotaReserved",
             "False",
             "couldn't assign flavors to pod set main: insufficient unused quota for cpu",
         );
         make_workload(&fixture, "mc", "job-mc", json!([quota])).await;
-        let told = fixture.when("mc", "told why", |status| message(status, "insufficient unused quota for cpu")).await;
-        assert!(message(&told["status"], "waits in queue team: couldn't assign"), "{told:#}");
+        let told = fixture
+            .when("mc", "told why", |status| {
+                message(status, "insufficient unused quota for cpu")
+            })
+            .await;
+        assert!(
+            message(&told["status"], "waits in queue team: couldn't assign"),
+            "{told:#}"
+        );
         assert_eq!(told["status"]["reason"], "Queued");
         an_elastic_one_that_runs_and_cannot_grow_is_told_so_by_as_few_calls(&fixture, &operator.calls).await;
         operator.stop().await;
     });
 }
 
-/// Kueue admits the growth of an elastic Job by another Workload, and holds its pods back by a gate of the Job's
-/// template until then.
-async fn an_elastic_one_that_runs_and_cannot_grow_is_told_so_by_as_few_calls(fixture: &Fixture, calls: &Calls) {
+/// Kueue admits the growth of an elastic Job by another Workload, and holds its pods back by a gate of the
+/// Job's template until then.
+async fn an_elastic_one_that_runs_and_cannot_grow_is_told_so_by_as_few_calls(
+    fixture: &Fixture,
+    calls: &Calls,
+) {
     // Those that wait are asked for, too.
     for other in ["nobody", "plain", "unread", "mc"] {
-        fixture.api::<MiniCluster>().delete(other, &DeleteParams::default()).await.unwrap();
+        fixture
+            .api::<MiniCluster>()
+            .delete(other, &DeleteParams::default())
+            .await
+            .unwrap();
     }
     queue(fixture, "grows", json!({}), json!({ "size": 1, "maxSize": 4 })).await;
     let gates = json!([{ "name": "kueue.x-k8s.io/elastic-job" }]);
@@ -89,7 +134,9 @@ async fn an_elastic_one_that_runs_and_cannot_grow_is_told_so_by_as_few_calls(fix
     let open = async |count: usize| {
         for pod in fixture.pods("grows", count).await.values() {
             let opened = json!({ "spec": { "schedulingGates": null } });
-            fixture.run_pod(&fixture.patch::<Pod>(&pod.name_any(), opened).await.unwrap()).await;
+            fixture
+                .run_pod(&fixture.patch::<Pod>(&pod.name_any(), opened).await.unwrap())
+                .await;
         }
         fixture.when_condition("grows", "Ready", "True").await;
     };
@@ -101,23 +148,42 @@ async fn an_elastic_one_that_runs_and_cannot_grow_is_told_so_by_as_few_calls(fix
         json!([says("QuotaReserved", "True", ""), says("Admitted", "True", "")]),
     )
     .await;
-    let quota = says("QuotaReserved", "False", "couldn't assign flavors to pod set main: insufficient quota for cpu");
+    let quota = says(
+        "QuotaReserved",
+        "False",
+        "couldn't assign flavors to pod set main: insufficient quota for cpu",
+    );
     make_workload(fixture, "grows", "job-grows-4", json!([quota])).await;
     calls.clear();
-    fixture.patch::<MiniCluster>("grows", json!({ "spec": { "size": 4 } })).await.unwrap();
+    fixture
+        .patch::<MiniCluster>("grows", json!({ "spec": { "size": 4 } }))
+        .await
+        .unwrap();
     let words = "waits in queue team for 3 of 4 pods: couldn't assign flavors";
     let told = |status: &Value| status["message"].as_str().is_some_and(|it| it.starts_with(words));
     let told = fixture.when("grows", "told why it cannot grow", told).await["status"].clone();
-    assert_eq!((&told["reason"], &told["phase"]), (&json!("Queued"), &json!("Running")), "{told:#}");
+    assert_eq!(
+        (&told["reason"], &told["phase"]),
+        (&json!("Queued"), &json!("Running")),
+        "{told:#}"
+    );
     assert_eq!(condition(&told, "JobWaitingForResources")["reason"], "Queued");
     assert_eq!(condition(&told, "Suspended")["status"], "False");
-    let asked = calls.all().iter().filter(|call| call.group == "kueue.x-k8s.io").count();
+    let asked = calls
+        .all()
+        .iter()
+        .filter(|call| call.group == "kueue.x-k8s.io")
+        .count();
     // Once in ten seconds, as for one that waits to begin; what it waits for may be told later than that.
     assert!((1..=2).contains(&asked), "{:#?}", calls.all());
 
     open(4).await;
     let goes_on = status(fixture, "grows").await;
-    assert_eq!((&goes_on["reason"], &goes_on["readySize"]), (&Value::Null, &json!(4)), "{goes_on:#}");
+    assert_eq!(
+        (&goes_on["reason"], &goes_on["readySize"]),
+        (&Value::Null, &json!(4)),
+        "{goes_on:#}"
+    );
 }
 
 fn says(type_: &str, status: &str, message: &str) -> Value {
@@ -136,7 +202,11 @@ async fn make_workload(fixture: &Fixture, job: &str, name: &str, conditions: Val
         "spec": { "queueName": "team" },
     });
     let api = workloads(fixture);
-    api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    api.create(&PostParams::default(), &serde_json::from_value(object).unwrap())
+        .await
+        .unwrap();
     let said = json!({ "status": { "conditions": conditions } });
-    api.patch_status(name, &PatchParams::default(), &Patch::Merge(said)).await.unwrap();
+    api.patch_status(name, &PatchParams::default(), &Patch::Merge(said))
+        .await
+        .unwrap();
 }

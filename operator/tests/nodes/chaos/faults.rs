@@ -17,8 +17,8 @@ use tokio::task::JoinHandle;
 use super::schedule::{AT_ONCE, Action, Event, Form, Manifest, Pick};
 use super::status_if_there;
 use crate::machines::{
-    cut, kubectl, node, node_of, operator_pods, power_off, power_on, restart, restart_of_control_plane, shut_down,
-    try_kubectl,
+    cut, kubectl, node, node_of, operator_pods, power_off, power_on, restart, restart_of_control_plane,
+    shut_down, try_kubectl,
 };
 use crate::stage::{Stage, sleep, tolerations, with_own_name};
 use crate::timeline::now;
@@ -101,8 +101,15 @@ impl<'a> World<'a> {
                 let (program, seconds) = (*program, *seconds);
                 self.spawn(async move { restart_of_control_plane(program, seconds).await });
             }
-            Action::KillOnNode { worker, program, seconds } => {
-                self.note(&format!("{program} of {} is killed, for {seconds} s", node(*worker)));
+            Action::KillOnNode {
+                worker,
+                program,
+                seconds,
+            } => {
+                self.note(&format!(
+                    "{program} of {} is killed, for {seconds} s",
+                    node(*worker)
+                ));
                 let (worker, program, seconds) = (*worker, *program, *seconds);
                 self.spawn(async move { restart(worker, program, seconds).await });
             }
@@ -125,12 +132,22 @@ impl<'a> World<'a> {
                 });
             }
             Action::CutOffFromApi { worker, seconds } => {
-                self.node_goes(*worker, f64::from(*seconds), "is cut off from the API server").await;
+                self.node_goes(*worker, f64::from(*seconds), "is cut off from the API server")
+                    .await;
                 let (worker, seconds) = (*worker, *seconds);
                 self.spawn(async move { cut(worker, "api", seconds).end().await });
             }
-            Action::CutOff { worker, other, seconds } => {
-                self.node_goes(*worker, f64::from(*seconds), &format!("is cut off from {}", node(*other))).await;
+            Action::CutOff {
+                worker,
+                other,
+                seconds,
+            } => {
+                self.node_goes(
+                    *worker,
+                    f64::from(*seconds),
+                    &format!("is cut off from {}", node(*other)),
+                )
+                .await;
                 self.node_goes(*other, f64::from(*seconds), "is the other").await;
                 let (worker, other, seconds) = (*worker, other.to_string(), *seconds);
                 self.spawn(async move { cut(worker, &other, seconds).end().await });
@@ -169,27 +186,43 @@ impl<'a> World<'a> {
             let api = self.stage.fixture.api::<MiniCluster>();
             match api.create(&PostParams::default(), &object).await {
                 // An earlier attempt whose answer was lost.
-                Err(kube::Error::Api(status)) if status.is_already_exists() => {
-                    api.get(manifest.name).await.is_ok_and(|it| it.metadata.deletion_timestamp.is_none())
-                }
+                Err(kube::Error::Api(status)) if status.is_already_exists() => api
+                    .get(manifest.name)
+                    .await
+                    .is_ok_and(|it| it.metadata.deletion_timestamp.is_none()),
                 result => result.is_ok(),
             }
         };
         insist("create a MiniCluster", create).await;
         let wanted = Wanted {
             code: manifest.code,
-            tasks: if manifest.is_across { manifest.size as usize } else { 1 },
+            tasks: if manifest.is_across {
+                manifest.size as usize
+            } else {
+                1
+            },
             backoff_limit: manifest.backoff_limit.unwrap_or(BACKOFF_LIMIT).into(),
             max_restarts: manifest.max_restarts.unwrap_or(0).into(),
             is_retried: manifest.is_retried,
             suspensions: 0,
         };
         let name = manifest.name.to_owned();
-        self.lives.borrow_mut().push(Life { name, wanted, manifest: manifest.clone(), created_at, is_deleted: false });
+        self.lives.borrow_mut().push(Life {
+            name,
+            wanted,
+            manifest: manifest.clone(),
+            created_at,
+            is_deleted: false,
+        });
     }
 
     pub fn living(&self) -> Vec<Life> {
-        self.lives.borrow().iter().filter(|life| !life.is_deleted).cloned().collect()
+        self.lives
+            .borrow()
+            .iter()
+            .filter(|life| !life.is_deleted)
+            .cloned()
+            .collect()
     }
 
     fn pick(&self, pick: Pick) -> Option<Life> {
@@ -206,15 +239,27 @@ impl<'a> World<'a> {
     async fn remove(&self, life: &Life) {
         let status = status_if_there(self.stage, &life.name).await.unwrap_or_default();
         if has_finished(&status) {
-            let found = broken(&life.wanted, &self.history_of(life), &status, &self.disturbances_of(life));
+            let found = broken(
+                &life.wanted,
+                &self.history_of(life),
+                &status,
+                &self.disturbances_of(life),
+            );
             let story = self.story_of(life);
             let line = |what: &String| format!("{}: {what}\n{story}{status:#}", life.name);
             self.violations.borrow_mut().extend(found.iter().map(line));
         }
         self.note(&format!("delete {}", life.name));
         let namespace = &self.stage.fixture.namespace;
-        let words =
-            ["--namespace", namespace, "delete", "minicluster", &life.name, "--ignore-not-found", "--timeout=60s"];
+        let words = [
+            "--namespace",
+            namespace,
+            "delete",
+            "minicluster",
+            &life.name,
+            "--ignore-not-found",
+            "--timeout=60s",
+        ];
         insist("delete a MiniCluster", async || try_kubectl(&words).await.is_ok()).await;
         let mut lives = self.lives.borrow_mut();
         for it in lives.iter_mut().filter(|it| it.name == life.name) {
@@ -234,19 +279,40 @@ impl<'a> World<'a> {
             .into_iter()
             .filter(|life| life.manifest.max_size.is_some() && !life.manifest.is_across)
             .collect();
-        let Some(life) = picked(&elastic, pick) else { return };
+        let Some(life) = picked(&elastic, pick) else {
+            return;
+        };
         let size = 1 + pick / 1000 % u64::from(life.manifest.max_size.unwrap());
         self.note(&format!("scale {} to {size}", life.name));
         self.patch(&life.name, json!({ "spec": { "size": size } })).await;
-        self.disturb(&life.name, Disturbance { from: now(), to: now() + SETTLING, is_forced: false });
+        self.disturb(
+            &life.name,
+            Disturbance {
+                from: now(),
+                to: now() + SETTLING,
+                is_forced: false,
+            },
+        );
     }
 
     async fn suspend(&self, pick: Pick, seconds: f64) {
         let Some(life) = self.pick(pick) else { return };
         self.note(&format!("suspend {} for {seconds:.0} s", life.name));
-        self.disturb(&life.name, Disturbance { from: now(), to: now() + seconds + SETTLING, is_forced: false });
-        self.lives.borrow_mut().iter_mut().filter(|it| it.name == life.name).for_each(|it| it.wanted.suspensions += 1);
-        self.patch(&life.name, json!({ "spec": { "suspend": true } })).await;
+        self.disturb(
+            &life.name,
+            Disturbance {
+                from: now(),
+                to: now() + seconds + SETTLING,
+                is_forced: false,
+            },
+        );
+        self.lives
+            .borrow_mut()
+            .iter_mut()
+            .filter(|it| it.name == life.name)
+            .for_each(|it| it.wanted.suspensions += 1);
+        self.patch(&life.name, json!({ "spec": { "suspend": true } }))
+            .await;
         let (api, name) = (self.stage.fixture.api::<MiniCluster>(), life.name.clone());
         self.spawn(async move {
             sleep(seconds).await;
@@ -258,14 +324,18 @@ impl<'a> World<'a> {
     /// Also where the end of a suspension met an API server that was away.
     pub async fn resume_all(&self) {
         for life in self.living() {
-            self.patch(&life.name, json!({ "spec": { "suspend": false } })).await;
+            self.patch(&life.name, json!({ "spec": { "suspend": false } }))
+                .await;
         }
     }
 
     async fn patch(&self, name: &str, patch: Value) {
         let api = self.stage.fixture.api::<MiniCluster>();
         insist("change a MiniCluster", async || {
-            match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            match api
+                .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+                .await
+            {
                 // It is gone, or its job has ended and nothing may change any more.
                 Err(kube::Error::Api(status)) => (400..500).contains(&status.code) && status.code != 429,
                 result => result.is_ok(),
@@ -278,30 +348,79 @@ impl<'a> World<'a> {
 
     async fn pods(&self) -> Vec<Pod> {
         let of_ours = ListParams::default().labels("flux-framework.org/minicluster");
-        let pods = self.stage.fixture.api::<Pod>().list(&of_ours).await.map(|list| list.items).unwrap_or_default();
-        pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
+        let pods = self
+            .stage
+            .fixture
+            .api::<Pod>()
+            .list(&of_ours)
+            .await
+            .map(|list| list.items)
+            .unwrap_or_default();
+        pods.into_iter()
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+            .collect()
     }
 
     async fn pick_pod(&self, pick: Pick) -> Option<(String, String)> {
         let pods = self.pods().await;
         let pod = picked(&pods, pick)?;
-        Some((pod.name_any(), pod.labels()["flux-framework.org/minicluster"].clone()))
+        Some((
+            pod.name_any(),
+            pod.labels()["flux-framework.org/minicluster"].clone(),
+        ))
     }
 
     async fn delete_pod(&self, pick: Pick, is_forced: bool) {
-        let Some((pod, of)) = self.pick_pod(pick).await else { return };
-        self.note(&format!("delete pod {pod}{}", if is_forced { " by force" } else { "" }));
-        self.disturb(&of, Disturbance { from: now(), to: now() + SETTLING, is_forced });
-        let force: &[&str] = if is_forced { &["--force", "--grace-period=0"] } else { &[] };
-        let words = ["--namespace", &self.stage.fixture.namespace, "delete", "pod", &pod, "--wait=false"];
+        let Some((pod, of)) = self.pick_pod(pick).await else {
+            return;
+        };
+        self.note(&format!(
+            "delete pod {pod}{}",
+            if is_forced { " by force" } else { "" }
+        ));
+        self.disturb(
+            &of,
+            Disturbance {
+                from: now(),
+                to: now() + SETTLING,
+                is_forced,
+            },
+        );
+        let force: &[&str] = if is_forced {
+            &["--force", "--grace-period=0"]
+        } else {
+            &[]
+        };
+        let words = [
+            "--namespace",
+            &self.stage.fixture.namespace,
+            "delete",
+            "pod",
+            &pod,
+            "--wait=false",
+        ];
         let _ = try_kubectl(&[words.as_slice(), force].concat()).await;
     }
 
     async fn evict(&self, pick: Pick) {
-        let Some((pod, of)) = self.pick_pod(pick).await else { return };
+        let Some((pod, of)) = self.pick_pod(pick).await else {
+            return;
+        };
         self.note(&format!("evict pod {pod}"));
-        self.disturb(&of, Disturbance { from: now(), to: now() + SETTLING, is_forced: false });
-        let _ = self.stage.fixture.api::<Pod>().evict(&pod, &EvictParams::default()).await;
+        self.disturb(
+            &of,
+            Disturbance {
+                from: now(),
+                to: now() + SETTLING,
+                is_forced: false,
+            },
+        );
+        let _ = self
+            .stage
+            .fixture
+            .api::<Pod>()
+            .evict(&pod, &EvictParams::default())
+            .await;
     }
 
     async fn fill_quota(&self, seconds: f64) {
@@ -318,14 +437,22 @@ impl<'a> World<'a> {
     }
 
     async fn kill_operator(&self, pick: Pick) {
-        let Ok(pods) = tokio::time::timeout(Duration::from_secs(5), operator_pods(&self.stage.fixture.client)).await
+        let Ok(pods) =
+            tokio::time::timeout(Duration::from_secs(5), operator_pods(&self.stage.fixture.client)).await
         else {
             return;
         };
         let Some(pod) = picked(&pods, pick) else { return };
         self.note(&format!("kill the operator's pod {}", pod.name_any()));
-        let words =
-            ["--namespace", "flux-operator", "delete", "pod", &pod.name_any(), "--wait=false", "--grace-period=1"];
+        let words = [
+            "--namespace",
+            "flux-operator",
+            "delete",
+            "pod",
+            &pod.name_any(),
+            "--wait=false",
+            "--grace-period=1",
+        ];
         let _ = try_kubectl(&words).await;
     }
 
@@ -338,10 +465,20 @@ impl<'a> World<'a> {
             .filter(|pod| node_of(pod) == node(worker))
             .map(|pod| pod.labels()["flux-framework.org/minicluster"].clone())
             .collect();
-        self.note(&format!("{} {how}, for {seconds:.0} s, under {of:?}", node(worker)));
+        self.note(&format!(
+            "{} {how}, for {seconds:.0} s, under {of:?}",
+            node(worker)
+        ));
         // Pods may be placed there before anybody has noticed.
         for life in self.living() {
-            self.disturb(&life.name, Disturbance { from: now(), to: now() + seconds + SETTLING, is_forced: false });
+            self.disturb(
+                &life.name,
+                Disturbance {
+                    from: now(),
+                    to: now() + seconds + SETTLING,
+                    is_forced: false,
+                },
+            );
         }
     }
 
@@ -356,29 +493,64 @@ impl<'a> World<'a> {
         for task in tasks {
             task.await.expect("a fault ends");
         }
-        kubectl(&["--namespace", &self.stage.fixture.namespace, "delete", "quota", QUOTA, "--ignore-not-found"]).await;
-        let rollout = ["--namespace", "flux-operator", "rollout", "status", "deployment", "--timeout", "180s"];
+        kubectl(&[
+            "--namespace",
+            &self.stage.fixture.namespace,
+            "delete",
+            "quota",
+            QUOTA,
+            "--ignore-not-found",
+        ])
+        .await;
+        let rollout = [
+            "--namespace",
+            "flux-operator",
+            "rollout",
+            "status",
+            "deployment",
+            "--timeout",
+            "180s",
+        ];
         kubectl(&rollout).await;
     }
 
     // ---- what is checked
 
     fn disturb(&self, name: &str, disturbance: Disturbance) {
-        self.disturbances.borrow_mut().entry(name.to_owned()).or_default().push(disturbance);
+        self.disturbances
+            .borrow_mut()
+            .entry(name.to_owned())
+            .or_default()
+            .push(disturbance);
     }
 
     pub fn disturbances_of(&self, life: &Life) -> Vec<Disturbance> {
         let all = self.disturbances.borrow();
         let since = |it: &&Disturbance| it.to >= life.created_at;
-        all.get(&life.name).into_iter().flatten().filter(since).cloned().collect()
+        all.get(&life.name)
+            .into_iter()
+            .flatten()
+            .filter(since)
+            .cloned()
+            .collect()
     }
 
     /// The starts since its creation. An earlier one of this name may still have been ending then.
     pub fn history_of(&self, life: &Life) -> History {
         let all = self.stage.history(&life.name);
-        let of_life: Vec<String> =
-            all.runs().into_iter().filter(|run| run.from >= life.created_at).map(|run| run.pod).collect();
-        History { lines: all.lines.into_iter().filter(|line| of_life.contains(&line.pod)).collect() }
+        let of_life: Vec<String> = all
+            .runs()
+            .into_iter()
+            .filter(|run| run.from >= life.created_at)
+            .map(|run| run.pod)
+            .collect();
+        History {
+            lines: all
+                .lines
+                .into_iter()
+                .filter(|line| of_life.contains(&line.pod))
+                .collect(),
+        }
     }
 
     /// Of those that have one name, and violations that were found before a deletion.
@@ -388,7 +560,11 @@ impl<'a> World<'a> {
         names.sort();
         names.dedup();
         for name in names {
-            let is_forced = self.disturbances.borrow().get(&name).is_some_and(|all| all.iter().any(|it| it.is_forced));
+            let is_forced = self
+                .disturbances
+                .borrow()
+                .get(&name)
+                .is_some_and(|all| all.iter().any(|it| it.is_forced));
             let overlaps = self.stage.history(&name).overlaps();
             if !is_forced && !overlaps.is_empty() {
                 violations.push(format!("{name}: two of this name ran at once: {overlaps:?}"));
@@ -399,12 +575,22 @@ impl<'a> World<'a> {
 
     /// What happened since the MiniCluster was created.
     pub fn story_of(&self, life: &Life) -> String {
-        let since = |line: &&String| line.split(' ').next().unwrap().parse::<f64>().unwrap() >= life.created_at - 1.0;
-        self.story.borrow().iter().filter(since).map(|line| format!("  {line}\n")).collect()
+        let since =
+            |line: &&String| line.split(' ').next().unwrap().parse::<f64>().unwrap() >= life.created_at - 1.0;
+        self.story
+            .borrow()
+            .iter()
+            .filter(since)
+            .map(|line| format!("  {line}\n"))
+            .collect()
     }
 
     pub fn summary(&self) -> String {
-        format!("{} MiniClusters, {} faults", self.lives.borrow().len(), self.faults.borrow())
+        format!(
+            "{} MiniClusters, {} faults",
+            self.lives.borrow().len(),
+            self.faults.borrow()
+        )
     }
 }
 
@@ -420,14 +606,29 @@ async fn insist(what: &str, mut attempt: impl AsyncFnMut() -> bool) {
             sleep(0.5).await;
         }
     };
-    tokio::time::timeout(INSIST_FOR, done).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+    tokio::time::timeout(INSIST_FOR, done)
+        .await
+        .unwrap_or_else(|_| panic!("not in time: {what}"));
 }
 
 fn object(manifest: &Manifest, stage: &Stage) -> Value {
-    let Manifest { name, size, seconds, code, .. } = manifest;
-    let program = format!("bash /account/program.sh $POD {name} {seconds} {} {code}", seconds.min(&8));
+    let Manifest {
+        name,
+        size,
+        seconds,
+        code,
+        ..
+    } = manifest;
+    let program = format!(
+        "bash /account/program.sh $POD {name} {seconds} {} {code}",
+        seconds.min(&8)
+    );
     // Without a task of Flux there is no rank.
-    let command = if manifest.form == Form::Submit { program } else { format!("env FLUX_TASK_RANK=0 {program}") };
+    let command = if manifest.form == Form::Submit {
+        program
+    } else {
+        format!("env FLUX_TASK_RANK=0 {program}")
+    };
     let mut container = json!({
         "image": app_image(),
         "command": command,

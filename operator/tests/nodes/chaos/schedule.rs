@@ -5,8 +5,8 @@ use fastrand::Rng;
 /// So many MiniClusters at the most at once: they share one machine.
 pub const AT_ONCE: usize = 5;
 const NAMES: [&str; 16] = [
-    "alder", "ash", "birch", "box", "cedar", "elm", "fir", "hazel", "holly", "larch", "lime", "oak", "pine", "rowan",
-    "willow", "yew",
+    "alder", "ash", "birch", "box", "cedar", "elm", "fir", "hazel", "holly", "larch", "lime", "oak", "pine",
+    "rowan", "willow", "yew",
 ];
 
 /// A random number that picks one of what is there at that moment.
@@ -99,7 +99,10 @@ pub fn schedule(seed: u64, seconds: f64) -> Vec<Event> {
     let mut dice = Rng::with_seed(seed);
     let (mut events, mut at, mut node_is_busy_until) = (Vec::new(), 0.0, 0.0);
     for number in 0..AT_ONCE {
-        events.push(Event { at: number as f64, action: Action::Create(manifest(&mut dice)) });
+        events.push(Event {
+            at: number as f64,
+            action: Action::Create(manifest(&mut dice)),
+        });
     }
     while at < seconds {
         at += 1.0 + 5.0 * dice.f64();
@@ -107,12 +110,20 @@ pub fn schedule(seed: u64, seconds: f64) -> Vec<Event> {
             0..40 => Action::Create(manifest(&mut dice)),
             40..44 => Action::Delete(dice.u64(..)),
             44..48 => Action::Recreate(dice.u64(..)),
-            48..56 => Action::DeletePod { pick: dice.u64(..), is_forced: dice.u32(0..4) == 0 },
+            48..56 => Action::DeletePod {
+                pick: dice.u64(..),
+                is_forced: dice.u32(0..4) == 0,
+            },
             56..62 => Action::Evict(dice.u64(..)),
-            62..66 => Action::Suspend { pick: dice.u64(..), seconds: 5.0 + 20.0 * dice.f64() },
+            62..66 => Action::Suspend {
+                pick: dice.u64(..),
+                seconds: 5.0 + 20.0 * dice.f64(),
+            },
             66..70 => Action::Resize(dice.u64(..)),
             70..74 => Action::KillOperator(dice.u64(..)),
-            74..76 => Action::Quota { seconds: 5.0 + 20.0 * dice.f64() },
+            74..76 => Action::Quota {
+                seconds: 5.0 + 20.0 * dice.f64(),
+            },
             76..82 => control_plane(&mut dice),
             // One node at a time is away.
             _ if at > node_is_busy_until => {
@@ -128,8 +139,16 @@ pub fn schedule(seed: u64, seconds: f64) -> Vec<Event> {
 }
 
 fn control_plane(dice: &mut Rng) -> Action {
-    let programs = ["kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler"];
-    Action::KillOfControlPlane { program: programs[dice.usize(..programs.len())], seconds: dice.u32(1..15) }
+    let programs = [
+        "kube-apiserver",
+        "etcd",
+        "kube-controller-manager",
+        "kube-scheduler",
+    ];
+    Action::KillOfControlPlane {
+        program: programs[dice.usize(..programs.len())],
+        seconds: dice.u32(1..15),
+    }
 }
 
 /// A fault of a worker, and how long it lasts.
@@ -150,11 +169,25 @@ fn node(dice: &mut Rng) -> (Action, f64) {
         }
         3 => {
             let (other, seconds) = (1 + worker % 3, dice.u32(3..40));
-            (Action::CutOff { worker, other, seconds }, f64::from(seconds))
+            (
+                Action::CutOff {
+                    worker,
+                    other,
+                    seconds,
+                },
+                f64::from(seconds),
+            )
         }
         _ => {
             let (program, seconds) = (["kubelet", "containerd"][dice.usize(..2)], dice.u32(1..25));
-            (Action::KillOnNode { worker, program, seconds }, f64::from(seconds))
+            (
+                Action::KillOnNode {
+                    worker,
+                    program,
+                    seconds,
+                },
+                f64::from(seconds),
+            )
         }
     }
 }

@@ -29,13 +29,27 @@ fn program_cut_off_from_the_api_server_restarts_only_once_joined() {
         stage.assert_untouched("goes-on");
         for name in ["well", "badly"] {
             let status = stage.fixture.status(name).await;
-            assert!(status["completionTime"].is_null(), "nobody can know it yet: {status:#}");
+            assert!(
+                status["completionTime"].is_null(),
+                "nobody can know it yet: {status:#}"
+            );
         }
         cut_off.end().await;
         stage.ended("goes-on", &End::after_restart(&["LeadLost"])).await;
-        assert_eq!(stage.history("goes-on").runs()[0].told_to_stop, 1, "{}", stage.account("goes-on"));
+        assert_eq!(
+            stage.history("goes-on").runs()[0].told_to_stop,
+            1,
+            "{}",
+            stage.account("goes-on")
+        );
         stage.ended("well", &End::undisturbed()).await;
-        let failed = End { phase: "Failed", code: Some(3), reason: None, starts: 1, restarts: &[] };
+        let failed = End {
+            phase: "Failed",
+            code: Some(3),
+            reason: None,
+            starts: 1,
+            restarts: &[],
+        };
         stage.ended("badly", &failed).await;
     });
 }
@@ -43,7 +57,12 @@ fn program_cut_off_from_the_api_server_restarts_only_once_joined() {
 /// Two workers that do not reach each other. The API server reaches both, so nothing is evicted.
 fn workers_cut_off(name: &str, seconds: u32) {
     test(name, async |stage| {
-        let on_lead = Program { name: "on-lead", followers_on: &[2], first: seconds + 30, ..Program::default() };
+        let on_lead = Program {
+            name: "on-lead",
+            followers_on: &[2],
+            first: seconds + 30,
+            ..Program::default()
+        };
         let across = |name, restarts| Program {
             name,
             followers_on: &[2],
@@ -65,9 +84,17 @@ fn workers_cut_off(name: &str, seconds: u32) {
             // Flux gives up after 20 s (tbon.tcp_user_timeout).
             stage.ended("may", &End::after_restart(&["PodLost"])).await;
             let again_at = stage.history("may").runs()[1].from;
-            assert!(again_at - cut_at > f64::from(seconds), "its brokers cannot meet: {}", stage.account("may"));
+            assert!(
+                again_at - cut_at > f64::from(seconds),
+                "its brokers cannot meet: {}",
+                stage.account("may")
+            );
             let status = stage.fixture.when_finished("may-not").await;
-            assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"PodLost".into()), "{status:#}");
+            assert_eq!(
+                (&status["phase"], &status["reason"]),
+                (&"Failed".into(), &"PodLost".into()),
+                "{status:#}"
+            );
             stage.history("may-not").assert_starts(1);
         }
     });

@@ -1,5 +1,6 @@
-//! A node that is off for so long that its pods are evicted. Kubernetes deletes none of them until the node is back, is
-//! deleted, or is said to be off for certain: until then nobody knows whether a program runs there.
+//! A node that is off for so long that its pods are evicted. Kubernetes deletes none of them until the node
+//! is back, is deleted, or is said to be off for certain: until then nobody knows whether a program runs
+//! there.
 
 use serde_json::{Value, json};
 
@@ -18,15 +19,26 @@ async fn says_node_lost(stage: &Stage, name: &str, lost_at: f64, worker: u8) {
         let message = status["message"].as_str().unwrap_or_default();
         status["reason"] == "NodeLost" && message.contains(&node(worker))
     };
-    let seconds = stage.said(name, lost_at, "NodeLost, with the node's name", is_named).await;
+    let seconds = stage
+        .said(name, lost_at, "NodeLost, with the node's name", is_named)
+        .await;
     assert!(seconds < NOTICED, "{seconds}\n{}", stage.account(name));
 }
 
 #[test]
 fn evicted_pods_restart_once_when_their_node_is_back() {
     test("evicted", async |stage| {
-        let lead = Program { name: "lead", lead_on: 2, evicted_after: EVICTED_AFTER, ..Program::default() };
-        let of_two = Program { name: "of-two", followers_on: &[3], ..lead.clone() };
+        let lead = Program {
+            name: "lead",
+            lead_on: 2,
+            evicted_after: EVICTED_AFTER,
+            ..Program::default()
+        };
+        let of_two = Program {
+            name: "of-two",
+            followers_on: &[3],
+            ..lead.clone()
+        };
         let follower = Program {
             name: "follower",
             lead_on: 3,
@@ -67,14 +79,24 @@ fn restart_goes_on_elsewhere_when_the_node_is_out_of_service() {
             spec,
             ..Program::default()
         };
-        let (may, never) = (with("may", json!({})), with("never", json!({ "backoffLimit": 0 })));
+        let (may, never) = (
+            with("may", json!({})),
+            with("never", json!({ "backoffLimit": 0 })),
+        );
         // Its follower is there when the lead is lost.
-        let of_two = Program { followers_on: &[1], ..with("of-two", json!({})) };
+        let of_two = Program {
+            followers_on: &[1],
+            ..with("of-two", json!({}))
+        };
         stage.create_all(&[&may, &of_two, &never]).await;
         let lost_at = now();
         power_off(2).await;
         says_node_lost(stage, "may", lost_at, 2).await;
-        let remedy = |status: &Value| status["message"].as_str().is_some_and(|it| it.contains("out-of-service"));
+        let remedy = |status: &Value| {
+            status["message"]
+                .as_str()
+                .is_some_and(|it| it.contains("out-of-service"))
+        };
         stage.said("may", lost_at, "the remedy", remedy).await;
         stage.history("may").assert_starts(1);
         taint_out_of_service(2, true).await;
@@ -85,9 +107,18 @@ fn restart_goes_on_elsewhere_when_the_node_is_out_of_service() {
             eprintln!("{name}: its program starts again {seconds:.1} s after the taint");
             assert!((0.0..45.0).contains(&seconds), "{}", stage.account(name));
         }
-        let lost = End { phase: "Failed", code: None, reason: Some("LeadLost"), starts: 1, restarts: &[] };
+        let lost = End {
+            phase: "Failed",
+            code: None,
+            reason: Some("LeadLost"),
+            starts: 1,
+            restarts: &[],
+        };
         let status = stage.ended("never", &lost).await;
-        assert!(status["message"].as_str().unwrap().contains("backoffLimit is 0"), "{status:#}");
+        assert!(
+            status["message"].as_str().unwrap().contains("backoffLimit is 0"),
+            "{status:#}"
+        );
         taint_out_of_service(2, false).await;
         power_on(2).await;
         sleep(10.0).await;
@@ -101,11 +132,23 @@ fn restart_goes_on_elsewhere_when_the_node_is_out_of_service() {
 #[test]
 fn decided_job_is_finished_while_another_node_is_dead() {
     test("decided", async |stage| {
-        let ends = |name, code| Program { name, lead_on: 3, followers_on: &[2], first: 30, code, ..Program::default() };
+        let ends = |name, code| Program {
+            name,
+            lead_on: 3,
+            followers_on: &[2],
+            first: 30,
+            code,
+            ..Program::default()
+        };
         let (well, badly) = (ends("well", 0), ends("badly", 5));
         stage.create_all(&[&well, &badly]).await;
-        let across =
-            Program { name: "across", tasks: 2, spec: json!({ "maxRestarts": 0 }), first: 3600, ..ends("across", 0) };
+        let across = Program {
+            name: "across",
+            tasks: 2,
+            spec: json!({ "maxRestarts": 0 }),
+            first: 3600,
+            ..ends("across", 0)
+        };
         let with_flux = has_flux_itself("a job that loses a follower's node for good");
         if with_flux {
             stage.create(&across).await;
@@ -114,15 +157,29 @@ fn decided_job_is_finished_while_another_node_is_dead() {
         power_off(2).await;
         let lost_at = now();
         for (program, phase) in [(&well, "Completed"), (&badly, "Failed")] {
-            let reason = if phase == "Failed" { Some("NonZeroExitCode") } else { None };
-            let end = End { phase, code: Some(program.code), reason, starts: 1, restarts: &[] };
+            let reason = if phase == "Failed" {
+                Some("NonZeroExitCode")
+            } else {
+                None
+            };
+            let end = End {
+                phase,
+                code: Some(program.code),
+                reason,
+                starts: 1,
+                restarts: &[],
+            };
             stage.ended(program.name, &end).await;
             let ended_at = stage.container_ended_at(program.name).await;
-            let seconds = stage.said(program.name, ended_at, phase, |status| status["phase"] == phase).await;
+            let seconds = stage
+                .said(program.name, ended_at, phase, |status| status["phase"] == phase)
+                .await;
             assert!(seconds < 10.0, "{seconds}\n{}", stage.account(program.name));
         }
         if with_flux {
-            let seconds = stage.said("across", lost_at, "Failed", |status| status["phase"] == "Failed").await;
+            let seconds = stage
+                .said("across", lost_at, "Failed", |status| status["phase"] == "Failed")
+                .await;
             assert!(seconds < 75.0, "{seconds}\n{}", stage.account("across"));
             let status = stage.fixture.status("across").await;
             assert_eq!(status["reason"], "PodLost", "{status:#}");
@@ -133,26 +190,59 @@ fn decided_job_is_finished_while_another_node_is_dead() {
             stage.history(name).assert_starts(1);
         }
         let status = stage.fixture.status("badly").await;
-        assert_eq!(status["reason"], "NonZeroExitCode", "a final reason stays: {status:#}");
+        assert_eq!(
+            status["reason"], "NonZeroExitCode",
+            "a final reason stays: {status:#}"
+        );
     });
 }
 
 #[test]
 fn same_name_waits_for_the_old_pod_on_a_node_that_is_cut_off() {
     test("same-name", async |stage| {
-        let program = Program { name: "twin", lead_on: 1, may_use: &[2], ..Program::default() };
+        let program = Program {
+            name: "twin",
+            lead_on: 1,
+            may_use: &[2],
+            ..Program::default()
+        };
         stage.create_all(&[&program]).await;
         let cut_off = cut(1, "api", 60);
         sleep(2.0).await;
-        kubectl(&["--namespace", &stage.fixture.namespace, "delete", "minicluster", "twin"]).await;
+        kubectl(&[
+            "--namespace",
+            &stage.fixture.namespace,
+            "delete",
+            "minicluster",
+            "twin",
+        ])
+        .await;
         let again_at = now();
         stage.submit(&program).await;
         let names_what_runs = |status: &Value| {
-            status["message"].as_str().is_some_and(|message| message.contains("twin-0") && message.contains(&node(1)))
+            status["message"]
+                .as_str()
+                .is_some_and(|message| message.contains("twin-0") && message.contains(&node(1)))
         };
-        stage.said("twin", again_at, "that a pod of the earlier one may run", names_what_runs).await;
+        stage
+            .said(
+                "twin",
+                again_at,
+                "that a pod of the earlier one may run",
+                names_what_runs,
+            )
+            .await;
         stage.history("twin").assert_starts(1);
         cut_off.end().await;
-        stage.ended("twin", &End { restarts: &[], starts: 2, ..End::undisturbed() }).await;
+        stage
+            .ended(
+                "twin",
+                &End {
+                    restarts: &[],
+                    starts: 2,
+                    ..End::undisturbed()
+                },
+            )
+            .await;
     });
 }

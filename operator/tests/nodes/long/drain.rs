@@ -9,8 +9,14 @@ use test_support::node::has_flux_itself;
 
 async fn drain(stage: &Stage, worker: u8) {
     let of_ours = "app.kubernetes.io/managed-by=flux-framework-flux-operator";
-    let words =
-        ["--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s", "--pod-selector", of_ours];
+    let words = [
+        "--ignore-daemonsets",
+        "--delete-emptydir-data",
+        "--force",
+        "--timeout=120s",
+        "--pod-selector",
+        of_ours,
+    ];
     kubectl(&[&["drain", &node(worker)], words.as_slice()].concat()).await;
     cordon(&stage.fixture.client, worker, true).await;
 }
@@ -18,10 +24,22 @@ async fn drain(stage: &Stage, worker: u8) {
 #[test]
 fn drained_follower_is_replaced_and_the_leads_job_goes_on() {
     test("drain-follower", async |stage| {
-        let on_lead =
-            Program { name: "on-lead", lead_on: 3, followers_on: &[2], may_use: &[1], first: 60, ..Program::default() };
+        let on_lead = Program {
+            name: "on-lead",
+            lead_on: 3,
+            followers_on: &[2],
+            may_use: &[1],
+            first: 60,
+            ..Program::default()
+        };
         stage.create_all(&[&on_lead]).await;
-        let across = Program { name: "across", tasks: 2, first: 3600, spec: json!({ "maxRestarts": 1 }), ..on_lead };
+        let across = Program {
+            name: "across",
+            tasks: 2,
+            first: 3600,
+            spec: json!({ "maxRestarts": 1 }),
+            ..on_lead
+        };
         let with_flux = has_flux_itself("a job whose follower is drained");
         if with_flux {
             stage.create_all(&[&across]).await;
@@ -48,10 +66,24 @@ fn drained_follower_is_replaced_and_the_leads_job_goes_on() {
 #[test]
 fn drained_lead_restarts_on_another_node() {
     test("drain-lead", async |stage| {
-        let may = Program { name: "may", lead_on: 2, may_use: &[1], ..Program::default() };
+        let may = Program {
+            name: "may",
+            lead_on: 2,
+            may_use: &[1],
+            ..Program::default()
+        };
         // Its followers on the other node learn of the loss from the operator alone.
-        let of_two = Program { name: "of-two", followers_on: &[3], ..may.clone() };
-        let never = Program { name: "never", lead_on: 2, spec: json!({ "backoffLimit": 0 }), ..Program::default() };
+        let of_two = Program {
+            name: "of-two",
+            followers_on: &[3],
+            ..may.clone()
+        };
+        let never = Program {
+            name: "never",
+            lead_on: 2,
+            spec: json!({ "backoffLimit": 0 }),
+            ..Program::default()
+        };
         stage.create_all(&[&may, &of_two, &never]).await;
         let drained_at = now();
         drain(stage, 2).await;
@@ -64,7 +96,13 @@ fn drained_lead_restarts_on_another_node() {
         }
         assert_eq!(stage.node_of("may", "0").await, "worker-1");
         // The program had the time to end by itself.
-        let lost = End { phase: "Failed", code: Some(143), reason: Some("LeadLost"), starts: 1, restarts: &[] };
+        let lost = End {
+            phase: "Failed",
+            code: Some(143),
+            reason: Some("LeadLost"),
+            starts: 1,
+            restarts: &[],
+        };
         stage.ended("never", &lost).await;
     });
 }
@@ -72,7 +110,11 @@ fn drained_lead_restarts_on_another_node() {
 #[test]
 fn drained_pod_without_another_node_waits_and_says_why() {
     test("drain-nowhere", async |stage| {
-        let program = Program { name: "mc", lead_on: 2, ..Program::default() };
+        let program = Program {
+            name: "mc",
+            lead_on: 2,
+            ..Program::default()
+        };
         stage.create_all(&[&program]).await;
         let drained_at = now();
         drain(stage, 2).await;

@@ -10,7 +10,12 @@ use crate::timeline::now;
 
 async fn resize(stage: &Stage, name: &str, size: u32) {
     let patch = Patch::Merge(json!({ "spec": { "size": size } }));
-    stage.fixture.api::<MiniCluster>().patch(name, &PatchParams::default(), &patch).await.unwrap();
+    stage
+        .fixture
+        .api::<MiniCluster>()
+        .patch(name, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
     stage
         .fixture
         .until(&format!("{size} pods are ready"), async || {
@@ -23,7 +28,14 @@ async fn resize(stage: &Stage, name: &str, size: u32) {
 fn job_goes_on_while_its_instance_grows_and_shrinks_over_nodes() {
     test("resize", async |stage| {
         let spec = json!({ "maxSize": 3 });
-        let program = Program { name: "grows", lead_on: 1, may_use: &[2, 3], first: 90, spec, ..Program::default() };
+        let program = Program {
+            name: "grows",
+            lead_on: 1,
+            may_use: &[2, 3],
+            first: 90,
+            spec,
+            ..Program::default()
+        };
         stage.create_all(&[&program]).await;
         for _ in 0..2 {
             resize(stage, "grows", 3).await;
@@ -44,21 +56,31 @@ fn job_goes_on_while_its_instance_grows_and_shrinks_over_nodes() {
 #[test]
 fn node_without_the_image_is_named_and_the_job_starts_once_it_has_it() {
     // Of the usual image.
-    let folder = std::env::var("E2E_APP_FOLDER").expect("E2E_APP_FOLDER must name the root folder of an image");
+    let folder =
+        std::env::var("E2E_APP_FOLDER").expect("E2E_APP_FOLDER must name the root folder of an image");
     let image = format!("e2e/rare-{}:1", std::process::id());
     test("image", async |stage| {
         for worker in [1, 3] {
             make_image(worker, &image, &folder).await;
         }
         let spec = json!({ "image": image });
-        let program = Program { name: "rare", followers_on: &[2, 3], tasks: 3, first: 3, spec, ..Program::default() };
+        let program = Program {
+            name: "rare",
+            followers_on: &[2, 3],
+            tasks: 3,
+            first: 3,
+            spec,
+            ..Program::default()
+        };
         let created_at = now();
         stage.create(&program).await;
         let names_node_and_image = |status: &Value| {
             let message = status["message"].as_str().unwrap_or_default();
             message.contains("worker-2") && message.contains(&image)
         };
-        let seconds = stage.said("rare", created_at, "node and image", names_node_and_image).await;
+        let seconds = stage
+            .said("rare", created_at, "node and image", names_node_and_image)
+            .await;
         assert!(seconds < 30.0, "{seconds}\n{}", stage.account("rare"));
         stage.history("rare").assert_starts(0);
         make_image(2, &image, &folder).await;

@@ -7,8 +7,20 @@ use crate::stage::{End, Program, test};
 fn jobs_go_on_when_containerd_and_kubelet_are_killed() {
     test("killed", async |stage| {
         let both = [
-            Program { name: "across", lead_on: 2, followers_on: &[3], tasks: 2, first: 45, ..Program::default() },
-            Program { name: "alone", lead_on: 2, first: 45, ..Program::default() },
+            Program {
+                name: "across",
+                lead_on: 2,
+                followers_on: &[3],
+                tasks: 2,
+                first: 45,
+                ..Program::default()
+            },
+            Program {
+                name: "alone",
+                lead_on: 2,
+                first: 45,
+                ..Program::default()
+            },
         ];
         stage.create_all(&[&both[0], &both[1]]).await;
         for worker in [2, 3] {
@@ -26,12 +38,24 @@ fn jobs_go_on_when_containerd_and_kubelet_are_killed() {
 #[test]
 fn program_that_ends_while_containerd_is_down_keeps_its_code() {
     test("containerd", async |stage| {
-        let ends = |name, code| Program { name, lead_on: 2, first: 20, code, ..Program::default() };
+        let ends = |name, code| Program {
+            name,
+            lead_on: 2,
+            first: 20,
+            code,
+            ..Program::default()
+        };
         let (well, badly) = (ends("well", 0), ends("badly", 7));
         stage.create_all(&[&well, &badly]).await;
         restart(2, "containerd", 30).await;
         stage.ended("well", &End::undisturbed()).await;
-        let failed = End { phase: "Failed", code: Some(7), reason: Some("NonZeroExitCode"), starts: 1, restarts: &[] };
+        let failed = End {
+            phase: "Failed",
+            code: Some(7),
+            reason: Some("NonZeroExitCode"),
+            starts: 1,
+            restarts: &[],
+        };
         stage.ended("badly", &failed).await;
     });
 }

@@ -1,5 +1,5 @@
-//! A node that is back before its pods are evicted. The container runtime then finds containers that have ended, and nobody
-//! can say how.
+//! A node that is back before its pods are evicted. The container runtime then finds containers that have
+//! ended, and nobody can say how.
 
 use serde_json::json;
 
@@ -10,9 +10,24 @@ use test_support::node::has_flux_itself;
 /// worker-2 goes and is back: under a lead, a follower without a task, and a follower with one.
 pub fn table(name: &str, reboot: impl AsyncFnOnce()) {
     test(name, async |stage| {
-        let lead = Program { name: "lead", lead_on: 2, ..Program::default() };
-        let never = Program { name: "never", spec: json!({ "backoffLimit": 0 }), lead_on: 2, ..Program::default() };
-        let follower = Program { name: "follower", lead_on: 3, followers_on: &[2], first: 60, ..Program::default() };
+        let lead = Program {
+            name: "lead",
+            lead_on: 2,
+            ..Program::default()
+        };
+        let never = Program {
+            name: "never",
+            spec: json!({ "backoffLimit": 0 }),
+            lead_on: 2,
+            ..Program::default()
+        };
+        let follower = Program {
+            name: "follower",
+            lead_on: 3,
+            followers_on: &[2],
+            first: 60,
+            ..Program::default()
+        };
         stage.create_all(&[&lead, &never, &follower]).await;
         let across = |name, restarts| Program {
             name,
@@ -30,15 +45,28 @@ pub fn table(name: &str, reboot: impl AsyncFnOnce()) {
         reboot().await;
 
         stage.ended("lead", &End::after_restart(&["LeadLost"])).await;
-        let lost = End { phase: "Failed", code: None, reason: Some("LeadLost"), starts: 1, restarts: &[] };
+        let lost = End {
+            phase: "Failed",
+            code: None,
+            reason: Some("LeadLost"),
+            starts: 1,
+            restarts: &[],
+        };
         let status = stage.ended("never", &lost).await;
-        assert!(status["message"].as_str().unwrap().contains("backoffLimit is 0"), "{status:#}");
+        assert!(
+            status["message"].as_str().unwrap().contains("backoffLimit is 0"),
+            "{status:#}"
+        );
         stage.ended("follower", &End::undisturbed()).await;
         stage.assert_untouched("follower");
         if with_flux {
             stage.ended("may", &End::after_restart(&["PodLost"])).await;
             let status = stage.fixture.when_finished("may-not").await;
-            assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("PodLost")), "{status:#}");
+            assert_eq!(
+                (&status["phase"], &status["reason"]),
+                (&json!("Failed"), &json!("PodLost")),
+                "{status:#}"
+            );
             stage.history("may-not").assert_starts(1);
         }
     });

@@ -11,27 +11,45 @@ use crate::timeline::now;
 /// The worker with this pod of the operator.
 async fn worker_of(stage: &Stage, is_wanted: impl Fn(&str) -> bool) -> u8 {
     let pods = operator_pods(&stage.fixture.client).await;
-    let pod = pods.iter().find(|pod| is_wanted(&pod.name_any())).expect("the operator has this pod");
-    node_of(pod).strip_prefix("worker-").expect("it is on a worker").parse().unwrap()
+    let pod = pods
+        .iter()
+        .find(|pod| is_wanted(&pod.name_any()))
+        .expect("the operator has this pod");
+    node_of(pod)
+        .strip_prefix("worker-")
+        .expect("it is on a worker")
+        .parse()
+        .unwrap()
 }
 
 async fn leader(stage: &Stage) -> String {
     let leases = Api::<Lease>::namespaced(stage.fixture.client.clone(), "flux-operator");
     let leases = leases.list(&ListParams::default()).await.unwrap().items;
-    leases.into_iter().find_map(|lease| lease.spec?.holder_identity).expect("the operator has a leader")
+    leases
+        .into_iter()
+        .find_map(|lease| lease.spec?.holder_identity)
+        .expect("the operator has a leader")
 }
 
 #[test]
 fn minicluster_is_served_when_the_leaders_node_is_lost() {
     test("leader", async |stage| {
         place_operator_on(&stage.fixture.client, &[node(2), node(3)]).await;
-        let before = Program { name: "before", first: 90, ..Program::default() };
+        let before = Program {
+            name: "before",
+            first: 90,
+            ..Program::default()
+        };
         stage.create_all(&[&before]).await;
         let leader = leader(stage).await;
         let worker = worker_of(stage, |pod| leader.contains(pod)).await;
         let lost_at = now();
         power_off(worker).await;
-        let meanwhile = Program { name: "meanwhile", first: 3, ..Program::default() };
+        let meanwhile = Program {
+            name: "meanwhile",
+            first: 3,
+            ..Program::default()
+        };
         stage.create(&meanwhile).await;
         stage.ended("meanwhile", &End::undisturbed()).await;
         let started_at = stage.history("meanwhile").runs()[0].from;
@@ -45,7 +63,11 @@ fn minicluster_is_served_when_the_leaders_node_is_lost() {
 fn old_version_is_answered_within_90_s_when_the_webhooks_node_is_lost() {
     test("webhook", async |stage| {
         place_operator_on(&stage.fixture.client, &[node(2), node(3)]).await;
-        let program = Program { name: "runs", first: 120, ..Program::default() };
+        let program = Program {
+            name: "runs",
+            first: 120,
+            ..Program::default()
+        };
         stage.create_all(&[&program]).await;
         let worker = worker_of(stage, |pod| pod.contains("webhook")).await;
         let lost_at = now();
@@ -55,9 +77,18 @@ fn old_version_is_answered_within_90_s_when_the_webhooks_node_is_lost() {
         while answered_in_a_row < 10 {
             let asked_at = now();
             let namespace = ["--namespace", &stage.fixture.namespace];
-            let get = ["get", "--request-timeout", "40s", "miniclusters.v1alpha1.flux-framework.org"];
+            let get = [
+                "get",
+                "--request-timeout",
+                "40s",
+                "miniclusters.v1alpha1.flux-framework.org",
+            ];
             let is_answered = try_kubectl(&[namespace.as_slice(), &get].concat()).await.is_ok();
-            answered_in_a_row = if is_answered && now() - asked_at < 5.0 { answered_in_a_row + 1 } else { 0 };
+            answered_in_a_row = if is_answered && now() - asked_at < 5.0 {
+                answered_in_a_row + 1
+            } else {
+                0
+            };
             assert!(now() - lost_at < 90.0, "v1alpha1 is not answered");
             sleep(0.5).await;
         }

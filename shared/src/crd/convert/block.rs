@@ -32,7 +32,10 @@ pub(super) fn fill(block: &mut Block, defaults: &[(&str, Value)]) {
 /// Whether the block has nothing but these defaults.
 pub(super) fn says_only(block: &Block, defaults: &[(&str, Value)]) -> bool {
     block.iter().all(|(name, value)| {
-        value.is_null() || defaults.iter().any(|(known, default)| known == name && default == value)
+        value.is_null()
+            || defaults
+                .iter()
+                .any(|(known, default)| known == name && default == value)
     })
 }
 
@@ -43,5 +46,8 @@ pub(super) fn is_true(block: &Block, name: &str) -> bool {
 
 /// Whether a text field is given and not empty.
 pub(super) fn has_text(block: &Block, name: &str) -> bool {
-    block.get(name).and_then(Value::as_str).is_some_and(|text| !text.trim().is_empty())
+    block
+        .get(name)
+        .and_then(Value::as_str)
+        .is_some_and(|text| !text.trim().is_empty())
 }

@@ -25,12 +25,18 @@ fn is_disabled(flux: &Block) -> bool {
 }
 
 fn disabled_container() -> Vec<(&'static str, Value)> {
-    container().into_iter().chain([("disable", json!(true))]).collect()
+    container()
+        .into_iter()
+        .chain([("disable", json!(true))])
+        .collect()
 }
 
 fn container() -> [(&'static str, Value); 2] {
     let container = v1alpha2::FluxContainer::default();
-    [("name", json!(container.name)), ("mountPath", json!(container.mount_path))]
+    [
+        ("name", json!(container.name)),
+        ("mountPath", json!(container.mount_path)),
+    ]
 }
 
 /// Whether the container's block has nothing but these defaults.
@@ -38,14 +44,16 @@ fn container_says_only(flux: &Block, defaults: &[(&str, Value)]) -> bool {
     object(flux, "container").is_some_and(|container| says_only(container, defaults))
 }
 
-/// Converts the block to v1alpha2. In v1alpha1 no container means the image's own Flux; an installRoot shows that the block
-/// was given.
+/// Converts the block to v1alpha2. In v1alpha1 no container means the image's own Flux; an installRoot shows
+/// that the block was given.
 pub(super) fn to_v1alpha2(spec: &mut Block) {
     if is_missing(spec, "flux") {
         spec.insert("flux".into(), json!({ "container": { "disable": true } }));
         return;
     }
-    let Some(flux) = object_mut(spec, "flux") else { return };
+    let Some(flux) = object_mut(spec, "flux") else {
+        return;
+    };
     if is_missing(flux, "container") {
         fill(flux, &install_root());
         flux.insert("container".into(), json!({ "disable": true }));
@@ -58,19 +66,23 @@ pub(super) fn to_v1alpha2(spec: &mut Block) {
             return;
         }
     }
-    let Some(flux) = object_mut(spec, "flux") else { return };
+    let Some(flux) = object_mut(spec, "flux") else {
+        return;
+    };
     if !is_disabled(flux) && flux.get("installRoot") == Some(&json!("/usr")) {
         flux.shift_remove("installRoot");
     }
 }
 
-/// Converts the block to v1alpha1. In v1alpha2 no container means a view; a block that only disables the view is left out
-/// in v1alpha1.
+/// Converts the block to v1alpha1. In v1alpha2 no container means a view; a block that only disables the view
+/// is left out in v1alpha1.
 pub(super) fn to_v1alpha1(spec: &mut Block) {
     if is_missing(spec, "flux") {
         spec.insert("flux".into(), json!({}));
     }
-    let Some(flux) = object_mut(spec, "flux") else { return };
+    let Some(flux) = object_mut(spec, "flux") else {
+        return;
+    };
     if is_missing(flux, "container") {
         flux.insert("container".into(), json!({}));
     } else if is_disabled(flux) && container_says_only(flux, &disabled_container()) {
@@ -80,7 +92,9 @@ pub(super) fn to_v1alpha1(spec: &mut Block) {
             return;
         }
     }
-    let Some(flux) = object_mut(spec, "flux") else { return };
+    let Some(flux) = object_mut(spec, "flux") else {
+        return;
+    };
     fill(flux, &options_and_root());
     if let Some(block) = object_mut(flux, "container") {
         fill(block, &container());

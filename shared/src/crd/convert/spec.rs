@@ -48,7 +48,9 @@ fn token_to_v1alpha2(spec: &mut Block) {
     if is_missing(spec, "pod") {
         spec.insert("pod".into(), json!({}));
     }
-    let Some(pod) = object_mut(spec, "pod") else { return };
+    let Some(pod) = object_mut(spec, "pod") else {
+        return;
+    };
     fill(pod, &[(TOKEN, json!(true))]);
     without_saying(spec, "pod", TOKEN, &json!(false));
 }
@@ -57,14 +59,18 @@ fn token_to_v1alpha1(spec: &mut Block) {
     if is_missing(spec, "pod") {
         spec.insert("pod".into(), json!({}));
     }
-    let Some(pod) = object_mut(spec, "pod") else { return };
+    let Some(pod) = object_mut(spec, "pod") else {
+        return;
+    };
     fill(pod, &[(TOKEN, json!(false))]);
     without_saying(spec, "pod", TOKEN, &json!(true));
 }
 
 /// Removes a field that has its default, and the block if nothing is left.
 fn without_saying(spec: &mut Block, name: &str, field: &str, value: &Value) {
-    let Some(block) = object_mut(spec, name) else { return };
+    let Some(block) = object_mut(spec, name) else {
+        return;
+    };
     if block.get(field) == Some(value) {
         block.shift_remove(field);
     }
@@ -86,7 +92,9 @@ fn restful_to_v1alpha2(spec: &mut Block) {
         }
         return;
     }
-    let Some(block) = object_mut(spec, "fluxRestful") else { return };
+    let Some(block) = object_mut(spec, "fluxRestful") else {
+        return;
+    };
     if serves && only_disables(block, &restful()) {
         spec.shift_remove("fluxRestful");
     } else {
@@ -98,7 +106,10 @@ fn restful_to_v1alpha1(spec: &mut Block) {
     let serves = has_nothing_else_to_run(spec);
     if is_missing(spec, "fluxRestful") {
         if serves {
-            spec.insert("fluxRestful".into(), json!({ "disable": true, "branch": "main", "port": 5000 }));
+            spec.insert(
+                "fluxRestful".into(),
+                json!({ "disable": true, "branch": "main", "port": 5000 }),
+            );
         }
         return;
     }
@@ -110,11 +121,20 @@ fn restful_to_v1alpha1(spec: &mut Block) {
     }
 }
 
-/// Whether the cluster's own lead has no command, script, or other task: v1alpha1 then serves the Flux RESTful API.
+/// Whether the cluster's own lead has no command, script, or other task: v1alpha1 then serves the Flux
+/// RESTful API.
 pub(super) fn has_nothing_else_to_run(spec: &Block) -> bool {
     let flux = object(spec, "flux");
-    let names_a_lead = |lead: &Block| ["address", "name", "hostlist"].iter().any(|field| has_text(lead, field));
-    let lead_of = |block: Option<&Block>| block.and_then(|block| object(block, "leadBroker")).is_some_and(names_a_lead);
+    let names_a_lead = |lead: &Block| {
+        ["address", "name", "hostlist"]
+            .iter()
+            .any(|field| has_text(lead, field))
+    };
+    let lead_of = |block: Option<&Block>| {
+        block
+            .and_then(|block| object(block, "leadBroker"))
+            .is_some_and(names_a_lead)
+    };
     let lead_is_elsewhere = lead_of(flux) || lead_of(flux.and_then(|flux| object(flux, "bursting")));
     let idle = |runner: &Block| {
         let script = object(runner, "commands").is_some_and(|commands| has_text(commands, "script"));
@@ -131,7 +151,11 @@ fn user() -> [(&'static str, Value); 2] {
 
 /// Whether the block has `disable: true`, and otherwise nothing but these defaults.
 fn only_disables(block: &Block, defaults: &[(&'static str, Value)]) -> bool {
-    let defaults: Vec<(&str, Value)> = defaults.iter().cloned().chain([("disable", json!(true))]).collect();
+    let defaults: Vec<(&str, Value)> = defaults
+        .iter()
+        .cloned()
+        .chain([("disable", json!(true))])
+        .collect();
     is_true(block, "disable") && says_only(block, &defaults)
 }
 
@@ -160,7 +184,11 @@ fn user_to_v1alpha1(runner: &mut Block) {
 /// Writes out the defaults of the users that are given.
 fn users_of_containers(spec: &mut Block) {
     for list in ["containers", "services"] {
-        let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        let containers = spec
+            .get_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten();
         for container in containers.filter_map(Value::as_object_mut) {
             for name in ["fluxUser", "fluxuser"] {
                 if let Some(block) = object_mut(container, name) {

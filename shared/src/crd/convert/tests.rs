@@ -33,13 +33,22 @@ fn what_goes_without_saying_in_v1alpha1_is_written_out_in_v1alpha2() {
 #[test]
 fn without_a_command_v1alpha1_serves_the_restful_api() {
     let serves = |spec: Value| v1alpha2(spec).get("fluxRestful").cloned();
-    assert_eq!(serves(json!({ "containers": [{}] })), Some(json!({ "branch": "main" })));
+    assert_eq!(
+        serves(json!({ "containers": [{}] })),
+        Some(json!({ "branch": "main" }))
+    );
     assert_eq!(serves(json!({ "interactive": true, "containers": [{}] })), None);
     assert_eq!(serves(json!({ "containers": [{ "diagnostics": true }] })), None);
     assert_eq!(serves(json!({ "containers": [{ "command": "work" }] })), None);
-    assert_eq!(serves(json!({ "containers": [{ "commands": { "script": "work" } }] })), None);
+    assert_eq!(
+        serves(json!({ "containers": [{ "commands": { "script": "work" } }] })),
+        None
+    );
     let elsewhere = json!({ "leadBroker": { "address": "a" } });
-    assert_eq!(serves(json!({ "flux": { "bursting": elsewhere }, "containers": [{}] })), None);
+    assert_eq!(
+        serves(json!({ "flux": { "bursting": elsewhere }, "containers": [{}] })),
+        None
+    );
     assert_eq!(serves(json!({ "flux": elsewhere, "containers": [{}] })), None);
     let sidecar = json!({ "containers": [{ "name": "db" }, { "runFlux": true, "command": "work" }] });
     assert_eq!(serves(sidecar), None);
@@ -51,7 +60,10 @@ fn without_a_command_v1alpha1_serves_the_restful_api() {
 fn what_goes_without_saying_in_v1alpha2_is_written_out_in_v1alpha1() {
     let spec = json!({ "size": 1, "tasks": 1, "containers": [{ "image": "app:1" }] });
     let older = v1alpha1(spec.clone());
-    assert_eq!(older["flux"]["container"], json!({ "name": "flux-view", "mountPath": "/mnt/flux" }));
+    assert_eq!(
+        older["flux"]["container"],
+        json!({ "name": "flux-view", "mountPath": "/mnt/flux" })
+    );
     assert_eq!(older["pod"], json!({ "automountServiceAccountToken": false }));
     assert_eq!(older["fluxRestful"]["disable"], true);
     assert_eq!(older["containers"][0]["fluxUser"]["disable"], true);
@@ -104,7 +116,10 @@ fn fields_of_one_version_survive_an_edit_in_the_other() {
 #[test]
 fn only_a_minicluster_of_a_known_version_is_converted() {
     assert_eq!(convert(json!([]), Version::V1alpha1), Err(ConvertError::NoObject));
-    assert_eq!(convert(json!({ "kind": "Pod" }), Version::V1alpha1), Err(ConvertError::Kind("Pod".into())));
+    assert_eq!(
+        convert(json!({ "kind": "Pod" }), Version::V1alpha1),
+        Err(ConvertError::Kind("Pod".into()))
+    );
     let unknown = json!({ "kind": "MiniCluster", "apiVersion": "flux-framework.org/v1" });
     let version = ConvertError::Version("flux-framework.org/v1".into());
     assert_eq!(convert(unknown, Version::V1alpha1), Err(version));
@@ -120,7 +135,10 @@ fn metadata_is_untouched_and_the_status_has_its_jobid() {
     let older = convert(object.clone(), Version::V1alpha1).unwrap();
     assert_eq!(older["apiVersion"], "flux-framework.org/v1alpha1");
     assert_eq!(older["metadata"], object["metadata"]);
-    assert_eq!(older["status"], json!({ "size": 2, "phase": "Running", "jobid": "" }));
+    assert_eq!(
+        older["status"],
+        json!({ "size": 2, "phase": "Running", "jobid": "" })
+    );
     assert_eq!(convert(older, Version::V1alpha2).unwrap(), object);
 }
 

@@ -10,7 +10,8 @@ block! {
     pub struct User {
         /// User name.
         pub name: String,
-        /// Password, 8 characters at most. Default: generated. Stored in the Secret that status.usersSecret names.
+        /// Password, 8 characters at most. Default: generated. Stored in the Secret that status.usersSecret
+        /// names.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub password: Option<String>,
     }
@@ -29,13 +30,15 @@ block! {
         /// Port that it listens on. Default: 5000.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub port: Option<i32>,
-        /// Key that encodes the payloads. Default: generated. Stored in the Secret that status.fluxRestfulSecret names.
+        /// Key that encodes the payloads. Default: generated. Stored in the Secret that
+        /// status.fluxRestfulSecret names.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub secret_key: Option<String>,
         /// User name of its clients. Default: flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub username: Option<String>,
-        /// Token (password) of that user. Default: generated. Stored in the Secret that status.fluxRestfulSecret names.
+        /// Token (password) of that user. Default: generated. Stored in the Secret that
+        /// status.fluxRestfulSecret names.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub token: Option<String>,
     }

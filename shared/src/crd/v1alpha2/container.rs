@@ -31,11 +31,12 @@ block! {
         /// Image. Default: ghcr.io/rse-ops/accounting:app-latest.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub image: Option<String>,
-        /// Number of cores that Flux manages on every node: 0 to cores-1. Default: all that the container may use.
+        /// Number of cores that Flux manages on every node: 0 to cores-1. Default: all that the container may
+        /// use.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub cores: Option<i32>,
-        /// On the Flux runner: the job's command, split into arguments with POSIX quoting; without one, the cluster
-        /// stays up. On a sidecar: shell source. On a service: replaces the image's entrypoint.
+        /// On the Flux runner: the job's command, split into arguments with POSIX quoting; without one, the
+        /// cluster stays up. On a sidecar: shell source. On a service: replaces the image's entrypoint.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub command: Option<String>,
         /// Requests and limits.
@@ -197,8 +198,8 @@ block! {
 }
 
 block! {
-    /// A volume and where it is mounted. It has one source at most; without one it is the volume of the same name in
-    /// spec.volumes.
+    /// A volume and where it is mounted. It has one source at most; without one it is the volume of the same
+    /// name in spec.volumes.
     #[derive(Default)]
     pub struct Volume {
         /// Where it is mounted in the container.

@@ -47,11 +47,12 @@ block! {
         /// Flags added to `flux submit` and `flux batch`, such as -ompi=openmpi@5.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         pub option_flags: String,
-        /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). logging.quiet sets 0.
+        /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). logging.quiet
+        /// sets 0.
         #[serde(default = "log_level")]
         pub log_level: i32,
-        /// Command that runs the broker on every pod (`flux start --wrap`), its words separated by commas, such as
-        /// strace,-f.
+        /// Command that runs the broker on every pod (`flux start --wrap`), its words separated by commas,
+        /// such as strace,-f.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub wrap: Option<String>,
         /// The scheduler.
@@ -63,11 +64,12 @@ block! {
         /// The whole broker.toml, used as it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub broker_config: Option<String>,
-        /// Parts of broker.toml, by name: TOML whose tables, such as queues, policy, exec and ingest, are merged over the
-        /// agent's in the order of the names.
+        /// Parts of broker.toml, by name: TOML whose tables, such as queues, policy, exec and ingest, are
+        /// merged over the agent's in the order of the names.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub configs: BTreeMap<String, String>,
-        /// The curve certificate (as flux keygen writes it), to share one between clusters. Default: generated once.
+        /// The curve certificate (as flux keygen writes it), to share one between clusters. Default:
+        /// generated once.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub curve_cert: Option<String>,
         /// A Secret whose key curve.cert is the curve certificate, in place of curveCert.
@@ -76,8 +78,8 @@ block! {
         /// Timeout of one attempt to connect to the parent broker, such as 5s; empty: Flux's own.
         #[serde(default = "connect_timeout")]
         pub connect_timeout: String,
-        /// How long a follower's broker keeps running without a heartbeat from the lead, such as 60s; 0: no limit. Default:
-        /// Flux's own, 5m. The operator ends the pods of a lost lead sooner.
+        /// How long a follower's broker keeps running without a heartbeat from the lead, such as 60s; 0: no
+        /// limit. Default: Flux's own, 5m. The operator ends the pods of a lost lead sooner.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub heartbeat_timeout: Option<String>,
         /// Seconds a follower waits for its parent broker at the start before it exits. Default: never.
@@ -89,8 +91,8 @@ block! {
         /// Seconds a lead that has answered before may be silent before a follower exits. Default: never.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_silent_seconds: Option<i64>,
-        /// Port on which the lead serves metrics of the instance (nodes, cores, jobs by state): for Prometheus at
-        /// /metrics, as JSON at /metrics.json. Without authentication. Default: none.
+        /// Port on which the lead serves metrics of the instance (nodes, cores, jobs by state): for
+        /// Prometheus at /metrics, as JSON at /metrics.json. Without authentication. Default: none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub metrics_port: Option<i32>,
         /// Other clusters of the same Flux instance.
@@ -99,8 +101,8 @@ block! {
         /// Alias of bursting.leadBroker, for existing manifests.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_broker: Option<LeadBroker>,
-        /// With container.disable: the prefix of the image's own Flux, such as /opt/flux. Default: that of the `flux`
-        /// on the PATH.
+        /// With container.disable: the prefix of the image's own Flux, such as /opt/flux. Default: that of
+        /// the `flux` on the PATH.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub install_root: Option<String>,
         /// Leave the broker's socket at Flux's default path, which other containers do not see.
@@ -155,11 +157,12 @@ impl Default for Flux {
 block! {
     /// The container that provides Flux as a view (a tree of links below one folder).
     pub struct FluxContainer {
-        /// Image with the view; its libc must not be newer than that of the Flux runner's image. Default: set by the
-        /// operator, ghcr.io/converged-computing/flux-view-rocky:tag-9.
+        /// Image with the view; its libc must not be newer than that of the Flux runner's image. Default: set
+        /// by the operator, ghcr.io/converged-computing/flux-view-rocky:tag-9.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub image: Option<String>,
-        /// How the view gets into the pods: imageVolume mounts its image read-only (Kubernetes 1.35, containerd 2.1 or CRI-O
+        /// How the view gets into the pods: imageVolume mounts its image read-only (Kubernetes 1.35,
+        /// containerd 2.1 or CRI-O
         /// 1.33); copy copies it in an init container; auto mounts it if every node can, else copies it. Default: the
         /// operator's --view-source, else auto.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -220,9 +223,9 @@ block! {
         /// Queue policy of Fluxion: fcfs, easy, conservative or hybrid. Default: fcfs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub queue_policy: Option<String>,
-        /// Use Flux's own simple scheduler (true) or Fluxion (false). Default: Fluxion, if the view has it, with a
-        /// queuePolicy or if the Flux runner requests GPUs; else simple. Without a view: the default of the image's
-        /// Flux.
+        /// Use Flux's own simple scheduler (true) or Fluxion (false). Default: Fluxion, if the view has it,
+        /// with a queuePolicy or if the Flux runner requests GPUs; else simple. Without a view: the default
+        /// of the image's Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub simple: Option<bool>,
     }

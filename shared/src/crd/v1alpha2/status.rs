@@ -60,7 +60,8 @@ block! {
         /// Number of restarts that count towards maxRestarts.
         #[serde(default, skip_serializing_if = "is_zero")]
         pub max_restarts_used: i32,
-        /// Number of restarts of the lead's container by the kubelet, in the current Job (restartPolicy OnFailure).
+        /// Number of restarts of the lead's container by the kubelet, in the current Job (restartPolicy
+        /// OnFailure).
         #[serde(default, skip_serializing_if = "is_zero")]
         pub container_restarts: i32,
         /// The last 20 restarts with their reasons, the latest last.
@@ -96,7 +97,8 @@ block! {
     pub struct Restart {
         /// When the restart was decided.
         pub time: String,
-        /// Why, in one word: LeadLost, PodLost, JobDeleted, Suspended, Requeued, or the reason why the lead did not start.
+        /// Why, in one word: LeadLost, PodLost, JobDeleted, Suspended, Requeued, or the reason why the lead
+        /// did not start.
         pub reason: String,
         /// Why, in one sentence, such as which pod was lost, and on which node.
         pub message: String,
@@ -129,8 +131,8 @@ block! {
 }
 
 block! {
-    /// When the steps of the last start were reached, after `metadata.creationTimestamp` and `startTime`. The pods'
-    /// logs have the agents' steps in between.
+    /// When the steps of the last start were reached, after `metadata.creationTimestamp` and `startTime`. The
+    /// pods' logs have the agents' steps in between.
     #[derive(Default)]
     pub struct Timeline {
         /// When every pod had a node.

@@ -29,7 +29,8 @@ block! {
         /// Directory of the node (storageClass hostpath); created if missing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub path: Option<String>,
-        /// Storage class of the volume and its claim. hostpath: a directory of the node; any other: a CSI volume.
+        /// Storage class of the volume and its claim. hostpath: a directory of the node; any other: a CSI
+        /// volume.
         #[serde(default = "host_path_class")]
         pub storage_class: String,
         /// Capacity of the volume, and request of its claim.
@@ -44,8 +45,8 @@ block! {
         /// Annotations of its claim.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub claim_annotations: BTreeMap<String, String>,
-        /// Delete the PersistentVolume when the MiniCluster is deleted, or its pods are cleaned up; false: keep it,
-        /// without its claim. The data are always kept.
+        /// Delete the PersistentVolume when the MiniCluster is deleted, or its pods are cleaned up; false:
+        /// keep it, without its claim. The data are always kept.
         #[serde(default = "yes", skip_serializing_if = "is_true")]
         pub delete: bool,
         /// Name of the CSI driver.
@@ -90,7 +91,8 @@ impl Default for MadeVolume {
 }
 
 block! {
-    /// A volume that exists already, and where it is mounted. Exactly one of claimName, configMapName, secretName.
+    /// A volume that exists already, and where it is mounted. Exactly one of claimName, configMapName,
+    /// secretName.
     #[derive(Default)]
     pub struct ExistingVolume {
         /// Where it is mounted in the container.

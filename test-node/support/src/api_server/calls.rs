@@ -72,13 +72,20 @@ impl Fault {
         };
         let body = http_body_util::Full::new(hyper::body::Bytes::from(format!("{body}\n")));
         let body: Box<DynBody> = Box::new(http_body_util::BodyExt::map_err(body, |never| match never {}));
-        Ok(http::Response::builder().status(code).header("content-type", "application/json").body(body).unwrap())
+        Ok(http::Response::builder()
+            .status(code)
+            .header("content-type", "application/json")
+            .body(body)
+            .unwrap())
     }
 }
 
 impl Calls {
     pub fn with_faults(faults: impl Fn(&Call) -> Option<Fault> + Send + Sync + 'static) -> Calls {
-        Calls { faults: Some(Arc::new(faults)), ..Calls::default() }
+        Calls {
+            faults: Some(Arc::new(faults)),
+            ..Calls::default()
+        }
     }
 
     pub fn all(&self) -> Vec<Call> {
@@ -134,17 +141,23 @@ where
         let log = self.log.clone();
         if let Some(faults) = &log.faults {
             // A body that is at hand is read at once.
-            call.name = futures::FutureExt::now_or_never(name_in(request.body())).flatten().unwrap_or(call.name);
+            call.name = futures::FutureExt::now_or_never(name_in(request.body()))
+                .flatten()
+                .unwrap_or(call.name);
             if let Some(fault) = faults(&call) {
                 log.log.lock().unwrap().push(call);
                 return Box::pin(fault.happen());
             }
         }
-        let number = log.writes.fetch_add(usize::from(!call.is_read()), Ordering::SeqCst);
+        let number = log
+            .writes
+            .fetch_add(usize::from(!call.is_read()), Ordering::SeqCst);
         let is_alive = log.dies_after.is_none_or(|last| number <= last);
         let answer = is_alive.then(|| self.inner.call(request));
         Box::pin(async move {
-            let Some(answer) = answer else { return std::future::pending().await };
+            let Some(answer) = answer else {
+                return std::future::pending().await;
+            };
             let answer = answer.await;
             call.status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
             log.log.lock().unwrap().push(call.clone());

@@ -1,5 +1,5 @@
-//! Golden files: the whole text of `usual.yaml`, and for every other input what differs from it. The JSON has the same
-//! content in the form of the schema, so of the JSON they have only what the text leaves out.
+//! Golden files: the whole text of `usual.yaml`, and for every other input what differs from it. The JSON has
+//! the same content in the form of the schema, so of the JSON they have only what the text leaves out.
 
 use serde_json::Value;
 use test_support::committed::same;
@@ -69,8 +69,16 @@ fn committed(input: &str) -> PathBuf {
 /// The summary, the text with every step, and what only the JSON has.
 fn described(file: &Path) -> Vec<String> {
     let summary = run(&args(file)).unwrap();
-    let full = run(&Args { full: true, ..args(file) }).unwrap();
-    let json = run(&Args { format: Format::Json, ..args(file) }).unwrap();
+    let full = run(&Args {
+        full: true,
+        ..args(file)
+    })
+    .unwrap();
+    let json = run(&Args {
+        format: Format::Json,
+        ..args(file)
+    })
+    .unwrap();
     let json = serde_json::from_str(&json).unwrap();
     let lines = summary.lines().chain([""]).chain(full.lines()).map(str::to_owned);
     lines.chain(only_in_json(&json)).collect()
@@ -81,7 +89,10 @@ fn only_in_json(document: &Value) -> Vec<String> {
     let mut lines = vec![String::new(), "Facts".to_owned()];
     lines.extend(facts.lines().map(str::to_owned));
     for pod in document["pods"].as_array().unwrap() {
-        lines.extend([String::new(), format!("Only in the JSON: {} {}", pod["role"], pod["indexes"])]);
+        lines.extend([
+            String::new(),
+            format!("Only in the JSON: {} {}", pod["role"], pod["indexes"]),
+        ]);
         lines.push(format!("log {}", pod["log"]));
         for step in pod["steps"].as_array().unwrap() {
             let fields = step.as_object().unwrap().iter();
@@ -95,8 +106,8 @@ fn only_in_json(document: &Value) -> Vec<String> {
     lines
 }
 
-/// The lines that are in one text alone, below the step that they belong to. The numbers of steps do not count: one
-/// more step changes all that follow.
+/// The lines that are in one text alone, below the step that they belong to. The numbers of steps do not
+/// count: one more step changes all that follow.
 fn differences(old: &[String], new: &[String]) -> String {
     let (old, new) = (unnumbered(old), unnumbered(new));
     let common = common_lengths(&old, &new);

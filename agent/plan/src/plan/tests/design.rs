@@ -1,5 +1,5 @@
-//! What Design 3.3 says of the pods, in both versions. Its numbered statements 3 to 5; 1 and 2 are about objects, and stand
-//! in the operator's tests.
+//! What Design 3.3 says of the pods, in both versions. Its numbered statements 3 to 5; 1 and 2 are about
+//! objects, and stand in the operator's tests.
 
 use super::*;
 
@@ -7,7 +7,11 @@ const VERSIONS: [&str; 2] = ["v1alpha1", "v1alpha2"];
 
 /// The spec of three pods whose Flux comes with the image, which is what v1alpha1 means by itself.
 fn spec_of(version: &str, container: &str) -> AgentSpec {
-    let own_flux = if version == "v1alpha2" { "flux: {container: {disable: true}}, " } else { "" };
+    let own_flux = if version == "v1alpha2" {
+        "flux: {container: {disable: true}}, "
+    } else {
+        ""
+    };
     let text = format!(
         "apiVersion: flux-framework.org/{version}\nkind: MiniCluster\nmetadata: {{name: mc}}\n\
          spec: {{size: 3, {own_flux}containers: [{{image: a{container}}}]}}\n"
@@ -17,26 +21,37 @@ fn spec_of(version: &str, container: &str) -> AgentSpec {
 }
 
 fn with_flux(index: u32) -> Facts {
-    Facts { flux_on_path: Some("/usr/bin/flux".into()), ..facts(index) }
+    Facts {
+        flux_on_path: Some("/usr/bin/flux".into()),
+        ..facts(index)
+    }
 }
 
 fn writes(plan: &Plan, name: &str) -> bool {
-    plan.steps.iter().any(|it| matches!(&it.step, Step::File { path, .. } if path.ends_with(name)))
+    plan.steps
+        .iter()
+        .any(|it| matches!(&it.step, Step::File { path, .. } if path.ends_with(name)))
 }
 
 fn waits(plan: &Plan) -> bool {
     plan.steps.iter().any(|it| matches!(it.step, Step::WaitParent(_)))
 }
 
-/// "Index 0 is special in that it creates the main shared assets, and launches the main command or server (the others
-/// start with flux start and a sleep and essentially register to the cluster)."
+/// "Index 0 is special in that it creates the main shared assets, and launches the main command or server
+/// (the others start with flux start and a sleep and essentially register to the cluster)."
 #[test]
 fn design_3_3_statement_3_index_0_is_special() {
     for version in VERSIONS {
         let spec = spec_of(version, ", command: work hard");
         let lead = run(&spec, &with_flux(0));
-        assert!(lead.role == Role::Lead && writes(&lead, "/program-result") && !waits(&lead), "{version}");
-        assert!(argv(&lead).contains(" flux submit ") && argv(&lead).ends_with("work hard"), "{version}");
+        assert!(
+            lead.role == Role::Lead && writes(&lead, "/program-result") && !waits(&lead),
+            "{version}"
+        );
+        assert!(
+            argv(&lead).contains(" flux submit ") && argv(&lead).ends_with("work hard"),
+            "{version}"
+        );
         for index in [1, 2] {
             let follower = run(&spec, &with_flux(index));
             assert!(
@@ -44,50 +59,79 @@ fn design_3_3_statement_3_index_0_is_special() {
                 "{version}"
             );
             let words = argv(&follower);
-            assert!(words.contains("/usr/bin/flux start ") && !words.contains("work"), "{version}: {words}");
+            assert!(
+                words.contains("/usr/bin/flux start ") && !words.contains("work"),
+                "{version}: {words}"
+            );
         }
     }
 }
 
-/// "Flux is required in the running container image (from the user), however the Flux RESTful API is not (it is
-/// installed when the server comes up)."
+/// "Flux is required in the running container image (from the user), however the Flux RESTful API is not (it
+/// is installed when the server comes up)."
 #[test]
 fn design_3_3_statement_4_flux_is_required_in_the_image_and_the_restful_api_is_not() {
     for version in VERSIONS {
         let spec = spec_of(version, "");
-        let without = Facts { flux_on_path: None, ..facts(0) };
+        let without = Facts {
+            flux_on_path: None,
+            ..facts(0)
+        };
         let why = plan(&spec, &without, &ContainerRole::Runner).unwrap_err();
         assert!(matches!(why, PlanError::FluxMissing(_)), "{version}: {why}");
         let words = argv(&run(&spec, &with_flux(0)));
         // v1alpha2 serves it where it is asked to.
-        assert_eq!(words.contains("/flux-agent restful "), version == "v1alpha1", "{version}: {words}");
+        assert_eq!(
+            words.contains("/flux-agent restful "),
+            version == "v1alpha1",
+            "{version}: {words}"
+        );
     }
     let mut asked = spec_of("v1alpha2", "");
     asked.runner.restful = Some(Restful::default());
     let words = argv(&run(&asked, &with_flux(0)));
-    assert!(words.contains("/flux-agent restful ") && words.contains("--repository=https://"), "{words}");
-    assert!(words.contains("--branch=main") && words.contains("--port=5000"), "{words}");
+    assert!(
+        words.contains("/flux-agent restful ") && words.contains("--repository=https://"),
+        "{words}"
+    );
+    assert!(
+        words.contains("--branch=main") && words.contains("--port=5000"),
+        "{words}"
+    );
     // What nobody chose is pinned; what somebody chose is followed.
     assert!(words.contains(&format!("--commit={RESTFUL_COMMIT}")), "{words}");
     for chosen in [
-        Restful { branch: "develop".into(), ..Restful::default() },
-        Restful { repository: "https://mirror.example.com/api".into(), ..Restful::default() },
+        Restful {
+            branch: "develop".into(),
+            ..Restful::default()
+        },
+        Restful {
+            repository: "https://mirror.example.com/api".into(),
+            ..Restful::default()
+        },
     ] {
         asked.runner.restful = Some(chosen);
         let words = argv(&run(&asked, &with_flux(0)));
-        assert!(words.contains("--branch=") && !words.contains("--commit="), "{words}");
+        assert!(
+            words.contains("--branch=") && !words.contains("--commit="),
+            "{words}"
+        );
     }
 }
 
-/// "For the persistent case, jobs can be submit until the cluster is stopped or deleted. For the ephemeral case (providing
-/// the command) the job runs and the cluster goes away."
+/// "For the persistent case, jobs can be submit until the cluster is stopped or deleted. For the ephemeral
+/// case (providing the command) the job runs and the cluster goes away."
 #[test]
 fn design_3_3_statement_5_with_a_command_the_cluster_ends_and_without_one_it_stays() {
     for version in VERSIONS {
         let spec = spec_of(version, ", command: work");
         let lead = run(&spec, &with_flux(0));
         assert_eq!(launch(&lead).at_end, AtEnd::Exit);
-        assert!(argv(&lead).ends_with("--watch work"), "{version}: {}", argv(&lead));
+        assert!(
+            argv(&lead).ends_with("--watch work"),
+            "{version}: {}",
+            argv(&lead)
+        );
         let persistent = spec_of(version, "");
         assert_eq!(persistent.runner.program, Program::Persistent, "{version}");
         let lead = run(&persistent, &with_flux(0));

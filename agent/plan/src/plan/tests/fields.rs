@@ -1,5 +1,6 @@
-//! No field of the AgentSpec is dead: whatever is changed, some container of some pod plans otherwise, or the spec is
-//! refused. The specs below are written without `..`, so that a new field does not compile before it is tried here.
+//! No field of the AgentSpec is dead: whatever is changed, some container of some pod plans otherwise, or the
+//! spec is refused. The specs below are written without `..`, so that a new field does not compile before it
+//! is tried here.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +58,11 @@ fn runner(program: Program) -> Runner {
         cores: Some(2),
         gpus: false,
         logs: "/results".into(),
-        user: Some(User { name: "fluence".into(), uid: 1002, run_flux_as_root: false }),
+        user: Some(User {
+            name: "fluence".into(),
+            uid: 1002,
+            run_flux_as_root: false,
+        }),
         working_dir: Some("/work".into()),
         // One that the assumed pod has.
         per_pod: vec!["HOME".into()],
@@ -88,7 +93,11 @@ fn full(program: Program) -> AgentSpec {
         restart_policy: RestartPolicy::Never,
         mount_path: "/mnt/flux".into(),
         archive: Some("/state/a.tgz".into()),
-        view: View { enabled: true, python_path: Some("/python".into()), install_root: None },
+        view: View {
+            enabled: true,
+            python_path: Some("/python".into()),
+            install_root: None,
+        },
         network: Network {
             service: "net".into(),
             port: 8050,
@@ -108,7 +117,9 @@ fn full(program: Program) -> AgentSpec {
         },
         trace: Some(Trace {
             endpoint: "http://collector:4318/a".parse().unwrap(),
-            parent: "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01".parse().unwrap(),
+            parent: "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01"
+                .parse()
+                .unwrap(),
         }),
         runner: runner(program),
         users: vec!["ada".into()],
@@ -123,10 +134,20 @@ fn full(program: Program) -> AgentSpec {
 fn specs() -> Vec<AgentSpec> {
     let command = command_words::split("run --level $LEVEL").unwrap().words;
     let programs = [
-        Program::Submit { words: command.clone() },
+        Program::Submit {
+            words: command.clone(),
+        },
         Program::Launcher { words: command },
-        Program::Script { text: "#!/bin/sh\nrun\n".into(), launch: false },
-        Program::Batch { lines: vec![BatchLine { number: 0, text: "run".into() }] },
+        Program::Script {
+            text: "#!/bin/sh\nrun\n".into(),
+            launch: false,
+        },
+        Program::Batch {
+            lines: vec![BatchLine {
+                number: 0,
+                text: "run".into(),
+            }],
+        },
         Program::BatchRaw { text: "run\n".into() },
         Program::Persistent,
         Program::Diagnostics,
@@ -137,16 +158,31 @@ fn specs() -> Vec<AgentSpec> {
         change(&mut spec);
         specs.push(spec);
     };
-    more(&|spec| spec.runner.restful = Some(Restful { repository: "r".into(), branch: "b".into(), port: 5000 }));
+    more(&|spec| {
+        spec.runner.restful = Some(Restful {
+            repository: "r".into(),
+            branch: "b".into(),
+            port: 5000,
+        })
+    });
     more(&|spec| {
         (spec.elastic, spec.network.hostlist) = (false, None);
         spec.runner.program = Program::BatchRaw { text: "run\n".into() };
     });
     more(&|spec| spec.flux.broker_config = Some("[a]\nb = 1\n".into()));
-    more(&|spec| spec.view = View { enabled: false, python_path: None, install_root: Some("/opt/flux".into()) });
+    more(&|spec| {
+        spec.view = View {
+            enabled: false,
+            python_path: None,
+            install_root: Some("/opt/flux".into()),
+        }
+    });
     more(&|spec| {
         spec.network.hostlist = Some("10.0.0.9,mc-[0-4]".into());
-        spec.network.lead = Some(RemoteLead { address: "10.0.0.9".into(), port: 30093 });
+        spec.network.lead = Some(RemoteLead {
+            address: "10.0.0.9".into(),
+            port: 30093,
+        });
     });
     specs
 }
@@ -157,12 +193,18 @@ fn outcome(spec: &AgentSpec) -> String {
         Ok(spec) => spec,
         Err(why) => return why.to_string(),
     };
-    let sidecars = spec.sidecars.keys().map(|name| ContainerRole::Sidecar(name.clone()));
+    let sidecars = spec
+        .sidecars
+        .keys()
+        .map(|name| ContainerRole::Sidecar(name.clone()));
     let roles: Vec<ContainerRole> = sidecars.chain([ContainerRole::Runner]).collect();
     let plans = (0..3).flat_map(|index| {
         let mut facts = facts(index);
         facts.present.insert("/opt/flux/bin/flux".into());
-        roles.iter().map(move |role| (role.clone(), facts.clone())).collect::<Vec<_>>()
+        roles
+            .iter()
+            .map(move |role| (role.clone(), facts.clone()))
+            .collect::<Vec<_>>()
     });
     let told = plans.map(|(role, facts)| match plan(&spec, &facts, &role) {
         Ok(plan) => serde_json::to_value(plan).unwrap(),
@@ -174,8 +216,13 @@ fn outcome(spec: &AgentSpec) -> String {
 /// Every leaf of `value`, as a JSON pointer.
 fn leaves(at: &str, value: &Value, out: &mut Vec<String>) {
     match value {
-        Value::Object(map) => map.iter().for_each(|(key, value)| leaves(&format!("{at}/{key}"), value, out)),
-        Value::Array(list) => list.iter().enumerate().for_each(|(i, value)| leaves(&format!("{at}/{i}"), value, out)),
+        Value::Object(map) => map
+            .iter()
+            .for_each(|(key, value)| leaves(&format!("{at}/{key}"), value, out)),
+        Value::Array(list) => list
+            .iter()
+            .enumerate()
+            .for_each(|(i, value)| leaves(&format!("{at}/{i}"), value, out)),
         _ => out.push(at.to_owned()),
     }
 }
@@ -208,15 +255,25 @@ fn whatever_is_changed_in_a_spec_some_plan_changes() {
             let mut other = value.clone();
             let place = other.pointer_mut(&leaf).unwrap();
             *place = changed(&leaf, place);
-            let other: AgentSpec = serde_json::from_value(other).unwrap_or_else(|why| panic!("{leaf}: {why}"));
+            let other: AgentSpec =
+                serde_json::from_value(other).unwrap_or_else(|why| panic!("{leaf}: {why}"));
             *alive.entry(leaf).or_default() |= outcome(&other) != before;
         }
     }
-    let wrong: Vec<&String> = alive.iter().filter(|(_, alive)| !**alive).map(|(leaf, _)| leaf).collect();
+    let wrong: Vec<&String> = alive
+        .iter()
+        .filter(|(_, alive)| !**alive)
+        .map(|(leaf, _)| leaf)
+        .collect();
     assert!(wrong.is_empty(), "of {} these are dead: {wrong:#?}", alive.len());
     // Fields that are left out where they have their default are in some spec above.
-    for field in ["/elastic", "/flux/broker_config", "/view/install_root", "/network/lead/port", "/runner/restful/port"]
-    {
+    for field in [
+        "/elastic",
+        "/flux/broker_config",
+        "/view/install_root",
+        "/network/lead/port",
+        "/runner/restful/port",
+    ] {
         assert!(alive.contains_key(field), "{field}");
     }
 }
@@ -230,7 +287,9 @@ fn what_is_left_out_by_default_changes_a_plan_when_it_is_set() {
     let set: [Change; 12] = [
         ("network.host_network", |spec| spec.network.host_network = true),
         ("logging.format", |spec| spec.logging.format = LogFormat::Json),
-        ("restart_policy", |spec| spec.restart_policy = RestartPolicy::OnFailure),
+        ("restart_policy", |spec| {
+            spec.restart_policy = RestartPolicy::OnFailure
+        }),
         ("flux.complete_workers", |spec| spec.flux.complete_workers = true),
         ("flux.disable_socket", |spec| spec.flux.disable_socket = true),
         ("logging.quiet", |spec| spec.logging.quiet = true),
@@ -243,10 +302,17 @@ fn what_is_left_out_by_default_changes_a_plan_when_it_is_set() {
         }),
         ("runner.interactive", |spec| spec.runner.interactive = true),
         ("user.run_flux_as_root", |spec| {
-            spec.runner.user = Some(User { name: "fluence".into(), uid: 1002, run_flux_as_root: true });
+            spec.runner.user = Some(User {
+                name: "fluence".into(),
+                uid: 1002,
+                run_flux_as_root: true,
+            });
         }),
         ("script.launch", |spec| {
-            spec.runner.program = Program::Script { text: "#!/bin/sh\nrun\n".into(), launch: true };
+            spec.runner.program = Program::Script {
+                text: "#!/bin/sh\nrun\n".into(),
+                launch: true,
+            };
         }),
     ];
     for (field, change) in set {

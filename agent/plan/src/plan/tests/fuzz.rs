@@ -1,4 +1,5 @@
-//! What validation accepts can be planned, or is refused with a reason, on any host: no panic, no endless time.
+//! What validation accepts can be planned, or is refused with a reason, on any host: no panic, no endless
+//! time.
 
 use flux_shared::{derive, manifest, validate};
 
@@ -8,19 +9,51 @@ use test_support::mutate::{self, Dice};
 
 /// Some host.
 fn host(dice: &mut Dice) -> Facts {
-    let names = ["/root", "/home/flux-operator", "/", "/tmp", "/state/archive.tar.gz", "/usr/bin/flux", "/etc/munge"];
-    let some = |dice: &mut Dice| names.into_iter().filter(|_| dice.roll(2) == 0).map(String::from).collect();
+    let names = [
+        "/root",
+        "/home/flux-operator",
+        "/",
+        "/tmp",
+        "/state/archive.tar.gz",
+        "/usr/bin/flux",
+        "/etc/munge",
+    ];
+    let some = |dice: &mut Dice| {
+        names
+            .into_iter()
+            .filter(|_| dice.roll(2) == 0)
+            .map(String::from)
+            .collect()
+    };
     Facts {
         hostname: ["", "mc-0", "other", "hello-world-3", "burst-0-1"][dice.roll(5)].into(),
         index: [None, Some(0), Some(1), Some(9999)][dice.roll(4)],
         uid: [0, 1000, 4711, u32::MAX][dice.roll(4)],
         gid: [0, 1000, u32::MAX][dice.roll(3)],
-        passwd: ["", "root:x:0:0:root:/root:/bin/sh\n", "flux:x:1000:1000::/home/flux:\n", ":::::::\n\0"][dice.roll(4)]
-            .into(),
+        passwd: [
+            "",
+            "root:x:0:0:root:/root:/bin/sh\n",
+            "flux:x:1000:1000::/home/flux:\n",
+            ":::::::\n\0",
+        ][dice.roll(4)]
+        .into(),
         cores: [0, 1, 64, u32::MAX][dice.roll(4)],
-        cpu_quota: [None, Some(0.0), Some(0.5), Some(f64::NAN), Some(1e300), Some(-1.0)][dice.roll(6)],
+        cpu_quota: [
+            None,
+            Some(0.0),
+            Some(0.5),
+            Some(f64::NAN),
+            Some(1e300),
+            Some(-1.0),
+        ][dice.roll(6)],
         gpus: [0, 8, u32::MAX][dice.roll(3)],
-        address: [None, Some("10.0.0.1".into()), Some("fd00::1".into()), Some("x y".into())][dice.roll(4)].clone(),
+        address: [
+            None,
+            Some("10.0.0.1".into()),
+            Some("fd00::1".into()),
+            Some("x y".into()),
+        ][dice.roll(4)]
+        .clone(),
         shell: [None, Some("/bin/bash".into()), Some("/bin/sh".into())][dice.roll(3)].clone(),
         flux_on_path: [None, Some("/usr/bin/flux".into())][dice.roll(2)].clone(),
         terminal: dice.roll(2) == 0,
@@ -43,7 +76,10 @@ fn what_is_accepted_can_be_planned_anywhere() {
         for index in [0, spec.size - 1] {
             run(&spec, &facts(index));
         }
-        let sidecars = spec.sidecars.keys().map(|name| ContainerRole::Sidecar(name.clone()));
+        let sidecars = spec
+            .sidecars
+            .keys()
+            .map(|name| ContainerRole::Sidecar(name.clone()));
         for role in sidecars.chain([ContainerRole::Runner]) {
             match plan(&spec, &host(dice), &role) {
                 Ok(plan) => drop(serde_json::to_string(&plan).unwrap()),

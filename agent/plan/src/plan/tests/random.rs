@@ -4,7 +4,10 @@ use super::*;
 
 fn word() -> impl Strategy<Value = Word> {
     "[ -~]{0,12}".prop_map(|text| {
-        command_words::split(&text).ok().and_then(|split| split.words.first().cloned()).unwrap_or(Word::literal(text))
+        command_words::split(&text)
+            .ok()
+            .and_then(|split| split.words.first().cloned())
+            .unwrap_or(Word::literal(text))
     })
 }
 

@@ -15,21 +15,40 @@ const PROGRAM: &str = "[runner.program]\nmode = 'submit'\nwords = ['true']\n";
 #[test]
 fn flux_ends_its_own_and_a_prefix_may_be_anything() {
     let prefix = "[runner]\nprefix = ['flux', 'run']\n";
-    assert_eq!((lead("").signals, follower("").signals), (Reach::Process, Reach::Process));
-    assert_eq!((lead(prefix).signals, follower(prefix).signals), (Reach::Group, Reach::Group));
+    assert_eq!(
+        (lead("").signals, follower("").signals),
+        (Reach::Process, Reach::Process)
+    );
+    assert_eq!(
+        (lead(prefix).signals, follower(prefix).signals),
+        (Reach::Group, Reach::Group)
+    );
     let program = lead(&format!("{prefix}{PROGRAM}"));
-    assert_eq!(program.signals, Reach::Process, "the program's prefix stands inside the instance");
+    assert_eq!(
+        program.signals,
+        Reach::Process,
+        "the program's prefix stands inside the instance"
+    );
 }
 
 #[test]
 fn the_socket_is_the_one_that_the_broker_is_given() {
     for launch in [lead(""), lead(PROGRAM), follower("")] {
         let socket = launch.socket.unwrap();
-        assert!(launch.argv.contains(&Word::Literal(format!("-Slocal-uri=local://{socket}"))), "{socket}");
+        assert!(
+            launch
+                .argv
+                .contains(&Word::Literal(format!("-Slocal-uri=local://{socket}"))),
+            "{socket}"
+        );
     }
     let inner = "[flux]\ndisable_socket = true\n[runner.program]\nmode = 'launcher'\n\
                  words = ['flux', 'start', '-Slocal-uri=local:///tmp/inner', 'true']\n";
-    assert_eq!(lead(inner).socket, None, "that of an instance in the instance is not ours");
+    assert_eq!(
+        lead(inner).socket,
+        None,
+        "that of an instance in the instance is not ours"
+    );
 }
 
 #[test]
@@ -46,7 +65,11 @@ fn a_follower_names_the_parent_that_it_has_waited_for_and_a_lead_has_none() {
         assert_eq!(awaited.unwrap().by_name, !text.is_empty());
     }
     let own = follower("[flux]\nbroker_config = 'x = 1'\n");
-    assert_eq!((own.part, own.parent), (Part::Follower, None), "the user's own broker.toml may name another");
+    assert_eq!(
+        (own.part, own.parent),
+        (Part::Follower, None),
+        "the user's own broker.toml may name another"
+    );
 }
 
 #[test]
@@ -63,16 +86,30 @@ fn a_follower_below_another_names_the_lead_and_who_goes_along_with_it() {
     assert_eq!(of(1, tree), (mc(0), None, "3-4".into()));
     assert_eq!(of(2, tree), (mc(0), None, String::new()));
     assert_eq!(of(3, tree), (mc(1), mc(0), String::new()));
-    assert_eq!(of(1, ""), (mc(0), None, String::new()), "all are the lead's children");
+    assert_eq!(
+        of(1, ""),
+        (mc(0), None, String::new()),
+        "all are the lead's children"
+    );
     let silent = "[flux]\ntopology = 'kary:1'\ndisable_socket = true\n";
-    assert_eq!(of(2, silent), (mc(1), mc(0), String::new()), "nobody can be asked: nothing is drained");
+    assert_eq!(
+        of(2, silent),
+        (mc(1), mc(0), String::new()),
+        "nobody can be asked: nothing is drained"
+    );
 }
 
 #[test]
 fn a_follower_ends_when_the_leads_name_is_gone_unless_the_lead_may_start_again() {
     let lead_gone = |index: u32, text: &str, told: Option<u64>| {
-        let told = Waits { lead_gone: told, ..Waits::default() };
-        run(&spec(&format!("size = 2\n{text}")), &facts(index)).with_waits(told).waits.lead_gone
+        let told = Waits {
+            lead_gone: told,
+            ..Waits::default()
+        };
+        run(&spec(&format!("size = 2\n{text}")), &facts(index))
+            .with_waits(told)
+            .waits
+            .lead_gone
     };
     let own = "[flux]\nlead_gone = 7\n";
     assert_eq!(
@@ -80,7 +117,11 @@ fn a_follower_ends_when_the_leads_name_is_gone_unless_the_lead_may_start_again()
         [30, 7, 9].map(Some)
     );
     let again = "restart_policy = 'OnFailure'\n";
-    for text in [again, "[flux]\ncomplete_workers = true\n", "[flux]\nbroker_config = ''\n"] {
+    for text in [
+        again,
+        "[flux]\ncomplete_workers = true\n",
+        "[flux]\nbroker_config = ''\n",
+    ] {
         assert_eq!(lead_gone(1, text, Some(9)), None, "{text}");
     }
     assert_eq!(lead_gone(0, own, Some(9)), None, "a lead waits for nobody");
@@ -88,28 +129,57 @@ fn a_follower_ends_when_the_leads_name_is_gone_unless_the_lead_may_start_again()
 
 #[test]
 fn a_job_on_a_node_that_goes_alone_is_known_by_fluxs_shell() {
-    assert_eq!((lead(PROGRAM).job_shell, follower("").job_shell), (None, Some("flux-shell")));
-    assert_eq!(follower("[flux]\ndisable_socket = true\n").job_shell, None, "it never goes alone: nobody can be asked");
+    assert_eq!(
+        (lead(PROGRAM).job_shell, follower("").job_shell),
+        (None, Some("flux-shell"))
+    );
+    assert_eq!(
+        follower("[flux]\ndisable_socket = true\n").job_shell,
+        None,
+        "it never goes alone: nobody can be asked"
+    );
 }
 
 #[test]
 fn the_program_is_what_one_would_type_and_the_agents_words_stand_around_it() {
     let of = |text: &str| {
         let Launch { argv, program, .. } = lead(text);
-        let typed = |words: &[Word]| words.iter().map(shell_quote::word).collect::<Vec<String>>().join(" ");
+        let typed = |words: &[Word]| {
+            words
+                .iter()
+                .map(shell_quote::word)
+                .collect::<Vec<String>>()
+                .join(" ")
+        };
         let (argv, program) = (typed(&argv), typed(&program));
         assert!(argv.ends_with(&program) || program.starts_with("nice "), "{argv}");
         program
     };
     let around = "[logging]\ntimed = true\n[runner]\nprefix = ['nice']\n";
-    assert_eq!(of(&format!("users = ['ada']\n{around}{PROGRAM}")), "nice flux submit -n 1 --quiet --watch true");
+    assert_eq!(
+        of(&format!("users = ['ada']\n{around}{PROGRAM}")),
+        "nice flux submit -n 1 --quiet --watch true"
+    );
     let batch = "[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'true'}]\n";
     let program = of(&format!("{around}{batch}"));
-    assert!(program.starts_with("nice flux batch ") && !program.contains("flux-agent"), "{program}");
+    assert!(
+        program.starts_with("nice flux batch ") && !program.contains("flux-agent"),
+        "{program}"
+    );
     let own = "[runner.program]\nmode = 'launcher'\nwords = ['/opt/flux-agent', 'program', '--', 'x']\n";
-    assert_eq!(of(own), "/opt/flux-agent program -- x", "a user's own words are no wrapper of ours");
-    assert_eq!(of("[runner.program]\nmode = 'diagnostics'\n"), "/mnt/flux/flux-agent diagnostics");
-    assert_eq!((of(""), of("[runner]\nprefix = ['nice']\n").as_str()), (String::new(), ""));
+    assert_eq!(
+        of(own),
+        "/opt/flux-agent program -- x",
+        "a user's own words are no wrapper of ours"
+    );
+    assert_eq!(
+        of("[runner.program]\nmode = 'diagnostics'\n"),
+        "/mnt/flux/flux-agent diagnostics"
+    );
+    assert_eq!(
+        (of(""), of("[runner]\nprefix = ['nice']\n").as_str()),
+        (String::new(), "")
+    );
     assert!(follower(PROGRAM).program.is_empty());
 }
 
@@ -117,7 +187,11 @@ fn the_program_is_what_one_would_type_and_the_agents_words_stand_around_it() {
 fn what_runs_as_fluxs_user_is_this_agent_with_the_spec_that_its_command_line_names() {
     let as_flux = |facts: &Facts| shells("", facts).map(|it| it.as_flux);
     assert_eq!(as_flux(&facts(0)), ["/etc/flux-agent/bin/flux-agent as-flux"; 2]);
-    let elsewhere = Facts { agent: "/opt/agent".into(), spec_file: Some("/etc/mc.toml".into()), ..facts(0) };
+    let elsewhere = Facts {
+        agent: "/opt/agent".into(),
+        spec_file: Some("/etc/mc.toml".into()),
+        ..facts(0)
+    };
     assert_eq!(as_flux(&elsewhere), ["/opt/agent as-flux --spec=/etc/mc.toml"; 2]);
 }
 
@@ -133,14 +207,27 @@ fn with_snippets(logging: &str, facts: &Facts) -> [Vec<Step>; 2] {
 
 fn snippets(logging: &str, facts: &Facts) -> Vec<Snippet> {
     let steps = with_snippets(logging, facts).into_iter().flatten();
-    steps.filter_map(|step| if let Step::Snippet(snippet) = step { Some(snippet) } else { None }).collect()
+    steps
+        .filter_map(|step| {
+            if let Step::Snippet(snippet) = step {
+                Some(snippet)
+            } else {
+                None
+            }
+        })
+        .collect()
 }
 
 /// The one shell of each container.
 fn shells(logging: &str, facts: &Facts) -> [SnippetShell; 2] {
     with_snippets(logging, facts).map(|steps| {
-        let shells =
-            steps.into_iter().filter_map(|step| if let Step::Shell(shell) = step { Some(shell) } else { None });
+        let shells = steps.into_iter().filter_map(|step| {
+            if let Step::Shell(shell) = step {
+                Some(shell)
+            } else {
+                None
+            }
+        });
         let [shell] = shells.collect::<Vec<SnippetShell>>().try_into().unwrap();
         shell
     })
@@ -149,7 +236,10 @@ fn shells(logging: &str, facts: &Facts) -> [SnippetShell; 2] {
 #[test]
 fn what_tidies_up_and_a_sidecars_program_are_heard_when_it_is_quiet() {
     let few = |logging: &str| -> Vec<(&str, SnippetPhase, bool)> {
-        snippets(logging, &facts(0)).iter().map(|it| (it.name, it.phase, it.silent)).collect()
+        snippets(logging, &facts(0))
+            .iter()
+            .map(|it| (it.name, it.phase, it.silent))
+            .collect()
     };
     let all = |silent| {
         vec![
@@ -167,11 +257,17 @@ fn what_tidies_up_and_a_sidecars_program_are_heard_when_it_is_quiet() {
 #[test]
 fn the_shells_options_are_those_that_it_knows() {
     let started = |shell: &str, strict: bool| {
-        let facts = Facts { shell: Some(shell.into()), ..facts(0) };
+        let facts = Facts {
+            shell: Some(shell.into()),
+            ..facts(0)
+        };
         shells(&format!("strict = {strict}"), &facts).map(|it| it.argv.join(" "))
     };
     assert_eq!(started("/bin/bash", true), ["/bin/bash -e -E -o pipefail"; 2]);
-    assert_eq!(started("/opt/bin/bash", true), ["/opt/bin/bash -e -E -o pipefail"; 2]);
+    assert_eq!(
+        started("/opt/bin/bash", true),
+        ["/opt/bin/bash -e -E -o pipefail"; 2]
+    );
     assert_eq!(started("/bin/sh", true), ["/bin/sh -e"; 2]);
     assert_eq!(started("/bin/bash", false), ["/bin/bash"; 2]);
 }

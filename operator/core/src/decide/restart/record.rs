@@ -28,13 +28,23 @@ pub fn with_counted_restart(
         // The start time begins anew, as a Job's does.
         Limit::None => after.start_time = None,
     }
-    MiniClusterStatus { job_uid: None, lost_pods: Vec::new(), container_restarts: 0, timeline: None, ..after }
+    MiniClusterStatus {
+        job_uid: None,
+        lost_pods: Vec::new(),
+        container_restarts: 0,
+        timeline: None,
+        ..after
+    }
 }
 
 /// Whether the current suspension has been counted as a restart.
 fn is_suspension_counted(status: &MiniClusterStatus, reason: &str) -> bool {
     let is_suspended = previous_status::condition(status, "Suspended").is_some_and(|it| it.status == "True");
-    is_suspended && status.restarts.last().is_some_and(|last| last.reason == reason && last.job_uid.is_none())
+    is_suspended
+        && status
+            .restarts
+            .last()
+            .is_some_and(|last| last.reason == reason && last.job_uid.is_none())
 }
 
 /// The status with the uid of the replaced Job in its last restart.

@@ -1,6 +1,6 @@
-//! The decision among everything that can go wrong: a small model of the Job controller, of the kubelets with their agents,
-//! of watches that lag behind, and of operators that are killed between any two writes. The model's rules are those of
-//! Kubernetes' Job controller (`pkg/controller/job`) and of `render::job`.
+//! The decision among everything that can go wrong: a small model of the Job controller, of the kubelets with
+//! their agents, of watches that lag behind, and of operators that are killed between any two writes. The
+//! model's rules are those of Kubernetes' Job controller (`pkg/controller/job`) and of `render::job`.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -107,11 +107,19 @@ struct World {
 }
 
 fn verdict(reason: &str) -> Option<Verdict> {
-    Some(Verdict { reason: reason.into(), message: String::new(), since: None })
+    Some(Verdict {
+        reason: reason.into(),
+        message: String::new(),
+        since: None,
+    })
 }
 
 fn exit(said: Termination) -> Option<Exit> {
-    Some(Exit { code: said.code.into(), said: Some(said), ..Exit::default() })
+    Some(Exit {
+        code: said.code.into(),
+        said: Some(said),
+        ..Exit::default()
+    })
 }
 
 impl World {
@@ -163,11 +171,17 @@ impl World {
     /// Pods that are not deleted and have not ended.
     fn active(&self, index: u32) -> Option<String> {
         let is_active = |pod: &Pod| pod.seen.index == index && !pod.seen.ended && !pod.seen.deleting;
-        self.pods.iter().find(|(_, pod)| is_active(pod)).map(|(name, _)| name.clone())
+        self.pods
+            .iter()
+            .find(|(_, pod)| is_active(pod))
+            .map(|(name, _)| name.clone())
     }
 
     fn all_active(&self) -> Vec<String> {
-        let active = self.pods.iter().filter(|(_, pod)| !pod.seen.ended && !pod.seen.deleting);
+        let active = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| !pod.seen.ended && !pod.seen.deleting);
         active.map(|(name, _)| name.clone()).collect()
     }
 
@@ -179,7 +193,9 @@ impl World {
     }
 
     fn end(&mut self, name: &str, said: Termination) {
-        let Some(pod) = self.pods.get_mut(name) else { return };
+        let Some(pod) = self.pods.get_mut(name) else {
+            return;
+        };
         pod.runs = false;
         pod.seen.ended = true;
         pod.seen.ready = false;
@@ -189,7 +205,9 @@ impl World {
     }
 
     fn kill(&mut self, name: &str, exit: Exit) {
-        let Some(pod) = self.pods.get_mut(name) else { return };
+        let Some(pod) = self.pods.get_mut(name) else {
+            return;
+        };
         self.lost_follower |= pod.seen.index > 0;
         pod.is_unseen |= exit.is_unseen;
         (pod.runs, pod.seen.running, pod.seen.ready) = (false, false, false);
@@ -198,7 +216,9 @@ impl World {
     }
 
     fn delete_pod(&mut self, name: &str) {
-        let Some(pod) = self.pods.get_mut(name) else { return };
+        let Some(pod) = self.pods.get_mut(name) else {
+            return;
+        };
         self.lost_follower |= pod.seen.index > 0;
         pod.seen.deleting = true;
         self.tell_pod(name);
@@ -215,20 +235,37 @@ impl World {
             }
             Event::Reboot(index) => {
                 if let Some(name) = self.active(index) {
-                    self.kill(&name, Exit { code: UNSEEN.into(), is_unseen: true, ..Exit::default() });
+                    self.kill(
+                        &name,
+                        Exit {
+                            code: UNSEEN.into(),
+                            is_unseen: true,
+                            ..Exit::default()
+                        },
+                    );
                 }
             }
             Event::Kill(index) => {
                 if let Some(name) = self.active(index) {
                     self.delete_pod(&name);
-                    self.kill(&name, Exit { code: 137, ..Exit::default() });
+                    self.kill(
+                        &name,
+                        Exit {
+                            code: 137,
+                            ..Exit::default()
+                        },
+                    );
                 }
             }
             Event::NodeFails => self.node_fails(),
             Event::Evict(index) => {
                 if let Some(name) = self.active(index) {
                     if let Some(pod) = self.pods.get_mut(&name) {
-                        let disruption = Trouble { reason: "Evicted".into(), disruption: true, ..Trouble::default() };
+                        let disruption = Trouble {
+                            reason: "Evicted".into(),
+                            disruption: true,
+                            ..Trouble::default()
+                        };
                         pod.seen.trouble = Some(Box::new(disruption));
                     }
                     self.delete_pod(&name);
@@ -251,8 +288,10 @@ impl World {
             }
             Event::DeleteJob => self.somebody_deletes_the_job(),
             Event::Suspend(suspend) => {
-                if let Some(job) =
-                    self.job.as_mut().filter(|job| !job.seen.is_finished() && job.seen.suspended != suspend)
+                if let Some(job) = self
+                    .job
+                    .as_mut()
+                    .filter(|job| !job.seen.is_finished() && job.seen.suspended != suspend)
                 {
                     job.seen.suspended = suspend;
                     self.tell_job();
@@ -270,10 +309,11 @@ impl World {
     fn program_ends(&mut self, code: u8) {
         let Some(lead) = self.running_lead() else { return };
         // A failure beside a follower that was taken away may be for its sake.
-        let for_a_follower = self.lost_follower && self.status.1.max_restarts_used < self.max_restarts && code != 0;
-        // What ends after its Job was deleted leaves nothing that another operator could see.
-        // Nor does a failure in the time that a pod has left, if nobody has seen it; nor a success that the runtime missed,
-        // which the Job counts as a failure.
+        let for_a_follower =
+            self.lost_follower && self.status.1.max_restarts_used < self.max_restarts && code != 0;
+        // What ends after its Job was deleted leaves nothing that another operator could see. Nor does a
+        // failure in the time that a pod has left, if nobody has seen it; nor a success that the runtime
+        // missed, which the Job counts as a failure.
         let pod = &self.pods[&lead];
         let is_going = pod.seen.deleting && (code != 0 || pod.is_unseen);
         let allowed = for_a_follower || is_going || self.job.is_none();
@@ -286,12 +326,19 @@ impl World {
         let is_going = self.pods[&lead].seen.deleting;
         let allowed = self.status.1.max_restarts_used < self.max_restarts || is_going || self.job.is_none();
         self.final_ends += u32::from(!allowed);
-        self.end(&lead, Termination { node_failure: true, ..Termination::new(Ender::Program, 1) });
+        self.end(
+            &lead,
+            Termination {
+                node_failure: true,
+                ..Termination::new(Ender::Program, 1)
+            },
+        );
     }
 
-    /// In the background, and only one that has not finished (that is for another test), of which the status tells:
-    /// nobody remembers one that goes before that together with the operator. The watch of pods is taken to lag less
-    /// than a person who deletes it: an end that it has not told of would be forgotten with the pod.
+    /// In the background, and only one that has not finished (that is for another test), of which the status
+    /// tells: nobody remembers one that goes before that together with the operator. The watch of pods is
+    /// taken to lag less than a person who deletes it: an end that it has not told of would be forgotten with
+    /// the pod.
     fn somebody_deletes_the_job(&mut self) {
         while !self.news_of_pods.is_empty() {
             self.hear_pod();

@@ -6,7 +6,8 @@ use super::*;
 use crate::observe::pod_end::{End, end_of, has_failed_by_itself};
 
 fn ended(code: i32, reason: &str, message: &str) -> PodSeen {
-    let state = serde_json::json!({ "terminated": { "exitCode": code, "reason": reason, "message": message } });
+    let state =
+        serde_json::json!({ "terminated": { "exitCode": code, "reason": reason, "message": message } });
     let runner = serde_json::json!({
         "name": "mc", "image": "i", "imageID": "i", "ready": false, "restartCount": 0, "state": state,
     });
@@ -38,7 +39,13 @@ fn container_whose_end_nobody_saw_was_taken_by_its_node() {
     ] {
         let pod = ended(code, reason, &message);
         assert_eq!(end_of(&pod, false), Some(End::Taken), "{code} {reason} {message}");
-        assert!(!has_failed_by_itself(&PodSeen { index: 1, ..pod.clone() }), "{code} {reason} {message}");
+        assert!(
+            !has_failed_by_itself(&PodSeen {
+                index: 1,
+                ..pod.clone()
+            }),
+            "{code} {reason} {message}"
+        );
         let expected = if code == 137 { reason } else { "NodeRestarted" };
         assert_eq!(loss(&pod).reason, expected);
     }
@@ -58,21 +65,35 @@ fn agents_word_counts_where_the_runtime_saw_no_end() {
         (137, "ContainerStatusUnknown", "program", 1),
     ] {
         let pod = ended(code, reason, &said(by, own));
-        assert_eq!((end_of(&pod, false), pod.exit.unwrap().code), (Some(End::Own), own), "{code} {reason} {by} {own}");
+        assert_eq!(
+            (end_of(&pod, false), pod.exit.unwrap().code),
+            (Some(End::Own), own),
+            "{code} {reason} {by} {own}"
+        );
     }
-    assert_eq!(end_of(&ended(137, "OOMKilled", ""), false), Some(End::Own), "the kernel's");
+    assert_eq!(
+        end_of(&ended(137, "OOMKilled", ""), false),
+        Some(End::Own),
+        "the kernel's"
+    );
     assert_eq!(end_of(&ended(1, "Error", ""), false), Some(End::Own));
 }
 
 #[test]
 fn failed_job_names_the_pod_in_its_message() {
     let index = |message: &str| {
-        let verdict = job::Verdict { reason: "PodFailurePolicy".into(), message: message.into(), since: None };
+        let verdict = job::Verdict {
+            reason: "PodFailurePolicy".into(),
+            message: message.into(),
+            since: None,
+        };
         verdict.index_of_pod()
     };
-    let by_code = "Container mc for pod ns/my-mc-2-x7f2k failed with exit code 137 matching FailJob rule at index 1";
+    let by_code =
+        "Container mc for pod ns/my-mc-2-x7f2k failed with exit code 137 matching FailJob rule at index 1";
     assert_eq!(index(by_code), Some(2));
-    let by_condition = "Pod ns/mc-0-abcde has condition flux-framework.org/Lead matching FailJob rule at index 2";
+    let by_condition =
+        "Pod ns/mc-0-abcde has condition flux-framework.org/Lead matching FailJob rule at index 2";
     assert_eq!(index(by_condition), Some(0));
     assert_eq!(index("Job was active longer than specified deadline"), None);
 }

@@ -32,21 +32,47 @@ fn running() -> serde_json::Value {
 #[test]
 fn result_is_that_of_the_container_that_runs_flux() {
     let runs = seen("Running", "Never", &[("aaa", terminated(0)), ("mc", running())]);
-    assert_eq!((end_of(&runs, false), runs.running, runs.exit), (None, true, None));
-    let failed = seen("Failed", "Never", &[("aaa", terminated(0)), ("mc", terminated(7))]);
-    assert_eq!((end_of(&failed, false), failed.exit.unwrap().code), (Some(End::Own), 7));
-    let succeeded = seen("Failed", "Never", &[("aaa", terminated(1)), ("mc", terminated(0))]);
-    assert_eq!(end_of(&succeeded, false), Some(End::Succeeded), "what another container ends with is not the job's");
+    assert_eq!(
+        (end_of(&runs, false), runs.running, runs.exit),
+        (None, true, None)
+    );
+    let failed = seen(
+        "Failed",
+        "Never",
+        &[("aaa", terminated(0)), ("mc", terminated(7))],
+    );
+    assert_eq!(
+        (end_of(&failed, false), failed.exit.unwrap().code),
+        (Some(End::Own), 7)
+    );
+    let succeeded = seen(
+        "Failed",
+        "Never",
+        &[("aaa", terminated(1)), ("mc", terminated(0))],
+    );
+    assert_eq!(
+        end_of(&succeeded, false),
+        Some(End::Succeeded),
+        "what another container ends with is not the job's"
+    );
 }
 
 #[test]
 fn end_is_the_runners_while_another_container_keeps_the_pod() {
-    let kept = |policy: &str, code: i32| seen("Running", policy, &[("aaa", running()), ("mc", terminated(code))]);
+    let kept =
+        |policy: &str, code: i32| seen("Running", policy, &[("aaa", running()), ("mc", terminated(code))]);
     let failed = kept("Never", 7);
-    assert_eq!((end_of(&failed, false), failed.kept_by.as_deref()), (Some(End::Own), Some("aaa")));
+    assert_eq!(
+        (end_of(&failed, false), failed.kept_by.as_deref()),
+        (Some(End::Own), Some("aaa"))
+    );
     assert_eq!(end_of(&kept("Never", 0), false), Some(End::Succeeded));
     assert_eq!(end_of(&kept("OnFailure", 0), false), Some(End::Succeeded));
-    assert_eq!(end_of(&kept("OnFailure", 7), false), None, "the kubelet starts it again");
+    assert_eq!(
+        end_of(&kept("OnFailure", 7), false),
+        None,
+        "the kubelet starts it again"
+    );
 }
 
 #[test]
@@ -58,6 +84,11 @@ fn orphaned_pod_still_belongs_to_its_job() {
         PodSeen::of(&serde_json::from_value(metadata).unwrap(), None).job_uid
     };
     assert_eq!(job_uid(serde_json::json!([])).as_deref(), Some("job"));
-    let other = serde_json::json!([{ "apiVersion": "v1", "kind": "X", "name": "x", "uid": "x", "controller": true }]);
-    assert_eq!(job_uid(other).as_deref(), Some("x"), "a label alone makes it nobody's");
+    let other =
+        serde_json::json!([{ "apiVersion": "v1", "kind": "X", "name": "x", "uid": "x", "controller": true }]);
+    assert_eq!(
+        job_uid(other).as_deref(),
+        Some("x"),
+        "a label alone makes it nobody's"
+    );
 }

@@ -24,7 +24,10 @@ fn a_node_that_stops_answering_is_named_and_its_pods_are_not_ready() {
         let going = going.then_some("2026-01-01T00:05:00Z");
         let metadata = serde_json::json!({ "name": "mc-0-x", "deletionTimestamp": going });
         let metadata = serde_json::from_value(metadata).unwrap();
-        let place = PodPlace { node_name: Some("node-7".into()), ..PodPlace::default() };
+        let place = PodPlace {
+            node_name: Some("node-7".into()),
+            ..PodPlace::default()
+        };
         PodSeen::of(&metadata, serde_json::from_value(status).ok().as_ref()).on(&place)
     };
     let mut observation = observation("size: 1");
@@ -39,18 +42,35 @@ fn a_node_that_stops_answering_is_named_and_its_pods_are_not_ready() {
         assert!(!is(&status, "Ready") && status.ready_size == 0, "{status:#?}");
         assert_eq!(status.reason.as_deref(), Some("NodeLost"));
         let message = status.message.clone().unwrap();
-        assert!(message.contains("mc-0-x") && message.contains("node node-7"), "{message}");
-        assert!(message.contains("only if the machine is off") && !message.contains("5 minutes"), "{message}");
+        assert!(
+            message.contains("mc-0-x") && message.contains("node node-7"),
+            "{message}"
+        );
+        assert!(
+            message.contains("only if the machine is off") && !message.contains("5 minutes"),
+            "{message}"
+        );
         assert_eq!(message.contains("has evicted it"), going, "{message}");
         assert_eq!(condition(&status, "JobRunning").unwrap().status, "Unknown");
-        assert_eq!(status.phase.as_deref(), Some("Running"), "as far as anybody knows");
-        assert!(events::events(&observation.previous, &status).iter().any(|event| event.reason == "NodeLost"));
+        assert_eq!(
+            status.phase.as_deref(),
+            Some("Running"),
+            "as far as anybody knows"
+        );
+        assert!(
+            events::events(&observation.previous, &status)
+                .iter()
+                .any(|event| event.reason == "NodeLost")
+        );
     }
     observation.pods = vec![seen(conditions("False", Some("ReadinessGatesNotReady")), false)];
     assert_eq!(observation.status().reason, None, "the kubelet lives");
     observation.pods = vec![seen(conditions("True", None), true)];
     let going = observation.status();
-    assert!(!is(&going, "Ready") && going.ready_size == 0, "a pod that goes is not ready");
+    assert!(
+        !is(&going, "Ready") && going.ready_size == 0,
+        "a pod that goes is not ready"
+    );
 }
 
 #[test]
@@ -59,40 +79,82 @@ fn a_follower_that_fails_before_the_start_is_told_at_once() {
     observation.job = Some(job(2));
     let mut follower = ended(1, 3, 2);
     follower.exit.as_mut().unwrap().message = "the snippet workerPre ended with 3".into();
-    observation.pods = vec![PodSeen { running: true, ..pod(0) }, follower, pod(1)];
+    observation.pods = vec![
+        PodSeen {
+            running: true,
+            ..pod(0)
+        },
+        follower,
+        pod(1),
+    ];
     let status = observation.status();
     assert_eq!(status.reason.as_deref(), Some("NonZeroExitCode"), "{status:#?}");
-    assert!(status.message.unwrap().contains("the pod of index 1 ended with exit code 3: the snippet workerPre"));
+    assert!(
+        status
+            .message
+            .unwrap()
+            .contains("the pod of index 1 ended with exit code 3: the snippet workerPre")
+    );
     assert_eq!(status.phase.as_deref(), Some("Starting"));
     observation.pods[1] = ended(1, 238, 2);
     assert_eq!(observation.status().reason, None, "it gave way to another");
 
     observation.pods = vec![ready(0), ended(1, 3, 2)];
-    observation.job = Some(JobSeen { failing: failed("PodFailurePolicy", "x"), ..job(2) });
+    observation.job = Some(JobSeen {
+        failing: failed("PodFailurePolicy", "x"),
+        ..job(2)
+    });
     observation.previous = observation.status();
-    assert_eq!(observation.previous.reason.as_deref(), Some("NonZeroExitCode"), "while the lead ends");
+    assert_eq!(
+        observation.previous.reason.as_deref(),
+        Some("NonZeroExitCode"),
+        "while the lead ends"
+    );
     assert!(!is(&observation.previous, "Failed"));
-    observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", "x"), ..job(2) });
-    assert!(events::events(&observation.previous, &observation.status()).is_empty(), "it was told");
+    observation.job = Some(JobSeen {
+        failed: failed("PodFailurePolicy", "x"),
+        ..job(2)
+    });
+    assert!(
+        events::events(&observation.previous, &observation.status()).is_empty(),
+        "it was told"
+    );
 }
 
-type Case = (&'static str, Vec<PodSeen>, Option<i32>, &'static str, &'static str);
+type Case = (
+    &'static str,
+    Vec<PodSeen>,
+    Option<i32>,
+    &'static str,
+    &'static str,
+);
 
-/// That a Job with these pods, which has failed for this reason, has this index, reason and message in its status.
+/// That a Job with these pods, which has failed for this reason, has this index, reason and message in its
+/// status.
 fn assert_told(cases: impl IntoIterator<Item = Case>) {
     for (reason, pods, index, word, message) in cases {
         let mut observation = observation("size: 2");
-        observation.job = Some(JobSeen { failed: failed(reason, "the Job's own words"), ..job(2) });
+        observation.job = Some(JobSeen {
+            failed: failed(reason, "the Job's own words"),
+            ..job(2)
+        });
         observation.pods = pods;
         let status = observation.status();
-        let told = (status.failed_index, status.reason.unwrap(), status.message.unwrap());
+        let told = (
+            status.failed_index,
+            status.reason.unwrap(),
+            status.message.unwrap(),
+        );
         assert_eq!(told, (index, word.to_owned(), message.to_owned()));
     }
 }
 
 #[test]
 fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
-    let told_to_end = PodSeen { deleting: true, ..ended(1, 143, 1) };
+    let told_to_end = PodSeen {
+        deleting: true,
+        ..ended(1, 143, 1)
+    };
     assert_told([
         (
             "PodFailurePolicy",
@@ -132,7 +194,13 @@ fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
         ),
         (
             "PodFailurePolicy",
-            vec![said(0, Termination { category: Some(Category::ViewMissing), ..Termination::new(Ender::Agent, 242) })],
+            vec![said(
+                0,
+                Termination {
+                    category: Some(Category::ViewMissing),
+                    ..Termination::new(Ender::Agent, 242)
+                },
+            )],
             Some(0),
             "ViewMissing",
             "the agent in the lead (index 0) gave up",
@@ -186,15 +254,30 @@ fn program_that_ends_while_its_pod_is_evicted_fails_with_its_own_code() {
         ..said(0, Termination::new(by, u8::try_from(code).unwrap()))
     };
     let own = PodSeen {
-        exit: Some(Box::new(Exit { code: 3, ..*cut_off(3, Ender::Program).exit.unwrap() })),
+        exit: Some(Box::new(Exit {
+            code: 3,
+            ..*cut_off(3, Ender::Program).exit.unwrap()
+        })),
         ..cut_off(3, Ender::Program)
     };
     for reason in ["LeadFailed", "PodFailurePolicy"] {
         let lead = own.clone();
-        assert_told([(reason, vec![lead], Some(0), "NonZeroExitCode", "the lead (index 0) ended with exit code 3")]);
+        assert_told([(
+            reason,
+            vec![lead],
+            Some(0),
+            "NonZeroExitCode",
+            "the lead (index 0) ended with exit code 3",
+        )]);
     }
     let lost = "the lead's pod, mc-0, was lost (DeletionByTaintManager: Taint manager: deleting due to NoExecute taint); no restart left: backoffLimit is 100";
-    assert_told([("PodFailurePolicy", vec![cut_off(143, Ender::Stop)], Some(0), "LeadLost", lost)]);
+    assert_told([(
+        "PodFailurePolicy",
+        vec![cut_off(143, Ender::Stop)],
+        Some(0),
+        "LeadLost",
+        lost,
+    )]);
 }
 
 #[test]
@@ -213,7 +296,11 @@ fn a_pod_that_was_taken_away_or_never_started_is_told_from_one_that_failed() {
         ended: true,
         trouble: Some(Box::new(Trouble {
             reason: "InitFailed".into(),
-            init: Some(FailedInit { name: "flux-view".into(), is_users: false, exit: *ended(0, 242, 3).exit.unwrap() }),
+            init: Some(FailedInit {
+                name: "flux-view".into(),
+                is_users: false,
+                exit: *ended(0, 242, 3).exit.unwrap(),
+            }),
             ..Trouble::default()
         })),
         ..pod(1)
@@ -229,14 +316,23 @@ fn a_pod_that_was_taken_away_or_never_started_is_told_from_one_that_failed() {
         ),
         (
             "PodFailurePolicy",
-            vec![PodSeen { deleting: true, ..ended(0, 143, 5) }],
+            vec![PodSeen {
+                deleting: true,
+                ..ended(0, 143, 5)
+            }],
             Some(0),
             "LeadLost",
             "the lead's pod, mc-0, was lost (Deleted: it was deleted); no restart left: backoffLimit is 100",
         ),
         (
             "PodFailurePolicy",
-            vec![said(0, Termination { node_failure: true, ..Termination::new(Ender::Program, 1) })],
+            vec![said(
+                0,
+                Termination {
+                    node_failure: true,
+                    ..Termination::new(Ender::Program, 1)
+                },
+            )],
             Some(0),
             "PodLost",
             "a follower was lost while the job ran on it; the lead ended with exit code 1; no restart left: maxRestarts is 0",
@@ -263,12 +359,19 @@ fn an_init_container_of_the_users_is_told_as_a_program_and_helps_no_more() {
             "name": "fetch", "image": "i", "imageID": "i", "ready": false, "restartCount": 0, "state": state,
         });
         let status = serde_json::json!({ "phase": "Failed", "initContainerStatuses": [init] });
-        PodSeen::of(&serde_json::from_value(metadata).unwrap(), Some(&serde_json::from_value(status).unwrap()))
+        PodSeen::of(
+            &serde_json::from_value(metadata).unwrap(),
+            Some(&serde_json::from_value(status).unwrap()),
+        )
     };
     let end = |pod: &PodSeen| end_of(pod, false);
     let (users, ours) = (seen("load,fetch"), seen(""));
     assert_eq!(end(&users), Some(End::NotStarted { may_help: false }));
-    assert_eq!(end(&ours), Some(End::NotStarted { may_help: true }), "the agent may reach its parent later");
+    assert_eq!(
+        end(&ours),
+        Some(End::NotStarted { may_help: true }),
+        "the agent may reach its parent later"
+    );
     assert_told([(
         "PodFailurePolicy",
         vec![users],
@@ -288,13 +391,34 @@ fn a_limit_of_the_job_itself_says_all_and_no_pod_is_made_up() {
             "NonZeroExitCode",
             "the pod of index 1 ended with exit code 238 (retried as often as backoffLimit allows)",
         ),
-        ("LeadLost", vec![ended(0, 239, 3)], Some(0), "LeadLost", "the Job's own words"),
-        ("DeadlineExceeded", vec![ended(0, 143, 3)], None, "DeadlineExceeded", "the Job's own words"),
-        ("PodFailurePolicy", vec![], None, "PodFailurePolicy", "the Job's own words (that pod was deleted)"),
+        (
+            "LeadLost",
+            vec![ended(0, 239, 3)],
+            Some(0),
+            "LeadLost",
+            "the Job's own words",
+        ),
+        (
+            "DeadlineExceeded",
+            vec![ended(0, 143, 3)],
+            None,
+            "DeadlineExceeded",
+            "the Job's own words",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![],
+            None,
+            "PodFailurePolicy",
+            "the Job's own words (that pod was deleted)",
+        ),
         // Its end has not been seen yet.
         (
             "PodFailurePolicy",
-            vec![PodSeen { name: "own".into(), ..pod(0) }],
+            vec![PodSeen {
+                name: "own".into(),
+                ..pod(0)
+            }],
             None,
             "PodFailurePolicy",
             "the Job's own words",
@@ -306,14 +430,21 @@ fn a_limit_of_the_job_itself_says_all_and_no_pod_is_made_up() {
 #[test]
 fn reason_of_a_finished_cluster_never_changes() {
     let mut observation = observation("size: 1");
-    observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", "the Job's own words"), ..job(1) });
+    observation.job = Some(JobSeen {
+        failed: failed("PodFailurePolicy", "the Job's own words"),
+        ..job(1)
+    });
     observation.pods = vec![ended(0, 3, 5)];
     observation.previous = observation.status();
     assert_eq!(observation.previous.reason.as_deref(), Some("NonZeroExitCode"));
     observation.pods.clear();
     assert_eq!(observation.status(), observation.previous, "its pod is deleted");
     observation.pods = vec![ready(0)];
-    assert_eq!(observation.status(), observation.previous, "or another has its index");
+    assert_eq!(
+        observation.status(),
+        observation.previous,
+        "or another has its index"
+    );
 }
 
 #[test]
@@ -321,11 +452,18 @@ fn exit_code_that_nobody_saw_is_not_told() {
     let mut observation = observation("size: 1");
     let mut lead = ended(0, 255, 5);
     lead.exit.as_mut().unwrap().is_unseen = true;
-    observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", "x"), ..job(1) });
+    observation.job = Some(JobSeen {
+        failed: failed("PodFailurePolicy", "x"),
+        ..job(1)
+    });
     observation.cluster.backoff_limit = 0;
     observation.pods = vec![lead];
     let status = observation.status();
-    assert_eq!((status.exit_code, status.reason.as_deref()), (None, Some("LeadLost")), "{status:#?}");
+    assert_eq!(
+        (status.exit_code, status.reason.as_deref()),
+        (None, Some("LeadLost")),
+        "{status:#?}"
+    );
     assert!(status.message.unwrap().contains("NodeRestarted"));
 }
 
@@ -334,19 +472,43 @@ fn restart_that_waits_for_a_dead_node_names_pod_node_and_remedy() {
     let mut observation = observation("size: 2");
     let limit = restart::Limit::MaxRestarts;
     let words = "a follower was lost while the job ran on it";
-    observation.previous =
-        restart::with_counted_restart(&Default::default(), "job", restart::POD_LOST, words, limit, at(NOW));
-    observation.job = Some(JobSeen { deleting: true, ..job(2) });
-    let going = PodSeen { deleting: true, node: Some("worker-2".into()), ..pod(1) };
+    observation.previous = restart::with_counted_restart(
+        &Default::default(),
+        "job",
+        restart::POD_LOST,
+        words,
+        limit,
+        at(NOW),
+    );
+    observation.job = Some(JobSeen {
+        deleting: true,
+        ..job(2)
+    });
+    let going = PodSeen {
+        deleting: true,
+        node: Some("worker-2".into()),
+        ..pod(1)
+    };
     observation.pods = vec![going.clone()];
     let status = observation.status();
     assert_eq!(status.reason.as_deref(), Some("PodLost"), "{status:#?}");
-    assert!(status.message.unwrap().contains("pod mc-1 on node worker-2 is being stopped"));
+    assert!(
+        status
+            .message
+            .unwrap()
+            .contains("pod mc-1 on node worker-2 is being stopped")
+    );
     observation.pods = vec![PodSeen { lost: true, ..going }];
     let status = observation.status();
     assert_eq!(status.reason.as_deref(), Some("NodeLost"));
     let message = status.message.unwrap();
-    for expected in [words, "mc-1", "worker-2", "only if the machine is off", "out-of-service"] {
+    for expected in [
+        words,
+        "mc-1",
+        "worker-2",
+        "only if the machine is off",
+        "out-of-service",
+    ] {
         assert!(message.contains(expected), "{message}");
     }
 }
@@ -354,28 +516,44 @@ fn restart_that_waits_for_a_dead_node_names_pod_node_and_remedy() {
 #[test]
 fn lost_follower_is_named_by_its_dead_node_or_by_flux() {
     let lead = || {
-        let word = Termination { node_failure: true, ..Termination::new(Ender::Program, 1) };
+        let word = Termination {
+            node_failure: true,
+            ..Termination::new(Ender::Program, 1)
+        };
         let mut lead = said(0, word);
         lead.exit.as_mut().unwrap().message = "node failure on mc-1 (rank 1)".into();
         lead
     };
     let message = |pods: Vec<PodSeen>| {
         let mut observation = observation("size: 2");
-        observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", "x"), ..job(2) });
+        observation.job = Some(JobSeen {
+            failed: failed("PodFailurePolicy", "x"),
+            ..job(2)
+        });
         observation.pods = pods;
         observation.status().message.unwrap()
     };
     assert!(message(vec![lead()]).contains("node failure on mc-1 (rank 1)"));
-    let lost = PodSeen { lost: true, node: Some("worker-3".into()), ..pod(1) };
+    let lost = PodSeen {
+        lost: true,
+        node: Some("worker-3".into()),
+        ..pod(1)
+    };
     let message = message(vec![lead(), lost]);
-    assert!(message.contains("mc-1") && message.contains("worker-3"), "{message}");
+    assert!(
+        message.contains("mc-1") && message.contains("worker-3"),
+        "{message}"
+    );
 }
 
 #[test]
 fn size_below_the_quorum_names_the_quorum() {
     let told = |spec: &str, wanted: u32, pods: Vec<PodSeen>| {
         let mut observation = observation(spec);
-        observation.job = Some(JobSeen { initial_size: Some(3), ..job(wanted) });
+        observation.job = Some(JobSeen {
+            initial_size: Some(3),
+            ..job(wanted)
+        });
         observation.pods = pods;
         let status = observation.status();
         (status.reason, status.message.unwrap_or_default())
@@ -384,25 +562,57 @@ fn size_below_the_quorum_names_the_quorum() {
     assert_eq!(reason.as_deref(), Some("SizeBelowQuorum"), "{message}");
     assert!(message.contains("3 brokers"), "{message}");
     assert_eq!(told("size: 3", 3, vec![pod(0), pod(1)]).0, None);
-    assert_eq!(told("size: 2\nminSize: 2\nmaxSize: 3", 2, vec![pod(0), pod(1)]).0, None, "as it was told");
-    assert_eq!(told("size: 2\nmaxSize: 3", 2, vec![ready(0), ready(1)]).0, None, "it has begun");
+    assert_eq!(
+        told("size: 2\nminSize: 2\nmaxSize: 3", 2, vec![pod(0), pod(1)]).0,
+        None,
+        "as it was told"
+    );
+    assert_eq!(
+        told("size: 2\nmaxSize: 3", 2, vec![ready(0), ready(1)]).0,
+        None,
+        "it has begun"
+    );
 }
 
 #[test]
 fn container_that_keeps_a_pod_after_the_end_is_named() {
-    let kept = |code: i32| PodSeen { ended: false, kept_by: Some("daprd".into()), ..ended(0, code, 5) };
+    let kept = |code: i32| PodSeen {
+        ended: false,
+        kept_by: Some("daprd".into()),
+        ..ended(0, code, 5)
+    };
     let mut observation = observation("size: 1");
-    observation.job = Some(JobSeen { complete: failed("Completed", ""), has_living_pods: true, ..job(1) });
+    observation.job = Some(JobSeen {
+        complete: failed("Completed", ""),
+        has_living_pods: true,
+        ..job(1)
+    });
     observation.pods = vec![kept(0)];
     let status = observation.status();
-    assert_eq!((status.reason.as_deref(), status.exit_code), (Some("SidecarStillRuns"), Some(0)), "{status:#?}");
+    assert_eq!(
+        (status.reason.as_deref(), status.exit_code),
+        (Some("SidecarStillRuns"), Some(0)),
+        "{status:#?}"
+    );
     assert!(is(&status, "Complete") && status.message.as_ref().unwrap().contains("container daprd"));
     let none = MiniClusterStatus::default();
-    assert!(events::events(&none, &status).iter().any(|event| event.reason == "SidecarStillRuns"));
-    observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", ""), has_living_pods: true, ..job(1) });
+    assert!(
+        events::events(&none, &status)
+            .iter()
+            .any(|event| event.reason == "SidecarStillRuns")
+    );
+    observation.job = Some(JobSeen {
+        failed: failed("PodFailurePolicy", ""),
+        has_living_pods: true,
+        ..job(1)
+    });
     observation.pods = vec![kept(7)];
     let status = observation.status();
-    assert_eq!((status.reason.as_deref(), status.exit_code), (Some("NonZeroExitCode"), Some(7)), "{status:#?}");
+    assert_eq!(
+        (status.reason.as_deref(), status.exit_code),
+        (Some("NonZeroExitCode"), Some(7)),
+        "{status:#?}"
+    );
     assert!(status.message.unwrap().contains("container daprd"));
 }
 
@@ -415,7 +625,11 @@ fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
             program_code,
             snippet: (code != 0).then(|| "post".to_owned()),
             snippet_code: (code != 0).then_some(code),
-            snippet_error: if code == 0 { String::new() } else { "cat: /tmp/out: No such file or directory".into() },
+            snippet_error: if code == 0 {
+                String::new()
+            } else {
+                "cat: /tmp/out: No such file or directory".into()
+            },
             ..Termination::new(Ender::Program, 0)
         });
         pod
@@ -428,28 +642,51 @@ fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
         let running = observation.status();
         assert_eq!(condition(&running, POST_SUCCEEDED), None, "nobody knows yet");
         let complete = failed("SuccessPolicy", "");
-        observation.job = Some(JobSeen { complete: complete.clone(), ..job(3) });
-        observation.pods = codes.iter().zip(0..).map(|(code, index)| post(ended(index, 0, 5), *code)).collect();
+        observation.job = Some(JobSeen {
+            complete: complete.clone(),
+            ..job(3)
+        });
+        observation.pods = codes
+            .iter()
+            .zip(0..)
+            .map(|(code, index)| post(ended(index, 0, 5), *code))
+            .collect();
         observation.previous = running.clone();
         let after = observation.status();
         assert_eq!((after.exit_code, is(&after, "Complete")), (Some(0), true));
         let events = events::events(&running, &after);
         let found = condition(&after, POST_SUCCEEDED).map(|it| (it.status.clone(), it.message.clone()));
         let warned = events.iter().filter(|event| event.reason == "PostFailed").count();
-        assert_eq!(warned, usize::from(found.as_ref().is_some_and(|(status, _)| status == "False")));
+        assert_eq!(
+            warned,
+            usize::from(found.as_ref().is_some_and(|(status, _)| status == "False"))
+        );
         observation.previous = after.clone();
         observation.pods.clear();
         let later = observation.status();
-        assert_eq!(condition(&later, POST_SUCCEEDED), condition(&after, POST_SUCCEEDED), "when the pods are gone");
+        assert_eq!(
+            condition(&later, POST_SUCCEEDED),
+            condition(&after, POST_SUCCEEDED),
+            "when the pods are gone"
+        );
         assert_eq!(later.message, after.message);
         (found, after.message.unwrap())
     };
     let text = |status: &str, message: &str| Some((status.to_owned(), message.to_owned()));
     let succeeded = "the job ended with exit code 0";
-    assert_eq!(told([0, 0, 0], container), (text("True", "post ended with exit code 0"), succeeded.to_owned()));
+    assert_eq!(
+        told([0, 0, 0], container),
+        (text("True", "post ended with exit code 0"), succeeded.to_owned())
+    );
     assert_eq!(told([0, 0, 0], ""), (None, succeeded.to_owned()));
     let one = "post of the pod of index 1 ended with exit code 2: cat: /tmp/out: No such file or directory";
-    assert_eq!(told([0, 2, 0], container), (text("False", one), format!("{succeeded}; {one}")));
+    assert_eq!(
+        told([0, 2, 0], container),
+        (text("False", one), format!("{succeeded}; {one}"))
+    );
     let both = format!("{one} (and 1 more pod)");
-    assert_eq!(told([0, 2, 1], container), (text("False", &both), format!("{succeeded}; {both}")));
+    assert_eq!(
+        told([0, 2, 1], container),
+        (text("False", &both), format!("{succeeded}; {both}"))
+    );
 }

@@ -8,26 +8,66 @@ use crate::decide::silent_wait;
 #[test]
 fn an_elastic_cluster_that_cannot_grow_says_in_which_queue_and_what_for() {
     let mut observation = observation("size: 3\nmaxSize: 4");
-    let gate = Trouble { reason: "SchedulingGated".into(), message: "gates".into(), ..Trouble::default() };
-    let held =
-        |index| PodSeen { scheduled: false, held_by_queue: true, trouble: Some(Box::new(gate.clone())), ..pod(index) };
+    let gate = Trouble {
+        reason: "SchedulingGated".into(),
+        message: "gates".into(),
+        ..Trouble::default()
+    };
+    let held = |index| PodSeen {
+        scheduled: false,
+        held_by_queue: true,
+        trouble: Some(Box::new(gate.clone())),
+        ..pod(index)
+    };
     let queue = Some("team".to_owned());
-    observation.job = Some(JobSeen { queue, is_elastic: true, ..job(3) });
+    observation.job = Some(JobSeen {
+        queue,
+        is_elastic: true,
+        ..job(3)
+    });
     (observation.previous, observation.pods) = (observation.status(), vec![ready(0), held(1), held(2)]);
     let told = observation.status();
     assert_eq!(told.reason.as_deref(), Some("Queued"));
-    assert_eq!(told.message.as_deref(), Some("waits in queue team for 2 of 3 pods"));
-    observation.warning = Some(Trouble { reason: "Queued".into(), message: "no cpu".into(), ..Trouble::default() });
+    assert_eq!(
+        told.message.as_deref(),
+        Some("waits in queue team for 2 of 3 pods")
+    );
+    observation.warning = Some(Trouble {
+        reason: "Queued".into(),
+        message: "no cpu".into(),
+        ..Trouble::default()
+    });
     let told = observation.status();
-    assert_eq!(told.message.as_deref(), Some("waits in queue team for 2 of 3 pods: no cpu"));
-    for (type_, status) in [("Suspended", "False"), ("JobRunning", "True"), ("JobWaitingForResources", "True")] {
-        assert_eq!(condition(&told, type_).unwrap().status, status, "{type_}: what runs goes on");
+    assert_eq!(
+        told.message.as_deref(),
+        Some("waits in queue team for 2 of 3 pods: no cpu")
+    );
+    for (type_, status) in [
+        ("Suspended", "False"),
+        ("JobRunning", "True"),
+        ("JobWaitingForResources", "True"),
+    ] {
+        assert_eq!(
+            condition(&told, type_).unwrap().status,
+            status,
+            "{type_}: what runs goes on"
+        );
     }
-    assert_eq!(condition(&told, "JobWaitingForResources").unwrap().message, told.message.clone().unwrap());
+    assert_eq!(
+        condition(&told, "JobWaitingForResources").unwrap().message,
+        told.message.clone().unwrap()
+    );
     assert!(events::events(&observation.previous, &told).is_empty());
     observation.job = Some(job(3));
-    assert_eq!(observation.status().reason.as_deref(), Some("SchedulingGated"), "no queue is known");
-    observation.job = Some(JobSeen { queue: Some("team".into()), ..job(3) });
+    assert_eq!(
+        observation.status().reason.as_deref(),
+        Some("SchedulingGated"),
+        "no queue is known"
+    );
+    observation.job = Some(JobSeen {
+        queue: Some("team".into()),
+        ..job(3)
+    });
     observation.pods = vec![ready(0), ready(1), pod(2)];
     assert_eq!(observation.status().reason, None, "it is admitted");
 }
@@ -36,17 +76,29 @@ fn an_elastic_cluster_that_cannot_grow_says_in_which_queue_and_what_for() {
 fn pods_that_their_scheduler_has_not_looked_at_name_it() {
     let mut observation = observation("size: 1");
     observation.job = Some(job(1));
-    let unseen = |name: &str| PodSeen { scheduled: false, unseen: true, scheduler: Some(name.into()), ..pod(0) };
+    let unseen = |name: &str| PodSeen {
+        scheduled: false,
+        unseen: true,
+        scheduler: Some(name.into()),
+        ..pod(0)
+    };
     observation.pods = vec![unseen("default-scheduler")];
     let counts = "0/1 pods scheduled, 0 running, 0 ready";
-    assert_eq!(observation.status().message.as_deref(), Some(counts), "nobody chose it");
+    assert_eq!(
+        observation.status().message.as_deref(),
+        Some(counts),
+        "nobody chose it"
+    );
     observation.pods = vec![unseen("nobody")];
     let told = format!("{counts}; scheduler nobody has not looked at all of them yet");
     assert_eq!(observation.status().message, Some(told));
     let silent = silent_wait::unseen(0, "nobody", false);
     observation.warning = Some(silent.clone());
     let told = observation.status();
-    assert_eq!((told.reason.as_deref(), told.message), (Some("SchedulerSilent"), Some(silent.message)));
+    assert_eq!(
+        (told.reason.as_deref(), told.message),
+        (Some("SchedulerSilent"), Some(silent.message))
+    );
 }
 
 /// Which gates, which scheduler, and whether it has spoken: a pod as the API server sends it.
@@ -56,28 +108,55 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
         let status = serde_json::from_value(json!({ "conditions": conditions })).unwrap();
         let place: PodPlace = serde_json::from_value(place).unwrap();
         let seen = PodSeen::of(&Default::default(), Some(&status)).on(&place);
-        (seen.held_by_queue, seen.scheduler.as_deref().map(str::to_owned), seen.trouble.map(|it| it.reason))
+        (
+            seen.held_by_queue,
+            seen.scheduler.as_deref().map(str::to_owned),
+            seen.trouble.map(|it| it.reason),
+        )
     };
     let said = |reason: &str| json!([{ "type": "PodScheduled", "status": "False", "reason": reason }]);
     let place = |more: Value| {
         let mut place = json!({ "schedulerName": "mine" });
-        place.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        place
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         place
     };
     let gates = |name: &str| place(json!({ "schedulingGates": [{ "name": name }] }));
     let none = || json!([]);
     let gated = Some("SchedulingGated".to_owned());
-    assert_eq!(seen(gates("kueue.x-k8s.io/elastic-job"), said("SchedulingGated")), (true, None, gated.clone()));
-    assert_eq!(seen(gates("kueue.x-k8s.io/topology"), said("SchedulingGated")), (false, None, gated.clone()));
-    assert_eq!(seen(gates("example.org/mine"), said("SchedulingGated")), (false, None, gated));
+    assert_eq!(
+        seen(gates("kueue.x-k8s.io/elastic-job"), said("SchedulingGated")),
+        (true, None, gated.clone())
+    );
+    assert_eq!(
+        seen(gates("kueue.x-k8s.io/topology"), said("SchedulingGated")),
+        (false, None, gated.clone())
+    );
+    assert_eq!(
+        seen(gates("example.org/mine"), said("SchedulingGated")),
+        (false, None, gated)
+    );
     assert_eq!(seen(place(json!({})), none()), (false, Some("mine".into()), None));
-    assert_eq!(seen(json!({}), none()), (false, Some("default-scheduler".into()), None));
-    assert_eq!(seen(place(json!({ "nodeName": "a" })), none()), (false, None, None), "it has a node");
+    assert_eq!(
+        seen(json!({}), none()),
+        (false, Some("default-scheduler".into()), None)
+    );
+    assert_eq!(
+        seen(place(json!({ "nodeName": "a" })), none()),
+        (false, None, None),
+        "it has a node"
+    );
     let nominated = serde_json::from_value(json!({ "nominatedNodeName": "a" })).unwrap();
     assert!(
         !PodSeen::of(&Default::default(), Some(&nominated)).unseen,
         "it has a node in mind, and waits for something"
     );
     let error = Some("SchedulerError".to_owned());
-    assert_eq!(seen(place(json!({})), said("SchedulerError")), (false, None, error), "it says so itself");
+    assert_eq!(
+        seen(place(json!({})), said("SchedulerError")),
+        (false, None, error),
+        "it says so itself"
+    );
 }

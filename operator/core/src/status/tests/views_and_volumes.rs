@@ -7,63 +7,126 @@ use crate::status::ARCHIVE_SAVED;
 fn a_view_that_cannot_be_mounted_is_told_remembered_and_never_takes_a_job_away() {
     let mut observation = observation("size: 2");
     let mounted = |status: &MiniClusterStatus| condition(status, "ViewMounted").cloned();
-    let copied = JobSeen { completions: 2, ..JobSeen::default() };
-    let mounts = JobSeen { mounts_view: true, ..copied.clone() };
+    let copied = JobSeen {
+        completions: 2,
+        ..JobSeen::default()
+    };
+    let mounts = JobSeen {
+        mounts_view: true,
+        ..copied.clone()
+    };
     observation.job = Some(copied.clone());
-    assert_eq!(mounted(&observation.status()), None, "nothing is mounted, nothing is told");
+    assert_eq!(
+        mounted(&observation.status()),
+        None,
+        "nothing is mounted, nothing is told"
+    );
     observation.job = Some(mounts.clone());
-    assert_eq!(mounted(&observation.status()).unwrap().reason, "ImageVolumeUnsure", "the nodes are not known");
+    assert_eq!(
+        mounted(&observation.status()).unwrap().reason,
+        "ImageVolumeUnsure",
+        "the nodes are not known"
+    );
 
-    let stuck = PodSeen { not_made: Some("path escapes from parent".into()), ..pod(1) };
-    let ready = PodSeen { ready: true, joined: true, running: true, ..pod(0) };
+    let stuck = PodSeen {
+        not_made: Some("path escapes from parent".into()),
+        ..pod(1)
+    };
+    let ready = PodSeen {
+        ready: true,
+        joined: true,
+        running: true,
+        ..pod(0)
+    };
     observation.pods = vec![ready, stuck.clone()];
-    assert!(!image_volume_failed(&observation.status()), "the lead is ready: its job may have begun");
+    assert!(
+        !image_volume_failed(&observation.status()),
+        "the lead is ready: its job may have begun"
+    );
     observation.pods = vec![pod(0), stuck];
     let status = observation.status();
     assert!(image_volume_failed(&status));
     let told = mounted(&status).unwrap();
     assert!(
-        told.message.contains("pod 1") && told.message.contains("source: copy") && told.message.contains("escapes")
+        told.message.contains("pod 1")
+            && told.message.contains("source: copy")
+            && told.message.contains("escapes")
     );
 
     (observation.previous, observation.job, observation.pods) = (status, Some(copied), vec![pod(0), pod(1)]);
-    assert_eq!(mounted(&observation.status()).unwrap().message, told.message, "it stays, and so does the copy");
+    assert_eq!(
+        mounted(&observation.status()).unwrap().message,
+        told.message,
+        "it stays, and so does the copy"
+    );
 }
 
 #[test]
 fn view_that_is_copied_for_one_node_names_it_for_as_long_as_the_job_is_there() {
     let mut observation = observation("size: 2");
     let mounted = |status: &MiniClusterStatus| condition(status, "ViewMounted").cloned();
-    let job = JobSeen { uid: "j".into(), completions: 2, ..JobSeen::default() };
+    let job = JobSeen {
+        uid: "j".into(),
+        completions: 2,
+        ..JobSeen::default()
+    };
     observation.job = Some(job.clone());
     observation.copied_for = Some("node old (kubelet v1.34.1)".into());
     let status = observation.status();
     let told = mounted(&status).unwrap();
-    assert!(told.reason == "ViewCopied" && told.message.contains("node old"), "{told:?}");
-    assert!(!image_volume_failed(&status), "nothing has failed: the next Job may mount it");
     assert!(
-        super::events::events(&MiniClusterStatus::default(), &status).iter().all(|event| event.reason != "ViewCopied")
+        told.reason == "ViewCopied" && told.message.contains("node old"),
+        "{told:?}"
+    );
+    assert!(
+        !image_volume_failed(&status),
+        "nothing has failed: the next Job may mount it"
+    );
+    assert!(
+        super::events::events(&MiniClusterStatus::default(), &status)
+            .iter()
+            .all(|event| event.reason != "ViewCopied")
     );
     (observation.previous, observation.copied_for) = (status, None);
     assert_eq!(mounted(&observation.status()).unwrap().message, told.message);
     observation.copied_for = Some("node other".into());
-    observation.job = Some(JobSeen { uid: "k".into(), ..job });
-    assert!(mounted(&observation.status()).unwrap().message.contains("node other"));
+    observation.job = Some(JobSeen {
+        uid: "k".into(),
+        ..job
+    });
+    assert!(
+        mounted(&observation.status())
+            .unwrap()
+            .message
+            .contains("node other")
+    );
 }
 
 /// A busy node says such things, and they pass.
 #[test]
 fn job_stays_when_a_container_cannot_be_created_for_another_reason_than_the_mount() {
     let mut observation = observation("size: 2");
-    observation.job = Some(JobSeen { completions: 2, mounts_view: true, ..JobSeen::default() });
-    let stuck = |error: &str| PodSeen { not_made: Some(error.into()), ..pod(1) };
-    for error in ["failed to reserve container name flux-agent_mc-1", "context deadline exceeded"] {
+    observation.job = Some(JobSeen {
+        completions: 2,
+        mounts_view: true,
+        ..JobSeen::default()
+    });
+    let stuck = |error: &str| PodSeen {
+        not_made: Some(error.into()),
+        ..pod(1)
+    };
+    for error in [
+        "failed to reserve container name flux-agent_mc-1",
+        "context deadline exceeded",
+    ] {
         observation.pods = vec![pod(0), stuck(error)];
         assert!(!image_volume_failed(&observation.status()), "{error}");
     }
-    for error in
-        ["failed to mount /var/lib/x: no such file", "Image volume is not supported", "path escapes from parent"]
-    {
+    for error in [
+        "failed to mount /var/lib/x: no such file",
+        "Image volume is not supported",
+        "path escapes from parent",
+    ] {
         observation.pods = vec![pod(0), stuck(error)];
         assert!(image_volume_failed(&observation.status()), "{error}");
     }
@@ -73,7 +136,8 @@ fn job_stays_when_a_container_cannot_be_created_for_another_reason_than_the_moun
 fn a_view_whose_image_cannot_be_pulled_is_told_as_such_with_its_fields() {
     // As the test node's kubelet and containerd said it.
     let seen = |container: &str, image: &str, pulled: &str| {
-        let message = format!("Back-off pulling image \"{pulled}\": ErrImagePull: failed to pull and unpack it");
+        let message =
+            format!("Back-off pulling image \"{pulled}\": ErrImagePull: failed to pull and unpack it");
         let waiting = serde_json::json!({ "waiting": { "reason": "ImagePullBackOff", "message": message } });
         let container = serde_json::json!({
             "name": container, "image": image, "imageID": "", "ready": false, "restartCount": 0, "state": waiting,
@@ -83,28 +147,53 @@ fn a_view_whose_image_cannot_be_pulled_is_told_as_such_with_its_fields() {
     };
     let told = |pod: PodSeen, mounts_view: bool| {
         let mut observation = observation("flux: {container: {name: view}}");
-        (observation.job, observation.pods) = (Some(JobSeen { mounts_view, ..job(1) }), vec![pod]);
+        (observation.job, observation.pods) = (
+            Some(JobSeen {
+                mounts_view,
+                ..job(1)
+            }),
+            vec![pod],
+        );
         let status = observation.status();
         assert_eq!(status.reason.as_deref(), Some("ImagePullBackOff"));
-        assert_eq!(condition(&status, "JobWaitingForResources").unwrap().message, status.message.clone().unwrap());
+        assert_eq!(
+            condition(&status, "JobWaitingForResources").unwrap().message,
+            status.message.clone().unwrap()
+        );
         status.message.unwrap()
     };
-    for (pod, mounts_view) in
-        [(seen("flux-agent", "agent:1", "view:1"), true), (seen("view", "view:1", "view:1"), false)]
-    {
+    for (pod, mounts_view) in [
+        (seen("flux-agent", "agent:1", "view:1"), true),
+        (seen("view", "view:1", "view:1"), false),
+    ] {
         let message = told(pod, mounts_view);
         assert!(
             message.starts_with("pod 0: the view's image cannot be pulled (spec.flux.container.image"),
             "{message}"
         );
-        assert!(message.contains("imagePullSecret") && message.contains("\"view:1\""), "{message}");
+        assert!(
+            message.contains("imagePullSecret") && message.contains("\"view:1\""),
+            "{message}"
+        );
     }
     // The image may be missing on one node alone.
-    let message = told(PodSeen { node: Some("worker-3".into()), ..seen("app", "app:1", "app:1") }, true);
-    assert!(message.starts_with("pod 0 on node worker-3: container app: "), "{message}");
+    let message = told(
+        PodSeen {
+            node: Some("worker-3".into()),
+            ..seen("app", "app:1", "app:1")
+        },
+        true,
+    );
+    assert!(
+        message.starts_with("pod 0 on node worker-3: container app: "),
+        "{message}"
+    );
     // The agent's init container mounts the image of the container that runs Flux as well.
     let message = told(seen("flux-agent", "agent:1", "app:1"), true);
-    assert!(message.starts_with("pod 0: the image of container mc cannot be pulled: container flux"), "{message}");
+    assert!(
+        message.starts_with("pod 0: the image of container mc cannot be pulled: container flux"),
+        "{message}"
+    );
     let message = told(seen("flux-agent", "agent:1", "agent:1"), true);
     assert!(message.starts_with("pod 0: container flux-agent: "), "{message}");
 }
@@ -113,9 +202,17 @@ fn a_view_whose_image_cannot_be_pulled_is_told_as_such_with_its_fields() {
 fn a_disk_that_is_shared_and_a_class_that_is_not_there_are_told_and_stop_nothing() {
     let mut observation = observation("size: 1");
     (observation.job, observation.pods) = (Some(job(1)), vec![ready(0)]);
-    assert_eq!(condition(&observation.status(), "VolumesValid"), None, "nothing is known");
+    assert_eq!(
+        condition(&observation.status(), "VolumesValid"),
+        None,
+        "nothing is known"
+    );
     observation.disks = Some(Vec::new());
-    assert_eq!(condition(&observation.status(), "VolumesValid"), None, "there are none");
+    assert_eq!(
+        condition(&observation.status(), "VolumesValid"),
+        None,
+        "there are none"
+    );
     let disk = |shared: Option<&str>, missing: bool| DiskSeen {
         key: "data".into(),
         driver: "d.csi.io".into(),
@@ -127,10 +224,16 @@ fn a_disk_that_is_shared_and_a_class_that_is_not_there_are_told_and_stop_nothing
     observation.disks = Some(vec![disk(Some("ns.other.data"), true)]);
     let told = observation.status();
     let volumes = condition(&told, "VolumesValid").unwrap();
-    assert_eq!((volumes.status.as_str(), volumes.reason.as_str()), ("False", "SharedHandle"));
-    for words in
-        ["spec.volumes[data].volumeHandle: ", "ns.other.data", "spec.volumes[data].storageClass: ", "StorageClass fast"]
-    {
+    assert_eq!(
+        (volumes.status.as_str(), volumes.reason.as_str()),
+        ("False", "SharedHandle")
+    );
+    for words in [
+        "spec.volumes[data].volumeHandle: ",
+        "ns.other.data",
+        "spec.volumes[data].storageClass: ",
+        "StorageClass fast",
+    ] {
         assert!(volumes.message.contains(words), "{words}: {}", volumes.message);
     }
     assert!(is(&told, "Ready") && told.reason.is_none());
@@ -145,7 +248,10 @@ fn a_disk_that_is_shared_and_a_class_that_is_not_there_are_told_and_stop_nothing
         "a new operator keeps it"
     );
     observation.disks = Some(vec![disk(None, true)]);
-    assert_eq!(condition(&observation.status(), "VolumesValid").unwrap().reason, "UnknownStorageClass");
+    assert_eq!(
+        condition(&observation.status(), "VolumesValid").unwrap().reason,
+        "UnknownStorageClass"
+    );
     observation.disks = Some(vec![disk(None, false)]);
     assert!(is(&observation.status(), "VolumesValid"));
 }
@@ -153,13 +259,23 @@ fn a_disk_that_is_shared_and_a_class_that_is_not_there_are_told_and_stop_nothing
 #[test]
 fn a_kubelet_that_knows_no_volumes_of_images_is_believed_and_nobody_else() {
     let mut observation = observation("size: 1");
-    observation.job = Some(JobSeen { mounts_view: true, ..job(1) });
+    observation.job = Some(JobSeen {
+        mounts_view: true,
+        ..job(1)
+    });
     observation.pods = vec![pod(0)];
     let mut says = |reason: &str, message: &str| {
         let (reason, message) = (reason.into(), message.into());
-        observation.warning = Some(Trouble { reason, message, ..Trouble::default() });
+        observation.warning = Some(Trouble {
+            reason,
+            message,
+            ..Trouble::default()
+        });
         let status = observation.status();
-        (image_volume_failed(&status), condition(&status, "ViewMounted").unwrap().message.clone())
+        (
+            image_volume_failed(&status),
+            condition(&status, "ViewMounted").unwrap().message.clone(),
+        )
     };
     // As kubelets of Kubernetes 1.31 to 1.35 say it without the feature.
     let plugin = |volume: &str| {
@@ -171,14 +287,26 @@ fn a_kubelet_that_knows_no_volumes_of_images_is_believed_and_nobody_else() {
     let (failed, message) = says("FailedMount", &plugin("flux-view-image"));
     assert!(failed && message.starts_with("a pod could not") && message.contains("no volume plugin matched"));
     assert!(!says("FailedMount", &plugin("data")).0, "a volume of the user's");
-    assert!(!says("FailedMount", "MountVolume.SetUp failed for volume \"flux-view-image\" : busy").0);
-    assert!(!says("Failed", "Failed to pull image \"view:1\"").0, "the copy would need it as well");
+    assert!(
+        !says(
+            "FailedMount",
+            "MountVolume.SetUp failed for volume \"flux-view-image\" : busy"
+        )
+        .0
+    );
+    assert!(
+        !says("Failed", "Failed to pull image \"view:1\"").0,
+        "the copy would need it as well"
+    );
 }
 
 #[test]
 fn the_archives_fate_is_told_once_it_is_known_and_where_one_is_asked_for() {
     use flux_shared::termination::{Ender, Termination};
-    let program = |code| Termination { program_code: Some(code), ..Termination::new(Ender::Program, code) };
+    let program = |code| Termination {
+        program_code: Some(code),
+        ..Termination::new(Ender::Program, code)
+    };
     let told = |spec: &str, said: Option<Termination>| {
         let mut observation = observation(spec);
         observation.job = Some(job(1));
@@ -197,9 +325,15 @@ fn the_archives_fate_is_told_once_it_is_known_and_where_one_is_asked_for() {
     let with = "size: 1\narchive: {path: /state/a.tgz}";
     assert_eq!(told("size: 1", Some(program(0))), None);
     let text = |status: &str, message: &str| Some((status.to_owned(), message.to_owned()));
-    assert_eq!(told(with, Some(program(0))), text("True", "the state of Flux was saved to /state/a.tgz"));
+    assert_eq!(
+        told(with, Some(program(0))),
+        text("True", "the state of Flux was saved to /state/a.tgz")
+    );
     let why = "the dump is not whole: its end is missing";
-    let not_saved = Termination { archive_not_saved: Some(why.into()), ..program(0) };
+    let not_saved = Termination {
+        archive_not_saved: Some(why.into()),
+        ..program(0)
+    };
     let kept = format!("the archive /state/a.tgz was not saved and is unchanged: {why}");
     assert_eq!(told(with, Some(not_saved)), text("False", &kept));
     let gave_up = Termination::new(Ender::Agent, 245);

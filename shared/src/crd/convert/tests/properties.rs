@@ -15,28 +15,45 @@ static V1ALPHA2: LazyLock<Value> = LazyLock::new(|| schema(Version::V1alpha2));
 
 fn schema(version: Version) -> Value {
     let client = WebhookClient::Url("https://a/b".into());
-    let crd = definition(&Conversion::Webhook { client, ca_bundle: Vec::new() }).unwrap();
+    let crd = definition(&Conversion::Webhook {
+        client,
+        ca_bundle: Vec::new(),
+    })
+    .unwrap();
     let crd = serde_json::to_value(crd).unwrap();
     let versions = crd["spec"]["versions"].as_array().unwrap();
-    let found = versions.iter().find(|entry| entry["name"] == version.name()).unwrap();
+    let found = versions
+        .iter()
+        .find(|entry| entry["name"] == version.name())
+        .unwrap();
     found["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()
 }
 
 /// Any value of this schema. Defaults are among the values, so that what goes without saying is also said.
 fn arbitrary(schema: &Value) -> BoxedStrategy<Value> {
     if let Some(properties) = schema["properties"].as_object() {
-        let required: Vec<&str> =
-            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let required: Vec<&str> = schema["required"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
         let fields: Vec<BoxedStrategy<Option<(String, Value)>>> = properties
             .iter()
             .map(|(name, property)| {
                 let is_required = required.contains(&name.as_str());
                 let name = name.clone();
                 let value = arbitrary(property).prop_map(move |value| (name.clone(), value));
-                if is_required { value.prop_map(Some).boxed() } else { proptest::option::weighted(0.25, value).boxed() }
+                if is_required {
+                    value.prop_map(Some).boxed()
+                } else {
+                    proptest::option::weighted(0.25, value).boxed()
+                }
             })
             .collect();
-        return fields.prop_map(|fields| Value::Object(fields.into_iter().flatten().collect())).boxed();
+        return fields
+            .prop_map(|fields| Value::Object(fields.into_iter().flatten().collect()))
+            .boxed();
     }
     if schema["additionalProperties"].is_object() {
         let entry = ("[a-c]", arbitrary(&schema["additionalProperties"]));
@@ -45,7 +62,9 @@ fn arbitrary(schema: &Value) -> BoxedStrategy<Value> {
             .boxed();
     }
     if schema["items"].is_object() {
-        return proptest::collection::vec(arbitrary(&schema["items"]), 0..3).prop_map(Value::Array).boxed();
+        return proptest::collection::vec(arbitrary(&schema["items"]), 0..3)
+            .prop_map(Value::Array)
+            .boxed();
     }
     let values = match schema["type"].as_str() {
         Some("boolean") => vec![json!(true), json!(false)],
@@ -122,18 +141,34 @@ fn meaning(schema: &Value, spec: &Value, version: Version) -> Value {
         }
     }
     for block in blocks(&mut spec) {
-        for (field, value) in [("disable", json!(false)), ("name", json!("flux")), ("uid", json!(1000))] {
+        for (field, value) in [
+            ("disable", json!(false)),
+            ("name", json!("flux")),
+            ("uid", json!(1000)),
+        ] {
             block.entry(field).or_insert(value);
         }
     }
     if let Some(block) = spec.get_mut("fluxRestful").and_then(Value::as_object_mut) {
-        for (field, value) in [("disable", json!(false)), ("branch", json!("main")), ("port", json!(5000))] {
+        for (field, value) in [
+            ("disable", json!(false)),
+            ("branch", json!("main")),
+            ("port", json!(5000)),
+        ] {
             block.entry(field).or_insert(value);
         }
     }
-    let take =
-        |spec: &mut Value, field: &str| spec.as_object_mut().unwrap().shift_remove(field).unwrap_or(json!(false));
-    let (pods, whole) = if older { ("cleanup", "cleanupMiniCluster") } else { ("cleanupPods", "cleanup") };
+    let take = |spec: &mut Value, field: &str| {
+        spec.as_object_mut()
+            .unwrap()
+            .shift_remove(field)
+            .unwrap_or(json!(false))
+    };
+    let (pods, whole) = if older {
+        ("cleanup", "cleanupMiniCluster")
+    } else {
+        ("cleanupPods", "cleanup")
+    };
     let (pods, whole) = (take(&mut spec, pods), take(&mut spec, whole));
     json!({ "spec": spec, "cleans pods": pods, "cleans all": whole })
 }
@@ -141,7 +176,9 @@ fn meaning(schema: &Value, spec: &Value, version: Version) -> Value {
 /// All users of Flux.
 fn blocks(spec: &mut Value) -> Vec<&mut Map<String, Value>> {
     let map = spec.as_object_mut().unwrap();
-    let lists = map.iter_mut().filter(|(name, _)| matches!(name.as_str(), "containers" | "services"));
+    let lists = map
+        .iter_mut()
+        .filter(|(name, _)| matches!(name.as_str(), "containers" | "services"));
     lists
         .flat_map(|(_, list)| list.as_array_mut().unwrap())
         .flat_map(|container| container.as_object_mut().unwrap())
@@ -190,7 +227,8 @@ proptest! {
         prop_assert_eq!(meaning(newer, &back, Version::V1alpha2), meaning(newer, &spec, Version::V1alpha2));
     }
 
-    /// Through the API server: defaults of v1alpha1 on the way in, those of v1alpha2 on reading what is stored.
+    /// Through the API server: defaults of v1alpha1 on the way in, those of v1alpha2 on reading what is
+    /// stored.
     #[test]
     fn what_was_applied_as_v1alpha1_is_read_back_byte_for_byte(spec in arbitrary(&V1ALPHA1)) {
         let applied = defaulted(&V1ALPHA1, as_of_2023(spec));

@@ -12,7 +12,12 @@ struct Seen {
 
 impl Seen {
     fn of(job: JobSeen, pods: Vec<PodSeen>) -> Seen {
-        Seen { status: MiniClusterStatus::default(), max_restarts: 0, job, pods }
+        Seen {
+            status: MiniClusterStatus::default(),
+            max_restarts: 0,
+            job,
+            pods,
+        }
     }
 
     fn observation(&self) -> Observation<'_> {
@@ -39,12 +44,20 @@ impl Seen {
 }
 
 fn job() -> JobSeen {
-    JobSeen { uid: "job".into(), completions: 2, ..JobSeen::default() }
+    JobSeen {
+        uid: "job".into(),
+        completions: 2,
+        ..JobSeen::default()
+    }
 }
 
 fn failing(pod: &str) -> JobSeen {
-    let message = format!("Container mc for pod ns/{pod} failed with exit code 137 matching FailJob rule at index 1");
-    JobSeen { failing: verdict(BY_POLICY).map(|verdict| Verdict { message, ..verdict }), ..job() }
+    let message =
+        format!("Container mc for pod ns/{pod} failed with exit code 137 matching FailJob rule at index 1");
+    JobSeen {
+        failing: verdict(BY_POLICY).map(|verdict| Verdict { message, ..verdict }),
+        ..job()
+    }
 }
 
 fn pod(index: u32) -> PodSeen {
@@ -61,15 +74,29 @@ fn pod(index: u32) -> PodSeen {
 }
 
 fn ended(index: u32, exit: Exit) -> PodSeen {
-    PodSeen { running: false, ended: true, exit: Some(Box::new(exit)), ..pod(index) }
+    PodSeen {
+        running: false,
+        ended: true,
+        exit: Some(Box::new(exit)),
+        ..pod(index)
+    }
 }
 
 fn by(by: Ender, code: u8) -> Exit {
-    Exit { code: code.into(), said: Some(Termination::new(by, code)), ..Exit::default() }
+    Exit {
+        code: code.into(),
+        said: Some(Termination::new(by, code)),
+        ..Exit::default()
+    }
 }
 
 fn unseen() -> Exit {
-    Exit { code: UNSEEN.into(), is_unseen: true, reason: "Unknown".into(), ..Exit::default() }
+    Exit {
+        code: UNSEEN.into(),
+        is_unseen: true,
+        reason: "Unknown".into(),
+        ..Exit::default()
+    }
 }
 
 /// `kubectl delete pod --force` of a follower.
@@ -78,8 +105,21 @@ fn killed_follower() -> Vec<PodSeen> {
     if let Some(said) = lead.exit.as_mut().and_then(|exit| exit.said.as_mut()) {
         said.node_failure = true;
     }
-    let killed = Exit { code: 137, reason: "Error".into(), ..Exit::default() };
-    vec![PodSeen { deleting: true, ..lead }, PodSeen { deleting: true, ..ended(1, killed) }]
+    let killed = Exit {
+        code: 137,
+        reason: "Error".into(),
+        ..Exit::default()
+    };
+    vec![
+        PodSeen {
+            deleting: true,
+            ..lead
+        },
+        PodSeen {
+            deleting: true,
+            ..ended(1, killed)
+        },
+    ]
 }
 
 #[test]
@@ -93,7 +133,15 @@ fn lead_that_the_job_stops_for_a_killed_follower_is_not_lost() {
         assert!(seen.ending().failed.is_some(), "and that is the end");
         seen.max_restarts = 1;
         let decision = seen.decision();
-        let Decision::Restart { limit, reason, message, .. } = &decision else { panic!("{decision:?}") };
+        let Decision::Restart {
+            limit,
+            reason,
+            message,
+            ..
+        } = &decision
+        else {
+            panic!("{decision:?}")
+        };
         assert_eq!((*limit, reason.as_str()), (Limit::MaxRestarts, POD_LOST));
         assert!(message.contains("mc-1-abcde"), "{message}");
     }
@@ -103,29 +151,66 @@ fn lead_that_the_job_stops_for_a_killed_follower_is_not_lost() {
 fn lead_whose_node_was_rebooted_restarts_all() {
     let seen = Seen::of(failing("mc-0-abcde"), vec![ended(0, unseen()), pod(1)]);
     let decision = seen.decision();
-    let Decision::Restart { limit, reason, message, .. } = &decision else { panic!("{decision:?}") };
+    let Decision::Restart {
+        limit,
+        reason,
+        message,
+        ..
+    } = &decision
+    else {
+        panic!("{decision:?}")
+    };
     assert_eq!((*limit, reason.as_str()), (Limit::Backoff, LEAD_LOST));
     assert!(message.contains("NodeRestarted"), "{message}");
     let follower = Seen::of(job(), vec![pod(0), ended(1, unseen())]);
-    assert_eq!(follower.decision(), Decision::Continue, "the Job replaces a follower");
+    assert_eq!(
+        follower.decision(),
+        Decision::Continue,
+        "the Job replaces a follower"
+    );
 }
 
 #[test]
 fn job_fails_when_a_follower_ends_with_255_by_itself() {
     let snippet = Seen::of(job(), vec![pod(0), ended(1, by(Ender::Snippet, UNSEEN))]);
-    assert!(matches!(snippet.decision(), Decision::EndPods { .. }), "once the lead has ended");
+    assert!(
+        matches!(snippet.decision(), Decision::EndPods { .. }),
+        "once the lead has ended"
+    );
     let seen = Seen::of(job(), vec![pod(0), ended(1, by(Ender::Agent, UNSEEN))]);
     assert!(matches!(seen.decision(), Decision::Fail { reason, .. } if reason == BY_POLICY));
-    let lead = Seen::of(job(), vec![PodSeen { labelled: false, ..ended(0, by(Ender::Program, UNSEEN)) }]);
-    assert!(matches!(lead.decision(), Decision::Fail { .. }), "nor is a lead's retried");
+    let lead = Seen::of(
+        job(),
+        vec![PodSeen {
+            labelled: false,
+            ..ended(0, by(Ender::Program, UNSEEN))
+        }],
+    );
+    assert!(
+        matches!(lead.decision(), Decision::Fail { .. }),
+        "nor is a lead's retried"
+    );
 }
 
 #[test]
 fn end_is_certain_while_a_dead_node_keeps_a_pod() {
-    let on_dead_node = || PodSeen { lost: true, node: Some("worker-3".into()), ..pod(1) };
+    let on_dead_node = || PodSeen {
+        lost: true,
+        node: Some("worker-3".into()),
+        ..pod(1)
+    };
     let complete = Seen::of(
-        JobSeen { succeeding: verdict("SuccessPolicy"), ..job() },
-        vec![PodSeen { succeeded: true, ..ended(0, by(Ender::Program, 0)) }, on_dead_node()],
+        JobSeen {
+            succeeding: verdict("SuccessPolicy"),
+            ..job()
+        },
+        vec![
+            PodSeen {
+                succeeded: true,
+                ..ended(0, by(Ender::Program, 0))
+            },
+            on_dead_node(),
+        ],
     );
     let ending = complete.ending();
     assert!(ending.complete.is_some() && ending.has_living_pods, "{ending:?}");
@@ -135,16 +220,26 @@ fn end_is_certain_while_a_dead_node_keeps_a_pod() {
     let mut failed = Seen::of(failing("mc-0-abcde"), vec![lead, on_dead_node()]);
     assert!(failed.ending().failed.is_some(), "no restart is left");
     failed.max_restarts = 1;
-    assert!(matches!(failed.decision(), Decision::Restart { .. }), "{:?}", failed.decision());
+    assert!(
+        matches!(failed.decision(), Decision::Restart { .. }),
+        "{:?}",
+        failed.decision()
+    );
     assert_eq!(failed.ending().failed, None);
 }
 
 #[test]
 fn end_is_not_certain_while_something_may_change_it() {
-    let lives = Seen::of(failing("mc-1-abcde"), vec![pod(0), ended(1, by(Ender::Snippet, 3))]);
+    let lives = Seen::of(
+        failing("mc-1-abcde"),
+        vec![pod(0), ended(1, by(Ender::Snippet, 3))],
+    );
     assert_eq!(lives.ending().failed, None, "the lead's own end is awaited");
     // A follower that is on its way out may turn out to be the cause.
-    let mut own = Seen::of(failing("mc-0-abcde"), vec![ended(0, by(Ender::Program, 1)), pod(1)]);
+    let mut own = Seen::of(
+        failing("mc-0-abcde"),
+        vec![ended(0, by(Ender::Program, 1)), pod(1)],
+    );
     assert!(own.ending().failed.is_some());
     own.max_restarts = 1;
     assert_eq!(own.ending().failed, None);
@@ -156,32 +251,72 @@ fn end_is_not_certain_while_something_may_change_it() {
 
 #[test]
 fn success_that_the_runtime_did_not_see_completes() {
-    let lead = || PodSeen { succeeded: true, ..ended(0, by(Ender::Program, 0)) };
-    let seen = Seen::of(JobSeen { failed: verdict(BY_POLICY), ..failing("mc-0-abcde") }, vec![lead()]);
+    let lead = || PodSeen {
+        succeeded: true,
+        ..ended(0, by(Ender::Program, 0))
+    };
+    let seen = Seen::of(
+        JobSeen {
+            failed: verdict(BY_POLICY),
+            ..failing("mc-0-abcde")
+        },
+        vec![lead()],
+    );
     let ending = seen.ending();
     assert!(ending.complete.is_some() && ending.failed.is_none(), "{ending:?}");
     assert_eq!(seen.decision(), Decision::Continue);
-    let follower = Seen::of(failing("mc-1-abcde"), vec![lead(), ended(1, by(Ender::Snippet, 3))]);
-    assert!(follower.ending().failed.is_some(), "a follower's own failure stays one");
+    let follower = Seen::of(
+        failing("mc-1-abcde"),
+        vec![lead(), ended(1, by(Ender::Snippet, 3))],
+    );
+    assert!(
+        follower.ending().failed.is_some(),
+        "a follower's own failure stays one"
+    );
 }
 
 #[test]
 fn end_of_a_lead_that_another_container_keeps_is_the_end() {
-    let kept = |code: u8| PodSeen { ended: false, kept_by: Some("aaa".into()), ..ended(0, by(Ender::Program, code)) };
-    let succeeded = Seen::of(job(), vec![PodSeen { succeeded: true, ..kept(0) }, pod(1)]);
+    let kept = |code: u8| PodSeen {
+        ended: false,
+        kept_by: Some("aaa".into()),
+        ..ended(0, by(Ender::Program, code))
+    };
+    let succeeded = Seen::of(
+        job(),
+        vec![
+            PodSeen {
+                succeeded: true,
+                ..kept(0)
+            },
+            pod(1),
+        ],
+    );
     assert!(succeeded.ending().complete.is_some() && succeeded.decision() == Decision::Continue);
     let failed = Seen::of(job(), vec![kept(7), pod(1)]);
-    assert!(failed.ending().failed.is_some() && failed.decision() == Decision::Continue, "its pod stays for its log");
+    assert!(
+        failed.ending().failed.is_some() && failed.decision() == Decision::Continue,
+        "its pod stays for its log"
+    );
     let follower = PodSeen { index: 1, ..kept(3) };
     let seen = Seen::of(job(), vec![pod(0), follower]);
-    assert!(matches!(seen.decision(), Decision::Fail { .. }), "the Job would not notice");
+    assert!(
+        matches!(seen.decision(), Decision::Fail { .. }),
+        "the Job would not notice"
+    );
 }
 
 /// Whether it was a success is not known to anybody.
 #[test]
 fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
-    let status = MiniClusterStatus { job_uid: Some("job".into()), ..MiniClusterStatus::default() };
-    let noticed = MiniClusterStatus { reason: Some(WAITING_FOR_PODS.into()), ..status.clone() };
+    let status = MiniClusterStatus {
+        job_uid: Some("job".into()),
+        ..MiniClusterStatus::default()
+    };
+    let noticed = MiniClusterStatus {
+        reason: Some(WAITING_FOR_PODS.into()),
+        ..status.clone()
+    };
     let decided_of = |status, last: Option<&JobSeen>, pods: Vec<&PodSeen>, gone: Vec<&PodSeen>| {
         decide(&Observation {
             status,
@@ -197,17 +332,39 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
     };
     let decided = |last, gone| decided_of(&status, last, Vec::new(), gone);
     let unseen = decided(None, Vec::new());
-    assert!(matches!(&unseen, Decision::Ended { reason, .. } if reason == JOB_DELETED), "{unseen:?}");
+    assert!(
+        matches!(&unseen, Decision::Ended { reason, .. } if reason == JOB_DELETED),
+        "{unseen:?}"
+    );
     let lead = pod(0);
-    assert!(matches!(decided(None, vec![&lead]), Decision::Restart { .. }), "its lead was seen running");
-    assert!(matches!(decided(Some(&job()), vec![&lead]), Decision::Restart { .. }));
+    assert!(
+        matches!(decided(None, vec![&lead]), Decision::Restart { .. }),
+        "its lead was seen running"
+    );
+    assert!(matches!(
+        decided(Some(&job()), vec![&lead]),
+        Decision::Restart { .. }
+    ));
     let noticed = |pods: Vec<&PodSeen>| decided_of(&noticed, None, pods, Vec::new());
     let restart = noticed(Vec::new());
-    assert!(matches!(restart, Decision::Restart { .. }), "an operator saw it deleted while it ran: {restart:?}");
-    // A success is one also while a follower of the deleted Job still runs: it would be forgotten with the lead's pod.
-    let (succeeded, follower) = (PodSeen { succeeded: true, ..ended(0, by(Ender::Program, 0)) }, pod(1));
+    assert!(
+        matches!(restart, Decision::Restart { .. }),
+        "an operator saw it deleted while it ran: {restart:?}"
+    );
+    // A success is one also while a follower of the deleted Job still runs: it would be forgotten with the
+    // lead's pod.
+    let (succeeded, follower) = (
+        PodSeen {
+            succeeded: true,
+            ..ended(0, by(Ender::Program, 0))
+        },
+        pod(1),
+    );
     let complete = noticed(vec![&succeeded, &follower]);
-    assert!(matches!(&complete, Decision::Ended { reason, .. } if reason == "Completed"), "{complete:?}");
+    assert!(
+        matches!(&complete, Decision::Ended { reason, .. } if reason == "Completed"),
+        "{complete:?}"
+    );
     assert_eq!(noticed(vec![&follower]), Decision::Wait);
 }
 
@@ -222,17 +379,26 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
     let failed = || ended(1, by(Ender::Snippet, 1));
     let names = |pods: Vec<PodSeen>| match Seen::of(job(), pods).decision() {
         Decision::EndPods { pods, message, .. } => {
-            assert!(message.contains("of the pod of index 1 ended with exit code 1"), "{message}");
+            assert!(
+                message.contains("of the pod of index 1 ended with exit code 1"),
+                "{message}"
+            );
             Some(pods)
         }
         Decision::Fail { reason, message, .. } => {
-            assert_eq!((reason.as_str(), message.as_str()), (BY_POLICY, "the pod of index 1 ended with exit code 1"));
+            assert_eq!(
+                (reason.as_str(), message.as_str()),
+                (BY_POLICY, "the pod of index 1 ended with exit code 1")
+            );
             None
         }
         other => panic!("{other:?}"),
     };
     let waits = Some(Vec::new());
-    assert_eq!(names(vec![pod(2), failed(), pod(0)]), Some(vec!["mc-0-abcde".into(), "mc-2-abcde".into()]));
+    assert_eq!(
+        names(vec![pod(2), failed(), pod(0)]),
+        Some(vec!["mc-0-abcde".into(), "mc-2-abcde".into()])
+    );
     assert_eq!(
         names(vec![told(pod(0), 1), failed(), pod(2)]),
         Some(vec!["mc-2-abcde".into()]),
@@ -241,22 +407,76 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
     assert_eq!(names(vec![told(pod(0), 1), failed(), told(pod(2), 1)]), waits);
     let lead = || told(ended(0, by(Ender::Stop, 143)), 2);
     assert_eq!(names(vec![lead(), failed(), told(pod(2), 1)]), waits);
-    assert_eq!(names(vec![lead(), failed(), told(pod(2), TIME_TO_END)]), None, "it does not end");
-    assert_eq!(names(vec![lead(), failed(), PodSeen { lost: true, ..told(pod(2), 1) }]), None);
-    assert_eq!(names(vec![failed(), PodSeen { begun: false, ..pod(2) }]), None, "it has no log");
+    assert_eq!(
+        names(vec![lead(), failed(), told(pod(2), TIME_TO_END)]),
+        None,
+        "it does not end"
+    );
+    assert_eq!(
+        names(vec![
+            lead(),
+            failed(),
+            PodSeen {
+                lost: true,
+                ..told(pod(2), 1)
+            }
+        ]),
+        None
+    );
+    assert_eq!(
+        names(vec![
+            failed(),
+            PodSeen {
+                begun: false,
+                ..pod(2)
+            }
+        ]),
+        None,
+        "it has no log"
+    );
     let many = names([failed()].into_iter().chain((2..40).map(pod)).collect());
-    assert_eq!(many.unwrap().len(), TOLD_TO_END, "calls do not grow with the pods");
-    let sixteen = (2..18).map(|index| told(pod(index), TIME_TO_END)).chain((18..40).map(pod));
+    assert_eq!(
+        many.unwrap().len(),
+        TOLD_TO_END,
+        "calls do not grow with the pods"
+    );
+    let sixteen = (2..18)
+        .map(|index| told(pod(index), TIME_TO_END))
+        .chain((18..40).map(pod));
     assert_eq!(names([failed()].into_iter().chain(sixteen).collect()), None);
     // Followers that were not told, and have joined the lead's instance, end with the lead.
     let joined = |seconds: i64, followers: Vec<PodSeen>| {
         let told_pods = (2..17).map(|index| told(ended(index, by(Ender::Stop, 143)), seconds));
         let lead = told(ended(0, by(Ender::Stop, 143)), seconds);
-        names([failed(), lead].into_iter().chain(told_pods).chain(followers).collect())
+        names(
+            [failed(), lead]
+                .into_iter()
+                .chain(told_pods)
+                .chain(followers)
+                .collect(),
+        )
     };
-    assert_eq!(joined(1, vec![pod(17), pod(40)]), waits, "their logs would be lost");
-    assert_eq!(joined(1, vec![PodSeen { succeeded: true, ..ended(17, by(Ender::Stop, 0)) }]), None, "all have ended");
-    assert_eq!(joined(TIME_TO_END, vec![pod(17), pod(40)]), None, "they do not end");
+    assert_eq!(
+        joined(1, vec![pod(17), pod(40)]),
+        waits,
+        "their logs would be lost"
+    );
+    assert_eq!(
+        joined(
+            1,
+            vec![PodSeen {
+                succeeded: true,
+                ..ended(17, by(Ender::Stop, 0))
+            }]
+        ),
+        None,
+        "all have ended"
+    );
+    assert_eq!(
+        joined(TIME_TO_END, vec![pod(17), pod(40)]),
+        None,
+        "they do not end"
+    );
     // A lead's, with a follower that waits for it.
     let lead = Seen::of(job(), vec![ended(0, by(Ender::Snippet, 1)), pod(1)]);
     assert!(matches!(lead.decision(), Decision::EndPods { pods, .. } if pods == ["mc-1-abcde"]));
@@ -265,45 +485,95 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
         let seen = Seen::of(job(), vec![pod(0), ended(1, by(ender, 1))]);
         assert!(matches!(seen.decision(), Decision::Fail { .. }), "{ender:?}");
     }
-    let succeeded = PodSeen { succeeded: true, ..ended(0, by(Ender::Program, 0)) };
-    assert_eq!(Seen::of(job(), vec![succeeded, failed(), pod(2)]).decision(), Decision::Continue);
+    let succeeded = PodSeen {
+        succeeded: true,
+        ..ended(0, by(Ender::Program, 0))
+    };
+    assert_eq!(
+        Seen::of(job(), vec![succeeded, failed(), pod(2)]).decision(),
+        Decision::Continue
+    );
 }
 
 #[test]
 fn index_that_has_failed_for_good_fails_the_job() {
     let failed = |index: u32, pods: Vec<PodSeen>| {
-        let job =
-            JobSeen { lead_index_failed: index == 0, failed_index: Some(index).filter(|index| *index > 0), ..job() };
+        let job = JobSeen {
+            lead_index_failed: index == 0,
+            failed_index: Some(index).filter(|index| *index > 0),
+            ..job()
+        };
         Seen::of(job, pods).decision()
     };
     let reason = |decision: Decision| match decision {
         Decision::Fail { reason, message, .. } => (reason, message),
         other => panic!("{other:?}"),
     };
-    let init = Trouble { init: Some(FailedInit::default()), ..Trouble::default() };
-    let not_started = PodSeen { ended: true, trouble: Some(Box::new(init)), ..pod(1) };
+    let init = Trouble {
+        init: Some(FailedInit::default()),
+        ..Trouble::default()
+    };
+    let not_started = PodSeen {
+        ended: true,
+        trouble: Some(Box::new(init)),
+        ..pod(1)
+    };
     assert_eq!(reason(failed(1, vec![pod(0), not_started])).0, TOO_MANY_FAILURES);
     let stopped = ended(1, by(Ender::Stop, REPLACE));
     assert_eq!(reason(failed(1, vec![pod(0), stopped])).0, TOO_MANY_FAILURES);
     let gone = reason(failed(1, vec![pod(0)]));
-    assert_eq!(gone, (BY_POLICY.to_owned(), "the pod of index 1 ended".to_owned()));
-    let verdict = Verdict { reason: gone.0, message: gone.1, since: None };
+    assert_eq!(
+        gone,
+        (BY_POLICY.to_owned(), "the pod of index 1 ended".to_owned())
+    );
+    let verdict = Verdict {
+        reason: gone.0,
+        message: gone.1,
+        since: None,
+    };
     assert_eq!(verdict.index_of_pod(), Some(1));
-    assert_eq!(failed(1, vec![pod(0), pod(1)]), Decision::Continue, "the watch of pods lags behind");
-    let taken = PodSeen { deleting: true, ..ended(0, by(Ender::Stop, 143)) };
-    assert!(matches!(failed(0, vec![taken, pod(1)]), Decision::Restart { .. }), "a lead that somebody deleted");
+    assert_eq!(
+        failed(1, vec![pod(0), pod(1)]),
+        Decision::Continue,
+        "the watch of pods lags behind"
+    );
+    let taken = PodSeen {
+        deleting: true,
+        ..ended(0, by(Ender::Stop, 143))
+    };
+    assert!(
+        matches!(failed(0, vec![taken, pod(1)]), Decision::Restart { .. }),
+        "a lead that somebody deleted"
+    );
 }
 
 /// No operator was there to fail the Job: its pods have ended, and it with them.
 #[test]
 fn end_of_all_pods_decides_as_a_policy_does() {
-    let job = || JobSeen { failed: verdict(FAILED_INDEXES), failing: verdict(FAILED_INDEXES), ..job() };
+    let job = || JobSeen {
+        failed: verdict(FAILED_INDEXES),
+        failing: verdict(FAILED_INDEXES),
+        ..job()
+    };
     let mut lead = ended(0, by(Ender::Program, 1));
     lead.exit.as_mut().unwrap().said.as_mut().unwrap().node_failure = true;
-    let mut seen = Seen::of(job(), vec![lead, PodSeen { succeeded: true, ..ended(1, by(Ender::Program, 0)) }]);
+    let mut seen = Seen::of(
+        job(),
+        vec![
+            lead,
+            PodSeen {
+                succeeded: true,
+                ..ended(1, by(Ender::Program, 0))
+            },
+        ],
+    );
     assert!(seen.ending().failed.is_some());
     seen.max_restarts = 1;
-    assert!(matches!(seen.decision(), Decision::Restart { .. }), "{:?}", seen.decision());
+    assert!(
+        matches!(seen.decision(), Decision::Restart { .. }),
+        "{:?}",
+        seen.decision()
+    );
     let limit = Seen::of(job(), vec![ended(1, by(Ender::Stop, REPLACE))]);
     assert_eq!(limit.decision(), Decision::Continue, "a limit is final");
 }
@@ -311,10 +581,41 @@ fn end_of_all_pods_decides_as_a_policy_does() {
 /// The Job controller makes no pod for such an index when the Job is resumed.
 #[test]
 fn suspended_job_is_made_anew_when_an_index_has_failed() {
-    for job in [JobSeen { lead_index_failed: true, ..job() }, JobSeen { failed_index: Some(1), ..job() }] {
-        let seen = Seen::of(JobSeen { suspended: true, ..job }, Vec::new());
-        assert!(matches!(seen.decision(), Decision::Restart { limit: Limit::None, .. }), "{:?}", seen.decision());
+    for job in [
+        JobSeen {
+            lead_index_failed: true,
+            ..job()
+        },
+        JobSeen {
+            failed_index: Some(1),
+            ..job()
+        },
+    ] {
+        let seen = Seen::of(
+            JobSeen {
+                suspended: true,
+                ..job
+            },
+            Vec::new(),
+        );
+        assert!(
+            matches!(
+                seen.decision(),
+                Decision::Restart {
+                    limit: Limit::None,
+                    ..
+                }
+            ),
+            "{:?}",
+            seen.decision()
+        );
     }
-    let whole = Seen::of(JobSeen { suspended: true, ..job() }, Vec::new());
+    let whole = Seen::of(
+        JobSeen {
+            suspended: true,
+            ..job()
+        },
+        Vec::new(),
+    );
     assert_eq!(whole.decision(), Decision::Continue);
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// The lead was deleted, succeeded in the time it had left and was gone before a new operator came; then somebody
-/// deletes the Job.
+/// The lead was deleted, succeeded in the time it had left and was gone before a new operator came; then
+/// somebody deletes the Job.
 #[test]
 fn a_success_that_only_the_job_told_of_is_final() {
     let events = [
@@ -19,13 +19,22 @@ fn a_success_that_only_the_job_told_of_is_final() {
     assert_eq!(played(1, 0, &events).wrong, None);
 }
 
-/// The program's own code is that of a follower to be replaced, the Job replaces the lead, and is deleted before an
-/// operator has seen any of it.
+/// The program's own code is that of a follower to be replaced, the Job replaces the lead, and is deleted
+/// before an operator has seen any of it.
 #[test]
 fn a_lead_that_replaces_one_nobody_has_seen_end_does_not_start_in_another_job_either() {
-    let begin =
-        [Event::Operator(9), Event::Controller, Event::Kubelets, Event::ProgramEnds(REPLACE), Event::Controller];
-    let events = [&begin[..], &[Event::DeleteJob, Event::Controller, Event::Restart(0)]].concat();
+    let begin = [
+        Event::Operator(9),
+        Event::Controller,
+        Event::Kubelets,
+        Event::ProgramEnds(REPLACE),
+        Event::Controller,
+    ];
+    let events = [
+        &begin[..],
+        &[Event::DeleteJob, Event::Controller, Event::Restart(0)],
+    ]
+    .concat();
     assert_eq!(played(1, 0, &events).wrong, None);
 }
 
@@ -33,12 +42,33 @@ fn a_lead_that_replaces_one_nobody_has_seen_end_does_not_start_in_another_job_ei
 #[test]
 fn a_lead_that_cannot_start_does_not_start_again_because_its_job_is_deleted() {
     let lead = |is_users: bool| {
-        let init = FailedInit { is_users, exit: Exit { code: 1, ..Exit::default() }, ..FailedInit::default() };
-        let trouble = Trouble { init: Some(init), ..Trouble::default() };
-        PodSeen { ended: true, begun: true, trouble: Some(Box::new(trouble)), ..PodSeen::default() }
+        let init = FailedInit {
+            is_users,
+            exit: Exit {
+                code: 1,
+                ..Exit::default()
+            },
+            ..FailedInit::default()
+        };
+        let trouble = Trouble {
+            init: Some(init),
+            ..Trouble::default()
+        };
+        PodSeen {
+            ended: true,
+            begun: true,
+            trouble: Some(Box::new(trouble)),
+            ..PodSeen::default()
+        }
     };
     let decided = |is_users: bool| {
-        let (lead, status) = (lead(is_users), MiniClusterStatus { job_uid: Some("job".into()), ..Default::default() });
+        let (lead, status) = (
+            lead(is_users),
+            MiniClusterStatus {
+                job_uid: Some("job".into()),
+                ..Default::default()
+            },
+        );
         decide(&Observation {
             status: &status,
             backoff_limit: 3,
@@ -51,15 +81,29 @@ fn a_lead_that_cannot_start_does_not_start_again_because_its_job_is_deleted() {
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
         })
     };
-    assert!(matches!(decided(true), Decision::Ended { .. }), "{:?}", decided(true));
-    assert!(matches!(decided(false), Decision::Restart { .. }), "ours may be tried again: {:?}", decided(false));
+    assert!(
+        matches!(decided(true), Decision::Ended { .. }),
+        "{:?}",
+        decided(true)
+    );
+    assert!(
+        matches!(decided(false), Decision::Restart { .. }),
+        "ours may be tried again: {:?}",
+        decided(false)
+    );
 }
 
-/// A follower was evicted and killed, for which the Job fails; that the lead's program has ended with 0 has not come
-/// through yet.
+/// A follower was evicted and killed, for which the Job fails; that the lead's program has ended with 0 has
+/// not come through yet.
 #[test]
 fn a_success_that_is_not_known_yet_is_final_though_the_job_fails_for_a_follower() {
-    let begin = [Event::Operator(1), Event::Controller, Event::Evict(1), Event::Kubelets, Event::Controller];
+    let begin = [
+        Event::Operator(1),
+        Event::Controller,
+        Event::Evict(1),
+        Event::Kubelets,
+        Event::Controller,
+    ];
     let ends = [Event::ProgramEnds(0), Event::FollowerFails(3)];
     let news = [
         Event::NewsOfPods,
@@ -76,7 +120,8 @@ fn a_success_that_is_not_known_yet_is_final_though_the_job_fails_for_a_follower(
     assert_eq!(played(0, 1, &events).wrong, None);
 }
 
-/// The runtime was down, and nobody saw the pod before it was gone: the Job names it, and stops its followers.
+/// The runtime was down, and nobody saw the pod before it was gone: the Job names it, and stops its
+/// followers.
 #[test]
 fn lead_that_nobody_saw_end_is_not_restarted_for_followers_that_the_job_stops() {
     let events = [
@@ -115,11 +160,26 @@ fn follower_that_failed_by_itself_is_not_taken_for_lost_before_it_is_seen() {
 /// Its index is all that the Job has: the Job fails with `FailedIndexes`.
 #[test]
 fn lead_without_followers_starts_again_when_deleted() {
-    let begin = [Event::Operator(9), Event::Controller, Event::Kubelets, Event::NewsOfJobs, Event::NewsOfPods];
+    let begin = [
+        Event::Operator(9),
+        Event::Controller,
+        Event::Kubelets,
+        Event::NewsOfJobs,
+        Event::NewsOfPods,
+    ];
     for event in [Event::Delete(0), Event::Kill(0), Event::Evict(0)] {
         let world = played_by(1, 1, 0, &[&begin[..], &[event]].concat());
         assert_eq!(world.wrong, None, "{event:?}");
-        assert!(world.running_lead().is_some(), "{event:?}: {:#?} {:#?}", world.job, world.status);
-        assert_eq!((world.starts, world.status.1.backoff_limit_used), (2, 1), "{event:?}");
+        assert!(
+            world.running_lead().is_some(),
+            "{event:?}: {:#?} {:#?}",
+            world.job,
+            world.status
+        );
+        assert_eq!(
+            (world.starts, world.status.1.backoff_limit_used),
+            (2, 1),
+            "{event:?}"
+        );
     }
 }

@@ -24,8 +24,12 @@ impl World {
     /// What is deleted, has ended and was counted goes.
     pub(super) fn collect(&mut self) {
         let is_gone = |pod: &Pod| pod.seen.deleting && pod.seen.ended && !pod.has_finalizer;
-        let gone: Vec<String> =
-            self.pods.iter().filter(|(_, pod)| is_gone(pod)).map(|(name, _)| name.clone()).collect();
+        let gone: Vec<String> = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| is_gone(pod))
+            .map(|(name, _)| name.clone())
+            .collect();
         for name in gone {
             self.pods.remove(&name);
             self.news_of_pods.push_back(News::Gone(name));
@@ -44,7 +48,10 @@ impl World {
                 let code = if pod.seen.index == 0 { 143 } else { exit::REPLACE };
                 self.end(&name, Termination::new(Ender::Stop, code));
             } else if pod.seen.index == 0 && replaces && pod.restarts_left == 0 {
-                let refused = Termination { category: Some(Category::LeadLost), ..Termination::new(Ender::Agent, 239) };
+                let refused = Termination {
+                    category: Some(Category::LeadLost),
+                    ..Termination::new(Ender::Agent, 239)
+                };
                 self.end(&name, refused);
             } else if pod.seen.index == 0 && !replaces && !pod.runs {
                 self.start(&name);
@@ -84,7 +91,9 @@ impl World {
     }
 
     pub(super) fn controller(&mut self) {
-        let Some(job) = self.job.clone() else { return self.clear_away() };
+        let Some(job) = self.job.clone() else {
+            return self.clear_away();
+        };
         if job.seen.deleting {
             return self.delete_job(job);
         }
@@ -129,7 +138,10 @@ impl World {
 
     fn delete_job(&mut self, job: Job) {
         self.clear_away();
-        if job.seen.failing.is_some() && job.seen.failed.is_none() && self.pods.values().all(|pod| pod.seen.ended) {
+        if job.seen.failing.is_some()
+            && job.seen.failed.is_none()
+            && self.pods.values().all(|pod| pod.seen.ended)
+        {
             if let Some(job) = &mut self.job {
                 job.seen.failed = job.seen.failing.clone();
             }
@@ -143,10 +155,17 @@ impl World {
 
     /// The Job with what its pods say of it, and whether its lead has succeeded.
     fn verdict_on(&self, job: &Job) -> (JobSeen, bool) {
-        let failed: Vec<&Pod> = self.pods.values().filter(|pod| pod.seen.ended && !pod.succeeds()).collect();
+        let failed: Vec<&Pod> = self
+            .pods
+            .values()
+            .filter(|pod| pod.seen.ended && !pod.succeeds())
+            .collect();
         let mut seen = job.seen.clone();
         let succeeded = seen.has_succeeded()
-            || self.pods.values().any(|pod| pod.seen.index == 0 && pod.succeeds() && pod.has_finalizer);
+            || self
+                .pods
+                .values()
+                .any(|pod| pod.seen.index == 0 && pod.succeeds() && pod.has_finalizer);
         let culprit = failed.iter().find(|pod| World::judged(pod) == Judged::FailsJob);
         if seen.failing.is_none()
             && !seen.has_succeeded()
@@ -177,7 +196,11 @@ impl World {
 
     /// The pods first, then the word.
     fn end_job(&mut self, mut seen: JobSeen, succeeded: bool) {
-        seen.succeeding = if seen.failing.is_none() { verdict("SuccessPolicy") } else { None };
+        seen.succeeding = if seen.failing.is_none() {
+            verdict("SuccessPolicy")
+        } else {
+            None
+        };
         for name in &self.all_active() {
             self.delete_pod(name);
         }
@@ -200,14 +223,20 @@ impl World {
     /// Makes the pod of an index that has none, with the counts of the last one that failed.
     fn replace(&mut self, job: &Job, index: u32) {
         let of_index = || self.pods.values().filter(|pod| pod.seen.index == index);
-        let has_failed = if index == 0 { job.seen.lead_index_failed } else { job.seen.failed_index == Some(index) };
+        let has_failed = if index == 0 {
+            job.seen.lead_index_failed
+        } else {
+            job.seen.failed_index == Some(index)
+        };
         if has_failed {
             return;
         }
         if of_index().any(|pod| !pod.seen.ended || (pod.succeeds() && pod.has_finalizer)) {
             return;
         }
-        let before = of_index().rfind(|pod| pod.has_finalizer && !pod.succeeds()).cloned();
+        let before = of_index()
+            .rfind(|pod| pod.has_finalizer && !pod.succeeds())
+            .cloned();
         let (failures, disruptions) = match &before {
             None => (0, 0),
             Some(pod) if World::judged(pod) != Judged::Ignored => {
@@ -229,7 +258,13 @@ impl World {
             pod.has_finalizer = false;
         }
         let restarts_left = job.restarts_left;
-        let pod = Pod { seen, runs: false, has_finalizer: true, restarts_left, is_unseen: false };
+        let pod = Pod {
+            seen,
+            runs: false,
+            has_finalizer: true,
+            restarts_left,
+            is_unseen: false,
+        };
         self.pods.insert(name.clone(), pod);
         self.tell_pod(&name);
         self.collect();

@@ -78,7 +78,13 @@ impl World {
         }
         let (known, now) = self.known();
         match self.decision(&known, now) {
-            Decision::Restart { job_uid, is_there, reason, message, limit } => {
+            Decision::Restart {
+                job_uid,
+                is_there,
+                reason,
+                message,
+                limit,
+            } => {
                 // Asked once more, without a cache.
                 let there = self.job.as_ref().map(|job| &job.uid);
                 let has_completed = self.job.as_ref().is_some_and(|job| job.seen.complete.is_some());
@@ -87,7 +93,10 @@ impl World {
                 }
                 if may() {
                     let after = with_counted_restart(&known, &job_uid, &reason, &message, limit, now);
-                    self.write(MiniClusterStatus { reason: Some(reason), ..after });
+                    self.write(MiniClusterStatus {
+                        reason: Some(reason),
+                        ..after
+                    });
                 }
                 if may() && is_there {
                     self.delete_job_of(&job_uid);
@@ -110,7 +119,10 @@ impl World {
             }
             Decision::Fail { job_uid, reason, .. } => {
                 if may()
-                    && let Some(job) = self.job.as_mut().filter(|job| job.uid == job_uid && job.seen.failing.is_none())
+                    && let Some(job) = self
+                        .job
+                        .as_mut()
+                        .filter(|job| job.uid == job_uid && job.seen.failing.is_none())
                 {
                     job.seen.failing = verdict(&reason);
                     self.tell_job();
@@ -122,7 +134,10 @@ impl World {
                 }
             }
             Decision::Wait => {
-                let status = MiniClusterStatus { reason: Some(WAITING_FOR_PODS.into()), ..known };
+                let status = MiniClusterStatus {
+                    reason: Some(WAITING_FOR_PODS.into()),
+                    ..known
+                };
                 self.write(status);
             }
             Decision::Continue => self.make_and_tell(known, now, may),
@@ -131,7 +146,8 @@ impl World {
 
     /// The status with what the watches have seen go since, and what the operator's clock says.
     fn known(&self) -> (MiniClusterStatus, Timestamp) {
-        let now = Timestamp::from_second(1_000_000 + i64::try_from(self.version).unwrap() + self.skew).unwrap();
+        let now =
+            Timestamp::from_second(1_000_000 + i64::try_from(self.version).unwrap() + self.skew).unwrap();
         let observed = self.index.observed(&Key::new("ns", "mc"));
         let mut known = self.status.1.clone();
         if let Some(job) = observed.job.as_ref().or(observed.last_job.as_deref())
@@ -139,7 +155,10 @@ impl World {
         {
             for lost in &observed.losses {
                 if !known.lost_pods.iter().any(|it| it.name == lost.name) {
-                    known.lost_pods.push(LostPod { time: now.to_string(), ..lost.clone() });
+                    known.lost_pods.push(LostPod {
+                        time: now.to_string(),
+                        ..lost.clone()
+                    });
                 }
             }
         }
@@ -155,9 +174,18 @@ impl World {
         ending::as_decided(&self.observation(known, now, &observed), job).into_owned()
     }
 
-    fn observation<'a>(&self, known: &'a MiniClusterStatus, now: Timestamp, observed: &'a Observed) -> Observation<'a> {
-        let uid =
-            observed.job.as_ref().or(observed.last_job.as_deref()).map(|job| job.uid.clone()).or(known.job_uid.clone());
+    fn observation<'a>(
+        &self,
+        known: &'a MiniClusterStatus,
+        now: Timestamp,
+        observed: &'a Observed,
+    ) -> Observation<'a> {
+        let uid = observed
+            .job
+            .as_ref()
+            .or(observed.last_job.as_deref())
+            .map(|job| job.uid.clone())
+            .or(known.job_uid.clone());
         Observation {
             status: known,
             backoff_limit: self.backoff_limit,
@@ -166,7 +194,11 @@ impl World {
             job: observed.job.as_ref(),
             last_job: observed.last_job.as_deref(),
             pods: observed.pods.values().filter(|pod| pod.job_uid == uid).collect(),
-            gone: observed.gone_leads.iter().filter(|pod| pod.job_uid == uid).collect(),
+            gone: observed
+                .gone_leads
+                .iter()
+                .filter(|pod| pod.job_uid == uid)
+                .collect(),
             now,
         }
     }
@@ -174,13 +206,22 @@ impl World {
     /// Makes the Job that is not there, and writes a status that tells of the Job, and of what was lost.
     fn make_and_tell(&mut self, mut known: MiniClusterStatus, now: Timestamp, mut may: impl FnMut() -> bool) {
         let observed = self.index.observed(&Key::new("ns", "mc"));
-        match observed.job.as_ref().map(|job| unless_given_up(&known, job)).as_deref() {
+        match observed
+            .job
+            .as_ref()
+            .map(|job| unless_given_up(&known, job))
+            .as_deref()
+        {
             None if may() => self.make_job(),
             None => return,
             Some(job) if self.as_decided(&known, now, job).is_finished() => {
                 let job = self.as_decided(&known, now, job);
                 if may() {
-                    let reason = job.complete.as_ref().or(job.failed.as_ref()).map(|it| it.reason.clone());
+                    let reason = job
+                        .complete
+                        .as_ref()
+                        .or(job.failed.as_ref())
+                        .map(|it| it.reason.clone());
                     self.finish(&reason.unwrap_or_default());
                 }
                 return;
@@ -228,9 +269,17 @@ impl World {
         self.jobs += 1;
         self.lost_follower = false;
         let uid = format!("job-{}", self.tick());
-        let seen = JobSeen { uid: uid.clone(), completions: self.size, ..JobSeen::default() };
+        let seen = JobSeen {
+            uid: uid.clone(),
+            completions: self.size,
+            ..JobSeen::default()
+        };
         let restarts_left = u32::try_from(self.backoff_limit - used).unwrap_or(0);
-        self.job = Some(Job { uid: uid.clone(), restarts_left, seen: seen.clone() });
+        self.job = Some(Job {
+            uid: uid.clone(),
+            restarts_left,
+            seen: seen.clone(),
+        });
         let version = self.tick();
         self.news_of_jobs.push_back(News::Is((version, seen.clone())));
         // The answer of the API server, before any watch.
