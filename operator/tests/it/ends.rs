@@ -193,9 +193,9 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
     });
 }
 
-/// More than the operator tells: followers that have joined end with the lead.
+/// More than the operator tells at once.
 #[test]
-fn pods_that_are_not_told_stay_for_their_logs_until_the_lead_has_ended_them() {
+fn pods_of_a_large_minicluster_keep_their_logs_when_a_snippet_fails() {
     test("snippet-fails-large", async |fixture| {
         let operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 20 })).await.unwrap();
@@ -212,28 +212,33 @@ fn pods_that_are_not_told_stay_for_their_logs_until_the_lead_has_ended_them() {
             )
             .await;
         let is_told = |pod: &Pod| pod.annotations().contains_key("flux-framework.org/end");
-        let told = until("16 are told to end", async || {
-            let told: Vec<Pod> = fixture.all_pods("mc").await.into_iter().filter(is_told).collect();
-            (told.len() >= 16).then_some(told)
-        })
-        .await;
-        assert_eq!(
-            (told.len(), told.iter().any(|pod| index(pod) == 0)),
-            (16, true),
-            "the lead is among them"
-        );
-        for pod in &told {
+        let told_pods = async |count: usize| {
+            until(&format!("{count} are told to end"), async || {
+                let told: Vec<Pod> = fixture.all_pods("mc").await.into_iter().filter(is_told).collect();
+                (told.len() >= count).then_some(told)
+            })
+            .await
+        };
+        let first = told_pods(16).await;
+        operator.settled().await;
+        assert_eq!(told_pods(16).await.len(), 16, "no more at once");
+        assert!(first.iter().any(|pod| index(pod) == 0), "the lead is among them");
+        let end = async |pod: &Pod| {
             let code = if index(pod) == 0 { 143 } else { 238 };
             fixture
                 .end_pod(pod, code, "Error", &said("stop", code, json!({})))
                 .await;
+        };
+        for pod in &first {
+            end(pod).await;
         }
-        operator.settled().await;
-        let is_untold = |pod: &&Pod| index(pod) != 1 && !told.iter().any(|told| index(told) == index(pod));
-        for pod in pods.values().filter(is_untold) {
-            let now = fixture.api::<Pod>().get(&pod.name_any()).await.unwrap();
-            assert_eq!(now.metadata.deletion_timestamp, None, "its log would be lost");
-            fixture.end_pod(pod, 0, "Completed", "").await;
+        let all = told_pods(19).await;
+        for pod in all
+            .iter()
+            .filter(|pod| !first.iter().any(|it| index(it) == index(pod)))
+        {
+            assert_eq!(pod.metadata.deletion_timestamp, None, "its log would be lost");
+            end(pod).await;
         }
         let status = finished(&fixture, "mc", "Failed").await;
         assert_eq!(

@@ -44,9 +44,10 @@ pub const BY_POLICY: &str = "PodFailurePolicy";
 const FAILED_INDEXES: &str = "FailedIndexes";
 /// The reason of a Job with an index that has failed as often as it may.
 const TOO_MANY_FAILURES: &str = "MaxFailedIndexesExceeded";
-/// So many pods at most are told to end, each by a call, the lead first. Others end with its instance, or are
-/// deleted.
-const TOLD_TO_END: usize = 16;
+/// So many pods at most are ending at once because they were told to, each by a call; the lead is told first.
+const ENDING_AT_ONCE: usize = 16;
+/// Seconds after the first pod was told to end in which further pods are told.
+const TELLING: i64 = 600;
 /// Seconds in which a pod ends that was told to, before it is deleted; by this operator's clock alone. The
 /// kubelet writes the annotation into the pod at once, or with its next look at the pod, within 90 s.
 pub const TIME_TO_END: i64 = 120;
@@ -556,24 +557,17 @@ fn fail_after_logs(observation: &Observation, to_replace: JobToReplace, failed: 
             .filter(|pod| can_end(pod))
             .collect();
         living.sort_by_key(|pod| pod.index);
-        let told_count = observation
-            .pods
-            .iter()
-            .filter(|pod| pod.told_to_end.is_some())
-            .count();
-        let untold = living.iter().filter(|pod| pod.told_to_end.is_none());
+        let is_within = |told: Timestamp, limit: i64| observation.now.as_second() - told.as_second() < limit;
+        let is_ending = |pod: &&&PodSeen| pod.told_to_end.is_some_and(|told| is_within(told, TIME_TO_END));
+        let ending = living.iter().filter(is_ending).count();
+        let first_told = observation.pods.iter().filter_map(|pod| pod.told_to_end).min();
+        let may_tell = first_told.is_none_or(|told| is_within(told, TELLING));
+        let untold = living.iter().filter(|pod| may_tell && pod.told_to_end.is_none());
         let pods: Vec<String> = untold
-            .take(TOLD_TO_END.saturating_sub(told_count))
+            .take(ENDING_AT_ONCE.saturating_sub(ending))
             .map(|pod| pod.name.clone())
             .collect();
-        let has_time = |told: Timestamp| observation.now.as_second() - told.as_second() < TIME_TO_END;
-        // Those that were not told have as long: followers that have joined the lead's instance end with it.
-        let last_told = observation.pods.iter().filter_map(|pod| pod.told_to_end).max();
-        if !pods.is_empty()
-            || living
-                .iter()
-                .any(|pod| pod.told_to_end.or(last_told).is_some_and(has_time))
-        {
+        if !pods.is_empty() || ending > 0 {
             let name = said.snippet.as_deref().unwrap_or("of the container");
             let message = format!(
                 "the snippet {name} of the pod of index {} ended with exit code {}",

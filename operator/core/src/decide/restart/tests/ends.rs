@@ -434,49 +434,32 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
         None,
         "it has no log"
     );
-    let many = names([failed()].into_iter().chain((2..40).map(pod)).collect());
-    assert_eq!(
-        many.unwrap().len(),
-        TOLD_TO_END,
-        "calls do not grow with the pods"
-    );
-    let sixteen = (2..18)
-        .map(|index| told(pod(index), TIME_TO_END))
-        .chain((18..40).map(pod));
-    assert_eq!(names([failed()].into_iter().chain(sixteen).collect()), None);
-    // Followers that were not told, and have joined the lead's instance, end with the lead.
-    let joined = |seconds: i64, followers: Vec<PodSeen>| {
-        let told_pods = (2..17).map(|index| told(ended(index, by(Ender::Stop, 143)), seconds));
-        let lead = told(ended(0, by(Ender::Stop, 143)), seconds);
-        names(
-            [failed(), lead]
-                .into_iter()
-                .chain(told_pods)
-                .chain(followers)
-                .collect(),
-        )
+    // Of many pods, so many at once end because they were told to.
+    let many = |told_pods: Vec<PodSeen>, untold: std::ops::Range<u32>| {
+        let pods = [failed()].into_iter().chain(told_pods).chain(untold.map(pod));
+        names(pods.collect()).map(|pods| pods.len())
     };
+    let told_since = |seconds: i64| (2..18).map(|index| told(pod(index), seconds)).collect::<Vec<_>>();
+    let have_ended = |seconds: i64| {
+        let ended = (2..18).map(|index| told(ended(index, by(Ender::Stop, 143)), seconds));
+        ended.collect::<Vec<_>>()
+    };
+    assert_eq!(many(Vec::new(), 2..40), Some(ENDING_AT_ONCE));
+    assert_eq!(many(told_since(1), 18..40), Some(0), "16 are ending");
+    assert_eq!(many(have_ended(1), 18..40), Some(ENDING_AT_ONCE), "the next ones");
+    assert_eq!(many(have_ended(1), 18..20), Some(2));
     assert_eq!(
-        joined(1, vec![pod(17), pod(40)]),
-        waits,
-        "their logs would be lost"
+        many(told_since(TIME_TO_END), 18..20),
+        Some(2),
+        "what does not end holds up nothing"
     );
+    assert_eq!(many(told_since(TIME_TO_END), 18..18), None);
     assert_eq!(
-        joined(
-            1,
-            vec![PodSeen {
-                succeeded: true,
-                ..ended(17, by(Ender::Stop, 0))
-            }]
-        ),
+        many(have_ended(TELLING), 18..40),
         None,
-        "all have ended"
+        "the Job fails in the end"
     );
-    assert_eq!(
-        joined(TIME_TO_END, vec![pod(17), pod(40)]),
-        None,
-        "they do not end"
-    );
+    assert_eq!(many(have_ended(1), 18..18), None, "all have ended");
     // A lead's, with a follower that waits for it.
     let lead = Seen::of(job(), vec![ended(0, by(Ender::Snippet, 1)), pod(1)]);
     assert!(matches!(lead.decision(), Decision::EndPods { pods, .. } if pods == ["mc-1-abcde"]));
