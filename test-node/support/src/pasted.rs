@@ -119,6 +119,16 @@ pub const NOT_RUN: &[(&str, &str, &str)] = &[
         "",
         "rewrites every MiniCluster of the cluster; operator/tests/helm and it/webhook.rs",
     ),
+    (
+        "examples/view/README.md",
+        "kubectl create secret docker-registry",
+        "takes a registry that serves the image",
+    ),
+    (
+        "examples/volumes/README.md",
+        "kubectl apply -f minicluster.yaml",
+        "takes a folder of the node; operator/tests/e2e/examples/volumes.rs brings it",
+    ),
 ];
 
 const INSTALLS: &str =
