@@ -107,7 +107,7 @@ impl Files {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let result = openat(folder, &beside, flags, FileMode::empty())
             .map_err(io::Error::from)
-            .and_then(|result| set_directory(&result, mode, Subject::Created, owner))
+            .and_then(|created| set_directory(&created, mode, Subject::Created, owner))
             .and_then(|()| Ok(renameat(folder, &beside, folder, name)?));
         if result.is_err() {
             let _ = unlinkat(folder, &beside, AtFlags::REMOVEDIR);

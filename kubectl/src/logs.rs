@@ -2,10 +2,10 @@
 
 mod resume;
 
-use flux_shared::phase::Phase;
-
 use std::time::Duration;
 
+use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use flux_shared::phase::Phase;
 use futures::{AsyncReadExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -99,7 +99,8 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
         }
         let status = target.cluster(&args.name).await?.status;
         let phase = observed::phase_of(status.as_ref());
-        if observed::is_finished(status.as_ref()) || phase == Phase::Invalid.as_str() {
+        let ended = status.as_ref().and_then(MiniClusterStatus::phase);
+        if ended.is_some_and(|phase| phase.is_finished() || phase == Phase::Invalid) {
             return Ok(());
         }
         let why = status

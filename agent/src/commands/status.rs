@@ -4,6 +4,7 @@ use flux_agent_plan::plan::Instance;
 use serde_json::{Value, json};
 
 use crate::flux_rpc::message::AskError;
+use crate::flux_rpc::states;
 use crate::report::activity::Activity;
 use crate::wait::Missing;
 
@@ -33,15 +34,7 @@ impl State {
 
     /// Whether it shuts down.
     pub fn is_ending(&self) -> bool {
-        [
-            "cleanup",
-            "shutdown",
-            "finalize",
-            "goodbye",
-            "unload-builtins",
-            "exit",
-        ]
-        .contains(&self.name.as_str())
+        states::is_ending(&self.name)
     }
 }
 

@@ -97,9 +97,12 @@ fn lock(log: &Mutex<StateLog>) -> MutexGuard<'_, StateLog> {
 /// between has.
 async fn lead_goes_on(broker: &Broker) -> Option<bool> {
     let answer = broker.ask(0, "state-machine.get", "{}").await.ok()?;
-    answer["state"]
-        .as_str()
-        .map(|state| state != CLEANUP && !LAST.contains(&state))
+    answer["state"].as_str().map(|state| !is_ending(state))
+}
+
+/// Whether a broker in this state shuts down.
+pub fn is_ending(state: &str) -> bool {
+    state == CLEANUP || LAST.contains(&state)
 }
 
 /// Notes the broker's states until it shuts down.

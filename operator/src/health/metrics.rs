@@ -1,11 +1,10 @@
 //! What the operator counts.
 
-use flux_shared::phase::Phase;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flux_operator_core::labels;
+use flux_shared::phase::Phase;
 use prometheus::Result;
 
 use super::families;

@@ -16,7 +16,7 @@ use super::{unchanged, v1alpha1, v1alpha2};
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
 /// Most containers, and most services, of a MiniCluster.
-pub(super) const MOST_CONTAINERS: usize = 24;
+const MOST_CONTAINERS: usize = 24;
 
 const JOBID: &str = "Unused; accepted because clients of the Go operator send it.";
 

@@ -170,6 +170,14 @@ pub fn pages_with_blocks() -> Vec<(PathBuf, Vec<Block>)> {
     with_blocks.filter(|(_, blocks)| !blocks.is_empty()).collect()
 }
 
+/// Why no test on a node runs this block; none: one does.
+pub fn not_run(block: &Block) -> Option<&'static str> {
+    NOT_RUN
+        .iter()
+        .find(|(page, command, _)| means(page, command, block))
+        .map(|(.., reason)| *reason)
+}
+
 /// Whether an entry of a list above means this block.
 pub fn means(page: &str, first_command: &str, block: &Block) -> bool {
     block.page == Path::new(page)
