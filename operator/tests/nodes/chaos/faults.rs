@@ -19,8 +19,8 @@ use tokio::task::JoinHandle;
 use super::schedule::{AT_ONCE, Action, Event, Form, Manifest, Pick};
 use super::status_if_there;
 use crate::machines::{
-    cut, kubectl, node, node_of, operator_pods, power_off, power_on, restart, restart_of_control_plane,
-    shut_down, try_kubectl,
+    cut, kubectl, node, node_of, power_off, power_on, restart, restart_of_control_plane, shut_down,
+    try_kubectl, try_operator_pods,
 };
 use crate::stage::{Stage, sleep, tolerations, with_own_name};
 use crate::timeline::now;
@@ -554,9 +554,8 @@ impl<'a> World<'a> {
     }
 
     async fn kill_operator(&self, pick: Pick) {
-        let Ok(pods) =
-            tokio::time::timeout(Duration::from_secs(5), operator_pods(&self.stage.fixture.client)).await
-        else {
+        let asked = try_operator_pods(&self.stage.fixture.client);
+        let Ok(Ok(pods)) = tokio::time::timeout(Duration::from_secs(5), asked).await else {
             return;
         };
         let Some(pod) = picked(&pods, pick) else { return };
