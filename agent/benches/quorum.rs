@@ -23,6 +23,8 @@ mod dns;
 mod hosts;
 #[path = "agent/place.rs"]
 mod place;
+#[path = "agent/stop.rs"]
+mod stop;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -215,14 +217,7 @@ impl Fixture {
             std::thread::sleep(Duration::from_millis(20));
         }
         let begin = Instant::now();
-        for host in &hosts.0 {
-            // Ours is the unshare, whose only child is process 1 there.
-            let children = format!("/proc/{0}/task/{0}/children", host.id());
-            place::run(&format!(
-                "kill -TERM {}",
-                fs::read_to_string(children).unwrap().trim()
-            ));
-        }
+        hosts.0.iter().for_each(stop::terminate);
         while begin.elapsed() < GRACE && hosts.0.iter_mut().any(|host| host.try_wait().unwrap().is_none()) {
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -10,22 +10,22 @@
 mod faults;
 mod schedule;
 
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service};
 use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use serde_json::Value;
 use test_support::node::has_finished;
-use test_support::promises::broken;
 
 use crate::machines::{operator_pods, restore};
 use crate::stage::{Stage, test};
 use crate::timeline::now;
-use faults::World;
+use faults::{PASSING, World};
 use schedule::schedule;
 
 /// For MiniClusters to end after the last fault: their longest program, restarts, and a lost node's eviction.
@@ -33,6 +33,11 @@ const SETTLES_WITHIN: f64 = 420.0;
 const CLEAN_WITHIN: f64 = 90.0;
 /// What the chart grants each of the operator's containers.
 const MEMORY_LIMIT_KIB: u64 = 128 * 1024;
+
+/// How long the operator is watched with nothing to do.
+const CALM: Duration = Duration::from_secs(30);
+/// Its lease each few seconds, and watches that are opened again.
+const MOST_CALLS_WHEN_CALM: f64 = 60.0;
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name)
@@ -58,10 +63,11 @@ fn random_faults_break_no_promise() {
         world.calm_down().await;
         restore(&stage.fixture.client).await;
         world.resume_all().await;
+        world.all_stopped().await;
         let violations = [
             settle(&world, stage).await,
             leftovers(&world, stage).await,
-            operator(stage).await,
+            operator(&world, stage).await,
         ]
         .concat();
         eprintln!(
@@ -85,20 +91,7 @@ async fn settle(world: &World<'_>, stage: &Stage) -> Vec<String> {
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
-        let found = broken(
-            &life.wanted,
-            &world.history_of(&life),
-            &status,
-            &world.disturbances_of(&life),
-        );
-        violations.extend(found.iter().map(|what| {
-            let account = stage.account(&life.name);
-            format!(
-                "{}: {what}\n{account}{}{status:#}",
-                life.name,
-                world.story_of(&life)
-            )
-        }));
+        violations.extend(world.broken(&life, &status));
     }
     violations.extend(world.overlaps());
     violations
@@ -141,7 +134,16 @@ async fn left(stage: &Stage) -> Vec<String> {
             .map(|it| format!("{kind} {}", it.name_any()))
             .collect()
     }
+    let passing = Api::<Namespace>::all(stage.fixture.client.clone())
+        .list(&ListParams::default().labels(PASSING))
+        .await
+        .unwrap();
     [
+        passing
+            .items
+            .iter()
+            .map(|it| format!("namespace {}", it.name_any()))
+            .collect(),
         names::<MiniCluster>(stage, "MiniCluster", |_| true).await,
         names::<Job>(stage, "Job", |_| true).await,
         names::<Pod>(stage, "Pod", |_| true).await,
@@ -152,16 +154,39 @@ async fn left(stage: &Stage) -> Vec<String> {
     .concat()
 }
 
-/// Its containers run, and none has grown.
-async fn operator(stage: &Stage) -> Vec<String> {
+/// Its containers run, none has grown, and in a calm cluster it is quiet.
+async fn operator(world: &World<'_>, stage: &Stage) -> Vec<String> {
     let mut violations = Vec::new();
     for pod in operator_pods(&stage.fixture.client).await {
         let statuses = pod
             .status
             .iter()
             .flat_map(|status| status.container_statuses.iter().flatten());
-        for status in statuses.filter(|status| !status.ready) {
-            violations.push(format!("{}: {} is not ready", pod.name_any(), status.name));
+        for status in statuses {
+            let name = format!("{}: {}", pod.name_any(), status.name);
+            if !status.ready {
+                violations.push(format!("{name} is not ready"));
+            }
+            // Each fault may cost it its lease, or its probes.
+            if status.restart_count as usize > world.faults() {
+                violations.push(format!("{name} was started {} times", status.restart_count));
+            }
+            eprintln!("chaos: {name} was restarted {} times", status.restart_count);
+        }
+    }
+    let before = api_calls(stage).await;
+    tokio::time::sleep(CALM).await;
+    for (pod, calls) in api_calls(stage).await {
+        let new = calls - before.get(&pod).copied().unwrap_or(0.0);
+        eprintln!(
+            "chaos: {pod} made {new} calls in {} s with nothing to do",
+            CALM.as_secs()
+        );
+        if new > MOST_CALLS_WHEN_CALM {
+            violations.push(format!(
+                "{pod} made {new} calls in {} s with nothing to do",
+                CALM.as_secs()
+            ));
         }
     }
     // The nodes are this machine.
@@ -180,6 +205,28 @@ async fn operator(stage: &Stage) -> Vec<String> {
         }
     }
     violations
+}
+
+/// Of each of its pods that counts them: how many calls of the API server it has made.
+async fn api_calls(stage: &Stage) -> BTreeMap<String, f64> {
+    let mut calls = BTreeMap::new();
+    for pod in operator_pods(&stage.fixture.client).await {
+        let name = pod.name_any();
+        let path = format!("/api/v1/namespaces/flux-operator/pods/{name}:8080/proxy/metrics");
+        let request = http::Request::get(path).body(Vec::new()).unwrap();
+        let Ok(text) = stage.fixture.client.request_text(request).await else {
+            continue;
+        };
+        let count = |line: &str| -> Option<f64> {
+            line.strip_prefix("flux_operator_api_calls_total")?
+                .rsplit(' ')
+                .next()?
+                .parse()
+                .ok()
+        };
+        calls.insert(name, text.lines().filter_map(count).sum());
+    }
+    calls
 }
 
 /// The status of one that may have been deleted.

@@ -207,14 +207,17 @@ pub async fn place_operator_on(client: &Client, wanted: &[String]) {
 
 /// The pods of the operator and of its webhook that are not being deleted.
 pub async fn operator_pods(client: &Client) -> Vec<Pod> {
-    let pods = Api::<Pod>::namespaced(client.clone(), OPERATOR)
+    try_operator_pods(client).await.unwrap()
+}
+
+/// The same, while the API server may be away.
+pub async fn try_operator_pods(client: &Client) -> kube::Result<Vec<Pod>> {
+    let mut pods = Api::<Pod>::namespaced(client.clone(), OPERATOR)
         .list(&ListParams::default())
-        .await
-        .unwrap()
+        .await?
         .items;
-    pods.into_iter()
-        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
-        .collect()
+    pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+    Ok(pods)
 }
 
 pub fn node_of(pod: &Pod) -> String {

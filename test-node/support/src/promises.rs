@@ -8,6 +8,9 @@ use crate::history::{History, Run};
 /// A result that was written so shortly before a pod was taken away may not have reached the cluster.
 const SECONDS_TO_REPORT: f64 = 20.0;
 
+/// From the end of a program to the final status.
+const SECONDS_TO_FINISH: f64 = 60.0;
+
 /// What the manifest asked for.
 #[derive(Debug, Clone)]
 pub struct Wanted {
@@ -15,6 +18,8 @@ pub struct Wanted {
     pub code: i32,
     /// Number of tasks that must end.
     pub tasks: usize,
+    /// It has no program: it completes when somebody stops its instance.
+    pub is_interactive: bool,
     pub backoff_limit: u64,
     pub max_restarts: u64,
     /// `pod.restartPolicy: OnFailure`.
@@ -100,6 +105,9 @@ fn wrong_end(
     let code = status["exitCode"].as_i64();
     let reason = status["reason"].as_str().unwrap_or_default();
     match status["phase"].as_str().unwrap_or_default() {
+        "Completed" if wanted.is_interactive => {
+            (code != Some(0)).then(|| format!("Completed with {code:?} after somebody stopped its instance"))
+        }
         "Completed" if !has_ended => {
             Some("Completed, and the last start of the program has not ended".into())
         }
@@ -134,6 +142,23 @@ fn wrong_end(
     }
 }
 
+/// What is late about a final status, if its program ended by itself: it is there within a minute, in which
+/// nothing else happened. Each fault is from when to when.
+pub fn late(ended_at: f64, finished_at: f64, faults: &[(f64, f64)]) -> Option<String> {
+    let mut faults = faults.to_vec();
+    faults.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let calm_since = faults.iter().fold(ended_at, |calm, (from, to)| {
+        if from - SECONDS_TO_FINISH <= calm {
+            calm.max(*to)
+        } else {
+            calm
+        }
+    });
+    let seconds = finished_at - calm_since;
+    (seconds > SECONDS_TO_FINISH)
+        .then(|| format!("its final status came {seconds:.0} s after its program had ended and all was calm"))
+}
+
 fn is_disturbed_at_end(run: &Run, disturbances: &[Disturbance]) -> bool {
     disturbances
         .iter()
@@ -150,6 +175,7 @@ mod tests {
         Wanted {
             code,
             tasks: 1,
+            is_interactive: false,
             backoff_limit: 1,
             max_restarts: 0,
             is_retried: false,
@@ -270,6 +296,34 @@ mod tests {
         assert_eq!(
             without_cause,
             ["Failed (LeadLost) though no pod of it was taken away"]
+        );
+    }
+
+    #[test]
+    fn final_status_is_late_after_a_calm_minute() {
+        assert_eq!(late(100.0, 150.0, &[]), None);
+        assert!(late(100.0, 165.0, &[]).is_some());
+        // Trouble that began within the minute excuses, and what follows it within a minute.
+        assert_eq!(late(100.0, 290.0, &[(120.0, 180.0), (230.0, 240.0)]), None);
+        assert!(late(100.0, 310.0, &[(120.0, 180.0), (230.0, 240.0)]).is_some());
+        assert!(late(100.0, 310.0, &[(0.0, 50.0), (170.0, 300.0)]).is_some());
+    }
+
+    #[test]
+    fn interactive_minicluster_completes_with_0_or_runs_out_of_restarts() {
+        let wanted = Wanted {
+            is_interactive: true,
+            tasks: 0,
+            ..wanted(0)
+        };
+        let ended = |code: i64| json!({ "phase": "Completed", "exitCode": code });
+        let nothing = history(&[]);
+        assert_eq!(broken(&wanted, &nothing, &ended(0), &[]), [""; 0]);
+        assert_eq!(broken(&wanted, &nothing, &ended(143), &[]).len(), 1);
+        let lost = json!({ "phase": "Failed", "reason": "LeadLost", "backoffLimitUsed": 0 });
+        assert_eq!(
+            broken(&wanted, &nothing, &lost, &disturbed(5.0, 9.0)),
+            ["Failed (LeadLost) though a restart was left"]
         );
     }
 }

@@ -2,32 +2,41 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
-use kube::ResourceExt;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
 use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use test_support::history::History;
 use test_support::node::{app_image, has_finished};
-use test_support::promises::{Disturbance, Wanted, broken};
+use test_support::promises::{Disturbance, Wanted, broken, late};
 use tokio::task::JoinHandle;
 
 use super::schedule::{AT_ONCE, Action, Event, Form, Manifest, Pick};
 use super::status_if_there;
 use crate::machines::{
-    cut, kubectl, node, node_of, operator_pods, power_off, power_on, restart, restart_of_control_plane,
-    shut_down, try_kubectl,
+    cut, kubectl, node, node_of, power_off, power_on, restart, restart_of_control_plane, shut_down,
+    try_kubectl, try_operator_pods,
 };
 use crate::stage::{Stage, sleep, tolerations, with_own_name};
 use crate::timeline::now;
 
 const QUOTA: &str = "full";
+const WEBHOOK: &str = "chaos-somebody-elses";
+/// A label of the namespaces that are deleted while MiniClusters run in them.
+pub const PASSING: &str = "chaos-passing";
 /// After a node is back, its kubelet tells what has become of its pods.
 const SETTLING: f64 = 60.0;
+/// A program of a node or of the control plane that is started again needs this long to do its work.
+const RECOVERY: f64 = 20.0;
 /// The API server may be away when something is asked of it.
 const INSIST_FOR: Duration = Duration::from_secs(90);
+/// A node that is lost, its eviction, a restart and a stop.
+const GIVE_UP_AFTER: f64 = 600.0;
 /// The default of Kubernetes.
 const BACKOFF_LIMIT: u32 = 100;
 
@@ -47,7 +56,11 @@ pub struct World<'a> {
     lives: RefCell<Vec<Life>>,
     /// By the name of a MiniCluster, in the order of time.
     disturbances: RefCell<BTreeMap<String, Vec<Disturbance>>>,
+    /// From when to when each fault was that may delay a status.
+    delays: RefCell<Vec<(f64, f64)>>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
+    /// Somebody stops each interactive instance.
+    stops: RefCell<Vec<JoinHandle<()>>>,
     story: RefCell<Vec<String>>,
     violations: RefCell<Vec<String>>,
     faults: RefCell<usize>,
@@ -60,7 +73,9 @@ impl<'a> World<'a> {
             began_at: now(),
             lives: RefCell::default(),
             disturbances: RefCell::default(),
+            delays: RefCell::default(),
             tasks: RefCell::default(),
+            stops: RefCell::default(),
             story: RefCell::default(),
             violations: RefCell::default(),
             faults: RefCell::default(),
@@ -94,10 +109,15 @@ impl<'a> World<'a> {
             Action::Evict(pick) => self.evict(*pick).await,
             Action::Suspend { pick, seconds } => self.suspend(*pick, *seconds).await,
             Action::Resize(pick) => self.resize(*pick).await,
+            Action::Edit(pick) => self.edit(*pick).await,
             Action::KillOperator(pick) => self.kill_operator(*pick).await,
+            Action::FreezeOperator { seconds } => self.freeze_operator(*seconds),
             Action::Quota { seconds } => self.fill_quota(*seconds).await,
-            Action::KillOfControlPlane { program, seconds } => {
+            Action::Webhook { resource, seconds } => self.refuse(resource, *seconds),
+            Action::Namespace { seconds } => self.pass_namespace(*seconds),
+            Action::KillOnControlPlane { program, seconds } => {
                 self.note(&format!("{program} is killed, for {seconds} s"));
+                self.delay(f64::from(*seconds) + RECOVERY);
                 let (program, seconds) = (*program, *seconds);
                 self.spawn(async move { restart_of_control_plane(program, seconds).await });
             }
@@ -110,6 +130,7 @@ impl<'a> World<'a> {
                     "{program} of {} is killed, for {seconds} s",
                     node(*worker)
                 ));
+                self.delay(f64::from(*seconds) + RECOVERY);
                 let (worker, program, seconds) = (*worker, *program, *seconds);
                 self.spawn(async move { restart(worker, program, seconds).await });
             }
@@ -180,7 +201,9 @@ impl<'a> World<'a> {
 
     async fn submit(&self, manifest: &Manifest) {
         self.note(&format!("apply {manifest:?}"));
-        let object: MiniCluster = serde_json::from_value(object(manifest, self.stage)).unwrap();
+        // One of a name that was there before has another archive.
+        let number = self.lives.borrow().len();
+        let object: MiniCluster = serde_json::from_value(object(manifest, number, self.stage)).unwrap();
         let created_at = now();
         let create = async || {
             let api = self.stage.fixture.api::<MiniCluster>();
@@ -194,13 +217,17 @@ impl<'a> World<'a> {
             }
         };
         insist("create a MiniCluster", create).await;
+        let is_interactive = manifest.form == Form::Interactive;
         let wanted = Wanted {
-            code: manifest.code,
-            tasks: if manifest.is_across {
+            code: if is_interactive { 0 } else { manifest.code },
+            tasks: if is_interactive {
+                0
+            } else if manifest.is_across {
                 manifest.size as usize
             } else {
                 1
             },
+            is_interactive,
             backoff_limit: manifest.backoff_limit.unwrap_or(BACKOFF_LIMIT).into(),
             max_restarts: manifest.max_restarts.unwrap_or(0).into(),
             is_retried: manifest.is_retried,
@@ -214,6 +241,15 @@ impl<'a> World<'a> {
             created_at,
             is_deleted: false,
         });
+        if is_interactive {
+            let (namespace, name) = (self.stage.fixture.namespace.clone(), manifest.name);
+            let (api, seconds) = (
+                self.stage.fixture.api::<MiniCluster>(),
+                f64::from(manifest.seconds),
+            );
+            let stop = async move { stop_instance(&api, &namespace, name, created_at + seconds).await };
+            self.stops.borrow_mut().push(tokio::spawn(stop));
+        }
     }
 
     pub fn living(&self) -> Vec<Life> {
@@ -239,15 +275,8 @@ impl<'a> World<'a> {
     async fn remove(&self, life: &Life) {
         let status = status_if_there(self.stage, &life.name).await.unwrap_or_default();
         if has_finished(&status) {
-            let found = broken(
-                &life.wanted,
-                &self.history_of(life),
-                &status,
-                &self.disturbances_of(life),
-            );
-            let story = self.story_of(life);
-            let line = |what: &String| format!("{}: {what}\n{story}{status:#}", life.name);
-            self.violations.borrow_mut().extend(found.iter().map(line));
+            let found = self.broken(life, &status);
+            self.violations.borrow_mut().extend(found);
         }
         self.note(&format!("delete {}", life.name));
         let namespace = &self.stage.fixture.namespace;
@@ -284,15 +313,22 @@ impl<'a> World<'a> {
         };
         let size = 1 + pick / 1000 % u64::from(life.manifest.max_size.unwrap());
         self.note(&format!("scale {} to {size}", life.name));
+        // Its job ends before its node is removed: nothing may be lost, and nothing may start again.
         self.patch(&life.name, json!({ "spec": { "size": size } })).await;
-        self.disturb(
-            &life.name,
-            Disturbance {
-                from: now(),
-                to: now() + SETTLING,
-                is_forced: false,
-            },
-        );
+    }
+
+    async fn edit(&self, pick: Pick) {
+        let Some(life) = self.pick(pick) else { return };
+        let edits = [
+            json!({ "metadata": { "labels": { "edited": pick.to_string() } } }),
+            json!({ "spec": { "logging": { "quiet": true } } }),
+            json!({ "spec": { "tasks": 7 } }),
+            json!({ "spec": { "containers": [{ "image": "example.com/none:1" }] } }),
+            json!({ "spec": { "podTemplate": { "metadata": { "labels": { "edited": "yes" } } } } }),
+        ];
+        let edit = picked(&edits, pick / 1000).expect("one of them");
+        self.note(&format!("edit {}: {edit}", life.name));
+        self.patch(&life.name, edit.clone()).await;
     }
 
     async fn suspend(&self, pick: Pick, seconds: f64) {
@@ -319,6 +355,14 @@ impl<'a> World<'a> {
             let patch = Patch::Merge(json!({ "spec": { "suspend": false } }));
             let _ = api.patch(&name, &PatchParams::default(), &patch).await;
         });
+    }
+
+    /// Until somebody has stopped each interactive instance; none may be suspended.
+    pub async fn all_stopped(&self) {
+        let stops = std::mem::take(&mut *self.stops.borrow_mut());
+        for stop in stops {
+            stop.await.expect("a stop ends");
+        }
     }
 
     /// Also where the end of a suspension met an API server that was away.
@@ -425,6 +469,7 @@ impl<'a> World<'a> {
 
     async fn fill_quota(&self, seconds: f64) {
         self.note(&format!("no pod may be created, for {seconds:.0} s"));
+        self.delay(seconds + RECOVERY);
         let full = json!({ "metadata": { "name": QUOTA }, "spec": { "hard": { "pods": "0" } } });
         let full: ResourceQuota = serde_json::from_value(full).unwrap();
         let quotas = self.stage.fixture.api::<ResourceQuota>();
@@ -436,14 +481,98 @@ impl<'a> World<'a> {
         });
     }
 
+    /// Somebody else's webhook, whose pods are gone.
+    fn refuse(&self, resource: &'static str, seconds: f64) {
+        self.note(&format!(
+            "a webhook that does not answer refuses {resource}, for {seconds:.0} s"
+        ));
+        self.delay(seconds + RECOVERY);
+        let namespace = &self.stage.fixture.namespace;
+        let webhook: ValidatingWebhookConfiguration = serde_json::from_value(json!({
+            "metadata": { "name": WEBHOOK },
+            "webhooks": [{
+                "name": "somebody.example.com",
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "timeoutSeconds": 2,
+                "failurePolicy": "Fail",
+                "clientConfig": { "service": { "namespace": namespace, "name": "nobody" } },
+                "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": namespace } },
+                "rules": [{ "apiGroups": ["*"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": [resource] }],
+            }],
+        }))
+        .unwrap();
+        let webhooks = Api::<ValidatingWebhookConfiguration>::all(self.client());
+        self.spawn(async move {
+            let _ = webhooks.create(&PostParams::default(), &webhook).await;
+            sleep(seconds).await;
+            // The API server may be away; the end of the run deletes it as well.
+            let _ = webhooks.delete(WEBHOOK, &DeleteParams::default()).await;
+        });
+    }
+
+    fn pass_namespace(&self, seconds: f64) {
+        let name = format!("{}-{}", self.stage.fixture.namespace, self.faults.borrow());
+        self.note(&format!("namespace {name} lives for {seconds:.0} s"));
+        let client = self.client();
+        self.spawn(async move {
+            // The API server may be away at any of these moments: then there is less to delete.
+            let namespaces = Api::<Namespace>::all(client.clone());
+            let namespace: Namespace =
+                serde_json::from_value(json!({ "metadata": { "name": name, "labels": { PASSING: "yes" } } }))
+                    .unwrap();
+            let _ = namespaces.create(&PostParams::default(), &namespace).await;
+            let clusters = Api::<MiniCluster>::namespaced(client, &name);
+            for (cluster, command) in [("long", "sleep 300"), ("short", "sleep 5")] {
+                let object = json!({
+                    "apiVersion": "flux-framework.org/v1alpha2",
+                    "kind": "MiniCluster",
+                    "metadata": { "name": cluster },
+                    "spec": { "size": 2, "containers": [{ "image": app_image(), "command": command }] },
+                });
+                let object: MiniCluster = serde_json::from_value(object).unwrap();
+                let _ = clusters.create(&PostParams::default(), &object).await;
+            }
+            sleep(seconds).await;
+            while let Err(error) = namespaces.delete(&name, &DeleteParams::default()).await {
+                if matches!(&error, kube::Error::Api(status) if status.code == 404) {
+                    break;
+                }
+                sleep(1.0).await;
+            }
+        });
+    }
+
+    fn freeze_operator(&self, seconds: f64) {
+        self.note(&format!("the operator's programs stand still for {seconds:.0} s"));
+        self.delay(seconds + RECOVERY);
+        self.spawn(async move {
+            // The nodes are this machine. Processes that start meanwhile run.
+            let pids = Command::new("pgrep")
+                .args(["-x", "flux-operator"])
+                .output()
+                .unwrap()
+                .stdout;
+            let pids: Vec<String> = String::from_utf8(pids)
+                .unwrap()
+                .lines()
+                .map(str::to_owned)
+                .collect();
+            let tell = |signal: &str| Command::new("kill").arg(signal).args(&pids).output().unwrap();
+            tell("-STOP");
+            sleep(seconds).await;
+            tell("-CONT");
+        });
+    }
+
     async fn kill_operator(&self, pick: Pick) {
-        let Ok(pods) =
-            tokio::time::timeout(Duration::from_secs(5), operator_pods(&self.stage.fixture.client)).await
-        else {
+        let asked = try_operator_pods(&self.stage.fixture.client);
+        let Ok(Ok(pods)) = tokio::time::timeout(Duration::from_secs(5), asked).await else {
             return;
         };
         let Some(pod) = picked(&pods, pick) else { return };
         self.note(&format!("kill the operator's pod {}", pod.name_any()));
+        self.delay(RECOVERY);
         let words = [
             "--namespace",
             "flux-operator",
@@ -482,6 +611,10 @@ impl<'a> World<'a> {
         }
     }
 
+    fn client(&self) -> Client {
+        self.stage.fixture.client.clone()
+    }
+
     fn spawn(&self, fault: impl Future<Output = ()> + Send + 'static) {
         self.tasks.borrow_mut().push(tokio::spawn(fault));
     }
@@ -493,12 +626,20 @@ impl<'a> World<'a> {
         for task in tasks {
             task.await.expect("a fault ends");
         }
+        let namespace = &self.stage.fixture.namespace;
         kubectl(&[
             "--namespace",
-            &self.stage.fixture.namespace,
+            namespace,
             "delete",
             "quota",
             QUOTA,
+            "--ignore-not-found",
+        ])
+        .await;
+        kubectl(&[
+            "delete",
+            "validatingwebhookconfiguration",
+            WEBHOOK,
             "--ignore-not-found",
         ])
         .await;
@@ -515,6 +656,31 @@ impl<'a> World<'a> {
     }
 
     // ---- what is checked
+
+    /// Each promise that this MiniCluster broke, with what happened to it.
+    pub fn broken(&self, life: &Life, status: &Value) -> Vec<String> {
+        let history = self.history_of(life);
+        let mut found = broken(&life.wanted, &history, status, &self.disturbances_of(life));
+        let finished_at = self
+            .stage
+            .timeline
+            .first(&life.name, life.created_at, has_finished);
+        if let (Some(run), Some(finished_at)) = (history.runs().last(), finished_at)
+            && run.ended >= life.wanted.tasks
+        {
+            let of_its_pods = self.disturbances_of(life).into_iter().map(|it| (it.from, it.to));
+            let faults: Vec<(f64, f64)> = of_its_pods.chain(self.delays.borrow().iter().copied()).collect();
+            found.extend(late(run.to, finished_at, &faults));
+        }
+        let account = self.stage.account(&life.name);
+        let story = self.story_of(life);
+        let shown = |what: &String| format!("{}: {what}\n{account}{story}{status:#}", life.name);
+        found.iter().map(shown).collect()
+    }
+
+    fn delay(&self, seconds: f64) {
+        self.delays.borrow_mut().push((now(), now() + seconds));
+    }
 
     fn disturb(&self, name: &str, disturbance: Disturbance) {
         self.disturbances
@@ -585,6 +751,10 @@ impl<'a> World<'a> {
             .collect()
     }
 
+    pub fn faults(&self) -> usize {
+        *self.faults.borrow()
+    }
+
     pub fn summary(&self) -> String {
         format!(
             "{} MiniClusters, {} faults",
@@ -599,6 +769,55 @@ fn picked<T>(all: &[T], pick: Pick) -> Option<&T> {
     all.get(usize::try_from(pick % all.len().max(1) as u64).unwrap())
 }
 
+/// Somebody stops an interactive instance, at that time or as soon as it is up; again after a restart.
+async fn stop_instance(api: &Api<MiniCluster>, namespace: &str, name: &str, at: f64) {
+    let mut uid = None;
+    let give_up_at = at + GIVE_UP_AFTER;
+    while now() < give_up_at {
+        if let Ok(answer) = api.get_opt(name).await {
+            let Some(cluster) = answer else { return };
+            // Another of this name is not to be stopped.
+            let is_this = *uid.get_or_insert(cluster.uid()) == cluster.uid();
+            if !is_this || has_finished(&serde_json::to_value(&cluster.status).unwrap()) {
+                return;
+            }
+        }
+        if now() < at {
+            sleep(1.0).await;
+            continue;
+        }
+        let lead = format!(
+            "--selector=flux-framework.org/minicluster={name},batch.kubernetes.io/job-completion-index=0"
+        );
+        let find = [
+            "get",
+            "pods",
+            "--namespace",
+            namespace,
+            &lead,
+            "--field-selector=status.phase=Running",
+            "--output=name",
+        ];
+        let found = Command::new("kubectl").args(find).output().unwrap().stdout;
+        if let Some(pod) = String::from_utf8(found).unwrap().lines().next() {
+            // It fails until the instance is up, and its answer may be lost with the container.
+            let stop = [
+                "exec",
+                "--namespace",
+                namespace,
+                pod,
+                "--container",
+                name,
+                "--",
+                "/mnt/flux/flux-agent",
+                "stop",
+            ];
+            let _ = tokio::time::timeout(Duration::from_secs(20), try_kubectl(&stop)).await;
+        }
+        sleep(3.0).await;
+    }
+}
+
 /// Tries again until it is done.
 async fn insist(what: &str, mut attempt: impl AsyncFnMut() -> bool) {
     let done = async {
@@ -611,7 +830,7 @@ async fn insist(what: &str, mut attempt: impl AsyncFnMut() -> bool) {
         .unwrap_or_else(|_| panic!("not in time: {what}"));
 }
 
-fn object(manifest: &Manifest, stage: &Stage) -> Value {
+fn object(manifest: &Manifest, number: usize, stage: &Stage) -> Value {
     let Manifest {
         name,
         size,
@@ -631,11 +850,15 @@ fn object(manifest: &Manifest, stage: &Stage) -> Value {
     };
     let mut container = json!({
         "image": app_image(),
-        "command": command,
         "batch": manifest.form == Form::Batch,
         "launcher": manifest.form == Form::Launcher,
         "volumes": { "account": { "hostPath": stage.folder(), "path": "/account" } },
     });
+    if manifest.form == Form::Interactive {
+        container["environment"] = json!({ "CHAOS": name });
+    } else {
+        container["command"] = command.into();
+    }
     if manifest.has_snippets {
         container["commands"] = json!({ "pre": "sleep 1", "post": "sleep 1" });
     }
@@ -658,6 +881,12 @@ fn object(manifest: &Manifest, stage: &Stage) -> Value {
         } },
         "containers": containers,
     });
+    if manifest.form == Form::Interactive {
+        spec["interactive"] = true.into();
+    }
+    if manifest.has_archive {
+        spec["archive"] = json!({ "path": format!("/account/archive-{number}.tar") });
+    }
     for (field, value) in [
         ("backoffLimit", manifest.backoff_limit),
         ("maxRestarts", manifest.max_restarts),

@@ -9,6 +9,9 @@ const NAMES: [&str; 16] = [
     "rowan", "willow", "yew",
 ];
 
+/// The longest job of a MiniCluster that grows and shrinks, in seconds: it ends before its node is removed.
+const JOB_OF_AN_ELASTIC: u32 = 16;
+
 /// A random number that picks one of what is there at that moment.
 pub type Pick = u64;
 
@@ -57,12 +60,27 @@ pub enum Action {
         program: &'static str,
         seconds: u32,
     },
-    KillOfControlPlane {
+    KillOnControlPlane {
         program: &'static str,
         seconds: u32,
     },
     KillOperator(Pick),
+    /// Its processes stand still: nobody knows.
+    FreezeOperator {
+        seconds: f64,
+    },
     Quota {
+        seconds: f64,
+    },
+    /// Somebody else's webhook that does not answer refuses what is created of this kind.
+    Webhook {
+        resource: &'static str,
+        seconds: f64,
+    },
+    /// Of what may change, or is refused: never a reason to restart.
+    Edit(Pick),
+    /// A namespace with two MiniClusters is deleted so many seconds after their creation.
+    Namespace {
         seconds: f64,
     },
 }
@@ -84,6 +102,7 @@ pub struct Manifest {
     pub is_suspended: bool,
     pub has_snippets: bool,
     pub has_sidecar: bool,
+    pub has_archive: bool,
     pub evicted_after: u32,
 }
 
@@ -92,6 +111,8 @@ pub enum Form {
     Submit,
     Batch,
     Launcher,
+    /// No program: somebody stops the instance after `seconds`.
+    Interactive,
 }
 
 /// All events of so many seconds.
@@ -119,12 +140,11 @@ pub fn schedule(seed: u64, seconds: f64) -> Vec<Event> {
                 pick: dice.u64(..),
                 seconds: 5.0 + 20.0 * dice.f64(),
             },
-            66..70 => Action::Resize(dice.u64(..)),
-            70..74 => Action::KillOperator(dice.u64(..)),
-            74..76 => Action::Quota {
-                seconds: 5.0 + 20.0 * dice.f64(),
-            },
-            76..82 => control_plane(&mut dice),
+            66..69 => Action::Resize(dice.u64(..)),
+            69..71 => Action::Edit(dice.u64(..)),
+            71..75 => operator(&mut dice),
+            75..79 => neighbour(&mut dice),
+            79..85 => control_plane(&mut dice),
             // One node at a time is away.
             _ if at > node_is_busy_until => {
                 let (action, seconds) = node(&mut dice);
@@ -138,6 +158,29 @@ pub fn schedule(seed: u64, seconds: f64) -> Vec<Event> {
     events
 }
 
+fn operator(dice: &mut Rng) -> Action {
+    if dice.bool() {
+        Action::KillOperator(dice.u64(..))
+    } else {
+        Action::FreezeOperator {
+            seconds: 1.0 + 40.0 * dice.f64() * dice.f64(),
+        }
+    }
+}
+
+/// What others do to a namespace.
+fn neighbour(dice: &mut Rng) -> Action {
+    let seconds = 5.0 + 20.0 * dice.f64();
+    match dice.u32(0..4) {
+        0 => Action::Quota { seconds },
+        1 => Action::Namespace { seconds },
+        _ => Action::Webhook {
+            resource: ["pods", "jobs", "secrets", "services"][dice.usize(..4)],
+            seconds,
+        },
+    }
+}
+
 fn control_plane(dice: &mut Rng) -> Action {
     let programs = [
         "kube-apiserver",
@@ -145,7 +188,7 @@ fn control_plane(dice: &mut Rng) -> Action {
         "kube-controller-manager",
         "kube-scheduler",
     ];
-    Action::KillOfControlPlane {
+    Action::KillOnControlPlane {
         program: programs[dice.usize(..programs.len())],
         seconds: dice.u32(1..15),
     }
@@ -168,7 +211,7 @@ fn node(dice: &mut Rng) -> (Action, f64) {
             (Action::CutOffFromApi { worker, seconds }, f64::from(seconds))
         }
         3 => {
-            let (other, seconds) = (1 + worker % 3, dice.u32(3..40));
+            let (other, seconds) = (1 + worker % 3, cut_between_brokers(dice));
             (
                 Action::CutOff {
                     worker,
@@ -192,24 +235,48 @@ fn node(dice: &mut Rng) -> (Action, f64) {
     }
 }
 
+/// Not 11 to 25 s: a connection whose data is unacknowledged for 20 s is closed, and a broker that reconnects at once
+/// has lost messages without noticing. A job that ends in such a cut never does for Flux (docs/troubleshooting.md, "A job
+/// does not end").
+fn cut_between_brokers(dice: &mut Rng) -> u32 {
+    if dice.bool() {
+        dice.u32(3..11)
+    } else {
+        dice.u32(26..45)
+    }
+}
+
 fn manifest(dice: &mut Rng) -> Manifest {
-    let form = [Form::Submit, Form::Submit, Form::Batch, Form::Launcher][dice.usize(..4)];
-    let size = dice.u32(1..5);
     let one_in = |dice: &mut Rng, count: u32| dice.u32(0..count) == 0;
+    let form = match dice.u32(0..9) {
+        0..4 => Form::Submit,
+        4..6 => Form::Batch,
+        6..8 => Form::Launcher,
+        _ => Form::Interactive,
+    };
+    let size = if one_in(dice, 10) {
+        dice.u32(5..9)
+    } else {
+        dice.u32(1..5)
+    };
+    let max_size = one_in(dice, 4).then_some(size + 2);
+    // Jobs on a node that is removed have 27 s to end.
+    let longest = if max_size.is_some() { JOB_OF_AN_ELASTIC } else { 60 };
     Manifest {
         name: NAMES[dice.usize(..NAMES.len())],
         size,
         is_across: form == Form::Submit && one_in(dice, 3),
         form,
-        seconds: dice.u32(2..60),
+        seconds: dice.u32(2..longest),
         code: [0, 0, 0, 3][dice.usize(..4)],
         is_retried: one_in(dice, 5),
         backoff_limit: [None, None, Some(0), Some(1), Some(2)][dice.usize(..5)],
         max_restarts: [None, Some(1), Some(2)][dice.usize(..3)],
-        max_size: one_in(dice, 4).then_some(size + 2),
+        max_size,
         is_suspended: one_in(dice, 8),
         has_snippets: one_in(dice, 3),
         has_sidecar: one_in(dice, 6),
+        has_archive: form != Form::Interactive && one_in(dice, 6),
         evicted_after: [5, 30, 300][dice.usize(..3)],
     }
 }

@@ -1,0 +1,13 @@
+//! How a host is told to stop.
+
+use std::fs;
+use std::process::Child;
+
+use super::place;
+
+/// SIGTERM to its entrypoint, as a pod that is deleted gets it.
+pub fn terminate(host: &Child) {
+    // Ours is the unshare, whose only child is process 1 there.
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", host.id())).unwrap();
+    place::run(&format!("kill -TERM {}", children.trim()));
+}

@@ -1,0 +1,202 @@
+//! One instance of many real brokers, under the agent and under plain Flux, in turn:
+//! `make bench-brokers FLUX=/path/to/flux` (`BENCH_BROKERS`, 256 if unset).
+//!
+//! For a flat tree and for one of 16 children each: seconds from the first process to the quorum, memory of a
+//! host (its broker and what started it), and seconds from the stop to the end of the last host. All brokers
+//! share this machine's processors, so what counts are the ratios. Needs root.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a program"
+)]
+
+#[path = "agent/hosts.rs"]
+mod hosts;
+#[path = "agent/place.rs"]
+mod place;
+#[path = "agent/stop.rs"]
+mod stop;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use hosts::{CLUSTER, Hosts};
+use test_support::report::{Report, median, setting};
+
+const DEADLINE: Duration = Duration::from_secs(1200);
+/// Where the lead's program notes the depth of the tree when it runs.
+const NOTE: &str = "/mnt/brokers";
+
+/// A name for the figures, `tbon.topo`, and the depth of its tree of 256 brokers.
+const TREES: [(&str, &str); 2] = [("flat", "kary:256"), ("kary-16", "kary:16")];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Entrypoint {
+    Agent,
+    Plain,
+}
+
+/// What one instance took.
+struct Figures {
+    quorum_s: f64,
+    mib_per_host: f64,
+    stop_s: f64,
+    depth: String,
+}
+
+fn main() {
+    let flux =
+        PathBuf::from(std::env::var_os("FLUX").expect("FLUX must name flux, such as /opt/flux/bin/flux"));
+    let agent =
+        PathBuf::from(std::env::var_os("FLUX_AGENT").expect("FLUX_AGENT must name the agent: run .ci/bench"));
+    let agent = agent.canonicalize().expect("run `make dist` first");
+    let size = setting("BENCH_BROKERS", 256);
+    place::enter(&agent);
+    hosts::prepare(&flux);
+    let mut report = Report::new(include_str!("ranges.toml"));
+    for (tree, topology) in TREES {
+        let (mut agent, mut plain) = (Vec::new(), Vec::new());
+        for _ in 0..setting("BENCH_RUNS", 1) {
+            agent.push(run(&flux, size, topology, Entrypoint::Agent));
+            plain.push(run(&flux, size, topology, Entrypoint::Plain));
+        }
+        assert!(
+            agent.iter().chain(&plain).all(|it| it.depth == plain[0].depth),
+            "the trees of {topology} differ in depth"
+        );
+        let of = |all: &[Figures], figure: fn(&Figures) -> f64| {
+            median(&all.iter().map(figure).collect::<Vec<_>>())
+        };
+        for (what, unit, figure) in [
+            ("quorum", "s", (|it| it.quorum_s) as fn(&Figures) -> f64),
+            ("memory", "mib", |it| it.mib_per_host),
+            ("stop", "s", |it| it.stop_s),
+        ] {
+            let (agent, plain) = (of(&agent, figure), of(&plain, figure));
+            report.figure(&format!("brokers-{tree}-{what}-agent-{unit}"), agent);
+            report.figure(&format!("brokers-{tree}-{what}-plain-{unit}"), plain);
+            report.figure(&format!("brokers-{tree}-{what}-ratio"), agent / plain);
+        }
+    }
+    report.print(&format!("Instances of {size} real brokers"));
+}
+
+fn run(flux: &Path, size: usize, topology: &str, entrypoint: Entrypoint) -> Figures {
+    let _ = fs::remove_file(NOTE);
+    let program = format!("flux getattr tbon.maxlevel >{NOTE}.new && mv {NOTE}.new {NOTE} && sleep 3600");
+    write_spec(flux, size, topology, &program);
+    fs::write("/etc/hosts", hosts::names(size, 0)).unwrap();
+    hosts::addresses(size);
+    let begin = Instant::now();
+    let mut all = Hosts(
+        (0..size)
+            .map(|rank| {
+                let script = match entrypoint {
+                    Entrypoint::Agent => hosts::AGENT_RUNS.into(),
+                    Entrypoint::Plain => plain(size, rank, topology, &program),
+                };
+                hosts::start(flux, rank, &script)
+            })
+            .collect(),
+    );
+    while !Path::new(NOTE).exists() {
+        assert!(
+            begin.elapsed() < DEADLINE,
+            "no quorum in {DEADLINE:?}: see /mnt/log-0.err"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let quorum_s = begin.elapsed().as_secs_f64();
+    // What starts up after the quorum is done.
+    std::thread::sleep(Duration::from_secs(5));
+    let mib_per_host = memory_mib(&all.0) / size as f64;
+    let begin = Instant::now();
+    match entrypoint {
+        Entrypoint::Agent => all.0.iter().for_each(stop::terminate),
+        // It has to know that the lead's broker ends all others.
+        Entrypoint::Plain => place::run(&format!("kill -TERM {}", lead_broker(&all.0[0]))),
+    }
+    while all.0.iter_mut().any(|host| host.try_wait().unwrap().is_none()) {
+        assert!(begin.elapsed() < DEADLINE, "no end in {DEADLINE:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Figures {
+        quorum_s,
+        mib_per_host,
+        stop_s: begin.elapsed().as_secs_f64(),
+        depth: fs::read_to_string(NOTE).unwrap(),
+    }
+}
+
+fn plain(size: usize, rank: usize, topology: &str, program: &str) -> String {
+    let program = if rank == 0 {
+        format!("sh -c '{program}'")
+    } else {
+        String::new()
+    };
+    hosts::plain(size, rank, &format!("-Stbon.topo={topology} {program}; true"))
+}
+
+fn write_spec(flux: &Path, size: usize, topology: &str, program: &str) {
+    let root = flux.ancestors().nth(2).unwrap().display();
+    let text = format!(
+        "name = \"{CLUSTER}\"\nsize = {size}\ntasks = 1\n[view]\nenabled = false\ninstall_root = \"{root}\"\n\
+         [flux]\nconnect_timeout = \"5s\"\ntopology = \"{topology}\"\n[runner]\nlogs = \"/mnt/flux/logs\"\n\
+         [runner.program]\nmode = \"launcher\"\nwords = [\"sh\", \"-c\", {program:?}]\n"
+    );
+    fs::write("/mnt/spec.toml", text).unwrap();
+}
+
+/// The children of each process.
+fn children() -> BTreeMap<u32, Vec<u32>> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for entry in fs::read_dir("/proc").unwrap() {
+        let name = entry.unwrap().file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        // After the name, which is in parentheses and may have any character: state, parent.
+        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+            continue;
+        };
+        let parent = stat.rsplit(") ").next().unwrap().split(' ').nth(1).unwrap();
+        children.entry(parent.parse().unwrap()).or_default().push(pid);
+    }
+    children
+}
+
+fn with_descendants(hosts: &[Child]) -> BTreeSet<u32> {
+    let children = children();
+    let mut found = BTreeSet::new();
+    let mut open: Vec<u32> = hosts.iter().map(Child::id).collect();
+    while let Some(pid) = open.pop() {
+        found.insert(pid);
+        open.extend(children.get(&pid).into_iter().flatten());
+    }
+    found
+}
+
+/// Their proportional share of what they have mapped.
+fn memory_mib(hosts: &[Child]) -> f64 {
+    let kib = |pid| -> Option<f64> {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+        line.trim().trim_end_matches(" kB").parse().ok()
+    };
+    with_descendants(hosts).into_iter().filter_map(kib).sum::<f64>() / 1024.0
+}
+
+fn lead_broker(lead: &Child) -> u32 {
+    let is_broker = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("flux-broker"))
+    };
+    with_descendants(std::slice::from_ref(lead))
+        .into_iter()
+        .find(is_broker)
+        .expect("the lead's broker runs")
+}
