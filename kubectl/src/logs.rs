@@ -126,7 +126,7 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
             .as_ref()
             .and_then(|status| status.message.as_deref())
             .unwrap_or(observed::NO_OPERATOR);
-        if obstacles.is_new(&phase.to_string(), why) {
+        if obstacles.is_new(phase, why) {
             screen::tell(&format!(
                 "waiting for the pod with index {} ({phase}: {why})",
                 args.index
