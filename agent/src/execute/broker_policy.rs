@@ -163,7 +163,7 @@ impl<'a> BrokerPolicy<'a> {
 impl Policy for BrokerPolicy<'_> {
     fn at_stop(&mut self, signal: i32) -> AtStop {
         if let Some(staying) = self.staying {
-            staying.end();
+            staying.leave();
         }
         let Some(Hold { bound, .. }) = &self.hold else {
             return AtStop::PassOn(Order::signal(signal));

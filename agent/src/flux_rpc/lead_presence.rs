@@ -6,9 +6,11 @@
 //! a follower's agent that is told to stop ─ `groups.get` ─► the lead's broker: is it still a member?
 //! ```
 //!
-//! Flux takes a client out of its groups when its connection ends. If unknown, nothing is decided yet.
+//! Flux takes a client out of its groups when its connection ends. Without an answer the follower asks again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use flux_shared::hostlist;
 
 use super::connection::{Broker, Conversation};
 use crate::flux_rpc::message::{ANY, request};
@@ -31,7 +33,7 @@ struct Membership {
 
 impl LeadPresence {
     /// Joins the group, unless the broker keeps refusing: one that has just started knows no groups yet.
-    pub async fn begin(&self, broker: &Broker) {
+    pub async fn join(&self, broker: &Broker) {
         let Ok(mut conversation) = Conversation::open(broker).await else {
             return;
         };
@@ -57,7 +59,7 @@ impl LeadPresence {
     }
 
     /// Leaves the group, and never joins it again.
-    pub fn end(&self) {
+    pub fn leave(&self) {
         *self.lock() = Membership {
             over: true,
             connection: None,
@@ -72,8 +74,8 @@ impl LeadPresence {
 /// Whether the lead stays, asked through this pod's broker; none: there is no answer.
 pub async fn lead_stays(broker: &Broker) -> Option<bool> {
     let answer = broker.ask(0, "groups.get", GROUP).await.ok()?;
-    // An idset: the lead, rank 0, stands first.
-    Some(answer["members"].as_str()?.split([',', '-']).next() == Some("0"))
+    let members = answer["members"].as_str()?;
+    Some(hostlist::idset(members).is_some_and(|ranks| ranks.contains(&0)))
 }
 
 #[cfg(test)]
@@ -151,9 +153,9 @@ mod tests {
         };
         with(broker, async |broker| {
             let staying = LeadPresence::default();
-            staying.begin(&broker).await;
+            staying.join(&broker).await;
             assert!(staying.lock().connection.is_some() && is_left.try_recv().is_err());
-            staying.end();
+            staying.leave();
             is_left.recv().unwrap();
         });
         let refusing = |mut peer: Peer| {
@@ -165,7 +167,7 @@ mod tests {
             assert_eq!(peer.read(&mut [0]).unwrap(), 0, "it does not ask for ever");
         };
         with(refusing, async |broker| {
-            LeadPresence::default().begin(&broker).await
+            LeadPresence::default().join(&broker).await
         });
         let again = |mut peer: Peer| {
             peer.write_all(&[0]).unwrap();
@@ -175,8 +177,8 @@ mod tests {
         };
         with(again, async |broker| {
             let staying = LeadPresence::default();
-            staying.end();
-            staying.begin(&broker).await;
+            staying.leave();
+            staying.join(&broker).await;
             assert!(staying.lock().connection.is_none());
         });
     }

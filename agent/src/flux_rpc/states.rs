@@ -58,7 +58,7 @@ impl States {
             // The lead looks after nodes that come back; dropped when its broker shuts down.
             let mut returns = JoinSet::new();
             if let Some(staying) = &actions.presence {
-                staying.begin(&broker).await;
+                staying.join(&broker).await;
                 let broker = broker.clone();
                 returns.spawn(async move { returned_nodes::undrain(&broker).await });
             }
@@ -68,7 +68,7 @@ impl States {
             {
                 returns.abort_all();
                 if let Some(staying) = &actions.presence {
-                    staying.end();
+                    staying.leave();
                 }
                 if actions.asks_lead {
                     let goes_on = lead_goes_on(&broker).await;

@@ -1,5 +1,4 @@
-//! How many reconciles run at the same time, so that neither a slow API server nor the MiniClusters of one
-//! webhook that is down take all memory, or all of the others' time.
+//! Bounds the reconciles that run at once, so that slow or failing ones leave room to others.
 //!
 //! ```text
 //! slot ─► (2 s) ─► slow slot, if there is one ─► end
@@ -13,7 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::reconcile::context::Last;
 
-/// Most reconciles that are not slow, each with up to three connections of its own (150 kB each). Fewer leave
+/// At most this many reconciles that are not slow, each with up to three connections of its own (150 kB each). Fewer leave
 /// the API server idle at times, more only queue up in it.
 const CONCURRENCY: usize = 48;
 /// Those of them that may have failed before.
@@ -21,7 +20,7 @@ const RETRIES: usize = 32;
 /// Those of these that may have failed slowly: each holds its slot until it counts as slow again, so they
 /// must leave some to retries that fail, or succeed, at once.
 const SLOW_RETRIES: usize = 24;
-/// Most slow reconciles besides.
+/// At most this many slow reconciles besides.
 const SLOW: usize = 64;
 
 /// All slots.

@@ -1,4 +1,4 @@
-//! What a MiniCluster will do, in five lines; and colours for people at a terminal.
+//! What a MiniCluster will do, in a few lines; and colours for people at a terminal.
 
 use std::fmt::Write as _;
 

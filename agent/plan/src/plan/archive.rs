@@ -31,12 +31,20 @@ pub fn publish(resolved: &Resolved) -> Option<Planned> {
     ))
 }
 
+/// The facts that these options depend on.
+pub fn facts(resolved: &Resolved) -> &'static [&'static str] {
+    if resolved.spec.archive.is_some() {
+        &["archive", "attempt"]
+    } else {
+        &[]
+    }
+}
+
 /// The broker's options to restore the archive and to write a dump.
-pub fn options(resolved: &Resolved, facts: &mut Vec<&'static str>) -> Vec<String> {
+pub fn options(resolved: &Resolved) -> Vec<String> {
     let Some(archive) = &resolved.spec.archive else {
         return Vec::new();
     };
-    facts.extend(["archive", "attempt"]);
     let restore = resolved
         .facts
         .is_present(archive)

@@ -5,6 +5,11 @@ use flux_shared::agent_spec::BatchLine;
 use super::shell_quote::quote;
 use super::{Content, Mode, PlanError, Planned, Resolved, Step};
 
+/// Flux's default kill-timeout, in seconds, after which a job that was told to end is killed.
+const FLUX_KILL_TIMEOUT: f64 = 5.0;
+/// Seconds that the batch's instance needs to shut down.
+const SHUTDOWN_RESERVE: f64 = 4.0;
+
 /// The script's path, in the pod's own folder, since MiniClusters may share a working directory. Flux names
 /// the job by it.
 pub fn path(resolved: &Resolved) -> String {
@@ -22,37 +27,35 @@ pub fn file(resolved: &Resolved, text: String) -> Planned {
     Planned::with(&["uid", "shell"], step)
 }
 
-/// Flux's default kill-timeout, in seconds, after which a job that was told to end is killed.
-const USUAL_TIME: f64 = 5.0;
-/// Seconds that the batch's instance needs to shut down.
-const WAY_DOWN: f64 = 4.0;
+/// The broker's option that gives the batch's jobs as long to end as a program has. None: Flux's default is
+/// longer, or a broker of the batch may run in another cluster's pod, which lacks the file. (A lost node is
+/// lost to the surrounding instance as well, which does not wait for so long.)
+pub fn config_option(resolved: &Resolved) -> Option<String> {
+    kill_timeout(resolved)?;
+    let folder = resolved.paths.batch_config_dir();
+    Some(format!("--broker-opts=--config-path={folder}"))
+}
 
-/// The broker's option and the file for the instance that a batch is, so that at a stop its jobs get as much
-/// time as a program gets. (A lost node is lost to the surrounding instance as well, which does not wait for
-/// so long.) None: Flux gives as much by default; or a broker of the batch may run in a pod of another
-/// cluster, without the file.
-pub fn configuration(resolved: &Resolved) -> Option<(String, Planned)> {
-    let time = super::resolved::time_to_end(resolved) - WAY_DOWN;
-    let spec = resolved.spec;
-    if time <= USUAL_TIME || spec.network.lead.is_some() || spec.network.hostlist.is_some() {
+/// The file that this option names.
+pub fn config_file(resolved: &Resolved) -> Option<Planned> {
+    let seconds = kill_timeout(resolved)?;
+    let file = Step::File {
+        path: format!("{}/exec.toml", resolved.paths.batch_config_dir()),
+        mode: Mode(0o644),
+        owner: resolved.agent_owner(),
+        content: Content::Text(format!("[exec]\nkill-timeout = \"{seconds}s\"\n")),
+    };
+    Some(Planned::with(&["uid", "grace_period"], file))
+}
+
+/// Seconds that the batch's jobs get to end, where they get more than by default.
+fn kill_timeout(resolved: &Resolved) -> Option<f64> {
+    let network = &resolved.spec.network;
+    if network.lead.is_some() || network.hostlist.is_some() {
         return None;
     }
-    let content = Content::Text(format!("[exec]\nkill-timeout = \"{time}s\"\n"));
-    let (path, owner) = (
-        format!("{}/exec.toml", resolved.paths.batch_config_dir()),
-        resolved.agent_owner(),
-    );
-    let file = Step::File {
-        path,
-        mode: Mode(0o644),
-        owner,
-        content,
-    };
-    let option = format!(
-        "--broker-opts=--config-path={}",
-        resolved.paths.batch_config_dir()
-    );
-    Some((option, Planned::with(&["uid", "grace_period"], file)))
+    let seconds = super::resolved::time_to_end(resolved) - SHUTDOWN_RESERVE;
+    (seconds > FLUX_KILL_TIMEOUT).then_some(seconds)
 }
 
 /// The script: one submission a line, its text untouched; then it waits for the queue to be idle, lists the

@@ -85,9 +85,8 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
             .map(Word::Literal),
     );
     let run_as = user::run_as(resolved);
-    let drain = runner::socket(resolved)
-        .and(parent.as_ref())
-        .map(|_| resolved.rank);
+    let can_drain = parent.is_some() && runner::socket(resolved).is_some();
+    let drain = can_drain.then_some(resolved.rank);
     let below = drain.map(|rank| {
         topology::below(
             resolved.spec.flux.topology.as_deref(),
@@ -98,6 +97,7 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
     let mut facts = vec![resolved.flux_fact(), "grace_period"];
     facts.extend(parent.iter().map(|_| "cluster_domain"));
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
+    facts.extend(python::fact(resolved));
     let mut environment = own_paths::changes(resolved);
     environment.extend(
         [python::variable(resolved), node_network::variable(resolved)]
@@ -115,10 +115,10 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         stdout: Stdout::Inherit,
         signals: runner::signals(&runner.prefix),
         drain,
-        job_shell: drain.map(|_| JOB_SHELL),
+        job_shell: can_drain.then_some(JOB_SHELL),
         below: below.transpose()?.unwrap_or_default(),
         socket: runner::socket(resolved),
-        hold_stop: parent.as_ref().map(|_| hold_stop(resolved.facts)),
+        hold_stop: parent.is_some().then(|| hold_stop(resolved.facts)),
         lead: address_of(resolved, 0).filter(|lead| parent.as_ref() != Some(lead)),
         parent,
         metrics: None,

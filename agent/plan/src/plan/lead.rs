@@ -1,5 +1,7 @@
 //! Rank 0: starts the instance, runs the program in it, saves its state.
 
+use std::ops::Range;
+
 use flux_shared::agent_spec::{Program, RestartPolicy};
 use flux_shared::command_words::Word;
 
@@ -17,7 +19,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
         return Ok(vec![Planned::with(&["earlier_pods", "restarts_left"], step)]);
     }
     let initial = program::initial(resolved);
-    let mut steps: Vec<Planned> = once(resolved, &initial).into_iter().collect();
+    let mut steps: Vec<Planned> = check_of_earlier_starts(resolved, &initial).into_iter().collect();
     steps.extend(runner::prepare(resolved)?);
     steps.extend(snippets::step(
         resolved,
@@ -37,7 +39,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
 }
 
 /// The check of earlier starts; none for a broker without a program, which may start again.
-fn once(resolved: &Resolved, initial: &Initial) -> Option<Planned> {
+fn check_of_earlier_starts(resolved: &Resolved, initial: &Initial) -> Option<Planned> {
     if !initial.has_program() {
         return None;
     }
@@ -51,41 +53,75 @@ fn once(resolved: &Resolved, initial: &Initial) -> Option<Planned> {
     })
 }
 
-/// Without a program there is nothing that `flux start` would do for us, so it is the broker itself. It gets
-/// no shell for an initial program unless the container has a terminal for one.
-fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
+/// A command line of the lead's broker.
+struct CommandLine {
+    argv: Vec<Word>,
+    /// Which of the words are the broker's options.
+    options: Range<usize>,
+}
+
+/// `flux start` with the program in it.
+fn with_program(resolved: &Resolved, program: Vec<Word>) -> Result<CommandLine, PlanError> {
+    let mut argv = literals(runner::flux_start(resolved)?);
+    let begin = argv.len();
+    argv.extend(broker_and_archive_options(resolved, false));
+    let options = begin..argv.len();
+    argv.extend(literals(wrapper(resolved)));
+    argv.extend(program);
+    Ok(CommandLine { argv, options })
+}
+
+/// The broker itself: without a program there is nothing that `flux start` would do for us. It gets no shell
+/// for an initial program unless the container has a terminal for one.
+fn broker_alone(resolved: &Resolved) -> Result<CommandLine, PlanError> {
+    let runner = &resolved.spec.runner;
+    let config = resolved.paths.broker_config_dir();
+    let broker = [resolved.flux()?, "broker".into(), "--config-path".into(), config];
+    let mut argv = runner.prefix.clone();
+    argv.extend(literals(broker));
+    let begin = argv.len();
+    let without_initial_program = runner.interactive || !resolved.facts.terminal;
+    argv.extend(broker_and_archive_options(resolved, without_initial_program));
+    let options = begin..argv.len();
+    Ok(CommandLine { argv, options })
+}
+
+fn literals(words: impl IntoIterator<Item = String>) -> Vec<Word> {
+    words.into_iter().map(Word::Literal).collect()
+}
+
+/// The facts that the launch depends on, but for those of its user.
+fn facts_of_launch(resolved: &Resolved, has_program: bool) -> Vec<&'static str> {
     let mut facts = vec![resolved.flux_fact(), "grace_period"];
-    let mut argv: Vec<Word> = Vec::new();
+    match resolved.spec.runner.program {
+        _ if !has_program => facts.push("terminal"),
+        Program::Batch { .. } | Program::BatchRaw { .. } => {
+            facts.extend(["working_directory", "env.FLUX_OPTION_FLAGS"]);
+        }
+        Program::Submit { .. } | Program::Script { launch: false, .. } => {
+            facts.extend(["terminal", "env.FLUX_OPTION_FLAGS"]);
+        }
+        _ => {}
+    }
+    facts.extend(archive::facts(resolved));
+    facts.extend(python::fact(resolved));
+    facts
+}
+
+fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     let has_program = initial.has_program();
+    let command = if has_program {
+        with_program(resolved, initial.words)?
+    } else {
+        broker_alone(resolved)?
+    };
     // The prefix of a program stands inside the instance; without a program it stands before the broker.
     let prefix = if has_program {
         &[]
     } else {
         resolved.spec.runner.prefix.as_slice()
     };
-    let own_options = if has_program {
-        facts.extend(match resolved.spec.runner.program {
-            Program::Batch { .. } | Program::BatchRaw { .. } => Some("working_directory"),
-            Program::Submit { .. } | Program::Script { launch: false, .. } => Some("terminal"),
-            _ => None,
-        });
-        argv.extend(runner::flux_start(resolved)?.into_iter().map(Word::Literal));
-        let before = argv.len();
-        argv.extend(options(resolved, false, &mut facts));
-        let own_options = before..argv.len();
-        argv.extend(wrapper(resolved).into_iter().map(Word::Literal));
-        argv.extend(initial.words);
-        own_options
-    } else {
-        facts.push("terminal");
-        let headless = resolved.spec.runner.interactive || !resolved.facts.terminal;
-        let config = resolved.paths.broker_config_dir();
-        argv.extend_from_slice(prefix);
-        argv.extend([resolved.flux()?, "broker".into(), "--config-path".into(), config].map(Word::Literal));
-        let before = argv.len();
-        argv.extend(options(resolved, headless, &mut facts));
-        before..argv.len()
-    };
+    let mut facts = facts_of_launch(resolved, has_program);
     let run_as = user::run_as(resolved);
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
     let mut environment = own_paths::changes(resolved);
@@ -98,8 +134,8 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     let launch = Launch {
         label: "fluxstart",
         part: Part::Lead,
-        argv,
-        options: Some(own_options),
+        argv: command.argv,
+        options: Some(command.options),
         program: initial.program,
         run_as,
         environment,
@@ -129,9 +165,9 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
 /// The metrics to serve, if there is a socket to ask the broker at.
 fn metrics(resolved: &Resolved) -> Option<Metrics> {
     let cluster = resolved.spec.name.clone();
-    runner::socket(resolved)
-        .and(resolved.spec.flux.metrics_port)
-        .map(|port| Metrics { port, cluster })
+    runner::socket(resolved)?;
+    let port = resolved.spec.flux.metrics_port?;
+    Some(Metrics { port, cluster })
 }
 
 /// The file for the note on the program's end, empty and owned by Flux's user: the broker's exit code may be
@@ -173,8 +209,7 @@ fn wrapper(resolved: &Resolved) -> Vec<String> {
 }
 
 /// The broker's options, and the archive to read and to write.
-fn options(resolved: &Resolved, interactive: bool, facts: &mut Vec<&'static str>) -> Vec<Word> {
-    let mut options = options::broker(resolved, interactive);
-    options.extend(archive::options(resolved, facts));
-    options.into_iter().map(Word::Literal).collect()
+fn broker_and_archive_options(resolved: &Resolved, without_initial_program: bool) -> Vec<Word> {
+    let broker = options::broker(resolved, without_initial_program);
+    literals(broker.into_iter().chain(archive::options(resolved)))
 }

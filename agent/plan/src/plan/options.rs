@@ -6,8 +6,8 @@ use super::{Resolved, node_network};
 /// Flux's log level that shows everything.
 const DEBUG: u8 = 7;
 
-/// `-S` attributes for any rank. `interactive`: no initial program at all.
-pub fn broker(resolved: &Resolved, interactive: bool) -> Vec<String> {
+/// `-S` attributes for any rank.
+pub fn broker(resolved: &Resolved, without_initial_program: bool) -> Vec<String> {
     let (spec, paths) = (resolved.spec, &resolved.paths);
     let flux = &spec.flux;
     let mut options = vec![attribute("cron.directory", paths.cron_dir())];
@@ -16,7 +16,7 @@ pub fn broker(resolved: &Resolved, interactive: bool) -> Vec<String> {
         options.push(attribute("tbon.fanout", DEFAULT_FANOUT));
     }
     options.push(attribute("rundir", paths.run_dir()));
-    if interactive {
+    if without_initial_program {
         options.push("-Sbroker.rc2_none".into());
     }
     options.push(attribute("statedir", paths.state_dir()));

@@ -114,10 +114,7 @@ fn of_a_batch(
         .is_lead()
         .then(|| Ok(batch::file(resolved, script()?)))
         .transpose()?;
-    Ok(script
-        .into_iter()
-        .chain(batch::configuration(resolved).map(|(_, file)| file))
-        .collect())
+    Ok(script.into_iter().chain(batch::config_file(resolved)).collect())
 }
 
 /// `flux submit` keeps its output and errors back on a pipe; a terminal makes it flush every line.
@@ -159,7 +156,7 @@ fn run_batch(resolved: &Resolved) -> Wrapped {
     awaits.push(Word::literal("--"));
     let mut batch = literals(["flux", "batch"]);
     // First, so that the user's own wins.
-    batch.extend(batch::configuration(resolved).map(|(option, _)| Word::Literal(option)));
+    batch.extend(batch::config_option(resolved).map(Word::Literal));
     batch.extend(literals(&flags));
     batch.extend(literals(["--flags", "waitable"]));
     batch.extend(own.map(|own| Word::Literal(format!("--output={own}"))));

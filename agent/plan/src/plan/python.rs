@@ -16,12 +16,21 @@ const WRITES_NONE: &str = "PYTHONDONTWRITEBYTECODE";
 
 /// The folder for the compiled files of Flux's user, if it is of use.
 pub fn folder(resolved: &Resolved) -> Option<String> {
-    let environment = &resolved.facts.environment;
-    let is_users = [VARIABLE, WRITES_NONE]
-        .iter()
-        .any(|name| environment.contains_key(*name) || resolved.spec.flux.environment.contains_key(*name));
-    let of_use = !resolved.facts.python_compiled && !is_users;
+    let of_use = !resolved.facts.python_compiled && !is_users_choice(resolved);
     of_use.then(|| resolved.paths.python_cache(resolved.identity.owner.uid))
+}
+
+/// Whether the user has said where Python's compiled files go, or that there are none.
+fn is_users_choice(resolved: &Resolved) -> bool {
+    let (pods, flux) = (&resolved.facts.environment, &resolved.spec.flux.environment);
+    [VARIABLE, WRITES_NONE]
+        .iter()
+        .any(|name| pods.contains_key(*name) || flux.contains_key(*name))
+}
+
+/// The fact that decides about the folder, where one does.
+pub fn fact(resolved: &Resolved) -> Option<&'static str> {
+    (!is_users_choice(resolved)).then_some("python_compiled")
 }
 
 /// Creates the folder, in one that is the agent's own.
