@@ -344,6 +344,8 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
     text += "\nKubernetes itself gives every pod of a Job \
              `batch.kubernetes.io/job-name` and `batch.kubernetes.io/job-completion-index`: use these to select a pod.\n\nLabels and annotations of a MiniCluster whose domain is `kueue.x-k8s.io` or \
              `provreq.kueue.x-k8s.io` are put on its Job, and annotations that begin with `kueue.x-k8s.io/podset-` on its pods as well: \
-             [queues](../tasks/queues.md).\n";
+             [queues](../tasks/queues.md).\n\nIf you read a MiniCluster in a version that cannot show which defaults its author wrote, it has the \
+             annotation `flux-framework.org/v1alpha2-spelling` or `flux-framework.org/v1alpha1-spelling`, and is stored \
+             unchanged when you write it back.\n";
     is_committed("labels.md", &text);
 }

@@ -63,6 +63,7 @@ fn random_faults_break_no_promise() {
         world.calm_down().await;
         restore(&stage.fixture.client).await;
         world.resume_all().await;
+        world.all_stopped().await;
         let violations = [
             settle(&world, stage).await,
             leftovers(&world, stage).await,

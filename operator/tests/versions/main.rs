@@ -290,13 +290,98 @@ fn what_is_applied_as_v1alpha1_is_read_back_and_applying_it_again_changes_nothin
                     .await
                     .unwrap();
                 assert_eq!(
-                    put.metadata.generation,
-                    Some(1),
+                    (put.metadata.generation, put.resource_version()),
+                    (Some(1), made.resource_version()),
                     "{name}: got and put as {}",
                     version.name()
                 );
             }
         }
+    });
+}
+
+/// Specs of v1alpha2 that repeat a default, or leave out what v1alpha1 writes out.
+fn with_explicit_defaults() -> Vec<Value> {
+    let container = json!({ "image": "a", "command": "b" });
+    let with_user =
+        |user: Value| json!({ "containers": [{ "image": "a", "command": "b", "fluxUser": user }] });
+    vec![
+        json!({ "cleanupPods": false, "containers": [container] }),
+        json!({ "pod": {}, "containers": [container] }),
+        json!({ "pod": { "automountServiceAccountToken": false }, "containers": [container] }),
+        json!({ "flux": {}, "containers": [container] }),
+        json!({ "flux": { "container": {} }, "containers": [container] }),
+        json!({ "flux": { "installRoot": "/usr", "container": { "disable": true } }, "containers": [container] }),
+        json!({ "flux": { "container": { "disable": true }, "logLevel": 7 }, "containers": [container] }),
+        json!({ "fluxRestful": { "port": 80 }, "containers": [{ "image": "a" }] }),
+        json!({ "fluxRestful": { "disable": true }, "containers": [{ "image": "a" }] }),
+        with_user(json!({})),
+        with_user(json!({ "name": "me" })),
+        with_user(json!({ "disable": true })),
+    ]
+}
+
+#[test]
+fn v1alpha2_is_stored_as_it_was_when_v1alpha1_is_put_back() {
+    test(crd, async |fixture| {
+        let _webhook = fixture.webhook().await;
+        for (i, spec) in with_explicit_defaults().into_iter().enumerate() {
+            let name = format!("mc-{i}");
+            let made = fixture
+                .apply(Version::V1alpha2, &name, spec.clone())
+                .await
+                .unwrap();
+            let api = fixture.api(Version::V1alpha1);
+            let read = api.get(&name).await.unwrap();
+            let put = api.replace(&name, &Default::default(), &read).await.unwrap();
+            assert_eq!(put.resource_version(), made.resource_version(), "{spec}");
+            let mut edit = read.clone();
+            edit.data["spec"]["size"] = json!(2);
+            api.replace(&name, &Default::default(), &edit).await.unwrap();
+            let after = fixture.api(Version::V1alpha2).get(&name).await.unwrap();
+            let mut expected = made.data["spec"].clone();
+            expected["size"] = json!(2);
+            assert_eq!(
+                (&after.data["spec"], after.annotations()),
+                (&expected, made.annotations())
+            );
+        }
+    });
+}
+
+#[test]
+fn kubectl_apply_of_the_same_v1alpha1_manifest_says_unchanged() {
+    test(crd, async |fixture| {
+        let _webhook = fixture.webhook().await;
+        let mut specs: Vec<Value> = of_2023()
+            .into_iter()
+            .map(|(_, spec)| spec)
+            .rev()
+            .take(4)
+            .collect();
+        specs.extend([
+            json!({ "pod": { "automountServiceAccountToken": true }, "containers": [{ "image": "a" }] }),
+            json!({ "flux": { "container": { "disable": true } }, "containers": [{ "image": "a" }] }),
+            json!({ "containers": [{ "image": "a", "fluxUser": { "disable": true } }] }),
+        ]);
+        let objects = specs.iter().enumerate().map(|(i, spec)| {
+            let metadata = json!({ "name": format!("mc-{i}"), "namespace": "default" });
+            json!({ "apiVersion": Version::V1alpha1.api_version(), "kind": "MiniCluster", "metadata": metadata, "spec": spec })
+        });
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": Vec::from_iter(objects) });
+        let file = std::env::temp_dir().join(format!("versions-{}.json", std::process::id()));
+        std::fs::write(&file, list.to_string()).unwrap();
+        let apply = || {
+            fixture
+                .plane
+                .kubectl(&["apply", "-f", file.to_str().unwrap()])
+                .unwrap()
+        };
+        let (first, second) = (apply(), apply());
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(first.matches(" created").count(), specs.len(), "{first}");
+        let changed = second.lines().filter(|line| !line.ends_with(" unchanged"));
+        assert_eq!(Vec::from_iter(changed), [""; 0]);
     });
 }
 

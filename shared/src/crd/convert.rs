@@ -20,10 +20,9 @@
 //! | `cleanupMiniCluster` | `cleanup` |
 //! | `status.jobid: ""` | none |
 //!
-//! Blocks that are left in a v1alpha1 object have that version's defaults written out, as the API server
-//! would do: so it finds nothing to add, and an object that is read and applied again is unchanged. That also
-//! keeps them apart from what stands for a missing block in v1alpha2 (`{name: flux}` has no uid, `{branch:
-//! main}` no port).
+//! Blocks that are left in an object have the version's defaults written out, as the API server would do: so it
+//! finds nothing to add, and an object that is read and applied again is unchanged. What conversion back would
+//! write otherwise than its author is noted in an annotation (`spelling`).
 
 use serde_json::{Value, json};
 
@@ -32,6 +31,7 @@ use super::{v1alpha1, v1alpha2};
 mod block;
 mod flux;
 mod spec;
+mod spelling;
 
 /// A version that is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,8 @@ pub enum ConvertError {
     Version(String),
 }
 
-/// The MiniCluster in version `to`. Its metadata is untouched.
+/// The MiniCluster in version `to`. Its metadata is untouched, but for an annotation that says how it was written
+/// (`spelling`).
 pub fn convert(mut value: Value, to: Version) -> Result<Value, ConvertError> {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
     let from = {
@@ -92,8 +93,12 @@ pub fn convert(mut value: Value, to: Version) -> Result<Value, ConvertError> {
     if from != to {
         let map = value.as_object_mut().ok_or(ConvertError::NoObject)?;
         map.insert("apiVersion".into(), to.api_version().into());
+        let spelling = spelling::take(map, to);
         if let Some(spec) = map.get_mut("spec") {
+            let original = spec.clone();
             convert_spec(spec, to);
+            spelling::restore(spec, &spelling, &original, from);
+            spelling::note(map, &original, from);
         }
         if let Some(status) = map.get_mut("status") {
             convert_status(status, to);

@@ -53,12 +53,6 @@ fn submit_command() -> String {
 fn install_root() -> String {
     "/usr".into()
 }
-fn flux_name() -> String {
-    "flux".into()
-}
-fn flux_uid() -> i64 {
-    1000
-}
 fn branch() -> String {
     "main".into()
 }
@@ -471,12 +465,12 @@ block! {
 block! {
     /// The user that Flux runs as.
     pub struct FluxUser {
-        /// User name.
-        #[serde(default = "flux_name")]
-        pub name: String,
-        /// User id, if the user must be created.
-        #[serde(default = "flux_uid")]
-        pub uid: i64,
+        /// User name. Default: flux.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub name: Option<String>,
+        /// User id, if the user must be created. Default: 1000.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub uid: Option<i64>,
         /// Run Flux as the container's own user.
         #[serde(default, skip_serializing_if = "is_false")]
         pub disable: bool,

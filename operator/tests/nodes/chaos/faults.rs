@@ -59,6 +59,8 @@ pub struct World<'a> {
     /// From when to when each fault was that may delay a status.
     delays: RefCell<Vec<(f64, f64)>>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
+    /// Somebody stops each interactive instance.
+    stops: RefCell<Vec<JoinHandle<()>>>,
     story: RefCell<Vec<String>>,
     violations: RefCell<Vec<String>>,
     faults: RefCell<usize>,
@@ -73,6 +75,7 @@ impl<'a> World<'a> {
             disturbances: RefCell::default(),
             delays: RefCell::default(),
             tasks: RefCell::default(),
+            stops: RefCell::default(),
             story: RefCell::default(),
             violations: RefCell::default(),
             faults: RefCell::default(),
@@ -112,7 +115,7 @@ impl<'a> World<'a> {
             Action::Quota { seconds } => self.fill_quota(*seconds).await,
             Action::Webhook { resource, seconds } => self.refuse(resource, *seconds),
             Action::Namespace { seconds } => self.pass_namespace(*seconds),
-            Action::KillOfControlPlane { program, seconds } => {
+            Action::KillOnControlPlane { program, seconds } => {
                 self.note(&format!("{program} is killed, for {seconds} s"));
                 self.delay(f64::from(*seconds) + RECOVERY);
                 let (program, seconds) = (*program, *seconds);
@@ -244,7 +247,8 @@ impl<'a> World<'a> {
                 self.stage.fixture.api::<MiniCluster>(),
                 f64::from(manifest.seconds),
             );
-            self.spawn(async move { stop_instance(&api, &namespace, name, created_at + seconds).await });
+            let stop = async move { stop_instance(&api, &namespace, name, created_at + seconds).await };
+            self.stops.borrow_mut().push(tokio::spawn(stop));
         }
     }
 
@@ -351,6 +355,14 @@ impl<'a> World<'a> {
             let patch = Patch::Merge(json!({ "spec": { "suspend": false } }));
             let _ = api.patch(&name, &PatchParams::default(), &patch).await;
         });
+    }
+
+    /// Until somebody has stopped each interactive instance; none may be suspended.
+    pub async fn all_stopped(&self) {
+        let stops = std::mem::take(&mut *self.stops.borrow_mut());
+        for stop in stops {
+            stop.await.expect("a stop ends");
+        }
     }
 
     /// Also where the end of a suspension met an API server that was away.
@@ -759,13 +771,20 @@ fn picked<T>(all: &[T], pick: Pick) -> Option<&T> {
 
 /// Somebody stops an interactive instance, at that time or as soon as it is up; again after a restart.
 async fn stop_instance(api: &Api<MiniCluster>, namespace: &str, name: &str, at: f64) {
-    sleep(at - now()).await;
-    let give_up_at = now() + GIVE_UP_AFTER;
+    let mut uid = None;
+    let give_up_at = at + GIVE_UP_AFTER;
     while now() < give_up_at {
-        match api.get_opt(name).await {
-            Ok(None) => return,
-            Ok(Some(cluster)) if has_finished(&serde_json::to_value(&cluster.status).unwrap()) => return,
-            _ => {}
+        if let Ok(answer) = api.get_opt(name).await {
+            let Some(cluster) = answer else { return };
+            // Another of this name is not to be stopped.
+            let is_this = *uid.get_or_insert(cluster.uid()) == cluster.uid();
+            if !is_this || has_finished(&serde_json::to_value(&cluster.status).unwrap()) {
+                return;
+            }
+        }
+        if now() < at {
+            sleep(1.0).await;
+            continue;
         }
         let lead = format!(
             "--selector=flux-framework.org/minicluster={name},batch.kubernetes.io/job-completion-index=0"

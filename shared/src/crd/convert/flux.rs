@@ -47,6 +47,17 @@ fn container_says_only(flux: &Block, defaults: &[(&str, Value)]) -> bool {
 /// Converts the block to v1alpha2. In v1alpha1 no container means the image's own Flux; an installRoot shows
 /// that the block was given.
 pub(super) fn to_v1alpha2(spec: &mut Block) {
+    say_source(spec);
+    let Some(flux) = object_mut(spec, "flux") else {
+        return;
+    };
+    fill(flux, &options());
+    if let Some(block) = object_mut(flux, "container") {
+        fill(block, &container());
+    }
+}
+
+fn say_source(spec: &mut Block) {
     if is_missing(spec, "flux") {
         spec.insert("flux".into(), json!({ "container": { "disable": true } }));
         return;

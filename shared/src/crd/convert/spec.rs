@@ -18,7 +18,6 @@ pub(super) fn to_v1alpha2(spec: &mut Block) {
     flux::to_v1alpha2(spec);
     token_to_v1alpha2(spec);
     restful_to_v1alpha2(spec);
-    users_of_containers(spec);
     if let Some(runner) = runner(spec) {
         user_to_v1alpha2(runner);
     }
@@ -34,7 +33,6 @@ pub(super) fn to_v1alpha1(spec: &mut Block) {
     if let Some(runner) = runner(spec) {
         user_to_v1alpha1(runner);
     }
-    users_of_containers(spec);
 }
 
 fn rename(block: &mut Block, from: &str, to: &str) {
@@ -144,7 +142,7 @@ pub(super) fn has_nothing_else_to_run(spec: &Block) -> bool {
     !is_true(spec, "interactive") && !lead_is_elsewhere && runner.is_some_and(idle)
 }
 
-/// v1alpha1's defaults of the block, if one is given.
+/// The defaults of the block in both versions.
 fn user() -> [(&'static str, Value); 2] {
     [("name", json!("flux")), ("uid", json!(1000))]
 }
@@ -178,24 +176,6 @@ fn user_to_v1alpha1(runner: &mut Block) {
         runner.insert("fluxUser".into(), json!({ "disable": true }));
     } else if runner.get("fluxUser") == Some(&json!({ "name": "flux" })) {
         runner.shift_remove("fluxUser");
-    }
-}
-
-/// Writes out the defaults of the users that are given.
-fn users_of_containers(spec: &mut Block) {
-    for list in ["containers", "services"] {
-        let containers = spec
-            .get_mut(list)
-            .and_then(Value::as_array_mut)
-            .into_iter()
-            .flatten();
-        for container in containers.filter_map(Value::as_object_mut) {
-            for name in ["fluxUser", "fluxuser"] {
-                if let Some(block) = object_mut(container, name) {
-                    fill(block, &user());
-                }
-            }
-        }
     }
 }
 

@@ -22,7 +22,10 @@ fn what_goes_without_saying_in_v1alpha1_is_written_out_in_v1alpha2() {
     let expected = json!({
         "size": 4,
         "cleanupPods": true,
-        "flux": { "container": { "disable": true } },
+        "flux": {
+            "container": { "disable": true, "name": "flux-view", "mountPath": "/mnt/flux" },
+            "submitCommand": "flux submit", "logLevel": 6, "connectTimeout": "5s",
+        },
         "pod": { "automountServiceAccountToken": true },
         "containers": [{ "image": "app:1", "command": "work", "fluxUser": { "name": "flux" } }],
     });
@@ -111,6 +114,53 @@ fn fields_of_one_version_survive_an_edit_in_the_other() {
     assert_eq!(older["volumes"]["data"]["delete"], false);
     assert_eq!(older["containers"][0]["fluxLogLevel"], 7);
     assert_eq!(older["containers"][0]["existingVolumes"]["e"]["claimName"], "c");
+}
+
+fn object(version: Version, spec: Value) -> Value {
+    let metadata = json!({ "name": "a", "annotations": { "b": "c" } });
+    json!({ "kind": "MiniCluster", "apiVersion": version.api_version(), "metadata": metadata, "spec": spec })
+}
+
+#[test]
+fn explicit_defaults_of_v1alpha2_survive_an_edit_as_v1alpha1() {
+    let stored = object(
+        Version::V1alpha2,
+        json!({
+            "size": 1, "cleanupPods": false, "pod": { "automountServiceAccountToken": false },
+            "fluxRestful": { "port": 80 }, "containers": [{ "fluxUser": { "name": "me" } }],
+        }),
+    );
+    let read = convert(stored.clone(), Version::V1alpha1).unwrap();
+    assert_eq!(read["spec"]["fluxRestful"]["branch"], "main");
+    assert_eq!(convert(read.clone(), Version::V1alpha2).unwrap(), stored);
+
+    let mut edited = read.clone();
+    edited["spec"]["size"] = json!(2);
+    let mut expected = stored.clone();
+    expected["spec"]["size"] = json!(2);
+    assert_eq!(convert(edited, Version::V1alpha2).unwrap(), expected);
+
+    let mut edited = read;
+    edited["spec"]["fluxRestful"]["branch"] = json!("other");
+    let written = convert(edited, Version::V1alpha2).unwrap();
+    assert_eq!(
+        written["spec"]["fluxRestful"],
+        json!({ "port": 80, "branch": "other" })
+    );
+    assert_eq!(written["metadata"], stored["metadata"]);
+}
+
+#[test]
+fn annotations_stay_within_the_api_servers_limit() {
+    let mut stored = object(
+        Version::V1alpha2,
+        json!({ "cleanupPods": false, "containers": [{}] }),
+    );
+    stored["metadata"]["annotations"]["b"] = json!("c".repeat((256 << 10) - 2));
+    let read = convert(stored.clone(), Version::V1alpha1).unwrap();
+    assert_eq!(read["metadata"], stored["metadata"]);
+    let written = convert(read, Version::V1alpha2).unwrap();
+    assert_eq!(written["spec"].get("cleanupPods"), None);
 }
 
 #[test]

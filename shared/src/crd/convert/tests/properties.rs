@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::strategy::Union;
 use serde_json::{Map, Value, json};
 
-use crate::crd::convert::{Version, convert_spec, to_v1alpha1, to_v1alpha2};
+use crate::crd::convert::{Version, convert, convert_spec, to_v1alpha1, to_v1alpha2};
 use crate::crd::definition::{Conversion, WebhookClient, definition};
 use crate::crd::{v1alpha1, v1alpha2};
 
@@ -187,23 +187,28 @@ fn blocks(spec: &mut Value) -> Vec<&mut Map<String, Value>> {
         .collect()
 }
 
-/// A v1alpha1 spec without the fields that it has for v1alpha2's sake, as one of 2023 is.
-fn as_of_2023(mut spec: Value) -> Value {
-    let remove = |block: Option<&mut Value>, field: &str| {
-        if let Some(block) = block.and_then(Value::as_object_mut) {
-            block.shift_remove(field);
-        }
+/// A whole object, which comes through the API server with its version's defaults.
+fn object(version: Version, spec: Value) -> Value {
+    let schema = match version {
+        Version::V1alpha1 => &V1ALPHA1,
+        Version::V1alpha2 => &V1ALPHA2,
     };
-    remove(spec.get_mut("flux"), "container");
-    remove(spec.get_mut("fluxRestful"), "disable");
-    remove(spec.get_mut("pod"), "automountServiceAccountToken");
-    if spec.get("pod") == Some(&json!({})) {
-        remove(Some(&mut spec), "pod");
-    }
-    for block in blocks(&mut spec) {
-        block.shift_remove("disable");
-    }
-    spec
+    json!({
+        "apiVersion": version.api_version(), "kind": "MiniCluster", "metadata": { "name": "a" },
+        "spec": defaulted(schema, spec),
+    })
+}
+
+/// The object as the API server hands it over in the other version, and that version's defaults.
+fn through(object: &Value, to: Version) -> Value {
+    let mut converted = convert(object.clone(), to).unwrap();
+    let with_defaults = self::object(to, converted["spec"].clone())["spec"].take();
+    assert_eq!(
+        converted["spec"], with_defaults,
+        "nothing is left to the API server"
+    );
+    converted["spec"] = with_defaults;
+    converted
 }
 
 proptest! {
@@ -227,24 +232,37 @@ proptest! {
         prop_assert_eq!(meaning(newer, &back, Version::V1alpha2), meaning(newer, &spec, Version::V1alpha2));
     }
 
-    /// Through the API server: defaults of v1alpha1 on the way in, those of v1alpha2 on reading what is
-    /// stored.
+    /// Through the API server: what was applied in one version is read back as it was applied, and what was
+    /// read in the other version and written back is stored as it was.
     #[test]
-    fn what_was_applied_as_v1alpha1_is_read_back_byte_for_byte(spec in arbitrary(&V1ALPHA1)) {
-        let applied = defaulted(&V1ALPHA1, as_of_2023(spec));
-        let stored = converted(applied.clone(), Version::V1alpha2);
-        let read = defaulted(&V1ALPHA2, stored);
-        prop_assert_eq!(converted(read, Version::V1alpha1), applied);
+    fn v1alpha1_is_read_back_byte_for_byte(spec in arbitrary(&V1ALPHA1)) {
+        let applied = object(Version::V1alpha1, spec);
+        let stored = through(&applied, Version::V1alpha2);
+        let read = through(&stored, Version::V1alpha1);
+        prop_assert_eq!(&read, &applied);
+        prop_assert_eq!(through(&read, Version::V1alpha2), stored);
     }
 
-    /// So the API server adds nothing when an object that was read as v1alpha1 is applied again.
     #[test]
-    fn what_is_read_as_v1alpha1_has_its_defaults(spec in arbitrary(&V1ALPHA2)) {
-        let stored = defaulted(&V1ALPHA2, spec);
-        let read = converted(stored, Version::V1alpha1);
-        prop_assert_eq!(defaulted(&V1ALPHA1, read.clone()), read.clone());
-        let again = converted(converted(read.clone(), Version::V1alpha2), Version::V1alpha1);
-        prop_assert_eq!(again, read);
+    fn v1alpha2_is_stored_byte_for_byte_when_v1alpha1_is_written_back(spec in arbitrary(&V1ALPHA2)) {
+        let stored = object(Version::V1alpha2, spec);
+        let read = through(&stored, Version::V1alpha1);
+        prop_assert_eq!(&through(&read, Version::V1alpha2), &stored);
+    }
+
+    /// An annotation that somebody else wrote changes nothing but how defaults are written.
+    #[test]
+    fn a_foreign_annotation_changes_no_meaning(spec in arbitrary(&V1ALPHA2), other in arbitrary(&V1ALPHA2)) {
+        let mut read = through(&object(Version::V1alpha2, spec), Version::V1alpha1);
+        let foreign: Map<String, Value> =
+            other.as_object().unwrap().iter().map(|(name, value)| (format!("/{name}"), value.clone())).collect();
+        let foreign = serde_json::to_string(&foreign).unwrap();
+        read["metadata"]["annotations"] = json!({ "flux-framework.org/v1alpha2-spelling": foreign });
+        let written = through(&read, Version::V1alpha2);
+        prop_assert_eq!(
+            meaning(&V1ALPHA2, &written["spec"], Version::V1alpha2),
+            meaning(&V1ALPHA1, &read["spec"], Version::V1alpha1)
+        );
     }
 
     #[test]

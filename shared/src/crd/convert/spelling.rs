@@ -1,0 +1,124 @@
+//! How an object was written where the other version cannot show it, such as a v1alpha2 object with
+//! `cleanupPods: false`, which is the same as none.
+//!
+//! An annotation of the converted object holds the differences: what conversion back would lack or add. So an
+//! object that is read and written back in the other version is stored as it was. An annotation proves
+//! nothing: it is followed only if the result converts to the very spec that it came with.
+
+use serde_json::{Map, Value};
+
+use super::{Version, convert_spec};
+
+/// The API server's limit of all annotations of an object, in bytes. With more, conversion keeps what the object
+/// means, but not how it is written.
+const TOTAL_MAX: usize = 256 << 10;
+
+/// JSON pointers into the spec, each with the value there; null: the field is missing.
+type Differences = Map<String, Value>;
+
+/// The annotation that says how the object is written in this version.
+fn annotation(version: Version) -> String {
+    format!("flux-framework.org/{}-spelling", version.name())
+}
+
+/// Takes what is known of how the object is written in this version out of its annotations.
+pub(super) fn take(object: &mut Map<String, Value>, version: Version) -> Differences {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return Differences::new();
+    };
+    let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else {
+        return Differences::new();
+    };
+    let Some(text) = annotations.shift_remove(&annotation(version)) else {
+        return Differences::new();
+    };
+    if annotations.is_empty() {
+        metadata.shift_remove("annotations");
+    }
+    text.as_str()
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
+}
+
+/// Writes a converted spec as it was written in its version, unless it says something else since.
+pub(super) fn restore(spec: &mut Value, differences: &Differences, original: &Value, from: Version) {
+    if differences.is_empty() {
+        return;
+    }
+    let mut restored = spec.clone();
+    for (pointer, value) in differences {
+        let Some((parent, field)) = pointer.rsplit_once('/') else {
+            continue;
+        };
+        let Some(block) = restored.pointer_mut(parent).and_then(Value::as_object_mut) else {
+            continue;
+        };
+        if value.is_null() {
+            block.shift_remove(field);
+        } else {
+            block.insert(field.to_owned(), value.clone());
+        }
+    }
+    let mut back = restored.clone();
+    convert_spec(&mut back, from);
+    if back == *original {
+        *spec = restored;
+    }
+}
+
+/// Notes in an annotation how the original is written, if conversion back would write it otherwise.
+pub(super) fn note(object: &mut Map<String, Value>, original: &Value, from: Version) {
+    let Some(spec) = object.get("spec") else { return };
+    let mut back = spec.clone();
+    convert_spec(&mut back, from);
+    let mut differences = Differences::new();
+    collect(&back, original, "", &mut differences);
+    if differences.is_empty() {
+        return;
+    }
+    let text = Value::Object(differences).to_string();
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let annotations = metadata
+        .entry("annotations")
+        .or_insert_with(|| Value::Object(Map::new()));
+    let Some(annotations) = annotations.as_object_mut() else {
+        return;
+    };
+    let length = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
+    let total: usize = annotations.iter().map(length).sum();
+    let name = annotation(from);
+    if total + name.len() + text.len() <= TOTAL_MAX {
+        annotations.insert(name, text.into());
+    }
+}
+
+/// What has to change in `value` so that it is `wanted`.
+fn collect(value: &Value, wanted: &Value, at: &str, out: &mut Differences) {
+    match (value, wanted) {
+        (Value::Object(block), Value::Object(wanted)) => {
+            for (field, wanted) in wanted {
+                let at = format!("{at}/{field}");
+                match block.get(field) {
+                    Some(value) => collect(value, wanted, &at, out),
+                    None if wanted.is_null() => {}
+                    None => {
+                        out.insert(at, wanted.clone());
+                    }
+                }
+            }
+            let added = block.keys().filter(|field| !wanted.contains_key(*field));
+            out.extend(added.map(|field| (format!("{at}/{field}"), Value::Null)));
+        }
+        (Value::Array(list), Value::Array(wanted)) if list.len() == wanted.len() => {
+            for (i, (value, wanted)) in list.iter().zip(wanted).enumerate() {
+                collect(value, wanted, &format!("{at}/{i}"), out);
+            }
+        }
+        _ if value == wanted => {}
+        _ => {
+            out.insert(at.to_owned(), wanted.clone());
+        }
+    }
+}
