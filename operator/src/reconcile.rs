@@ -330,7 +330,7 @@ async fn write_status(
     after: &MiniClusterStatus,
     context: &Context,
 ) -> Result<Option<Duration>, ReconcileError> {
-    let Some(change) = patch::patch(target, &target.status, after) else {
+    let Some(change) = patch::patch(target, &target.status, after).map_err(ReconcileError::Status)? else {
         return Ok(None);
     };
     let pods_come = pods_come(target, after, context);
@@ -457,7 +457,7 @@ async fn start_anew(
     };
     let after = restart::with_counted_restart(known, job_uid, reason, message, *limit, Timestamp::now());
     let after = status::restarting(after);
-    if let Some(change) = patch::patch(target, &target.status, &after) {
+    if let Some(change) = patch::patch(target, &target.status, &after).map_err(ReconcileError::Status)? {
         let counted = context
             .writer
             .patch_status_if_unchanged(&target.key, target.resource_version, &change)
@@ -522,8 +522,13 @@ fn pods_come(target: &Target, after: &MiniClusterStatus, context: &Context) -> b
 pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panicked) {
     let target = context.latest(Target::of(object));
     let after = status::panicked(&target.status, target.generation, panicked, Timestamp::now());
-    let Some(change) = patch::patch(&target, &target.status, &after) else {
-        return;
+    let change = match patch::patch(&target, &target.status, &after) {
+        Ok(Some(change)) => change,
+        Ok(None) => return,
+        Err(error) => {
+            crate::health::log::warn("failed to write a status", &error);
+            return;
+        }
     };
     match context.writer.patch_status(&target.key, &change).await {
         Ok(Some(version)) => context.remember_status(&target.uid, version, &after, Instant::now()),

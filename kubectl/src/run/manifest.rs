@@ -194,6 +194,19 @@ mod tests {
     }
 
     #[test]
+    fn image_is_taken_by_tag_digest_or_both() {
+        let digest = format!("sha256:{}", "9f86d081".repeat(8));
+        for image in [
+            "r.example:5000/app:1".to_owned(),
+            format!("app@{digest}"),
+            format!("r.example:5000/app:1@{digest}"),
+        ] {
+            let made = make(&wanted(Some(&image), &["true"]), None, "abcde").unwrap();
+            assert_eq!(made.cluster.spec.containers[0].image, Some(image));
+        }
+    }
+
+    #[test]
     fn options_change_what_a_file_says_and_nothing_else() {
         let mut options = wanted(None, &["new", "a b"]);
         options.size = Some(5);

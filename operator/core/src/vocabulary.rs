@@ -142,18 +142,31 @@ pub struct Reason {
     pub meaning: &'static str,
 }
 
+/// The type of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventType {
+    Normal,
+    Warning,
+}
+
+/// The type of a reason's event, if it has one. A reason that is not ours is a warning.
+pub fn event_type(reason: &str) -> Option<EventType> {
+    let known = REASONS.iter().find(|known| known.name == reason);
+    known.map_or(Some(EventType::Warning), Reason::event)
+}
+
 impl Reason {
     /// The type of its event, if it has one.
-    pub fn event(&self) -> Option<&'static str> {
+    pub fn event(&self) -> Option<EventType> {
         match (self.name, self.of) {
-            ("ValidWithNotes" | "Completed", _) => Some("Normal"),
+            ("ValidWithNotes" | "Completed", _) => Some(EventType::Normal),
             (
                 "ViewCopied" | "NotSaved" | "Defect" | "Deleted" | "Gone" | "Valid" | "ImageVolume"
                 | "ImageVolumeUnsure" | "WaitingForPrevious" | "Queued" | "Requeued",
                 _,
             )
             | (_, Of::Progress) => None,
-            _ => Some("Warning"),
+            _ => Some(EventType::Warning),
         }
     }
 }

@@ -127,11 +127,11 @@ pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
         let gone = match event {
             Ok(Event::Apply(cluster) | Event::InitApply(cluster)) => {
                 tell(&index, &outlets, &cluster, deletions.seen(cluster.meta()));
-                let (is_news, gone) = known.see(&cluster);
-                if is_news {
+                let seen = known.see(&cluster);
+                if seen.is_news {
                     outlets.wake([Key::of(cluster.meta())], true);
                 }
-                gone.into_iter().collect()
+                seen.replaced.into_iter().collect()
             }
             Ok(Event::Delete(cluster)) => {
                 tell(&index, &outlets, &cluster, deletions.gone(cluster.meta()));

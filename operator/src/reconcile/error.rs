@@ -20,6 +20,8 @@ pub enum ReconcileError {
     Key(#[from] random::RandomError),
     #[error("failed to get the MiniCluster, whose spec is too large for the cache")]
     Cluster(#[source] kube::Error),
+    #[error("failed to write the status as JSON")]
+    Status(#[source] serde_json::Error),
     #[error("failed to get the version of Kubernetes")]
     Version(#[source] kube::Error),
     #[error("failed to find the APIs for gangs")]

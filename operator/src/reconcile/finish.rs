@@ -52,7 +52,7 @@ pub(super) async fn clean_up(
         .clean_up(&target.key, &job_uid, services_pod, &volumes, &target.uid)
         .await?;
     let cleaned = status::cleaned_up(after, Timestamp::now());
-    if let Some(change) = patch::patch(target, after, &cleaned)
+    if let Some(change) = patch::patch(target, after, &cleaned).map_err(ReconcileError::Status)?
         && let Some(version) = context.writer.patch_status(&target.key, &change).await?
     {
         context.remember_status(&target.uid, version, &cleaned, Instant::now());

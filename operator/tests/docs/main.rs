@@ -105,8 +105,17 @@ fn blocks_that_no_node_runs_are_known_and_have_a_reason() {
             block.place()
         );
     }
-    let run = blocks.iter().filter(|block| pasted::not_run(block).is_none());
-    assert!(run.count() > blocks.len() / 2, "most blocks are run");
+    // These pages are about installing the operator and about nodes, both of which all tests share.
+    let is_shared = |block: &pages::Block| {
+        ["chart", "images", "test-node"]
+            .iter()
+            .any(|folder| block.page.starts_with(folder))
+    };
+    let (run, not_run): (Vec<_>, Vec<_>) = blocks
+        .iter()
+        .filter(|block| !is_shared(block))
+        .partition(|block| pasted::not_run(block).is_none());
+    assert!(run.len() > not_run.len(), "most blocks are run");
 }
 
 /// The definition is larger than the annotation in which a client-side apply keeps a copy of it.

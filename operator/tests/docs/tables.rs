@@ -41,7 +41,10 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
             text += &format!(
                 "| {link} | {} | {} |\n",
                 reason.meaning,
-                reason.event().unwrap_or_default()
+                reason
+                    .event()
+                    .map(|type_| format!("{type_:?}"))
+                    .unwrap_or_default()
             );
         }
     }

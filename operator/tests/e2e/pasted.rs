@@ -1,7 +1,7 @@
 //! The commands of the pages and of the examples' READMEs as a reader pastes them: the blocks of a page in
 //! order, in one shell. The exceptions are in `test_support::pasted`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
@@ -80,57 +80,93 @@ fn blocks_of_commands_run_as_they_are_pasted() {
 fn failures_of(fixture: &Fixture, blocks: &[Block]) -> Option<String> {
     let page = &blocks[0].page;
     let folder = tempfile::tempdir().unwrap();
-    copy_examples(fixture, folder.path());
-    let place = if page.starts_with("examples") {
-        folder.path().join(page.parent().unwrap())
-    } else {
-        give_manifests(fixture, page, blocks, folder.path());
-        folder.path().to_owned()
-    };
+    let place = page_folder(fixture, blocks, folder.path());
     let failed = folder.path().join("failed");
-    let mut script = format!(
-        "trap 'echo \"$BASH_COMMAND\" >> {}' ERR\ntrap 'trap - ERR; kill $(jobs -p) 2>/dev/null' EXIT\n",
-        failed.display()
-    );
-    for (command, _) in blocks.iter().flat_map(Block::commands) {
-        script += &format!("{}\n", command.replace("rockylinux:9", &app_image()));
-    }
-    let plugin = std::env::var("E2E_PLUGIN").expect("E2E_PLUGIN must name the plugin's program");
-    // `.ci/e2e` leaves the programs of a release there.
-    let agent = repository().join("dist").join(if cfg!(target_arch = "x86_64") {
-        "amd64"
-    } else {
-        "arm64"
-    });
-    let plugin = Path::new(&plugin).parent().unwrap().display();
-    let path = format!("{plugin}:{}:{}", agent.display(), std::env::var("PATH").unwrap());
     let mut bash = Command::new("timeout");
-    bash.args([DEADLINE, "bash", "-o", "pipefail", "-c", &script])
-        .current_dir(place)
-        .stdin(Stdio::null());
-    bash.env("PATH", path)
-        .env("KUBECONFIG", kubeconfig_in(fixture, folder.path()));
+    bash.args([
+        DEADLINE,
+        "bash",
+        "-o",
+        "pipefail",
+        "-c",
+        &script(blocks, &app_image(), &failed),
+    ])
+    .current_dir(place)
+    .stdin(Stdio::null())
+    .env("PATH", path_with_programs())
+    .env("KUBECONFIG", kubeconfig_in(fixture, folder.path()));
     let output = bash.output().unwrap();
-    let printed = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let may_fail = |command: &str| {
-        MAY_FAIL
-            .iter()
-            .any(|(of, begins, _)| Path::new(of) == page.as_path() && command.starts_with(begins))
-    };
     let failed = std::fs::read_to_string(failed).unwrap_or_default();
-    let mut wrong: Vec<&str> = failed.lines().filter(|command| !may_fail(command)).collect();
+    let mut wrong = unexpected(page, &failed);
     if output.status.code() == Some(124) {
         wrong.push("it does not end");
     }
-    (!wrong.is_empty()).then(|| format!("{}: {}\n{printed}", page.display(), wrong.join("; ")))
+    if wrong.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "{}: {}\n{}{}",
+        page.display(),
+        wrong.join("; "),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    ))
+}
+
+/// The folder that the page's commands run in, below `folder`.
+fn page_folder(fixture: &Fixture, blocks: &[Block], folder: &Path) -> PathBuf {
+    let page = &blocks[0].page;
+    copy_examples(fixture, folder);
+    if page.starts_with("examples") {
+        return folder.join(page.parent().unwrap());
+    }
+    give_manifests(fixture, page, blocks, folder);
+    folder.to_owned()
+}
+
+/// The blocks as one script, which writes each command that fails to the file `failed`, with a NUL after it:
+/// a command may have several lines. Their image is `image`.
+fn script(blocks: &[Block], image: &str, failed: &Path) -> String {
+    let mut script = format!(
+        "trap 'printf \"%s\\0\" \"$BASH_COMMAND\" >> {}' ERR\ntrap 'trap - ERR; kill $(jobs -p) 2>/dev/null' EXIT\n",
+        failed.display()
+    );
+    for (command, _) in blocks.iter().flat_map(Block::commands) {
+        script += &format!("{}\n", command.replace("rockylinux:9", image));
+    }
+    script
+}
+
+/// The commands that have failed and must not, by the file that the script wrote.
+fn unexpected<'a>(page: &Path, failed: &'a str) -> Vec<&'a str> {
+    let may_fail = |command: &str| {
+        MAY_FAIL
+            .iter()
+            .any(|(of, begins, _)| Path::new(of) == page && command.starts_with(begins))
+    };
+    failed
+        .split_terminator('\0')
+        .filter(|command| !may_fail(command))
+        .collect()
+}
+
+/// The plugin and the agent before all other programs.
+fn path_with_programs() -> String {
+    let plugin = std::env::var("E2E_PLUGIN").expect("E2E_PLUGIN must name the plugin's program");
+    let plugin = Path::new(&plugin).parent().unwrap().display();
+    let architecture = if cfg!(target_arch = "x86_64") {
+        "amd64"
+    } else {
+        "arm64"
+    };
+    // `.ci/e2e` leaves the programs of a release there.
+    let agent = repository().join("dist").join(architecture);
+    let others = std::env::var("PATH").unwrap();
+    format!("{plugin}:{}:{others}", agent.display())
 }
 
 /// `kubectl` without an option is in the fixture's namespace.
-fn kubeconfig_in(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
+fn kubeconfig_in(fixture: &Fixture, folder: &Path) -> PathBuf {
     let kubeconfig = folder.join("kubeconfig");
     std::fs::copy(
         std::env::var_os("KUBECONFIG").expect("KUBECONFIG must name a cluster"),
@@ -196,13 +232,45 @@ fn give_manifests(fixture: &Fixture, page: &Path, blocks: &[Block], folder: &Pat
         let Some(name) = documents[0].pointer("/metadata/name").and_then(Value::as_str) else {
             continue;
         };
-        if documents[0]["kind"] != "MiniCluster" || !commands.contains(name) {
+        let file = format!("{name}.yaml");
+        let is_file = has_word(&commands, &file);
+        if documents[0]["kind"] != "MiniCluster" || !(is_file || has_word(&commands, name)) {
             continue;
         }
-        let file = format!("{name}.yaml");
         std::fs::write(folder.join(&file), yaml_of(&documents)).unwrap();
-        if !commands.contains(&file) {
+        if !is_file {
             super::examples::kubectl(fixture, &["apply", "-f", "-"], &yaml_of(&documents));
         }
     }
+}
+
+/// Whether the name of an object or a file stands in `text`, not as a part of a longer one.
+fn has_word(text: &str, name: &str) -> bool {
+    let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    text.split(|letter| !is_of_name(letter)).any(|word| word == name)
+}
+
+#[test]
+fn failed_command_of_several_lines_is_one_and_names_are_whole_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let failed = folder.path().join("failed");
+    let blocks = [Block {
+        page: "README.md".into(),
+        line: 1,
+        language: "bash".into(),
+        word: None,
+        text: "false \\\n  --more 'of\nit'\ntrue\nfalse again\n".into(),
+    }];
+    let status = Command::new("bash")
+        .args(["-o", "pipefail", "-c", &script(&blocks, "app:1", &failed)])
+        .status()
+        .unwrap();
+    assert!(!status.success());
+    let failed = std::fs::read_to_string(failed).unwrap();
+    assert_eq!(failed.split_terminator('\0').count(), 2, "{failed:?}");
+    let page = Path::new("docs/tasks/alerts.md");
+    assert_eq!(unexpected(page, "grep a\nb\0false\0"), ["false"]);
+    let commands = "kubectl get minicluster/work-2 -o yaml\nkubectl apply -f first.yaml\n";
+    assert!(has_word(commands, "work-2") && has_word(commands, "first.yaml"));
+    assert!(!has_word(commands, "work") && !has_word(commands, "first"));
 }

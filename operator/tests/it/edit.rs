@@ -163,7 +163,10 @@ fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
                 ..MiniClusterStatus::default()
             };
             writer
-                .patch_status(&key, &patch::patch(&target, &target.status, &after).unwrap())
+                .patch_status(
+                    &key,
+                    &patch::patch(&target, &target.status, &after).unwrap().unwrap(),
+                )
                 .await
         };
         assert!(write(&first, 1).await.is_err());

@@ -388,40 +388,46 @@ async fn images(fixture: &Fixture, cluster: &str) -> BTreeSet<String> {
 #[test]
 fn every_image_can_be_given_by_its_digest() {
     test("digest", async |fixture| {
-        let [operator, agent, view, app] =
-            ["operator", "agent", "view", "app"].map(|name| format!("r.example/{name}{DIGEST}"));
-        let image = |name: &str| json!({ "repository": format!("r.example/{name}"), "tag": "", "digest": DIGEST.trim_start_matches('@') });
-        let values = json!({
-            "image": image("operator"), "agent": { "image": image("agent") }, "view": { "image": image("view") },
-        });
-        let manifests = Installation::whole(&values).objects;
-        let deployment = manifests
-            .iter()
-            .find(|document| document["kind"] == "Deployment")
-            .unwrap();
-        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
-        assert_eq!(container["image"], operator.as_str());
-        for (name, image) in [("FLUX_AGENT_IMAGE", &agent), ("FLUX_VIEW_IMAGE", &view)] {
-            let variables = container["env"].as_array().unwrap();
-            assert!(
-                variables.contains(&json!({ "name": name, "value": image })),
-                "{variables:#?}"
-            );
-        }
+        for (cluster, tag) in [("digest", ""), ("tag-and-digest", "1")] {
+            let colon = if tag.is_empty() { "" } else { ":" };
+            let [operator, agent, view, own_view, app] = ["operator", "agent", "view", "own-view", "app"]
+                .map(|name| format!("r.example:5000/{name}{colon}{tag}{DIGEST}"));
+            let image = |name: &str| json!({ "repository": format!("r.example:5000/{name}"), "tag": tag, "digest": DIGEST.trim_start_matches('@') });
+            let values = json!({
+                "image": image("operator"), "agent": { "image": image("agent") }, "view": { "image": image("view") },
+            });
+            let manifests = Installation::whole(&values).objects;
+            let deployment = manifests
+                .iter()
+                .find(|document| document["kind"] == "Deployment")
+                .unwrap();
+            let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+            assert_eq!(container["image"], operator.as_str());
+            for (name, image) in [("FLUX_AGENT_IMAGE", &agent), ("FLUX_VIEW_IMAGE", &view)] {
+                let variables = container["env"].as_array().unwrap();
+                assert!(
+                    variables.contains(&json!({ "name": name, "value": image })),
+                    "{variables:#?}"
+                );
+            }
 
-        let running = fixture.operator_of(Calls::default(), |it| {
-            (it.options.agent_image, it.options.view_image) = (agent.clone(), view.clone());
-        });
-        let running = running.await;
-        fixture
-            .create(
-                "mc",
-                json!({ "size": 1, "containers": [{ "image": app, "command": "hostname" }] }),
-            )
-            .await
-            .unwrap();
-        assert_eq!(images(&fixture, "mc").await, BTreeSet::from([agent, view, app]));
-        running.stop().await;
+            let running = fixture.operator_of(Calls::default(), |it| {
+                (it.options.agent_image, it.options.view_image) = (agent.clone(), view.clone());
+            });
+            let running = running.await;
+            let containers = json!([{ "image": app, "command": "hostname" }]);
+            let own = json!({ "container": { "image": own_view } });
+            for (name, flux, view) in [
+                (cluster.to_owned(), json!({}), view),
+                (format!("{cluster}-own"), own, own_view),
+            ] {
+                let spec = json!({ "size": 1, "flux": flux, "containers": containers });
+                fixture.create(&name, spec).await.unwrap();
+                let expected = BTreeSet::from([agent.clone(), view, app.clone()]);
+                assert_eq!(images(&fixture, &name).await, expected);
+            }
+            running.stop().await;
+        }
     });
 }
 

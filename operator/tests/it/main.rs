@@ -24,6 +24,7 @@ mod lead;
 mod leaves;
 mod life;
 mod on_server;
+mod operator_process;
 mod overlay;
 mod prometheus;
 mod queue;

@@ -11,7 +11,7 @@ use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::canary::Program;
+use crate::operator_process::OperatorProcess;
 use test_support::api_server::{DEADLINE, Fixture, apply, condition, test, until};
 
 fn with_volume(volume: Value) -> Value {
@@ -236,7 +236,7 @@ fn many_of_the_largest_size_fit_into_the_operators_memory() {
             }
         };
         let begin = Instant::now();
-        let program = Program::with(&fixture.namespace, "info", Stdio::null());
+        let program = OperatorProcess::start(&fixture.namespace, "info", Stdio::null());
         all_have("with a Job", "maximumSize", 1).await;
         println!(
             "{count} Jobs in {:?}: {} MiB",
@@ -246,7 +246,7 @@ fn many_of_the_largest_size_fit_into_the_operators_memory() {
         let first = program.memory();
         drop(program);
         // One that starts among all of them, and has to say something of each.
-        let program = Program::with(&fixture.namespace, "info", Stdio::null());
+        let program = OperatorProcess::start(&fixture.namespace, "info", Stdio::null());
         for number in 0..count {
             let change = json!({ "spec": { "ttlSecondsAfterFinished": 600 } });
             fixture

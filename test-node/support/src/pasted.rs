@@ -1,5 +1,5 @@
-//! The commands that people paste from the pages and from the READMEs of `examples/`, block by block, and
-//! those that no test on a node runs.
+//! The commands that people paste from the pages and from the READMEs of `examples/`, `chart/`, `images/` and
+//! `test-node/`, block by block, and those that no test on a node runs.
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,48 @@ use crate::pages::{self, Block, repository};
 /// Every other block runs as it stands (`operator/tests/e2e/pasted.rs`). In pages of the book these are the
 /// blocks of `needs-cluster`: the other words say themselves why not.
 pub const NOT_RUN: &[(&str, &str, &str)] = &[
+    (
+        "chart/README.md",
+        "helm install flux-framework chart --namespace flux-operator --create-namespace \\",
+        INSTALLS,
+    ),
+    (
+        "chart/README.md",
+        "helm install flux-framework chart --namespace flux-operator --create-namespace --values",
+        INSTALLS,
+    ),
+    (
+        "chart/README.md",
+        "helm install flux-framework chart --namespace flux-operator --take-ownership",
+        INSTALLS,
+    ),
+    (
+        "chart/README.md",
+        "helm install flux-framework chart --namespace team-a",
+        INSTALLS,
+    ),
+    (
+        "chart/README.md",
+        "kubectl label namespace flux-operator",
+        "is for an installation by Helm; operator/manifests has this label",
+    ),
+    ("chart/README.md", "helm upgrade", INSTALLS),
+    ("chart/README.md", "helm uninstall", INSTALLS),
+    (
+        "chart/README.md",
+        "kubectl delete miniclusters --all --all-namespaces",
+        "removes the installation: .ci/e2e does",
+    ),
+    (
+        "chart/README.md",
+        "kubectl --namespace flux-operator logs job/flux-operator-delete-miniclusters",
+        "takes a hook of Helm that failed: operator/tests/versions/deletion.rs",
+    ),
+    (
+        "chart/README.md",
+        "kubectl delete namespace flux-operator",
+        "removes the installation: .ci/e2e does",
+    ),
     (
         "docs/getting-started.md",
         "kind load",
@@ -128,6 +170,17 @@ pub const NOT_RUN: &[(&str, &str, &str)] = &[
         "kubectl apply -f minicluster.yaml",
         "takes a folder of the node; operator/tests/e2e/examples/volumes.rs brings it",
     ),
+    (
+        "images/README.md",
+        "make images",
+        ".ci/e2e builds the images by it, for all tests on a node",
+    ),
+    ("images/README.md", ".ci/dist images amd64", REGISTRY),
+    (
+        "test-node/README.md",
+        "",
+        "starts and removes nodes: test-node/check and make e2e-nodes do",
+    ),
 ];
 
 const INSTALLS: &str =
@@ -146,7 +199,9 @@ const REGISTRY: &str = "takes buildah and a registry";
 pub fn pages_with_blocks() -> Vec<(PathBuf, Vec<Block>)> {
     let examples = repository().join("examples");
     let mut pages = pages::pages();
-    pages.push(examples.join("README.md"));
+    for folder in ["chart", "images", "test-node", "examples"] {
+        pages.push(repository().join(folder).join("README.md"));
+    }
     let mut folders: Vec<PathBuf> = std::fs::read_dir(examples)
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -159,11 +214,11 @@ pub fn pages_with_blocks() -> Vec<(PathBuf, Vec<Block>)> {
             .filter(|page| page.is_file()),
     );
     let with_blocks = pages.into_iter().map(|page| {
-        let is_example = page.starts_with(repository().join("examples"));
+        let is_readme = page.ends_with("README.md") && page != repository().join("README.md");
         let mut blocks = pages::blocks(&page);
         blocks.retain(|block| {
             let has_commands = matches!(block.language.as_str(), "bash" | "console");
-            has_commands && (is_example || block.word.as_deref() == Some("needs-cluster"))
+            has_commands && (is_readme || block.word.as_deref() == Some("needs-cluster"))
         });
         (page.strip_prefix(repository()).unwrap().to_owned(), blocks)
     });

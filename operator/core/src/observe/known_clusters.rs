@@ -25,10 +25,18 @@ pub struct KnownClusters {
     listed: Option<HashSet<Key>>,
 }
 
+/// What a MiniCluster that was seen means.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Whether it differs from what was seen before.
+    pub is_news: bool,
+    /// Key and uid of an earlier one of this name, which is gone.
+    pub replaced: Option<(Key, String)>,
+}
+
 impl KnownClusters {
-    /// A MiniCluster as it is now: whether that is news, and key and uid of an earlier one of this name,
-    /// which is gone.
-    pub fn see(&mut self, cluster: &Cluster) -> (bool, Option<(Key, String)>) {
+    /// A MiniCluster as it is now.
+    pub fn see(&mut self, cluster: &Cluster) -> Seen {
         let metadata = cluster.meta();
         let key = Key::of(metadata);
         let (generation, queueing) = (metadata.generation, cluster::queueing_hash(cluster));
@@ -41,14 +49,20 @@ impl KnownClusters {
             listed.insert(key.clone());
         }
         if self.all.get(&key) == Some(&now) {
-            return (false, None);
+            return Seen {
+                is_news: false,
+                replaced: None,
+            };
         }
         let uid = now.uid.clone();
         let before = self
             .all
             .insert(key.clone(), now)
             .filter(|before| before.uid != uid);
-        (true, before.map(|before| (key, before.uid)))
+        Seen {
+            is_news: true,
+            replaced: before.map(|before| (key, before.uid)),
+        }
     }
 
     /// A MiniCluster that was deleted: its key and uid, unless another has its name.
@@ -58,6 +72,7 @@ impl KnownClusters {
             return None;
         }
         let gone = self.all.remove(&key)?;
+        // Memory after a burst is given back; some is kept, so that a map that grows again need not.
         self.all.shrink_to(self.all.len() * 2);
         Some((key, gone.uid))
     }
@@ -66,9 +81,11 @@ impl KnownClusters {
         self.listed = Some(HashSet::new());
     }
 
-    /// A list is complete: key and uid of those that are gone.
+    /// A list is complete: key and uid of those that are gone. One that never began says nothing.
     pub fn end_list(&mut self) -> Vec<(Key, String)> {
-        let listed = self.listed.take().unwrap_or_default();
+        let Some(listed) = self.listed.take() else {
+            return Vec::new();
+        };
         let gone = self.all.extract_if(|key, _| !listed.contains(key));
         gone.map(|(key, known)| (key, known.uid)).collect()
     }
@@ -91,19 +108,29 @@ mod tests {
     }
 
     #[test]
+    fn end_of_a_list_that_never_began_declares_nothing_gone() {
+        let mut known = KnownClusters::default();
+        known.see(&cluster("mc", "1", 1));
+        assert_eq!(known.end_list(), []);
+        known.begin_list();
+        assert_eq!(known.end_list(), [gone("mc", "1")]);
+    }
+
+    #[test]
     fn list_reveals_what_was_deleted_and_replaced_unseen() {
         let mut known = KnownClusters::default();
+        let seen = |is_news, replaced| Seen { is_news, replaced };
         for name in ["stays", "goes", "replaced"] {
-            assert_eq!(known.see(&cluster(name, "1", 1)), (true, None));
+            assert_eq!(known.see(&cluster(name, "1", 1)), seen(true, None));
         }
         known.begin_list();
-        assert_eq!(known.see(&cluster("stays", "1", 1)), (false, None));
+        assert_eq!(known.see(&cluster("stays", "1", 1)), seen(false, None));
         assert_eq!(
             known.see(&cluster("replaced", "2", 1)),
-            (true, Some(gone("replaced", "1")))
+            seen(true, Some(gone("replaced", "1")))
         );
         assert_eq!(known.end_list(), [gone("goes", "1")]);
-        assert_eq!(known.see(&cluster("stays", "1", 2)), (true, None));
+        assert_eq!(known.see(&cluster("stays", "1", 2)), seen(true, None));
         assert_eq!(
             known.remove(&cluster("replaced", "1", 1)),
             None,

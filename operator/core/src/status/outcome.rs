@@ -23,6 +23,8 @@ pub(super) struct Outcome {
     pub(super) index: Option<i32>,
     pub(super) reason: String,
     pub(super) message: String,
+    /// The snippet that failed, if the outcome is that one did.
+    pub(super) snippet: Option<String>,
 }
 
 impl Outcome {
@@ -31,6 +33,7 @@ impl Outcome {
             index: None,
             reason: reason.into(),
             message: message.into(),
+            snippet: None,
         }
     }
 }
@@ -598,7 +601,10 @@ fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
                 "the snippet {name} of {place} ended with exit code {}{error}{remedy}",
                 said.code
             );
-            Some(Outcome::new("SnippetFailed", message))
+            Some(Outcome {
+                snippet: said.snippet.clone(),
+                ..Outcome::new("SnippetFailed", message)
+            })
         }
         Ender::Stop => Some(Outcome::new(
             "Stopped",

@@ -15,10 +15,18 @@ use crate::target::Target;
 /// The first status after the Job was created is also refused if the spec has changed: from that status on
 /// edits are refused, so the spec must still be the one that the Job was created from. (In a merge patch of a
 /// status, the API server would ignore the uid.)
-pub fn patch(target: &Target, before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<Value> {
+pub fn patch(
+    target: &Target,
+    before: &MiniClusterStatus,
+    after: &MiniClusterStatus,
+) -> serde_json::Result<Option<Value>> {
+    if before == after {
+        return Ok(None);
+    }
     let changes = changes(before, after)?;
     let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": target.uid })];
-    if before.maximum_size.is_none() && after.maximum_size.is_some() {
+    let is_first_of_job = before.maximum_size.is_none() && after.maximum_size.is_some();
+    if is_first_of_job {
         operations.push(json!({ "op": "test", "path": "/metadata/generation", "value": target.generation }));
     }
     if !target.has_status {
@@ -28,33 +36,33 @@ pub fn patch(target: &Target, before: &MiniClusterStatus, after: &MiniClusterSta
         Value::Null => json!({ "op": "remove", "path": format!("/status/{key}") }),
         value => json!({ "op": "add", "path": format!("/status/{key}"), "value": value }),
     }));
-    Some(Value::Array(operations))
+    Ok(Some(Value::Array(operations)))
 }
 
 /// The fields that differ; null for a field that was removed.
-fn changes(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<BTreeMap<String, Value>> {
-    if before == after {
-        return None;
-    }
+fn changes(
+    before: &MiniClusterStatus,
+    after: &MiniClusterStatus,
+) -> serde_json::Result<BTreeMap<String, Value>> {
     let (before, after) = (fields(before)?, fields(after)?);
-    let differs = |key: &str, text: &RawValue| before.get(key).is_none_or(|it| it.get() != text.get());
-    let changed = after.iter().filter(|(key, text)| differs(key, text));
-    let changed =
-        changed.filter_map(|(key, text)| Some((key.clone(), serde_json::from_str(text.get()).ok()?)));
-    let removed = before
-        .keys()
-        .filter(|key| !after.contains_key(*key))
-        .map(|key| (key.clone(), Value::Null));
-    Some(changed.chain(removed).collect())
+    let mut changes = BTreeMap::new();
+    for (key, text) in &after {
+        if before.get(key).is_none_or(|earlier| earlier.get() != text.get()) {
+            changes.insert(key.clone(), serde_json::from_str(text.get())?);
+        }
+    }
+    let removed = before.into_keys().filter(|key| !after.contains_key(key));
+    changes.extend(removed.map(|key| (key, Value::Null)));
+    Ok(changes)
 }
 
 /// The fields of a status as JSON texts: only those that differ become values.
-fn fields(status: &MiniClusterStatus) -> Option<BTreeMap<String, Box<RawValue>>> {
-    serde_json::from_str(&serde_json::to_string(status).ok()?).ok()
+fn fields(status: &MiniClusterStatus) -> serde_json::Result<BTreeMap<String, Box<RawValue>>> {
+    serde_json::from_str(&serde_json::to_string(status)?)
 }
 
-/// Whether somebody may wait for the difference: anything but numbers that still change, and messages with
-/// them.
+/// Whether somebody may wait for the difference: anything but numbers that still change, messages, and
+/// reasons of conditions (`status.reason` has the most important one).
 pub fn is_telling(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool {
     let essence = |status: &MiniClusterStatus| {
         let conditions = status
@@ -69,14 +77,16 @@ pub fn is_telling(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool
             completion_time,
             ..
         } = status.clone();
-        let restarts = (status.restart_count, status.lost_pods.len());
+        // The list has a limit: at it, a loss changes the names, not their number.
+        let lost: Vec<String> = status.lost_pods.iter().map(|pod| pod.name.clone()).collect();
         (
             phase,
             maximum_size,
             exit_code,
             reason,
             completion_time,
-            restarts,
+            status.restart_count,
+            lost,
             conditions.collect::<Vec<_>>(),
         )
     };
@@ -112,6 +122,22 @@ mod tests {
     }
 
     #[test]
+    fn ninth_lost_pod_cannot_wait_though_the_list_has_no_more_entries() {
+        use flux_shared::crd::v1alpha2::LostPod;
+        let with = |names: std::ops::Range<u32>| MiniClusterStatus {
+            lost_pods: names
+                .map(|number| LostPod {
+                    name: format!("mc-1-{number}"),
+                    ..LostPod::default()
+                })
+                .collect(),
+            ..MiniClusterStatus::default()
+        };
+        assert!(is_telling(&with(0..8), &with(1..9)));
+        assert!(!is_telling(&with(0..8), &with(0..8)));
+    }
+
+    #[test]
     fn only_what_differs_is_sent_and_only_to_the_same_object() {
         let before = MiniClusterStatus {
             size: 4,
@@ -126,14 +152,14 @@ mod tests {
         let mut target = crate::testing::target("uid", &before);
         let sent = patch(&target, &before, &after);
         assert_eq!(
-            sent,
+            sent.unwrap(),
             Some(json!([
                 { "op": "test", "path": "/metadata/uid", "value": "uid" },
                 { "op": "add", "path": "/status/readySize", "value": 2 },
                 { "op": "remove", "path": "/status/reason" },
             ]))
         );
-        assert_eq!(patch(&target, &after, &after.clone()), None);
+        assert_eq!(patch(&target, &after, &after.clone()).unwrap(), None);
 
         target.has_status = false;
         let made = MiniClusterStatus {
@@ -150,7 +176,7 @@ mod tests {
             &made,
         );
         assert_eq!(
-            first,
+            first.unwrap(),
             Some(json!([
                 { "op": "test", "path": "/metadata/uid", "value": "uid" },
                 { "op": "test", "path": "/metadata/generation", "value": 1 },

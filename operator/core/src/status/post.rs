@@ -1,6 +1,6 @@
 //! A `post` that has failed: a fact beside the job's result, which it does not change.
 
-use flux_shared::termination::Termination;
+use flux_shared::termination::{POST, Termination};
 
 use super::outcome::{Outcome, place_of};
 use super::{Inputs, POST_SUCCEEDED, condition};
@@ -8,32 +8,44 @@ use crate::observe::pod::PodSeen;
 
 /// What failed, if a pod has reported that its `post` did, now or while it was there.
 pub(super) fn failure(inputs: &Inputs) -> Option<String> {
-    let mut failed: Vec<(&PodSeen, &Termination, u8)> = Vec::new();
-    for pod in &inputs.pods {
-        if let Some(said) = pod.exit.as_ref().and_then(|exit| exit.said.as_ref())
-            && let Some(code) = said.failed_post()
-        {
-            failed.push((pod, said, code));
-        }
+    failure_in_pods(inputs).or_else(|| reported(inputs))
+}
+
+/// What was reported of this Job before, perhaps by pods that are gone.
+fn reported(inputs: &Inputs) -> Option<String> {
+    if inputs.previous.job_uid.as_deref() != Some(&inputs.job?.uid) {
+        return None;
     }
-    failed.sort_by_key(|(pod, ..)| pod.index);
-    let Some((pod, said, code)) = failed.first() else {
-        let is_same = inputs
-            .job
-            .is_some_and(|job| inputs.previous.job_uid.as_deref() == Some(&job.uid));
-        let before =
-            condition(inputs.previous, POST_SUCCEEDED).filter(|before| before.status == "False" && is_same);
-        return before.map(|before| before.message.clone());
+    let before = condition(inputs.previous, POST_SUCCEEDED)?;
+    (before.status == "False").then(|| before.message.clone())
+}
+
+/// What failed, by the pods that are there: the first in words, the others as a number.
+fn failure_in_pods(inputs: &Inputs) -> Option<String> {
+    let failed_post = |pod: &&PodSeen| -> Option<(Termination, u8)> {
+        let said = pod.exit.as_ref()?.said.clone()?;
+        let code = said.failed_post()?;
+        Some((said, code))
     };
+    let (pod, (said, code)) = inputs
+        .pods
+        .iter()
+        .filter_map(|pod| Some((*pod, failed_post(pod)?)))
+        .min_by_key(|(pod, _)| pod.index)?;
+    let count = inputs
+        .pods
+        .iter()
+        .filter(|pod| failed_post(pod).is_some())
+        .count();
     let error = if said.snippet_error.is_empty() {
         String::new()
     } else {
         format!(": {}", said.snippet_error)
     };
-    let others = match failed.len() - 1 {
-        0 => String::new(),
-        1 => " (and 1 more pod)".to_owned(),
-        count => format!(" (and {count} more pods)"),
+    let others = match count {
+        1 => String::new(),
+        2 => " (and 1 more pod)".to_owned(),
+        count => format!(" (and {} more pods)", count - 1),
     };
     Some(format!(
         "post of {} ended with exit code {code}{error}{others}",
@@ -46,7 +58,7 @@ pub(super) fn added(mut outcome: Outcome, inputs: &Inputs) -> Outcome {
     let has_ended = inputs
         .job
         .is_some_and(|job| job.is_finished() || job.failing.is_some());
-    if !has_ended || outcome.message.is_empty() || outcome.message.starts_with("the snippet post") {
+    if !has_ended || outcome.message.is_empty() || outcome.snippet.as_deref() == Some(POST) {
         return outcome;
     }
     if let Some(failure) = failure(inputs) {

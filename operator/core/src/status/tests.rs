@@ -1,4 +1,4 @@
-use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
 use flux_shared::exit::Category;
 use flux_shared::termination::{Ender, Termination};
 use flux_shared::validate::{Problem, ValidMiniCluster};
@@ -614,6 +614,49 @@ fn a_size_that_a_queue_holds_is_told_while_it_differs_from_what_runs() {
         "Valid",
         "it will be written"
     );
+}
+
+#[test]
+fn event_note_is_cut_to_the_bytes_that_the_api_server_accepts() {
+    // Two bytes each, and an odd number of bytes before them.
+    let message = format!("a{}", "\u{e9}".repeat(1000));
+    let mut observation = observation("size: 1");
+    observation.obstacle = Some(Obstacle {
+        reason: "Refused",
+        message: message.clone(),
+    });
+    let notes = events::events(&MiniClusterStatus::default(), &observation.status());
+    let restarted = MiniClusterStatus {
+        restarts: vec![Restart {
+            time: NOW.into(),
+            reason: "LeadLost".into(),
+            message,
+            job_uid: None,
+        }],
+        ..MiniClusterStatus::default()
+    };
+    let restart = events::started_anew(&restarted);
+    for event in notes.iter().chain(&restart) {
+        assert!(
+            (1020..=1024).contains(&event.note.len()),
+            "{} bytes",
+            event.note.len()
+        );
+    }
+    assert_eq!((notes.len(), restart.is_some()), (1, true));
+}
+
+#[test]
+fn refused_pod_template_is_one_event() {
+    let mut observation = observation("size: 1");
+    observation.obstacle = Some(Obstacle {
+        reason: "PodTemplateRefused",
+        message: "spec.podTemplate: no".into(),
+    });
+    let refused = observation.status();
+    let told = events::events(&MiniClusterStatus::default(), &refused);
+    let reasons: Vec<&str> = told.iter().map(|event| event.reason.as_str()).collect();
+    assert_eq!(reasons, ["PodTemplateRefused"]);
 }
 
 #[test]
