@@ -46,7 +46,6 @@ mod snippet;
 mod start_record;
 mod starts;
 pub mod timing;
-pub mod trace;
 mod user;
 
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! `flux-agent run` and `sidecar`: the entrypoint.
 //!
 //! ```text
-//! spec ─► facts ─► plan ─► execute ─► exit code, timeline, termination message
+//! spec ─► facts ─► plan ─► execute ─► exit code, termination message with the timeline
 //! ```
 
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ use flux_shared::names::COMPLETION_INDEX;
 use flux_shared::paths::{END_KEY, SPEC_DIR, SPEC_FILE, TERMINATION_LOG};
 
 use crate::execute::retry::{AfterFailure, Attempts};
-use crate::execute::timing::{Timeline, TimelineOwner};
-use crate::execute::{self, execute, trace};
+use crate::execute::timing::Timeline;
+use crate::execute::{self, execute};
 use crate::facts::{self, Process};
 use crate::report::activity::{ActivityFile, Awaited};
 use crate::report::ending::Ending;
@@ -87,34 +87,20 @@ pub fn run(options: &RunOptions, container: &ContainerRole) -> u8 {
     if let Err(failure) = &result {
         log::failure(failure);
     }
-    let is_stopped = ending.stopped.is_some();
     let termination = ending.termination(&result);
-    write_termination(&options.termination_log, &termination.encode());
-    if let Some((trace, owner)) = planned
-        .as_ref()
-        .and_then(|plan| Some((plan.trace.as_ref()?, timeline_owner(plan))))
-    {
-        let spans = timeline.spans(trace.parent, owner, termination.code);
-        let sent = async {
-            trace::send(trace, &spans, &options.root, is_stopped).await;
-            Ok(0)
-        };
-        // A failure to send is logged where it happens, and never changes the exit code.
-        let _ = crate::system::runtime::block_on_interruptible(Box::pin(sent));
-    }
+    let message = match planned.filter(|plan| plan.trace.is_some()) {
+        Some(plan) => termination.encode_with(&timeline.for_message(&plan.hostname, role_name(&plan))),
+        None => termination.encode(),
+    };
+    write_termination(&options.termination_log, &message);
     termination.code
 }
 
-fn timeline_owner(plan: &Plan) -> TimelineOwner<'_> {
-    let role = match plan.role {
+fn role_name(plan: &Plan) -> &'static str {
+    match plan.role {
         Role::Lead => "lead",
         Role::Follower => "follower",
         Role::Sidecar(_) => "sidecar",
-    };
-    TimelineOwner {
-        hostname: &plan.hostname,
-        index: plan.index,
-        role,
     }
 }
 
@@ -183,7 +169,7 @@ async fn carry_out(
         Err(failure) => failure.category.code(),
     };
     if plan.log.timed {
-        timeline.report(timeline_owner(plan).role, code);
+        timeline.report(role_name(plan), code);
     }
     result
 }

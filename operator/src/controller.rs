@@ -199,7 +199,13 @@ async fn control(
         outlets.clone(),
     );
     let jobs = watch::jobs(client.clone(), namespace.clone(), index.clone(), outlets.clone());
-    let pods = watch::pods(client.clone(), namespace.clone(), index.clone(), outlets.clone());
+    let pods = watch::pods(
+        client.clone(),
+        namespace.clone(),
+        index.clone(),
+        context.traces.clone(),
+        outlets.clone(),
+    );
     let services = watch::services(client.clone(), namespace.clone(), index.clone(), outlets.clone());
     let nodes = watch::nodes(client.clone(), index.clone(), outlets.clone());
     let classes = watch::storage_classes(client.clone(), index.clone(), outlets.clone());

@@ -94,7 +94,7 @@ pub struct AgentSpec {
     /// What is logged.
     #[serde(default)]
     pub logging: Logging,
-    /// Where the timeline is sent as spans of a trace. Unset: nowhere.
+    /// The trace that the pods are part of. Unset: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
     /// The container that runs Flux.

@@ -52,6 +52,7 @@ pub mod queueing;
 pub mod secret_names;
 mod suggest;
 pub mod termination;
+pub mod timeline;
 mod toml_error;
 pub mod trace;
 pub mod usage;

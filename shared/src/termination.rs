@@ -3,17 +3,19 @@
 //! An exit code alone cannot tell: the lead passes on every code of the user's program, also those that the
 //! agent uses itself. So the agent always leaves one line of JSON, and the operator reads nothing else.
 //! Without such a line (killed by the kernel or the kubelet, another entrypoint), the container's own state
-//! is all that is known.
+//! is all that is known. If the MiniCluster is traced, a second line has the container's [timeline](crate::timeline).
 
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Category;
+use crate::timeline::PodTimeline;
 
 /// Version of the line; lines of other versions are not read.
 pub const VERSION: u32 = 1;
 /// The snippet that runs after the program.
 pub const POST: &str = "post";
-/// Longest line, in bytes. The kubelet keeps 4,096 of a container, and 12,288 of a pod.
+/// Longest message, in bytes. The kubelet keeps the last 4,096 of a container's, and of these the first 12,288
+/// divided by the number of the pod's containers.
 pub const MAX: usize = 3072;
 /// Longest text in the line, in characters: two of them fit, escaped as JSON.
 const TEXT_MAX: usize = 600;
@@ -104,6 +106,17 @@ impl Termination {
         }
     }
 
+    /// The line, and as much of the timeline in a second one as there is room for. The first is the same without
+    /// a timeline.
+    pub fn encode_with(&self, timeline: &PodTimeline) -> String {
+        let line = self.encode();
+        // Each line has its newline.
+        match timeline.encode(MAX.saturating_sub(line.len() + 2)) {
+            Some(second) => format!("{line}\n{second}"),
+            None => line,
+        }
+    }
+
     /// The exit code of a `post` that has failed: it never decides about the program's result unless it ended
     /// the container.
     pub fn failed_post(&self) -> Option<u8> {
@@ -111,9 +124,9 @@ impl Termination {
             .filter(|code| *code != 0 && self.snippet.as_deref() == Some(POST))
     }
 
-    /// Parses a termination message; None if it is not a line of ours.
+    /// Parses a termination message; None if its first line is not one of ours.
     pub fn decode(message: &str) -> Option<Termination> {
-        let found: Termination = serde_json::from_str(message.trim()).ok()?;
+        let found: Termination = serde_json::from_str(message.trim().lines().next()?).ok()?;
         (found.version == VERSION).then_some(found)
     }
 }
@@ -128,6 +141,7 @@ fn cut(text: &mut String, length: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timeline::{self, Stage};
 
     #[test]
     fn a_line_comes_back_as_it_was() {
@@ -162,6 +176,69 @@ mod tests {
             let line = long.encode();
             assert!(line.len() <= MAX, "{}", line.len());
             assert!(Termination::decode(&line).is_some());
+        }
+    }
+
+    fn timeline(stages: usize) -> PodTimeline {
+        let stage = |number: usize| Stage {
+            name: format!("stage{number}"),
+            start: -2_034_000,
+            lasted: 1_520_000,
+        };
+        PodTimeline {
+            version: timeline::VERSION,
+            host: "mc-0".into(),
+            role: "lead".into(),
+            started: 1_764_176_988_123_456,
+            lasted: 12_345_678,
+            stages: (0..stages).map(stage).collect(),
+        }
+    }
+
+    #[test]
+    fn timeline_is_a_second_line_and_never_shortens_the_first() {
+        for (letter, length) in [
+            ("a", 0),
+            ("a", 100_000),
+            ("\u{1}", 100_000),
+            ("é", 500),
+            ("\"", 100_000),
+        ] {
+            let text = letter.repeat(length);
+            let termination = Termination {
+                archive_not_saved: Some(text.clone()),
+                snippet_error: text.clone(),
+                message: text,
+                ..Termination::new(Ender::Agent, 249)
+            };
+            for stages in [0, 12, 100, 100_000] {
+                let timeline = timeline(stages);
+                let message = termination.encode_with(&timeline);
+                assert!(message.len() < MAX, "{} bytes", message.len());
+                assert_eq!(message.lines().next(), Some(termination.encode().as_str()));
+                assert_eq!(
+                    Termination::decode(&message),
+                    Termination::decode(&termination.encode())
+                );
+                let found = PodTimeline::decode(&message);
+                if length == 0 && stages <= 12 {
+                    assert_eq!(found, Some(timeline));
+                } else if let Some(found) = found {
+                    assert_eq!(found.stages[..], timeline.stages[..found.stages.len()]);
+                }
+            }
+        }
+    }
+
+    /// The kubelet cuts what a pod's containers say together.
+    #[test]
+    fn a_cut_message_keeps_its_result() {
+        let termination = Termination::new(Ender::Program, 7);
+        let message = termination.encode_with(&timeline(12));
+        for length in termination.encode().len()..message.len() {
+            let cut = &message[..length];
+            assert_eq!(Termination::decode(cut).as_ref(), Some(&termination), "{cut}");
+            assert_eq!(PodTimeline::decode(cut), None, "{cut}");
         }
     }
 

@@ -88,7 +88,7 @@ pub struct Plan {
     pub rank: Option<u32>,
     /// What the agent itself logs.
     pub log: Log,
-    /// Where its timeline is sent at the end, as spans.
+    /// The trace for which its timeline is in the termination message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
     /// How long a follower waits.

@@ -2,15 +2,14 @@
 //!
 //! Stages are not spans of `tracing`, which begin when they are created: a stage is recorded once it is over,
 //! with a start in the past. Examples are the init containers' (another process), the wait for a name and a
-//! connection (one wait measures both) and the program.
+//! connection (one wait measures both) and the program. The operator makes spans of them, if it sends traces.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use flux_agent_plan::owner::{Mode, Owner};
 use flux_shared::paths::{AGENT_DIR, PodPaths, timeline_note_in};
-use flux_shared::trace::{Span, TraceParent};
+use flux_shared::timeline::{self, PodTimeline};
 
 use crate::files::Files;
 use crate::report::log::{self, Format, since_epoch, timestamp};
@@ -29,14 +28,6 @@ struct Stage {
     /// Seconds since the agent started; negative for what an init container did before.
     start: f64,
     seconds: f64,
-}
-
-/// The pod and the role that a timeline belongs to.
-#[derive(Debug, Clone, Copy)]
-pub struct TimelineOwner<'a> {
-    pub hostname: &'a str,
-    pub index: u32,
-    pub role: &'static str,
 }
 
 /// Stages of the init containers, each of which leaves a note in the pod's volume.
@@ -113,43 +104,22 @@ impl Timeline {
         log::write_whole(format!("{}\n", self.json(role, total, exit_code)));
     }
 
-    /// The container as a span below `parent`, and its stages as spans of that.
-    pub fn spans(&self, parent: TraceParent, owner: TimelineOwner, exit_code: u8) -> Vec<Span> {
-        let id = |number: usize| {
-            let mut hasher = DefaultHasher::new();
-            (parent.span, owner.hostname, self.started_at, number).hash(&mut hasher);
-            hasher.finish().max(1)
-        };
-        let at = |seconds: f64| {
-            Duration::try_from_secs_f64(self.started_at.as_secs_f64() + seconds).unwrap_or(self.started_at)
-        };
-        let stages = (1..).zip(&self.stages).map(|(number, stage)| Span {
-            id: id(number),
-            parent: Some(id(0)),
+    /// The timeline for the container's termination message.
+    pub fn for_message(&self, host: &str, role: &str) -> PodTimeline {
+        // A cast of a float saturates.
+        let stages = self.stages.iter().map(|stage| timeline::Stage {
             name: stage.name.to_owned(),
-            begin: at(stage.start),
-            end: at(stage.start + stage.seconds),
-            attributes: Vec::new(),
-            error: None,
+            start: (stage.start * 1e6).round() as i64,
+            lasted: (stage.seconds * 1e6).round() as u64,
         });
-        let stages: Vec<Span> = stages.collect();
-        let whole = Span {
-            id: id(0),
-            parent: Some(parent.span),
-            name: format!("pod {}", owner.index),
-            begin: stages
-                .iter()
-                .map(|stage| stage.begin)
-                .fold(self.started_at, Duration::min),
-            end: self.started_at + self.started.elapsed(),
-            attributes: vec![
-                ("host.name", owner.hostname.into()),
-                ("flux.role", owner.role.into()),
-                ("process.exit.code", i64::from(exit_code).into()),
-            ],
-            error: (exit_code != 0).then(|| format!("it ended with code {exit_code}")),
-        };
-        [vec![whole], stages].concat()
+        PodTimeline {
+            version: timeline::VERSION,
+            host: host.to_owned(),
+            role: role.to_owned(),
+            started: self.started_at.as_micros() as u64,
+            lasted: self.started.elapsed().as_micros() as u64,
+            stages: stages.collect(),
+        }
     }
 
     fn table(&self, total: Duration) -> String {
@@ -233,50 +203,19 @@ mod tests {
     }
 
     #[test]
-    fn stages_are_spans_of_their_pod() {
+    fn message_has_the_stages_in_microseconds() {
         let mut timeline = Timeline::start();
-        timeline.stages.push(Stage {
-            name: "view",
-            start: -2.0,
-            seconds: 1.5,
-        });
-        timeline.stages.push(Stage {
-            name: "plan",
-            start: 0.0,
-            seconds: 0.25,
-        });
-        let parent = TraceParent { trace: 1, span: 2 };
-        let owner = TimelineOwner {
-            hostname: "mc-0",
-            index: 0,
-            role: "lead",
-        };
-        let [pod, view, plan] = &timeline.spans(parent, owner, 7)[..] else {
-            panic!("three spans")
-        };
-        assert_eq!(
-            (pod.name.as_str(), pod.parent, pod.error.as_deref()),
-            ("pod 0", Some(2), Some("it ended with code 7"))
-        );
-        assert_eq!(
-            (view.parent, plan.parent, view.id == plan.id),
-            (Some(pod.id), Some(pod.id), false)
-        );
-        assert_eq!(pod.begin, view.begin);
-        let near = |one: Duration, seconds: f64| (one.as_secs_f64() - seconds).abs() < 0.001;
+        for (name, start, seconds) in [("view", -2.0, 1.5), ("plan", 0.0, 0.25)] {
+            timeline.stages.push(Stage { name, start, seconds });
+        }
+        let told = timeline.for_message("mc-0", "lead");
+        assert_eq!((told.host.as_str(), told.role.as_str()), ("mc-0", "lead"));
+        assert_eq!(u128::from(told.started), timeline.started_at.as_micros());
+        let line = told.encode(usize::MAX).unwrap();
         assert!(
-            near(view.end - view.begin, 1.5) && near(plan.begin - view.begin, 2.0),
-            "{view:?} {plan:?}"
+            line.ends_with(r#""stages":[["view",-2000000,1500000],["plan",0,250000]]}"#),
+            "{line}"
         );
-        let other = timeline.spans(
-            parent,
-            TimelineOwner {
-                hostname: "mc-1",
-                ..owner
-            },
-            0,
-        );
-        assert!(other[0].id != pod.id && other[0].error.is_none());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The user's shell source: one shell from the first snippet to the last, and what it leaves to the steps.
 
 use flux_shared::termination::{Ender, Termination};
+use flux_shared::timeline::PodTimeline;
 
 use crate::image::{self, AGENT, Container, Image};
 use crate::live::Solo;
@@ -360,10 +361,9 @@ fn a_shell_that_can_start_no_program_any_more_is_told_and_does_not_hang() {
     }
 }
 
-/// And the program can take part in the trace.
 #[test]
-fn a_trace_that_nobody_takes_changes_nothing() {
-    let trace = "[trace]\nendpoint = 'http://127.0.0.1:1'\nparent = '00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01'";
+fn traced_program_finds_its_parent_and_timeline_is_in_the_message() {
+    let trace = "[trace]\nparent = '00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01'";
     let solo = Solo::new(trace, "", "echo $TRACEPARENT; exit 7").with(&["sh"]);
     let ended = solo.run(&[]);
     assert_eq!(ended.code, 7, "{ended:?}");
@@ -371,11 +371,30 @@ fn a_trace_that_nobody_takes_changes_nothing() {
         ended.stdout,
         "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01\n"
     );
-    let told = ended.stderr.lines().last().unwrap();
+    let message = std::fs::read_to_string(solo.folder.path().join("termination")).unwrap();
+    let termination = Termination::decode(&message).unwrap();
+    assert_eq!((termination.by, termination.code), (Ender::Program, 7));
+    let timeline = PodTimeline::decode(&message).unwrap();
+    assert_eq!(timeline.role, "lead");
+    let stages: Vec<_> = timeline.stages.iter().map(|stage| stage.name.as_str()).collect();
     assert!(
-        told.ends_with("failed to send the timeline to http://127.0.0.1:1: connection refused"),
-        "{told}"
+        ["plan", "config", "broker"]
+            .iter()
+            .all(|name| stages.contains(name)),
+        "{stages:?}"
     );
+    assert!(
+        timeline
+            .stages
+            .iter()
+            .all(|stage| stage.lasted <= timeline.lasted),
+        "{timeline:?}"
+    );
+    // Nobody who is not traced has a second line.
+    let solo = Solo::new("", "", "exit 7").with(&["sh"]);
+    assert_eq!(solo.run(&[]).code, 7);
+    let message = std::fs::read_to_string(solo.folder.path().join("termination")).unwrap();
+    assert_eq!(message.lines().count(), 1, "{message}");
 }
 
 /// Flux starts programs by messages of JSON: with such a variable no instance came up, and nothing said why.

@@ -1,9 +1,9 @@
 //! What an administrator chooses for all MiniClusters, on the command line or by the environment.
 
 use clap::{ArgAction, Args};
+use flux_operator_core::otlp_endpoint::Endpoint;
 use flux_operator_core::render::{self, HeadlessName, Options};
 use flux_shared::agent_spec;
-use flux_shared::trace::Endpoint;
 use flux_shared::validate::ViewSource;
 
 /// What an administrator chooses for all MiniClusters.
@@ -26,8 +26,8 @@ pub struct Choices {
     /// namespace
     #[arg(long, env = "FLUX_HEADLESS_NAME", default_value = "shared", value_parser = str::parse::<HeadlessName>, value_name = "shared|minicluster")]
     headless_name: HeadlessName,
-    /// Endpoint for the traces (OpenTelemetry) of the operator and the pods: OTLP over plain HTTP, such as
-    /// http://collector.observability:4318 [default: no traces]
+    /// Endpoint to which the operator sends the traces (OpenTelemetry) of MiniClusters: OTLP over plain HTTP, such
+    /// as http://collector.observability:4318 [default: no traces]
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "ADDRESS", value_parser = str::parse::<Endpoint>)]
     otlp_endpoint: Option<Endpoint>,
     /// Image of the agent

@@ -43,6 +43,8 @@ pub const VIEW: &str = "flux-framework.org/view";
 pub const VIEW_IS_MOUNTED: &str = "imageVolume";
 /// On pods: names of the init containers that come from the user's pod template, separated by commas.
 pub const USER_INIT: &str = "flux-framework.org/user-init-containers";
+/// On pods, if the operator sends traces: their MiniCluster's span, in the form of `traceparent`.
+pub const TRACE: &str = "flux-framework.org/traceparent";
 /// On a pod that is to end because a snippet of another pod's failed: since when, and why. The agent reads
 /// it.
 pub const END: &str = "flux-framework.org/end";

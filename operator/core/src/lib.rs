@@ -21,6 +21,7 @@ pub mod labels;
 pub mod observe;
 pub mod obstacle;
 pub mod offline;
+pub mod otlp_endpoint;
 pub mod previous_status;
 pub mod render;
 pub mod spans;

@@ -370,6 +370,13 @@ impl Index {
         (news.then_some(key), unlabelled)
     }
 
+    /// How often the runner of this pod had ended when it was last seen. None: it is new.
+    pub fn runner_ends(&self, metadata: &ObjectMeta) -> Option<u32> {
+        let key = Key::cluster_of(metadata, labels::CLUSTER)?;
+        let state = self.state();
+        Some(state.clusters.get(&key)?.pods.get(&uid(metadata))?.runner_ends)
+    }
+
     /// The lead's pods that were seen before their Job and still need their label; each is handed out once.
     pub fn take_unlabelled(&self, cluster: &Key) -> Vec<Unlabelled> {
         let mut state = self.state();

@@ -14,13 +14,14 @@ use flux_shared::agent_spec::RESTFUL_REPOSITORY;
 use flux_shared::crd::v1alpha2 as crd;
 use flux_shared::curve::Certificate;
 use flux_shared::overlay::Overlay;
-use flux_shared::trace::Endpoint;
+use flux_shared::trace::TraceParent;
 use flux_shared::validate::{Problem, ValidMiniCluster, ViewSource};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
+use crate::otlp_endpoint::Endpoint;
 use overlaid::Overlaid;
 
 mod access;
@@ -76,7 +77,7 @@ pub struct Options {
     pub services: bool,
     /// The headless Service of MiniClusters that name none.
     pub headless: HeadlessName,
-    /// Where traces are sent.
+    /// Where the operator sends traces.
     pub traces: Option<Endpoint>,
 }
 
@@ -343,6 +344,12 @@ fn metadata(name: String, cluster: &ValidMiniCluster, facts: &Facts) -> ObjectMe
         owner_references: facts.uid.as_deref().map(|uid| vec![owner(&cluster.name, uid)]),
         ..ObjectMeta::default()
     }
+}
+
+/// The MiniCluster's span, if the operator sends traces.
+fn trace_parent(options: &Options, facts: &Facts) -> Option<TraceParent> {
+    options.traces.as_ref()?;
+    TraceParent::of_uid(facts.uid.as_deref()?)
 }
 
 /// The MiniCluster as controlling owner of an object, which is deleted with it.

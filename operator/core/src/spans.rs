@@ -1,21 +1,74 @@
-//! The life of a MiniCluster as spans: the root of its trace. Pure.
+//! The life of a MiniCluster as spans, and those of its pods below it. Pure.
 //!
-//! The pods' agents send theirs, which name this root by the same uid. Times are of whole seconds, as the API
-//! server keeps them.
+//! A MiniCluster's times are of whole seconds, as the API server keeps them. Its pods' are in the second line of their
+//! termination messages. OpenTelemetry's crates time what happens as it happens; these times are Kubernetes' and the
+//! agents'.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
-use flux_shared::trace::{Attribute, Span, TraceParent};
-use k8s_openapi::jiff::Timestamp;
+use flux_shared::termination::Termination;
+use flux_shared::timeline::PodTimeline;
+use flux_shared::trace::{PODS, TraceParent};
+use k8s_openapi::api::core::v1::ContainerStateTerminated;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+use crate::labels;
 use crate::observe::Key;
+use crate::observe::pod::PodStatusObject;
 
-/// The spans of one MiniCluster.
+/// How long ago a pod may have ended that is seen for the first time: it ended while nobody led, or another leader has
+/// made its spans, which have the same ids. Of those that ended earlier there may be thousands.
+const RECENT: SignedDuration = SignedDuration::from_mins(5);
+
+/// A span. Times are since the epoch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Span {
+    pub id: u64,
+    /// None: the root of the trace.
+    pub parent: Option<u64>,
+    pub name: String,
+    pub begin: Duration,
+    pub end: Duration,
+    pub attributes: Vec<(&'static str, Attribute)>,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
+/// The value of an attribute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attribute {
+    Text(String),
+    Number(i64),
+}
+
+impl From<&str> for Attribute {
+    fn from(text: &str) -> Attribute {
+        Attribute::Text(text.to_owned())
+    }
+}
+
+impl From<i64> for Attribute {
+    fn from(number: i64) -> Attribute {
+        Attribute::Number(number)
+    }
+}
+
+/// The spans of one trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Traced {
     pub trace: u128,
+    /// The program whose times they are.
+    pub by: Program,
     pub spans: Vec<Span>,
+}
+
+/// A program that measures times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    Operator,
+    Agent,
 }
 
 /// The spans of a MiniCluster that has ended with `status`. None: it has no uid for the trace's id, or no
@@ -85,8 +138,98 @@ pub fn spans(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
     }
     Some(Traced {
         trace: root.trace,
+        by: Program::Operator,
         spans,
     })
+}
+
+/// The spans of the ends of a pod's runner that are news after `known` ends (None: the pod is), one of each. A restarted
+/// container has several.
+pub fn of_pod(pod: &PodStatusObject, known: Option<u32>, now: Timestamp) -> Vec<Traced> {
+    let annotation = || pod.metadata.annotations.as_ref()?.get(labels::TRACE);
+    let parent = annotation().and_then(|text| text.parse::<TraceParent>().ok());
+    let index = || {
+        pod.metadata
+            .labels
+            .as_ref()?
+            .get(labels::COMPLETION_INDEX)?
+            .parse()
+            .ok()
+    };
+    let (Some(parent), Some(index @ 0..PODS)) = (parent, index()) else {
+        return Vec::new();
+    };
+    let is_recent = |terminated: &ContainerStateTerminated| {
+        let ended_at = terminated.finished_at.as_ref();
+        ended_at.is_some_and(|at| now.duration_since(at.0) <= RECENT)
+    };
+    pod.runner_ends()
+        .into_iter()
+        .filter(|end| match known {
+            Some(known) => end.number > known,
+            None => is_recent(end.terminated),
+        })
+        .filter_map(|end| {
+            Some(Traced {
+                trace: parent.trace,
+                by: Program::Agent,
+                spans: pod_spans(pod, parent, index, end.terminated)?,
+            })
+        })
+        .collect()
+}
+
+/// A run of a pod as a span below `parent`, and its stages as spans of that. Nothing of the timeline is trusted: any
+/// program in the pod can write a termination message.
+fn pod_spans(
+    pod: &PodStatusObject,
+    parent: TraceParent,
+    index: u32,
+    terminated: &ContainerStateTerminated,
+) -> Option<Vec<Span>> {
+    let message = terminated.message.as_deref()?;
+    let timeline = PodTimeline::decode(message)?;
+    let code = Termination::decode(message).map_or(terminated.exit_code, |said| said.code.into());
+    let id = |number: usize| {
+        let mut hasher = DefaultHasher::new();
+        (parent.span, &pod.metadata.uid, timeline.started, number).hash(&mut hasher);
+        hasher.finish().max(1)
+    };
+    let at = |micros: u64| Duration::from_micros(micros);
+    let stages = (1..).zip(&timeline.stages).map(|(number, stage)| {
+        let begin = timeline.started.saturating_add_signed(stage.start);
+        Span {
+            id: id(number),
+            parent: Some(id(0)),
+            name: stage.name.clone(),
+            begin: at(begin),
+            end: at(begin.saturating_add(stage.lasted)),
+            attributes: Vec::new(),
+            error: None,
+        }
+    });
+    let stages: Vec<Span> = stages.collect();
+    let whole = Span {
+        id: id(0),
+        parent: Some(parent.span),
+        name: format!("pod {index}"),
+        begin: stages
+            .iter()
+            .map(|stage| stage.begin)
+            .fold(at(timeline.started), Duration::min),
+        end: at(timeline.started.saturating_add(timeline.lasted)),
+        attributes: vec![
+            ("host.name", timeline.host.as_str().into()),
+            (
+                "k8s.pod.name",
+                pod.metadata.name.as_deref().unwrap_or_default().into(),
+            ),
+            ("flux.role", timeline.role.as_str().into()),
+            ("process.exit.code", i64::from(code).into()),
+        ],
+        error: (code != 0).then(|| format!("it ended with code {code}")),
+    };
+    Some([vec![whole], stages].concat())
 }
 
 fn time(text: Option<&str>) -> Option<Duration> {
@@ -99,9 +242,13 @@ fn since_epoch(time: Timestamp) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use flux_shared::termination::Ender;
+    use flux_shared::timeline::{self, Stage};
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::observe::Index;
+    use crate::observe::pod::PodSeen;
 
     fn spans(status: Value) -> Vec<Span> {
         let status = serde_json::from_value(status).unwrap();
@@ -156,5 +303,165 @@ mod tests {
             spans(json!({ "phase": "Running" })).is_empty(),
             "it has not ended"
         );
+    }
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01";
+
+    fn message(host: &str, code: u8) -> String {
+        let stage = |name: &str, start, lasted| Stage {
+            name: name.to_owned(),
+            start,
+            lasted,
+        };
+        let timeline = PodTimeline {
+            version: timeline::VERSION,
+            host: host.to_owned(),
+            role: "lead".to_owned(),
+            started: 5_000_000,
+            lasted: 3_000_000,
+            stages: vec![stage("view", -2_000_000, 1_500_000), stage("plan", 0, 250_000)],
+        };
+        Termination::new(Ender::Program, code).encode_with(&timeline)
+    }
+
+    fn ended(message: &str, finished: &str) -> Value {
+        json!({ "terminated": { "exitCode": 1, "message": message, "finishedAt": finished } })
+    }
+
+    fn pod(annotation: &str, index: &str, status: Value) -> PodStatusObject {
+        let mut runner =
+            json!({ "name": "mc", "image": "i", "imageID": "i", "ready": false, "restartCount": 0 });
+        runner
+            .as_object_mut()
+            .unwrap()
+            .extend(status.as_object().unwrap().clone());
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "mc-0-abcde", "uid": "u", "annotations": { labels::TRACE: annotation },
+                "labels": { labels::COMPLETION_INDEX: index },
+            },
+            "spec": {},
+            "status": { "containerStatuses": [runner] },
+        }))
+        .unwrap()
+    }
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:10:00Z".parse().unwrap()
+    }
+
+    const THEN: &str = "2026-01-01T00:01:00Z";
+
+    #[test]
+    fn stages_are_spans_of_their_pod() {
+        let pod = pod(PARENT, "3", json!({ "state": ended(&message("mc-3", 7), THEN) }));
+        let [traced] = &of_pod(&pod, Some(0), now())[..] else {
+            panic!("one end")
+        };
+        assert_eq!(traced.trace, 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c);
+        let [pod, view, plan] = &traced.spans[..] else {
+            panic!("three spans")
+        };
+        assert_eq!(
+            (pod.name.as_str(), pod.parent, pod.error.as_deref()),
+            ("pod 3", Some(0x8448_eb21_1c80_319c), Some("it ended with code 7"))
+        );
+        assert_eq!(
+            (view.parent, plan.parent, view.id == plan.id),
+            (Some(pod.id), Some(pod.id), false)
+        );
+        let seconds = |span: &Span| (span.begin.as_secs_f64(), span.end.as_secs_f64());
+        assert_eq!(
+            (seconds(pod), seconds(view), seconds(plan)),
+            ((3.0, 8.0), (3.0, 4.5), (5.0, 5.25))
+        );
+    }
+
+    /// As the kubelet tells it: ended, waiting for its restart, running again, ended again.
+    #[test]
+    fn each_end_of_a_restarted_container_has_its_spans_once() {
+        let (first, second) = (
+            ended(&message("first", 1), THEN),
+            ended(&message("second", 0), THEN),
+        );
+        let running = json!({ "running": {} });
+        let waiting = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
+        let told = [
+            (json!({ "state": running }), 0, None),
+            (json!({ "state": first }), 0, Some("first")),
+            (json!({ "state": first }), 0, None),
+            (json!({ "state": waiting, "lastState": first }), 0, None),
+            (
+                json!({ "state": running, "lastState": first, "restartCount": 1 }),
+                1,
+                None,
+            ),
+            (
+                json!({ "state": second, "lastState": first, "restartCount": 1 }),
+                1,
+                Some("second"),
+            ),
+            (
+                json!({ "state": second, "lastState": first, "restartCount": 1 }),
+                1,
+                None,
+            ),
+        ];
+        let index = Index::default();
+        for (status, restarts, want) in told {
+            let mut pod = pod(PARENT, "0", status);
+            pod.metadata.namespace = Some("team".into());
+            let labels = pod.metadata.labels.get_or_insert_default();
+            labels.insert(labels::CLUSTER.into(), "mc".into());
+            let known = index.runner_ends(&pod.metadata);
+            let hosts: Vec<_> = of_pod(&pod, known, now())
+                .iter()
+                .map(|traced| traced.spans[0].attributes[0].1.clone())
+                .collect();
+            let want: Vec<_> = want.into_iter().map(Attribute::from).collect();
+            assert_eq!(hosts, want, "{restarts} restarts, {known:?} known");
+            index.update_pod(&pod.metadata, PodSeen::of_object(&pod));
+        }
+        // An end that was never seen as the present state.
+        let status = json!({ "state": running, "lastState": first, "restartCount": 1 });
+        assert_eq!(of_pod(&pod(PARENT, "0", status), Some(0), now()).len(), 1);
+    }
+
+    #[test]
+    fn ends_that_another_leader_may_have_told_count_only_if_recent() {
+        let spans = |finished| {
+            let pod = pod(
+                PARENT,
+                "0",
+                json!({ "state": ended(&message("mc-0", 0), finished) }),
+            );
+            of_pod(&pod, None, now())
+        };
+        assert!(spans(THEN).is_empty());
+        let recent = spans("2026-01-01T00:09:00Z");
+        assert_eq!(recent.len(), 1);
+        assert_eq!(recent, spans("2026-01-01T00:08:00Z"), "the same ids");
+    }
+
+    #[test]
+    fn pods_without_a_trace_or_with_a_forged_timeline_do_no_harm() {
+        let count = |annotation, index, message: &str| {
+            let pod = pod(annotation, index, json!({ "state": ended(message, THEN) }));
+            of_pod(&pod, Some(0), now()).len()
+        };
+        let message = message("mc-0", 0);
+        assert_eq!(count(PARENT, "63", &message), 1);
+        assert_eq!(count(PARENT, "64", &message), 0, "only the first pods");
+        assert_eq!(count("", "0", &message), 0, "it is not traced");
+        for wrong in ["", "{}\n{}", "\n\n", &message[..message.len() - 1]] {
+            assert_eq!(count(PARENT, "0", wrong), 0, "{wrong}");
+        }
+        let most = format!(
+            "x\n{{\"timeline\":1,\"host\":\"\",\"role\":\"\",\"started\":{max},\"lasted\":{max},\"stages\":[[\"\",{low},{max}],[\"\",{high},{max}]]}}",
+            max = u64::MAX,
+            low = i64::MIN,
+            high = i64::MAX
+        );
+        assert_eq!(count(PARENT, "0", &most), 1);
     }
 }

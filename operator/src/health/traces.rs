@@ -1,37 +1,67 @@
-//! Sends spans (OpenTelemetry) of MiniClusters that have ended. Nobody waits for it: spans that cannot be
-//! sent are dropped, with a line in the log.
+//! Sends spans (OpenTelemetry), with the SDK: a thread of its own sends them in batches, and repeats what fails for some
+//! seconds. Nobody waits for it: spans that cannot be sent are dropped, with a line in the log.
 
-use std::error::Error;
-use std::time::{Duration, Instant};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
-use flux_operator_core::spans::Traced;
-use flux_shared::trace::{Endpoint, request};
-use http::{Request, header};
-use http_body_util::Full;
+use flux_operator_core::otlp_endpoint::Endpoint;
+use flux_operator_core::spans::{Attribute, Program, Span, Traced};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::{InstrumentationScope, KeyValue, Value};
+use opentelemetry_http::{HttpClient, HttpError};
+use opentelemetry_otlp::{ExporterBuildError, Protocol, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanEvents, SpanExporter, SpanLinks, SpanProcessor,
+};
+use tokio::runtime::Handle;
 
-/// How many MiniClusters' spans may wait to be sent: thousands may end together.
-const WAITING: usize = 4096;
+/// How many spans may wait to be sent. A pod has about twelve, and thousands may end together.
+const QUEUE: usize = 16_384;
+/// Longest time from a span to its batch.
+const DELAY: Duration = Duration::from_secs(1);
+/// Time limit of one request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Shortest time between two log lines about spans that could not be sent.
+/// Longest answer that is read, in bytes.
+const LONGEST_ANSWER: usize = 1 << 16;
+/// Shortest time between two log lines about spans that were lost.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// Sends spans in the background.
 #[derive(Debug, Default)]
-pub struct Traces(Option<mpsc::Sender<Traced>>);
+pub struct Traces(Option<Sender>);
+
+#[derive(Debug)]
+struct Sender {
+    processor: BatchSpanProcessor,
+    /// How many spans are in the processor's queue.
+    waiting: Arc<AtomicUsize>,
+    warnings: Arc<Warnings>,
+}
 
 impl Traces {
-    /// Without an endpoint nothing is sent, and no task runs.
-    pub fn new(endpoint: Option<Endpoint>) -> Traces {
-        Traces(endpoint.map(|endpoint| {
-            let (sender, receiver) = mpsc::channel(WAITING);
-            tokio::spawn(deliver(endpoint, receiver));
-            sender
-        }))
+    /// To be called on the event loop, on which the requests run. Without an endpoint nothing is sent, and there is no
+    /// thread.
+    pub fn new(endpoint: Option<&Endpoint>) -> Traces {
+        let Some(endpoint) = endpoint else {
+            return Traces::default();
+        };
+        match Sender::new(endpoint) {
+            Ok(sender) => Traces(Some(sender)),
+            Err(error) => {
+                crate::health::log::warn("no spans are sent", &error);
+                Traces::default()
+            }
+        }
     }
 
     /// Whether there is an endpoint.
@@ -39,91 +69,301 @@ impl Traces {
         self.0.is_some()
     }
 
+    /// Puts spans into the queue, all or none of them.
     pub fn send(&self, traced: Traced) {
-        if let Some(sender) = &self.0
-            && sender.try_send(traced).is_err()
-        {
-            tracing::warn!("dropped the spans of a MiniCluster: too many are waiting to be sent");
+        let Some(sender) = &self.0 else { return };
+        let count = traced.spans.len();
+        if sender.waiting.fetch_add(count, Ordering::Relaxed) + count > QUEUE {
+            sender.waiting.fetch_sub(count, Ordering::Relaxed);
+            sender
+                .warnings
+                .warn("dropped spans: too many are waiting to be sent");
+            return;
+        }
+        let scope = InstrumentationScope::builder(match traced.by {
+            Program::Operator => "flux-operator",
+            Program::Agent => "flux-agent",
+        })
+        .build();
+        for span in traced.spans {
+            sender.processor.on_end(data(traced.trace, &scope, span));
         }
     }
 }
 
-/// Sends what comes, one MiniCluster after the other, without retries.
-async fn deliver(endpoint: Endpoint, mut waiting: mpsc::Receiver<Traced>) {
-    let mut last_warning: Option<Instant> = None;
-    while let Some(traced) = waiting.recv().await {
-        let why = match tokio::time::timeout(PATIENCE, post(&endpoint, &traced)).await {
-            Ok(Ok(())) => continue,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {} s", PATIENCE.as_secs()),
+impl Sender {
+    fn new(endpoint: &Endpoint) -> Result<Sender, ExporterBuildError> {
+        let warnings = Arc::new(Warnings::default());
+        let client = Client {
+            http: hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build_http(),
+            event_loop: Handle::current(),
+            endpoint: endpoint.clone(),
+            warnings: warnings.clone(),
         };
-        if last_warning.is_none_or(|last_warning| last_warning.elapsed() >= TELL_EVERY) {
-            last_warning = Some(Instant::now());
-            tracing::warn!("failed to send spans to {endpoint}: {why}");
-        }
+        let exporter = opentelemetry_otlp::SpanExporter::builder()
+            .with_http()
+            .with_endpoint(endpoint.traces())
+            .with_protocol(Protocol::HttpBinary)
+            .with_http_client(client)
+            .build()?;
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let config = BatchConfigBuilder::default()
+            .with_max_queue_size(QUEUE)
+            .with_scheduled_delay(DELAY)
+            .build();
+        let counted = Counted {
+            exporter,
+            waiting: waiting.clone(),
+        };
+        let mut processor = BatchSpanProcessor::new(counted, config);
+        let named = [
+            KeyValue::new("service.name", "flux-operator"),
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+        ];
+        processor.set_resource(&Resource::builder().with_attributes(named).build());
+        Ok(Sender {
+            processor,
+            waiting,
+            warnings,
+        })
     }
 }
 
-async fn post(endpoint: &Endpoint, traced: &Traced) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let body = request(
-        traced.trace,
-        "flux-operator",
-        env!("CARGO_PKG_VERSION"),
-        &traced.spans,
-    )
-    .to_string();
-    let host = endpoint.host.trim_matches(['[', ']']);
-    let connection = TokioIo::new(TcpStream::connect((host, endpoint.port)).await?);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(connection).await?;
-    let request = Request::post(endpoint.path())
-        .header(header::HOST, endpoint.authority())
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(Full::new(Bytes::from(body)))?;
-    // The connection is driven while the answer is read: a server that closes at once has sent it before. It
-    // ends with this function.
-    let mut driver = JoinSet::new();
-    driver.spawn(connection);
-    match sender.send_request(request).await?.status() {
-        status if status.is_success() => Ok(()),
-        status => Err(format!("it answered with status {status}").into()),
+/// A span in the SDK's form.
+fn data(trace: u128, scope: &InstrumentationScope, span: Span) -> SpanData {
+    let at = |since_epoch| {
+        SystemTime::UNIX_EPOCH
+            .checked_add(since_epoch)
+            .unwrap_or(SystemTime::UNIX_EPOCH)
+    };
+    let context = SpanContext::new(
+        TraceId::from(trace),
+        SpanId::from(span.id),
+        TraceFlags::SAMPLED,
+        false,
+        TraceState::NONE,
+    );
+    let attributes = span.attributes.into_iter().map(|(key, attribute)| {
+        let value = match attribute {
+            Attribute::Text(text) => Value::from(text),
+            Attribute::Number(number) => Value::from(number),
+        };
+        KeyValue::new(key, value)
+    });
+    SpanData {
+        span_context: context,
+        parent_span_id: span.parent.map_or(SpanId::INVALID, SpanId::from),
+        parent_span_is_remote: false,
+        span_kind: SpanKind::Internal,
+        name: span.name.into(),
+        start_time: at(span.begin),
+        end_time: at(span.end.max(span.begin)),
+        attributes: attributes.collect(),
+        dropped_attributes_count: 0,
+        events: SpanEvents::default(),
+        links: SpanLinks::default(),
+        status: span.error.map_or(Status::Unset, Status::error),
+        instrumentation_scope: scope.clone(),
+    }
+}
+
+/// Notes which spans have left the queue.
+#[derive(Debug)]
+struct Counted {
+    exporter: opentelemetry_otlp::SpanExporter,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl SpanExporter for Counted {
+    fn export(&self, batch: Vec<SpanData>) -> impl Future<Output = OTelSdkResult> + Send {
+        self.waiting.fetch_sub(batch.len(), Ordering::Relaxed);
+        self.exporter.export(batch)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+/// Sends requests of the SDK's thread on the operator's event loop, and logs those that fail.
+#[derive(Debug)]
+struct Client {
+    http: hyper_util::client::legacy::Client<HttpConnector, Full<Bytes>>,
+    event_loop: Handle,
+    endpoint: Endpoint,
+    warnings: Arc<Warnings>,
+}
+
+impl Client {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let answer = self.http.request(request.map(Full::new));
+        let whole = async move {
+            let (head, body) = answer.await?.into_parts();
+            let body = Limited::new(body, LONGEST_ANSWER).collect().await?;
+            Ok(Response::from_parts(head, body.to_bytes()))
+        };
+        let task = async { tokio::time::timeout(PATIENCE, whole).await };
+        let result = match self.event_loop.spawn(task).await? {
+            Ok(result) => result,
+            Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs()).into()),
+        };
+        let why = match &result {
+            Ok(response) if response.status().is_success() => return result,
+            Ok(response) => format!("it answered with status {}", response.status()),
+            Err(error) => crate::health::log::causes(&**error),
+        };
+        self.warnings
+            .warn(&format!("failed to send spans to {}: {why}", self.endpoint));
+        result
+    }
+}
+
+// What `async_trait` makes of the trait.
+impl HttpClient for Client {
+    fn send_bytes<'client, 'future>(
+        &'client self,
+        request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'future>>
+    where
+        'client: 'future,
+        Self: 'future,
+    {
+        Box::pin(self.send(request))
+    }
+}
+
+/// Log lines about lost spans, not too many of them.
+#[derive(Debug, Default)]
+struct Warnings(Mutex<Option<Instant>>);
+
+impl Warnings {
+    fn warn(&self, what: &str) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|last| last.elapsed() >= TELL_EVERY) {
+            *last = Some(Instant::now());
+            tracing::warn!("{what}");
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use test_support::collector::Collector;
+    use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+    use opentelemetry_proto::tonic::trace::v1 as proto;
+    use prost::Message;
+    use test_support::collector::{CLOSING, Collector, REFUSING};
 
     use super::*;
 
-    /// The result of `post` with a server that answers so and closes the connection.
-    async fn posted(answer: &'static str) -> Result<(), String> {
-        let collector = Collector::start(Some(answer));
-        let endpoint = format!("http://{}", collector.address()).parse().unwrap();
-        let result = post(
-            &endpoint,
-            &Traced {
-                trace: 1,
-                spans: Vec::new(),
-            },
-        )
-        .await
-        .map_err(|error| error.to_string());
-        collector.request();
-        result
+    fn traced(by: Program, spans: usize) -> Traced {
+        let span = |number| Span {
+            id: 0xa1 + number,
+            parent: (number > 0).then_some(0xa1),
+            name: format!("span {number}"),
+            begin: Duration::from_secs(5),
+            end: Duration::from_secs(4),
+            attributes: vec![("exit_code", 7.into())],
+            error: (number > 0).then(|| "it ended with code 7".into()),
+        };
+        Traced {
+            trace: 3,
+            by,
+            spans: (0..spans as u64).map(span).collect(),
+        }
+    }
+
+    fn to(collector: &Collector) -> Arc<Traces> {
+        Arc::new(Traces::new(Some(&collector.endpoint().parse().unwrap())))
+    }
+
+    /// Sends what waits; the result of the last batch.
+    async fn flush(traces: &Arc<Traces>) -> OTelSdkResult {
+        let traces = traces.clone();
+        let flush = move || traces.0.as_ref().unwrap().processor.force_flush();
+        tokio::task::spawn_blocking(flush).await.unwrap()
+    }
+
+    fn waiting(traces: &Traces) -> usize {
+        traces.0.as_ref().unwrap().waiting.load(Ordering::Relaxed)
     }
 
     #[tokio::test]
-    async fn an_answer_counts_even_if_the_connection_ends_with_it() {
-        for _ in 0..50 {
-            assert_eq!(
-                posted("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").await,
-                Ok(())
-            );
+    async fn spans_are_sent_with_the_ids_and_times_that_they_have() {
+        let collector = Collector::start(Some(CLOSING));
+        let traces = to(&collector);
+        traces.send(traced(Program::Agent, 2));
+        flush(&traces).await.unwrap();
+        let [body] = &collector.bodies()[..] else {
+            panic!("one request")
+        };
+        let request = ExportTraceServiceRequest::decode(&body[..]).unwrap();
+        let resource = &request.resource_spans[0];
+        let named = format!("{:?}", resource.resource);
+        assert!(
+            named.contains("service.name") && named.contains("flux-operator"),
+            "{named}"
+        );
+        let scope = &resource.scope_spans[0];
+        assert_eq!(scope.scope.as_ref().unwrap().name, "flux-agent");
+        let [root, child] = &scope.spans[..] else {
+            panic!("two spans")
+        };
+        let error_of = |span: &proto::Span| {
+            let status = span.status.clone().unwrap_or_default();
+            (status.code == 2).then_some(status.message)
+        };
+        assert_eq!((root.parent_span_id.len(), error_of(root)), (0, None));
+        assert_eq!(child.trace_id, 3_u128.to_be_bytes());
+        assert_eq!(
+            (&child.span_id[..], &child.parent_span_id[..]),
+            (&0xa2_u64.to_be_bytes()[..], &0xa1_u64.to_be_bytes()[..])
+        );
+        // An end before its begin is none.
+        assert_eq!(
+            (child.start_time_unix_nano, child.end_time_unix_nano),
+            (5_000_000_000, 5_000_000_000)
+        );
+        assert!(
+            format!("{:?}", child.attributes).contains("IntValue(7)"),
+            "{child:?}"
+        );
+        assert_eq!(error_of(child).as_deref(), Some("it ended with code 7"));
+    }
+
+    #[tokio::test]
+    async fn answer_counts_even_if_the_connection_ends_with_it() {
+        let collector = Collector::start(Some(CLOSING));
+        let traces = to(&collector);
+        for count in 1..20 {
+            traces.send(traced(Program::Operator, 1));
+            flush(&traces).await.unwrap();
+            assert_eq!(collector.bodies().len(), count, "each is sent once");
         }
-        let refused = posted("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
-            .await
-            .unwrap_err();
-        assert!(refused.contains("503"), "{refused}");
-        assert!(posted("").await.is_err(), "no answer");
+    }
+
+    #[tokio::test]
+    async fn refused_spans_are_given_up() {
+        let collector = Collector::start(Some(REFUSING));
+        let traces = to(&collector);
+        traces.send(traced(Program::Operator, 1));
+        assert!(flush(&traces).await.is_err());
+        assert_eq!((waiting(&traces), collector.bodies().len()), (0, 1));
+    }
+
+    /// Neither time nor memory: whoever sends goes on at once, and the queue is as long as it may be.
+    #[tokio::test]
+    async fn silent_collector_costs_a_bounded_queue_and_no_time() {
+        let collector = Collector::start(None);
+        let traces = to(&collector);
+        let all = (0..4 * QUEUE / 1024).map(|_| traced(Program::Agent, 1024));
+        let all: Vec<_> = all.collect();
+        let begin = Instant::now();
+        all.into_iter().for_each(|traced| traces.send(traced));
+        assert!(begin.elapsed() < PATIENCE / 2, "{:?}", begin.elapsed());
+        assert!(
+            (QUEUE / 2..=QUEUE).contains(&waiting(&traces)),
+            "{}",
+            waiting(&traces)
+        );
     }
 }

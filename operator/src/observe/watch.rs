@@ -17,9 +17,11 @@ use flux_operator_core::observe::service::{ServiceObject, ServiceSeen};
 use flux_operator_core::observe::storage::Disk;
 use flux_operator_core::observe::storage::Orphan;
 use flux_operator_core::observe::{Index, Key, Kind, Unlabelled};
+use flux_operator_core::spans;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::Store;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, reflector};
@@ -28,6 +30,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::health::log;
 use crate::health::panics;
+use crate::health::traces::Traces;
 use crate::observe::list_watch::{Selection, list_watch};
 
 /// A MiniCluster to reconcile. `at_once` is false for news of a Job's pods, which come in bursts and are
@@ -217,7 +220,13 @@ pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, 
 }
 
 /// Watches pods, without most of their specifications. Endless.
-pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
+pub async fn pods(
+    client: Client,
+    namespace: Option<String>,
+    index: Arc<Index>,
+    traces: Arc<Traces>,
+    outlets: Outlets,
+) {
     let events = list_watch(
         api::<PodStatusObject>(&client, namespace.as_deref()),
         labelled(labels::HEADLESS),
@@ -225,6 +234,11 @@ pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, 
     let seen_in = index.clone();
     let send = outlets.unlabelled.clone();
     follow(Kind::Pod, events, index, outlets, move |pod: &PodStatusObject| {
+        if traces.are_wanted() {
+            let known = seen_in.runner_ends(&pod.metadata);
+            let ended = spans::of_pod(pod, known, Timestamp::now());
+            ended.into_iter().for_each(|ended| traces.send(ended));
+        }
         let (key, unlabelled) = seen_in.update_pod(&pod.metadata, PodSeen::of_object(pod));
         if let Some(unlabelled) = unlabelled {
             let _ = send.send(unlabelled);

@@ -86,7 +86,7 @@ pub struct Context {
     pub index: Arc<Index>,
     pub options: Options,
     pub metrics: Arc<Metrics>,
-    pub traces: Traces,
+    pub traces: Arc<Traces>,
     pub queue: Queue<Key>,
     pub job_first: JobFirst,
     /// Statuses that were written and that the watch has not reported yet: resourceVersion and status, by
@@ -132,7 +132,7 @@ impl Context {
             writer,
             reader,
             index: Arc::default(),
-            traces: Traces::new(options.traces.clone()),
+            traces: Arc::new(Traces::new(options.traces.as_ref())),
             options,
             metrics,
             queue: Queue::default(),

@@ -223,6 +223,10 @@ const LABELS: &[(&str, &str)] = &[
         "the namespace of the MiniCluster that the PersistentVolume was created for",
     ),
     (
+        "flux-framework.org/traceparent",
+        "the MiniCluster's span, if the operator sends traces",
+    ),
+    (
         "flux-framework.org/owner-uid",
         "the uid of the MiniCluster that the PersistentVolume was created for",
     ),
@@ -281,7 +285,7 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
             ..Served::default()
         };
         let facts = Facts {
-            uid: Some("uid".into()),
+            uid: Some("0af76519-16cd-43dd-8448-eb211c80319c".into()),
             spec_hash: Some("hash".into()),
             gangs,
             ..Facts::default()
@@ -289,6 +293,7 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
         let options = Options {
             network_policy: true,
             gang: true,
+            traces: Some("http://collector:4318".parse().unwrap()),
             ..Options::default()
         };
         let objects = render::objects(&cluster, &options, &facts, certificate).unwrap();

@@ -1,5 +1,5 @@
 //! Traces on a node where pods really run, at an OpenTelemetry Collector (`make e2e-tracing`): what the
-//! operator and the pods' agents send is one trace.
+//! operator sends of itself and of the pods' agents is one trace.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const STEPS: [&str; 5] = [
     "connect the brokers",
     "job",
 ];
-/// Stages of any pod that the agent tells of.
+/// Stages of any pod that its agent leaves in the termination message.
 const STAGES: [&str; 4] = ["install", "plan", "config", "broker"];
 
 /// A span, as the Collector writes it into its log: the values by their names.
@@ -96,7 +96,7 @@ fn named<'a>(spans: &'a [Span], name: &str) -> &'a Span {
 }
 
 #[test]
-fn what_the_operator_and_the_pods_send_is_one_trace() {
+fn spans_of_operator_and_pods_are_one_trace() {
     test("tracing", async |fixture| {
         let cluster = create(&fixture, "tracing", None).await;
         fixture.when_condition("tracing", "Complete").await;

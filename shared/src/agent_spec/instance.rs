@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{is_false, yes};
-use crate::trace::{Endpoint, TraceParent};
+use crate::trace::TraceParent;
 
 fn service() -> String {
     "flux-service".into()
@@ -97,15 +97,13 @@ pub struct RemoteLead {
     pub port: u16,
 }
 
-/// Where the pods' part of a trace (OpenTelemetry) is sent.
+/// The trace (OpenTelemetry) that the pods are part of: they leave their timelines in their termination messages,
+/// and programs find it in `TRACEPARENT`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
-    /// Receiver of OTLP over plain HTTP: `http://HOST[:4318][/PATH]`; `/v1/traces` is added.
-    #[cfg_attr(all(test, feature = "crd"), schemars(with = "String"))]
-    pub endpoint: Endpoint,
-    /// The span that the pods' spans are part of: `00-<trace id>-<span id>-01`.
+    /// The MiniCluster's span: `00-<trace id>-<span id>-01`.
     #[cfg_attr(all(test, feature = "crd"), schemars(with = "String"))]
     pub parent: TraceParent,
 }

@@ -1,56 +1,71 @@
-//! An OpenTelemetry collector for one request: keeps what it was sent.
+//! An OpenTelemetry collector: keeps the bodies of the requests that it gets.
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
-use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 
-/// How an OTLP request ends.
-const END: &[u8] = b"]}]}";
+/// An answer that ends the connection, as servers may.
+pub const CLOSING: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+pub const REFUSING: &str = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
 
+/// Its thread ends with the process.
 pub struct Collector {
     address: String,
-    request: JoinHandle<String>,
-    /// Dropped when it may end.
-    wanted: Sender<()>,
+    bodies: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Collector {
-    /// Answers so as soon as it has the request, and closes the connection; without an answer it is silent
-    /// until `request`.
+    /// Answers so each time. None: it is silent.
     pub fn start(answer: Option<&'static str>) -> Collector {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let (wanted, is_wanted) = channel();
-        let request = std::thread::spawn(move || {
-            let (mut connection, _) = listener.accept().unwrap();
-            let (mut bytes, mut part) = (Vec::new(), [0; 1024]);
-            while !bytes.ends_with(END) {
-                let read = connection.read(&mut part).unwrap();
-                assert!(read > 0, "the request ends before its end");
-                bytes.extend_from_slice(&part[..read]);
+        let bodies = Arc::new(Mutex::new(Vec::new()));
+        let kept = bodies.clone();
+        std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                let kept = kept.clone();
+                std::thread::spawn(move || serve(connection.unwrap(), answer, &kept));
             }
-            match answer {
-                Some(answer) => connection.write_all(answer.as_bytes()).unwrap(),
-                None => _ = is_wanted.recv(),
-            }
-            String::from_utf8(bytes).unwrap()
         });
-        Collector {
-            address,
-            request,
-            wanted,
+        Collector { address, bodies }
+    }
+
+    /// Such as `http://127.0.0.1:4318`.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What it has been sent.
+    pub fn bodies(&self) -> Vec<Vec<u8>> {
+        self.bodies.lock().unwrap().clone()
+    }
+}
+
+/// Serves a connection until its client closes it.
+fn serve(mut connection: TcpStream, answer: Option<&str>, kept: &Mutex<Vec<Vec<u8>>>) {
+    let mut reader = BufReader::new(connection.try_clone().unwrap());
+    loop {
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            if line == "\r\n" {
+                break;
+            }
+            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
         }
-    }
-
-    /// Such as `127.0.0.1:4318`.
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// The request, once it is there.
-    pub fn request(self) -> String {
-        drop(self.wanted);
-        self.request.join().unwrap()
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        kept.lock().unwrap().push(body);
+        if let Some(answer) = answer {
+            connection.write_all(answer.as_bytes()).unwrap();
+            if answer.contains("Connection: close") {
+                return;
+            }
+        }
     }
 }

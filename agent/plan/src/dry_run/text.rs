@@ -214,8 +214,8 @@ fn heading(out: &mut String, pod: &PlannedPod) {
             out,
             1,
             &format!(
-                "Sends its timeline to {} at the end, as spans of trace {:032x}",
-                trace.endpoint, trace.parent.trace
+                "Leaves its timeline in the termination message at the end, for trace {:032x}",
+                trace.parent.trace
             ),
         );
     }

@@ -55,6 +55,55 @@ impl PodPlace {
     }
 }
 
+/// An end of the container that runs Flux, and which it is, from 1 on.
+#[derive(Debug, Clone, Copy)]
+pub struct RunnerEnd<'a> {
+    pub number: u32,
+    pub terminated: &'a ContainerStateTerminated,
+}
+
+impl PodStatusObject {
+    /// The ends of the container that runs Flux that the status still has: the last one, or two.
+    pub fn runner_ends(&self) -> Vec<RunnerEnd<'_>> {
+        let name = self.spec.runner();
+        let status = self.status.as_ref();
+        let runner = status.and_then(|status| runner_status(status, name));
+        runner.map(runner_ends).unwrap_or_default()
+    }
+}
+
+/// The status of the container `runner`, or of the first one.
+fn runner_status<'a>(status: &'a PodStatus, runner: Option<&str>) -> Option<&'a ContainerStatus> {
+    let regular = status.container_statuses.as_deref().unwrap_or_default();
+    regular
+        .iter()
+        .find(|it| runner.is_none_or(|name| it.name == name))
+}
+
+/// The ends of a container that its status still has. One that waits to be started again is not counted as
+/// restarted yet.
+fn runner_ends(container: &ContainerStatus) -> Vec<RunnerEnd<'_>> {
+    let restarts = restarts(container);
+    let state = container.state.as_ref();
+    let is_waiting = state.is_some_and(|state| state.waiting.is_some());
+    let last = container.last_state.as_ref();
+    let last = last.and_then(|state| state.terminated.as_ref());
+    let last = last.map(|terminated| RunnerEnd {
+        number: restarts.saturating_add(is_waiting.into()),
+        terminated,
+    });
+    let now = state.and_then(|state| state.terminated.as_ref());
+    let now = now.map(|terminated| RunnerEnd {
+        number: restarts.saturating_add(1),
+        terminated,
+    });
+    last.into_iter().chain(now).collect()
+}
+
+fn restarts(container: &ContainerStatus) -> u32 {
+    u32::try_from(container.restart_count).unwrap_or(0)
+}
+
 /// The scheduler of pods that name none.
 pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
@@ -72,6 +121,8 @@ pub struct PodSeen {
     pub index_disruptions: u32,
     /// How often the kubelet has started its runner again.
     pub restarts: u32,
+    /// How often its runner has ended.
+    pub runner_ends: u32,
     pub created: Option<Timestamp>,
     pub deleting: bool,
     /// It has the label `job-index` and the condition by which the Job knows the lead. Only for the lead's
@@ -216,6 +267,9 @@ impl PodSeen {
     /// Takes over what only earlier states of the pod could tell.
     pub(super) fn remember(&mut self, before: Option<&PodSeen>) {
         self.labelled |= before.is_some_and(|before| before.labelled);
+        self.runner_ends = before
+            .map_or(0, |before| before.runner_ends)
+            .max(self.runner_ends);
         self.ended_first = match before {
             Some(before) => before.ended_first || (!before.ended && self.ended && !self.is_gone_from()),
             None => self.ended && !self.is_gone_from(),
@@ -271,9 +325,7 @@ impl PodSeen {
         let phase = status.phase.as_deref().unwrap_or_default();
         let ended = matches!(phase, "Succeeded" | "Failed");
         let regular = status.container_statuses.as_deref().unwrap_or_default();
-        let runner = regular
-            .iter()
-            .find(|it| runner.is_none_or(|name| it.name == name));
+        let runner = runner_status(status, runner);
         let state = runner.and_then(|runner| runner.state.as_ref());
         let deleting = metadata.deletion_timestamp.is_some();
         let is_ready = condition(status, "Ready").is_some_and(|(status, _, _)| status == "True");
@@ -293,9 +345,13 @@ impl PodSeen {
             index: index_label.and_then(|text| text.parse().ok()).unwrap_or(0),
             index_failures: annotation(names::INDEX_FAILURES.1).unwrap_or(0),
             index_disruptions: annotation(names::INDEX_DISRUPTIONS.1).unwrap_or(0),
-            restarts: runner
-                .and_then(|runner| u32::try_from(runner.restart_count).ok())
-                .unwrap_or(0),
+            restarts: runner.map_or(0, restarts),
+            runner_ends: runner.map_or(0, |runner| {
+                runner_ends(runner)
+                    .last()
+                    .map_or(0, |end| end.number)
+                    .max(restarts(runner))
+            }),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             deleting,
             labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label)

@@ -1,7 +1,6 @@
 //! The ConfigMap with the AgentSpec: the whole of what the operator tells the pods.
 
 use flux_shared::agent_spec::Trace;
-use flux_shared::trace::TraceParent;
 use flux_shared::validate::ValidMiniCluster;
 use flux_shared::{derive, names, paths};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -28,12 +27,7 @@ pub(super) fn config_map(
     if let Some(restful) = &mut spec.runner.restful {
         restful.repository.clone_from(&options.restful_repository);
     }
-    let parent = facts.uid.as_deref().and_then(TraceParent::of_uid);
-    spec.trace = options
-        .traces
-        .clone()
-        .zip(parent)
-        .map(|(endpoint, parent)| Trace { endpoint, parent });
+    spec.trace = super::trace_parent(options, facts).map(|parent| Trace { parent });
     let data = [(paths::SPEC_KEY.to_owned(), spec.to_toml()?)].into();
     let mut metadata = metadata(names::config_map(&cluster.name), cluster, facts);
     metadata.annotations = Some([(labels::RENDERED_HASH.to_owned(), hash(&data))].into());

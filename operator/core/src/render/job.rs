@@ -26,13 +26,16 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
     let restarts_left = cluster.restarts_left(facts.backoff_limit_used);
     let mut template = pod::template(cluster, options, facts, view, restarts_left)?;
     let user_init = user_init(cluster, &template);
-    if !user_init.is_empty() {
+    let users = (!user_init.is_empty()).then(|| user_init.join(","));
+    let trace = super::trace_parent(options, facts).map(|parent| parent.to_string());
+    for (key, value) in [(labels::USER_INIT, users), (labels::TRACE, trace)] {
+        let Some(value) = value else { continue };
         let annotations = template
             .metadata
             .get_or_insert_default()
             .annotations
             .get_or_insert_default();
-        annotations.insert(labels::USER_INIT.to_owned(), user_init.join(","));
+        annotations.insert(key.to_owned(), value);
     }
     // The kubelet restarts containers with OnFailure: Kubernetes allows no failure policy then.
     let never = cluster.pod.restart_policy.as_deref().unwrap_or("Never") == "Never";

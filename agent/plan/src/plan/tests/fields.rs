@@ -116,7 +116,6 @@ fn full(program: Program) -> AgentSpec {
             format: LogFormat::Text,
         },
         trace: Some(Trace {
-            endpoint: "http://collector:4318/a".parse().unwrap(),
             parent: "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01"
                 .parse()
                 .unwrap(),

@@ -1,0 +1,70 @@
+//! Where a container's time went: the second line of its termination message, if its MiniCluster is traced. The
+//! operator makes spans of it.
+//!
+//! The kubelet cuts messages at their end, so the first line, the result, is whole whatever becomes of this one.
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the line; lines of other versions are not read.
+pub const VERSION: u32 = 1;
+/// No stage takes fewer bytes than this, with its comma.
+const SHORTEST_STAGE: usize = 8;
+
+/// The stages of one run of a container, and who it is. Times are in microseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodTimeline {
+    #[serde(rename = "timeline")]
+    pub version: u32,
+    /// The pod's host name, as Flux knows it.
+    pub host: String,
+    /// `lead` or `follower`.
+    pub role: String,
+    /// When the agent started, since the epoch.
+    pub started: u64,
+    pub lasted: u64,
+    pub stages: Vec<Stage>,
+}
+
+/// A stage: in JSON the list of its name, its start and how long it lasted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(String, i64, u64)", into = "(String, i64, u64)")]
+pub struct Stage {
+    pub name: String,
+    /// Since the agent started; negative for what an init container did before.
+    pub start: i64,
+    pub lasted: u64,
+}
+
+impl From<(String, i64, u64)> for Stage {
+    fn from((name, start, lasted): (String, i64, u64)) -> Stage {
+        Stage { name, start, lasted }
+    }
+}
+
+impl From<Stage> for (String, i64, u64) {
+    fn from(stage: Stage) -> (String, i64, u64) {
+        (stage.name, stage.start, stage.lasted)
+    }
+}
+
+impl PodTimeline {
+    /// One line of JSON of at most `room` bytes, with the first stages if not all fit. None: there is no room at
+    /// all.
+    pub fn encode(&self, room: usize) -> Option<String> {
+        let mut short = self.clone();
+        short.stages.truncate(room / SHORTEST_STAGE);
+        loop {
+            let line = serde_json::to_string(&short).ok()?;
+            if line.len() <= room {
+                return Some(line);
+            }
+            short.stages.pop()?;
+        }
+    }
+
+    /// The timeline in a termination message. None: there is none, or it was cut.
+    pub fn decode(message: &str) -> Option<PodTimeline> {
+        let found: PodTimeline = serde_json::from_str(message.trim().lines().nth(1)?).ok()?;
+        (found.version == VERSION).then_some(found)
+    }
+}
