@@ -273,7 +273,11 @@ fn spec(
         ..Failure::new(error.category(), chain(&error), error.hint())
     };
     let path = file.unwrap_or(SPEC_FILE.as_ref());
-    let mut spec = match from_environment.in_place_of_spec().filter(|_| file.is_none()) {
+    let in_place_of_spec = match file {
+        Some(_) => None,
+        None => from_environment.in_place_of_spec(),
+    };
+    let mut spec = match in_place_of_spec {
         Some(text) => AgentSpec::unchecked(text).map_err(|error| Failure::internal(chain(&error)))?,
         None => crate::spec::read(path).map_err(unreadable)?,
     };
