@@ -300,7 +300,7 @@ fn broker(observed: &Observations) -> String {
 }
 
 fn online_of(online: usize, instance: &Instance) -> String {
-    let (size, most) = (instance.asked_for(), instance.hosts.len());
+    let (size, most) = (instance.least_brokers(), instance.hosts.len());
     if size == most {
         format!("{online} of {most} brokers")
     } else {
