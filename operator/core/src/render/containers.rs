@@ -399,7 +399,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_of_the_figures_is_found_by_its_name_and_stands_beside_the_users_own() {
+    fn metrics_port_has_a_name_beside_the_users_ports() {
         let ports = |flux: &str| {
             let cluster =
                 crate::testing::cluster(&format!("{flux}\ncontainers: [{{image: a, ports: [80]}}]"));
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn with_its_nodes_network_a_broker_has_the_nodes_port_for_itself_and_is_told_its_address() {
+    fn host_network_broker_owns_node_port_and_knows_its_address() {
         let of = |overlay: &str, ports: &str| {
             let text =
                 format!("podTemplate: {{spec: {overlay}}}\ncontainers: [{{image: a, ports: [{ports}]}}]");

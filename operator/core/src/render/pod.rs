@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_with_their_nodes_network_look_names_up_in_the_cluster_unless_the_user_says_otherwise() {
+    fn host_network_pods_use_cluster_dns_unless_overridden() {
         let policies = |pod: &str, brokers: bool, services: bool| {
             let cluster = crate::testing::cluster(&format!(
                 "pod: {pod}\npodTemplate: {{spec: {{hostNetwork: {brokers}}}}}\nservicesPodTemplate: {{spec: {{hostNetwork: {services}}}}}\n\
