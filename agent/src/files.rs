@@ -89,8 +89,10 @@ impl Files {
     /// Does `work`, system calls on a file system, as `owner`. False: they are no other user, or they lack
     /// the right; the agent must do it.
     pub fn as_owner(&self, owner: Owner, work: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
-        let identity = Credentials::of(owner, &self.root).ok().flatten();
-        let Some(identity) = identity.filter(|_| is_root()) else {
+        if !is_root() {
+            return Ok(false);
+        }
+        let Some(identity) = Credentials::of(owner, &self.root).ok().flatten() else {
             return Ok(false);
         };
         match raw::with_identity(&identity, work) {

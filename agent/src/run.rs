@@ -247,6 +247,17 @@ fn plan(
     container: &ContainerRole,
     process: &Process,
 ) -> Result<(Plan, String), Failure> {
+    if let ContainerRole::Sidecar(name) = container
+        && options.from_environment.has_program()
+    {
+        return Err(Failure::new(
+            Category::SpecInvalid,
+            format!(
+                "failed to use the program after `--`: it is for the container that runs Flux, and this is sidecar {name}"
+            ),
+            "leave it out, and name the sidecar's program in the spec (sidecars.NAME.command)",
+        ));
+    }
     let (spec, facts) = options.facts(process.clone())?;
     let planned = flux_agent_plan::plan::plan(&spec, &facts, container);
     let view = below(&options.root, &spec.paths().view());
@@ -273,12 +284,16 @@ fn spec(
         ..Failure::new(error.category(), chain(&error), error.hint())
     };
     let path = file.unwrap_or(SPEC_FILE.as_ref());
-    let mut spec = match from_environment.in_place_of_spec().filter(|_| file.is_none()) {
+    let in_place_of_spec = match file {
+        Some(_) => None,
+        None => from_environment.in_place_of_spec(),
+    };
+    let mut spec = match in_place_of_spec {
         Some(text) => AgentSpec::unchecked(text).map_err(|error| Failure::internal(chain(&error)))?,
         None => crate::spec::read(path).map_err(unreadable)?,
     };
     from_environment
-        .put_into(&mut spec, environment)
+        .apply_to(&mut spec, environment)
         .map_err(|error| refused(&error))?;
     crate::spec::check(&spec, path).map_err(unreadable)?;
     Ok(spec)

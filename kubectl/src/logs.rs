@@ -2,6 +2,7 @@
 
 mod resume;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
@@ -86,9 +87,27 @@ pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// The obstacles of a phase, of which each is printed once: while an image cannot be pulled, the kubelet
+/// alternates between two.
+#[derive(Debug, Default)]
+struct Obstacles {
+    phase: String,
+    printed: BTreeSet<String>,
+}
+
+impl Obstacles {
+    fn is_new(&mut self, phase: &str, why: &str) -> bool {
+        if self.phase != phase {
+            self.phase = phase.to_owned();
+            self.printed.clear();
+        }
+        self.printed.insert(why.to_owned())
+    }
+}
+
 /// Waits until the pod has a log to follow, or the MiniCluster has finished without one.
 async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
-    let mut last_line = None;
+    let mut obstacles = Obstacles::default();
     loop {
         let pods = target.pods_of(&args.name).await?;
         if observed::latest_of(args.index, pods.iter())
@@ -107,10 +126,11 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
             .as_ref()
             .and_then(|status| status.message.as_deref())
             .unwrap_or(observed::NO_OPERATOR);
-        let line = format!("waiting for the pod with index {} ({phase}: {why})", args.index);
-        if last_line.as_ref() != Some(&line) {
-            screen::tell(&line);
-            last_line = Some(line);
+        if obstacles.is_new(phase, why) {
+            screen::tell(&format!(
+                "waiting for the pod with index {} ({phase}: {why})",
+                args.index
+            ));
         }
         tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
     }

@@ -335,9 +335,9 @@ async fn write_status(
     };
     let pods_come = pods_come(target, after, context);
     let is_first_of_job = pods_come && target.status.observed_generation.is_none();
-    let later = context
-        .wait_to_write(&target.uid, pods_come, is_first_of_job, Instant::now())
-        .filter(|_| is_first_of_job || !patch::is_telling(&target.status, after));
+    let wait = context.wait_to_write(&target.uid, pods_come, is_first_of_job, Instant::now());
+    let may_wait = is_first_of_job || !patch::is_telling(&target.status, after);
+    let later = if may_wait { wait } else { None };
     if later.is_none() {
         if let Some(version) = context.writer.patch_status(&target.key, &change).await? {
             context.remember_status(&target.uid, version, after, Instant::now());

@@ -89,8 +89,9 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let gang = gang::check(spec, pod_template.as_ref(), &mut report);
     let queueing = queueing(manifest, sizes, &pod.annotations, &mut report);
     let (logging, log_format) = logging(spec, &mut report);
-    let Some(runner) = parts.runner.filter(|_| report.problems.is_empty()) else {
-        return Err(report.problems);
+    let runner = match parts.runner {
+        Some(runner) if report.problems.is_empty() => runner,
+        _ => return Err(report.problems),
     };
     Ok(ValidMiniCluster {
         name: manifest.name.clone(),

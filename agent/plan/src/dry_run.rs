@@ -20,7 +20,7 @@ pub use args::{Args, run};
 pub use error::DryRunError;
 pub use format::Format;
 pub use json::json;
-pub use pods::PlannedPod;
+pub use pods::PlannedContainer;
 pub use source::{Problems, Source};
 pub use summary::paint;
 pub use text::render as text;

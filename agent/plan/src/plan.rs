@@ -174,6 +174,11 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
     })
 }
 
+/// The completion index of the pod that the facts are of.
+pub fn index_of(spec: &AgentSpec, facts: &Facts) -> Result<u32, PlanError> {
+    Ok(Resolved::new(spec, facts)?.index())
+}
+
 impl Plan {
     /// The plan with the waits of the container's command line, which override the spec's.
     pub fn with_waits(mut self, told: Waits) -> Plan {

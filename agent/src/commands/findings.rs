@@ -74,16 +74,16 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     }
     crate::system::runtime::block_on_interruptible(Box::pin(async {
         if pod.instance.hosts.len() > 1 {
-            let name = pod.instance.full_name(&pod.instance.hostname);
+            let name = pod.instance.address_of(pod.instance.rank).host;
             let resolver = Resolver::new(&pod.root);
             findings.own_name = Some(resolver.lookup(&name).await);
             findings.other_names = Some(other_names(pod, &resolver).await);
         }
-        if let Some((host, port)) = &pod.instance.parent {
+        if let Some(parent) = &pod.instance.parent {
             findings.parent = Some((
-                host,
-                ParentProbe::new(host, *port, &pod.root)
-                    .probed_by_name(pod.spec.logging.zeromq)
+                &parent.host,
+                ParentProbe::new(&parent.host, parent.port, &pod.root)
+                    .probed_by_name(parent.by_name)
                     .probe()
                     .await,
             ));
@@ -109,7 +109,11 @@ async fn other_names(pod: &Pod, resolver: &Resolver) -> Names {
             continue;
         }
         names.asked += 1;
-        if resolver.lookup(&pod.instance.full_name(host)).await.is_err() {
+        if resolver
+            .lookup(&pod.instance.address_of(rank).host)
+            .await
+            .is_err()
+        {
             names.missing.push(host.clone());
         }
     }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use flux_agent_plan::plan::Owner;
+use flux_agent_plan::plan::{Owner, Parent};
 use flux_shared::exit::Category;
 use flux_shared::hostlist;
 use flux_shared::usage::Usage;
@@ -109,14 +109,15 @@ pub async fn all(pod: &Pod, state: Result<State, AskError>, activity: Option<Act
         }
     }
     let offline = observed.offline();
-    if let Some((host, port)) = &pod.instance.parent
+    if let Some(parent) = &pod.instance.parent
         && !joined
     {
-        observed.parent = Some((host.clone(), link(host, *port, pod).await));
+        observed.parent = Some((parent.host.clone(), link(parent, pod).await));
     }
     for rank in offline.into_iter().take(MOST_LOOKED_FOR) {
         let host = pod.instance.hosts.get(rank as usize).cloned().unwrap_or_default();
-        let mut target = ParentProbe::new(&pod.instance.full_name(&host), pod.spec.network.port, &pod.root);
+        let address = pod.instance.address_of(rank);
+        let mut target = ParentProbe::new(&address.host, address.port, &pod.root);
         let why = target.probe().await.err();
         // A spare host without a pod is not missing.
         if !(pod.instance.spare.contains(&rank) && matches!(why, Some(Missing::Name(_)))) {
@@ -147,14 +148,14 @@ pub async fn usage(pod: &Pod) -> Result<Usage, String> {
 /// Payload of `job-list.list`: the five newest jobs.
 const RECENT_JOBS: &str = r#"{"max_entries":5,"attrs":["state","nnodes","annotations","exception_type","exception_note"],"constraint":{}}"#;
 
-async fn link(host: &str, port: u16, pod: &Pod) -> Result<Link, Missing> {
-    ParentProbe::new(host, port, &pod.root)
-        .probed_by_name(pod.spec.logging.zeromq)
+async fn link(parent: &Parent, pod: &Pod) -> Result<Link, Missing> {
+    ParentProbe::new(&parent.host, parent.port, &pod.root)
+        .probed_by_name(parent.by_name)
         .probe()
         .await?;
-    let before = established(port);
+    let before = established(parent.port);
     tokio::time::sleep(SHORT_WHILE).await;
-    let after = established(port);
+    let after = established(parent.port);
     Ok(if before.iter().any(|connection| after.contains(connection)) {
         Link::Steady
     } else {

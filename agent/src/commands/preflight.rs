@@ -193,7 +193,7 @@ fn c_library(libc: &Libc) -> (Level, String) {
 }
 
 fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Level, String) {
-    let name = findings.instance.full_name(&findings.instance.hostname);
+    let name = findings.instance.address_of(findings.instance.rank).host;
     let name = name.trim_end_matches('.');
     match found {
         Ok(addresses) => {

@@ -95,7 +95,11 @@ impl<'a> Observations<'a> {
 
     /// What the entrypoint does while there is no broker.
     fn activity(&self) -> Option<&Activity> {
-        self.activity.as_ref().filter(|_| is_absent(&self.state))
+        if is_absent(&self.state) {
+            self.activity.as_ref()
+        } else {
+            None
+        }
     }
 
     /// The snippet that runs while there is no broker.
@@ -150,9 +154,9 @@ pub fn ready(state: &Result<State, AskError>, activity: Option<&Activity>) -> Re
         Ok(state) if state.name == "run" => Ok(()),
         // Without the time: Kubernetes counts equal messages as one event.
         Ok(state) => Err(format!("the broker is in state {}{}", state.name, meaning(state))),
-        Err(error) => Err(match activity.filter(|_| is_absent(state)) {
-            Some(activity) => activity.to_string(),
-            None => format!("the broker does not answer: {error}"),
+        Err(error) => Err(match activity {
+            Some(activity) if is_absent(state) => activity.to_string(),
+            _ => format!("the broker does not answer: {error}"),
         }),
     }
 }
@@ -296,7 +300,7 @@ fn broker(observed: &Observations) -> String {
 }
 
 fn online_of(online: usize, instance: &Instance) -> String {
-    let (size, most) = (instance.asked_for(), instance.hosts.len());
+    let (size, most) = (instance.least_brokers(), instance.hosts.len());
     if size == most {
         format!("{online} of {most} brokers")
     } else {

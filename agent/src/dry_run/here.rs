@@ -1,6 +1,6 @@
 //! `dry-run --here`: the plan of this container's entrypoint, from the pod's own spec and facts.
 
-use flux_agent_plan::dry_run::{DryRunError, Format, PlannedPod, Source, json, text};
+use flux_agent_plan::dry_run::{DryRunError, Format, PlannedContainer, Source, json, text};
 use flux_agent_plan::plan::PlanError;
 
 use crate::commands::OwnContainer;
@@ -28,7 +28,7 @@ pub fn here(container: OwnContainer, format: Format) -> Result<String, Failure> 
         vec![unknown.to_owned()]
     };
     let source = Source::here(spec, notices);
-    let pods = [PlannedPod {
+    let pods = [PlannedContainer {
         indexes: plan.index.to_string(),
         plan,
     }];

@@ -44,9 +44,9 @@ fn changed(planned: &[OsString], left: &str) -> Option<Vec<OsString>> {
         return None;
     }
     // The planned ones keep their words where others were put beside them.
-    let options = match left.split_once(&own).filter(|_| !own.is_empty()) {
-        Some((before, after)) => [words(before), planned.to_vec(), words(after)].concat(),
-        None => {
+    let options = match left.split_once(&own) {
+        Some((before, after)) if !own.is_empty() => [words(before), planned.to_vec(), words(after)].concat(),
+        _ => {
             let left = words(left);
             let has = |needed: &str| left.iter().any(|word| word.to_string_lossy().starts_with(needed));
             let missing = |word: &&OsString| {

@@ -436,7 +436,11 @@ impl Shell {
             if let Some(end) = end {
                 return Ok(Heard::ShellEnded(end));
             }
-            let kill_at = supervisor.kill_deadline().filter(|_| !is_killed);
+            let kill_at = if is_killed {
+                None
+            } else {
+                supervisor.kill_deadline()
+            };
             tokio::select! {
                 event = supervisor.event() => self.handle_event(event?, supervisor),
                 () = until(kill_at) => {

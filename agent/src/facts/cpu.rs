@@ -24,7 +24,11 @@ pub fn cpuset(host: &Host) -> Option<u32> {
     // The kernel's lists are idsets.
     let online = hostlist::idset(host.text("/sys/devices/system/cpu/online")?.trim())?;
     let own = mask(host).len();
-    u32::try_from(own).ok().filter(|_| own < online.len())
+    if own < online.len() {
+        u32::try_from(own).ok()
+    } else {
+        None
+    }
 }
 
 /// This process's oom_score_adj, which the kubelet sets by the pod's QoS class.

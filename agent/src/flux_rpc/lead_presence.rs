@@ -47,7 +47,7 @@ impl LeadPresence {
             match conversation.receive().await {
                 Ok(Ok(_)) => {
                     let mut membership = self.lock();
-                    membership.connection = Some(conversation).filter(|_| !membership.over);
+                    membership.connection = (!membership.over).then_some(conversation);
                     return;
                 }
                 Ok(Err(_)) => refused.pause(LONGEST_PAUSE).await,

@@ -93,7 +93,11 @@ pub fn answer(message: &[u8]) -> Option<Result<Value, AskError>> {
     let header = frames.pop().filter(|header| header.len() == HEADER)?;
     let errno = u32::from_be_bytes(header[12..16].try_into().ok()?);
     let has_payload = header[3] & 2 != 0;
-    let payload = frames.pop().filter(|_| has_payload).unwrap_or_default();
+    let payload = if has_payload {
+        frames.pop().unwrap_or_default()
+    } else {
+        Default::default()
+    };
     let payload = payload.strip_suffix(b"\0").unwrap_or(payload);
     Some(match errno {
         0 if payload.is_empty() => Ok(Value::Null),

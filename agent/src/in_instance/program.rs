@@ -72,7 +72,7 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
             second_stop: SecondStop::IsIgnored,
         };
         let mut policy = GracefulStop {
-            jobs: broker.clone().filter(|_| args.jobs),
+            jobs: if args.jobs { broker.clone() } else { None },
             are_killed: false,
         };
         let code = runner
@@ -119,7 +119,10 @@ impl Policy for GracefulStop {
     }
 
     fn kill_first(&mut self) -> Option<Request> {
-        let broker = self.jobs.clone().filter(|_| !self.are_killed)?;
+        if self.are_killed {
+            return None;
+        }
+        let broker = self.jobs.clone()?;
         self.are_killed = true;
         Some(Box::pin(async move { jobs::kill(&broker).await }))
     }

@@ -161,12 +161,19 @@ impl Server<'_> {
                 NOT_FOUND,
                 "the Flux RESTful API needs git, which this image lacks: add it, or give the cluster a command, or interactive: true",
             )),
-            code => Err(Stopped::new(
-                code,
-                format!(
-                    "failed to fetch {repository} ({branch}): does the branch exist, and can the pod reach the network? The operator's option --restful-repository names a mirror"
-                ),
-            )),
+            code => {
+                let wanted = self
+                    .args
+                    .commit
+                    .as_ref()
+                    .map_or_else(|| format!("branch {branch}"), |commit| format!("commit {commit}"));
+                Err(Stopped::new(
+                    code,
+                    format!(
+                        "failed to fetch {repository}: does it have {wanted}, and can the pod reach it? The operator's option --restful-repository names a mirror"
+                    ),
+                ))
+            }
         }
     }
 

@@ -207,7 +207,11 @@ impl Container {
             directory: given
                 .and_then(|it| it.working_dir.clone())
                 .unwrap_or_else(|| machine.here.clone()),
-            owner: given.filter(|_| machine.is_root()).and_then(owner),
+            owner: if machine.is_root() {
+                given.and_then(owner)
+            } else {
+                None
+            },
             mount_path: spec.mount_path.trim_end_matches('/').to_owned(),
             view: spec.view.enabled && sidecar.is_none(),
             ..Container::default()

@@ -123,9 +123,10 @@ pub fn plain(error: &std::io::Error) -> String {
 
 /// An error's text without Rust's "(os error N)" at its end.
 pub fn without_number(text: &str) -> &str {
-    text.rfind(" (os error")
-        .filter(|_| text.ends_with(')'))
-        .map_or(text, |end| &text[..end])
+    match text.rfind(" (os error") {
+        Some(end) if text.ends_with(')') => &text[..end],
+        _ => text,
+    }
 }
 
 impl fmt::Display for Failure {

@@ -36,7 +36,11 @@ impl Presence {
             Some(Missing::Route { .. }) if !parent.is_name_gone().await => SURE_WITHOUT_ANSWER,
             _ => SURE_AFTER,
         };
-        missing.filter(|_| self.has_lasted(sure_after))
+        if self.has_lasted(sure_after) {
+            missing
+        } else {
+            None
+        }
     }
 
     /// Waits until the parent has been silent for `bound`; returns what is missing. Safe to drop and call

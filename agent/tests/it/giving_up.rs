@@ -5,7 +5,7 @@ use flux_shared::exit::Category;
 use flux_shared::paths::SPEC_FILE;
 use flux_shared::termination::Ender;
 
-use crate::image::{Container, Image, run};
+use crate::image::{AGENT, Container, Image, run};
 use crate::live::{pod_image, run_words, termination_of};
 
 /// Runs a pod that must give up with `category`, and finds `words` in its line.
@@ -198,4 +198,26 @@ fn a_panic_leaves_a_word() {
         told.message.contains("as the test wished") && ended.stderr.contains(&told.message),
         "{ended:?}"
     );
+}
+
+#[test]
+fn program_on_the_command_line_of_a_sidecar_is_refused() {
+    let image = pod_image(
+        "[sidecars.side]\nwait_socket = false\ncommand = 'echo its own'\n",
+        1,
+    );
+    for words in [
+        &[AGENT, "sidecar", "side", "--", "echo", "lost"],
+        &[AGENT, "run", "--container=side", "--", "echo", "lost"][..],
+    ] {
+        let ended = run(&[Container::new(&image, "mc-0", words)]).remove(0);
+        let code = i32::from(Category::SpecInvalid.code());
+        assert_eq!(ended.code, code, "{}{}", ended.stdout, ended.stderr);
+        assert!(
+            ended.stderr.contains("this is sidecar side") && !ended.stdout.contains("its own"),
+            "{}{}",
+            ended.stdout,
+            ended.stderr
+        );
+    }
 }

@@ -117,7 +117,11 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     cluster.metadata.annotations = Some(annotations);
     let notes = valid.notices.iter().cloned().chain(valid.hints());
     // Hints are for files only: for a run by options, all output is on this terminal.
-    let notes = notes.filter(|_| file.is_some()).collect();
+    let notes = if file.is_some() {
+        notes.collect()
+    } else {
+        Vec::new()
+    };
     Ok(Made {
         cluster,
         namespace,

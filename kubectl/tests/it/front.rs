@@ -191,8 +191,9 @@ impl Front {
             .map(|key| derive_accept_key(key.as_bytes()));
         let upgrade = hyper::upgrade::on(&mut request);
         let asked = self.hand_on(request).await?;
-        let Some(accept) = key.filter(|_| asked.status() != StatusCode::FORBIDDEN) else {
-            return Ok(asked);
+        let accept = match key {
+            Some(key) if asked.status() != StatusCode::FORBIDDEN => key,
+            _ => return Ok(asked),
         };
         let words: Vec<String> = query
             .iter()

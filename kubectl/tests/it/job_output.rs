@@ -273,6 +273,49 @@ fn closed_output_stops_the_job_and_ends_logs() {
 }
 
 #[test]
+fn logs_follow_prints_each_obstacle_once() {
+    test("obstacles", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = user_of(&fixture);
+        let logs = |_: &Asked| Some(vec![(Duration::ZERO, "hello".to_owned())]);
+        let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
+        let person = UserAccount { kubeconfig, ..person };
+        fixture
+            .create("mc", serde_json::json!({ "size": 1 }))
+            .await
+            .unwrap();
+        let follow = person.starts(&["logs", "-f", "mc"]);
+        let pods = fixture.pods("mc", 1).await;
+        for reason in [
+            "ErrImagePull",
+            "ImagePullBackOff",
+            "ErrImagePull",
+            "ImagePullBackOff",
+        ] {
+            let message = format!("{reason} of app:1");
+            let waiting = serde_json::json!({ "status": { "phase": "Pending", "initContainerStatuses": [{
+                "name": "flux-agent", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+                "state": { "waiting": { "reason": reason, "message": message } },
+            }] } });
+            fixture.patch_pod_status(&pods[&0], waiting).await;
+            fixture
+                .when("mc", "told of the image", |status| status["reason"] == reason)
+                .await;
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+        fixture.run_pod(&pods[&0]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+        let said = Said::when_over(follow).await;
+        assert_eq!((said.code, said.out.as_str()), (0, "hello\n"), "{said:?}");
+        for obstacle in ["ErrImagePull of app:1", "ImagePullBackOff of app:1"] {
+            assert_eq!(said.err.matches(obstacle).count(), 1, "{}", said.err);
+        }
+        operator.stop().await;
+    });
+}
+
+#[test]
 fn logs_follow_waits_for_the_pod_to_start() {
     test("early", async |fixture| {
         let operator = fixture.operator().await;

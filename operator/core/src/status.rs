@@ -109,7 +109,11 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
     let outcome = post::added(outcome::outcome(inputs, &facts), inputs);
     // A lead that was stopped for a suspension has not ended the job, nor has one that is created again.
     let is_suspended = inputs.job.is_some_and(|job| job.suspended && !job.is_finished());
-    let lead_exit = lead_exit(inputs, &facts).filter(|_| !is_suspended);
+    let lead_exit = if is_suspended {
+        None
+    } else {
+        lead_exit(inputs, &facts)
+    };
     let previous = inputs.previous;
     let job = inputs.job;
     let ended = job.is_some_and(JobSeen::is_finished);
@@ -126,7 +130,10 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
         observed_generation: inputs.generation,
         start_time: start_time(inputs),
         timeline: timeline(inputs, &facts),
-        completion_time: job.filter(|_| ended).and_then(JobSeen::end_time).map(rfc3339),
+        completion_time: job
+            .filter(|job| job.is_finished())
+            .and_then(JobSeen::end_time)
+            .map(rfc3339),
         restart_count: restarts.restart_count,
         backoff_limit_used: previous.backoff_limit_used,
         max_restarts_used: previous.max_restarts_used,
@@ -147,13 +154,15 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
         .or_else(|| previous.flux_restful_secret.clone()),
         exit_code: match lead_exit {
             Some(exit) => Some(exit.code),
-            None => previous.exit_code.filter(|_| ended),
+            None if ended => previous.exit_code,
+            None => None,
         },
         signal: match lead_exit {
             Some(exit) => exit.signal.or(outcome::signal_of(exit.code)),
-            None => previous.signal.filter(|_| ended),
+            None if ended => previous.signal,
+            None => None,
         },
-        failed_index: outcome.index.or(previous.failed_index.filter(|_| ended)),
+        failed_index: outcome.index.or(if ended { previous.failed_index } else { None }),
         reason: (!outcome.reason.is_empty()).then(|| outcome.reason.clone()),
         message: if outcome.message.is_empty() {
             conditions::awaited(inputs, &facts)
@@ -188,7 +197,7 @@ fn after_the_end(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
         AFTER_THE_END.contains(&it.type_.as_str()) && condition(previous, &it.type_).is_none()
     };
     let conditions = kept.chain(now.iter().filter(is_new).cloned()).collect();
-    let lead = lead_exit(inputs, facts).filter(|_| !is_gone);
+    let lead = if is_gone { None } else { lead_exit(inputs, facts) };
     MiniClusterStatus {
         phase: if inputs.deleting {
             Some(Phase::Terminating.to_string())

@@ -101,8 +101,9 @@ fn with_retry_after<B>(answer: Response<B>) -> Response<Either<B, Full<Bytes>>> 
     let code = answer.status().as_u16();
     let is_json = header(CONTENT_TYPE).is_some_and(|it| it.starts_with("application/json"));
     let seconds = header(RETRY_AFTER).and_then(|it| it.parse::<u32>().ok());
-    let Some(seconds) = seconds.filter(|_| matches!(code, 429 | 503) && !is_json) else {
-        return answer.map(Either::Left);
+    let seconds = match seconds {
+        Some(seconds) if matches!(code, 429 | 503) && !is_json => seconds,
+        _ => return answer.map(Either::Left),
     };
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code, "reason": "TooManyRequests",

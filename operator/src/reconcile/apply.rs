@@ -215,10 +215,12 @@ impl Writer {
         }
         let created = self.create_job(job, &member.uid).await?;
         let job_seen = JobSeen::of(&created);
-        // A suspended Job has no services pod.
-        let services_pod = services_pod.as_ref().filter(|_| !job_seen.suspended);
+        let is_suspended = job_seen.suspended;
         index.update_job(&created.metadata, job_seen);
-        if let Some(pod) = services_pod {
+        // A suspended Job has no services pod.
+        if let Some(pod) = services_pod
+            && !is_suspended
+        {
             self.create_services_pod(index, pod, &member.uid).await?;
         }
         tracing::info!(uid = %member.uid, "created the Job");

@@ -22,11 +22,12 @@ pub(super) async fn diagnose_and_mend(
     context: &Context,
 ) -> Result<Option<(Option<Trouble>, Duration)>, ReconcileError> {
     let observed = context.index.observed(&target.key);
-    let job = observed.job_of(&target.uid);
-    let (Some(job), Some(wait)) = (
-        job,
-        silent_wait::silent_wait(job, &observed).filter(|_| !target.deleting),
-    ) else {
+    let job = if target.deleting {
+        None
+    } else {
+        observed.job_of(&target.uid)
+    };
+    let (Some(job), Some(wait)) = (job, silent_wait::silent_wait(job, &observed)) else {
         context.forget_event_check(&target.uid);
         return Ok(None);
     };

@@ -23,7 +23,10 @@ pub(super) async fn clean_up(
     after: &MiniClusterStatus,
     context: &Context,
 ) -> Result<(), ReconcileError> {
-    let (Ok(spec), Some(cluster)) = (&target.spec, cluster.filter(|_| !target.deleting)) else {
+    if target.deleting {
+        return Ok(());
+    }
+    let (Ok(spec), Some(cluster)) = (&target.spec, cluster) else {
         return Ok(());
     };
     let observed = context.index.observed(&target.key);

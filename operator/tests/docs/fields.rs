@@ -140,11 +140,8 @@ fn anchor(path: &str) -> String {
 fn default(schema: &Value, is_needed: bool) -> (String, String) {
     let text = cell(schema["description"].as_str().unwrap_or_default());
     let named = text
-        .split(" (default)")
-        .next()
-        .filter(|_| text.contains(" (default)"));
-    let named = named
-        .and_then(|before| before.rsplit(' ').next())
+        .split_once(" (default)")
+        .and_then(|(before, _)| before.rsplit(' ').next())
         .map(|word| format!("`{word}`"));
     let said = text.find("Default: ").map(|at| {
         let rest = &text[at + "Default: ".len()..];

@@ -36,7 +36,9 @@ fn anchors(page: &Path) -> BTreeSet<String> {
     let (mut all, mut seen, mut inside) = (BTreeSet::new(), BTreeMap::new(), false);
     for line in text.lines() {
         inside ^= line.trim_start().starts_with("```");
-        if let Some(heading) = line.strip_prefix('#').filter(|_| !inside) {
+        if let Some(heading) = line.strip_prefix('#')
+            && !inside
+        {
             let name = anchor(heading.trim_start_matches('#'));
             let times: &mut u32 = seen.entry(name.clone()).or_default();
             all.insert(if *times == 0 {

@@ -67,9 +67,8 @@ fn every_example_is_rendered_the_same_each_time() {
 
 /// Paths of properties, with `[]` for items and `{}` for values of maps. What Kubernetes defines is one leaf.
 fn of_schema(path: &str, schema: &Value, out: &mut BTreeSet<String>) {
-    if let Some(properties) = schema["properties"]
-        .as_object()
-        .filter(|_| !path.ends_with("ecurityContext"))
+    if let Some(properties) = schema["properties"].as_object()
+        && !path.ends_with("ecurityContext")
     {
         for (name, property) in properties {
             of_schema(&format!("{path}.{name}"), property, out);

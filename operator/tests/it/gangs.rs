@@ -62,8 +62,10 @@ async fn gang(fixture: &Fixture, api: GangApi, cluster: &str) -> DynamicObject {
         let mut all = all
             .into_iter()
             .filter(|it| it.metadata.deletion_timestamp.is_none());
-        let first = all.next();
-        first.filter(|_| all.next().is_none())
+        match (all.next(), all.next()) {
+            (Some(only), None) => Some(only),
+            _ => None,
+        }
     })
     .await
 }

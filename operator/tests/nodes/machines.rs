@@ -74,12 +74,14 @@ pub async fn power_on(worker: u8) {
 
 /// Kills a program of a node, which is started again after so many seconds.
 pub async fn restart(worker: u8, program: &str, seconds: u32) {
-    run(script("restart", Some(worker), &[program, &seconds.to_string()])).await;
+    try_restart(Some(worker), program, seconds)
+        .await
+        .unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// The same for one of the control plane, on the first node.
-pub async fn restart_of_control_plane(program: &str, seconds: u32) {
-    run(script("restart", None, &[program, &seconds.to_string()])).await;
+/// The same, also on the node of the control plane, where the program may not run at that moment.
+pub async fn try_restart(worker: Option<u8>, program: &str, seconds: u32) -> Result<(), String> {
+    try_run(script("restart", worker, &[program, &seconds.to_string()])).await
 }
 
 pub async fn make_image(worker: u8, name: &str, folder: &str) {

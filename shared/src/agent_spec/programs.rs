@@ -105,15 +105,14 @@ pub struct Restful {
 /// Where the Flux RESTful API comes from if the operator knows no other place.
 pub const RESTFUL_REPOSITORY: &str = "https://github.com/flux-framework/flux-restful-api";
 
-/// The commit of its branch `main` that is run: what is cloned where nobody chose anything must not change by
-/// itself.
+/// The commit of its branch `main` that is run, from GitHub or a mirror: what runs where nobody chose a branch
+/// must not change by itself.
 pub const RESTFUL_COMMIT: &str = "46dcc3276f85aad19fc91214b5dde9de3116151c";
 
 impl Restful {
     /// The commit to run; None: the newest one of the branch or tag that somebody chose.
     pub fn commit(&self) -> Option<&'static str> {
-        let is_usual = self.repository == RESTFUL_REPOSITORY && self.branch == restful_branch();
-        is_usual.then_some(RESTFUL_COMMIT)
+        (self.branch == restful_branch()).then_some(RESTFUL_COMMIT)
     }
 }
 
@@ -181,7 +180,8 @@ pub struct Snippets {
     /// Runs first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<String>,
-    /// Runs next, after Flux's files are written.
+    /// Runs next, after Flux's files are written, or before them where the image's own Flux runs as another
+    /// user (`[runner.user]` without a view).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_command: Option<String>,
     /// Runs next.

@@ -22,9 +22,9 @@ pub(super) fn problems(field: &str, overlay: &Value) -> Vec<Problem> {
 fn value(path: &str, name: &str, value: &Value, merges: bool, problems: &mut Vec<Problem>) {
     match value {
         Value::Object(map) => object(path, map, merges, problems),
-        Value::Array(list) => match merge_key(name).filter(|_| merges) {
-            Some(key) => items(path, list, key, problems),
-            None => {
+        Value::Array(list) => match merge_key(name) {
+            Some(key) if merges => items(path, list, key, problems),
+            _ => {
                 for (i, item) in list.iter().enumerate() {
                     self::value(&format!("{path}[{i}]"), "", item, false, problems);
                 }

@@ -311,7 +311,7 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
     let is_root = lead
         .as_ref()
         .is_some_and(|lead| lead.name.as_deref() == Some(name));
-    let lead = lead.filter(|_| !is_root);
+    let lead = if is_root { None } else { lead };
     if is_root {
         report.notice(
             field,

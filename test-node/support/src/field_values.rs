@@ -385,8 +385,7 @@ pub fn around(path: &str) -> (Value, bool) {
     let surroundings = SURROUNDINGS.iter().find(|(start, _)| path.starts_with(start));
     let companions = COMPANIONS
         .iter()
-        .find(|(suffix, _)| path.ends_with(&suffix.replace('|', ".")));
-    let companions = companions.filter(|_| surroundings.is_none());
+        .find(|(suffix, _)| surroundings.is_none() && path.ends_with(&suffix.replace('|', ".")));
     let mut around = base();
     if let Some((_, text)) = surroundings {
         merge(&mut around, &serde_json::from_str(text).unwrap());

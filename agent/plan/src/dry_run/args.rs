@@ -107,7 +107,7 @@ fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
     facts.key = args
         .from_environment
         .key(&environment)
-        .map_err(|source| DryRunError::Plan { index: 0, source })?;
+        .map_err(|source| DryRunError::Plan { index: None, source })?;
     Ok((source, facts))
 }
 

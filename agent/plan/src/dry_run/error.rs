@@ -21,8 +21,9 @@ pub enum DryRunError {
     Facts { path: PathBuf, source: FactsError },
     #[error("failed to find a pod of index {index}: there are {pods}")]
     Index { index: u32, pods: u32 },
-    #[error("failed to plan for index {index}")]
-    Plan { index: u32, source: PlanError },
+    /// Index: none if it cannot be found.
+    #[error("failed to plan{}", index.map(|index| format!(" for index {index}")).unwrap_or_default())]
+    Plan { index: Option<u32>, source: PlanError },
     #[error("failed to write the plans as JSON")]
     Json { source: serde_json::Error },
 }

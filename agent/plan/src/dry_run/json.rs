@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::pods::PlannedPod;
+use super::pods::PlannedContainer;
 use super::source::{Kind, Source};
 use crate::facts::Facts;
 
@@ -14,7 +14,7 @@ struct Document<'a> {
     version: u32,
     source: About<'a>,
     notices: &'a [String],
-    pods: &'a [PlannedPod],
+    pods: &'a [PlannedContainer],
 }
 
 #[derive(Serialize)]
@@ -30,7 +30,7 @@ struct About<'a> {
 }
 
 /// The plans, printed.
-pub fn json(source: &Source, facts: &Facts, pods: &[PlannedPod]) -> Result<String, serde_json::Error> {
+pub fn json(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> Result<String, serde_json::Error> {
     let spec = &source.spec;
     let about = About {
         kind: source.kind,

@@ -1,4 +1,6 @@
-//! The plans of all pods; pods that are alike share one.
+//! The plans of all containers; pods that are alike share one.
+
+use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
@@ -9,7 +11,7 @@ use crate::plan::{self, ContainerRole, Plan};
 
 /// One container's plan, and the completion indexes that do the same.
 #[derive(Debug, Clone, Serialize)]
-pub struct PlannedPod {
+pub struct PlannedContainer {
     /// Completion indexes such as `0` or `1-3`; their plans differ only in names, rank and parent.
     pub indexes: String,
     #[serde(flatten)]
@@ -17,56 +19,62 @@ pub struct PlannedPod {
 }
 
 /// Plans for the lead, one follower and each sidecar, or for all containers of one pod.
-pub fn plan(source: &Source, facts: &Facts, index: Option<u32>) -> Result<Vec<PlannedPod>, DryRunError> {
+pub fn plan(
+    source: &Source,
+    facts: &Facts,
+    index: Option<u32>,
+) -> Result<Vec<PlannedContainer>, DryRunError> {
     let spec = &source.spec;
     let pods = spec.max_size();
     if let Some(index) = index.filter(|index| *index >= pods) {
         return Err(DryRunError::Index { index, pods });
     }
+    let mut facts = facts.clone();
     // Facts with an index or a host name are those of one pod.
-    let only = index
-        .or(facts.index)
-        .or_else(|| (!facts.hostname.is_empty()).then_some(0));
-    let groups: Vec<(u32, u32)> = match only {
-        Some(index) => vec![(index, index)],
-        None if spec.network.lead.is_some() || pods == 1 => vec![(0, pods - 1)],
-        None => vec![(0, 0), (1, pods - 1)],
-    };
-    let mut plans = Vec::new();
-    for (first, last) in &groups {
-        plans.push(one(source, facts, *first, *last, &ContainerRole::Runner)?);
+    if index.is_none() && facts.index.is_none() && !facts.hostname.is_empty() {
+        let found = plan::index_of(spec, &facts);
+        facts.index = Some(found.map_err(|source| DryRunError::Plan { index: None, source })?);
     }
-    let (first, last) = only.map_or((0, pods - 1), |index| (index, index));
+    let only = index.or(facts.index);
+    let groups = match only {
+        Some(index) => vec![index..=index],
+        None if spec.network.lead.is_some() || pods == 1 => vec![0..=pods - 1],
+        None => vec![0..=0, 1..=pods - 1],
+    };
+    let every_pod = only.map_or(0..=pods - 1, |index| index..=index);
+    let mut plans = Vec::new();
+    for indexes in groups {
+        plans.push(plan_of(source, &facts, indexes, &ContainerRole::Runner)?);
+    }
     for name in spec.sidecars.keys() {
-        plans.push(one(
-            source,
-            facts,
-            first,
-            last,
-            &ContainerRole::Sidecar(name.clone()),
-        )?);
+        let role = ContainerRole::Sidecar(name.clone());
+        plans.push(plan_of(source, &facts, every_pod.clone(), &role)?);
     }
     Ok(plans)
 }
 
-fn one(
+/// The plan of a container for the first of `indexes`.
+fn plan_of(
     source: &Source,
     facts: &Facts,
-    first: u32,
-    last: u32,
+    indexes: RangeInclusive<u32>,
     role: &ContainerRole,
-) -> Result<PlannedPod, DryRunError> {
+) -> Result<PlannedContainer, DryRunError> {
+    let (first, last) = (*indexes.start(), *indexes.end());
     let mut facts = facts.clone();
-    if facts.index.is_some_and(|index| index != first) {
+    if facts.index != Some(first) {
+        // The name is another pod's.
         facts.hostname.clear();
+        facts.index = Some(first);
     }
-    facts.index = Some(first);
-    let plan = plan::plan(&source.spec, &facts, role)
-        .map_err(|source| DryRunError::Plan { index: first, source })?;
+    let plan = plan::plan(&source.spec, &facts, role).map_err(|source| DryRunError::Plan {
+        index: Some(first),
+        source,
+    })?;
     let indexes = if first == last {
         first.to_string()
     } else {
         format!("{first}-{last}")
     };
-    Ok(PlannedPod { indexes, plan })
+    Ok(PlannedContainer { indexes, plan })
 }

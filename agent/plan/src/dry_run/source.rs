@@ -235,7 +235,7 @@ fn agent_spec(
 ) -> Result<Source, Problems> {
     let mut spec = AgentSpec::unchecked(text).map_err(|error| problem(error.to_string()))?;
     from_environment
-        .put_into(&mut spec, environment)
+        .apply_to(&mut spec, environment)
         .map_err(|error| problem(error.to_string()))?;
     spec.check().map_err(|error| problem(error.to_string()))?;
     let (notices, others) = (Vec::new(), Vec::new());

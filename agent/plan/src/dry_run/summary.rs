@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use flux_shared::agent_spec::Program;
 use flux_shared::paths::DEFAULT_LOGS;
 
-use super::pods::PlannedPod;
+use super::pods::PlannedContainer;
 use super::source::Source;
 use super::text::assumed;
 use crate::facts::Facts;
@@ -14,7 +14,7 @@ use crate::plan::{Role, Step};
 
 const MORE: &str = "--full shows every file, variable and step, --index N those of one pod; --cpus, --uid and --facts assume another host";
 
-pub fn render(source: &Source, facts: &Facts, pods: &[PlannedPod]) -> String {
+pub fn render(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> String {
     let spec = &source.spec;
     let most = if spec.max_size() > spec.size {
         format!(" ({} at most)", spec.max_size())
@@ -60,7 +60,7 @@ pub fn render(source: &Source, facts: &Facts, pods: &[PlannedPod]) -> String {
 }
 
 /// The program that the lead starts, as it would be typed.
-fn lead(source: &Source, pods: &[PlannedPod]) -> String {
+fn lead(source: &Source, pods: &[PlannedContainer]) -> String {
     if let Some(lead) = &source.spec.network.lead {
         return format!("in another cluster, at {}", lead.address);
     }

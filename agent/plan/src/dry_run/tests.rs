@@ -139,6 +139,52 @@ fn facts_of_a_file_count_and_its_mistakes_are_told() {
 }
 
 #[test]
+fn facts_with_a_host_name_are_those_of_the_pod_of_that_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("facts.toml");
+    std::fs::write(&file, "hostname = 'hello-world-2'\n").unwrap();
+    let with = |index| {
+        let args = Args {
+            facts: Some(file.clone()),
+            index,
+            full: true,
+            ..args(&input("hello.yaml"))
+        };
+        run(&args).unwrap()
+    };
+    for (index, pod) in [
+        (None, "Follower: index 2, host hello-world-2, rank 2"),
+        (Some(2), "Follower: index 2, host hello-world-2, rank 2"),
+        (Some(3), "Follower: index 3, host hello-world-3, rank 3"),
+        (Some(0), "Lead: index 0, host hello-world-0, rank 0"),
+    ] {
+        let text = with(index);
+        assert!(text.contains(pod), "{index:?}: {text}");
+    }
+}
+
+#[test]
+fn facts_with_a_nodes_name_need_an_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let (spec, facts) = (folder.path().join("agent.toml"), folder.path().join("facts.toml"));
+    std::fs::write(&spec, "name = 'mc'\nsize = 2\n[network]\nhost_network = true\n").unwrap();
+    std::fs::write(&facts, "hostname = 'node-7'\n").unwrap();
+    let with = |index| {
+        run(&Args {
+            facts: Some(facts.clone()),
+            index,
+            ..args(&spec)
+        })
+    };
+    let error = with(None).unwrap_err();
+    assert!(
+        matches!(&error, DryRunError::Plan { source: crate::plan::PlanError::NoIndex { host }, .. } if host == "node-7"),
+        "{error:?}"
+    );
+    assert!(with(Some(1)).unwrap().contains("index 1, host mc-1, rank 1"));
+}
+
+#[test]
 fn every_problem_of_a_manifest_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bad.yaml");

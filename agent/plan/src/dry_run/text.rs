@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::pods::PlannedPod;
+use super::pods::PlannedContainer;
 use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::shell_quote::{quote, word};
@@ -18,7 +18,7 @@ const FOUND: &str = "[Brackets] name the host facts that a step depends on. `flu
 /// Width at which command lines are broken.
 const WIDTH: usize = 100;
 
-pub fn render(source: &Source, facts: &Facts, pods: &[PlannedPod]) -> String {
+pub fn render(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> String {
     let mut out = String::new();
     head(&mut out, source, facts);
     let mut lead: &[Planned] = &[];
@@ -181,8 +181,8 @@ pub fn assumed(source: &Source, facts: &Facts) -> String {
     parts.join(", ")
 }
 
-fn heading(out: &mut String, pod: &PlannedPod) {
-    let PlannedPod { indexes, plan } = pod;
+fn heading(out: &mut String, pod: &PlannedContainer) {
+    let PlannedContainer { indexes, plan } = pod;
     let many = indexes.contains('-');
     let title = match (&plan.role, plan.rank) {
         (Role::Sidecar(name), _) if many => format!("Sidecar {name}: indexes {indexes}"),

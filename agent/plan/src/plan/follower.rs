@@ -3,9 +3,10 @@
 use flux_shared::agent_spec::RestartPolicy;
 use flux_shared::command_words::Word;
 
+use super::hosts::BrokerAddresses;
 use super::resolved::hold_stop;
 use super::{
-    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, node_network, options,
+    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, node_network, options,
     own_paths, python, runner, snippets, topology, user,
 };
 
@@ -39,32 +40,17 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
 pub(super) fn parent(resolved: &Resolved) -> Result<Option<Parent>, PlanError> {
     let topology = resolved.spec.flux.topology.as_deref();
     let rank = topology::parent(topology, resolved.rank, resolved.hosts.size())?;
-    Ok(reached(resolved, rank))
+    Ok(address_of(resolved, rank))
 }
 
-/// The broker of `rank` by its full name, so that the resolver needs no search list; or a remote lead as it
-/// was given. None with a broker.toml of the user's own, which may name other hosts and ports: Flux then
-/// waits by itself.
-fn reached(resolved: &Resolved, rank: u32) -> Option<Parent> {
-    let spec = resolved.spec;
-    if spec.flux.broker_config.is_some() {
+/// Where the broker of `rank` listens. None with a broker.toml of the user's own, which may name other hosts
+/// and ports: Flux then waits by itself.
+fn address_of(resolved: &Resolved, rank: u32) -> Option<Parent> {
+    if resolved.spec.flux.broker_config.is_some() {
         return None;
     }
-    let (host, port) = match &spec.network.lead {
-        Some(lead) if rank == 0 => (lead.address.clone(), lead.port),
-        _ => {
-            let suffix = hosts::suffix(spec, &resolved.domain);
-            (
-                format!("{}{suffix}.", resolved.hosts.name(rank)),
-                spec.network.port,
-            )
-        }
-    };
-    Some(Parent {
-        host,
-        port,
-        by_name: spec.logging.zeromq,
-    })
+    let addresses = BrokerAddresses::of(resolved.spec, &resolved.domain);
+    Some(addresses.of_rank(rank, resolved.hosts.name(rank)))
 }
 
 fn at_end(resolved: &Resolved) -> AtEnd {
@@ -79,7 +65,7 @@ fn at_end(resolved: &Resolved) -> AtEnd {
     }
 }
 
-/// Whether this pod ends once the name of the lead is gone: it knows its parent, would start its broker
+/// Whether this pod exits when the lead's DNS name is gone: it knows its parent, would start its broker
 /// again, and the lead does not start again in its pod.
 pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
     resolved.spec.flux.broker_config.is_none()
@@ -133,7 +119,7 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         below: below.transpose()?.unwrap_or_default(),
         socket: runner::socket(resolved),
         hold_stop: parent.as_ref().map(|_| hold_stop(resolved.facts)),
-        lead: reached(resolved, 0).filter(|lead| parent.as_ref() != Some(lead)),
+        lead: address_of(resolved, 0).filter(|lead| parent.as_ref() != Some(lead)),
         parent,
         metrics: None,
         result: None,

@@ -20,8 +20,8 @@ use crate::facts::Key;
 
 type Environment = BTreeMap<String, String>;
 
-/// The spec if the command line says everything else: one task on each node.
-const USUAL: &str = "tasks = 0";
+/// The spec where the command line says everything else: one task on each node.
+const SPEC_WITHOUT_FILE: &str = "tasks = 0";
 
 /// Names of variables, and the program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
@@ -49,7 +49,7 @@ pub struct FromEnvironment {
     /// /etc/flux-agent/seed/seed]
     #[arg(long, value_name = "FILE", requires = "key_from_env")]
     seed: Option<PathBuf>,
-    /// The program, in place of the spec's; passed as it is, without a shell
+    /// The program of the container that runs Flux, in place of the spec's; passed as it is, without a shell
     #[arg(last = true, value_name = "CMD")]
     words: Vec<String>,
 }
@@ -60,28 +60,32 @@ impl FromEnvironment {
         *self == FromEnvironment::default()
     }
 
-    /// The text of the spec where no file is named: the command line says who the pods are, so that none is
-    /// needed.
+    /// Whether the command line has a program.
+    pub fn has_program(&self) -> bool {
+        !self.words.is_empty()
+    }
+
+    /// The spec's text if no `--spec` is given; none: a file is needed.
     pub fn in_place_of_spec(&self) -> Option<&'static str> {
-        (self.name_from_env.is_some() || self.lead_from_env.is_some()).then_some(USUAL)
+        (self.name_from_env.is_some() || self.lead_from_env.is_some()).then_some(SPEC_WITHOUT_FILE)
     }
 
     /// Applies the options to `spec`.
-    pub fn put_into(&self, spec: &mut AgentSpec, environment: &Environment) -> Result<(), PlanError> {
-        let value = |option, name: &Option<String>| {
-            let value = name.as_ref().map(|name| value(option, name, environment));
-            value.transpose().map(|value| value.map(str::to_owned))
+    pub fn apply_to(&self, spec: &mut AgentSpec, environment: &Environment) -> Result<(), PlanError> {
+        let given = |option, name: &Option<String>| -> Result<Option<String>, PlanError> {
+            let Some(name) = name else { return Ok(None) };
+            value(option, name, environment).map(|text| Some(text.to_owned()))
         };
         if let Some(variable) = &self.lead_from_env {
             (spec.name, spec.network.service) = lead(variable, environment)?;
         }
-        if let Some(name) = value("--name-from-env", &self.name_from_env)? {
+        if let Some(name) = given("--name-from-env", &self.name_from_env)? {
             spec.name = name;
         }
-        if let Some(service) = value("--service-from-env", &self.service_from_env)? {
+        if let Some(service) = given("--service-from-env", &self.service_from_env)? {
             spec.network.service = service;
         }
-        if let Some(namespace) = value("--namespace-from-env", &self.namespace_from_env)? {
+        if let Some(namespace) = given("--namespace-from-env", &self.namespace_from_env)? {
             spec.namespace = namespace;
         }
         if let Some(variable) = &self.size_from_env {
@@ -90,7 +94,9 @@ impl FromEnvironment {
         if !self.words.is_empty() {
             let words = self.words.iter().map(Word::literal).collect();
             spec.runner.program = match spec.runner.program {
-                Program::Launcher { .. } => Program::Launcher { words },
+                Program::Launcher { .. } | Program::Script { launch: true, .. } => {
+                    Program::Launcher { words }
+                }
                 _ => Program::Submit { words },
             };
         }
@@ -159,12 +165,12 @@ fn size(variable: &str, environment: &Environment) -> Result<u32, PlanError> {
 /// follow.
 fn lead(variable: &str, environment: &Environment) -> Result<(String, String), PlanError> {
     let text = value("--lead-from-env", variable, environment)?;
-    let mut labels = text.split('.');
-    let name = labels
+    let mut parts = text.split('.');
+    let name = parts
         .next()
         .and_then(|host| host.strip_suffix("-0"))
         .filter(|name| !name.is_empty());
-    match (name, labels.next().filter(|service| !service.is_empty())) {
+    match (name, parts.next().filter(|service| !service.is_empty())) {
         (Some(name), Some(service)) => Ok((name.to_owned(), service.to_owned())),
         _ => Err(refused(
             "--lead-from-env",
@@ -200,7 +206,7 @@ mod tests {
     fn spec(text: &str, words: &[&str], pairs: &[(&str, &str)]) -> Result<AgentSpec, String> {
         let mut spec = AgentSpec::unchecked(text).unwrap();
         told(words)
-            .put_into(&mut spec, &environment(pairs))
+            .apply_to(&mut spec, &environment(pairs))
             .map_err(|error| error.to_string())?;
         spec.check().map(|()| spec).map_err(|error| error.to_string())
     }
@@ -308,10 +314,17 @@ mod tests {
                 words: literal.clone()
             }
         );
-        assert_eq!(
-            found("[runner.program]\nmode = 'launcher'\nwords = []"),
-            Program::Launcher { words: literal }
-        );
+        for launcher in [
+            "mode = 'launcher'\nwords = []",
+            "mode = 'script'\ntext = 'x'\nlaunch = true",
+        ] {
+            assert_eq!(
+                found(&format!("[runner.program]\n{launcher}")),
+                Program::Launcher {
+                    words: literal.clone()
+                }
+            );
+        }
         let kept = spec("name = 'a'\n[runner.program]\nmode = 'diagnostics'", &[], &[]).unwrap();
         assert_eq!(kept.runner.program, Program::Diagnostics);
     }

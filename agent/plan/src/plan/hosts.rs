@@ -1,9 +1,9 @@
 //! The instance's hosts in rank order, and their names in the DNS.
 
-use flux_shared::agent_spec::AgentSpec;
+use flux_shared::agent_spec::{AgentSpec, RemoteLead};
 use flux_shared::{hostlist, names};
 
-use super::PlanError;
+use super::{Parent, PlanError};
 
 /// The domain where neither the spec nor resolv.conf names one.
 const DEFAULT_DOMAIN: &str = "cluster.local";
@@ -96,6 +96,40 @@ pub fn domain(spec: &AgentSpec, from_host: Option<&str>) -> String {
         .or(from_host)
         .unwrap_or(DEFAULT_DOMAIN);
     chosen.trim_end_matches('.').to_owned()
+}
+
+/// Where brokers listen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BrokerAddresses {
+    remote_lead: Option<RemoteLead>,
+    /// What follows a host's name in the DNS, with both dots, so that the resolver needs no search list.
+    suffix: String,
+    port: u16,
+    by_name: bool,
+}
+
+impl BrokerAddresses {
+    pub fn of(spec: &AgentSpec, domain: &str) -> BrokerAddresses {
+        BrokerAddresses {
+            remote_lead: spec.network.lead.clone(),
+            suffix: format!("{}.", suffix(spec, domain)),
+            port: spec.network.port,
+            by_name: spec.logging.zeromq,
+        }
+    }
+
+    /// The broker of `rank`, on `host`: a remote lead as it was given, any other by its full name.
+    pub fn of_rank(&self, rank: u32, host: &str) -> Parent {
+        let (host, port) = match &self.remote_lead {
+            Some(lead) if rank == 0 => (lead.address.clone(), lead.port),
+            _ => (format!("{host}{}", self.suffix), self.port),
+        };
+        Parent {
+            host,
+            port,
+            by_name: self.by_name,
+        }
+    }
 }
 
 /// What follows a pod's host name in the DNS, with the leading dot and without a trailing one.

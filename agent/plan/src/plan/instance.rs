@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::names;
 
+use super::hosts::BrokerAddresses;
 use super::{
-    Binding, EnvChange, Owner, PlanError, Planned, Resolved, RunAs, Step, environment, follower, hosts,
+    Binding, EnvChange, Owner, Parent, PlanError, Planned, Resolved, RunAs, Step, environment, follower,
     restful, user,
 };
 use crate::facts::Facts;
@@ -23,13 +24,11 @@ pub struct Instance {
     pub hosts: Vec<String>,
     /// Ranks beyond the initial size, by which the cluster may grow: they need not have a pod.
     pub spare: Vec<u32>,
-    /// What follows a host's name in the DNS, with both dots.
-    pub suffix: String,
+    addresses: BrokerAddresses,
     /// Path of the broker's socket.
     pub socket: String,
-    /// Full name and port of the parent broker; none for the lead, or where the user's own broker.toml says
-    /// it.
-    pub parent: Option<(String, u16)>,
+    /// The parent broker; none for the lead, or where the user's own broker.toml says it.
+    pub parent: Option<Parent>,
     /// Who Flux runs as.
     pub owner: Owner,
     /// The same user with HOME and names, if that is not the agent's own user.
@@ -52,7 +51,7 @@ impl Instance {
         let parent = if resolved.is_lead() {
             None
         } else {
-            follower::parent(&resolved)?.map(|parent| (parent.host, parent.port))
+            follower::parent(&resolved)?
         };
         let steps = user::steps(&resolved)
             .into_iter()
@@ -64,7 +63,7 @@ impl Instance {
         Ok(Instance {
             rank: resolved.rank,
             is_lead: resolved.is_lead(),
-            suffix: format!("{}.", hosts::suffix(spec, &resolved.domain)),
+            addresses: BrokerAddresses::of(spec, &resolved.domain),
             socket: resolved.socket(),
             parent,
             owner: resolved.identity.owner,
@@ -80,19 +79,15 @@ impl Instance {
         })
     }
 
-    /// How many brokers belong to it in any case: all but the spare ones.
-    pub fn asked_for(&self) -> usize {
+    /// How many brokers belong to it at least: all but the spare ones.
+    pub fn least_brokers(&self) -> usize {
         self.hosts.len() - self.spare.len()
     }
 
-    /// A host's name for the resolver.
-    pub fn full_name(&self, host: &str) -> String {
-        // A remote lead is known by its address or its own full name.
-        if host.contains(['.', ':']) {
-            host.to_owned()
-        } else {
-            format!("{host}{}", self.suffix)
-        }
+    /// Where the broker of `rank` listens.
+    pub fn address_of(&self, rank: u32) -> Parent {
+        let host = self.hosts.get(rank as usize).map_or("", String::as_str);
+        self.addresses.of_rank(rank, host)
     }
 }
 
@@ -128,13 +123,15 @@ mod tests {
         let spec = "name='mc'\nsize=3\nnamespace='ns'";
         let lead = instance(spec, 0);
         assert!(lead.is_lead && lead.parent.is_none() && lead.hosts.len() == 3);
-        assert_eq!(lead.full_name("mc-2"), "mc-2.flux-service.ns.svc.cluster.local.");
+        assert_eq!(lead.address_of(2).host, "mc-2.flux-service.ns.svc.cluster.local.");
         let follower = instance(spec, 2);
         assert_eq!((follower.rank, follower.is_lead), (2, false));
+        let parent = follower.parent.as_ref().unwrap();
         assert_eq!(
-            follower.parent,
-            Some(("mc-0.flux-service.ns.svc.cluster.local.".into(), 8050))
+            (parent.host.as_str(), parent.port, parent.by_name),
+            ("mc-0.flux-service.ns.svc.cluster.local.", 8050, false)
         );
+        assert_eq!(follower.address_of(0), *parent);
         assert_eq!(follower.socket, "/mnt/flux/config/run/flux/local");
     }
 
@@ -142,7 +139,7 @@ mod tests {
     fn pods_that_may_be_asked_for_later_are_spare() {
         let elastic = instance("name='mc'\nsize=2\nmax_size=4", 0);
         assert_eq!(
-            (elastic.spare.as_slice(), elastic.asked_for()),
+            (elastic.spare.as_slice(), elastic.least_brokers()),
             ([2, 3].as_slice(), 2)
         );
         let burst = instance(
@@ -154,12 +151,34 @@ mod tests {
     }
 
     #[test]
-    fn a_remote_lead_is_named_as_it_was_given() {
-        let burst = instance(
-            "name='burst-0'\nsize=2\n[network]\nlead={address='lead.example',port=30123}",
-            1,
-        );
-        assert_eq!(burst.parent, Some(("lead.example".into(), 30123)));
-        assert_eq!(burst.full_name("lead.example"), "lead.example");
+    fn remote_lead_is_at_the_address_that_was_given() {
+        for (address, hostlist) in [
+            ("lead.example", ""),
+            // A name of one part is no name of a pod of ours.
+            ("lead", ""),
+            // Its own name comes first in the list, the address reaches it.
+            ("10.0.0.1", "hostlist='mc-0,burst-0-[0-1]'"),
+        ] {
+            let burst = instance(
+                &format!(
+                    "name='burst-0'\nsize=2\n[network]\nlead={{address='{address}',port=30123}}\n{hostlist}"
+                ),
+                1,
+            );
+            let lead = Parent {
+                host: address.into(),
+                port: 30123,
+                by_name: false,
+            };
+            assert_eq!(
+                (burst.parent.as_ref(), burst.address_of(0)),
+                (Some(&lead), lead.clone())
+            );
+            let own = burst.address_of(burst.rank);
+            assert_eq!(
+                (own.host.as_str(), own.port),
+                ("burst-0-1.flux-service.default.svc.cluster.local.", 8050)
+            );
+        }
     }
 }

@@ -22,12 +22,21 @@ fn names<'a>(resolved: &'a Resolved) -> impl Iterator<Item = &'static str> + use
         .filter(move |name| resolved.spec.view.enabled && is_kept(name))
 }
 
+/// What Flux itself needs in the variable.
+fn flux_own(resolved: &Resolved, name: &str) -> Option<String> {
+    if name == MODULES {
+        resolved.python_path()
+    } else {
+        None
+    }
+}
+
 /// The changes for a broker.
 pub fn changes(resolved: &Resolved) -> Vec<EnvChange> {
     let kept = |name: &'static str| {
         let value = Word::Template(vec![Part::Env(name.into())]);
-        let flux_own = resolved.python_path().filter(|_| name == MODULES);
-        let without = flux_own.map_or(EnvChange::Remove { name: name.into() }, |path| set(name, &path));
+        let without =
+            flux_own(resolved, name).map_or(EnvChange::Remove { name: name.into() }, |path| set(name, &path));
         [
             EnvChange::Set {
                 name: own_name(name),
@@ -67,8 +76,8 @@ pub fn given_to_program(resolved: &Resolved) -> Vec<String> {
 pub fn given_to_tasks(resolved: &Resolved) -> String {
     let lines: String = names(resolved)
         .map(|name| {
-            let (own, flux_own) = (own_name(name), resolved.python_path().filter(|_| name == MODULES));
-            let is_unchanged = match flux_own {
+            let own = own_name(name);
+            let is_unchanged = match flux_own(resolved, name) {
                 // Not set at all: a `flux` in a script (`in_instance::deaf_flux`).
                 Some(path) => format!(
                     "((shell.getenv (\"{name}\") or \"\") == \"\" or string.find (shell.getenv (\"{name}\"), \"{path}\", 1, true))"

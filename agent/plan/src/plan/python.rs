@@ -60,9 +60,7 @@ pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
             false
         }
     };
-    folder(resolved)
-        .filter(|_| is_own)
-        .map(|_| format!("--without={VARIABLE}"))
+    (is_own && folder(resolved).is_some()).then(|| format!("--without={VARIABLE}"))
 }
 
 /// Lua for the job shell: keeps the variable from tasks, unless they are brokers.

@@ -11,7 +11,7 @@ use super::{Content, Mode, Planned, Resolved, Step};
 pub fn wanted<'a>(resolved: &'a Resolved) -> Option<&'a Restful> {
     let runner = &resolved.spec.runner;
     let is_idle = runner.program == Program::Persistent && !runner.interactive && resolved.is_lead();
-    runner.restful.as_ref().filter(|_| is_idle)
+    if is_idle { runner.restful.as_ref() } else { None }
 }
 
 /// Copies of the mounted Secrets that the server needs, readable by its user.

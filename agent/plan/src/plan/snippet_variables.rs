@@ -22,11 +22,11 @@ pub fn all(
     let (paths, facts) = (&resolved.paths, resolved.facts);
     let view = paths.view();
     let view_bin = format!("{view}/bin");
-    let python = facts
-        .view
-        .python
-        .as_deref()
-        .filter(|_| resolved.spec.view.enabled);
+    let python = if resolved.spec.view.enabled {
+        facts.view.python.as_deref()
+    } else {
+        None
+    };
     let flux = resolved.flux().unwrap_or_else(|_| format!("{view_bin}/flux"));
     let (name, uid) = user(resolved);
     let lead = resolved

@@ -22,11 +22,11 @@ pub fn as_decided<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, Jo
             ..job.clone()
         });
     }
-    let failing = job
-        .failed
-        .as_ref()
-        .or(job.failing.as_ref())
-        .filter(|_| has_failed_for_good(observation, job));
+    let failing = if has_failed_for_good(observation, job) {
+        job.failed.as_ref().or(job.failing.as_ref())
+    } else {
+        None
+    };
     let failed = failing
         .cloned()
         .or_else(|| failed_beside_another(observation, job));

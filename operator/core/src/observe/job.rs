@@ -179,9 +179,11 @@ impl JobSeen {
 
     /// The queue in which it waits: before it is admitted, or after it was preempted.
     pub fn waits_in(&self) -> Option<&str> {
-        self.queue
-            .as_deref()
-            .filter(|_| self.suspended && !self.is_finished() && !self.deleting)
+        if self.suspended && !self.is_finished() && !self.deleting {
+            self.queue.as_deref()
+        } else {
+            None
+        }
     }
 
     /// When it ended, with success or failure.

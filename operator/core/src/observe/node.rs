@@ -172,7 +172,7 @@ impl Placement {
 fn fits(term: &NodeSelectorTerm, node: &OldNode) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
-    let name = |field: &str| Some(&node.name).filter(|_| field == "metadata.name");
+    let name = |field: &str| (field == "metadata.name").then_some(&node.name);
     !(expressions.is_empty() && fields.is_empty())
         && expressions.iter().all(|it| holds(it, node.labels.get(&it.key)))
         && fields.iter().all(|it| holds(it, name(&it.key)))

@@ -40,7 +40,11 @@ impl Observed {
             Kind::Job => {
                 let gone = self.job.take_if(|job| is_gone(&job.uid));
                 let was_there = gone.is_some();
-                self.last_job = gone.filter(|_| lives).map(Box::new).or(self.last_job.take());
+                if let Some(gone) = gone
+                    && lives
+                {
+                    self.last_job = Some(Box::new(gone));
+                }
                 was_there
             }
             Kind::Pod => {

@@ -300,9 +300,13 @@ impl PodSeen {
         let pod_seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), runner).on(&pod.spec);
         // The kubelet starts a runner again that has failed.
         let may_return = pod.spec.restart_policy == "OnFailure" && !pod_seen.has_agents_success();
-        PodSeen {
-            kept_by: pod_seen.kept_by.clone().filter(|_| !may_return),
-            ..pod_seen
+        if may_return {
+            PodSeen {
+                kept_by: None,
+                ..pod_seen
+            }
+        } else {
+            pod_seen
         }
     }
 
@@ -335,10 +339,11 @@ impl PodSeen {
             .map(Exit::of_runner);
         let still_runs =
             |it: &&ContainerStatus| it.state.as_ref().is_some_and(|state| state.running.is_some());
-        let kept_by = regular
-            .iter()
-            .find(still_runs)
-            .filter(|_| exit.is_some() && !ended);
+        let kept_by = if exit.is_some() && !ended {
+            regular.iter().find(still_runs)
+        } else {
+            None
+        };
         PodSeen {
             name: metadata.name.clone().unwrap_or_default(),
             job_uid: job_uid(metadata),
@@ -381,7 +386,7 @@ impl PodSeen {
             kept_by: kept_by.map(|container| container.name.as_str().into()),
             exit: exit.map(Box::new),
             trouble: trouble(status, phase, ended, user_init(metadata)).map(Box::new),
-            not_made: not_made(status).filter(|_| !ended),
+            not_made: if ended { None } else { not_made(status) },
         }
     }
 }
@@ -392,7 +397,7 @@ fn job_uid(metadata: &ObjectMeta) -> Option<String> {
     let label = || metadata.labels.as_ref()?.get(labels::JOB_UID).map(String::as_str);
     let is_orphan = metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
     controller_uid(metadata)
-        .or_else(|| label().filter(|_| is_orphan))
+        .or_else(|| if is_orphan { label() } else { None })
         .map(str::to_owned)
 }
 
@@ -462,15 +467,15 @@ impl Exit {
             .said
             .as_ref()
             .filter(|said| matches!(said.by, Ender::Program | Ender::Snippet));
-        match witness.filter(|_| is_unseen).map(|said| i32::from(said.code)) {
-            Some(code) => Exit {
-                code,
+        match witness {
+            Some(said) if is_unseen => Exit {
+                code: i32::from(said.code),
                 is_unseen: false,
                 signal: None,
                 reason: String::new(),
                 ..exit_seen
             },
-            None => Exit {
+            _ => Exit {
                 is_unseen,
                 ..exit_seen
             },

@@ -22,7 +22,11 @@ impl Elastic {
     pub fn of(cluster: &ValidMiniCluster, size: u32, job: &JobSeen) -> Elastic {
         Elastic {
             size,
-            suspend: cluster.suspend.filter(|_| job.queue.is_none()),
+            suspend: if job.queue.is_some() {
+                None
+            } else {
+                cluster.suspend
+            },
         }
     }
 

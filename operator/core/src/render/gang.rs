@@ -196,12 +196,10 @@ pub fn count(least: Option<u32>, size: u32) -> u32 {
 }
 
 pub(super) fn gang(cluster: &ValidMiniCluster, is_installed: bool, facts: &Facts) -> GangOf {
-    match api_for(cluster, facts.gangs).filter(|_| is_installed) {
-        Some(api) => GangOf::Object(Box::new(object(cluster, api, facts))),
-        None if cluster.gang == Gang::On => {
-            GangOf::Unserved(why_not(cluster, is_installed, facts.gangs.alpha))
-        }
-        None => GangOf::None,
+    match api_for(cluster, facts.gangs) {
+        Some(api) if is_installed => GangOf::Object(Box::new(object(cluster, api, facts))),
+        _ if cluster.gang == Gang::On => GangOf::Unserved(why_not(cluster, is_installed, facts.gangs.alpha)),
+        _ => GangOf::None,
     }
 }
 

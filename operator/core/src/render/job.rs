@@ -97,7 +97,7 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
     let is_queued = cluster.queueing.queue().is_some();
     Elastic {
         size: cluster.size,
-        suspend: cluster.suspend.filter(|_| !is_queued),
+        suspend: if is_queued { None } else { cluster.suspend },
     }
     .put(is_queued, &mut job);
     Ok(job)

@@ -45,19 +45,18 @@ pub(super) fn template(
     let mut all_volumes = volumes::own(cluster, options, facts.uid.as_deref(), view, access.mode);
     all_volumes.extend(user.volumes());
 
+    let view_secret = if cluster.view.enabled {
+        cluster.view.image_pull_secret.as_ref()
+    } else {
+        None
+    };
     let mut spec = PodSpec {
         restart_policy: Some(pod.restart_policy.clone().unwrap_or_else(|| "Never".into())),
         affinity: placement::affinity(cluster),
         host_ipc: pod.host_ipc.then_some(true),
         host_pid: pod.host_pid.then_some(true),
         image_pull_secrets: pull_secrets(
-            [cluster
-                .view
-                .image_pull_secret
-                .as_ref()
-                .filter(|_| cluster.view.enabled)]
-            .into_iter()
-            .chain(
+            [view_secret].into_iter().chain(
                 [runner]
                     .into_iter()
                     .chain(sidecars)

@@ -301,18 +301,18 @@ fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
     // The pods of a job that may have begun are not deleted.
     let begun =
         facts.lead.is_some_and(|lead| lead.joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
-    Some(match not_mounted(inputs).filter(|_| !begun) {
-        Some((who, error)) => say(
+    Some(match not_mounted(inputs) {
+        Some((who, error)) if !begun => say(
             false,
             "ImageVolumeFailed",
             format!(
                 "{who} could not mount the view's image, so the view is copied (flux.container.source: copy skips the attempt). The node's error: {error}"
             ),
         ),
-        None if inputs.nodes_mount_images => {
+        _ if inputs.nodes_mount_images => {
             say(true, "ImageVolume", "the view's image is mounted: nothing is copied".to_owned())
         }
-        None => say(
+        _ => say(
             true,
             "ImageVolumeUnsure",
             "the view's image is mounted as flux.container.source says, though not every node is known to support that (Kubernetes 1.35, containerd 2.1 or CRI-O 1.33); if a node cannot, the view is copied".to_owned(),
@@ -587,12 +587,8 @@ fn stamped(inputs: &Inputs, statement: Statement) -> Condition {
         super::condition(inputs.previous, statement.type_).filter(|previous| previous.status == status);
     let since = match previous {
         Some(previous) => previous.last_transition_time.clone(),
-        None => rfc3339(
-            statement
-                .since
-                .filter(|_| statement.is_true == Some(true))
-                .unwrap_or(inputs.now),
-        ),
+        None if statement.is_true == Some(true) => rfc3339(statement.since.unwrap_or(inputs.now)),
+        None => rfc3339(inputs.now),
     };
     Condition {
         type_: statement.type_.to_owned(),

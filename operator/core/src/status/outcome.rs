@@ -128,6 +128,9 @@ fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
 /// The outcome of the last pod that failed by itself (a follower's snippet, say) before the cluster was
 /// ready, though it is created again.
 fn fallen(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
+    if facts.is_ready() {
+        return None;
+    }
     let by_itself = |pod: &&&PodSeen| {
         let gives_way = pod
             .exit
@@ -140,7 +143,7 @@ fn fallen(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
         .iter()
         .filter(by_itself)
         .max_by_key(|pod| (ended_at(pod), pod.index));
-    last.filter(|_| !facts.is_ready()).map(|pod| of_pod(pod))
+    last.map(|pod| of_pod(pod))
 }
 
 /// The outcome if a pod's node has stopped answering.
@@ -287,8 +290,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
         let lead = inputs
             .pods
             .iter()
-            .find(|pod| pod.index == 0 && ends_the_job(pod))
-            .filter(|_| reason == "LeadFailed");
+            .find(|pod| reason == "LeadFailed" && pod.index == 0 && ends_the_job(pod));
         let outcome = lead
             .map(|lead| of_pod(lead))
             .unwrap_or_else(|| Outcome::new(reason, message));
@@ -510,8 +512,9 @@ fn of_init(init: &FailedInit, place: &str) -> Outcome {
             place,
         );
     }
-    let Some(category) = Category::from_code(exit.code).filter(|_| exit.said.is_none()) else {
-        return of_exit(exit, place);
+    let category = match Category::from_code(exit.code) {
+        Some(category) if exit.said.is_none() => category,
+        _ => return of_exit(exit, place),
     };
     let words = if exit.message.is_empty() {
         String::new()

@@ -117,14 +117,14 @@ pub(super) async fn delete(
         .job
         .as_ref()
         .and_then(|job| GangRef::read(job.gang.as_deref()?));
-    match at.filter(|_| context.options.gang) {
-        Some(at) => {
+    match at {
+        Some(at) if context.options.gang => {
             context
                 .writer
                 .delete_gang(&target.key.namespace, &at, &target.uid)
                 .await
         }
-        None => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -138,7 +138,10 @@ pub(super) async fn resize(
     context: &Context,
 ) -> Result<(), ReconcileError> {
     // An operator that was reinstalled without gangs has no permission for them any more.
-    let Some(job) = context.index.job(&target.key).filter(|_| context.options.gang) else {
+    if !context.options.gang {
+        return Ok(());
+    }
+    let Some(job) = context.index.job(&target.key) else {
         return Ok(());
     };
     let Some(at) = job.gang.as_deref().and_then(GangRef::read) else {

@@ -19,8 +19,7 @@ use tokio::task::JoinHandle;
 use super::schedule::{AT_ONCE, Action, Event, Form, Manifest, Pick};
 use super::status_if_there;
 use crate::machines::{
-    cut, kubectl, node, node_of, power_off, power_on, restart, restart_of_control_plane, shut_down,
-    try_kubectl, try_operator_pods,
+    cut, kubectl, node, node_of, power_off, power_on, shut_down, try_kubectl, try_operator_pods, try_restart,
 };
 use crate::stage::{Stage, sleep, tolerations, with_own_name};
 use crate::timeline::now;
@@ -119,7 +118,7 @@ impl<'a> World<'a> {
                 self.note(&format!("{program} is killed, for {seconds} s"));
                 self.delay(f64::from(*seconds) + RECOVERY);
                 let (program, seconds) = (*program, *seconds);
-                self.spawn(async move { restart_of_control_plane(program, seconds).await });
+                self.spawn(async move { drop(try_restart(None, program, seconds).await) });
             }
             Action::KillOnNode {
                 worker,
@@ -132,7 +131,7 @@ impl<'a> World<'a> {
                 ));
                 self.delay(f64::from(*seconds) + RECOVERY);
                 let (worker, program, seconds) = (*worker, *program, *seconds);
-                self.spawn(async move { restart(worker, program, seconds).await });
+                self.spawn(async move { drop(try_restart(Some(worker), program, seconds).await) });
             }
             Action::PowerLoss { worker, seconds } => {
                 self.node_goes(*worker, *seconds, "loses its power").await;
