@@ -259,7 +259,7 @@ impl Cli {
                         .zip(runner_image)
                         .map_or(Ok(()), merge_mounted)
                 };
-                finish(
+                code_of_init_container(
                     install_binary(binary, to, link_view.as_deref())
                         .and_then(|()| software())
                         .map(|()| 0),
@@ -273,7 +273,7 @@ impl Cli {
                 log,
             } => {
                 log.apply();
-                finish(
+                code_of_init_container(
                     bring_view(
                         view::Places {
                             root,
@@ -293,7 +293,7 @@ impl Cli {
             } => {
                 log.apply();
                 let merge = || view::software(&view::SoftwareOptions { root, packages, to });
-                finish(end_when_told().and_then(|()| merge()).map(|()| 0))
+                code_of_init_container(end_when_told().and_then(|()| merge()).map(|()| 0))
             }
             Command::Run { container, options } => run::run(
                 &options,
@@ -301,45 +301,47 @@ impl Cli {
             ),
             Command::Sidecar { name, options } => run::run(&options, &ContainerRole::Sidecar(name)),
             Command::DryRun(args) if args.here => here(args.format),
-            Command::Facts { json } => print_found(
+            Command::Facts { json } => print_answer(
                 entrypoint()
                     .and_then(|found| commands::facts(&found.facts, json))
                     .map(|text| (text, 0)),
             ),
             Command::DryRun(args) => show_plans(&args),
-            Command::Local(args) => log_failure(local::local(&args)),
-            Command::LocalContainer { file } => log_failure(local::become_container(&file)),
+            Command::Local(args) => exit_code(local::local(&args)),
+            Command::LocalContainer { file } => exit_code(local::become_container(&file)),
             Command::Connect { place, command } => {
-                log_failure(commands::connect(&as_entrypoint(place), &command))
+                exit_code(commands::connect(&as_entrypoint(place), &command))
             }
             Command::Status {
                 ready: true,
                 wait,
                 place,
                 ..
-            } => print_found(commands::ready(&as_entrypoint(place), wait)),
-            Command::Status { json, place, .. } => print_found(commands::status(&as_entrypoint(place), json)),
-            Command::Usage { place } => print_found(commands::usage(&as_entrypoint(place))),
-            Command::Preflight { place } => print_found(commands::preflight(&as_entrypoint(place))),
-            Command::Stop { place } => log_failure(commands::stop(&as_entrypoint(place))),
+            } => print_answer(commands::ready(&as_entrypoint(place), wait)),
+            Command::Status { json, place, .. } => {
+                print_answer(commands::status(&as_entrypoint(place), json))
+            }
+            Command::Usage { place } => print_answer(commands::usage(&as_entrypoint(place))),
+            Command::Preflight { place } => print_answer(commands::preflight(&as_entrypoint(place))),
+            Command::Stop { place } => exit_code(commands::stop(&as_entrypoint(place))),
             Command::Completions { shell } => write_out(&commands::script(shell, &Cli::command())),
-            Command::Time { label, command } => log_failure(time::run(&label, &command)),
-            Command::Batch(args) => log_failure(batch::run(&args)),
-            Command::Program(args) => log_failure(program::run(&args)),
-            Command::Diagnostics => log_failure(diagnostics::run()),
+            Command::Time { label, command } => exit_code(time::run(&label, &command)),
+            Command::Batch(args) => exit_code(batch::run(&args)),
+            Command::Program(args) => exit_code(program::run(&args)),
+            Command::Diagnostics => exit_code(diagnostics::run()),
             Command::Accounting {
                 database,
                 users,
                 command,
-            } => log_failure(accounting::run(&database, &users, &command)),
-            Command::Restful(args) => log_failure(restful::run(&args)),
+            } => exit_code(accounting::run(&database, &users, &command)),
+            Command::Restful(args) => exit_code(restful::run(&args)),
             Command::AsFlux { place, command } => {
-                log_failure(commands::as_flux(&as_entrypoint(place), &command))
+                exit_code(commands::as_flux(&as_entrypoint(place), &command))
             }
             Command::SnippetState(report) => {
                 let failed =
                     |error| Failure::internal(format!("failed to report the shell's state: {error}"));
-                log_failure(execute::shell_state::report(&report).map(|()| 0).map_err(failed))
+                exit_code(execute::shell_state::report(&report).map(|()| 0).map_err(failed))
             }
         })
     }
@@ -462,7 +464,7 @@ fn as_entrypoint(place: PodPlace) -> PodPlace {
 }
 
 fn here(format: explain::Format) -> u8 {
-    print_found(
+    print_answer(
         entrypoint()
             .and_then(|container| dry_run::here(container, format))
             .map(|text| (text, 0)),
@@ -470,8 +472,8 @@ fn here(format: explain::Format) -> u8 {
 }
 
 /// Prints a command's output; returns its exit code.
-fn print_found(found: Result<(String, u8), Failure>) -> u8 {
-    log_failure(found.map(|(text, code)| {
+fn print_answer(answer: Result<(String, u8), Failure>) -> u8 {
+    exit_code(answer.map(|(text, code)| {
         write_out(&text);
         code
     }))
@@ -479,16 +481,16 @@ fn print_found(found: Result<(String, u8), Failure>) -> u8 {
 
 /// The exit code. A failure is logged, but not written to the termination message, which belongs to the
 /// entrypoint.
-fn log_failure(result: Result<u8, Failure>) -> u8 {
+fn exit_code(result: Result<u8, Failure>) -> u8 {
     result.unwrap_or_else(|failure| {
         log::failure(&failure);
         failure.category.code()
     })
 }
 
-/// The same for init containers, which have a termination message of their own.
-fn finish(result: Result<u8, Failure>) -> u8 {
-    log_failure(result.inspect_err(|failure| failure.report(TERMINATION_LOG.as_ref())))
+/// The exit code of an init container, which has a termination message of its own: a failure goes there as well.
+fn code_of_init_container(result: Result<u8, Failure>) -> u8 {
+    exit_code(result.inspect_err(|failure| failure.report(TERMINATION_LOG.as_ref())))
 }
 
 /// Prints the plans, or what is wrong; returns the exit code.
@@ -504,7 +506,7 @@ fn show_plans(args: &explain::Args) -> u8 {
                 log::write_whole(format!("flux-agent: {}: {lines}\n", category.name()));
                 return category.code();
             }
-            log_failure(Err(Failure::new(
+            exit_code(Err(Failure::new(
                 category,
                 run::chain(&error),
                 error.hint().unwrap_or_default(),

@@ -132,13 +132,13 @@ pub const OF_THE_POD: [&str; 3] = [OF_THE_INDEX[0], OF_THE_INDEX[1], names::POD_
 /// one in the usual places. If a usual path leads to the same file, it is named by that.
 fn shell(host: &host::Host, path: &str) -> Option<String> {
     let on_path = ["bash", "sh"].into_iter().find_map(|name| host.which(name, path));
-    let by_habit = || {
+    let in_usual_place = || {
         SHELLS
             .into_iter()
             .find(|shell| host.is_executable(shell))
             .map(str::to_owned)
     };
-    let found = on_path.or_else(by_habit)?;
+    let found = on_path.or_else(in_usual_place)?;
     let usual = SHELLS.into_iter().find(|usual| host.is_same(usual, &found));
     Some(usual.map_or(found, str::to_owned))
 }

@@ -42,12 +42,8 @@ pub async fn list(target: &Target, args: &Args, output: Output) -> Result<u8, Fa
         return Ok(0);
     }
     output
-        .show(&all, || table(&all, args.all_namespaces, now()))
+        .show(&all, || table(&all, args.all_namespaces, Timestamp::now()))
         .map(|()| 0)
-}
-
-fn now() -> Timestamp {
-    Timestamp::now()
 }
 
 fn table(all: &[MiniCluster], with_namespaces: bool, now: Timestamp) -> String {

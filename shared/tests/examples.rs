@@ -244,7 +244,7 @@ fn names_are_those_of_the_folders_and_none_stands_there_twice() {
 }
 
 #[test]
-fn every_folder_has_its_manifest_and_explains_every_file_and_the_index_names_it() {
+fn every_example_has_a_manifest_and_explains_its_files() {
     let index = std::fs::read_to_string(root().join("README.md")).unwrap();
     let older_index = std::fs::read_to_string(older().join("README.md")).unwrap();
     assert!(index.contains("](v1alpha1)"));

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_broker_that_ended_badly_has_no_dump_to_trust_and_the_job_keeps_its_own_end() {
+    fn failed_broker_publishes_no_dump_and_keeps_the_jobs_end() {
         let end = |end, came_up, program| BrokerEnd {
             end,
             came_up,

@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lead_that_is_there_has_not_gone_away_and_one_that_refuses_or_has_no_name_any_more_has() {
+    fn lead_is_gone_when_it_refuses_or_has_no_name() {
         let (listener, mut there, mut gone) = there_and_not_there();
         let patience = Duration::from_millis(300);
         block_on(async {

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn another_users_home_is_for_programs_with_its_rights_alone_and_what_a_snippet_has_set_stays() {
+    fn home_of_user_is_for_its_programs_unless_snippet_sets_it() {
         let owner = flux_agent_plan::plan::Owner { uid: 1002, gid: 1002 };
         let ada = RunAs {
             owner,

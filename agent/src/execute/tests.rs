@@ -364,39 +364,36 @@ fn a_stop_is_held_back_for_the_parent_of_the_launch_and_for_no_other() {
 }
 
 #[test]
-fn how_long_a_stop_is_held_back_and_when_what_is_left_is_killed_are_the_plans_words() {
-    alone(
-        "how_long_a_stop_is_held_back_and_when_what_is_left_is_killed_are_the_plans_words",
-        |folder| {
-            let parent_stays = TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = parent_stays.local_addr().unwrap().port();
-            let parent = Some(Parent {
-                host: "127.0.0.1".into(),
-                port,
-                by_name: false,
-            });
-            let at = |name: &str| folder.join(name).display().to_string();
-            stop_after(at("bounded").into());
-            let told = format!(
-                "trap 'exit 7' TERM; touch {}; while :; do sleep 0.02; done",
-                at("bounded")
-            );
-            let bounded = Launch {
-                parent,
-                hold_stop: Some(0.5),
-                ..launch(&["/bin/sh", "-c", &told])
-            };
-            assert_eq!(execute_all(Role::Lead, false, vec![start(bounded)]).unwrap(), 7);
-            stop_after(at("deaf").into());
-            let deaf = format!("trap '' TERM; touch {}; while :; do sleep 0.02; done", at("deaf"));
-            let steps = vec![start(launch(&["/bin/sh", "-c", &deaf]))];
-            let deaf = Plan {
-                kill_after: Some(0.5),
-                ..plan(Role::Lead, false, steps)
-            };
-            assert_eq!(execute_plan(&deaf).0.unwrap(), 137);
-        },
-    );
+fn plan_decides_hold_and_kill_time_of_a_stop() {
+    alone("plan_decides_hold_and_kill_time_of_a_stop", |folder| {
+        let parent_stays = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = parent_stays.local_addr().unwrap().port();
+        let parent = Some(Parent {
+            host: "127.0.0.1".into(),
+            port,
+            by_name: false,
+        });
+        let at = |name: &str| folder.join(name).display().to_string();
+        stop_after(at("bounded").into());
+        let told = format!(
+            "trap 'exit 7' TERM; touch {}; while :; do sleep 0.02; done",
+            at("bounded")
+        );
+        let bounded = Launch {
+            parent,
+            hold_stop: Some(0.5),
+            ..launch(&["/bin/sh", "-c", &told])
+        };
+        assert_eq!(execute_all(Role::Lead, false, vec![start(bounded)]).unwrap(), 7);
+        stop_after(at("deaf").into());
+        let deaf = format!("trap '' TERM; touch {}; while :; do sleep 0.02; done", at("deaf"));
+        let steps = vec![start(launch(&["/bin/sh", "-c", &deaf]))];
+        let deaf = Plan {
+            kill_after: Some(0.5),
+            ..plan(Role::Lead, false, steps)
+        };
+        assert_eq!(execute_plan(&deaf).0.unwrap(), 137);
+    });
 }
 
 #[test]

@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_of_the_command_is_the_only_one_of_the_machine_that_pods_write_to() {
+    fn pods_write_only_to_the_commands_folder() {
         let all = arrangement("  size: 1\n  containers: [{image: app, command: hostname}]");
         let writable: Vec<&Bind> = all.containers[0]
             .mounts

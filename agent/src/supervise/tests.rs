@@ -148,8 +148,8 @@ impl Policy for Answers {
 }
 
 #[test]
-fn what_was_asked_in_vain_is_a_signal_after_all_and_what_is_killed_first_leaves_last_words() {
-    let test = "supervise::tests::what_was_asked_in_vain_is_a_signal_after_all_and_what_is_killed_first_leaves_last_words";
+fn failed_request_falls_back_to_signal_and_kill_keeps_output() {
+    let test = "supervise::tests::failed_request_falls_back_to_signal_and_kill_keeps_output";
     alone(test, |folder| {
         let source =
             "trap 'exit 7' TERM; touch $PWD/$0-runs; while [ ! -e killed ]; do sleep 0.02; done; exit 5";
@@ -211,9 +211,8 @@ impl Policy for Holds {
 }
 
 #[test]
-fn a_hold_ends_by_the_policys_order_and_a_program_without_a_policy_is_told_at_once() {
-    let test =
-        "supervise::tests::a_hold_ends_by_the_policys_order_and_a_program_without_a_policy_is_told_at_once";
+fn policy_ends_a_hold_and_default_signals_at_once() {
+    let test = "supervise::tests::policy_ends_a_hold_and_default_signals_at_once";
     alone(test, |folder| {
         let source = "trap 'exit 7' TERM; trap 'exit 8' INT; touch $0; while :; do sleep 0.02; done";
         for (name, code) in [("held", 8), ("plain", 7)] {

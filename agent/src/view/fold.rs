@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_one_package_becomes_a_link_and_what_is_shared_or_documented_stays_a_folder() {
+    fn folder_of_one_package_becomes_a_link() {
         let root = root(&[
             "a/bin/flux",
             "a/etc/flux/rc1.d/one",
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_lacks_something_has_something_of_its_own_or_leads_elsewhere_stays_as_it_is() {
+    fn folder_with_other_contents_is_not_folded() {
         let files = ["a/share/one/x", "a/share/one/y"];
         for change in [
             |view: &Path| fs::remove_file(view.join("share/one/x")).unwrap(),

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_copy_tells_how_far_it_is_every_five_seconds_and_a_quick_one_nothing() {
+    fn slow_copy_reports_progress_every_five_seconds() {
         let progress = Progress::new(130_000_000);
         let line = |seconds| progress.line(13_000_000, Duration::from_secs(seconds));
         assert_eq!((line(1), line(4)), (None, None));

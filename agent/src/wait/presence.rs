@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn parent_that_refuses_is_gone_at_the_second_look_and_one_that_answers_is_not() {
+    fn refusing_parent_is_gone_at_the_second_look() {
         block_on(async {
             let (listener, mut parent) = parent();
             let mut presence = Presence::new();

@@ -106,7 +106,7 @@ fn a_whole_dump_takes_the_archives_place_and_is_read_back() {
 }
 
 #[test]
-fn a_broker_that_is_killed_at_any_write_of_its_dump_leaves_the_archive_and_the_jobs_code_as_they_were() {
+fn archive_and_exit_code_survive_broker_killed_during_dump() {
     for (write, code) in (1..=6).zip([0, 3].into_iter().cycle()) {
         let (image, old) = with_archive(&format!("exit {code}"));
         let ended = run(&[lead(&image, &format!("writes=6 die={write}"))]).remove(0);
@@ -124,7 +124,7 @@ fn a_broker_that_is_killed_at_any_write_of_its_dump_leaves_the_archive_and_the_j
 }
 
 #[test]
-fn a_pod_that_is_killed_at_any_write_of_its_dump_leaves_the_archive_as_it_was() {
+fn archive_survives_pod_killed_during_dump() {
     for writes in 0..=5_usize {
         let (image, old) = with_archive("exit 0");
         let network = Network::new();
@@ -279,7 +279,7 @@ fn a_stop_that_is_long_enough_saves() {
 }
 
 #[test]
-fn a_volume_that_cannot_be_written_to_is_told_before_the_job_and_a_read_only_one_is_read() {
+fn unwritable_archive_volume_is_reported_before_the_job() {
     let image = image_of("echo job", "");
     image.mode("/state", 0o755);
     image.certificate((1000, 1000));

@@ -85,7 +85,7 @@ fn every_code_is_the_containers_and_says_who_ended_it() {
 }
 
 #[test]
-fn with_on_failure_every_code_but_0_is_tried_again_as_often_as_the_container_is_started() {
+fn on_failure_retries_every_nonzero_code_per_container_start() {
     in_parallel(0..=255, |code: u8| {
         let script = format!("echo >>\"$FAKE_FLUX_RECORD.starts\"; exit {code}");
         let solo = Solo::new("", "", &script).with(&["sh"]);
@@ -252,7 +252,7 @@ fn on_failure_reruns_a_failed_program_and_never_a_success() {
 }
 
 #[test]
-fn with_on_failure_what_fails_after_a_success_is_told_and_the_program_is_not_run_again() {
+fn on_failure_does_not_rerun_after_success() {
     let post = "[runner.snippets]\npost = 'exit 9'\n";
     let strict = "[logging]\nstrict = true\n";
     let images = images(

@@ -208,7 +208,7 @@ fn unlike_nodes_with_declared_cores_have_those_and_their_own_gpus() {
 }
 
 #[test]
-fn where_pods_may_join_later_the_leads_counts_are_all_nodes_and_none_is_drained() {
+fn later_pods_count_as_nodes_and_none_is_drained() {
     if two_cpus().is_none() {
         return;
     }

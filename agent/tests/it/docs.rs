@@ -179,7 +179,7 @@ fn plan_of_template(template: &Value, args: &[&str], of_controller: &[&str]) -> 
 }
 
 #[test]
-fn the_examples_for_other_controllers_are_planned_by_the_words_of_their_entrypoint() {
+fn examples_for_other_controllers_are_planned() {
     let jobset = &example("jobset/jobset.yaml")[0];
     let spec = &jobset["spec"]["replicatedJobs"][0]["template"]["spec"];
     assert_eq!(

@@ -107,7 +107,7 @@ fn zeromqs_lines_are_shown_and_the_agent_is_not_among_them() {
 
 /// The page's hostlist: the same text on both sides, and the same ranks.
 #[test]
-fn two_clusters_of_one_hostlist_are_one_instance_with_the_same_ranks_on_both_sides() {
+fn two_clusters_of_one_hostlist_form_one_instance() {
     if real_flux().is_none() {
         return;
     }

@@ -21,7 +21,7 @@ fn figures(pod: &Running, path: &str) -> Option<String> {
 }
 
 #[test]
-fn the_lead_serves_the_figures_of_its_instance_also_where_flux_runs_as_another_user() {
+fn lead_serves_metrics_when_flux_runs_as_another_user() {
     for user in ["", "[runner.user]\nname = 'flux'\nuid = 1000\n"] {
         // One runs on the only core, and three wait for it; the fake Flux has no queue.
         let script = "for i in 1 2 3 4; do flux submit --quiet sleep 60; done; echo up; until [ -e /tmp/go ]; do sleep 0.1; done";

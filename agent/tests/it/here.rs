@@ -40,7 +40,7 @@ fn started(running: &Running, image: &Image) -> Vec<String> {
 }
 
 #[test]
-fn in_a_pod_dry_run_tells_what_its_entrypoint_has_done_and_facts_what_it_found() {
+fn dry_run_and_facts_in_a_pod_match_its_entrypoint() {
     let image = pod_image(SPEC, 1);
     let words = run_words(&["--grace-period", "77", "--restarts-left", "3", "--lead-gone", "9"]);
     let mut container = Container::new(&image, "mc-0", &words);

@@ -69,7 +69,7 @@ echo done >>/record/attacked
 "#;
 
 #[test]
-fn a_job_does_not_become_root_by_post_by_a_restart_or_by_commands_for_people() {
+fn job_cannot_become_root_by_post_restart_or_commands() {
     let spec = format!(
         "[runner.program]\nmode = 'script'\ntext = '''{ATTACK}'''\nlaunch = false\n[runner.snippets]\n\
          post = 'true; . /mnt/flux/flux-view.sh; /mnt/flux/flux-agent status || true'\n"
@@ -331,7 +331,7 @@ fn project(mode: u32) -> (tempfile::TempDir, PathBuf, u32) {
 }
 
 #[test]
-fn a_shared_folder_keeps_owner_group_and_mode_and_who_cannot_write_there_is_told() {
+fn shared_folder_keeps_owner_and_mode_with_a_warning() {
     // In no group of it, by the image's file, by the pod's (fsGroup, supplementalGroups); in a group that may
     // not write either.
     for (of_the_image, of_the_pod, mode) in [

@@ -206,7 +206,7 @@ fn a_job_that_lost_a_node_is_told_from_one_that_failed() {
 }
 
 #[test]
-fn a_lead_whose_name_is_gone_is_waited_for_as_long_as_the_brokers_are_connected() {
+fn lead_without_name_is_waited_for_while_connected() {
     let images = images(&stops::tidy(3, "launcher"), 2);
     let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
     pods[0].says("up\n");

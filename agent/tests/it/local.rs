@@ -142,7 +142,7 @@ fn who_is_not_root_runs_it_as_well_and_is_told_what_takes_root() {
 }
 
 #[test]
-fn pods_change_nothing_of_the_machine_but_the_folder_that_they_were_started_in() {
+fn local_pods_change_only_the_folder_they_start_in() {
     let script = "here=$PWD; for place in /usr /var/lib /opt /root /srv; do \
                   echo x > $place/flux-local-was-here && echo written $place; done; \
                   echo x > /tmp/flux-local-was-here && echo x >> /etc/passwd && rm -f /etc/hostname && echo own files; \

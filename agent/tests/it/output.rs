@@ -56,7 +56,7 @@ fn assert_same(folder: &Path, name: &str, want: &[u8]) {
 }
 
 #[test]
-fn two_hundred_thousand_lines_a_line_of_a_megabyte_and_bytes_arrive_as_a_job_wrote_them() {
+fn long_and_binary_output_arrives_unchanged() {
     let images = images(&submit(WRITES), 1);
     let mut pod = start(&images, &Network::new(), &[]).remove(0);
     assert_eq!(pod.code_within(Duration::from_secs(900)), 0);

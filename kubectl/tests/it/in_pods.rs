@@ -219,7 +219,7 @@ fn top_without_figures_says_why_and_what_helps() {
 }
 
 #[test]
-fn who_may_exec_alone_looks_and_works_and_who_may_not_is_told_which_right_it_takes() {
+fn commands_in_pods_need_exec_permission_and_name_it() {
     test("exec-only", async |fixture| {
         let operator = up(&fixture, 2).await;
         let rights = [
@@ -273,7 +273,7 @@ fn who_may_exec_alone_looks_and_works_and_who_may_not_is_told_which_right_it_tak
 }
 
 #[test]
-fn answers_for_programs_are_the_same_everywhere_and_refused_where_there_is_none() {
+fn machine_output_is_uniform_and_refused_where_missing() {
     test("answers", async |fixture| {
         let operator = up(&fixture, 2).await;
         let (_front, person) = over(user_of(&fixture), agents()).await;

@@ -232,7 +232,7 @@ pub fn interrupt(child: &tokio::process::Child) {
 }
 
 #[test]
-fn who_stops_a_run_that_has_not_begun_stops_its_pods_even_without_the_right_to_delete() {
+fn stop_before_start_stops_pods_without_delete_permission() {
     test("ctrl-c", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);

@@ -71,7 +71,7 @@ fn the_api_server_tries_out_the_minicluster_and_its_job_and_makes_nothing() {
 }
 
 #[test]
-fn a_wrong_field_of_an_overlay_is_told_in_the_api_server_s_words_at_its_place() {
+fn overlay_error_has_the_api_servers_words_and_field() {
     test("server-wrong", async |fixture| {
         let person = author(&fixture);
         for (overlay, wanted) in [

@@ -117,3 +117,26 @@ fn blocks_that_no_node_runs_are_known_and_have_a_reason() {
         .partition(|block| pasted::not_run(block).is_none());
     assert!(run.len() > not_run.len(), "most blocks are run");
 }
+
+/// The definition is larger than the annotation in which a client-side apply keeps a copy of it.
+#[test]
+fn folders_with_the_definition_are_applied_by_the_server() {
+    let definition = std::fs::metadata(pages::repository().join("chart/crd/crd.yaml")).unwrap();
+    assert!(definition.len() > 256 * 1024, "then any apply would do");
+    let mut files = pages::pages();
+    files.extend(["chart/README.md", "images/README.md"].map(|file| pages::repository().join(file)));
+    let wrong: Vec<String> = files
+        .iter()
+        .flat_map(|file| {
+            let text = std::fs::read_to_string(file).unwrap();
+            let of_client = |line: &&str| {
+                line.contains("kubectl apply") && line.contains(" -k ") && !line.contains("--server-side")
+            };
+            let lines = text.lines().filter(of_client);
+            lines
+                .map(|line| format!("{}: {line}", file.display()))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -242,7 +242,7 @@ fn a_lead_that_is_taken_away_starts_anew_within_the_limit() {
 }
 
 #[test]
-fn a_follower_that_is_taken_away_from_the_job_starts_anew_only_where_it_may() {
+fn lost_follower_restarts_the_job_only_within_max_restarts() {
     // A job of the fake Flux does not notice that it has lost a node.
     if !has_flux_itself("a job that loses a follower") {
         return;
@@ -275,7 +275,7 @@ fn a_follower_that_is_taken_away_from_the_job_starts_anew_only_where_it_may() {
 }
 
 #[test]
-fn a_pod_that_is_taken_away_before_or_after_the_program_does_not_run_it_twice() {
+fn program_runs_once_when_pod_is_lost_before_or_after_it() {
     test("stages", async |fixture| {
         let counter = Counter::new(&fixture).await;
         // Which snippet holds it, whose pod goes, the program's code, and then: phase, exit code, new Jobs.

@@ -219,7 +219,7 @@ async fn end_job(fixture: &Fixture, name: &str) {
 }
 
 #[test]
-fn a_job_ends_as_if_nothing_had_been_while_a_release_comes_changes_and_goes() {
+fn job_is_unaffected_by_helm_install_upgrade_uninstall() {
     for (number, helm) in helms().into_iter().enumerate() {
         test(&format!("helm-{number}"), async |fixture| {
             println!("{}", helm.display());

@@ -109,7 +109,7 @@ const LOOKED_AT_BY_NOBODY: [&str; 2] = [
 ];
 
 #[test]
-fn every_figure_of_an_alert_or_a_picture_is_in_the_table_and_the_other_way_round() {
+fn alerts_and_dashboard_use_exactly_the_listed_metrics() {
     let of_alerts = alerts().into_iter().map(|alert| (alert.name, alert.expression));
     let of_panels = panels().into_iter().flat_map(|panel| {
         let title = panel.title;

@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
-use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, test, until};
+use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, assert_message, test, until};
 
 /// By then pauses have grown to more than 10 s.
 const GROWN: Duration = Duration::from_secs(25);
@@ -70,13 +70,7 @@ fn job_of_another_operator_is_an_obstacle_and_no_loop() {
             .unwrap();
         let operator = fixture.operator().await;
         let status = told(&fixture, "old", "JobUnlabelled").await;
-        assert!(
-            status["message"]
-                .as_str()
-                .unwrap()
-                .contains("kubectl delete job old"),
-            "{status:#}"
-        );
+        assert_message(&status, "kubectl delete job old");
         is_calm(&operator, "a Job of another operator").await;
         fixture
             .api::<Job>()
@@ -114,10 +108,7 @@ fn job_without_label_is_an_obstacle_and_no_loop() {
         }
         for (name, phase) in [("waits", "Suspended"), ("runs", "Running")] {
             let status = told(&fixture, name, "JobUnlabelled").await;
-            assert!(
-                status["message"].as_str().unwrap().contains("kubectl label job"),
-                "{status:#}"
-            );
+            assert_message(&status, "kubectl label job");
             assert_eq!(status["phase"], phase, "it is as it was: {status:#}");
             assert_eq!(status["restartCount"].as_i64().unwrap_or(0), 0, "{status:#}");
         }

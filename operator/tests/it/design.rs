@@ -31,7 +31,7 @@ fn design_3_3_statement_1_a_minicluster_has_containers_and_a_size() {
 /// "Creating a MiniCluster first creates Config Maps, Volumes (TBA), and secrets and then an indexed job with
 /// pods that use them."
 #[test]
-fn design_3_3_statement_2_first_config_maps_volumes_and_secrets_then_an_indexed_job_that_uses_them() {
+fn design_3_3_statement_2_objects_come_before_the_indexed_job() {
     test("design-2", async |fixture| {
         let operator = fixture.operator().await;
         let older = json!({

@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::{Value, json};
 
 use crate::restarts::{another_job, finished, run, running, said};
-use test_support::api_server::{Fixture, SETTLE, condition, has_ended, index, test, until};
+use test_support::api_server::{Fixture, SETTLE, assert_message, condition, has_ended, index, test, until};
 
 /// Plays a dead node: the pod does not go, whatever deletes it.
 async fn hold(fixture: &Fixture, pod: &Pod) {
@@ -168,13 +168,7 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
                 (&json!(failed), &json!("SnippetFailed")),
                 "{status:#}"
             );
-            assert!(
-                status["message"]
-                    .as_str()
-                    .unwrap()
-                    .contains("cat: /data/in: No such file"),
-                "{status:#}"
-            );
+            assert_message(&status, "cat: /data/in: No such file");
             assert_eq!(status["restartCount"], Value::Null, "{status:#}");
             until("the Job has failed", async || {
                 let job = serde_json::to_value(fixture.job(name).await).unwrap();
@@ -410,10 +404,7 @@ fn orphaned_pods_of_a_deleted_job_are_waited_for() {
             .when("mc", "waiting", |status| status["reason"] == "WaitingForPods")
             .await["status"]
             .clone();
-        assert!(
-            status["message"].as_str().unwrap().contains(&lead.name_any()),
-            "{status:#}"
-        );
+        assert_message(&status, &lead.name_any());
         tokio::time::sleep(SETTLE).await;
         assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
         for pod in fixture.all_pods("mc").await.iter().filter(|pod| !has_ended(pod)) {
@@ -463,13 +454,7 @@ fn success_whose_job_was_deleted_while_no_operator_ran_is_not_run_again() {
             (&json!("JobDeleted"), &Value::Null),
             "{status:#}"
         );
-        assert!(
-            status["message"]
-                .as_str()
-                .unwrap()
-                .contains("while no operator ran"),
-            "{status:#}"
-        );
+        assert_message(&status, "while no operator ran");
         assert!(
             fixture.api::<Job>().get_opt("mc").await.unwrap().is_none(),
             "it may have been a success"
@@ -501,10 +486,7 @@ fn container_beside_the_runner_decides_nothing_and_is_named() {
             (&json!(0), &json!("SidecarStillRuns")),
             "{status:#}"
         );
-        assert!(
-            status["message"].as_str().unwrap().contains("container aaa"),
-            "{status:#}"
-        );
+        assert_message(&status, "container aaa");
         operator.stop().await;
     });
 }

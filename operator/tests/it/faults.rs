@@ -17,7 +17,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-use test_support::api_server::{Call, Calls, Fault, Fixture, condition, operator_kubeconfig, test, until};
+use test_support::api_server::{
+    Call, Calls, Fault, Fixture, assert_message, condition, operator_kubeconfig, test, until,
+};
 use test_support::control_plane::kubeconfig_via;
 
 /// Everything of a cluster of size 2 is there, once.
@@ -89,7 +91,7 @@ fn an_answer_of_any_kind_to_any_call_is_got_over() {
 }
 
 #[test]
-fn status_has_the_words_of_the_api_server_when_it_refuses_fails_or_is_silent() {
+fn status_has_the_api_servers_error() {
     test("faults-refused", async |fixture| {
         let is_well = Arc::new(AtomicBool::new(false));
         let well = is_well.clone();
@@ -126,7 +128,7 @@ fn status_has_the_words_of_the_api_server_when_it_refuses_fails_or_is_silent() {
                 .when(name, "told why", |status| status["reason"] == "ApiError")
                 .await["status"]
                 .clone();
-            assert!(status["message"].as_str().unwrap().contains(words), "{status:#}");
+            assert_message(&status, words);
             assert_eq!(condition(&status, "JobRequested")["reason"], "ApiError");
             assert!(
                 condition(&status, "Stalled").is_null(),

@@ -18,7 +18,8 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use test_support::api_server::{
-    Call, Calls, Fault, Fixture, Operator, apply, condition, config, kubectl_program, test, until,
+    Call, Calls, Fault, Fixture, Operator, apply, assert_message, condition, config, kubectl_program, test,
+    until,
 };
 use test_support::control_plane::ControlPlane;
 use test_support::installation::{Installation, Permission};
@@ -117,10 +118,7 @@ fn where_nobody_wants_a_gang_nothing_is_asked() {
             .when("on", "refused", |status| status["reason"] == "GangUnavailable")
             .await["status"]
             .clone();
-        assert!(
-            status["message"].as_str().unwrap().contains("gang.enabled"),
-            "{status:#}"
-        );
+        assert_message(&status, "gang.enabled");
         assert!(!plain.calls.all().iter().any(is_about_gangs));
         fixture
             .api::<MiniCluster>()
@@ -163,10 +161,7 @@ fn who_may_not_ask_which_apis_there_are_is_told_so_where_a_gang_is_wanted() {
             .when("on", "refused", |status| status["reason"] == "Forbidden")
             .await["status"]
             .clone();
-        assert!(
-            status["message"].as_str().unwrap().contains("system:discovery"),
-            "{status:#}"
-        );
+        assert_message(&status, "system:discovery");
         operator.stop().await;
     });
 }
@@ -208,7 +203,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
                 "False",
                 "{status:#}"
             );
-            assert!(status["message"].as_str().unwrap().contains(words), "{status:#}");
+            assert_message(&status, words);
             assert!(fixture.api::<Job>().get_opt(name).await.unwrap().is_none());
         }
         assert!(

@@ -443,7 +443,7 @@ async fn refuses(fixture: &Fixture, name: &str, spec: Value, field: &str, value:
 }
 
 #[test]
-fn installation_without_volumes_and_services_refuses_them_and_asks_for_nothing() {
+fn installation_without_volumes_and_services_refuses_them() {
     let without = json!({ "volumes": { "enabled": false }, "services": { "enabled": false } });
     test("without-parts", async |fixture| {
         let operator = fixture
@@ -509,7 +509,7 @@ fn installation_without_volumes_and_services_refuses_them_and_asks_for_nothing()
 }
 
 #[test]
-fn miniclusters_have_a_headless_service_of_their_own_name_where_that_is_chosen() {
+fn headless_service_has_the_miniclusters_name_when_chosen() {
     test("own-service", async |fixture| {
         let operator = fixture
             .operator_of(Calls::default(), |it| it.options.headless = HeadlessName::Own)

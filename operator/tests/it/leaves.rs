@@ -47,7 +47,7 @@ async fn offer(
 }
 
 #[test]
-fn every_field_of_a_cluster_that_was_made_is_followed_or_refused_with_the_remedy() {
+fn every_field_edit_is_applied_or_refused_with_remedy() {
     test("fixed-leaves", async |fixture| {
         let operator = fixture.operator().await;
         fixture.create("mc", base()).await.unwrap();

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use kube::api::{EvictParams, ListParams};
 use serde_json::json;
 
-use test_support::api_server::{condition, index, test, until};
+use test_support::api_server::{assert_message, condition, index, test, until};
 
 #[test]
 fn everything_is_made_and_the_status_says_so() {
@@ -359,13 +359,7 @@ fn a_view_that_cannot_be_mounted_is_copied_and_the_status_says_why() {
                 .when("mc", "refused", |status| status["reason"] == "Unsupported")
                 .await["status"]
                 .clone();
-            assert!(
-                status["message"]
-                    .as_str()
-                    .unwrap()
-                    .contains("flux.container.source"),
-                "{status:#}"
-            );
+            assert_message(&status, "flux.container.source");
             return;
         }
         let pods = fixture.pods("mc", 2).await;
@@ -412,7 +406,7 @@ fn a_view_that_cannot_be_mounted_is_copied_and_the_status_says_why() {
 }
 
 #[test]
-fn a_follower_that_was_told_to_stop_is_replaced_and_one_that_fails_by_itself_is_the_end() {
+fn stopped_follower_is_replaced_and_failed_one_ends_the_job() {
     test("follower", async |fixture| {
         let _operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 2 })).await.unwrap();
@@ -496,7 +490,7 @@ fn an_evicted_follower_is_made_again_and_nobody_has_failed() {
 }
 
 #[test]
-fn a_lead_that_is_evicted_after_its_followers_have_left_with_it_starts_anew_with_all_of_them() {
+fn evicted_lead_restarts_with_followers_that_left_with_it() {
     test("evicted-lead", async |fixture| {
         let operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 2 })).await.unwrap();

@@ -36,6 +36,7 @@ mod sdk;
 mod shipped;
 mod storage;
 mod stuck;
+mod teams;
 mod tenants;
 mod traces;
 mod webhook;

@@ -135,7 +135,7 @@ fn what_lies_over_the_pods_is_in_them_and_costs_one_call() {
 }
 
 #[test]
-fn what_the_api_server_would_not_take_is_told_with_its_place_before_anything_is_made() {
+fn overlay_rejected_by_api_server_is_reported_before_creation() {
     test("overlay-wrong", async |fixture| {
         let _operator = fixture.operator().await;
         let app = |fields: Value| {

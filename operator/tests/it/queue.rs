@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use test_support::api_server::{Fixture, condition, test, until};
+use test_support::api_server::{Fixture, assert_message, condition, test, until};
 
 mod why;
 
@@ -98,7 +98,7 @@ fn sizes(job: &Job) -> (Option<i32>, Option<i32>, Option<bool>) {
 }
 
 #[test]
-fn what_is_the_queues_reaches_job_and_pods_and_nothing_runs_before_it_is_admitted() {
+fn queue_labels_reach_job_and_pods_and_admission_comes_first() {
     test("queued", async |fixture| {
         let operator = fixture.operator().await;
         let annotations = json!({ TOPOLOGY: "rack", "provreq.kueue.x-k8s.io/maxRunDurationSeconds": "60", "other": "mine" });
@@ -521,10 +521,7 @@ fn who_follows_the_remedy_of_a_contradiction_has_its_job() {
                 .when(name, "invalid", |status| status["reason"] == "Invalid")
                 .await["status"]
                 .clone();
-            assert!(
-                status["message"].as_str().unwrap().contains("leave it out"),
-                "{status:#}"
-            );
+            assert_message(&status, "leave it out");
             operator.settled().await;
             let none = json!({ "metadata": { "annotations": { LEAST: null } } });
             fixture.patch::<MiniCluster>(name, none).await.unwrap();
@@ -614,7 +611,7 @@ fn what_is_told_to_a_queue_once_the_job_is_made_changes_nothing_of_it() {
 
 /// As MultiKueue has it of what runs in another cluster.
 #[test]
-fn what_is_managed_elsewhere_is_left_alone_and_who_manages_it_never_changes() {
+fn foreign_managed_by_is_ignored_and_immutable() {
     test("elsewhere", async |fixture| {
         let operator = fixture.operator().await;
         fixture

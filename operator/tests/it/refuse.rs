@@ -6,7 +6,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
-use test_support::api_server::{Fixture, condition, test, until};
+use test_support::api_server::{Fixture, assert_message, condition, test, until};
 
 async fn events(fixture: &Fixture, reason: &str) -> Vec<Event> {
     let all = fixture
@@ -177,10 +177,7 @@ fn what_the_api_server_refuses_of_our_objects_is_told() {
             .when("mc", "refused", |status| status["reason"] == "Refused")
             .await["status"]
             .clone();
-        assert!(
-            status["message"].as_str().unwrap().contains("seccompProfile"),
-            "{status:#}"
-        );
+        assert_message(&status, "seccompProfile");
         assert_eq!(status["phase"], "Pending");
         until("an event says so", async || {
             events(&fixture, "Refused").await.pop()
@@ -213,13 +210,7 @@ fn a_text_is_counted_with_its_quoting() {
             .when("mc", "refused", |status| status["reason"] == "TooLarge")
             .await["status"]
             .clone();
-        assert!(
-            status["message"]
-                .as_str()
-                .unwrap()
-                .contains("a ConfigMap holds 1048576"),
-            "{status:#}"
-        );
+        assert_message(&status, "a ConfigMap holds 1048576");
         fixture
             .create("fits", script("\"\\\n".repeat(200_000)))
             .await
@@ -252,10 +243,7 @@ fn a_field_that_this_kubernetes_would_drop_is_refused() {
                 .when("mc", "refused", |status| status["reason"] == "Unsupported")
                 .await["status"]
                 .clone();
-            assert!(
-                status["message"].as_str().unwrap().contains("spec.pod.resources"),
-                "{status:#}"
-            );
+            assert_message(&status, "spec.pod.resources");
         }
         // A newer one refuses it in its own words: it wants the pod to have users of its own.
         let reason = if minor >= 33 { "Refused" } else { "Unsupported" };
@@ -268,10 +256,7 @@ fn a_field_that_this_kubernetes_would_drop_is_refused() {
             .when("unmasked", "refused", |status| status["reason"] == reason)
             .await["status"]
             .clone();
-        assert!(
-            status["message"].as_str().unwrap().contains("procMount"),
-            "{status:#}"
-        );
+        assert_message(&status, "procMount");
     });
 }
 

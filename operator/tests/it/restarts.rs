@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams};
 use serde_json::{Value, json};
 
-use test_support::api_server::{Fixture, condition, index, test, until};
+use test_support::api_server::{Fixture, assert_message, condition, index, test, until};
 
 /// What the agent leaves as its termination message.
 pub(crate) fn said(by: &str, code: i32, more: Value) -> String {
@@ -91,7 +91,7 @@ fn restarts_left(job: &Job) -> String {
 }
 
 #[test]
-fn a_lead_that_is_taken_away_starts_anew_counted_and_bounded_and_shares_one_deadline() {
+fn lost_lead_restarts_within_backoff_limit_and_one_deadline() {
     test("taken", async |fixture| {
         let operator = fixture.operator().await;
         let (lead, follower) = running(
@@ -148,10 +148,7 @@ fn a_lead_that_is_taken_away_starts_anew_counted_and_bounded_and_shares_one_dead
             (&json!("LeadLost"), &json!(1)),
             "{status:#}"
         );
-        assert!(
-            status["message"].as_str().unwrap().contains("backoffLimit is 1"),
-            "{status:#}"
-        );
+        assert_message(&status, "backoffLimit is 1");
         assert_eq!(fixture.job("mc").await.uid(), second.uid(), "no third one");
         operator.stop().await;
     });
@@ -197,7 +194,7 @@ fn a_lead_that_fails_by_itself_never_runs_again_though_its_pod_is_evicted() {
 }
 
 #[test]
-fn a_lead_that_ends_with_the_code_of_replacement_while_the_operator_is_away_never_runs_again() {
+fn replacement_code_unseen_by_operator_prevents_restart() {
     test("two-three-eight", async |fixture| {
         // It never hears of its pods, so that the Job does not know its lead.
         let operator = fixture.operator().await;
@@ -272,7 +269,7 @@ fn a_job_that_somebody_deletes_is_a_counted_start_and_bounded() {
 }
 
 #[test]
-fn a_job_that_lost_a_follower_is_told_as_such_and_starts_again_within_max_restarts() {
+fn job_that_lost_a_follower_restarts_within_max_restarts() {
     test("pod-lost", async |fixture| {
         let operator = fixture.operator().await;
         for (name, max_restarts) in [("once", 1), ("never", 0)] {
@@ -340,7 +337,7 @@ fn a_job_that_lost_a_follower_is_told_as_such_and_starts_again_within_max_restar
 }
 
 #[test]
-fn an_operator_that_is_killed_at_any_call_counts_a_start_once_and_makes_it_once() {
+fn operator_killed_at_any_call_counts_a_start_once() {
     test("killed-anew", async |fixture| {
         for round in 0..20 {
             let name = format!("mc-{round}");

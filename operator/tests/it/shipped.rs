@@ -25,7 +25,7 @@ fn what_is_shipped_unwinds() {
 
 /// Who is told that calls fail is sent to the label `resource`, to see which.
 #[test]
-fn every_resource_that_the_operator_may_ask_for_has_its_name_among_the_metrics() {
+fn metrics_name_every_resource_of_the_operator() {
     let installed = Installation::whole(&json!({
         "gang": { "enabled": true }, "kueue": { "enabled": true }, "networkPolicy": { "miniclusters": true },
     }));

@@ -14,7 +14,7 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, Wa
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use test_support::api_server::{Fixture, Operator, SETTLE, condition, test, until};
+use test_support::api_server::{Fixture, Operator, SETTLE, assert_message, condition, test, until};
 use test_support::call::assert_exactly;
 use test_support::installation::{Installation, Permission};
 
@@ -137,7 +137,7 @@ fn there_is_no_job_until_the_claims_are_bound() {
 }
 
 #[test]
-fn a_volume_is_made_bound_and_goes_with_its_minicluster_and_nobody_elses_does() {
+fn volume_is_deleted_with_its_minicluster_only() {
     test("volumes", async |fixture| {
         let operator = fixture.operator().await;
         fixture
@@ -174,10 +174,7 @@ fn a_volume_is_made_bound_and_goes_with_its_minicluster_and_nobody_elses_does() 
             .when("other", "stopped", |status| status["reason"] == "NameTaken")
             .await["status"]
             .clone();
-        assert!(
-            status["message"].as_str().unwrap().contains("PersistentVolume"),
-            "{status:#}"
-        );
+        assert_message(&status, "PersistentVolume");
 
         delete(&fixture, "mc").await;
         delete(&fixture, "other").await;
@@ -316,7 +313,7 @@ fn a_volume_outlives_an_operator_that_is_away_and_is_swept_by_the_next() {
 }
 
 #[test]
-fn a_volume_that_is_kept_is_used_again_and_another_one_of_its_name_is_refused() {
+fn kept_volume_is_reused_and_a_foreign_one_refused() {
     test("kept", async |fixture| {
         let operator = fixture.operator().await;
         let kept = || spec(json!({ "path": "/tmp/data", "delete": false }));
@@ -338,10 +335,7 @@ fn a_volume_that_is_kept_is_used_again_and_another_one_of_its_name_is_refused() 
             .when("mc", "stopped", |status| status["reason"] == "NameTaken")
             .await["status"]
             .clone();
-        assert!(
-            status["message"].as_str().unwrap().contains("was kept"),
-            "{status:#}"
-        );
+        assert_message(&status, "was kept");
         delete(&fixture, "mc").await;
         until("it is gone", async || {
             fixture

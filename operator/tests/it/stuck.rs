@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
-use test_support::api_server::{Fixture, condition, test, until};
+use test_support::api_server::{Fixture, assert_message, condition, test, until};
 
 /// Plays the kubelet: the pod has a node, and its volumes cannot be mounted.
 async fn cannot_mount(fixture: &Fixture, pod: &Pod, message: &str) {
@@ -46,13 +46,7 @@ fn a_job_that_makes_no_pods_is_explained_and_goes_on_when_it_can() {
             .when("mc", "explained", |status| status["reason"] == "FailedCreate")
             .await["status"]
             .clone();
-        assert!(
-            status["message"]
-                .as_str()
-                .unwrap()
-                .contains("serviceaccount \"later\" not found"),
-            "{status:#}"
-        );
+        assert_message(&status, "serviceaccount \"later\" not found");
         assert_eq!(
             condition(&status, "JobWaitingForResources")["reason"],
             "FailedCreate"
@@ -156,10 +150,7 @@ fn a_deleted_config_map_is_made_again_and_a_deleted_key_is_said_to_be_lost() {
             .when("lost", "explained", |status| status["reason"] == "SecretDeleted")
             .await["status"]
             .clone();
-        assert!(
-            status["message"].as_str().unwrap().contains("apply it again"),
-            "{status:#}"
-        );
+        assert_message(&status, "apply it again");
         assert!(
             fixture.secret("lost", "curve").await.is_none(),
             "another key would fit no other pod"

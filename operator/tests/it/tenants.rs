@@ -29,7 +29,7 @@ async fn create(api: &Api<MiniCluster>, name: &str, spec: Value) -> Result<MiniC
 }
 
 #[test]
-fn volumes_of_nodes_and_of_others_secrets_are_for_those_who_may_make_them_without_us() {
+fn host_path_and_secret_volumes_need_own_permission() {
     test("tenant-volumes", async |fixture| {
         let tenant: Api<MiniCluster> = Api::namespaced(fixture.tenant().await, &fixture.namespace);
         for (name, volume) in [

@@ -263,7 +263,7 @@ fn of_2023() -> Vec<(String, Value)> {
 }
 
 #[test]
-fn what_is_applied_as_v1alpha1_is_read_back_and_applying_it_again_changes_nothing() {
+fn v1alpha1_is_read_back_and_unchanged_when_applied_again() {
     test(crd, async |fixture| {
         let _webhook = fixture.webhook().await;
         for (name, spec) in of_2023() {
@@ -445,7 +445,7 @@ fn fields_of_one_version_survive_edits_in_the_other() {
 }
 
 #[test]
-fn a_webhook_that_is_away_takes_only_v1alpha1_with_it_and_comes_back_with_the_same_certificate() {
+fn lost_webhook_affects_only_v1alpha1_and_keeps_certificate() {
     test(crd, async |fixture| {
         let webhook = fixture.webhook().await;
         let secret = || {

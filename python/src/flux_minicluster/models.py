@@ -724,7 +724,7 @@ class FluxContainer(BaseModel):
     """
     resources: Resources | None = None
     """
-    Resources of the init containers, which install the agent and copy the view.
+    Resources of the init containers, which install the agent and copy the view; by default the cpu and memory of the Flux runner.
     """
     security_context: Annotated[
         SecurityContext | None, Field(alias="securityContext")

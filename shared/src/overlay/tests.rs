@@ -136,7 +136,7 @@ fn all_refused(cases: &[(Value, &str)]) {
 }
 
 #[test]
-fn fields_of_the_pod_that_are_ours_and_directives_without_a_meaning_are_refused_with_their_place() {
+fn own_pod_fields_and_odd_directives_are_refused_with_place() {
     all_refused(&[
         (json!({ "spec": { "hostname": "a" } }), "spec.hostname"),
         (json!({ "spec": { "subdomain": null } }), "spec.subdomain"),

@@ -163,6 +163,13 @@ pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Fixture) -> F)
     });
 }
 
+/// The message of the status has these words.
+#[track_caller]
+pub fn assert_message(status: &Value, words: &str) {
+    let message = status["message"].as_str().unwrap_or_default();
+    assert!(message.contains(words), "{status:#}");
+}
+
 impl Fixture {
     /// An operator for this namespace, with the permissions that are shipped.
     pub async fn operator(&self) -> Operator {

@@ -92,6 +92,7 @@ pub const NOT_RUN: &[(&str, &str, &str)] = &[
         "is for a shell in a pod; operator/tests/e2e/sdk.rs",
     ),
     ("docs/tasks/interactive.md", "kubectl port-forward", FOR_EVER),
+    ("docs/tasks/monitoring.md", "helm upgrade", INSTALLS),
     ("docs/tasks/queues.md", "", "make e2e-kueue"),
     (
         "docs/tasks/run-a-job.md",
@@ -102,16 +103,14 @@ pub const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/tasks/sizing.md", "", INSTALLS),
     ("docs/tasks/teams.md", "kubectl create namespace", WHOLE_CLUSTER),
     ("docs/tasks/teams.md", "kubectl label namespace", WHOLE_CLUSTER),
-    ("docs/tasks/teams.md", "helm install", INSTALLS),
+    ("docs/tasks/teams.md", "helm template", INSTALLS),
     ("docs/tasks/tracing.md", "", TRACING),
     ("docs/troubleshooting.md", "", PLACEHOLDER),
     ("docs/upgrade.md", "kubectl apply", INSTALLS),
     ("docs/upgrade.md", "helm upgrade", INSTALLS),
-    (
-        "docs/upgrade.md",
-        "kubectl delete",
-        "removes the installation: .ci/e2e does",
-    ),
+    ("docs/upgrade.md", "kubectl delete miniclusters", REMOVES),
+    ("docs/upgrade.md", "kubectl delete --ignore-not-found", REMOVES),
+    ("docs/upgrade.md", "helm uninstall", REMOVES),
     ("examples/archive/README.md", "", STORAGE),
     ("examples/autoscale/README.md", "", "make e2e-autoscale"),
     (
@@ -186,6 +185,7 @@ pub const NOT_RUN: &[(&str, &str, &str)] = &[
 
 const INSTALLS: &str =
     "changes the installation that all tests use; operator/tests/helm installs by Helm, .ci/e2e by kubectl";
+const REMOVES: &str = "removes the installation: .ci/e2e and operator/tests/helm do";
 const FOR_EVER: &str = "goes on until a person ends it";
 const PLACEHOLDER: &str = "has a placeholder; operator/tests/e2e runs these programs of the agent";
 const WHOLE_CLUSTER: &str =

@@ -348,7 +348,7 @@ fn the_pods_of_a_jobset_are_planned_from_the_words_of_their_entrypoint() {
 }
 
 #[test]
-fn what_a_jobset_says_is_not_said_of_a_minicluster_and_a_variable_must_be_there() {
+fn jobset_plans_differ_from_miniclusters_and_need_a_variable() {
     let cluster = Args {
         file: Some(input("hello.yaml")),
         ..of_a_jobset(&[])

@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn r_is_for_all_where_it_must_be_known_before_they_are_there_and_then_it_is_not_checked() {
+    fn r_covers_all_hosts_unchecked_when_needed_before_they_join() {
         let table = toml_of("name='mc'\nsize=4\nmax_size=8", Facts::default());
         assert_eq!(
             at(&table, "resource/path").unwrap().as_str(),
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_lead_is_waited_for_as_long_as_flux_does_unless_the_user_says_otherwise() {
+    fn silent_lead_is_waited_for_as_long_as_flux_does() {
         assert!(at(&toml_of("name='mc'\nsize=2", Facts::default()), "heartbeat").is_none());
         let table = toml_of(
             "name='mc'\nsize=2\n[flux]\nheartbeat_timeout='60s'",

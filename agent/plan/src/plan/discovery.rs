@@ -138,7 +138,7 @@ fn xml(resolved: &Resolved) -> String {
     };
     let places = format!(
         "{} complete_nodeset=\"0x1\" nodeset=\"0x1\" allowed_nodeset=\"0x1\"",
-        of(&all, true)
+        cpusets(&all, true)
     );
     writer.open("Machine", &format!("os_index=\"0\" {places}"));
     writer.line(&format!(
@@ -226,10 +226,13 @@ const MOST_CPUS: u32 = 1 << 16;
 const MOST_GPUS: u32 = 64;
 
 fn in_node(cpus: &[u32]) -> String {
-    format!("{} nodeset=\"0x1\" complete_nodeset=\"0x1\"", of(cpus, false))
+    format!(
+        "{} nodeset=\"0x1\" complete_nodeset=\"0x1\"",
+        cpusets(cpus, false)
+    )
 }
 
-fn of(cpus: &[u32], whole: bool) -> String {
+fn cpusets(cpus: &[u32], whole: bool) -> String {
     let set = bitmap(cpus);
     let allowed = if whole {
         format!(" allowed_cpuset=\"{set}\"")
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_that_is_read_back_is_made_to_forget_its_resources_by_a_flux_that_can() {
+    fn restored_archive_forgets_its_resources() {
         let spec = AgentSpec::from_toml("name = 'mc'\nsize = 2\narchive = '/a.tgz'").unwrap();
         let of = |index, is_there: bool, flux_modprobe| {
             let mut facts = Facts {

@@ -64,7 +64,7 @@ mod tests {
     use crate::facts::{Facts, ViewFacts};
 
     #[test]
-    fn the_simple_scheduler_is_the_default_and_fluxion_comes_with_a_policy_or_with_gpus() {
+    fn fluxion_is_loaded_for_queue_policy_or_gpus() {
         let of = |spec: &str, fluxion: bool| {
             let spec = AgentSpec::from_toml(&format!("name = 'mc'\n{spec}")).unwrap();
             let facts = Facts {

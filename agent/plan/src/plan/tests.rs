@@ -288,7 +288,7 @@ fn followers_wait_for_their_own_parent() {
 }
 
 #[test]
-fn followers_have_the_resources_where_the_users_own_broker_toml_may_name_them() {
+fn followers_have_resources_with_the_users_broker_toml() {
     let has_resources = |text: &str| {
         run(&spec(text), &facts(1)).steps.iter().any(
             |planned| matches!(&planned.step, Step::File { path, .. } if path == "/mnt/flux/config/etc/flux/system/R"),

@@ -202,7 +202,7 @@ fn system_directories_stay_roots_and_the_job_runs_with_a_warning() {
 }
 
 #[test]
-fn working_dir_of_the_image_or_a_new_volume_becomes_theirs_and_its_contents_stay() {
+fn working_dir_changes_owner_and_its_contents_do_not() {
     let script = "[runner.program]\nmode = 'submit'\nwords = ['sh', '-c', 'echo x >/work/made']\n";
     for mount in ["", "mount --bind \"$root/volume\" \"$root/work\"\n"] {
         let image = pod(&format!("[runner]\nworking_dir = '/work'\n{script}"));

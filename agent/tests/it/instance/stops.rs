@@ -124,7 +124,7 @@ fn the_jobs_of_a_batch_have_their_time_as_well() {
 }
 
 #[test]
-fn a_program_that_does_not_heed_a_stop_is_killed_while_there_is_time_for_the_rest() {
+fn program_that_ignores_stop_is_killed_within_grace_period() {
     for mode in ["submit", "launcher"] {
         let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
         let images = images(&submit(script).replace("'submit'", &format!("'{mode}'")), 2);
@@ -267,7 +267,7 @@ pub(super) fn node_state(lead: &Running, rank: usize) -> String {
 }
 
 #[test]
-fn a_node_that_goes_alone_takes_no_more_jobs_and_those_on_it_end_and_when_it_is_back_jobs_come_again() {
+fn leaving_node_is_drained_and_takes_jobs_again_on_return() {
     let images = images(&on_both(), 2);
     let network = Network::new();
     let mut pods = start(&images, &network, &["--grace-period", "60"]);
@@ -316,7 +316,7 @@ fn a_node_that_goes_alone_takes_no_more_jobs_and_those_on_it_end_and_when_it_is_
 /// As where pods are deleted one after the other: the lead is told seconds after the follower has taken it
 /// for one that stays.
 #[test]
-fn follower_whose_lead_is_told_to_stop_later_leaves_the_job_alone_and_ends_with_it() {
+fn follower_stopped_before_lead_ends_with_the_job() {
     let images = images(&on_both(), 2);
     let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
     eventually("both tasks", || {
@@ -391,7 +391,7 @@ fn a_job_that_does_not_end_is_not_waited_for_beyond_the_grace_period() {
 
 /// Flux answers its own user alone.
 #[test]
-fn a_follower_whose_flux_runs_as_another_user_knows_as_well_that_the_lead_stays() {
+fn follower_with_flux_user_knows_that_the_lead_stays() {
     let images = images(
         &(submit(HANGING) + "[runner.user]\nname = 'flux'\nuid = 1000\n"),
         2,

@@ -127,7 +127,7 @@ fn follower_below_a_removed_one_keeps_its_job_and_returns() {
 }
 
 #[test]
-fn a_job_below_is_not_waited_for_beyond_the_grace_period_and_who_is_below_comes_again() {
+fn job_below_is_bounded_by_grace_period_and_brokers_rejoin() {
     if real_flux().is_none() {
         return;
     }

@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_another_spec_is_made_anew_before_it_has_begun_and_the_spec_is_frozen() {
+    fn job_of_another_spec_is_recreated_until_it_begins() {
         let spec = |image: &str| serde_json::json!({ "containers": [{ "image": image }] });
         let target = |image: &str, status: &MiniClusterStatus| Target {
             spec: Ok(serde_json::from_value(spec(image)).unwrap()),

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_of_many_owners_takes_no_more_but_widens_for_who_needs_every_name() {
+    fn service_with_many_owners_takes_no_more() {
         let owners = |number: usize| {
             (0..number)
                 .map(|it| (format!("mc-{it}"), format!("uid-{it}")))

@@ -84,7 +84,7 @@ fn old_node_counts_only_for_pods_that_may_use_it() {
 
 /// The node's controller tells of a pod only where that was ready.
 #[test]
-fn pods_of_a_node_that_stops_answering_are_lost_whether_or_not_they_were_ready() {
+fn pods_of_a_silent_node_are_lost_ready_or_not() {
     let metadata = |name: &str| ObjectMeta {
         name: Some(name.into()),
         namespace: Some("ns".into()),

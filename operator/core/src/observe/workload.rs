@@ -59,7 +59,7 @@ pub fn why(workloads: impl IntoIterator<Item = Workload>) -> String {
         )
     };
     match workloads.into_iter().max_by_key(rank) {
-        Some(workload) => of(&workload),
+        Some(workload) => explain(&workload),
         None => {
             "Kueue has created no Workload for its Job: it may not manage Jobs in this namespace".to_owned()
         }
@@ -81,7 +81,7 @@ fn condition<'a>(workload: &'a Workload, type_: &str) -> Option<&'a Condition> {
         .find(|it| it.type_ == type_)
 }
 
-fn of(workload: &Workload) -> String {
+fn explain(workload: &Workload) -> String {
     let status = workload.status.clone().unwrap_or_default();
     let condition = |type_: &str| condition(workload, type_);
     let is_true = |type_: &str| condition(type_).is_some_and(|it| it.status == "True");

@@ -85,9 +85,7 @@ fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Con
         image: Some(options.agent_image.clone()),
         image_pull_policy: Some(PullPolicy::IfNotPresent.name().into()),
         command: Some(command),
-        // Every init container of ours has them: a pod is Guaranteed only if all of its containers have
-        // resources.
-        resources: resources(&cluster.view.resources),
+        resources: of_own_init(cluster),
         volume_mounts: Some(volumes::for_install(cluster, view)),
         // It writes into empty directories that everybody may write to, and needs nothing else.
         security_context: Some(SecurityContext {
@@ -131,7 +129,7 @@ fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Resul
         image: Some(super::view::image(cluster, options).to_owned()),
         image_pull_policy: Some(view.pull_policy.name().into()),
         command: Some(command),
-        resources: resources(&view.resources),
+        resources: of_own_init(cluster),
         working_dir: view.working_dir.clone(),
         security_context: typed(
             "spec.flux.container.securityContext",
@@ -155,7 +153,7 @@ fn software(cluster: &ValidMiniCluster) -> Result<Container, RenderError> {
         image: Some(runner.image.clone()),
         image_pull_policy: Some(runner.pull_policy.name().into()),
         command: Some(command.into_iter().chain(log_format(cluster)).collect()),
-        resources: resources(&cluster.view.resources),
+        resources: of_own_init(cluster),
         security_context: typed(&field, runner.security_context.as_ref())?,
         volume_mounts: Some(volumes::for_software()),
         termination_message_policy: Some("File".into()),
@@ -359,6 +357,22 @@ fn lifecycle(container: &ValidContainer) -> Option<Lifecycle> {
     })
 }
 
+/// Resources of our own init containers: those of `flux.container`, else the runner's cpu and memory.
+///
+/// A quota on cpu or memory rejects a pod with one container that lacks them, and Kubernetes then calls no pod
+/// Guaranteed. They cost nothing: a pod counts as its init containers or its containers, whichever need more.
+fn of_own_init(cluster: &ValidMiniCluster) -> Option<ResourceRequirements> {
+    let own = &cluster.view.resources;
+    if !own.limits.is_empty() || !own.requests.is_empty() {
+        return resources(own);
+    }
+    let mut inherited = cluster.runner.container.resources.clone();
+    for quantities in [&mut inherited.limits, &mut inherited.requests] {
+        quantities.retain(|name, _| matches!(name.as_str(), "cpu" | "memory"));
+    }
+    resources(&inherited)
+}
+
 /// Requests and limits; None if neither is given.
 pub(super) fn resources(resources: &Resources) -> Option<ResourceRequirements> {
     let limits = quantities(&resources.limits);
@@ -385,7 +399,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_of_the_figures_is_found_by_its_name_and_stands_beside_the_users_own() {
+    fn metrics_port_has_a_name_beside_the_users_ports() {
         let ports = |flux: &str| {
             let cluster =
                 crate::testing::cluster(&format!("{flux}\ncontainers: [{{image: a, ports: [80]}}]"));
@@ -404,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn with_its_nodes_network_a_broker_has_the_nodes_port_for_itself_and_is_told_its_address() {
+    fn host_network_broker_owns_node_port_and_knows_its_address() {
         let of = |overlay: &str, ports: &str| {
             let text =
                 format!("podTemplate: {{spec: {overlay}}}\ncontainers: [{{image: a, ports: [{ports}]}}]");

@@ -155,11 +155,14 @@ pub(super) fn pull_secrets_of(containers: &[ValidContainer]) -> Option<Vec<Local
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Container;
+    use serde_json::json;
+
     use super::super::services_pod;
     use super::*;
 
     #[test]
-    fn pods_with_their_nodes_network_look_names_up_in_the_cluster_unless_the_user_says_otherwise() {
+    fn host_network_pods_use_cluster_dns_unless_overridden() {
         let policies = |pod: &str, brokers: bool, services: bool| {
             let cluster = crate::testing::cluster(&format!(
                 "pod: {pod}\npodTemplate: {{spec: {{hostNetwork: {brokers}}}}}\nservicesPodTemplate: {{spec: {{hostNetwork: {services}}}}}\n\
@@ -256,26 +259,29 @@ mod tests {
         }
     }
 
+    const ALL_VIEWS: [ViewFrom; 4] = [
+        ViewFrom::Copy,
+        ViewFrom::ImageVolume,
+        ViewFrom::OwnImage,
+        ViewFrom::Nowhere,
+    ];
+
+    fn spec_of(spec: &str, view: ViewFrom) -> PodSpec {
+        let cluster = crate::testing::cluster(spec);
+        let template = template(&cluster, &Options::default(), &Facts::default(), view, 0);
+        template.unwrap().spec.unwrap()
+    }
+
     /// Kubernetes' class Guaranteed takes equal requests and limits of cpu and memory, of every container.
     #[test]
     fn a_pod_can_be_of_class_guaranteed_however_the_view_comes() {
         let same = "resources: {requests: {cpu: 2, memory: 1Gi}, limits: {cpu: 2, memory: 1Gi}}";
-        for disable in [false, true] {
+        for flux in ["", "container: {disable: true}"] {
             let spec = format!(
-                "flux: {{container: {{disable: {disable}, {same}}}}}\ncontainers: [{{image: a, runFlux: true, {same}}}, {{image: b, name: b, {same}}}]"
+                "flux: {{{flux}}}\ncontainers: [{{image: a, runFlux: true, {same}}}, {{image: b, name: b, {same}}}]"
             );
-            let cluster = crate::testing::cluster(&spec);
-            for view in [
-                ViewFrom::Copy,
-                ViewFrom::ImageVolume,
-                ViewFrom::OwnImage,
-                ViewFrom::Nowhere,
-            ] {
-                let facts = Facts::default();
-                let pod = template(&cluster, &Options::default(), &facts, view, 0)
-                    .unwrap()
-                    .spec
-                    .unwrap();
+            for view in ALL_VIEWS {
+                let pod = spec_of(&spec, view);
                 for container in pod.containers.iter().chain(pod.init_containers.iter().flatten()) {
                     let of = container.resources.clone().unwrap_or_default();
                     assert!(
@@ -284,6 +290,50 @@ mod tests {
                         container.name
                     );
                 }
+            }
+        }
+    }
+
+    /// A quota on cpu or memory rejects a pod if one of its containers lacks them.
+    #[test]
+    fn own_init_containers_have_the_runners_cpu_and_memory_unless_given_others() {
+        let init = |flux: &str, runner: &str, view| {
+            let spec = format!("flux: {{{flux}}}\ncontainers: [{{image: a, resources: {{{runner}}}}}]");
+            let pod = spec_of(&spec, view);
+            let of = |container: Container| serde_json::to_value(container.resources).unwrap();
+            pod.init_containers
+                .unwrap()
+                .into_iter()
+                .map(of)
+                .collect::<Vec<_>>()
+        };
+        let given = "container: {resources: {requests: {cpu: 1}}}";
+        for (flux, runner, wanted) in [
+            ("", "", json!(null)),
+            (
+                "",
+                "requests: {cpu: 2, memory: 1Gi}",
+                json!({ "requests": { "cpu": "2", "memory": "1Gi" } }),
+            ),
+            // The API server takes a limit for the request.
+            (
+                "",
+                "limits: {cpu: 2, nvidia.com/gpu: 1}",
+                json!({ "limits": { "cpu": "2" } }),
+            ),
+            ("", "limits: {nvidia.com/gpu: 1}", json!(null)),
+            (
+                given,
+                "requests: {cpu: 2, memory: 1Gi}",
+                json!({ "requests": { "cpu": "1" } }),
+            ),
+        ] {
+            for view in ALL_VIEWS {
+                let all = init(flux, runner, view);
+                assert!(
+                    !all.is_empty() && all.iter().all(|one| *one == wanted),
+                    "{view:?} {runner}: {all:?}"
+                );
             }
         }
     }

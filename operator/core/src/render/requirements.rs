@@ -159,7 +159,7 @@ mod tests {
     use crate::render::{self, Facts, Options};
 
     #[test]
-    fn what_an_older_api_server_would_drop_is_named_and_its_version_asked_for_only_then() {
+    fn fields_dropped_by_older_api_server_are_named() {
         let objects = |spec: &str, nodes_mount_images: bool| {
             let facts = Facts {
                 nodes_mount_images,

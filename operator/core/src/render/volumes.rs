@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_with_two_sources_makes_two_volumes_and_a_mount_stays_in_its_container() {
+    fn one_key_with_two_sources_makes_two_volumes() {
         let claim = |name: &str| VolumeSource::Claim(name.into());
         let a = container("a", &[("data", claim("one")), ("more", claim("two"))]);
         let b = container(

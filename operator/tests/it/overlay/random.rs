@@ -448,7 +448,7 @@ fn any_overlay_is_refused_or_lies_over_the_pods_as_kubectl_would_lay_it() {
 }
 
 #[test]
-fn any_overlay_is_refused_or_lies_over_the_services_pod_as_kubectl_would_lay_it() {
+fn any_services_pod_overlay_is_refused_or_merged_like_kubectl() {
     test("overlay-kubectl-services", async |_| {
         lies_over_as_kubectl_would_lay_it(&OF_SERVICES, &overlay(&["cache"], &["new", "other"]));
     });

@@ -41,7 +41,7 @@ fn workloads(fixture: &Fixture) -> Api<DynamicObject> {
 
 /// The steps are one test: Kueue's CRD, once it is there, is there for all.
 #[test]
-fn the_status_says_what_the_queue_waits_for_with_the_rights_that_are_shipped() {
+fn status_explains_queue_wait_with_shipped_permissions() {
     test("why", async |fixture| {
         let message =
             |status: &Value, what: &str| status["message"].as_str().is_some_and(|it| it.contains(what));

@@ -16,7 +16,7 @@ fn v1alpha1(mut spec: Value) -> Value {
 }
 
 #[test]
-fn what_goes_without_saying_in_v1alpha1_is_written_out_in_v1alpha2() {
+fn v1alpha1_defaults_are_explicit_in_v1alpha2() {
     let spec = json!({ "size": 4, "cleanup": true, "containers": [{ "image": "app:1", "command": "work" }] });
     let newer = v1alpha2(spec.clone());
     let expected = json!({
@@ -60,7 +60,7 @@ fn without_a_command_v1alpha1_serves_the_restful_api() {
 }
 
 #[test]
-fn what_goes_without_saying_in_v1alpha2_is_written_out_in_v1alpha1() {
+fn v1alpha2_defaults_are_explicit_in_v1alpha1() {
     let spec = json!({ "size": 1, "tasks": 1, "containers": [{ "image": "app:1" }] });
     let older = v1alpha1(spec.clone());
     assert_eq!(

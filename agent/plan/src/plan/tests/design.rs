@@ -70,7 +70,7 @@ fn design_3_3_statement_3_index_0_is_special() {
 /// "Flux is required in the running container image (from the user), however the Flux RESTful API is not (it
 /// is installed when the server comes up)."
 #[test]
-fn design_3_3_statement_4_flux_is_required_in_the_image_and_the_restful_api_is_not() {
+fn design_3_3_statement_4_image_needs_flux_but_no_restful_api() {
     for version in VERSIONS {
         let spec = spec_of(version, "");
         let without = Facts {
@@ -118,7 +118,7 @@ fn design_3_3_statement_4_flux_is_required_in_the_image_and_the_restful_api_is_n
 /// "For the persistent case, jobs can be submit until the cluster is stopped or deleted. For the ephemeral
 /// case (providing the command) the job runs and the cluster goes away."
 #[test]
-fn design_3_3_statement_5_with_a_command_the_cluster_ends_and_without_one_it_stays() {
+fn design_3_3_statement_5_cluster_ends_only_with_a_command() {
     for version in VERSIONS {
         let spec = spec_of(version, ", command: work");
         let lead = run(&spec, &with_flux(0));

@@ -100,7 +100,7 @@ fn a_follower_below_another_names_the_lead_and_who_goes_along_with_it() {
 }
 
 #[test]
-fn a_follower_ends_when_the_leads_name_is_gone_unless_the_lead_may_start_again() {
+fn follower_ends_when_lead_name_is_gone_for_good() {
     let lead_gone = |index: u32, text: &str, told: Option<u64>| {
         let told = Waits {
             lead_gone: told,
@@ -184,7 +184,7 @@ fn the_program_is_what_one_would_type_and_the_agents_words_stand_around_it() {
 }
 
 #[test]
-fn what_runs_as_fluxs_user_is_this_agent_with_the_spec_that_its_command_line_names() {
+fn flux_user_programs_are_this_agent_with_the_named_spec() {
     let as_flux = |facts: &Facts| shells("", facts).map(|it| it.as_flux);
     assert_eq!(as_flux(&facts(0)), ["/etc/flux-agent/bin/flux-agent as-flux"; 2]);
     let elsewhere = Facts {

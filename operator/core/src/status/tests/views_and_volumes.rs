@@ -4,7 +4,7 @@ use super::*;
 use crate::status::ARCHIVE_SAVED;
 
 #[test]
-fn a_view_that_cannot_be_mounted_is_told_remembered_and_never_takes_a_job_away() {
+fn unmountable_view_is_reported_and_keeps_the_job() {
     let mut observation = observation("size: 2");
     let mounted = |status: &MiniClusterStatus| condition(status, "ViewMounted").cloned();
     let copied = JobSeen {
@@ -104,7 +104,7 @@ fn view_that_is_copied_for_one_node_names_it_for_as_long_as_the_job_is_there() {
 
 /// A busy node says such things, and they pass.
 #[test]
-fn job_stays_when_a_container_cannot_be_created_for_another_reason_than_the_mount() {
+fn job_stays_when_container_error_is_not_the_mount() {
     let mut observation = observation("size: 2");
     observation.job = Some(JobSeen {
         completions: 2,
@@ -199,7 +199,7 @@ fn a_view_whose_image_cannot_be_pulled_is_told_as_such_with_its_fields() {
 }
 
 #[test]
-fn a_disk_that_is_shared_and_a_class_that_is_not_there_are_told_and_stop_nothing() {
+fn shared_disk_and_missing_class_are_reported_only() {
     let mut observation = observation("size: 1");
     (observation.job, observation.pods) = (Some(job(1)), vec![ready(0)]);
     assert_eq!(

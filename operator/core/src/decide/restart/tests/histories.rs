@@ -22,7 +22,7 @@ fn a_success_that_only_the_job_told_of_is_final() {
 /// The program's own code is that of a follower to be replaced, the Job replaces the lead, and is deleted
 /// before an operator has seen any of it.
 #[test]
-fn a_lead_that_replaces_one_nobody_has_seen_end_does_not_start_in_another_job_either() {
+fn replacement_of_unseen_lead_does_not_start_in_another_job() {
     let begin = [
         Event::Operator(9),
         Event::Controller,
@@ -96,7 +96,7 @@ fn a_lead_that_cannot_start_does_not_start_again_because_its_job_is_deleted() {
 /// A follower was evicted and killed, for which the Job fails; that the lead's program has ended with 0 has
 /// not come through yet.
 #[test]
-fn a_success_that_is_not_known_yet_is_final_though_the_job_fails_for_a_follower() {
+fn success_not_seen_yet_is_final_when_a_follower_fails() {
     let begin = [
         Event::Operator(1),
         Event::Controller,
@@ -123,7 +123,7 @@ fn a_success_that_is_not_known_yet_is_final_though_the_job_fails_for_a_follower(
 /// The runtime was down, and nobody saw the pod before it was gone: the Job names it, and stops its
 /// followers.
 #[test]
-fn lead_that_nobody_saw_end_is_not_restarted_for_followers_that_the_job_stops() {
+fn unseen_lead_is_not_restarted_for_stopped_followers() {
     let events = [
         Event::Operator(9),
         Event::Controller,
