@@ -14,7 +14,7 @@ test-python-flux: ; @FLUX=$(FLUX) .ci/python flux
 
 e2e: ; @.ci/e2e
 
-e2e-jobset: ; @FLUX=$(FLUX) .ci/e2e-jobset
+e2e-jobset: ; @JOBSET=1 FLUX=$(FLUX) .ci/e2e
 
 e2e-nodes: ; @NODES=1 SHORT=$(SHORT) FLUX=$(FLUX) .ci/e2e
 

@@ -20,13 +20,7 @@ use test_support::node::{Fixture, app_image, test};
 use user_account::{PROGRAM, Said, UserAccount};
 
 fn kubectl(arguments: &[&str]) -> String {
-    let output = Command::new("kubectl").args(arguments).output().unwrap();
-    assert!(
-        output.status.success(),
-        "kubectl {arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
+    test_support::node::kubectl(arguments, "").unwrap()
 }
 
 /// A kubeconfig of the administrator that impersonates this account.
@@ -48,7 +42,7 @@ fn kubeconfig_as(account: &str, folder: &Path) -> PathBuf {
 }
 
 fn person(fixture: &Fixture, folder: &Path) -> UserAccount {
-    let in_namespace = |arguments: &[&str]| drop(kubectl(&[&["-n", &fixture.namespace], arguments].concat()));
+    let in_namespace = |arguments: &[&str]| drop(fixture.kubectl(arguments, ""));
     in_namespace(&["create", "serviceaccount", "person"]);
     let account = format!("system:serviceaccount:{}:person", fixture.namespace);
     UserAccount::with(

@@ -10,8 +10,6 @@ mod of_v1alpha1;
 mod readme;
 mod volumes;
 
-use std::io::Write;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -21,7 +19,7 @@ use kube::api::{DeleteParams, LogParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use test_support::node::{Fixture, has_flux_itself, is_fake_flux, test};
+use test_support::node::{Fixture, has_flux_itself, image, is_fake_flux, test};
 
 /// So many at once: they mostly wait.
 const AT_ONCE: usize = 6;
@@ -244,43 +242,12 @@ pub fn adapt(fixture: &Fixture, text: &str, is_older: bool) -> Vec<Value> {
 /// nginx.
 const NGINX: &str = r#"sh -c "mkdir /tmp/www; sed -n 's/.*return 200 .\(.*\)[\\]n.*/\1/p' /etc/nginx/conf.d/flux.conf > /tmp/www/index.html; httpd -f -p 80 -h /tmp/www""#;
 
-fn image(variable: &str) -> String {
-    std::env::var(variable).unwrap_or_else(|_| panic!("{variable} must name an image"))
-}
-
 /// As a user does it; the names of what was applied.
 pub fn apply(fixture: &Fixture, file: &str) -> String {
     let documents = documents(fixture, file);
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": documents });
-    kubectl(fixture, &["apply", "-f", "-"], &list.to_string());
+    fixture.kubectl(&["apply", "-f", "-"], &list.to_string());
     documents[0]["metadata"]["name"].as_str().unwrap().to_owned()
-}
-
-pub fn kubectl(fixture: &Fixture, arguments: &[&str], input: &str) -> String {
-    try_kubectl(fixture, arguments, input).unwrap_or_else(|said| panic!("kubectl {arguments:?}: {said}"))
-}
-
-/// What it prints, or all that it said if it failed.
-pub fn try_kubectl(fixture: &Fixture, arguments: &[&str], input: &str) -> Result<String, String> {
-    let mut command = Command::new("kubectl");
-    command.args(["--namespace", &fixture.namespace]).args(arguments);
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    let (out, err) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    if output.status.success() {
-        Ok(out.into_owned())
-    } else {
-        Err(format!("{out}{err}"))
-    }
 }
 
 async fn log(fixture: &Fixture, pod: &Pod, container: Option<&str>) -> String {
@@ -343,7 +310,7 @@ fn prepare(fixture: &Fixture) {
           "data": { "production": "colour = green\n" } },
         documents(fixture, "pod-settings/service-account")[0],
     ]});
-    kubectl(fixture, &["apply", "-f", "-"], &objects.to_string());
+    fixture.kubectl(&["apply", "-f", "-"], &objects.to_string());
 }
 
 async fn all_to_the_end(fixture: &Arc<Fixture>, examples: &[Expected]) {
@@ -435,8 +402,7 @@ fn a_cluster_grows_and_shrinks() {
         let name = apply(&fixture, "elasticity/minicluster");
         fixture.when_condition(&name, "Ready").await;
         for size in [4, 3] {
-            kubectl(
-                &fixture,
+            fixture.kubectl(
                 &[
                     "scale",
                     &format!("minicluster/{name}"),
@@ -473,11 +439,7 @@ fn a_follower_that_was_told_to_complete_is_not_started_again() {
         fixture.when_condition(&name, "Ready").await;
         let follower = fixture.pod(&name, "2").await.unwrap();
         let kill = "kill $(grep -lE '^flux(-broker.*)?$' /proc/[0-9]*/comm | cut -d/ -f3)";
-        kubectl(
-            &fixture,
-            &["exec", &follower.name_any(), "--", "sh", "-c", kill],
-            "",
-        );
+        fixture.kubectl(&["exec", &follower.name_any(), "--", "sh", "-c", kill], "");
         fixture
             .until("the follower has completed", async || {
                 let pod = fixture.api::<Pod>().get(&follower.name_any()).await.unwrap();
@@ -546,8 +508,7 @@ fn a_suspended_one_waits_until_it_is_resumed() {
             })
             .await;
         assert!(fixture.pods(&name).await.is_empty());
-        kubectl(
-            &fixture,
+        fixture.kubectl(
             &[
                 "patch",
                 "minicluster",
@@ -623,7 +584,7 @@ fn inside(fixture: &Fixture, lead: &str, program: &str) -> String {
 
 fn try_inside(fixture: &Fixture, lead: &str, program: &str) -> Result<String, String> {
     let script = format!(". /mnt/flux/flux-view.sh && flux proxy $fluxsocket {program}");
-    try_kubectl(fixture, &["exec", lead, "--", "sh", "-c", &script], "")
+    fixture.try_kubectl(&["exec", lead, "--", "sh", "-c", &script], "")
 }
 
 #[test]

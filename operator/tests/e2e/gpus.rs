@@ -4,11 +4,8 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::ListParams;
 use serde_json::{Value, json};
 use test_support::node::{Fixture, not_tested, test};
-
-use super::examples::{kubectl, try_kubectl};
 
 const ON_THE_NODE: u32 = 4;
 
@@ -18,11 +15,7 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
         return not_tested("GPUs of a device plugin", "make e2e on the test node");
     };
     test("gpus", async |fixture| {
-        kubectl(
-            &fixture,
-            &["apply", "-f", "-"],
-            &device_plugin(&image).to_string(),
-        );
+        fixture.kubectl(&["apply", "-f", "-"], &device_plugin(&image).to_string());
         fixture
             .until("the node offers GPUs", async || {
                 (offered(&fixture).await == ON_THE_NODE).then_some(())
@@ -40,7 +33,7 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
         let mut seen = BTreeSet::new();
         for index in ["0", "1"] {
             let pod = fixture.pod("gpus", index).await.unwrap().metadata.name.unwrap();
-            let in_pod = |words: &[&str]| kubectl(&fixture, &[&["exec", &pod, "--"], words].concat(), "");
+            let in_pod = |words: &[&str]| fixture.kubectl(&[&["exec", &pod, "--"], words].concat(), "");
             let files: Vec<String> = in_pod(&["ls", "/dev"])
                 .lines()
                 .filter(|it| it.starts_with("nvidia"))
@@ -62,8 +55,7 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
         }
         let lead = fixture.lead("gpus").await.unwrap().metadata.name.unwrap();
         let flux = |words: &[&str]| {
-            try_kubectl(
-                &fixture,
+            fixture.try_kubectl(
                 &[
                     &[
                         "exec",
@@ -140,10 +132,7 @@ fn device_plugin(image: &str) -> Value {
 
 /// GPUs that all nodes together offer to pods.
 async fn offered(fixture: &Fixture) -> u32 {
-    let nodes = Api::<Node>::all(fixture.client.clone())
-        .list(&ListParams::default())
-        .await
-        .unwrap();
+    let nodes = test_support::node::list(&Api::<Node>::all(fixture.client.clone()), "").await;
     let of = |node: Node| {
         node.status?
             .allocatable?
@@ -152,5 +141,5 @@ async fn offered(fixture: &Fixture) -> u32 {
             .parse::<u32>()
             .ok()
     };
-    nodes.items.into_iter().filter_map(of).sum()
+    nodes.into_iter().filter_map(of).sum()
 }

@@ -4,7 +4,6 @@
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::examples::kubectl;
 use test_support::node::{app_image, test};
 
 /// What root would run leaves a word in a volume that outlives the container.
@@ -50,19 +49,15 @@ fn a_job_does_not_become_root_by_what_root_runs_in_its_pod() {
                 }],
             },
         });
-        kubectl(&fixture, &["apply", "-f", "-"], &object.to_string());
+        fixture.kubectl(&["apply", "-f", "-"], &object.to_string());
         let lead = fixture
             .until("the job has done what it could", async || {
-                let name = fixture.lead("hostile").await?.name_any();
-                let log = fixture
-                    .api::<k8s_openapi::api::core::v1::Pod>()
-                    .logs(&name, &Default::default())
-                    .await
-                    .ok()?;
-                log.contains("attacked\n").then_some(name)
+                let lead = fixture.lead("hostile").await?;
+                let log = fixture.log(&lead).await;
+                log.contains("attacked\n").then(|| lead.name_any())
             })
             .await;
-        let enter = |command: &[&str]| kubectl(&fixture, &[&["exec", &lead, "--"], command].concat(), "");
+        let enter = |command: &[&str]| fixture.kubectl(&[&["exec", &lead, "--"], command].concat(), "");
         assert_eq!(
             enter(&["/mnt/flux/flux-agent", "connect", "--", "id", "-u"]).trim(),
             "1002"

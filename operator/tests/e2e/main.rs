@@ -19,7 +19,7 @@ use futures::{AsyncBufReadExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams, LogParams};
+use kube::api::{DeleteParams, LogParams};
 use serde_json::json;
 use test_support::node::{Fixture, test};
 
@@ -145,11 +145,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
                 .pod("logs", index)
                 .await
                 .unwrap_or_else(|| panic!("the pod of index {index} is gone"));
-            let log = fixture
-                .api::<Pod>()
-                .logs(&pod.name_any(), &LogParams::default())
-                .await
-                .unwrap();
+            let log = fixture.log(&pod).await;
             assert!(log.contains(&format!("before of {index}")), "{index}: {log}");
         }
     });
@@ -183,13 +179,12 @@ async fn delete(fixture: &Fixture, name: &str) {
         .unwrap();
     fixture
         .until("nothing is left", async || {
-            let all =
-                ListParams::default().labels("app.kubernetes.io/managed-by=flux-framework-flux-operator");
-            let left = fixture.api::<Pod>().list(&all).await.unwrap().items.len()
-                + fixture.api::<Job>().list(&all).await.unwrap().items.len()
-                + fixture.api::<Service>().list(&all).await.unwrap().items.len()
-                + fixture.api::<ConfigMap>().list(&all).await.unwrap().items.len()
-                + fixture.api::<Secret>().list(&all).await.unwrap().items.len();
+            let all = "app.kubernetes.io/managed-by=flux-framework-flux-operator";
+            let left = fixture.list::<Pod>(all).await.len()
+                + fixture.list::<Job>(all).await.len()
+                + fixture.list::<Service>(all).await.len()
+                + fixture.list::<ConfigMap>(all).await.len()
+                + fixture.list::<Secret>(all).await.len();
             (left == 0).then_some(())
         })
         .await;

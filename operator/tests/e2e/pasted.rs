@@ -239,7 +239,7 @@ fn give_manifests(fixture: &Fixture, page: &Path, blocks: &[Block], folder: &Pat
         }
         std::fs::write(folder.join(&file), yaml_of(&documents)).unwrap();
         if !is_file {
-            super::examples::kubectl(fixture, &["apply", "-f", "-"], &yaml_of(&documents));
+            fixture.kubectl(&["apply", "-f", "-"], &yaml_of(&documents));
         }
     }
 }

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{DeleteParams, EvictParams, ListParams, PostParams};
+use kube::api::{DeleteParams, EvictParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::examples::try_kubectl;
 use test_support::node::{Fixture, app_image, has_flux_itself, test};
 
 /// Where every node has room for a while.
@@ -24,11 +23,7 @@ pub struct Counter {
 
 impl Counter {
     pub async fn new(fixture: &Arc<Fixture>) -> Counter {
-        let nodes = Api::<Node>::all(fixture.client.clone())
-            .list(&ListParams::default())
-            .await
-            .unwrap()
-            .items;
+        let nodes = test_support::node::list(&Api::<Node>::all(fixture.client.clone()), "").await;
         let node = nodes.first().expect("the cluster has nodes").labels()["kubernetes.io/hostname"].clone();
         let counter = Counter {
             fixture: fixture.clone(),
@@ -50,11 +45,7 @@ impl Counter {
                 "volumes": [{ "name": "node", "hostPath": { "path": NODE_FOLDER } }],
             },
         });
-        fixture
-            .api::<Pod>()
-            .create(&PostParams::default(), &serde_json::from_value(pod).unwrap())
-            .await
-            .unwrap();
+        fixture.create_object::<Pod>(pod).await;
         fixture
             .until("the counter counts", async || {
                 counter.exec(&["test", "-d", &folder])
@@ -64,7 +55,9 @@ impl Counter {
     }
 
     fn exec(&self, command: &[&str]) -> Option<String> {
-        try_kubectl(&self.fixture, &[&["exec", "counter", "--"], command].concat(), "").ok()
+        self.fixture
+            .try_kubectl(&[&["exec", "counter", "--"], command].concat(), "")
+            .ok()
     }
 
     /// How often the program of `name` has started.
@@ -109,12 +102,7 @@ impl Counter {
                 object["spec"][field] = value.clone();
             }
         }
-        let object: MiniCluster = serde_json::from_value(object).unwrap();
-        self.fixture
-            .api()
-            .create(&PostParams::default(), &object)
-            .await
-            .unwrap();
+        self.fixture.create_object::<MiniCluster>(object).await;
     }
 
     /// A snippet that notes that this pod has come to it, and holds it there until the test lets go.
@@ -338,21 +326,12 @@ fn a_deadline_ends_it() {
             (&json!("Failed"), &json!("DeadlineExceeded")),
             "{status:#}"
         );
-        assert!(
-            fixture
-                .api::<Pod>()
-                .list(&ListParams::default())
-                .await
-                .unwrap()
-                .items
-                .iter()
-                .all(|pod| {
-                    pod.metadata.deletion_timestamp.is_some()
-                        || pod
-                            .status
-                            .as_ref()
-                            .is_none_or(|status| status.phase.as_deref() != Some("Running"))
-                })
-        );
+        assert!(fixture.list::<Pod>("").await.iter().all(|pod| {
+            pod.metadata.deletion_timestamp.is_some()
+                || pod
+                    .status
+                    .as_ref()
+                    .is_none_or(|status| status.phase.as_deref() != Some("Running"))
+        }));
     });
 }

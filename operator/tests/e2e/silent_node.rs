@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use crate::restarts::Counter;
@@ -65,11 +64,7 @@ fn the_status_names_a_node_that_stops_answering_and_nothing_runs_twice() {
                 }],
             },
         });
-        fixture
-            .api::<Pod>()
-            .create(&PostParams::default(), &serde_json::from_value(stopper).unwrap())
-            .await
-            .unwrap();
+        fixture.create_object::<Pod>(stopper).await;
 
         for name in both {
             let status = fixture

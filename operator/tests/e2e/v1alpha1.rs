@@ -4,11 +4,9 @@
 //! Flux has to be in the image: `E2E_FLUX_IMAGE` names one with a shell.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
-use kube::api::{
-    DeleteParams, DynamicObject, GroupVersionKind, ListParams, LogParams, ObjectMeta, PostParams,
-};
+use kube::Api;
+use kube::api::{DeleteParams, DynamicObject, GroupVersionKind, ObjectMeta, PostParams};
 use kube::core::ApiResource;
-use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use test_support::node::{Fixture, test};
@@ -59,12 +57,7 @@ fn holds(found: &Value, wanted: &Value) -> bool {
 }
 
 async fn log(fixture: &Fixture, name: &str) -> String {
-    let lead = fixture.lead(name).await.unwrap();
-    fixture
-        .api::<Pod>()
-        .logs(&lead.name_any(), &LogParams::default())
-        .await
-        .unwrap()
+    fixture.lead_log(name).await
 }
 
 #[test]
@@ -158,20 +151,8 @@ fn a_volume_is_made_used_and_goes_with_all_else_when_the_job_has_completed() {
         let name = format!("{}.with-volume.data", fixture.namespace);
         fixture
             .until("pods, claim and volume are gone", async || {
-                let pods = fixture
-                    .api::<Pod>()
-                    .list(&ListParams::default())
-                    .await
-                    .unwrap()
-                    .items
-                    .len();
-                let claims = fixture
-                    .api::<PersistentVolumeClaim>()
-                    .list(&ListParams::default())
-                    .await
-                    .unwrap()
-                    .items
-                    .len();
+                let pods = fixture.list::<Pod>("").await.len();
+                let claims = fixture.list::<PersistentVolumeClaim>("").await.len();
                 (pods + claims == 0 && volumes.get_opt(&name).await.unwrap().is_none()).then_some(())
             })
             .await;

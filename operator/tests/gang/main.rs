@@ -10,8 +10,7 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
-use kube::{Api, ResourceExt};
+use kube::Api;
 use serde_json::{Value, json};
 use test_support::node::{Fixture, app_image, test};
 
@@ -34,11 +33,7 @@ fn millis(quantity: Option<&Quantity>) -> u32 {
 
 /// So much that two pods fill what is free of the only node, and three do not fit.
 async fn half_of_the_node(fixture: &Fixture) -> u32 {
-    let nodes = Api::<Node>::all(fixture.client.clone())
-        .list(&ListParams::default())
-        .await
-        .unwrap()
-        .items;
+    let nodes = test_support::node::list(&Api::<Node>::all(fixture.client.clone()), "").await;
     assert_eq!(nodes.len(), 1, "a node for itself");
     let all = millis(
         nodes[0]
@@ -50,11 +45,7 @@ async fn half_of_the_node(fixture: &Fixture) -> u32 {
             .unwrap()
             .get("cpu"),
     );
-    let pods = Api::<Pod>::all(fixture.client.clone())
-        .list(&ListParams::default())
-        .await
-        .unwrap()
-        .items;
+    let pods = test_support::node::list(&Api::<Pod>::all(fixture.client.clone()), "").await;
     let taken = pods
         .iter()
         .filter(|pod| !has_ended(pod))
@@ -93,14 +84,7 @@ async fn create(fixture: &Fixture, name: &str, cpu: u32, gang: &str) {
             }],
         },
     });
-    fixture
-        .api()
-        .create(
-            &PostParams::default(),
-            &serde_json::from_value::<MiniCluster>(object).unwrap(),
-        )
-        .await
-        .unwrap();
+    fixture.create_object::<MiniCluster>(object).await;
 }
 
 /// What two MiniClusters hold of the node.
@@ -115,12 +99,7 @@ struct Watched {
 
 impl Watched {
     async fn look(&mut self, fixture: &Fixture, names: &[String; 2]) {
-        let pods = fixture
-            .api::<Pod>()
-            .list(&ListParams::default())
-            .await
-            .unwrap()
-            .items;
+        let pods = fixture.list::<Pod>("").await;
         for (i, name) in names.iter().enumerate() {
             let of_it = pods.iter().filter(|pod| {
                 pod.metadata
@@ -149,28 +128,6 @@ async fn phase(fixture: &Fixture, name: &str) -> Value {
     );
     assert_ne!(status["reason"], "GangUnavailable", "{name}: {status:#}");
     status["phase"].clone()
-}
-
-async fn delete(fixture: &Fixture, names: &[String; 2]) {
-    for name in names {
-        fixture
-            .api::<MiniCluster>()
-            .delete(name, &DeleteParams::default())
-            .await
-            .unwrap();
-    }
-    fixture
-        .until("their pods are gone", async || {
-            fixture
-                .api::<Pod>()
-                .list(&ListParams::default())
-                .await
-                .unwrap()
-                .items
-                .is_empty()
-                .then_some(())
-        })
-        .await;
 }
 
 #[test]
@@ -202,7 +159,7 @@ fn of_two_that_need_the_whole_node_never_both_have_half_and_both_run() {
                 start.elapsed().as_secs_f64()
             );
             slowest = slowest.max(start.elapsed());
-            delete(&fixture, &names).await;
+            fixture.delete("minicluster", &["--all"]).await;
         }
         println!(
             "{ROUNDS} rounds of two pods with {cpu}m each, the slowest {:.1} s",
@@ -233,7 +190,7 @@ fn without_gangs_both_have_half_and_none_runs() {
                 }
                 tokio::time::sleep(POLL).await;
             }
-            delete(&fixture, &names).await;
+            fixture.delete("minicluster", &["--all"]).await;
         }
         panic!(
             "in {ROUNDS} rounds one of the two had the whole node each time: the other test shows nothing"
@@ -248,12 +205,7 @@ fn the_example_ends_as_its_readme_says() {
         let mut example: Value = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         example["spec"]["containers"][0]["image"] = json!(app_image());
         example["spec"]["pod"] = json!({ "schedulerName": scheduler() });
-        let example = serde_json::from_value::<MiniCluster>(example).unwrap();
-        fixture
-            .api()
-            .create(&PostParams::default(), &example)
-            .await
-            .unwrap();
+        fixture.create_object::<MiniCluster>(example).await;
         fixture.when_condition("gang", "Complete").await;
         let job: Job = fixture.api().get("gang").await.unwrap();
         assert!(
@@ -262,12 +214,7 @@ fn the_example_ends_as_its_readme_says() {
                 .unwrap()
                 .contains_key("flux-framework.org/gang")
         );
-        let lead = fixture.lead("gang").await.unwrap();
-        let log = fixture
-            .api::<Pod>()
-            .logs(&lead.name_any(), &LogParams::default())
-            .await
-            .unwrap();
+        let log = fixture.lead_log("gang").await;
         let readme = std::fs::read_to_string(path.replace("minicluster.yaml", "README.md")).unwrap();
         let line = log.lines().find(|line| *line == "all of us or none");
         assert!(

@@ -5,34 +5,21 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::ListParams;
 use serde_json::{Value, json};
 use test_support::helm::helms;
-use test_support::node::{Fixture, app_image, test};
+use test_support::node::{Fixture, app_image, run, test};
 use test_support::repository::repository;
 
 const NAMESPACE: &str = "flux-helm";
 const RELEASE: &str = "flux-framework";
 const CRD: &str = "miniclusters.flux-framework.org";
 
-/// What a program prints, or all that it says where it fails.
-fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new(program).args(arguments).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if output.status.success() {
-        Ok(text(&output.stdout))
-    } else {
-        Err(text(&output.stdout) + &text(&output.stderr))
-    }
-}
-
 fn kubectl(arguments: &[&str]) -> Result<String, String> {
-    run(Path::new("kubectl"), arguments)
+    test_support::node::kubectl(arguments, "")
 }
 
 /// A release, with the images of these tests.
@@ -60,7 +47,11 @@ impl Release {
     }
 
     fn helm(&self, command: &[&str], namespace: &str, more: &[&str]) -> Result<String, String> {
-        run(&self.helm, &[command, &["--namespace", namespace], more].concat())
+        run(
+            &self.helm,
+            &[command, &["--namespace", namespace], more].concat(),
+            "",
+        )
     }
 
     /// Installs or upgrades, and waits until the pods are ready.
@@ -98,6 +89,7 @@ impl Release {
         run(
             &self.helm,
             &[&["package", chart.to_str().unwrap()], &options[..]].concat(),
+            "",
         )
         .unwrap();
         self.folder.path().join("flux-framework-operator-0.0.1.tgz")
@@ -300,9 +292,7 @@ async fn nothing_stays(fixture: &Fixture, release: &Release) {
     release.uninstall();
     assert_eq!(left(&objects), BTreeSet::new());
     assert_eq!(left(&hooks), BTreeSet::new());
-    let all = ListParams::default();
-    let jobs = fixture.api::<Job>().list(&all).await.unwrap().items;
-    let pods = fixture.api::<Pod>().list(&all).await.unwrap().items;
+    let (jobs, pods) = (fixture.list::<Job>("").await, fixture.list::<Pod>("").await);
     assert!(jobs.is_empty() && pods.is_empty(), "{jobs:#?} {pods:#?}");
     goes_by_itself(fixture).await;
 }

@@ -121,13 +121,7 @@ async fn left(stage: &Stage) -> Vec<String> {
             + serde::de::DeserializeOwned
             + std::fmt::Debug,
     {
-        let objects = stage
-            .fixture
-            .api::<K>()
-            .list(&ListParams::default())
-            .await
-            .unwrap()
-            .items;
+        let objects = stage.fixture.list::<K>("").await;
         objects
             .iter()
             .filter(|it| is_ours(it))

@@ -178,11 +178,7 @@ pub async fn restore(client: &Client) {
 
 /// Moves the operator's pods, and waits until they are ready there.
 pub async fn place_operator_on(client: &Client, wanted: &[String]) {
-    let all = Api::<Node>::all(client.clone())
-        .list(&ListParams::default())
-        .await
-        .unwrap()
-        .items;
+    let all = test_support::node::list(&Api::<Node>::all(client.clone()), "").await;
     let others: Vec<String> = all
         .iter()
         .map(ResourceExt::name_any)

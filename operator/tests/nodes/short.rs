@@ -1,8 +1,5 @@
 //! What fits into four minutes.
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
-use kube::api::LogParams;
 use serde_json::json;
 
 use crate::long::reboot;
@@ -34,12 +31,7 @@ fn tasks_on_three_nodes_exchange_messages() {
                 (&json!("Completed"), &json!(0)),
                 "{status:#}"
             );
-            let lead = fixture.lead(name).await.unwrap();
-            let log = fixture
-                .api::<Pod>()
-                .logs(&lead.name_any(), &LogParams::default())
-                .await
-                .unwrap();
+            let log = fixture.lead_log(name).await;
             assert_eq!(log.lines().filter(|it| *it == line).count(), 1, "{log}");
             let mut nodes: Vec<String> = fixture.pods(name).await.iter().map(node_of).collect();
             nodes.sort();

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
-use kube::api::PostParams;
 use serde_json::{Value, json};
 use test_support::history::{History, TICK, What};
 use test_support::node::{Fixture, app_image};
@@ -214,12 +213,7 @@ impl Stage {
         let object = json!({
             "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": name }, "spec": spec,
         });
-        let object: MiniCluster = serde_json::from_value(object).unwrap();
-        self.fixture
-            .api()
-            .create(&PostParams::default(), &object)
-            .await
-            .unwrap();
+        self.fixture.create_object::<MiniCluster>(object).await;
     }
 
     /// Of the accounts, which all nodes share.

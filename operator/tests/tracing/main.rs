@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{ListParams, LogParams, PostParams};
+use kube::api::LogParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use test_support::node::{Fixture, app_image, test};
+use test_support::node::{Fixture, app_image, list, test};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tracing");
 /// Steps that the operator tells of, below the root: as far as it has seen them, all of a job that takes
@@ -30,12 +30,7 @@ type Span = BTreeMap<String, String>;
 /// All that the Collector has got.
 async fn spans(fixture: &Fixture) -> Vec<Span> {
     let pods: Api<Pod> = Api::namespaced(fixture.client.clone(), "observability");
-    let collector = pods
-        .list(&ListParams::default().labels("app=collector"))
-        .await
-        .unwrap()
-        .items
-        .remove(0);
+    let collector = list(&pods, "app=collector").await.remove(0);
     let log = pods
         .logs(&collector.name_any(), &LogParams::default())
         .await
@@ -60,11 +55,7 @@ async fn create(fixture: &Fixture, name: &str, command: Option<&str>) -> MiniClu
     if let Some(command) = command {
         example["spec"]["containers"][0]["command"] = json!(command);
     }
-    fixture
-        .api()
-        .create(&PostParams::default(), &serde_json::from_value(example).unwrap())
-        .await
-        .unwrap()
+    fixture.create_object::<MiniCluster>(example).await
 }
 
 /// The spans of a MiniCluster's trace, once its root and those of both pods have arrived.
@@ -130,12 +121,7 @@ fn spans_of_operator_and_pods_are_one_trace() {
             );
         }
 
-        let lead = fixture.lead("tracing").await.unwrap();
-        let log = fixture
-            .api::<Pod>()
-            .logs(&lead.name_any(), &LogParams::default())
-            .await
-            .unwrap();
+        let log = fixture.lead_log("tracing").await;
         let place = format!("00-{}-{}-01", root["Trace ID"], root["ID"]);
         assert!(log.lines().any(|line| line == place), "{place}: {log}");
         let readme = std::fs::read_to_string(format!("{EXAMPLE}/README.md")).unwrap();

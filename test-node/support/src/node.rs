@@ -1,11 +1,14 @@
 //! A namespace of a real cluster, for one test.
 
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
+use kube::api::{DeleteParams, ListParams, LogParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
@@ -17,6 +20,7 @@ const POLL: Duration = Duration::from_millis(200);
 pub struct Fixture {
     pub client: Client,
     pub namespace: String,
+    deadline: Duration,
 }
 
 impl Fixture {
@@ -25,6 +29,16 @@ impl Fixture {
         K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
     {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub fn kubectl(&self, arguments: &[&str], input: &str) -> String {
+        self.try_kubectl(arguments, input)
+            .unwrap_or_else(|error| panic!("kubectl {arguments:?}: {error}"))
+    }
+
+    /// Standard output, or all output if kubectl failed.
+    pub fn try_kubectl(&self, arguments: &[&str], input: &str) -> Result<String, String> {
+        kubectl(&[&["--namespace", &self.namespace], arguments].concat(), input)
     }
 
     pub async fn create(&self, name: &str, size: u32, container: Value) {
@@ -36,26 +50,48 @@ impl Fixture {
             "metadata": { "name": name },
             "spec": { "size": size, "containers": [container] },
         });
-        self.api()
-            .create(
-                &PostParams::default(),
-                &serde_json::from_value::<MiniCluster>(object).unwrap(),
-            )
-            .await
-            .unwrap();
+        self.create_object::<MiniCluster>(object).await;
+    }
+
+    pub async fn create_object<K>(&self, object: Value) -> K
+    where
+        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+        K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+    {
+        let object = serde_json::from_value(object).unwrap();
+        self.api().create(&PostParams::default(), &object).await.unwrap()
+    }
+
+    /// Objects of the namespace with these labels.
+    pub async fn list<K>(&self, labels: &str) -> Vec<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+        K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    {
+        list(&self.api(), labels).await
+    }
+
+    /// Deletes objects, and waits until no pod is left in the namespace.
+    pub async fn delete(&self, kind: &str, names: &[&str]) {
+        self.kubectl(&[&["delete", kind, "--timeout=60s"], names].concat(), "");
+        let ask = async || self.list::<Pod>("").await.is_empty().then_some(());
+        self.until("no pod is left", ask).await;
+    }
+
+    /// Waits until the status of a MiniCluster is so.
+    pub async fn when(&self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let ask = async || Some(self.status(name).await).filter(&is_so);
+        self.until(&format!("{name}: {what}"), ask).await
     }
 
     pub async fn when_condition(&self, name: &str, type_: &str) -> Value {
-        self.until(&format!("{name} is {type_}"), async || {
-            let cluster = serde_json::to_value(self.api::<MiniCluster>().get(name).await.unwrap()).unwrap();
-            let conditions = cluster["status"]["conditions"]
+        let is_true = |it: &Value| it["type"] == type_ && it["status"] == "True";
+        let has_it = |status: &Value| {
+            status["conditions"]
                 .as_array()
-                .cloned()
-                .unwrap_or_default();
-            let is_true = |it: &Value| it["type"] == type_ && it["status"] == "True";
-            conditions.iter().any(is_true).then(|| cluster["status"].clone())
-        })
-        .await
+                .is_some_and(|all| all.iter().any(is_true))
+        };
+        self.when(name, type_, has_it).await
     }
 
     pub async fn status(&self, name: &str) -> Value {
@@ -63,21 +99,18 @@ impl Fixture {
     }
 
     pub async fn when_finished(&self, name: &str) -> Value {
-        self.until(&format!("{name} has finished"), async || {
-            let status = self.status(name).await;
+        let has_finished = |status: &Value| {
             assert_ne!(status["phase"], "Invalid", "{name}: {status:#}");
-            has_finished(&status).then_some(status)
-        })
-        .await
+            has_finished(status)
+        };
+        self.when(name, "it has finished", has_finished).await
     }
 
     /// The pods that are not being deleted.
     pub async fn pods(&self, name: &str) -> Vec<Pod> {
-        let selector = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={name}"));
-        let pods = self.api::<Pod>().list(&selector).await.unwrap().items;
-        pods.into_iter()
-            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
-            .collect()
+        let mut pods: Vec<Pod> = self.list(&format!("batch.kubernetes.io/job-name={name}")).await;
+        pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+        pods
     }
 
     /// The pod of this index, unless it is being deleted.
@@ -90,17 +123,30 @@ impl Fixture {
     pub async fn lead(&self, name: &str) -> Option<Pod> {
         let selector =
             format!("flux-framework.org/minicluster={name},batch.kubernetes.io/job-completion-index=0");
-        self.api::<Pod>()
-            .list(&ListParams::default().labels(&selector))
-            .await
-            .unwrap()
-            .items
-            .into_iter()
-            .next()
+        self.list(&selector).await.into_iter().next()
     }
 
-    pub async fn until<T>(&self, what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-        let deadline = Instant::now() + DEADLINE;
+    /// The log of a pod with one container; empty before it starts.
+    pub async fn log(&self, pod: &Pod) -> String {
+        let (pods, options) = (self.api::<Pod>(), LogParams::default());
+        pods.logs(&pod.name_any(), &options).await.unwrap_or_default()
+    }
+
+    /// The log of the lead of a MiniCluster, so far.
+    pub async fn lead_log(&self, name: &str) -> String {
+        match self.lead(name).await {
+            Some(lead) => self.log(&lead).await,
+            None => String::new(),
+        }
+    }
+
+    pub async fn until<T>(&self, what: &str, ask: impl AsyncFnMut() -> Option<T>) -> T {
+        self.within(self.deadline, what, ask).await
+    }
+
+    /// Like `until`, with another deadline.
+    pub async fn within<T>(&self, limit: Duration, what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
             if let Some(answer) = ask().await {
                 return answer;
@@ -121,6 +167,15 @@ impl Fixture {
     }
 }
 
+/// Objects with these labels.
+pub async fn list<K>(api: &Api<K>, labels: &str) -> Vec<K>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let options = ListParams::default().labels(labels);
+    api.list(&options).await.unwrap().items
+}
+
 /// Whether a MiniCluster with this status has ended.
 pub fn has_finished(status: &Value) -> bool {
     status["phase"] == "Completed" || status["phase"] == "Failed"
@@ -128,7 +183,61 @@ pub fn has_finished(status: &Value) -> bool {
 
 /// Image of an application with a shell.
 pub fn app_image() -> String {
-    std::env::var("E2E_APP_IMAGE").expect("E2E_APP_IMAGE must name an image with a shell")
+    image("E2E_APP_IMAGE")
+}
+
+pub fn image(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| panic!("{variable} must name an image"))
+}
+
+pub fn kubectl(arguments: &[&str], input: &str) -> Result<String, String> {
+    run("kubectl".as_ref(), arguments, input)
+}
+
+/// A program's standard output, or all its output if it failed.
+pub fn run(program: &Path, arguments: &[&str], input: &str) -> Result<String, String> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    if output.status.success() {
+        Ok(out.into_owned())
+    } else {
+        Err(format!("{out}{err}"))
+    }
+}
+
+/// Prints what a failed test leaves behind: objects, logs and events.
+fn print_namespace(namespace: &str) {
+    let ask = |arguments: &[&str]| {
+        // Not every cluster has these kinds.
+        let printed = kubectl(&[&["--namespace", namespace], arguments].concat(), "").unwrap_or_default();
+        let lines: Vec<&str> = printed.lines().collect();
+        let last = &lines[lines.len().saturating_sub(60)..];
+        println!("{}", last.join("\n"));
+    };
+    for kinds in [
+        "miniclusters",
+        "jobsets",
+        "trainjobs",
+        "workloads",
+        "hpa",
+        "jobs,pods",
+    ] {
+        ask(&["get", kinds, "--output=wide"]);
+    }
+    let of_jobs = "--selector=batch.kubernetes.io/job-name";
+    ask(&["logs", of_jobs, "--all-containers", "--tail=15", "--prefix"]);
+    ask(&["get", "events", "--sort-by=.lastTimestamp"]);
 }
 
 /// Whether the fake Flux runs.
@@ -147,11 +256,20 @@ pub fn has_flux_itself(what: &str) -> bool {
 /// Tells, past the harness, what is not tested here, and what does test it.
 pub fn not_tested(what: &str, elsewhere: &str) {
     let told = format!("NOT TESTED ({elsewhere} does): {what}\n");
-    std::io::Write::write_all(&mut std::io::stderr(), told.as_bytes()).unwrap();
+    std::io::stderr().write_all(told.as_bytes()).unwrap();
 }
 
 /// Runs a test in a namespace that is deleted afterwards, even if the test fails.
 pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Arc<Fixture>) -> F) {
+    test_within(DEADLINE, name, body);
+}
+
+/// The same, with another bound of each wait.
+pub fn test_within<F: Future<Output = ()>>(
+    deadline: Duration,
+    name: &str,
+    body: impl FnOnce(Arc<Fixture>) -> F,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -173,11 +291,18 @@ pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Arc<Fixture>) 
             .create(&PostParams::default(), &object)
             .await
             .unwrap();
-        let fixture = Arc::new(Fixture { client, namespace });
+        let fixture = Arc::new(Fixture {
+            client,
+            namespace,
+            deadline,
+        });
         let result =
             futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(body(fixture.clone()))).await;
         (fixture, result)
     });
+    if result.is_err() {
+        print_namespace(&fixture.namespace);
+    }
     runtime.block_on(async {
         let namespaces: Api<Namespace> = Api::all(fixture.client.clone());
         namespaces

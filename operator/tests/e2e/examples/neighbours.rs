@@ -32,7 +32,7 @@ fn a_second_cluster_bursts_into_the_first_ones_instance() {
 fn services_are_beside_the_cluster_and_end_with_it() {
     test("services", async |fixture| {
         let conf = json!({ "apiVersion": "v1", "kind": "List", "items": documents(&fixture, "services/nginx-conf") });
-        kubectl(&fixture, &["apply", "-f", "-"], &conf.to_string());
+        fixture.kubectl(&["apply", "-f", "-"], &conf.to_string());
         assert_eq!(
             to_the_end(
                 fixture.clone(),

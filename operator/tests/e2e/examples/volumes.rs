@@ -19,8 +19,7 @@ fn claim(fixture: &Fixture, file: &str) {
             "hostPath": { "path": folder_on_the_node(fixture), "type": "DirectoryOrCreate" },
         },
     });
-    kubectl(
-        fixture,
+    fixture.kubectl(
         &["apply", "-f", "-"],
         &json!({ "apiVersion": "v1", "kind": "List", "items": [volume, claim] }).to_string(),
     );
@@ -28,8 +27,7 @@ fn claim(fixture: &Fixture, file: &str) {
 
 /// The volumes of a test are in no namespace, and the node keeps their files.
 fn forget(fixture: &Fixture, volumes: &[&str]) {
-    kubectl(
-        fixture,
+    fixture.kubectl(
         &[&["delete", "--wait=false", "persistentvolume"], volumes].concat(),
         "",
     );
@@ -46,7 +44,7 @@ fn an_archive_outlives_its_cluster() {
             // Its archive has a line for each start; the next one reads it before anything else.
             let mut restore = documents(&fixture, "archive/restore").remove(0);
             restore["spec"]["containers"][0]["command"] = json!("tar -xzOf /state/archive.tar.gz");
-            kubectl(&fixture, &["apply", "-f", "-"], &restore.to_string());
+            fixture.kubectl(&["apply", "-f", "-"], &restore.to_string());
             let status = fixture.when_finished("archive-restore").await;
             assert_eq!(status["exitCode"], 0, "{status:#}");
             let log = log(&fixture, &fixture.lead("archive-restore").await.unwrap(), None).await;
@@ -64,8 +62,7 @@ fn an_archive_outlives_its_cluster() {
 #[test]
 fn volumes_of_the_node_of_a_claim_and_made_ones_hold_what_they_should() {
     test("volumes", async |fixture| {
-        kubectl(
-            &fixture,
+        fixture.kubectl(
             &["apply", "-f", "-"],
             &json!({ "apiVersion": "v1", "kind": "List", "items": documents(&fixture, "volumes/data") })
                 .to_string(),
@@ -90,8 +87,7 @@ fn volumes_of_the_node_of_a_claim_and_made_ones_hold_what_they_should() {
         let name = apply(&fixture, "volumes/made");
         let status = fixture.when_finished(&name).await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
-        let phase = kubectl(
-            &fixture,
+        let phase = fixture.kubectl(
             &[
                 "get",
                 "pvc",
