@@ -24,7 +24,7 @@ e2e-gang: ; @GANG=$(or $(GANG),1) .ci/e2e
 
 e2e-tracing: ; @TRACING=1 .ci/e2e
 
-e2e-kueue: ; @FLUX=$(FLUX) .ci/e2e-kueue
+e2e-kueue: ; @KUEUE=1 FLUX=$(FLUX) .ci/e2e
 
 e2e-autoscale: ; @FLUX=$(FLUX) .ci/e2e-autoscale
 
