@@ -26,7 +26,7 @@ e2e-tracing: ; @TRACING=1 .ci/e2e
 
 e2e-kueue: ; @KUEUE=1 FLUX=$(FLUX) .ci/e2e
 
-e2e-autoscale: ; @FLUX=$(FLUX) .ci/e2e-autoscale
+e2e-autoscale: ; @AUTOSCALE=1 FLUX=$(FLUX) .ci/e2e
 
 lint: ; @.ci/lint
 

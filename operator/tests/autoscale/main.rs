@@ -1,0 +1,144 @@
+//! A real autoscaler on a queue of real Flux: 20 jobs take a MiniCluster from one node to four, an empty queue
+//! takes it back to one, and no job is lost (`make e2e-autoscale FLUX=/opt/flux`). CYCLES says how often.
+//!
+//! AUTOSCALER is a file of `examples/autoscale`: `hpa`, Kubernetes' own autoscaler, to which Prometheus and
+//! prometheus-adapter bring the lead's metrics; `keda`, which asks the lead; `keda-prometheus`, which asks
+//! Prometheus.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::print_stdout, reason = "tests look, act and tell")]
+
+use std::time::{Duration, Instant};
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::usage::{HostState, Usage};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use test_support::node::{Fixture, app_image, kubectl, test};
+use test_support::report::setting;
+use test_support::repository::repository;
+
+const PROMETHEUS: &str = "test-node/neighbours/prometheus.yaml";
+const PROMETHEUS_ADAPTER: &str = "test-node/neighbours/prometheus-adapter.yaml";
+const JOBS: usize = 20;
+const GROWTH: Duration = Duration::from_secs(180);
+const SHRINKAGE: Duration = Duration::from_secs(300);
+const METRICS: Duration = Duration::from_secs(120);
+
+/// A file that is written for the namespace `default`, for this one. An autoscaler does not wait for a minute
+/// of calm, as in the example: jobs still run when it shrinks.
+fn adapted(fixture: &Fixture, file: &str) -> String {
+    let text = std::fs::read_to_string(repository().join(file)).unwrap();
+    let namespace = &fixture.namespace;
+    text.replace(".default.svc", &format!(".{namespace}.svc"))
+        .replace("{namespace: default}", &format!("{{namespace: {namespace}}}"))
+        .replace("namespace=\"default\"", &format!("namespace=\"{namespace}\""))
+        .replace("WindowSeconds: 60", "WindowSeconds: 0")
+}
+
+/// The MiniCluster of the example.
+struct Instance<'a> {
+    fixture: &'a Fixture,
+    lead: Pod,
+}
+
+impl Instance<'_> {
+    fn try_exec(&self, command: &[&str]) -> Result<String, String> {
+        let (lead, container) = (self.lead.name_any(), "--container=autoscale");
+        let exec = ["exec", &lead, container, "--"];
+        self.fixture.try_kubectl(&[&exec, command].concat(), "")
+    }
+
+    fn flux(&self, arguments: &[&str]) -> String {
+        let script = ". /mnt/flux/flux-view.sh && exec flux proxy $fluxsocket flux \"$@\"";
+        self.try_exec(&[&["sh", "-c", script, "-"], arguments].concat())
+            .unwrap()
+    }
+
+    /// None: the lead does not answer yet.
+    fn usage(&self) -> Option<Usage> {
+        serde_json::from_str(&self.try_exec(&["/mnt/flux/flux-agent", "usage"]).ok()?).ok()
+    }
+
+    /// The wanted number of nodes, and the number of pods, those on their way out as well.
+    async fn size(&self) -> (i32, usize) {
+        let cluster: MiniCluster = self.fixture.api().get("autoscale").await.unwrap();
+        let of_job = "batch.kubernetes.io/job-name=autoscale";
+        (cluster.spec.size, self.fixture.list::<Pod>(of_job).await.len())
+    }
+
+    /// Submits jobs, and waits until the cluster has grown and has shrunk again. Returns whether a node was
+    /// told to go with a job on it.
+    async fn cycle(&self, number: usize) -> bool {
+        let begin = Instant::now();
+        let jobs = format!("--cc=1-{JOBS}");
+        let seconds = setting("SECONDS_OF_A_JOB", 8).to_string();
+        self.flux(&["submit", "--quiet", &jobs, "sleep", &seconds]);
+        let ask = async || (self.size().await.0 == 4).then(|| begin.elapsed());
+        let grown = self.fixture.within(GROWTH, "there are four nodes", ask).await;
+
+        let mut under_job = false;
+        let ask = async || {
+            // Each look takes a program in the lead.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let usage = self.usage()?;
+            let mut hosts = usage.resources.iter().flat_map(|it| &it.hosts);
+            under_job |= hosts.any(|it| it.state == HostState::Drained && it.cores_used > 0);
+            let is_idle = usage.jobs.is_some_and(|it| it.waiting == 0 && it.running == 0);
+            (is_idle && self.size().await == (1, 1)).then(|| begin.elapsed())
+        };
+        let shrunk = self.fixture.within(SHRINKAGE, "one node is left", ask).await;
+        println!(
+            "cycle {number}: four nodes after {grown:.0?}, one again after {shrunk:.0?}; with a job: {under_job}"
+        );
+
+        // All that were ever submitted have ended well.
+        let results = self.flux(&["jobs", "-a", "--count=0", "--no-header", "--format={result}"]);
+        let all = vec!["COMPLETED"; number * JOBS];
+        assert_eq!(results.lines().collect::<Vec<_>>(), all);
+        let lead = self.fixture.lead("autoscale").await.unwrap();
+        assert_eq!(lead.uid(), self.lead.uid(), "the lead is another pod");
+        under_job
+    }
+}
+
+#[test]
+fn queue_resizes_minicluster_and_no_job_is_lost() {
+    let autoscaler = std::env::var("AUTOSCALER").unwrap_or("hpa".into());
+    test("autoscale", async |fixture| {
+        let neighbours: &[&str] = match autoscaler.as_str() {
+            "hpa" => &[PROMETHEUS, PROMETHEUS_ADAPTER, "examples/autoscale/adapter.yaml"],
+            "keda" => &[],
+            _ => &[PROMETHEUS],
+        };
+        for file in neighbours {
+            kubectl(&["apply", "-f", "-"], &adapted(&fixture, file)).unwrap();
+        }
+        let text = adapted(&fixture, "examples/autoscale/minicluster.yaml");
+        let mut example: Value = serde_saphyr::from_str(&text).unwrap();
+        example["spec"]["containers"][0]["image"] = json!(app_image());
+        // It fits its jobs.
+        example["spec"]["pod"]["terminationGracePeriodSeconds"] = json!(120);
+        fixture.create_object::<MiniCluster>(example).await;
+        fixture.when_condition("autoscale", "Ready").await;
+        let lead = fixture.lead("autoscale").await.unwrap();
+        if autoscaler == "hpa" {
+            let metrics = "/apis/external.metrics.k8s.io/v1beta1/namespaces";
+            let path = format!("{metrics}/{}/job_queue_state_active_count", fixture.namespace);
+            let ask = async || fixture.try_kubectl(&["get", "--raw", &path], "").ok();
+            fixture.within(METRICS, "the external metrics", ask).await;
+        }
+        let example = adapted(&fixture, &format!("examples/autoscale/{autoscaler}.yaml"));
+        assert!(example.contains("stabilizationWindowSeconds: 0"), "{example}");
+        fixture.kubectl(&["apply", "-f", "-"], &example);
+
+        let fixture = &fixture;
+        let instance = Instance { fixture, lead };
+        let (cycles, mut under_jobs) = (setting("CYCLES", 10), 0);
+        for number in 1..=cycles {
+            under_jobs += usize::from(instance.cycle(number).await);
+        }
+        // Else it was not tried that a job keeps its node.
+        assert_ne!(under_jobs, 0, "no node was told to go with a job on it");
+    });
+}
