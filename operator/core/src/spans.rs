@@ -4,6 +4,7 @@
 //! termination messages. OpenTelemetry's crates time what happens as it happens; these times are Kubernetes' and the
 //! agents'.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ use crate::observe::pod::PodStatusObject;
 /// How long ago a pod may have ended that is seen for the first time: it ended while nobody led, or another leader has
 /// made its spans, which have the same ids. Of those that ended earlier there may be thousands.
 const RECENT: SignedDuration = SignedDuration::from_mins(5);
+
+/// The agent has about 18 stages; a forged message has room for hundreds.
+const STAGES: usize = 32;
 
 /// A span. Times are since the epoch.
 #[derive(Debug, Clone, PartialEq)]
@@ -159,6 +163,11 @@ pub fn of_pod(pod: &PodStatusObject, known: Option<u32>, now: Timestamp) -> Vec<
     let (Some(parent), Some(index @ 0..PODS)) = (parent, index()) else {
         return Vec::new();
     };
+    // Nobody remembers how often the runner of a stranger has ended: each look would send its spans again.
+    let is_of_a_cluster = |labels: &BTreeMap<String, String>| labels.contains_key(labels::CLUSTER);
+    if !pod.metadata.labels.as_ref().is_some_and(is_of_a_cluster) {
+        return Vec::new();
+    }
     let is_recent = |terminated: &ContainerStateTerminated| {
         let ended_at = terminated.finished_at.as_ref();
         ended_at.is_some_and(|at| now.duration_since(at.0) <= RECENT)
@@ -196,18 +205,20 @@ fn pod_spans(
         hasher.finish().max(1)
     };
     let at = |micros: u64| Duration::from_micros(micros);
-    let stages = (1..).zip(&timeline.stages).map(|(number, stage)| {
-        let begin = timeline.started.saturating_add_signed(stage.start);
-        Span {
-            id: id(number),
-            parent: Some(id(0)),
-            name: stage.name.clone(),
-            begin: at(begin),
-            end: at(begin.saturating_add(stage.lasted)),
-            attributes: Vec::new(),
-            error: None,
-        }
-    });
+    let stages = (1..)
+        .zip(timeline.stages.iter().take(STAGES))
+        .map(|(number, stage)| {
+            let begin = timeline.started.saturating_add_signed(stage.start);
+            Span {
+                id: id(number),
+                parent: Some(id(0)),
+                name: stage.name.clone(),
+                begin: at(begin),
+                end: at(begin.saturating_add(stage.lasted)),
+                attributes: Vec::new(),
+                error: None,
+            }
+        });
     let stages: Vec<Span> = stages.collect();
     let whole = Span {
         id: id(0),
@@ -338,7 +349,7 @@ mod tests {
         serde_json::from_value(json!({
             "metadata": {
                 "name": "mc-0-abcde", "uid": "u", "annotations": { labels::TRACE: annotation },
-                "labels": { labels::COMPLETION_INDEX: index },
+                "labels": { labels::COMPLETION_INDEX: index, labels::CLUSTER: "mc" },
             },
             "spec": {},
             "status": { "containerStatuses": [runner] },
@@ -411,8 +422,6 @@ mod tests {
         for (status, restarts, want) in told {
             let mut pod = pod(PARENT, "0", status);
             pod.metadata.namespace = Some("team".into());
-            let labels = pod.metadata.labels.get_or_insert_default();
-            labels.insert(labels::CLUSTER.into(), "mc".into());
             let known = index.runner_ends(&pod.metadata);
             let hosts: Vec<_> = of_pod(&pod, known, now())
                 .iter()
@@ -463,5 +472,24 @@ mod tests {
             high = i64::MAX
         );
         assert_eq!(count(PARENT, "0", &most), 1);
+    }
+
+    #[test]
+    fn forged_pods_do_not_crowd_out_the_spans_of_others() {
+        let stages = vec!["[\"\",0,1]"; 400].join(",");
+        let message = format!(
+            "x\n{{\"timeline\":1,\"host\":\"\",\"role\":\"\",\"started\":1,\"lasted\":1,\"stages\":[{stages}]}}"
+        );
+        let mut pod = pod(
+            PARENT,
+            "0",
+            json!({ "state": ended(&message, "2026-01-01T00:09:00Z") }),
+        );
+        assert_eq!(of_pod(&pod, None, now())[0].spans.len(), 1 + STAGES);
+        pod.metadata.labels.as_mut().unwrap().remove(labels::CLUSTER);
+        assert!(
+            of_pod(&pod, None, now()).is_empty(),
+            "no MiniCluster's: it would be sent at each look"
+        );
     }
 }

@@ -13,6 +13,11 @@ use super::{Version, convert_spec};
 /// means, but not how it is written.
 const TOTAL_MAX: usize = 256 << 10;
 
+/// The longest annotation that is written and followed, and the deepest place in it. Anybody can write one: without
+/// bounds it would nest deeper than the webhook's stack.
+const LENGTH_MAX: usize = 16 << 10;
+const DEEPEST: usize = 16;
+
 /// JSON pointers into the spec, each with the value there; null: the field is missing.
 type Differences = Map<String, Value>;
 
@@ -36,6 +41,7 @@ pub(super) fn take(object: &mut Map<String, Value>, version: Version) -> Differe
         metadata.shift_remove("annotations");
     }
     text.as_str()
+        .filter(|text| text.len() <= LENGTH_MAX)
         .and_then(|text| serde_json::from_str(text).ok())
         .unwrap_or_default()
 }
@@ -47,6 +53,9 @@ pub(super) fn restore(spec: &mut Value, differences: &Differences, original: &Va
     }
     let mut restored = spec.clone();
     for (pointer, value) in differences {
+        if pointer.matches('/').count() > DEEPEST {
+            continue;
+        }
         let Some((parent, field)) = pointer.rsplit_once('/') else {
             continue;
         };
@@ -89,7 +98,7 @@ pub(super) fn note(object: &mut Map<String, Value>, original: &Value, from: Vers
     let length = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
     let total: usize = annotations.iter().map(length).sum();
     let name = annotation(from);
-    if total + name.len() + text.len() <= TOTAL_MAX {
+    if text.len() <= LENGTH_MAX && total + name.len() + text.len() <= TOTAL_MAX {
         annotations.insert(name, text.into());
     }
 }
@@ -120,5 +129,54 @@ fn collect(value: &Value, wanted: &Value, at: &str, out: &mut Differences) {
         _ => {
             out.insert(at.to_owned(), wanted.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Each pointer goes to the bottom of the one before, and is as deep as JSON may be.
+    fn nested(chunks: usize) -> Differences {
+        let deep = |field: &str| {
+            let mut value = json!({});
+            for _ in 0..120 {
+                value = json!({ field: value });
+            }
+            value
+        };
+        (0..chunks)
+            .map(|chunk| ("/x".repeat(1 + chunk * 121), deep("x")))
+            .collect()
+    }
+
+    #[test]
+    fn forged_annotation_does_not_nest_deeper_than_the_stack() {
+        let restore = || {
+            let mut spec = json!({ "size": 1 });
+            let original = spec.clone();
+            restore(&mut spec, &nested(400), &original, Version::V1alpha1);
+            assert_eq!(spec, original);
+        };
+        let thread = std::thread::Builder::new().stack_size(512 << 10);
+        thread.spawn(restore).unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn long_annotation_is_dropped() {
+        let take = |length: usize| {
+            let text = format!("{{\"/a\":\"{}\"}}", "x".repeat(length));
+            let object = json!({ "metadata": { "annotations": { (annotation(Version::V1alpha1)): text } } });
+            let Value::Object(mut object) = object else {
+                unreachable!()
+            };
+            let differences = take(&mut object, Version::V1alpha1);
+            assert_eq!(object["metadata"], json!({}), "it is gone in any case");
+            differences.len()
+        };
+        assert_eq!(take(10), 1);
+        assert_eq!(take(LENGTH_MAX), 0);
     }
 }
