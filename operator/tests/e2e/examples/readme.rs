@@ -14,9 +14,11 @@ fn the_quick_start_prints_what_the_readme_shows() {
             let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
             let steps = shown_in(&std::fs::read_to_string(readme).unwrap(), "```console,e2e");
             assert!(steps.len() > 4, "{steps:?}");
-            // The cluster may have no registry: the image's name is that of the tests' image.
+            // The cluster may have no registry: the image's name is that of the tests' image. kubectl takes no option
+            // before a plugin's name. (E2E_PLUGIN: .ci/e2e builds it.)
             let kubectl = format!(
                 "kubectl() {{ if [ \"$1 $2\" = 'apply -f' ]; then sed \"s#image: .*#image: $E2E_APP_IMAGE#\" \"$3\" | command kubectl --namespace {namespace} apply -f -; \
+                 elif [ \"$1\" = minicluster ]; then shift; \"$E2E_PLUGIN\" --namespace {namespace} \"$@\"; \
                  else command kubectl --namespace {namespace} \"$@\"; fi; }}\n"
             );
             let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
