@@ -82,12 +82,7 @@ pub fn created(pod: &Pod) -> Option<Timestamp> {
 
 /// The pod's completion index.
 pub fn index(pod: &Pod) -> Option<u32> {
-    pod.metadata
-        .labels
-        .as_ref()?
-        .get(labels::COMPLETION_INDEX)?
-        .parse()
-        .ok()
+    labels::completion_index(&pod.metadata)
 }
 
 pub fn name(pod: &Pod) -> &str {

@@ -5,12 +5,13 @@ use std::time::Duration;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::FutureExt;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::Child;
 
 use crate::front::{Asked, Front, Session};
 use crate::in_pods::{agents, no_logs, up};
 use crate::user_account::{Said, UserAccount, in_time};
 use crate::{user_of, user_with};
-use test_support::api_server::{test, until};
+use test_support::api_server::{Fixture, test, until};
 
 #[test]
 fn one_ctrl_c_stops_a_job_in_order_and_its_last_words_are_printed() {
@@ -272,19 +273,24 @@ fn closed_output_stops_the_job_and_ends_logs() {
     });
 }
 
+/// Creates `mc` of one pod, whose log is `hello`, and follows its log before the pod runs.
+async fn follows_new_cluster(fixture: &Fixture) -> (Front, Child) {
+    let person = user_of(fixture);
+    let logs = |_: &Asked| Some(vec![(Duration::ZERO, "hello".to_owned())]);
+    let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
+    let person = UserAccount { kubeconfig, ..person };
+    fixture
+        .create("mc", serde_json::json!({ "size": 1 }))
+        .await
+        .unwrap();
+    (front, person.starts(&["logs", "-f", "mc"]))
+}
+
 #[test]
 fn logs_follow_prints_each_obstacle_once() {
     test("obstacles", async |fixture| {
         let operator = fixture.operator().await;
-        let person = user_of(&fixture);
-        let logs = |_: &Asked| Some(vec![(Duration::ZERO, "hello".to_owned())]);
-        let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
-        let person = UserAccount { kubeconfig, ..person };
-        fixture
-            .create("mc", serde_json::json!({ "size": 1 }))
-            .await
-            .unwrap();
-        let follow = person.starts(&["logs", "-f", "mc"]);
+        let (_front, follow) = follows_new_cluster(&fixture).await;
         let pods = fixture.pods("mc", 1).await;
         for reason in [
             "ErrImagePull",
@@ -319,15 +325,7 @@ fn logs_follow_prints_each_obstacle_once() {
 fn logs_follow_waits_for_the_pod_to_start() {
     test("early", async |fixture| {
         let operator = fixture.operator().await;
-        let person = user_of(&fixture);
-        let logs = |_: &Asked| Some(vec![(Duration::ZERO, "hello".to_owned())]);
-        let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
-        let person = UserAccount { kubeconfig, ..person };
-        fixture
-            .create("mc", serde_json::json!({ "size": 1 }))
-            .await
-            .unwrap();
-        let follow = person.starts(&["logs", "-f", "mc"]);
+        let (_front, follow) = follows_new_cluster(&fixture).await;
         let pods = fixture.pods("mc", 1).await;
         tokio::time::sleep(Duration::from_secs(2)).await;
         fixture.run_pod(&pods[&0]).await;

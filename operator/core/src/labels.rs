@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
 /// The init container that installs the agent.
 pub const AGENT: &str = "flux-agent";
 /// `apiVersion` of a MiniCluster.
@@ -69,6 +71,11 @@ pub const JOB_INDEX: &str = "job-index";
 pub const LEAD: &str = "flux-framework.org/Lead";
 /// Label by which autoscalers select the pods.
 pub const AUTOSCALER: &str = "hpa-selector";
+
+/// The index of a pod of an Indexed Job.
+pub fn completion_index(metadata: &ObjectMeta) -> Option<u32> {
+    metadata.labels.as_ref()?.get(COMPLETION_INDEX)?.parse().ok()
+}
 
 /// Labels of an object other than a pod.
 pub fn of_object(cluster: &str) -> BTreeMap<String, String> {

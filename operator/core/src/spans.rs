@@ -152,15 +152,8 @@ pub fn spans(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
 pub fn of_pod(pod: &PodStatusObject, known: Option<u32>, now: Timestamp) -> Vec<Traced> {
     let annotation = || pod.metadata.annotations.as_ref()?.get(labels::TRACE);
     let parent = annotation().and_then(|text| text.parse::<TraceParent>().ok());
-    let index = || {
-        pod.metadata
-            .labels
-            .as_ref()?
-            .get(labels::COMPLETION_INDEX)?
-            .parse()
-            .ok()
-    };
-    let (Some(parent), Some(index @ 0..PODS)) = (parent, index()) else {
+    let index = labels::completion_index(&pod.metadata);
+    let (Some(parent), Some(index @ 0..PODS)) = (parent, index) else {
         return Vec::new();
     };
     // Nobody remembers how often the runner of a stranger has ended: each look would send its spans again.

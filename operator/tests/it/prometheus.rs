@@ -22,16 +22,7 @@ fn program(name: &str) -> PathBuf {
 
 /// Runs promtool.
 pub fn promtool(arguments: &[&str], input: &str) -> Output {
-    use std::io::Write;
-    let mut child = Command::new(program("promtool"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
+    test_support::node::output(&program("promtool"), arguments, input)
 }
 
 /// Its answer, where all is well.

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -194,8 +194,8 @@ pub fn kubectl(arguments: &[&str], input: &str) -> Result<String, String> {
     run("kubectl".as_ref(), arguments, input)
 }
 
-/// A program's standard output, or all its output if it failed.
-pub fn run(program: &Path, arguments: &[&str], input: &str) -> Result<String, String> {
+/// What a program with this input prints, and how it ends.
+pub fn output(program: &Path, arguments: &[&str], input: &str) -> Output {
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::piped())
@@ -204,7 +204,12 @@ pub fn run(program: &Path, arguments: &[&str], input: &str) -> Result<String, St
         .spawn()
         .unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// A program's standard output, or all its output if it failed.
+pub fn run(program: &Path, arguments: &[&str], input: &str) -> Result<String, String> {
+    let output = output(program, arguments, input);
     let (out, err) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),

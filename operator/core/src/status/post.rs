@@ -22,30 +22,24 @@ fn reported(inputs: &Inputs) -> Option<String> {
 
 /// What failed, by the pods that are there: the first in words, the others as a number.
 fn failure_in_pods(inputs: &Inputs) -> Option<String> {
-    let failed_post = |pod: &&PodSeen| -> Option<(Termination, u8)> {
-        let said = pod.exit.as_ref()?.said.clone()?;
-        let code = said.failed_post()?;
-        Some((said, code))
-    };
-    let (pod, (said, code)) = inputs
-        .pods
-        .iter()
-        .filter_map(|pod| Some((*pod, failed_post(pod)?)))
-        .min_by_key(|(pod, _)| pod.index)?;
-    let count = inputs
-        .pods
-        .iter()
-        .filter(|pod| failed_post(pod).is_some())
-        .count();
+    let mut failed: Vec<(&PodSeen, &Termination, u8)> = Vec::new();
+    for pod in &inputs.pods {
+        if let Some(said) = pod.exit.as_ref().and_then(|exit| exit.said.as_ref())
+            && let Some(code) = said.failed_post()
+        {
+            failed.push((pod, said, code));
+        }
+    }
+    let (pod, said, code) = failed.iter().min_by_key(|(pod, ..)| pod.index)?;
     let error = if said.snippet_error.is_empty() {
         String::new()
     } else {
         format!(": {}", said.snippet_error)
     };
-    let others = match count {
-        1 => String::new(),
-        2 => " (and 1 more pod)".to_owned(),
-        count => format!(" (and {} more pods)", count - 1),
+    let others = match failed.len() - 1 {
+        0 => String::new(),
+        1 => " (and 1 more pod)".to_owned(),
+        count => format!(" (and {count} more pods)"),
     };
     Some(format!(
         "post of {} ended with exit code {code}{error}{others}",
