@@ -48,7 +48,7 @@ fn the_end_by_a_signal_is_128_and_the_signal() {
 }
 
 #[test]
-fn signals_that_are_ignored_above_are_not_ignored_by_the_program() {
+fn program_does_not_inherit_ignored_signals() {
     let agent = agent().display();
     let script =
         format!("trap '' HUP INT QUIT TERM; exec {agent} time --label test -- sh -c 'kill -HUP $$; exit 0'");
