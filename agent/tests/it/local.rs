@@ -345,3 +345,15 @@ fn stop_while_pods_are_set_up_is_not_lost() {
     assert_eq!(status.code(), Some(143), "{err}");
     assert!(!err.contains("not ended in the grace period"), "{err}");
 }
+
+#[test]
+fn local_runs_where_a_mount_point_is_no_text() {
+    let laptop = Laptop::new("bytes", &job(1, "hostname"));
+    let mounts = format!(
+        "place=$(printf '{}/disk-\\377') && mkdir \"$place\" && mount -t tmpfs none \"$place\" && exec \"$@\"",
+        laptop.folder.path().display()
+    );
+    let ended = laptop.run(&["unshare", "--mount", "sh", "-c", &mounts, "-"], &[]);
+    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended.stderr));
+    assert_eq!(text(&ended.stdout), "bytes-0\n");
+}
