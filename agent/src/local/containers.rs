@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_hold_something_of_the_pods_own_are_opened_and_no_others() {
+    fn only_folders_with_files_of_the_pod_are_opened() {
         let all = arrangement("  size: 2\n  containers: [{image: app, command: hostname}]");
         assert_eq!(all.containers.len(), 2);
         let opened: Vec<&str> = all.containers[1]

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_processes_hold_anything_and_those_that_have_ended_do_not_count() {
+    fn processes_with_odd_names_count_and_zombies_do_not() {
         let folder = tempfile::tempdir().unwrap();
         for (pid, text) in [
             ("7", &b"7 (a) Z (b) S 1 7"[..]),

@@ -72,8 +72,8 @@ const DEAF: &str =
     "trap 'touch heard' USR1; trap '' TERM; echo $$ >pid.new; mv pid.new pid; while :; do sleep 0.02; done";
 
 #[test]
-fn while_an_answer_is_awaited_signals_are_passed_on_and_one_more_stop_kills() {
-    let test = "supervise::tests::while_an_answer_is_awaited_signals_are_passed_on_and_one_more_stop_kills";
+fn signals_pass_on_while_awaiting_and_second_stop_kills() {
+    let test = "supervise::tests::signals_pass_on_while_awaiting_and_second_stop_kills";
     alone(test, |folder| {
         let at = folder.to_owned();
         let signals = std::thread::spawn(move || {

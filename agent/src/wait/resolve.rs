@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_name_is_completed_and_an_unknown_one_is_said_to_be_so() {
+    fn lookup_completes_a_short_name_and_reports_an_unknown_one() {
         let root = root(
             "10.9.9.9 own # comment mc-0\n",
             "nameserver 127.0.0.1\nsearch a.example b.example\n",

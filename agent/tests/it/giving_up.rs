@@ -97,7 +97,7 @@ fn a_view_that_is_missing() {
 }
 
 #[test]
-fn a_lead_that_never_answers_within_the_deadline_that_was_asked_for() {
+fn follower_gives_up_when_lead_misses_parent_deadline() {
     let image = pod_image("", 2);
     let words = ["mc-0.flux-service", "refuses", "8050", "See the lead's log"];
     gives_up(

@@ -91,7 +91,7 @@ fn job(size: u32, command: &str) -> String {
 }
 
 #[test]
-fn a_job_runs_on_pods_with_names_of_their_own_and_its_code_is_the_commands() {
+fn local_job_has_named_pods_and_the_command_exits_with_its_code() {
     for (script, code) in [("hostname", 0), ("sh -c 'hostname; exit 7'", 7)] {
         let laptop = Laptop::new("four", &job(4, script));
         let ended = laptop.run(&["env"], &[]);
@@ -174,7 +174,7 @@ fn local_pods_change_only_the_folder_they_start_in() {
 }
 
 #[test]
-fn a_stop_ends_all_pods_in_order_and_a_shell_looks_inside_before() {
+fn local_stop_ends_pods_in_order_and_shell_enters_before() {
     let laptop = Laptop::new(
         "long",
         &job(

@@ -48,7 +48,7 @@ fn the_end_by_a_signal_is_128_and_the_signal() {
 }
 
 #[test]
-fn signals_that_are_ignored_above_are_not_ignored_by_the_program() {
+fn program_does_not_inherit_ignored_signals() {
     let agent = agent().display();
     let script =
         format!("trap '' HUP INT QUIT TERM; exec {agent} time --label test -- sh -c 'kill -HUP $$; exit 0'");
@@ -62,7 +62,7 @@ fn signals_that_are_ignored_above_are_not_ignored_by_the_program() {
 
 /// The kernel forgets the children of a process that ignores SIGCHLD: some daemons leave that to what they start.
 #[test]
-fn agent_started_with_sigchld_ignored_learns_how_its_program_ended() {
+fn sigchld_ignored_above_does_not_hide_the_programs_end() {
     let run = |program: &[&str]| {
         let mut command = Command::new("timeout");
         command

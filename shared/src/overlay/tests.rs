@@ -224,7 +224,7 @@ fn own_pod_fields_and_odd_directives_are_refused_with_place() {
 }
 
 #[test]
-fn whole_containers_and_volumes_of_ours_are_refused_with_their_place() {
+fn overlay_of_our_containers_or_volumes_is_refused_by_path() {
     all_refused(&[
         (json!({ "spec": { "containers": null } }), "spec.containers"),
         (
@@ -286,7 +286,7 @@ fn whole_containers_and_volumes_of_ours_are_refused_with_their_place() {
 }
 
 #[test]
-fn what_the_agent_starts_by_in_a_container_is_refused_with_its_place() {
+fn overlay_of_the_agents_container_fields_is_refused_by_path() {
     all_refused(&[
         (
             container(json!({ "command": ["sh"] })),

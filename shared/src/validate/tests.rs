@@ -216,7 +216,7 @@ fn architectures_have_two_names_each() {
 }
 
 #[test]
-fn variable_of_a_snippet_that_the_command_reads_must_be_exported() {
+fn snippet_variable_must_be_exported_when_command_reads_it() {
     let notices = |snippet: &str, more: &str| {
         let container =
             format!("image: a\n    command: app -n $COUNT\n    commands: {{pre: '{snippet}'}}{more}");
@@ -595,7 +595,7 @@ fn a_mount_belongs_to_its_container_and_services_have_their_own() {
 }
 
 #[test]
-fn hooks_and_the_commands_of_services_are_words_without_references() {
+fn hooks_and_service_commands_are_words_without_references() {
     let container = runner("lifeCycle: {postStartExec: 'sh -c \"date > /x\"', preStopExec: 'flux $A'}")
         .runner
         .container;

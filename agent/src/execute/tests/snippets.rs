@@ -100,9 +100,9 @@ fn what_a_snippets_end_means_is_the_plans_word_not_its_names() {
 }
 
 #[test]
-fn what_runs_as_fluxs_user_is_the_plans_words_whatever_the_agent_is_called() {
+fn as_flux_runs_the_planned_words_for_any_agent_name() {
     alone(
-        "snippets::what_runs_as_fluxs_user_is_the_plans_words_whatever_the_agent_is_called",
+        "snippets::as_flux_runs_the_planned_words_for_any_agent_name",
         |folder| {
             let (at, agent) = (
                 |name: &str| folder.join(name).display().to_string(),
