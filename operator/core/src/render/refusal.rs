@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_names_many_thousand_items_is_told_in_little_time() {
+    fn a_refusal_of_many_thousand_items_is_told_in_little_time() {
         let cover = Cover {
             field: "spec.servicesPodTemplate",
             at: "",
