@@ -13,6 +13,7 @@ use std::time::Duration;
 use flux_agent_plan::plan::{AtEnd, Launch, Part, Reach, Role, Stdout, VERSION, Waits};
 use flux_shared::agent_spec::LogFormat;
 use flux_shared::command_words::Word;
+use flux_shared::termination::Ender;
 use test_support::waiting::{DEADLINE, eventually};
 
 use super::*;
@@ -550,6 +551,35 @@ fn start_is_recorded_only_in_the_record_of_the_launch() {
             "whose end is none of a program"
         );
     });
+}
+
+#[test]
+fn step_that_fails_after_the_program_does_not_change_its_result() {
+    alone(
+        "step_that_fails_after_the_program_does_not_change_its_result",
+        |folder| {
+            fs::write(folder.join("file"), "").unwrap();
+            let at = |name: &str| folder.join("file").join(name).display().to_string();
+            let cannot = [
+                Step::NoteEnd { note: at("note") },
+                Step::Link {
+                    path: at("link"),
+                    target: "anywhere".into(),
+                },
+            ];
+            for (step, code) in cannot.iter().flat_map(|step| [(step, 0), (step, 7)]) {
+                let program = start(launch(&["/bin/sh", "-c", &format!("exit {code}")]));
+                let (result, ending) = execute_to_the_end(Role::Lead, false, vec![program, step.clone()]);
+                assert_eq!(result, Ok(code), "{step:?}");
+                let termination = ending.termination(&result);
+                assert_eq!(
+                    (termination.by, termination.code, termination.program_code),
+                    (Ender::Program, code, Some(code)),
+                    "{step:?}"
+                );
+            }
+        },
+    );
 }
 
 #[test]

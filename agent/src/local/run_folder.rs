@@ -172,7 +172,7 @@ impl LockedRunFolder {
     }
 
     fn clear(&self) -> Result<(), Failure> {
-        let table = fs::read_to_string(mount_table::FILE).unwrap_or_default();
+        let table = mount_table::read().unwrap_or_default();
         if mount_table::below(&table, &self.folder).next().is_some() {
             let cause = format!(
                 "failed to clear {}: something is mounted in it",

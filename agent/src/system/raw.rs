@@ -37,6 +37,13 @@ pub fn send(target: i32, signal: i32) -> io::Result<()> {
     }
 }
 
+/// Makes the kernel remember how children end, also where whoever started this process ignores SIGCHLD.
+pub fn remember_children() -> io::Result<()> {
+    // SAFETY: the default disposition runs no code of ours.
+    unsafe { nix::sys::signal::signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    Ok(())
+}
+
 /// The next child that has ended or stopped, if there is one; never waits.
 pub fn reap() -> Option<(i32, Status)> {
     let mut raw = 0;

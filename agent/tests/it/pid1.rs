@@ -60,6 +60,24 @@ fn program_does_not_inherit_ignored_signals() {
     assert_eq!(status.code(), Some(129));
 }
 
+/// The kernel forgets the children of a process that ignores SIGCHLD: some daemons leave that to what they start.
+#[test]
+fn sigchld_ignored_above_does_not_hide_the_programs_end() {
+    let run = |program: &[&str]| {
+        let mut command = Command::new("timeout");
+        command
+            .args(["--foreground", "-s", "KILL", "30", "env", "--ignore-signal=CHLD"])
+            .arg(agent())
+            .args(time(program));
+        command.output().unwrap()
+    };
+    assert_eq!(run(&["sh", "-c", "exit 5"]).status.code(), Some(5));
+    let ignored = run(&["grep", "SigIgn:", "/proc/self/status"]).stdout;
+    let ignored = String::from_utf8(ignored).unwrap();
+    let set = u64::from_str_radix(ignored.trim_start_matches("SigIgn:").trim(), 16).unwrap();
+    assert_eq!(set >> 16 & 1, 0, "nor does its program ignore it: {ignored}");
+}
+
 #[test]
 fn what_cannot_be_started_has_the_codes_of_a_shell() {
     let folder = crate::image::folder();
