@@ -348,12 +348,13 @@ impl Cli {
 }
 
 impl Cli {
-    /// Whether it reads signals itself, from the first one that came: a container's own program, or one that
-    /// runs others.
+    /// Whether it, or what it becomes, reads signals itself, from the first one that came: a container's own
+    /// program, or one that runs others.
     pub fn takes_signals(&self) -> bool {
         matches!(
             self.command,
             Command::Run { .. }
+                | Command::LocalContainer { .. }
                 | Command::Sidecar { .. }
                 | Command::Install { .. }
                 | Command::View { .. }

@@ -152,7 +152,7 @@ impl Executor<'_> {
             if planned.step == Step::Stay && failure_code.is_some() {
                 break;
             }
-            match (self.step_with_retries(&planned.step).await, failure_code) {
+            match (self.step_with_retries(&planned.step).await, program_code) {
                 (Ok(Flow::Next), _) => {}
                 (Ok(Flow::ProgramEnded(code)), _) => program_code = Some(code),
                 (Ok(Flow::Exit(code)), _) => return Ok(StepsEnd::Exit(failure_code.unwrap_or(code))),
@@ -275,7 +275,7 @@ impl Executor<'_> {
                 self.supervisor
                     .hold_stop_after(self.files.at(note), Duration::from_secs_f64(*seconds));
             }
-            Step::NoteEnd { note } => self.note_end_of_flux(note)?,
+            Step::NoteEnd { note } => self.note_end_of_flux(note),
             Step::Stay => return self.stay().await,
         }
         Ok(Flow::Next)
@@ -312,16 +312,25 @@ impl Executor<'_> {
         stopped.map(|_| Flow::Exit(0)).map_err(wait_failed)
     }
 
-    /// Writes the note anew: its time says when this container has ended.
-    fn note_end_of_flux(&mut self, note: &str) -> Result<(), Failure> {
+    /// Writes the note anew: its time says when this container has ended. Without it, sidecars are stopped at
+    /// once.
+    fn note_end_of_flux(&mut self, note: &str) {
         if self.supervisor.stop().is_some() {
-            return Ok(());
+            return;
         }
-        self.files.ensure_file(note, Mode(0o644), own(), b"")?;
-        // The file may be that of an earlier start.
-        let touched = std::fs::File::options().write(true).open(self.files.at(note));
-        let touched = touched.and_then(|file| file.set_modified(std::time::SystemTime::now()));
-        touched.map_err(|error| Failure::internal(format!("failed to write {note}: {error}")))
+        let written = self
+            .files
+            .ensure_file(note, Mode(0o644), own(), b"")
+            .and_then(|()| {
+                // The file may be that of an earlier start.
+                let path = self.files.at(note);
+                let touched = std::fs::File::options().write(true).open(&path);
+                let touched = touched.and_then(|file| file.set_modified(std::time::SystemTime::now()));
+                touched.map_err(|error| Failure::write("write", &path, &error))
+            });
+        if let Err(failure) = written {
+            tracing::warn!(stage = "stop", "{}; sidecars end at once", failure.cause);
+        }
     }
 
     /// In a pod that replaces a lost lead: runs nothing of the user's, but fails or waits for the operator.

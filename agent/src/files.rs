@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_whole_with_its_mode_and_a_second_run_leaves_it_alone() {
+    fn file_is_whole_with_mode_and_untouched_by_a_second_run() {
         let root = tempfile::tempdir().unwrap();
         let files = Files::new(root.path(), "lead");
         let at = root.path().join("mnt/flux/config/R");

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_view_the_software_the_links_and_last_the_marker_are_there() {
+    fn view_copy_has_software_links_and_the_marker_last() {
         let (root, pod) = (image(), tempfile::tempdir().unwrap());
         let options = options(root.path(), pod.path());
         view(&options).unwrap();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_run_copies_nothing_and_a_changed_image_is_copied_again() {
+    fn view_is_copied_again_only_when_the_image_has_changed() {
         let (root, pod) = (image(), tempfile::tempdir().unwrap());
         let options = options(root.path(), pod.path());
         view(&options).unwrap();

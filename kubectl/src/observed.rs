@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_s_code_is_the_code_and_a_failure_without_one_is_none_of_success() {
+    fn run_exits_with_job_code_and_1_when_a_failure_has_none() {
         for code in 0..=255_u8 {
             assert_eq!(code_of(Some(code.into()), code == 0), code);
         }

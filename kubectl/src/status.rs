@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_those_of_this_very_minicluster_its_job_and_its_lead() {
+    fn events_are_chosen_by_uid_of_minicluster_job_and_lead() {
         let lead: Pod =
             serde_json::from_value(json!({ "metadata": { "name": "work-0-a", "uid": "lead" } })).unwrap();
         let cluster = cluster(&json!({ "jobUid": "job" }));

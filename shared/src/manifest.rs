@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_hides_no_wrong_value_and_brings_no_problem_of_its_own() {
+    fn wrong_type_hides_no_wrong_value_and_adds_no_problem() {
         let text = "spec:\n  task: 4\n  size: 0\n  image: b\n  deadlineSeconds: soon\n  containers:\n  - {image: a, comand: x, batch: true, cores: 0}\n";
         let found = problems(&format!("{HEAD}{text}"));
         let wanted = [
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn v1alpha1_is_converted_and_its_fields_are_checked_by_its_own_names() {
+    fn v1alpha1_is_converted_and_checked_by_its_own_field_names() {
         let head = HEAD.replace("v1alpha2", "v1alpha1");
         let manifest = parse(&format!(
             "{head}spec:\n  containers: [{{image: a, command: b}}]\n"

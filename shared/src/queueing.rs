@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_be_resized_is_elastic_unless_its_author_says_otherwise() {
+    fn resizable_job_is_elastic_unless_annotated_otherwise() {
         assert!(queued(&[]).is_elastic(true) && !queued(&[]).is_elastic(false));
         assert!(!queued(&[(ELASTIC_JOB, "false")]).is_elastic(true));
         assert!(queued(&[(ELASTIC_JOB, "true")]).is_elastic(false));
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn an_elastic_cluster_is_admitted_whole_and_its_places_are_not_fixed() {
+    fn elastic_cluster_rejects_min_size_and_fixed_topology() {
         let both = |asked: &mut Asked| (asked.resizes, asked.min_size) = (true, Some(2));
         assert_eq!(fields(queued(&[]), both), ["spec.maxSize"]);
         assert!(fields(queued(&[(ELASTIC_JOB, "false")]), both).is_empty());

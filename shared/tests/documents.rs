@@ -163,7 +163,7 @@ fn judged(minicluster: &Value) -> Result<(), String> {
 }
 
 #[test]
-fn every_sample_is_accepted_or_refused_for_a_reason_that_stands_here() {
+fn every_sample_is_accepted_or_refused_for_a_listed_reason() {
     let Some(documents) = documents() else { return };
     let (mut wrong, mut accepted, mut refused) = (Vec::new(), 0, BTreeSet::new());
     for (name, version, page) in &documents {
@@ -243,7 +243,7 @@ fn functions() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_row_of_the_walk_names_a_test_and_words_that_stand_in_the_document() {
+fn every_row_of_the_walk_names_a_test_and_quotes_the_document() {
     let (rows, functions) = (walk(), functions());
     assert!(rows.len() > 60, "{}", rows.len());
     let unknown: Vec<&[String; 4]> = rows

@@ -141,7 +141,7 @@ fn a_spec_that_is_written_by_hand_fits_its_job() {
 /// The codes after which a set of Jobs starts again, by the words that a failed Job has for them: those of
 /// the agent's failures that another attempt may help, and that of a follower that alone was told to stop.
 #[test]
-fn a_jobset_starts_again_after_the_codes_that_the_agent_has_for_that() {
+fn jobset_restarts_after_exactly_the_retriable_agent_codes() {
     let may_help = Category::ALL
         .into_iter()
         .filter(|category| category.is_retriable());
@@ -202,7 +202,7 @@ fn a_jobset_starts_again_after_the_codes_that_the_agent_has_for_that() {
 }
 
 #[test]
-fn every_file_has_one_minicluster_or_complete_objects_of_other_kinds() {
+fn every_example_has_one_minicluster_or_other_whole_objects() {
     for (file, _, documents) in manifests() {
         let miniclusters = documents
             .iter()

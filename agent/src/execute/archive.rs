@@ -190,7 +190,7 @@ mod tests {
     const SUFFIX: &str = ".tgz";
 
     #[test]
-    fn what_stands_in_place_of_the_dump_is_not_opened_and_the_archive_stays() {
+    fn archive_stays_when_dump_is_no_regular_file() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         type Put = fn(&Path);

@@ -9,16 +9,18 @@ use flux_shared::exit::{Category, of_stop};
 use super::broker_options;
 use super::broker_policy::{BrokerPolicy, LaunchEnd, terms};
 use super::executor::Executor;
+use super::retry::{AfterFailure, Attempts};
 use super::session::Session;
 use crate::execute::timing::flux_time;
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::lead_presence::LeadPresence;
 use crate::flux_rpc::states::{StateActions, StateLog, States};
 use crate::metrics::Server;
+use crate::report::activity::Awaited;
 use crate::report::failure::Failure;
 use crate::report::log;
-use crate::supervise::End;
 use crate::supervise::program::{Output, Program, StartError};
+use crate::supervise::{End, Stop};
 use crate::system::identity::Credentials;
 use crate::system::raw::ChildSetup;
 use crate::wait::ParentProbe;
@@ -43,11 +45,7 @@ impl Executor<'_> {
         parent: Option<&mut ParentProbe>,
     ) -> Result<Launched, Failure> {
         if let Some(stop) = self.supervisor.stop() {
-            // The launch says who follows, not the role: a plan may differ.
-            return Ok(Launched::NotStarted(of_stop(
-                stop.signal,
-                launch.part == Part::Follower,
-            )));
+            return Ok(stopped_before(launch, stop));
         }
         let mut session = self.session.of_flux(launch.run_as.as_ref());
         launch.environment.iter().for_each(|change| session.apply(change));
@@ -71,10 +69,24 @@ impl Executor<'_> {
             self.record_start(record)?;
         }
         let begin = Instant::now();
-        let program = self.program(launch, &argv, &session)?;
-        let child = match self.supervisor.start(program) {
-            Ok(child) => child,
-            Err(error) => return Ok(Launched::NotStarted(self.report_start_failure(launch, &error))),
+        let mut attempts = Attempts::new(self.options.patience, self.options.activity_file.clone());
+        let child = loop {
+            let program = self.program(launch, &argv, &session)?;
+            let error = match self.supervisor.start(program) {
+                Ok(child) => break child,
+                Err(error) => error,
+            };
+            let failure = Failure {
+                passing: error.is_passing,
+                ..Failure::internal(error.to_string())
+            };
+            match attempts.after(failure, Awaited::Process, self.supervisor).await? {
+                AfterFailure::Retry => {}
+                AfterFailure::GiveUp(_) => {
+                    return Ok(Launched::NotStarted(self.report_start_failure(launch, &error)));
+                }
+                AfterFailure::Stop(stop) => return Ok(stopped_before(launch, stop)),
+            }
         };
         let owner = launch.run_as.as_ref().map(|user| user.owner.uid);
         let broker = launch.socket.as_ref().map(|path| Broker {
@@ -176,6 +188,11 @@ impl Executor<'_> {
             );
         }
     }
+}
+
+/// A stop before the program has started. The launch says who follows, not the role: a plan may differ.
+fn stopped_before(launch: &Launch, stop: Stop) -> Launched {
+    Launched::NotStarted(of_stop(stop.signal, launch.part == Part::Follower))
 }
 
 /// The stages of a broker's life: `broker` until it is up, `quorum` until enough others are, `submit` until

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn broker_options_of_snippets_take_the_place_of_the_planned_ones() {
+    fn broker_options_of_snippets_replace_planned_ones() {
         let own = "-Srundir=/run -Sstatedir=/state -Slocal-uri=local:///run/local -Scontent.dump=/a b";
         assert_eq!(left(own), None);
         let words = "[-Srundir=/run][-Sstatedir=/state][-Slocal-uri=local:///run/local][-Scontent.dump=/a b]";

@@ -70,7 +70,7 @@ impl Executor<'_> {
         let mut failures = 0;
         loop {
             let begin = Instant::now();
-            let others = orphans::children();
+            let others = orphans::descendants();
             let ended = match self.launch_once(launch, above.parent.as_mut()).await? {
                 Launched::NotStarted(code) => return Ok(code),
                 Launched::Ended(ended) => ended,
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_followers_end_is_a_success_only_if_the_lead_wished_it_or_is_gone() {
+    fn follower_succeeds_only_when_lead_dismissed_it_or_is_gone() {
         use End::{Exited, Signaled};
         let done = |code| Verdict::Done(code);
         assert_eq!(
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_that_is_away_is_waited_for_as_long_as_the_lead_is_there() {
+    fn follower_waits_for_parent_while_lead_answers() {
         let (listener, mut there, mut gone) = there_and_not_there();
         let bound = Some(Duration::ZERO);
         block_on(async {

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_is_set_once_in_a_locked_entry_and_in_place_of_another() {
+    fn password_is_set_once_and_replaces_a_lock_or_another() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("etc")).unwrap();
         fs::write(
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn shadow_file_in_another_encoding_gets_a_password_and_keeps_its_bytes() {
+    fn password_keeps_bytes_when_shadow_is_not_utf8() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("etc")).unwrap();
         let old = b"jos\xe9:*:19000::::::\n";

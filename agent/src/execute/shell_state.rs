@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shells_own_variables_and_ours_stay_out_and_odd_names_stay_in() {
+    fn shell_state_omits_shell_variables_and_keeps_odd_names() {
         let own = environment(&[("A", "1"), ("MY-VAR", "kept"), ("SHLVL", "0")]);
         let mut session = Session::new(own, "/".into());
         let reported = [

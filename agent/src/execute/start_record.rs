@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_tells_how_far_the_last_start_came_and_how_many_there_were() {
+    fn start_record_has_the_count_and_the_last_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("starts");
         let ended = |starts, code, after: &str| EarlierStarts {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use flux_agent_plan::plan::{AtEnd, Launch, Part, Reach, Role, Stdout, VERSION, Waits};
 use flux_shared::agent_spec::LogFormat;
 use flux_shared::command_words::Word;
+use flux_shared::termination::Ender;
 use test_support::waiting::{DEADLINE, eventually};
 
 use super::*;
@@ -157,9 +158,9 @@ fn parent_and_child(folder: &Path, name: &str) -> String {
 }
 
 #[test]
-fn a_stop_reaches_whom_the_plan_says_whatever_the_program_is_called() {
+fn stop_signals_the_planned_processes_for_any_program_name() {
     alone(
-        "a_stop_reaches_whom_the_plan_says_whatever_the_program_is_called",
+        "stop_signals_the_planned_processes_for_any_program_name",
         |folder| {
             for (name, signals) in [("flux", Reach::Group), ("other", Reach::Process)] {
                 let folder = &folder.join(format!("of-{name}"));
@@ -202,9 +203,9 @@ fn listen(path: &Path) -> Receiver<String> {
 }
 
 #[test]
-fn the_broker_is_asked_on_the_socket_of_the_plan_whatever_its_words_say() {
+fn broker_is_asked_on_planned_socket_not_that_of_its_options() {
     alone(
-        "the_broker_is_asked_on_the_socket_of_the_plan_whatever_its_words_say",
+        "broker_is_asked_on_planned_socket_not_that_of_its_options",
         |folder| {
             let at = |name: &str| folder.join(name);
             let (ours, others) = (listen(&at("ours")), listen(&at("others")));
@@ -237,65 +238,62 @@ fn the_broker_is_asked_on_the_socket_of_the_plan_whatever_its_words_say() {
 }
 
 #[test]
-fn who_leads_and_who_follows_is_the_plans_word_not_that_of_the_end() {
-    alone(
-        "who_leads_and_who_follows_is_the_plans_word_not_that_of_the_end",
-        |folder| {
-            let at = |name: &str| folder.join(name);
-            for (part, at_end, joins) in [
-                (
-                    Part::Lead,
-                    AtEnd::RestartFollower {
-                        limit: 0,
-                        again: false,
-                    },
-                    true,
-                ),
-                (Part::Follower, AtEnd::ExitUnlessStopped, false),
-            ] {
-                let path = at(&format!("{part:?}"));
-                let said = listen(&path);
-                let socket = Some(path.display().to_string());
-                let step = start(Launch {
-                    part,
-                    at_end,
-                    socket,
-                    ..launch(&["/bin/sleep", "2"])
-                });
-                execute_all(Role::Sidecar("any".into()), false, vec![step]).unwrap();
-                let all: String = said.try_iter().collect();
-                assert!(!all.is_empty(), "{part:?}");
-                assert_eq!(all.contains("groups.join"), joins, "{part:?}: {all:?}");
-            }
-            // Told to stop before it has started: the code is that of its part.
-            for (part, at_end, code) in [
-                (Part::Follower, AtEnd::Exit, flux_shared::exit::REPLACE),
-                (
-                    Part::Lead,
-                    AtEnd::RestartFollower {
-                        limit: 3,
-                        again: false,
-                    },
-                    143,
-                ),
-            ] {
-                // The stop comes while a snippet runs: no step after it looks before the launch does.
-                let parent = TcpListener::bind("127.0.0.1:0").unwrap();
-                let port = parent.local_addr().unwrap().port();
-                drop(parent);
-                let marker = at(&format!("{part:?}-began"));
-                let mut told = launch(&["/bin/sh", "-c", &format!("touch {}", marker.display())]);
-                (told.part, told.at_end) = (part, at_end);
-                told.parent = Some(Parent {
-                    host: "127.0.0.1".into(),
-                    port,
-                    by_name: false,
-                });
-                let code_of = stopped_before(&told);
-                assert_eq!((code_of, marker.exists()), (code, false), "{part:?}");
-            }
-        },
-    );
+fn part_is_taken_from_the_plan_not_from_at_end() {
+    alone("part_is_taken_from_the_plan_not_from_at_end", |folder| {
+        let at = |name: &str| folder.join(name);
+        for (part, at_end, joins) in [
+            (
+                Part::Lead,
+                AtEnd::RestartFollower {
+                    limit: 0,
+                    again: false,
+                },
+                true,
+            ),
+            (Part::Follower, AtEnd::ExitUnlessStopped, false),
+        ] {
+            let path = at(&format!("{part:?}"));
+            let said = listen(&path);
+            let socket = Some(path.display().to_string());
+            let step = start(Launch {
+                part,
+                at_end,
+                socket,
+                ..launch(&["/bin/sleep", "2"])
+            });
+            execute_all(Role::Sidecar("any".into()), false, vec![step]).unwrap();
+            let all: String = said.try_iter().collect();
+            assert!(!all.is_empty(), "{part:?}");
+            assert_eq!(all.contains("groups.join"), joins, "{part:?}: {all:?}");
+        }
+        // Told to stop before it has started: the code is that of its part.
+        for (part, at_end, code) in [
+            (Part::Follower, AtEnd::Exit, flux_shared::exit::REPLACE),
+            (
+                Part::Lead,
+                AtEnd::RestartFollower {
+                    limit: 3,
+                    again: false,
+                },
+                143,
+            ),
+        ] {
+            // The stop comes while a snippet runs: no step after it looks before the launch does.
+            let parent = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = parent.local_addr().unwrap().port();
+            drop(parent);
+            let marker = at(&format!("{part:?}-began"));
+            let mut told = launch(&["/bin/sh", "-c", &format!("touch {}", marker.display())]);
+            (told.part, told.at_end) = (part, at_end);
+            told.parent = Some(Parent {
+                host: "127.0.0.1".into(),
+                port,
+                by_name: false,
+            });
+            let code_of = stopped_before(&told);
+            assert_eq!((code_of, marker.exists()), (code, false), "{part:?}");
+        }
+    });
 }
 
 /// The code of a launch that finds a stop signal waiting.
@@ -315,52 +313,49 @@ fn stopped_before(launch: &Launch) -> u8 {
 }
 
 #[test]
-fn a_stop_is_held_back_for_the_parent_of_the_launch_and_for_no_other() {
-    alone(
-        "a_stop_is_held_back_for_the_parent_of_the_launch_and_for_no_other",
-        |folder| {
-            let at = |name: &str| folder.join(name);
-            let told = |name: &str| {
-                let path = at(name).display().to_string();
-                format!("trap 'touch {path}-told; exit 7' TERM; touch {path}; while :; do sleep 0.02; done")
-            };
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = listener.local_addr().unwrap().port();
-            let parent = Parent {
-                host: "127.0.0.1".into(),
-                port,
-                by_name: false,
-            };
-            // A step has waited for a parent, and the launch names none: it is told at once.
-            stop_after(at("lone"));
-            let step = start(launch(&["/bin/sh", "-c", &told("lone")]));
-            let steps = vec![Step::WaitParent(parent.clone()), step];
-            assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 7);
-            // No step has waited for one, and the launch names it: it is told once the parent has gone.
-            stop_after(at("held"));
-            let (began, was_told) = (at("held"), at("held-told"));
-            let parent_goes = std::thread::spawn(move || {
-                eventually("the program runs", || began.exists().then_some(()));
-                std::thread::sleep(Duration::from_secs(2));
-                let early = was_told.exists();
-                drop(listener);
-                early
-            });
-            let hold_stop = Some(DEADLINE.as_secs_f64());
-            let held = launch(&["/bin/sh", "-c", &told("held")]);
-            let step = start(Launch {
-                parent: Some(parent),
-                hold_stop,
-                ..held
-            });
-            assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
-            assert!(
-                !parent_goes.join().unwrap(),
-                "it was told while the parent was there"
-            );
-            assert!(at("held-told").exists());
-        },
-    );
+fn stop_is_held_back_only_for_the_parent_of_the_launch() {
+    alone("stop_is_held_back_only_for_the_parent_of_the_launch", |folder| {
+        let at = |name: &str| folder.join(name);
+        let told = |name: &str| {
+            let path = at(name).display().to_string();
+            format!("trap 'touch {path}-told; exit 7' TERM; touch {path}; while :; do sleep 0.02; done")
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let parent = Parent {
+            host: "127.0.0.1".into(),
+            port,
+            by_name: false,
+        };
+        // A step has waited for a parent, and the launch names none: it is told at once.
+        stop_after(at("lone"));
+        let step = start(launch(&["/bin/sh", "-c", &told("lone")]));
+        let steps = vec![Step::WaitParent(parent.clone()), step];
+        assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 7);
+        // No step has waited for one, and the launch names it: it is told once the parent has gone.
+        stop_after(at("held"));
+        let (began, was_told) = (at("held"), at("held-told"));
+        let parent_goes = std::thread::spawn(move || {
+            eventually("the program runs", || began.exists().then_some(()));
+            std::thread::sleep(Duration::from_secs(2));
+            let early = was_told.exists();
+            drop(listener);
+            early
+        });
+        let hold_stop = Some(DEADLINE.as_secs_f64());
+        let held = launch(&["/bin/sh", "-c", &told("held")]);
+        let step = start(Launch {
+            parent: Some(parent),
+            hold_stop,
+            ..held
+        });
+        assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
+        assert!(
+            !parent_goes.join().unwrap(),
+            "it was told while the parent was there"
+        );
+        assert!(at("held-told").exists());
+    });
 }
 
 #[test]
@@ -397,9 +392,9 @@ fn plan_decides_hold_and_kill_time_of_a_stop() {
 }
 
 #[test]
-fn follower_that_ends_with_0_is_started_again_while_its_lead_is_there() {
+fn follower_that_ends_with_0_restarts_while_lead_is_there() {
     alone(
-        "follower_that_ends_with_0_is_started_again_while_its_lead_is_there",
+        "follower_that_ends_with_0_restarts_while_lead_is_there",
         |folder| {
             let at = |name: &str| folder.join(name);
             let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
@@ -515,73 +510,72 @@ fn follower_ends_with_0_when_stopped_while_its_lead_goes() {
 }
 
 #[test]
-fn a_start_is_recorded_where_the_plan_of_the_launch_says_and_nowhere_else() {
-    alone(
-        "a_start_is_recorded_where_the_plan_of_the_launch_says_and_nowhere_else",
-        |folder| {
-            let at = |name: &str| folder.join(name);
-            let record = |name: &str| at(name).display().to_string();
-            // A step has looked at a record, and the launch names none.
-            let once = Step::Once {
-                record: record("folder/looked-at"),
-                restarts: 0,
+fn start_is_recorded_only_in_the_record_of_the_launch() {
+    alone("start_is_recorded_only_in_the_record_of_the_launch", |folder| {
+        let at = |name: &str| folder.join(name);
+        let record = |name: &str| at(name).display().to_string();
+        // A step has looked at a record, and the launch names none.
+        let once = Step::Once {
+            record: record("folder/looked-at"),
+            restarts: 0,
+        };
+        let step = Step::Launch(Box::new(launch(&["/bin/sh", "-c", "exit 3"])));
+        assert_eq!(execute_all(Role::Lead, false, vec![once, step]).unwrap(), 3);
+        assert!(at("folder").exists() && !at("folder/looked-at").exists());
+        // No step has looked, and the launch, whatever its end means, names one: the next start is the
+        // second.
+        for (times, at_end, program) in [
+            (1, AtEnd::Exit, words(&["any"])),
+            (2, AtEnd::ExitUnlessStopped, vec![]),
+        ] {
+            let shows = format!("cat {} >{}; exit 4", at("record").display(), at("seen").display());
+            let named = Launch {
+                record: Some(record("record")),
+                at_end,
+                program,
+                ..launch(&["/bin/sh", "-c", &shows])
             };
-            let step = Step::Launch(Box::new(launch(&["/bin/sh", "-c", "exit 3"])));
-            assert_eq!(execute_all(Role::Lead, false, vec![once, step]).unwrap(), 3);
-            assert!(at("folder").exists() && !at("folder/looked-at").exists());
-            // No step has looked, and the launch, whatever its end means, names one: the next start is the
-            // second.
-            for (times, at_end, program) in [
-                (1, AtEnd::Exit, words(&["any"])),
-                (2, AtEnd::ExitUnlessStopped, vec![]),
-            ] {
-                let shows = format!("cat {} >{}; exit 4", at("record").display(), at("seen").display());
-                let named = Launch {
-                    record: Some(record("record")),
-                    at_end,
-                    program,
-                    ..launch(&["/bin/sh", "-c", &shows])
-                };
-                assert_eq!(
-                    execute_all(Role::Lead, false, vec![Step::Launch(Box::new(named))]).unwrap(),
-                    4
-                );
-                assert_eq!(
-                    fs::read_to_string(at("seen")).unwrap(),
-                    format!("started {times}\n"),
-                    "before it starts"
-                );
-            }
             assert_eq!(
-                fs::read_to_string(at("record")).unwrap(),
-                "started 2\n",
-                "whose end is none of a program"
+                execute_all(Role::Lead, false, vec![Step::Launch(Box::new(named))]).unwrap(),
+                4
             );
-        },
-    );
+            assert_eq!(
+                fs::read_to_string(at("seen")).unwrap(),
+                format!("started {times}\n"),
+                "before it starts"
+            );
+        }
+        assert_eq!(
+            fs::read_to_string(at("record")).unwrap(),
+            "started 2\n",
+            "whose end is none of a program"
+        );
+    });
 }
 
 #[test]
-fn whose_end_is_that_of_a_program_is_the_plans_word_whatever_its_end_means() {
+fn step_that_fails_after_the_program_does_not_change_its_result() {
     alone(
-        "whose_end_is_that_of_a_program_is_the_plans_word_whatever_its_end_means",
-        |_| {
-            let argv = ["/bin/sh", "-c", "exit 6", "program", "--", "/bin/true"];
-            for (program, at_end) in [
-                (vec!["anything"], AtEnd::ExitUnlessStopped),
-                (vec![], AtEnd::Exit),
-            ] {
-                let named = Launch {
-                    program: words(&program),
-                    at_end,
-                    ..launch(&argv)
-                };
-                let (code, ending) = execute_to_the_end(Role::Lead, false, vec![start(named)]);
-                assert_eq!(code.unwrap(), 6);
+        "step_that_fails_after_the_program_does_not_change_its_result",
+        |folder| {
+            fs::write(folder.join("file"), "").unwrap();
+            let at = |name: &str| folder.join("file").join(name).display().to_string();
+            let cannot = [
+                Step::NoteEnd { note: at("note") },
+                Step::Link {
+                    path: at("link"),
+                    target: "anywhere".into(),
+                },
+            ];
+            for (step, code) in cannot.iter().flat_map(|step| [(step, 0), (step, 7)]) {
+                let program = start(launch(&["/bin/sh", "-c", &format!("exit {code}")]));
+                let (result, ending) = execute_to_the_end(Role::Lead, false, vec![program, step.clone()]);
+                assert_eq!(result, Ok(code), "{step:?}");
+                let termination = ending.termination(&result);
                 assert_eq!(
-                    ending.program.map(|(code, _)| code),
-                    program.first().map(|_| 6),
-                    "{program:?}"
+                    (termination.by, termination.code, termination.program_code),
+                    (Ender::Program, code, Some(code)),
+                    "{step:?}"
                 );
             }
         },
@@ -589,9 +583,33 @@ fn whose_end_is_that_of_a_program_is_the_plans_word_whatever_its_end_means() {
 }
 
 #[test]
-fn whether_an_instance_must_come_up_is_the_plans_word_whoever_is_launched() {
+fn end_is_the_programs_only_when_the_plan_names_a_program() {
+    alone("end_is_the_programs_only_when_the_plan_names_a_program", |_| {
+        let argv = ["/bin/sh", "-c", "exit 6", "program", "--", "/bin/true"];
+        for (program, at_end) in [
+            (vec!["anything"], AtEnd::ExitUnlessStopped),
+            (vec![], AtEnd::Exit),
+        ] {
+            let named = Launch {
+                program: words(&program),
+                at_end,
+                ..launch(&argv)
+            };
+            let (code, ending) = execute_to_the_end(Role::Lead, false, vec![start(named)]);
+            assert_eq!(code.unwrap(), 6);
+            assert_eq!(
+                ending.program.map(|(code, _)| code),
+                program.first().map(|_| 6),
+                "{program:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn need_of_an_instance_is_taken_from_the_plan_for_any_part() {
     alone(
-        "whether_an_instance_must_come_up_is_the_plans_word_whoever_is_launched",
+        "need_of_an_instance_is_taken_from_the_plan_for_any_part",
         |folder| {
             let failed = Category::BrokerFailed.code();
             let ends_with = |code: u8, told: Launch| {

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn password_file_in_another_encoding_gets_its_user_and_keeps_its_bytes() {
+    fn user_is_added_and_bytes_kept_when_passwd_is_not_utf8() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("etc")).unwrap();
         let old = b"root:x:0:0::/root:/bin/sh\njose:x:7:7:Jos\xe9:/:/bin/sh\n";

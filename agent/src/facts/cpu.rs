@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machine_with_more_than_1024_cpus_has_all_that_are_allowed_and_online() {
+    fn cpus_are_all_allowed_and_online_when_more_than_1024() {
         let status = "Name:\tx\nCpus_allowed:\tffff\nCpus_allowed_list:\t0-2047\nMems_allowed_list:\t0\n";
         assert_eq!(
             in_text(status, "0-1535\n").unwrap(),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_of_both_cgroup_versions_are_read_and_the_smallest_counts() {
+    fn cpu_quota_is_the_smallest_of_both_cgroup_versions() {
         let read = |files: &[(&str, &str)]| {
             let root = tempfile::tempdir().unwrap();
             for (path, text) in files {

@@ -81,7 +81,7 @@ fn reason_to_keep(data: &Stat, walked: &Walked) -> Option<String> {
         ));
     }
     let is_plain = (data.st_uid, data.st_gid) == (0, 0);
-    let mounts = std::fs::read_to_string(mount_table::FILE).unwrap_or_default();
+    let mounts = mount_table::read().unwrap_or_default();
     if !is_plain && is_on_volume(&mounts, path) {
         return Some(format!(
             "it is on a volume and belongs to uid {}, gid {}",
@@ -96,7 +96,7 @@ fn reason_to_keep(data: &Stat, walked: &Walked) -> Option<String> {
 }
 
 /// Whether `path` is below a mount point that is not the root, by the table of mounts.
-fn is_on_volume(mounts: &str, path: &Path) -> bool {
+fn is_on_volume(mounts: &[u8], path: &Path) -> bool {
     let mut points = mount_table::entries(mounts).map(|entry| entry.point);
     points.any(|point| point != Path::new("/") && path.starts_with(point))
 }
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_volume_is_told_from_the_image() {
         let mounts =
-            "22 1 0:21 / / rw - overlay overlay rw\n23 22 8:1 /x /data/my\\040files rw - ext4 /dev/sda rw\n";
+            b"22 1 0:21 / / rw - overlay overlay rw\n23 22 8:1 /x /data/my\\040files rw - ext4 /dev/sda rw\n";
         assert!(is_on_volume(mounts, Path::new("/data/my files/deep")));
         assert!(!is_on_volume(mounts, Path::new("/data/my")) && !is_on_volume(mounts, Path::new("/opt")));
     }

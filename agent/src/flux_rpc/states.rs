@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_is_noted_once_by_its_name_until_the_broker_goes_down() {
+    fn state_changes_are_noted_once_until_broker_shuts_down() {
         let log = watch(StateActions::default(), |mut peer, _| {
             peer.write_all(&[0]).unwrap();
             assert!(asked(&mut peer).contains("state-machine.monitor"));

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_cores_and_gpus_are_counted_by_what_jobs_have_and_can_have() {
+    fn usage_counts_nodes_cores_and_gpus_in_use_and_usable() {
         let hosts: Vec<String> = (0..5).map(|rank| format!("mc-{rank}")).collect();
         let answers = Answers {
             online: json!("0-2"),

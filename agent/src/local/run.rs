@@ -70,7 +70,7 @@ pub async fn run(
         tokio::select! {
             biased;
             event = supervisor.event() => {
-                state.handle_event(event.map_err(failed)?);
+                state.handle_event(event.map_err(failed)?, supervisor.is_same_wish());
                 state.note_ends(&mut supervisor, run_folder);
             }
             () = until(state.next.map(|(at, _)| at)) => state.on_timeout(),
@@ -149,6 +149,7 @@ fn start(
         &mut command,
         ChildSetup {
             tied: true,
+            blocked: true,
             ..ChildSetup::default()
         },
     );
@@ -208,10 +209,12 @@ impl RunState<'_> {
         self.all.iter().all(|running| running.code.is_some())
     }
 
-    fn handle_event(&mut self, event: Event) {
+    /// `is_same_wish`: a stop signal is the first one sent twice.
+    fn handle_event(&mut self, event: Event, is_same_wish: bool) {
         match event {
             Event::Child => {}
             Event::Stop => self.stop("stopping all pods"),
+            Event::Signal(_) if is_same_wish => {}
             Event::Signal(received) if is_stop(received.number) => match self.next {
                 Some((_, AtTimeout::Kill)) => self.kill("second stop signal: killing what is left"),
                 _ => self.stop("stopping all pods"),

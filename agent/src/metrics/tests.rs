@@ -122,7 +122,7 @@ fn an_answer_serves_for_a_second() {
 }
 
 #[test]
-fn a_broker_that_says_nothing_of_use_is_no_service_and_not_nothing() {
+fn metrics_answer_503_when_broker_gives_no_usable_answer() {
     let (answer, _) = beside(|_| answer_of("[]"), |address| ask(address, REQUEST));
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
 }

@@ -22,10 +22,11 @@ pub enum Awaited {
     Spec,
     View,
     Volume,
+    Process,
 }
 
 impl Awaited {
-    const ALL: [Awaited; 3] = [Awaited::Spec, Awaited::View, Awaited::Volume];
+    const ALL: [Awaited; 4] = [Awaited::Spec, Awaited::View, Awaited::Volume, Awaited::Process];
 }
 
 impl fmt::Display for Activity {
@@ -35,6 +36,7 @@ impl fmt::Display for Activity {
             Activity::Waits(Awaited::Spec) => f.write_str("its spec is not readable yet"),
             Activity::Waits(Awaited::View) => f.write_str("its view is not there yet"),
             Activity::Waits(Awaited::Volume) => f.write_str("a file cannot be written; retrying"),
+            Activity::Waits(Awaited::Process) => f.write_str("its program cannot be started; retrying"),
         }
     }
 }

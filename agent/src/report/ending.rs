@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_ended_it_unless_it_was_stopped_or_a_snippet_gave_the_code() {
+    fn ender_is_the_program_unless_stopped_or_a_snippet_decides() {
         let ender = |ending: &Ending, code| ending.termination(&Ok(code)).by;
         for code in 0..=255 {
             assert_eq!(ender(&ending(Some(code), false, None), code), Ender::Program);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_the_agents_is_told_with_its_remedy_and_what_else_there_is() {
+    fn agent_failure_has_remedy_notes_and_the_program_code() {
         let mut ending = ending(Some(0), false, None);
         ending.note("the pod was stopped");
         let failure = Failure::new(

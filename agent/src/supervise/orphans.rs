@@ -13,9 +13,11 @@ use crate::system::raw;
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The children of this process that run.
-pub fn children() -> BTreeSet<i32> {
-    children_in(&processes(Path::new("/proc")), std::process::id().cast_signed())
+/// All processes below this one.
+pub fn descendants() -> BTreeSet<i32> {
+    let parents = processes(Path::new("/proc"));
+    let children = children_in(&parents, std::process::id().cast_signed());
+    with_descendants(&parents, children)
 }
 
 /// Kills all children but those in `others`, with all that they have started; how many processes that were.
@@ -51,8 +53,9 @@ pub fn has_descendant(pid: i32, name: &str) -> bool {
 fn processes(proc: &Path) -> BTreeMap<i32, i32> {
     let entries = std::fs::read_dir(proc).into_iter().flatten().flatten();
     let parent_of = |path: &Path| {
-        let text = std::fs::read_to_string(path.join("stat")).ok()?;
         // The name, in brackets, may hold anything.
+        let bytes = std::fs::read(path.join("stat")).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
         let mut words = text.rsplit_once(") ")?.1.split(' ');
         let (state, parent) = (words.next()?, words.next()?.parse().ok()?);
         (!matches!(state, "Z" | "X")).then_some(parent)
@@ -98,16 +101,18 @@ mod tests {
     }
 
     #[test]
-    fn names_of_processes_hold_anything_and_those_that_have_ended_do_not_count() {
+    fn processes_with_odd_names_count_and_zombies_do_not() {
         let folder = tempfile::tempdir().unwrap();
         for (pid, text) in [
-            ("7", "7 (a) Z (b) S 1 7"),
-            ("8", "8 (gone) Z 1 8"),
-            ("uptime", "8 (x) S 1"),
+            ("7", &b"7 (a) Z (b) S 1 7"[..]),
+            ("8", b"8 (gone) Z 1 8"),
+            // The kernel cuts a name after 15 bytes, also in a letter.
+            ("9", b"9 (\xd1\x80\xd0) S 1 9"),
+            ("uptime", b"8 (x) S 1"),
         ] {
             std::fs::create_dir(folder.path().join(pid)).unwrap();
             std::fs::write(folder.path().join(pid).join("stat"), text).unwrap();
         }
-        assert_eq!(processes(folder.path()), [(7, 1)].into());
+        assert_eq!(processes(folder.path()), [(7, 1), (9, 1)].into());
     }
 }

@@ -72,8 +72,8 @@ const DEAF: &str =
     "trap 'touch heard' USR1; trap '' TERM; echo $$ >pid.new; mv pid.new pid; while :; do sleep 0.02; done";
 
 #[test]
-fn while_an_answer_is_awaited_signals_are_passed_on_and_one_more_stop_kills() {
-    let test = "supervise::tests::while_an_answer_is_awaited_signals_are_passed_on_and_one_more_stop_kills";
+fn signals_pass_on_while_awaiting_and_second_stop_kills() {
+    let test = "supervise::tests::signals_pass_on_while_awaiting_and_second_stop_kills";
     alone(test, |folder| {
         let at = folder.to_owned();
         let signals = std::thread::spawn(move || {
@@ -235,5 +235,39 @@ fn policy_ends_a_hold_and_default_signals_at_once() {
         let source = "trap '' INT; touch deaf; while :; do sleep 0.02; done";
         let ended = supervise(folder, source, terms(DEADLINE, SecondStop::Kills), &mut Holds);
         assert_eq!(ended.end, End::Signaled(9));
+    });
+}
+
+/// Whoever is told that nothing has started tries again.
+#[test]
+fn start_that_fails_for_want_of_a_thread_leaves_no_program() {
+    let test = "supervise::tests::start_that_fails_for_want_of_a_thread_leaves_no_program";
+    alone(test, |folder| {
+        // Only who is not root is limited, and all of a user's processes count: one that nobody else is.
+        std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        nix::unistd::setuid(nix::unistd::Uid::from_raw(61_235)).unwrap();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let threads = status.lines().find_map(|line| line.strip_prefix("Threads:"));
+        let threads: u64 = threads.unwrap().trim().parse().unwrap();
+        let limit = nix::sys::resource::Resource::RLIMIT_NPROC;
+        nix::sys::resource::setrlimit(limit, threads + 1, threads + 1).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let argv = ["/bin/sh", "-c", ": >ran"].map(OsString::from);
+            let program = Program {
+                argv: &argv,
+                environment: &Environment::new(),
+                directory: folder,
+                output: Output::LineBuffered,
+                setup: ChildSetup::default(),
+            };
+            let error = Supervisor::new().unwrap().start(program).unwrap_err();
+            assert!(error.is_passing, "{error}");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(!folder.join("ran").exists(), "{error}");
+        });
     });
 }

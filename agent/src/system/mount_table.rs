@@ -2,10 +2,15 @@
 //! has, leaves `\040` and the like in paths (0.18). `36 35 98:0 /root /point rw,noatime shared:1 - ext3
 //! /dev/root rw`
 
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The path of the table.
-pub const FILE: &str = "/proc/self/mountinfo";
+/// The table of this process. Its paths may be of any bytes.
+pub fn read() -> io::Result<Vec<u8>> {
+    std::fs::read("/proc/self/mountinfo")
+}
 
 /// A mount point, and the options of the mount.
 #[derive(Debug)]
@@ -15,30 +20,36 @@ pub struct Entry<'a> {
 }
 
 /// The mounts of a table.
-pub fn entries(table: &str) -> impl Iterator<Item = Entry<'_>> {
-    table.lines().filter_map(|line| {
-        let mut words = line.split(' ').skip(4);
+pub fn entries(table: &[u8]) -> impl Iterator<Item = Entry<'_>> {
+    table.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut words = line.split(|byte| *byte == b' ').skip(4);
         Some(Entry {
             point: unescaped(words.next()?),
-            options: words.next()?,
+            options: str::from_utf8(words.next()?).ok()?,
         })
     })
 }
 
 /// The mounts at `top` and below it.
-pub fn below<'a>(table: &'a str, top: &Path) -> impl Iterator<Item = Entry<'a>> {
+pub fn below<'a>(table: &'a [u8], top: &Path) -> impl Iterator<Item = Entry<'a>> {
     entries(table).filter(move |entry| entry.point.starts_with(top))
 }
 
 /// A path of the table, where blanks, tabs, line ends and backslashes are octal numbers.
-fn unescaped(text: &str) -> PathBuf {
-    let known = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-    known
-        .iter()
-        .fold(text.to_owned(), |text, (number, letter)| {
-            text.replace(number, letter)
-        })
-        .into()
+fn unescaped(mut text: &[u8]) -> PathBuf {
+    let known = [
+        (b"\\040", b' '),
+        (b"\\011", b'\t'),
+        (b"\\012", b'\n'),
+        (b"\\134", b'\\'),
+    ];
+    let mut path = Vec::new();
+    while let Some((&byte, after)) = text.split_first() {
+        let escaped = known.iter().find(|(number, _)| text.starts_with(*number));
+        path.push(escaped.map_or(byte, |(_, letter)| *letter));
+        text = escaped.map_or(after, |(number, _)| &text[number.len()..]);
+    }
+    OsString::from_vec(path).into()
 }
 
 #[cfg(test)]
@@ -47,8 +58,10 @@ mod tests {
 
     #[test]
     fn a_line_of_the_table_gives_place_and_options() {
-        let table = "36 35 98:0 / /mnt/a\\040b ro,nosuid,relatime shared:1 - ext3 /dev/root rw\n36 35\n";
+        let table =
+            b"36 35 98:0 / /mnt/a\\040b\\134040\xff ro,nosuid,relatime shared:1 - ext3 /dev/root rw\n36 35\n";
         let found: Vec<_> = entries(table).map(|entry| (entry.point, entry.options)).collect();
-        assert_eq!(found, [(PathBuf::from("/mnt/a b"), "ro,nosuid,relatime")]);
+        let point = OsString::from_vec(b"/mnt/a b\\040\xff".into()).into();
+        assert_eq!(found, [(point, "ro,nosuid,relatime")]);
     }
 }

@@ -24,6 +24,7 @@ pub struct Received {
 /// Blocks every signal in this thread and in those that it starts later. The descriptor gets blocked signals
 /// only.
 pub fn block() -> io::Result<()> {
+    crate::system::raw::remember_children()?;
     Ok(SigSet::all().thread_block()?)
 }
 

@@ -106,7 +106,8 @@ impl Resolver {
     }
 
     fn text(&self, path: &str) -> String {
-        std::fs::read_to_string(self.root.join(path)).unwrap_or_default()
+        let bytes = std::fs::read(self.root.join(path)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Asks for the addresses of a name. With IPv6, for those of both kinds: in a dual-stack cluster a broker
@@ -322,7 +323,7 @@ mod tests {
             .block_on(future)
     }
 
-    fn root(hosts: &str, resolv: &str) -> tempfile::TempDir {
+    fn root(hosts: impl AsRef<[u8]>, resolv: impl AsRef<[u8]>) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("etc")).unwrap();
         std::fs::write(root.path().join("etc/hosts"), hosts).unwrap();
@@ -392,6 +393,27 @@ mod tests {
         assert_eq!(thread.join().unwrap(), ["mc-0.flux.default.svc.cluster.local"]);
     }
 
+    /// With the node's network, a pod has the node's files.
+    #[test]
+    fn names_are_found_in_files_with_bytes_of_another_encoding() {
+        let root = root(b"10.0.0.7 lead # B\xfcro\n", b"# B\xfcro\nnameserver 127.0.0.1\n");
+        let (port, thread) = server("mc-0", 1);
+        let resolver = Resolver {
+            port,
+            dual: false,
+            ..Resolver::new(root.path())
+        };
+        assert_eq!(
+            block_on(resolver.lookup("lead")),
+            Ok(vec!["10.0.0.7".parse().unwrap()])
+        );
+        assert_eq!(
+            block_on(resolver.lookup("mc-0.")),
+            Ok(vec!["10.1.2.3".parse().unwrap()])
+        );
+        assert_eq!(thread.join().unwrap(), ["mc-0"]);
+    }
+
     #[test]
     fn where_there_is_ipv6_both_kinds_of_addresses_are_asked_for() {
         let root = root("", "nameserver 127.0.0.1\n");
@@ -420,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_name_is_completed_and_an_unknown_one_is_said_to_be_so() {
+    fn lookup_completes_a_short_name_and_reports_an_unknown_one() {
         let root = root(
             "10.9.9.9 own # comment mc-0\n",
             "nameserver 127.0.0.1\nsearch a.example b.example\n",

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_that_comes_later_in_a_folder_that_comes_later_is_noticed_at_once() {
+    fn socket_is_noticed_at_once_when_its_folder_appears_later() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("run/flux/local");
         let there = path.clone();

@@ -114,7 +114,7 @@ fn forge_flux(image: &Image, old: &str, new: &str) {
 }
 
 #[test]
-fn an_image_whose_c_library_is_none_for_flux_is_told_so_with_the_remedy() {
+fn image_with_unfit_c_library_is_reported_with_remedy() {
     for (old, new, want) in [
         ("/ld-linux-", "/no-linux-", "/no-linux-"),
         (

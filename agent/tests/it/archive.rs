@@ -240,7 +240,7 @@ fn what_a_killed_run_left_is_never_published() {
 }
 
 #[test]
-fn a_stop_that_is_too_short_for_the_dump_leaves_the_archive_and_says_so() {
+fn stop_too_short_for_the_dump_keeps_archive_and_reports_it() {
     let (image, old) = with_archive("trap 'exit 4' HUP TERM; echo up; while :; do sleep 0.05; done");
     let network = Network::new();
     let mut container = lead(&image, "writes=10 pause=400");

@@ -178,7 +178,7 @@ fn pod(images: &[Image], index: usize, network: &Network) -> Running {
 }
 
 #[test]
-fn a_lead_that_was_killed_does_not_run_its_program_again_by_itself() {
+fn killed_lead_does_not_rerun_its_program() {
     let images = images(&submit(&counted("echo up; while :; do sleep 0.05; done")), 1);
     let network = Network::new();
     let lead = pod(&images, 0, &network);
@@ -281,7 +281,7 @@ fn on_failure_does_not_rerun_after_success() {
 }
 
 #[test]
-fn with_on_failure_a_lead_that_was_killed_runs_its_program_again() {
+fn killed_lead_reruns_its_program_with_on_failure() {
     let images = images(
         &format!(
             "{ON_FAILURE}{}",
@@ -345,7 +345,7 @@ fn a_follower_that_fails_before_the_start_says_with_what() {
 }
 
 #[test]
-fn a_follower_that_is_told_to_stop_while_it_waits_may_be_replaced() {
+fn follower_stopped_while_waiting_exits_with_replace_code() {
     let images = images(&submit("true"), 2);
     let follower = pod(&images, 1, &Network::new());
     follower.says("waiting for mc-0");
@@ -462,7 +462,7 @@ fn a_stop_before_the_program_has_begun_is_no_success_of_it() {
 }
 
 #[test]
-fn an_instance_that_does_not_come_up_is_no_failure_of_the_program() {
+fn instance_that_does_not_come_up_is_no_program_failure() {
     // Whatever it runs; `not found` is what a broker without an interpreter is.
     let idle = "[runner]\ninteractive = true\n".to_owned();
     for (program, flux, why) in [

@@ -103,7 +103,7 @@ fn agent(folder: &Path, words: &[&str]) -> (String, i32) {
 }
 
 #[test]
-fn the_probe_follows_the_broker_and_says_nothing_when_all_is_well() {
+fn probe_follows_the_broker_and_is_silent_when_ready() {
     let folder = place(1, 0);
     let (text, code) = agent(folder.path(), &["status", "--ready"]);
     assert!(

@@ -28,7 +28,7 @@ fn image(more: &str) -> Image {
 }
 
 #[test]
-fn tasks_are_bound_to_cores_only_if_the_job_or_a_file_of_the_users_asks() {
+fn tasks_are_bound_only_when_job_or_user_file_asks() {
     let all = all_cpus();
     let asked = "[flux]\noption_flags = ['-o', 'cpu-affinity=per-task']\n";
     let own = "[flux.environment]\nFLUX_SHELL_RC_PATH = '/mine'\n";
@@ -52,7 +52,7 @@ fn tasks_are_bound_to_cores_only_if_the_job_or_a_file_of_the_users_asks() {
 }
 
 #[test]
-fn more_cores_than_there_are_are_one_notice_and_no_error_of_every_job() {
+fn too_many_declared_cores_give_one_notice_and_no_job_error() {
     let image = image("[runner]\ncores = 64\n");
     let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
     assert_eq!((ended.code, ended.stdout), (0, all_cpus()), "{}", ended.stderr);
@@ -176,7 +176,7 @@ fn without(narrow: usize) -> [u32; 2] {
 }
 
 #[test]
-fn nodes_that_are_unlike_have_their_own_cores_and_gpus_and_none_is_drained() {
+fn unlike_nodes_have_own_cores_and_gpus_and_none_is_drained() {
     if two_cpus().is_none() {
         return;
     }
@@ -190,7 +190,7 @@ fn nodes_that_are_unlike_have_their_own_cores_and_gpus_and_none_is_drained() {
 }
 
 #[test]
-fn unlike_nodes_with_declared_cores_have_those_and_their_own_gpus() {
+fn unlike_nodes_have_declared_cores_and_their_own_gpus() {
     if two_cpus().is_none() {
         return;
     }

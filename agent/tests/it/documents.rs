@@ -47,7 +47,7 @@ fn a_snippet_may_make_the_user_that_flux_runs_as() {
 
 /// "Note that the output is recommended to be a shared volume".
 #[test]
-fn a_batchs_logs_can_be_written_or_it_is_said_at_once_that_they_cannot() {
+fn batch_logs_are_writable_or_an_early_warning_is_printed() {
     let spec = "[runner]\nlogs = '/data/out'\n[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'echo a'}]\n\
                 [runner.user]\nname = 'flux'\nuid = 1000\n";
     let image = pod_image(spec, 1);
@@ -172,7 +172,7 @@ fn two_clusters_of_one_hostlist_form_one_instance() {
 
 /// "save state between MiniClusters": the jobs of the first are those of the second, with what they printed.
 #[test]
-fn an_archive_brings_the_jobs_of_the_first_instance_into_the_second() {
+fn archive_brings_jobs_of_the_first_instance_to_the_second() {
     if real_flux().is_none() {
         return;
     }

@@ -97,7 +97,7 @@ fn a_view_that_is_missing() {
 }
 
 #[test]
-fn a_lead_that_never_answers_within_the_deadline_that_was_asked_for() {
+fn follower_gives_up_when_lead_misses_parent_deadline() {
     let image = pod_image("", 2);
     let words = ["mc-0.flux-service", "refuses", "8050", "See the lead's log"];
     gives_up(
@@ -220,4 +220,33 @@ fn program_on_the_command_line_of_a_sidecar_is_refused() {
             ended.stderr
         );
     }
+}
+
+/// A limit of processes counts all of a user's on the node.
+#[test]
+fn broker_that_may_not_start_yet_starts_once_it_may() {
+    const UID: u32 = 61_234;
+    let spec = format!(
+        "[runner.user]\nname = 'flux'\nuid = {UID}\n[runner.snippets]\npre = 'ulimit -u 40 2>/dev/null || ulimit -p 40'\n\
+         [runner.program]\nmode = 'launcher'\nwords = ['/bin/sh', '-c', 'echo job; exit 7']"
+    );
+    let image = pod_image(&spec, 1);
+    let sleepers = || {
+        let mut sleep = std::process::Command::new("sleep");
+        std::os::unix::process::CommandExt::uid(&mut sleep, UID);
+        sleep.arg("4").spawn().unwrap()
+    };
+    let mut others: Vec<_> = (0..50).map(|_| sleepers()).collect();
+    // One that nobody waits for counts as well.
+    let waits = std::thread::spawn(move || others.iter_mut().for_each(|other| drop(other.wait())));
+    let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
+    waits.join().unwrap();
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (7, "job\n"),
+        "{}",
+        ended.stderr
+    );
+    assert!(ended.stderr.contains("retrying for up to"), "{}", ended.stderr);
+    assert_eq!(termination_of(&image).by, Ender::Program);
 }

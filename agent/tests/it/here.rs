@@ -153,7 +153,7 @@ fn dry_run_and_facts_in_a_pod_match_its_entrypoint() {
 }
 
 #[test]
-fn a_sidecar_tells_its_own_plan_and_without_a_spec_there_is_none() {
+fn sidecar_prints_its_own_plan_and_fails_without_a_spec() {
     let image = pod_image(SPEC, 1);
     let container = Container::new(&image, "mc-0", &[AGENT, "sidecar", "side"]);
     let running = Running::pod(&container, &Network::new());

@@ -39,7 +39,7 @@ pub fn images(spec: &str, size: u32) -> Vec<Image> {
 }
 
 #[test]
-fn codes_and_signals_of_the_job_are_the_leads_and_followers_end_with_0() {
+fn lead_exits_with_code_of_the_job_and_followers_with_0() {
     for (script, code) in [
         ("exit 0", 0),
         ("exit 7", 7),
@@ -118,7 +118,7 @@ fn a_job_that_is_not_found_is_127() {
 }
 
 #[test]
-fn a_line_is_seen_while_the_job_runs_and_nothing_is_lost_at_its_end() {
+fn output_is_shown_while_job_runs_and_none_is_lost_at_end() {
     let script = "echo first; echo apart >&2; while [ ! -e /tmp/go ]; do sleep 0.02; done; \
                   i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i + 1)); done; echo last";
     let images = images(&(submit(script) + "[logging]\ntimed = true\n"), 1);
@@ -224,7 +224,7 @@ fn lead_without_name_is_waited_for_while_connected() {
 }
 
 #[test]
-fn a_lead_that_is_killed_takes_its_followers_brokers_along_within_seconds() {
+fn follower_broker_ends_within_seconds_when_lead_is_killed() {
     let images = images(&submit(stops::HANGING), 2);
     let mut pods = start(&images, &Network::new(), &["--lead-silent", "2"]);
     pods[0].says("up\n");
@@ -328,7 +328,7 @@ fn a_broker_that_is_killed_is_started_again() {
 }
 
 #[test]
-fn a_batch_has_the_code_of_its_script_and_its_last_words_are_shown() {
+fn batch_exits_with_script_code_and_shows_its_last_output() {
     let spec = "[runner.program]\nmode = 'batch-raw'\ntext = '''\necho in the batch\nexit 5\n'''\n";
     let images = images(spec, 1);
     let ended = start(&images, &Network::new(), &[]).remove(0).end();

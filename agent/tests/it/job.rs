@@ -68,7 +68,7 @@ fn certificate(image: &Image) -> String {
 }
 
 #[test]
-fn the_command_line_alone_makes_an_instance_whose_code_is_the_programs() {
+fn command_line_alone_makes_an_instance_with_program_code() {
     let images = [image(), image()];
     let ended = run(
         &images,
@@ -105,7 +105,7 @@ fn another_attempt_has_another_key() {
 }
 
 #[test]
-fn what_is_missing_is_the_agents_own_failure_and_nothing_of_it_is_shown() {
+fn missing_environment_is_agent_failure_and_seed_stays_hidden() {
     let failed = |image: &Image, leave_out: &str| {
         let mut pod = pod(image, 0, "0", &["/bin/true"]);
         pod.environment.remove(leave_out);

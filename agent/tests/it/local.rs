@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use crate::image::{agent, fake_flux, folder, real_flux};
 use crate::live::{eventually, send};
@@ -90,7 +91,7 @@ fn job(size: u32, command: &str) -> String {
 }
 
 #[test]
-fn a_job_runs_on_pods_with_names_of_their_own_and_its_code_is_the_commands() {
+fn local_job_has_named_pods_and_the_command_exits_with_its_code() {
     for (script, code) in [("hostname", 0), ("sh -c 'hostname; exit 7'", 7)] {
         let laptop = Laptop::new("four", &job(4, script));
         let ended = laptop.run(&["env"], &[]);
@@ -173,7 +174,7 @@ fn local_pods_change_only_the_folder_they_start_in() {
 }
 
 #[test]
-fn a_stop_ends_all_pods_in_order_and_a_shell_looks_inside_before() {
+fn local_stop_ends_pods_in_order_and_shell_enters_before() {
     let laptop = Laptop::new(
         "long",
         &job(
@@ -284,6 +285,26 @@ fn a_sidecar_runs_beside_its_runner() {
 }
 
 #[test]
+fn containers_of_a_local_pod_share_its_empty_volumes() {
+    let volume = |key: &str| format!("volumes: {{{key}: {{emptyDir: true, path: /scratch}}}}");
+    let waits = "sh -c 'until [ -e /scratch/from-helper ]; do sleep 0.1; done; ls /scratch'";
+    let says = "touch /scratch/from-helper; sleep 60";
+    let spec = format!(
+        "  size: 2\n  tasks: 2\n  containers:\n  - {{image: app, runFlux: true, command: \"{waits}\", {}}}\n\
+         \x20 - {{image: app, name: helper, command: \"{says}\", {}}}\n\
+         \x20 - {{image: app, name: other, command: \"touch /scratch/from-other; sleep 60\", {}}}",
+        volume("scratch"),
+        volume("scratch"),
+        volume("own")
+    );
+    let laptop = Laptop::new("shares", &spec);
+    let ended = laptop.run(&["timeout", "90"], &[]);
+    let (out, err) = (text(&ended.stdout), text(&ended.stderr));
+    assert_eq!(ended.status.code(), Some(0), "{out}{err}");
+    assert_eq!(out, "from-helper\nfrom-helper\n", "{err}");
+}
+
+#[test]
 fn without_flux_it_says_what_to_give() {
     let laptop = Laptop::new("none", &job(1, "hostname"));
     let ended = Command::new(agent())
@@ -297,4 +318,62 @@ fn without_flux_it_says_what_to_give() {
         "{}",
         text(&ended.stderr)
     );
+}
+
+/// `timeout` signals its child and then the group that this is in.
+#[test]
+fn stop_sent_twice_at_once_leaves_pods_their_grace_period() {
+    let job = job(
+        1,
+        "sh -c 'trap \"sleep 1; echo tidied; exit 3\" TERM; echo up; while :; do sleep 0.1; done'",
+    );
+    let laptop = Laptop::new("twice", &job);
+    let mut command = laptop.command(&["env"], &[]);
+    let (out, err) = (laptop.at("out"), laptop.at("err"));
+    command
+        .stdout(fs::File::create(&out).unwrap())
+        .stderr(fs::File::create(&err).unwrap());
+    let mut child = command.spawn().unwrap();
+    let told = || fs::read_to_string(&out).unwrap() + &fs::read_to_string(&err).unwrap();
+    eventually("the job runs", || told().contains("up\n").then_some(()));
+    for pause in [30, 0] {
+        send(child.id().cast_signed(), 15);
+        std::thread::sleep(Duration::from_millis(pause));
+    }
+    let status = eventually("the end", || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(3), "{}", told());
+    assert!(told().contains("tidied\n"), "{}", told());
+}
+
+/// The kernel drops a signal to the first process of a namespace that neither handles nor blocks it.
+#[test]
+fn stop_while_pods_are_set_up_is_not_lost() {
+    let laptop = Laptop::new("early", &job(2, "sleep 600"));
+    let err = laptop.at("err");
+    let mut command = laptop.command(&["env"], &[]);
+    command
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&err).unwrap());
+    let mut child = command.spawn().unwrap();
+    let last = laptop.ground("0").join("pods/1/pid");
+    while !last.exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    send(child.id().cast_signed(), 15);
+    let status = eventually("the end", || child.try_wait().unwrap());
+    let err = fs::read_to_string(err).unwrap();
+    assert_eq!(status.code(), Some(143), "{err}");
+    assert!(!err.contains("not ended in the grace period"), "{err}");
+}
+
+#[test]
+fn local_runs_where_a_mount_point_is_no_text() {
+    let laptop = Laptop::new("bytes", &job(1, "hostname"));
+    let mounts = format!(
+        "place=$(printf '{}/disk-\\377') && mkdir \"$place\" && mount -t tmpfs none \"$place\" && exec \"$@\"",
+        laptop.folder.path().display()
+    );
+    let ended = laptop.run(&["unshare", "--mount", "sh", "-c", &mounts, "-"], &[]);
+    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended.stderr));
+    assert_eq!(text(&ended.stdout), "bytes-0\n");
 }

@@ -48,7 +48,7 @@ fn the_end_by_a_signal_is_128_and_the_signal() {
 }
 
 #[test]
-fn signals_that_are_ignored_above_are_not_ignored_by_the_program() {
+fn program_does_not_inherit_ignored_signals() {
     let agent = agent().display();
     let script =
         format!("trap '' HUP INT QUIT TERM; exec {agent} time --label test -- sh -c 'kill -HUP $$; exit 0'");
@@ -58,6 +58,24 @@ fn signals_that_are_ignored_above_are_not_ignored_by_the_program() {
         .status()
         .unwrap();
     assert_eq!(status.code(), Some(129));
+}
+
+/// The kernel forgets the children of a process that ignores SIGCHLD: some daemons leave that to what they start.
+#[test]
+fn sigchld_ignored_above_does_not_hide_the_programs_end() {
+    let run = |program: &[&str]| {
+        let mut command = Command::new("timeout");
+        command
+            .args(["--foreground", "-s", "KILL", "30", "env", "--ignore-signal=CHLD"])
+            .arg(agent())
+            .args(time(program));
+        command.output().unwrap()
+    };
+    assert_eq!(run(&["sh", "-c", "exit 5"]).status.code(), Some(5));
+    let ignored = run(&["grep", "SigIgn:", "/proc/self/status"]).stdout;
+    let ignored = String::from_utf8(ignored).unwrap();
+    let set = u64::from_str_radix(ignored.trim_start_matches("SigIgn:").trim(), 16).unwrap();
+    assert_eq!(set >> 16 & 1, 0, "nor does its program ignore it: {ignored}");
 }
 
 #[test]

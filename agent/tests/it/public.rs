@@ -241,7 +241,7 @@ fn post_that_fails_on_a_follower_is_told_and_changes_no_result() {
 }
 
 #[test]
-fn post_runs_to_its_end_and_decides_only_where_strict_is_written_out() {
+fn post_runs_to_its_end_and_decides_only_when_strict_is_set() {
     for (strict, size, job, post, code, out) in [
         ("", 1, 0, "false; echo on; exit 3", 0, "on\n"),
         ("", 1, 5, "false; echo on; exit 3", 5, "on\n"),
@@ -296,7 +296,7 @@ fn variable_that_is_not_set_is_empty_in_a_here_document() {
 }
 
 #[test]
-fn snippet_that_fails_is_told_with_its_last_line_and_how_to_continue() {
+fn failed_snippet_is_reported_with_last_line_and_remedy() {
     for quiet in [false, true] {
         let pods = minicluster(
             2,
@@ -490,7 +490,7 @@ fn entrypoints_variables_are_in_every_snippet_and_in_no_program() {
 }
 
 #[test]
-fn variable_of_the_entrypoints_names_is_the_containers_own_where_it_has_one() {
+fn entrypoint_variable_is_the_containers_when_it_has_one() {
     let pods = minicluster(
         1,
         QUIET,

@@ -42,7 +42,7 @@ fn files(folder: &Path) -> usize {
 }
 
 #[test]
-fn fluxs_python_has_a_place_of_its_own_that_neither_root_nor_jobs_know_of() {
+fn python_cache_folder_is_unknown_to_snippets_and_jobs() {
     let user = "[runner.user]\nname = 'flux'\nuid = 1000\n";
     let say = |who: &str| format!("echo \"{who} [${{PYTHONPYCACHEPREFIX-}}]\"");
     let snippets = format!(

@@ -278,7 +278,7 @@ fn variables_of_the_shell_itself_reach_the_next_snippet() {
 }
 
 #[test]
-fn file_of_bash_env_is_sourced_and_one_that_ends_the_shell_is_named() {
+fn bash_env_is_sourced_and_named_when_it_ends_the_shell() {
     let image = Image::usual();
     let spec = "name = 'mc'\n[runner.program]\nmode = 'submit'\nwords = ['echo', 'job']\n\
                 [runner.snippets]\npre = 'from_bash_env'\n";
@@ -337,7 +337,7 @@ fn shell_that_may_not_look_at_the_agent_runs_snippets_as_well() {
 }
 
 #[test]
-fn start_of_the_shell_is_retried_when_no_process_more_is_allowed() {
+fn shell_start_is_retried_when_process_limit_is_reached() {
     let image = Image::usual();
     let spec = "name = 'mc'\n[runner.program]\nmode = 'submit'\nwords = ['echo', 'job']\n[runner.snippets]\npre = 'echo pre'\n";
     image.file(flux_shared::paths::SPEC_FILE, 0o444, spec);
@@ -415,7 +415,7 @@ fn allow_processes(uid: u32, pod: &Running, count: u32) {
 }
 
 #[test]
-fn start_of_the_shell_of_post_is_retried_when_no_process_more_is_allowed() {
+fn post_shell_start_is_retried_when_process_limit_is_reached() {
     let network = Network::new();
     let (_image, pod) = pod_without_processes(4323, &network);
     allow_processes(4323, &pod, 1000);
@@ -429,7 +429,7 @@ fn start_of_the_shell_of_post_is_retried_when_no_process_more_is_allowed() {
 }
 
 #[test]
-fn stop_while_the_shell_of_post_cannot_start_leaves_the_jobs_result() {
+fn stop_keeps_job_result_when_post_shell_cannot_start() {
     let network = Network::new();
     let (image, pod) = pod_without_processes(4324, &network);
     pod.signal(15);

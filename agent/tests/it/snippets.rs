@@ -59,7 +59,7 @@ two lines"; cd /tmp; umask 027; ulimit -n 333; unset GONE'''
 }
 
 #[test]
-fn strict_ends_with_the_snippets_code_and_else_it_is_passed_over() {
+fn failed_snippet_gives_the_code_when_strict_else_is_ignored() {
     for shell in shells() {
         let side = "init = 'echo a; false; echo b'\npre = 'sh -c \"exit 3\"'\npost = 'echo post'";
         let command = "echo job; exit 5";
@@ -336,7 +336,7 @@ fn commands_in_post_know_the_entrypoint_without_ptrace() {
 }
 
 #[test]
-fn a_shell_that_can_start_no_program_any_more_is_told_and_does_not_hang() {
+fn shell_that_cannot_start_programs_is_reported_without_hang() {
     // More than the kernel gives a program; and limits with which none starts, or not even a pipe is opened.
     let large = "x=0123456789abcdef; while [ ${#x} -lt 4000000 ]; do x=$x$x; done; export x";
     for shell in shells() {
@@ -362,7 +362,7 @@ fn a_shell_that_can_start_no_program_any_more_is_told_and_does_not_hang() {
 }
 
 #[test]
-fn traced_program_finds_its_parent_and_timeline_is_in_the_message() {
+fn traced_program_has_its_parent_and_message_a_timeline() {
     let trace = "[trace]\nparent = '00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01'";
     let solo = Solo::new(trace, "", "echo $TRACEPARENT; exit 7").with(&["sh"]);
     let ended = solo.run(&[]);

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_without_room_are_counted_and_those_that_are_down_are_shown() {
+    fn top_counts_nodes_that_do_not_fit_and_shows_those_down() {
         for height in [11, 12, 20] {
             let lines = lines("mc", &usage(64), height);
             assert_eq!(lines.len(), height);

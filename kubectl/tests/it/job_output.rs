@@ -14,7 +14,7 @@ use crate::{user_of, user_with};
 use test_support::api_server::{Fixture, test, until};
 
 #[test]
-fn one_ctrl_c_stops_a_job_in_order_and_its_last_words_are_printed() {
+fn one_ctrl_c_stops_job_in_order_and_prints_its_last_output() {
     test("ctrl-c-once", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);

@@ -12,7 +12,7 @@ use test_support::api_server::{test, until};
 use test_support::control_plane::kubeconfig_via;
 
 #[test]
-fn a_job_that_ends_while_the_connection_is_lost_ends_the_run_as_it_did() {
+fn run_exits_with_job_code_when_job_ends_while_disconnected() {
     test("wire", async |fixture| {
         let operator = fixture.operator().await;
         let mut person = user_of(&fixture);

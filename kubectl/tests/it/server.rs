@@ -35,7 +35,7 @@ fn author(fixture: &Fixture) -> UserAccount {
 }
 
 #[test]
-fn the_api_server_tries_out_the_minicluster_and_its_job_and_makes_nothing() {
+fn server_validation_tries_minicluster_and_job_without_creating() {
     test("server", async |fixture| {
         let person = author(&fixture);
         let said = says(&person, &document(json!({})), &[]).await;

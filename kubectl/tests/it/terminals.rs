@@ -259,7 +259,7 @@ fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
 }
 
 #[test]
-fn a_start_is_lines_that_change_on_a_terminal_and_plain_lines_in_a_pipe() {
+fn start_progress_is_animated_on_terminal_and_plain_in_pipe() {
     test("spinner", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_fails_is_done_later_and_what_comes_after_it_is_not_held_up() {
+    async fn failed_item_is_retried_later_and_delays_no_other() {
         let done = Mutex::new(Vec::new());
         let (sender, items) = tokio::sync::mpsc::unbounded_channel();
         for item in 0..3 {

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_waits_from_the_first_news_on_until_its_turn_or_its_end() {
+    fn queue_counts_wait_from_first_event_until_start_or_removal() {
         let queue = Queue::default();
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);

@@ -412,7 +412,7 @@ mod tests {
     use flux_operator_core::obstacle::Obstacle;
 
     #[test]
-    fn statuses_that_follow_each_other_come_ever_less_often_until_it_is_quiet() {
+    fn status_writes_slow_down_until_changes_pause() {
         let start = Instant::now();
         let mut last = WrittenAt::now(None, start);
         let mut times = vec![0];

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_object_has_its_own_time_and_waits_as_long_as_it_is_asked_to() {
+    async fn migration_waits_as_asked_for_each_object_separately() {
         let (client, written) = server(10, |_, attempt| (attempt <= 3).then_some(429));
         let begin = Instant::now();
         assert_eq!(rewrite_all(&client).await.unwrap(), 10);

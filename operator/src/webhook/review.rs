@@ -389,7 +389,7 @@ mod tests {
     /// The API server stores any depth of it, and a list of all objects fails with one that cannot be
     /// converted.
     #[test]
-    fn what_lies_over_the_pods_is_handed_on_however_deep_or_wide_it_is() {
+    fn conversion_keeps_overlays_of_any_depth_or_width() {
         let deep = format!("{}{}", "{\"a\":[".repeat(5000), "]}".repeat(5000));
         let wide = format!("{{\"spec\":[{}0]}}", "0,".repeat(VALUES_MAX));
         for (from, to) in [("v1alpha2", "v1alpha1"), ("v1alpha1", "v1alpha2")] {
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_no_api_server_stores_is_refused_before_it_is_read() {
+    fn object_larger_than_api_server_stores_is_refused_unread() {
         let whole = String::from_utf8(review(&[json!("HERE")], "flux-framework.org/v1alpha2")).unwrap();
         let zeros = format!("{{\"spec\":[{}0]}}", "0,".repeat(VALUES_MAX));
         for large in [zeros, format!("\"{}\"", "x".repeat(OBJECT_MAX))] {

@@ -131,7 +131,7 @@ fn metrics_are_those_of_the_code() {
 }
 
 #[test]
-fn each_alert_has_its_section_which_says_how_severe_it_is_and_when_it_comes() {
+fn each_alert_has_a_section_with_severity_and_condition() {
     let page = std::fs::read_to_string(repository().join("docs/tasks/alerts.md")).unwrap();
     let sections: Vec<&str> = page.split("\n## ").skip(1).collect();
     let names: Vec<&str> = sections

@@ -141,7 +141,7 @@ fn pascal(kebab: &str) -> String {
 }
 
 #[test]
-fn the_vocabulary_has_every_word_that_the_source_has_and_no_other() {
+fn vocabulary_has_exactly_the_words_of_the_source() {
     let conditions: BTreeSet<String> = CONDITIONS.iter().map(|it| it.name.to_owned()).collect();
     let others: BTreeSet<String> = OTHERS.iter().map(|&word| word.to_owned()).collect();
     let categories: BTreeSet<String> = Category::ALL.iter().map(|it| pascal(it.name())).collect();

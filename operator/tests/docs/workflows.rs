@@ -122,7 +122,7 @@ fn each_job_has_the_rights_that_it_needs_and_an_end() {
 
 /// A release is built from nothing that another run has left.
 #[test]
-fn job_that_builds_installs_the_toolchain_and_has_a_cache_unless_it_releases() {
+fn build_job_installs_toolchain_and_has_cache_unless_release() {
     let mut seen = 0;
     for workflow in workflows() {
         for (job, value) in jobs(&workflow) {
@@ -201,7 +201,7 @@ fn every_command_is_one_that_a_person_can_type_here() {
 
 /// No repository can change what is tested, and what is fetched is what the tests read.
 #[test]
-fn published_manifests_are_fetched_at_one_commit_and_read_by_the_tests() {
+fn published_manifests_are_pinned_and_read_by_the_tests() {
     let list = std::fs::read_to_string(repository().join(".ci/public-manifests.list")).unwrap();
     let (files, repositories): (Vec<&str>, Vec<&str>) =
         list.lines().skip(1).partition(|line| line.starts_with("  "));

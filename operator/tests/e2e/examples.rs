@@ -360,7 +360,7 @@ fn a_quiet_job_is_all_that_is_in_the_log() {
 }
 
 #[test]
-fn one_that_stays_can_be_entered_as_soon_as_it_is_ready_and_shut_down() {
+fn interactive_cluster_can_be_entered_when_ready_and_shut_down() {
     test("enter", async |fixture| {
         for file in ["interactive/persistent", "interactive/minicluster"] {
             let name = apply(&fixture, file);

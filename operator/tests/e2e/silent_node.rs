@@ -15,7 +15,7 @@ const SILENCE: Duration = Duration::from_secs(100);
 
 #[test]
 #[ignore = "stops the node's kubelet: `.ci/e2e` runs it last and alone"]
-fn the_status_names_a_node_that_stops_answering_and_nothing_runs_twice() {
+fn silent_node_is_named_and_nothing_runs_twice() {
     test("silent-node", async |fixture| {
         let counter = Counter::new(&fixture).await;
         counter

@@ -61,7 +61,7 @@ async fn log(fixture: &Fixture, name: &str) -> String {
 }
 
 #[test]
-fn a_manifest_of_2023_runs_to_its_end_and_is_read_back_as_it_was_applied() {
+fn manifest_of_2023_completes_and_reads_back_as_applied() {
     test("v1alpha1", async |fixture| {
         let spec = json!({
             "size": 2, "tasks": 2, "cleanup": false,
@@ -129,7 +129,7 @@ fn a_manifest_of_2023_runs_to_its_end_and_is_read_back_as_it_was_applied() {
 }
 
 #[test]
-fn a_volume_is_made_used_and_goes_with_all_else_when_the_job_has_completed() {
+fn v1alpha1_volume_is_created_used_and_deleted_on_completion() {
     test("v1alpha1-volume", async |fixture| {
         let path = format!("/tmp/{}", fixture.namespace);
         let command = "sh -c 'echo is-there > /data/file && cat /data/file'";

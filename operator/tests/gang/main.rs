@@ -131,7 +131,7 @@ async fn phase(fixture: &Fixture, name: &str) -> Value {
 }
 
 #[test]
-fn of_two_that_need_the_whole_node_never_both_have_half_and_both_run() {
+fn two_gangs_for_one_node_never_block_each_other() {
     test("gang", async |fixture| {
         let cpu = half_of_the_node(&fixture).await;
         let mut slowest = Duration::ZERO;

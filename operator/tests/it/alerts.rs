@@ -252,7 +252,7 @@ async fn is_ready(health: SocketAddr) {
 }
 
 #[test]
-fn promtool_finds_nothing_at_the_figures_and_every_picture_can_be_drawn() {
+fn promtool_accepts_metrics_and_every_panel_can_be_drawn() {
     test("figures", async |fixture| {
         let health = free_address();
         let _operator = run(
@@ -296,7 +296,7 @@ fn promtool_finds_nothing_at_the_figures_and_every_picture_can_be_drawn() {
 }
 
 #[test]
-fn an_operator_that_starts_again_and_again_or_is_gone_is_warned_of() {
+fn alert_fires_when_operator_restarts_often_or_is_gone() {
     test("alerts-down", async |fixture| {
         let health = free_address();
         let start = || {

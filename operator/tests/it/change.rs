@@ -67,7 +67,7 @@ fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
 }
 
 #[test]
-fn a_size_that_got_past_the_api_server_is_a_condition_and_changes_nothing() {
+fn size_beyond_maximum_sets_a_condition_and_changes_nothing() {
     test("beyond", async |fixture| {
         // Both before any operator has seen it: the rule needs the status, so that it cannot refuse.
         fixture.create("mc", json!({ "size": 2 })).await.unwrap();
@@ -464,7 +464,7 @@ fn a_cluster_named_as_anothers_pod_is_not_taken_for_it() {
 }
 
 #[test]
-fn clusters_share_a_headless_service_and_the_last_one_takes_it_along() {
+fn headless_service_is_shared_and_owned_by_all_clusters() {
     test("shared", async |fixture| {
         let operator = fixture.operator().await;
         let minimal = |yes: bool| json!({ "size": 1, "flux": { "minimalService": yes } });

@@ -10,7 +10,7 @@ use test_support::api_server::test;
 /// "A MiniCluster is a CRD that includes containers (and for each, options such as image and command) and
 /// size."
 #[test]
-fn design_3_3_statement_1_a_minicluster_has_containers_and_a_size() {
+fn design_3_3_statement_1_minicluster_has_containers_and_size() {
     let crd: Vec<Value> =
         serde_saphyr::from_multiple(&flux_operator::definition::crd(&Default::default()).unwrap()).unwrap();
     for name in ["v1alpha1", "v1alpha2"] {

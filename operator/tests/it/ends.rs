@@ -36,7 +36,7 @@ async fn status_of(fixture: &Fixture, name: &str) -> Value {
 }
 
 #[test]
-fn node_reboot_is_a_loss_and_success_that_the_runtime_missed_is_one() {
+fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
     test("reboot", async |fixture| {
         let operator = fixture.operator().await;
         let (lead, follower) = running(&fixture, "mc", json!({ "backoffLimit": 5 })).await;
@@ -189,7 +189,7 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
 
 /// More than the operator tells at once.
 #[test]
-fn pods_of_a_large_minicluster_keep_their_logs_when_a_snippet_fails() {
+fn large_minicluster_keeps_pod_logs_when_a_snippet_fails() {
     test("snippet-fails-large", async |fixture| {
         let operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 20 })).await.unwrap();
@@ -248,7 +248,7 @@ fn pods_of_a_large_minicluster_keep_their_logs_when_a_snippet_fails() {
 }
 
 #[test]
-fn follower_that_is_killed_at_once_does_not_run_the_program_again() {
+fn follower_deleted_at_once_does_not_rerun_the_program() {
     test("killed-follower", async |fixture| {
         let operator = fixture.operator().await;
         let (lead, follower) = running(&fixture, "mc", json!({ "maxRestarts": 0 })).await;
@@ -288,7 +288,7 @@ fn follower_that_is_killed_at_once_does_not_run_the_program_again() {
 }
 
 #[test]
-fn end_is_told_while_a_dead_node_keeps_a_pod_and_its_reason_stays() {
+fn end_is_reported_while_a_dead_node_keeps_a_pod() {
     test("dead-node", async |fixture| {
         let operator = fixture.operator().await;
         let (lead, follower) = running(&fixture, "good", json!({})).await;
@@ -425,7 +425,7 @@ fn orphaned_pods_of_a_deleted_job_are_waited_for() {
 }
 
 #[test]
-fn success_whose_job_was_deleted_while_no_operator_ran_is_not_run_again() {
+fn success_is_not_rerun_when_job_is_deleted_without_operator() {
     test("deleted-unseen", async |fixture| {
         let operator = fixture.operator().await;
         let (lead, _) = running(&fixture, "mc", json!({})).await;

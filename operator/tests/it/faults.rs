@@ -154,7 +154,7 @@ fn status_has_the_api_servers_error() {
 }
 
 #[test]
-fn many_broken_and_slow_ones_delay_no_other_and_are_tried_ever_less() {
+fn broken_clusters_delay_no_other_and_are_retried_more_rarely() {
     test("broken", async |fixture| {
         // More than there are places for reconciles.
         const BROKEN: usize = 160;
@@ -329,7 +329,7 @@ fn watches_that_expire_or_break_miss_nothing() {
 }
 
 #[test]
-fn what_happens_while_the_api_server_is_out_of_reach_is_seen_afterwards() {
+fn changes_during_api_server_outage_are_seen_afterwards() {
     test("outage", async |fixture| {
         let is_gone = Arc::new(AtomicBool::new(false));
         let gone = is_gone.clone();

@@ -150,7 +150,7 @@ fn where_nobody_wants_a_gang_nothing_is_asked() {
 
 /// Discovery is open to all by default, and may be closed.
 #[test]
-fn who_may_not_ask_which_apis_there_are_is_told_so_where_a_gang_is_wanted() {
+fn forbidden_discovery_is_reported_when_a_gang_is_wanted() {
     test("gang-unasked", async |fixture| {
         let calls = Calls::with_faults(|call: &Call| (call.resource == "apis").then_some(Fault::Answer(403)));
         let operator = operator(&fixture, &calls).await;
@@ -247,7 +247,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         }
         leaves_a_gang_alone_that_the_job_only_names(&fixture, "auto").await;
         next_operator_deletes_the_gang_of_a_job_it_has_never_seen(&fixture, operator, &calls).await;
-        next_operator_fails_a_job_deleted_unseen_and_deletes_its_gang(&fixture, &calls).await;
+        next_operator_fails_job_deleted_unseen_and_deletes_gang(&fixture, &calls).await;
         // Who installs it without gangs later takes the permissions away, and clusters go on.
         let plain = fixture.operator().await;
         fixture
@@ -330,7 +330,7 @@ async fn next_operator_deletes_the_gang_of_a_job_it_has_never_seen(
 }
 
 /// Nobody knows how its program ended, so it does not run again, and its gang has no pods any more.
-async fn next_operator_fails_a_job_deleted_unseen_and_deletes_its_gang(fixture: &Fixture, calls: &Calls) {
+async fn next_operator_fails_job_deleted_unseen_and_deletes_gang(fixture: &Fixture, calls: &Calls) {
     let first = operator(fixture, calls).await;
     gang(fixture, GangApi::Volcano, "auto").await;
     let pods = fixture.pods("auto", 1).await;

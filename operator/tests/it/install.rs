@@ -29,7 +29,7 @@ async fn pods(api: &Api<Pod>, selector: &str) -> Vec<Pod> {
 }
 
 #[test]
-fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
+fn namespaced_installation_has_no_permission_elsewhere() {
     test("one-namespace", async |fixture| {
         let installed = Installation::of_namespace(&fixture.namespace, &json!({}));
         let is_outside = |object: &&Value| object["metadata"]["namespace"] != fixture.namespace.as_str();
@@ -322,7 +322,7 @@ fn what_is_in_no_namespace_has_a_name_that_nobody_else_takes() {
 }
 
 #[test]
-fn brokers_are_reached_from_their_own_pods_alone_where_that_is_wanted() {
+fn network_policy_admits_only_a_clusters_own_pods() {
     test("policy", async |fixture| {
         let values = json!({ "networkPolicy": { "miniclusters": true } });
         let installed = Installation::of_namespace(&fixture.namespace, &values);
@@ -560,7 +560,7 @@ fn headless_service_has_the_miniclusters_name_when_chosen() {
 
 /// Its permission is for the whole object, and it listens on the network.
 #[test]
-fn webhook_may_change_nothing_of_the_definition_but_its_ca_bundle() {
+fn webhook_may_change_only_the_ca_bundle_of_the_definition() {
     test("webhook-policy", async |fixture| {
         let account = format!("system:serviceaccount:{NAMESPACE}:flux-operator-webhook");
         let webhook: Api<CustomResourceDefinition> = Api::all(fixture.client_as(&account).await);

@@ -111,7 +111,7 @@ fn everything_is_made_and_the_status_says_so() {
 
 /// The control plane of the tests has both families; the test node has IPv4 alone.
 #[test]
-fn on_a_cluster_of_both_families_a_pods_name_leads_to_both_addresses() {
+fn pod_name_resolves_to_both_families_on_dual_stack() {
     test("families", async |fixture| {
         let operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 2 })).await.unwrap();
@@ -332,7 +332,7 @@ fn a_pod_that_cannot_start_is_named() {
 }
 
 #[test]
-fn a_view_that_cannot_be_mounted_is_copied_and_the_status_says_why() {
+fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
     test("mount", async |fixture| {
         let operator = fixture.operator().await;
         let view = async || {

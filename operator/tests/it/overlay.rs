@@ -259,7 +259,7 @@ fn what_the_api_server_would_leave_out_is_told() {
 }
 
 #[test]
-fn what_is_the_operators_is_refused_and_what_lies_over_pods_that_run_stays() {
+fn overlay_of_operator_fields_is_refused_and_fixed_once_running() {
     test("overlay-fixed", async |fixture| {
         let _operator = fixture.operator().await;
         fixture

@@ -217,7 +217,7 @@ fn the_services_pod_runs_while_the_queue_lets_the_job_run() {
 }
 
 #[test]
-fn a_part_is_admitted_and_the_queue_holds_its_size_until_it_takes_it_back() {
+fn queue_holds_partially_admitted_size_until_requeue() {
     test("part", async |fixture| {
         let operator = fixture.operator().await;
         queue(&fixture, "mc", json!({}), json!({ "size": 4, "minSize": 2 })).await;
@@ -544,7 +544,7 @@ fn who_follows_the_remedy_of_a_contradiction_has_its_job() {
 }
 
 #[test]
-fn what_is_told_to_a_queue_once_the_job_is_made_changes_nothing_of_it() {
+fn queue_labels_added_after_creation_do_not_change_the_job() {
     test("relabelled", async |fixture| {
         let operator = fixture.operator().await;
         let containers = json!([{ "image": "app:1", "command": "hostname" }]);

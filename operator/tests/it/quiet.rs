@@ -192,7 +192,7 @@ fn a_cluster_costs_the_same_few_writes_whatever_its_size() {
 }
 
 #[test]
-fn an_operator_that_is_killed_at_any_call_leaves_the_same_behind() {
+fn operator_killed_at_any_call_leaves_the_same_objects() {
     test("killed", async |fixture| {
         let mut round = 0;
         let mut was_done = false;

@@ -101,7 +101,7 @@ fn the_api_server_refuses_what_a_rule_can_say() {
 }
 
 #[test]
-fn what_no_rule_can_say_is_a_condition_and_an_event_with_every_field() {
+fn spec_beyond_schema_rules_gets_condition_and_event_by_field() {
     test("invalid", async |fixture| {
         let operator = fixture.operator().await;
         let spec = json!({

@@ -59,7 +59,7 @@ impl Line {
 }
 
 #[test]
-fn volume_of_a_minicluster_deleted_unseen_is_deleted_after_the_next_list() {
+fn volume_of_cluster_deleted_unseen_goes_after_the_next_list() {
     test("relist", async |fixture| {
         let is_too_old = Arc::new(AtomicBool::new(false));
         let too_old = is_too_old.clone();

@@ -173,7 +173,7 @@ fn a_backoff_limit_of_0_means_never() {
 }
 
 #[test]
-fn a_lead_that_fails_by_itself_never_runs_again_though_its_pod_is_evicted() {
+fn failed_lead_never_reruns_though_its_pod_is_evicted() {
     test("by-itself", async |fixture| {
         let operator = fixture.operator().await;
         let (lead, _) = running(&fixture, "mc", json!({})).await;

@@ -7,7 +7,7 @@ use test_support::api_server::{kubeconfig, test};
 use test_support::sdk;
 
 #[test]
-fn python_sdk_of_the_go_operator_creates_scales_follows_and_deletes() {
+fn go_operator_python_sdk_creates_scales_follows_and_deletes() {
     test("sdk", async |fixture| {
         let operator = fixture.operator().await;
         let namespace = fixture.namespace.clone();

@@ -209,7 +209,7 @@ async fn says_nothing_again(operator: &Operator) {
 /// Of two clusters and of the same name: each has its own. That it is the same disk is said to both, while it
 /// is so.
 #[test]
-fn csi_volumes_are_accepted_and_bound_and_a_disk_of_two_is_told_to_both() {
+fn csi_volumes_bind_and_a_shared_disk_is_reported_to_both() {
     test("volumes-csi", async |fixture| {
         let operator = fixture.operator().await;
         let csi = json!({
@@ -290,7 +290,7 @@ fn csi_volumes_are_accepted_and_bound_and_a_disk_of_two_is_told_to_both() {
 }
 
 #[test]
-fn a_volume_outlives_an_operator_that_is_away_and_is_swept_by_the_next() {
+fn volume_is_swept_by_the_next_operator() {
     test("swept", async |fixture| {
         let operator = fixture.operator().await;
         fixture
@@ -357,7 +357,7 @@ fn kept_volume_is_reused_and_a_foreign_one_refused() {
 }
 
 #[test]
-fn what_a_completed_job_leaves_is_cleaned_up_once_and_its_status_stays() {
+fn completed_job_is_cleaned_up_once_and_its_status_stays() {
     test("cleaned", async |fixture| {
         let operator = fixture.operator().await;
         let mut all = spec(json!({ "path": "/tmp/data" }));
@@ -440,7 +440,7 @@ fn what_a_completed_job_leaves_is_cleaned_up_once_and_its_status_stays() {
 }
 
 #[test]
-fn secrets_of_users_and_the_rest_api_are_named_by_the_status_and_made_once() {
+fn secrets_of_users_and_rest_api_are_created_once_and_named() {
     test("secrets", async |fixture| {
         let operator = fixture.operator().await;
         let spec = json!({
@@ -496,7 +496,7 @@ fn secrets_of_users_and_the_rest_api_are_named_by_the_status_and_made_once() {
 }
 
 #[test]
-fn exactly_the_permissions_for_storage_that_are_shipped_are_used() {
+fn storage_uses_exactly_the_shipped_permissions() {
     test("storage-rbac", async |fixture| {
         let operator = fixture.operator().await;
         let make = async |name: &str, volume: Value, cleanup: bool| {

@@ -32,7 +32,7 @@ async fn cannot_mount(fixture: &Fixture, pod: &Pod, message: &str) {
 }
 
 #[test]
-fn a_job_that_makes_no_pods_is_explained_and_goes_on_when_it_can() {
+fn job_without_pods_is_explained_and_continues_when_it_can() {
     test("makes-no-pods", async |fixture| {
         let operator = fixture.operator().await;
         fixture
@@ -110,7 +110,7 @@ fn a_volume_that_cannot_be_mounted_is_named() {
 }
 
 #[test]
-fn a_deleted_config_map_is_made_again_and_a_deleted_key_is_said_to_be_lost() {
+fn deleted_config_map_is_recreated_and_deleted_key_is_reported() {
     test("parts-deleted", async |fixture| {
         let operator = fixture.operator().await;
         fixture
@@ -161,7 +161,7 @@ fn a_deleted_config_map_is_made_again_and_a_deleted_key_is_said_to_be_lost() {
 
 /// The control plane of these tests has no scheduler at all.
 #[test]
-fn pods_that_no_scheduler_looks_at_name_the_one_that_they_are_for() {
+fn status_names_the_scheduler_when_none_sees_the_pods() {
     test("unseen", async |fixture| {
         let operator = fixture.operator().await;
         let container = json!({ "image": "app:1", "name": "app", "command": "hostname" });

@@ -86,7 +86,7 @@ fn manifests_of_the_teams_page_are_accepted_in_its_order() {
 /// Many namespaces have a quota without a LimitRange. Then every container must have requests, the operator's
 /// own as well.
 #[test]
-fn pods_with_requests_are_accepted_by_a_quota_without_a_limit_range() {
+fn pods_with_requests_fit_a_quota_without_a_limit_range() {
     test("quota", async |fixture| {
         let _operator = fixture.operator().await;
         let page = Page::of(&fixture);

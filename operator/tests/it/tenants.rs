@@ -271,7 +271,7 @@ fn many_of_the_largest_size_fit_into_the_operators_memory() {
 
 /// FluxCD's operator is called flux-operator too, and labels what it makes so.
 #[test]
-fn what_another_flux_operator_made_is_neither_touched_nor_taken_for_ours() {
+fn objects_of_another_flux_operator_are_not_touched() {
     test("fluxcd", async |fixture| {
         let theirs = |kind: &str, name: &str, more: Value| {
             let mut object = json!({
@@ -356,7 +356,7 @@ fn what_another_flux_operator_made_is_neither_touched_nor_taken_for_ours() {
 
 /// Their name is also that of the field manager of all that they write.
 #[test]
-fn what_another_flux_operator_has_set_of_a_service_of_ours_holds_nobody_up() {
+fn service_fields_of_another_flux_operator_block_nobody() {
     test("fluxcd-fields", async |fixture| {
         let operator = fixture.operator().await;
         let spec = |minimal: bool| json!({ "size": 1, "network": { "disableAffinity": true }, "flux": { "minimalService": minimal } });

@@ -328,7 +328,7 @@ fn typed_client_creates_scales_and_writes_back_what_it_read() {
 
 /// An object that the Go operator has stored, under our definition: read, updated, and its status written.
 #[test]
-fn object_of_the_go_operator_stays_valid_when_the_definition_is_replaced() {
+fn go_operator_object_stays_valid_when_crd_is_replaced() {
     test("stored", async |fixture| {
         let group = "stored.flux-framework.example";
         let mut ours = serde_json::to_value(definition::crd().unwrap()).unwrap();

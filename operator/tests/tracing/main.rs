@@ -138,7 +138,7 @@ fn spans_of_operator_and_pods_are_one_trace() {
 }
 
 #[test]
-fn what_fails_has_every_step_and_is_told_as_an_error_with_its_exit_code() {
+fn trace_of_a_failed_run_has_every_step_and_the_exit_code() {
     test("tracing-fails", async |fixture| {
         let cluster = create(&fixture, "fails", Some("sh -c 'sleep 5; exit 7'")).await;
         fixture.when_condition("fails", "Failed").await;

@@ -96,7 +96,7 @@ fn no_conversion_fails_while_the_webhooks_are_replaced() {
 }
 
 #[test]
-fn replicas_with_authorities_of_their_own_leave_each_other_in_the_bundle() {
+fn replicas_keep_each_others_ca_in_the_bundle() {
     test(crd, async |fixture| {
         let other = free_port();
         let namespaces = [(fixture.port, NAMESPACE), (other, "default")];
@@ -148,7 +148,7 @@ fn replicas_with_authorities_of_their_own_leave_each_other_in_the_bundle() {
 }
 
 #[test]
-fn a_certificate_that_ends_soon_is_renewed_while_everything_is_answered() {
+fn expiring_certificate_is_renewed_without_failed_requests() {
     test(crd, async |fixture| {
         let _webhook = fixture.webhook().await;
         let read = |what: &str| {

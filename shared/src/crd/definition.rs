@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_are_served_with_their_subresources_and_v1alpha2_is_stored() {
+    fn both_versions_are_served_and_v1alpha2_is_stored() {
         let crd = both();
         let versions = crd["spec"]["versions"].as_array().unwrap();
         let stored: Vec<_> = versions
@@ -368,7 +368,7 @@ mod tests {
 
     /// Conversion relies on it.
     #[test]
-    fn both_versions_have_the_same_fields_but_for_those_that_are_renamed() {
+    fn both_versions_have_the_same_fields_except_renamed_ones() {
         fn paths(schema: &Value, path: &str, out: &mut Vec<String>) {
             for (name, property) in schema["properties"].as_object().into_iter().flatten() {
                 out.push(format!("{path}.{name}: {}", property["type"]));

@@ -216,7 +216,7 @@ fn architectures_have_two_names_each() {
 }
 
 #[test]
-fn variable_of_a_snippet_that_the_command_reads_must_be_exported() {
+fn snippet_variable_must_be_exported_when_command_reads_it() {
     let notices = |snippet: &str, more: &str| {
         let container =
             format!("image: a\n    command: app -n $COUNT\n    commands: {{pre: '{snippet}'}}{more}");
@@ -405,6 +405,22 @@ fn lines_of_a_batch_keep_their_text_and_their_number() {
         Program::Batch {
             lines: vec![line(0, "echo 'a'"), line(2, "  b \"$X\" | c")]
         }
+    );
+    let batch = |command: &str| {
+        let command = serde_json::to_string(command).unwrap();
+        runner(&format!("batch: true, command: {command}")).runner.program
+    };
+    assert_eq!(
+        batch("lmp -v x 8 \\\n  -in in\necho c:\\\\\necho 3 \\\n\necho 5 \\"),
+        Program::Batch {
+            lines: vec![
+                line(0, "lmp -v x 8 \\\n  -in in"),
+                line(2, "echo c:\\\\"),
+                line(3, "echo 3 \\\n"),
+                line(5, "echo 5 ")
+            ]
+        },
+        "a line that ends with a backslash goes on in the next one, if there is one"
     );
 }
 
@@ -595,7 +611,7 @@ fn a_mount_belongs_to_its_container_and_services_have_their_own() {
 }
 
 #[test]
-fn hooks_and_the_commands_of_services_are_words_without_references() {
+fn hooks_and_service_commands_are_words_without_references() {
     let container = runner("lifeCycle: {postStartExec: 'sh -c \"date > /x\"', preStopExec: 'flux $A'}")
         .runner
         .container;

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn second_start_after_a_success_is_excused_only_by_a_loss_at_that_moment() {
+    fn start_after_success_is_excused_only_by_a_loss_at_that_time() {
         let twice = history(&[(0.0, 90.0, true), (200.0, 290.0, true)]);
         let status = json!({ "phase": "Completed", "exitCode": 0, "restartCount": 1, "backoffLimitUsed": 1 });
         assert_eq!(
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn interactive_minicluster_completes_with_0_or_runs_out_of_restarts() {
+    fn interactive_cluster_completes_with_0_or_exhausts_restarts() {
         let wanted = Wanted {
             is_interactive: true,
             tasks: 0,

@@ -200,7 +200,7 @@ fn every_problem_of_a_manifest_is_told() {
 }
 
 #[test]
-fn what_lies_over_the_container_that_runs_flux_is_in_its_environment() {
+fn overlay_environment_reaches_the_runner() {
     let text = "{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {name: mc}, spec: {\
         podTemplate: {spec: {containers: [{name: app, env: [{name: B, value: over}, {name: A, $patch: delete}, \
         {name: C, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}]}}, \
@@ -238,7 +238,7 @@ fn a_certificate_in_the_manifest_is_not_told() {
 }
 
 #[test]
-fn the_summary_has_five_lines_and_colours_only_where_they_are_asked_for() {
+fn summary_is_six_lines_and_uncoloured_unless_painted() {
     let text = run(&args(&input("hello.yaml"))).unwrap();
     assert_eq!(text.lines().count(), 6, "{text}");
     assert!(
@@ -318,7 +318,7 @@ fn of_a_jobset(more: &[&str]) -> Args {
 }
 
 #[test]
-fn the_pods_of_a_jobset_are_planned_from_the_words_of_their_entrypoint() {
+fn jobset_pods_are_planned_from_entrypoint_words() {
     let text = run(&of_a_jobset(&["--full", "--", "echo", "a  b", "$HOME"])).unwrap();
     assert!(
         text.contains("train-node-0-[0-2]") && text.contains("train-node-0-0.train.default.svc"),

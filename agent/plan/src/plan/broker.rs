@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn brokers_bind_to_their_own_address_and_find_each_other_by_name() {
+    fn broker_binds_to_pod_address_and_connects_by_host_name() {
         let facts = Facts {
             address: Some("10.1.2.3".into()),
             cluster_domain: Some("corp".into()),
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn followers_have_no_resources_and_a_single_broker_needs_no_certificate() {
+    fn follower_has_no_resources_and_single_broker_no_certificate() {
         let follower = Facts {
             index: Some(1),
             ..Facts::default()

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn each_broker_says_what_it_has_where_all_are_there_before_anything_runs() {
+    fn brokers_discover_resources_when_quorum_is_the_whole_size() {
         assert!(discovered("size = 3") && discovered("size = 3\nquorum = 3"));
         for other in [
             "size = 1",
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_that_are_declared_are_found_be_they_more_or_fewer_than_there_are() {
+    fn discovery_has_declared_cores_when_host_has_more_or_fewer() {
         let cores_of = |cores: u32| {
             let spec =
                 AgentSpec::from_toml(&format!("name = 'mc'\nsize = 2\n[runner]\ncores = {cores}")).unwrap();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cores_are_those_that_the_pod_may_use_with_both_of_their_threads() {
+    fn discovery_has_allowed_cores_with_both_threads() {
         let spec = AgentSpec::from_toml("name = 'mc'\nsize = 2").unwrap();
         let cpus = vec![vec![2, 10], vec![3, 11], vec![4, 12]];
         let facts = Facts {

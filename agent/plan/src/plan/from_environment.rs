@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_of_the_values_in_their_order_and_of_a_seed_that_is_only_named() {
+    fn key_has_the_values_in_order_and_only_names_the_seed() {
         let pairs = environment(&[("UID", "1-2"), ("ATTEMPT", "0")]);
         let key = |words: &[&str]| told(words).key(&pairs).unwrap();
         assert_eq!(key(&[]), None);

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn each_broker_is_told_its_own_name_in_both_ways_and_programs_are_not() {
+    fn fake_hostname_reaches_brokers_and_not_programs() {
         for (index, role) in [(0, "lead"), (1, "follower")] {
             let plan = planned(&format!("[network]\nhost_network = true\n{JOB}"), index);
             let (words, told) = started(&plan);

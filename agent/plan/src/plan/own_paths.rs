@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn program_of_the_users_own_gets_them_back_and_flux_submit_does_not() {
+    fn own_paths_are_restored_for_user_programs_not_flux_submit() {
         let words = |spec: &str| format!("{:?}", launch(spec, 0).argv);
         assert!(!words(SUBMIT).contains("--own="));
         assert!(words(LAUNCH).contains("--own=LD_LIBRARY_PATH"));

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_output_of_a_batch_that_is_shown_is_where_the_flags_put_it() {
+    fn shown_batch_output_is_where_the_flags_put_it() {
         let words = program_of("[runner.program]\nmode='batch'\nlines=[{number=0,text='true'}]\n");
         assert!(
             words.contains("--shows=flux-{{id}}.out\"") && !words.contains("--output"),

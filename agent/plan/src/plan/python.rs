@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn each_user_has_a_folder_of_its_own_and_only_what_flux_starts_is_told_of_it() {
+    fn python_cache_is_per_user_and_named_to_flux_commands_only() {
         let user = JOB.to_owned() + "[runner.user]\nname='flux'\nuid=1000\n";
         let steps = planned(&user, &UNCOMPILED());
         let folders: Vec<_> = steps

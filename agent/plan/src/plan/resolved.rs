@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_place_of_logs_needs_a_tmp_to_write_to_and_a_users_own_stays() {
+    fn logs_default_to_tmp_when_writable_and_own_path_stays() {
         let spec = |text: &str| AgentSpec::from_toml(&format!("name = 'mc'\n{text}")).unwrap();
         let usual = Facts::default();
         assert_eq!(logs(&spec(""), &usual), "/tmp/fluxout");

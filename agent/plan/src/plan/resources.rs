@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn declared_cores_and_hosts_named_twice_are_taken_at_their_word_once() {
+    fn r_has_declared_cores_and_each_repeated_host_once() {
         let r = r_of(
             "name='mc'\nsize=4\n[runner]\ncores=1\n[network]\nhostlist='mc-[0-3],mc-[1-2],gpu'",
             &Facts::default(),

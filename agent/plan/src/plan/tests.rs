@@ -129,7 +129,7 @@ fn the_steps_come_in_the_order_of_the_documents() {
 
 /// As in v1alpha1: a snippet may make the user itself.
 #[test]
-fn where_the_image_brings_flux_the_snippets_come_before_the_user() {
+fn snippets_run_before_user_is_made_when_image_brings_flux() {
     let steps = |snippets: &str| {
         let spec = spec(&format!(
             "[view]\nenabled = false\n[runner]\nuser = {{name = 'flux', uid = 1000}}\n[runner.snippets]\n{snippets}"
@@ -358,7 +358,7 @@ fn a_batch_of_another_user_writes_where_that_user_can() {
 }
 
 #[test]
-fn a_batchs_script_is_the_pods_own_whatever_the_working_directory() {
+fn batch_script_is_in_config_for_any_working_directory() {
     let spec = spec("[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'true'}]\n");
     let plan = run(
         &spec,
@@ -406,7 +406,7 @@ fn a_home_that_leads_nowhere_is_replaced() {
 }
 
 #[test]
-fn an_instance_in_the_instance_finds_a_place_for_what_is_temporary() {
+fn tmpdir_falls_back_to_a_writable_folder_for_nested_instances() {
     let place = |writable: &[&str], own: Option<&str>| {
         let mut facts = Facts {
             writable: writable.iter().map(|path| (*path).to_owned()).collect(),
@@ -500,7 +500,7 @@ fn a_missing_flux_and_a_missing_fluxion_are_told() {
 }
 
 #[test]
-fn without_a_view_the_installation_that_is_named_comes_before_the_path() {
+fn install_root_precedes_path_when_view_is_disabled() {
     let spec = spec("view = {enabled = false, install_root = '/opt/flux/'}");
     let mut facts = facts(0);
     assert!(argv(&run(&spec, &facts)).starts_with("/usr/bin/flux "));

@@ -100,7 +100,7 @@ fn each_absent_host_is_named_with_its_reason() {
 }
 
 #[test]
-fn the_reason_of_a_probe_is_one_line_with_the_causes_and_never_names_itself() {
+fn probe_reason_is_one_line_with_causes_without_own_rank() {
     let follower = instance(2);
     let mut observed = Observations::new(&follower, state("init", 20));
     observed.online = Some(vec![0]);
@@ -231,7 +231,7 @@ fn a_follower_says_what_its_parent_lacks() {
 }
 
 #[test]
-fn drained_nodes_and_jobs_that_wait_or_could_not_start_are_explained() {
+fn status_explains_drained_nodes_and_unstarted_jobs() {
     let lead = instance(0);
     let mut observed = Observations::new(&lead, state("run", 5));
     observed.torpid = vec![3];

@@ -100,9 +100,9 @@ fn what_a_snippets_end_means_is_the_plans_word_not_its_names() {
 }
 
 #[test]
-fn what_runs_as_fluxs_user_is_the_plans_words_whatever_the_agent_is_called() {
+fn as_flux_runs_the_planned_words_for_any_agent_name() {
     alone(
-        "snippets::what_runs_as_fluxs_user_is_the_plans_words_whatever_the_agent_is_called",
+        "snippets::as_flux_runs_the_planned_words_for_any_agent_name",
         |folder| {
             let (at, agent) = (
                 |name: &str| folder.join(name).display().to_string(),
@@ -172,6 +172,37 @@ fn the_shell_its_options_and_its_end_are_the_plans() {
                 execute_all(Role::Lead, false, vec![told()]).is_err(),
                 "no shell is planned"
             );
+        },
+    );
+}
+
+#[test]
+fn what_snippets_left_running_outlives_a_broker_that_fails() {
+    alone(
+        "snippets::what_snippets_left_running_outlives_a_broker_that_fails",
+        |folder| {
+            let at = folder.display();
+            let leaves = format!("cd {at}; sleep 100 >/dev/null 2>&1 & echo $! >left; echo $$ >shell");
+            // Their shell ends meanwhile (TMOUT, the OOM killer): its children are the agent's then.
+            let broker = format!(
+                "#!/bin/sh\ncd {at}\nif [ -e first ]; then kill $(cat left) && touch was-there; exit 0; fi\n\
+                 touch first\nkill -9 $(cat shell)\nexit 1\n"
+            );
+            let follower = Launch {
+                part: Part::Follower,
+                at_end: AtEnd::RestartFollower {
+                    limit: 1,
+                    again: false,
+                },
+                ..launch(&[&program(folder, "broker", &broker)])
+            };
+            let steps = vec![
+                shell(&["/bin/sh"]),
+                Step::Snippet(snippet("pre", &leaves)),
+                start(follower),
+            ];
+            assert_eq!(execute_all(Role::Follower, false, steps).unwrap(), 0);
+            assert!(folder.join("was-there").exists());
         },
     );
 }

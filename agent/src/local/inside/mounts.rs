@@ -77,7 +77,7 @@ impl Mounted {
 
 /// The mounts at `top` and below it.
 pub fn below(top: &Path) -> io::Result<Vec<Mounted>> {
-    let table = std::fs::read_to_string(mount_table::FILE)?;
+    let table = mount_table::read()?;
     Ok(mount_table::below(&table, top)
         .map(|entry| Mounted {
             flags: flags(entry.options),

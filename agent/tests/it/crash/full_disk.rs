@@ -48,7 +48,7 @@ fn a_full_disk_is_told_in_one_line_and_nothing_half_stays() {
 }
 
 #[test]
-fn a_view_that_does_not_fit_is_told_in_one_line_and_its_room_is_given_back() {
+fn view_too_large_for_disk_fails_in_one_line_and_frees_space() {
     let image = view_image("version ");
     let (whole, disk) = (folder(), folder());
     run_and_die(&view(image.path(), whole.path()), None);

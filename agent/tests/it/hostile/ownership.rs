@@ -175,7 +175,7 @@ fn hostile_files_at_paths_of_the_spec_gain_nothing_of_roots() {
 }
 
 #[test]
-fn system_directories_stay_roots_and_the_job_runs_with_a_warning() {
+fn system_directories_stay_roots_and_job_runs_with_warning() {
     for path in ["/", "/etc", "/usr/bin", "/root", "/run", "/data/../etc"] {
         for field in [
             format!("working_dir = '{path}'\n{JOB}"),
@@ -232,7 +232,7 @@ fn with_capabilities<'a>(image: &'a Image, names: &str) -> Container<'a> {
 }
 
 #[test]
-fn user_of_flux_needs_five_capabilities_and_the_message_names_them() {
+fn flux_user_needs_five_capabilities_that_the_message_names() {
     let spec = format!("archive = '/data/archive.tgz'\n[runner]\nlogs = '/data/out'\n{BATCH}");
     let pod = || {
         let image = pod_with_data(&spec);
@@ -277,7 +277,7 @@ fn user_of_flux_needs_five_capabilities_and_the_message_names_them() {
 
 /// Where root may not write, as on an export that maps it to nobody.
 #[test]
-fn what_is_missing_where_root_may_not_write_is_created_by_its_owner() {
+fn missing_path_is_created_by_owner_when_root_may_not_write() {
     let spec = format!("archive = '/data/saved/archive.tgz'\n[runner]\nlogs = '/data/deep/out'\n{BATCH}");
     let image = pod_with_data(&spec);
     image.mode("/data", 0o700);

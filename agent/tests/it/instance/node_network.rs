@@ -40,7 +40,7 @@ fn exec(pod: &Running, index: usize, words: &[&str]) -> String {
 }
 
 #[test]
-fn they_find_each_other_by_their_indexes_and_jobs_see_the_nodes_name() {
+fn brokers_join_by_index_and_jobs_see_the_node_name() {
     let job =
         submit("echo $(hostname) ${FLUX_FAKE_HOSTNAME:-untold}; while [ ! -e /tmp/go ]; do sleep 0.05; done");
     let images: Vec<Image> = (0..3)

@@ -36,7 +36,7 @@ fn follower_told_to_stop(images: &[Image], grace_period: &str) -> (Ended, Durati
 }
 
 #[test]
-fn a_follower_that_alone_is_told_to_stop_leaves_soon_and_is_no_success() {
+fn follower_stopped_alone_leaves_soon_and_is_no_success() {
     let images = images(&submit(HANGING), 2);
     let (ended, took) = follower_told_to_stop(&images, "60");
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
@@ -72,7 +72,7 @@ pub(super) fn tidy(seconds: u32, mode: &str) -> String {
 }
 
 #[test]
-fn a_program_that_was_told_to_stop_has_its_time_and_followers_wait_for_it() {
+fn stopped_program_has_its_time_and_followers_wait() {
     // More than Flux's own five seconds.
     for mode in ["submit", "launcher"] {
         let images = images(&tidy(7, mode), 2);
@@ -362,7 +362,7 @@ fn follower_whose_broker_somebody_else_stops_is_restarted() {
 }
 
 #[test]
-fn a_job_that_does_not_end_is_not_waited_for_beyond_the_grace_period() {
+fn stop_of_a_hanging_job_ends_within_the_grace_period() {
     let images = images(&on_both(), 2);
     let mut pods = start(&images, &Network::new(), &["--grace-period", "15"]);
     eventually("both tasks", || {

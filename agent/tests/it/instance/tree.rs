@@ -161,7 +161,7 @@ fn job_below_is_bounded_by_grace_period_and_brokers_rejoin() {
 }
 
 #[test]
-fn who_cannot_ask_whether_the_lead_goes_on_looks_whether_it_is_there() {
+fn follower_checks_that_lead_is_there_when_it_cannot_ask() {
     if real_flux().is_none() {
         return;
     }

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_job_of_an_earlier_cluster_is_waited_for_and_an_orphan_is_not() {
+    fn job_of_earlier_cluster_is_awaited_and_an_orphan_is_not() {
         let none = MiniClusterStatus::default();
         let other = JobSeen {
             owner_uid: Some("earlier".into()),
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_cannot_mount_the_view_goes_once_and_comes_again_with_a_copy() {
+    fn job_is_recreated_once_with_a_copy_when_view_cannot_mount() {
         let mut told = MiniClusterStatus::default();
         let mounting = JobSeen {
             mounts_view: true,

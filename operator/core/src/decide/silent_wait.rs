@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_in_a_queue_is_looked_at_and_who_is_suspended_by_a_person_is_not() {
+    fn queued_job_is_looked_up_and_a_user_suspended_one_is_not() {
         let suspended = JobSeen {
             uid: "job".into(),
             suspended: true,
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admitted_job_whose_queue_holds_pods_back_waits_in_it_as_well() {
+    fn admitted_job_waits_in_queue_while_its_pods_are_gated() {
         let held = |it: &mut PodSeen| {
             (it.running, it.scheduled, it.joined) = (false, false, false);
             (it.held_by_queue, it.trouble) = (true, Some(Box::default()));
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_no_scheduler_has_looked_at_wait_for_the_one_that_they_name() {
+    fn unseen_pods_wait_for_the_scheduler_that_they_name() {
         let unseen = |index, name: &'static str| {
             pod(index, move |it| {
                 (it.running, it.scheduled, it.joined) = (false, false, false);
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_of_one_tenant_are_looked_at_one_a_second_and_delay_no_other() {
+    fn lookups_of_one_tenant_are_1_per_second_and_delay_no_other() {
         let begin = Instant::now();
         let mut turns = Turns::default();
         let mut waiting: Vec<(Instant, bool)> = vec![(begin, false); 1000];

@@ -283,7 +283,7 @@ mod tests {
 
     /// Whoever may make a MiniCluster could stop all others from being served.
     #[test]
-    fn an_object_that_is_too_deep_or_has_too_many_values_hides_no_other() {
+    fn object_too_deep_or_too_wide_hides_no_other() {
         let object = |name: &str, overlay: &str| {
             format!(
                 r#"{{"apiVersion":"flux-framework.org/v1alpha2","kind":"MiniCluster","metadata":{{"name":"{name}"}},"spec":{{"containers":[{{"image":"a]}}\\\\"}}],"podTemplate":{overlay}}}}}"#

@@ -5,7 +5,7 @@ mod neighbours;
 
 /// A queue suspends a Job by itself: the watch of pods may tell of it before that of Jobs.
 #[test]
-fn pods_that_a_suspension_takes_are_no_losses_whichever_watch_tells_first() {
+fn pods_deleted_by_suspension_are_no_losses_in_any_watch_order() {
     let metadata = |name: &str, version: &str| ObjectMeta {
         name: Some(name.into()),
         namespace: Some("ns".into()),

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_inactive_for_a_check_that_nobody_serves_names_the_check() {
+    fn inactive_queue_names_the_admission_check_nobody_serves() {
         let quota = condition(
             "QuotaReserved",
             "False",
@@ -222,7 +222,7 @@ mod tests {
 
     /// Kueue replaces the Workload of an elastic Job for each growth, and keeps those before.
     #[test]
-    fn a_job_that_has_grown_waits_for_what_its_last_workload_waits_for() {
+    fn grown_job_waits_for_what_its_last_workload_waits_for() {
         let of = |second: u32, status: Value| {
             let mut workload = workload(json!({}), status);
             let time = format!("2026-01-01T00:00:{second:02}Z").parse().unwrap();

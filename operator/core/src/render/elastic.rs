@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_started_a_suspended_job_is_not_overruled_by_a_change_of_size() {
+    fn resize_does_not_suspend_a_job_that_another_has_started() {
         let made = Elastic {
             size: 2,
             suspend: Some(true),

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn gang_is_refused_with_its_remedy_when_only_an_alpha_api_is_served() {
+    fn gang_is_refused_with_remedy_when_only_alpha_api_is_served() {
         let of = |gang: &str, scheduler: &str, alpha, kubernetes| {
             let cluster =
                 crate::testing::cluster(&format!("gang: {gang}\npod: {{schedulerName: {scheduler}}}"));

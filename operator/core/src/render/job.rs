@@ -218,7 +218,7 @@ mod tests {
 
     /// What runs in it is the user's: it is not tried again, and its code is no agent's.
     #[test]
-    fn an_init_container_of_the_users_fails_the_job_and_the_pods_say_whose_it_is() {
+    fn users_init_container_fails_the_job_and_is_named_in_pods() {
         let init = "[{name: fetch, image: f}, {name: beside, image: b, restartPolicy: Always}, {name: side, tty: true}, {name: gone, $patch: delete}]";
         let text = format!(
             "containers: [{{image: a, runFlux: true, name: app}}, {{image: b, name: side}}]\npodTemplate: {{spec: {{initContainers: {init}}}}}"
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn runner_is_retried_only_with_the_codes_of_a_stop_and_of_a_reboot() {
+    fn runner_is_retried_only_after_codes_of_stop_and_reboot() {
         let spec = spec(
             "containers: [{image: a, runFlux: true, name: app}, {image: b, name: side}]",
             &Facts::default(),

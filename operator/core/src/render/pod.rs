@@ -296,7 +296,7 @@ mod tests {
 
     /// A quota on cpu or memory rejects a pod if one of its containers lacks them.
     #[test]
-    fn own_init_containers_have_the_runners_cpu_and_memory_unless_given_others() {
+    fn own_init_containers_have_runner_resources_unless_given() {
         let init = |flux: &str, runner: &str, view| {
             let spec = format!("flux: {{{flux}}}\ncontainers: [{{image: a, resources: {{{runner}}}}}]");
             let pod = spec_of(&spec, view);

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_members_changes_nothing_and_none_is_the_controller() {
+    fn headless_service_ignores_member_order_and_has_no_controller() {
         let one = headless("ns", "s", &[member("b", true), member("a", false)]);
         assert_eq!(one, headless("ns", "s", &[member("a", false), member("b", true)]));
         let owners = one.metadata.owner_references.unwrap();

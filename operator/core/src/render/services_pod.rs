@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_services_pod_has_its_label_and_keeps_its_name_with_a_minimal_service() {
+    fn services_pod_keeps_label_and_name_with_minimal_service() {
         for minimal in [false, true] {
             let spec = format!(
                 "flux: {{minimalService: {minimal}}}\nservices: [{{image: nginx, name: nginx}}]\ncontainers: [{{image: a}}]"

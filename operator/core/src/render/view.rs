@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_decides_before_the_operator_and_auto_asks_the_nodes() {
+    fn view_source_of_cluster_wins_and_auto_depends_on_nodes() {
         let can = Facts {
             nodes_mount_images: true,
             ..Facts::default()
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_of_the_views_own_image_need_neither_unless_a_copy_is_wanted() {
+    fn containers_of_view_image_need_no_view_unless_copy_is_asked() {
         let facts = Facts::default();
         let one = "containers: [{image: 'view:1'}]";
         assert_eq!(from(one, ViewSource::Auto, &facts), ViewFrom::OwnImage);

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn ninth_lost_pod_cannot_wait_though_the_list_has_no_more_entries() {
+    fn ninth_lost_pod_is_written_at_once_though_list_is_full() {
         use flux_shared::crd::v1alpha2::LostPod;
         let with = |names: std::ops::Range<u32>| MiniClusterStatus {
             lost_pods: names

@@ -173,7 +173,7 @@ fn followers_that_have_completed_are_not_waited_for() {
 
 /// The watch of pods may be behind that of the Job.
 #[test]
-fn a_job_that_is_finished_has_no_ready_pods_whatever_was_seen_of_them_last() {
+fn finished_job_has_no_ready_pods_when_pod_watch_is_behind() {
     for (complete, failed) in [
         (failed("CompletionsReached", ""), None),
         (None, failed("BackoffLimitExceeded", "")),
@@ -345,7 +345,7 @@ fn each_condition_says_one_thing_in_every_phase() {
 }
 
 #[test]
-fn a_finished_cluster_has_seen_every_edit_whether_or_not_its_job_is_there() {
+fn finished_cluster_observes_edits_when_its_job_is_gone() {
     let mut observation = observation("size: 1");
     observation.job = Some(JobSeen {
         complete: failed("", ""),
@@ -532,7 +532,7 @@ fn what_waits_in_a_queue_says_in_which_and_what_for() {
 }
 
 #[test]
-fn a_queue_that_takes_a_job_back_is_counted_once_and_uses_nothing_up() {
+fn requeue_is_counted_once_and_uses_up_no_restart() {
     let mut observation = observation("size: 1");
     let queued = JobSeen {
         queue: Some("team".into()),
@@ -568,7 +568,7 @@ fn a_queue_that_takes_a_job_back_is_counted_once_and_uses_nothing_up() {
 }
 
 #[test]
-fn a_size_that_a_queue_holds_is_told_while_it_differs_from_what_runs() {
+fn size_held_by_queue_is_reported_while_it_differs() {
     let told = |spec: &str, job: &JobSeen| {
         let mut observation = observation(spec);
         (observation.job, observation.pods) = (Some(job.clone()), vec![ready(0), ready(1)]);

@@ -152,7 +152,7 @@ async fn watch_that_is_too_old_is_a_new_list_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn server_whose_watches_are_always_too_old_is_not_listed_without_a_pause() {
+async fn relists_pause_when_every_watch_is_too_old() {
     let answers = (0..20).flat_map(|_| [page(&[], ""), failure(410)]).collect();
     let (seen, asked, time) = events(answers).await;
     assert_eq!(limits(&asked).len(), 21, "{seen:?}");

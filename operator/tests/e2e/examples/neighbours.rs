@@ -56,7 +56,7 @@ fn services_are_beside_the_cluster_and_end_with_it() {
 }
 
 #[test]
-fn two_clusters_share_a_headless_service_and_the_last_one_takes_it_along() {
+fn shared_headless_service_is_deleted_with_the_last_cluster() {
     test("headless", async |fixture| {
         let first = apply(&fixture, "network/minicluster");
         fixture.when_condition(&first, "Ready").await;

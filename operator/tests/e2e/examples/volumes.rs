@@ -60,7 +60,7 @@ fn an_archive_outlives_its_cluster() {
 }
 
 #[test]
-fn volumes_of_the_node_of_a_claim_and_made_ones_hold_what_they_should() {
+fn host_claimed_and_created_volumes_hold_their_data() {
     test("volumes", async |fixture| {
         fixture.kubectl(
             &["apply", "-f", "-"],

@@ -441,7 +441,7 @@ fn lies_over_as_kubectl_would_lay_it(place: &Place, overlays: &BoxedStrategy<Val
 }
 
 #[test]
-fn any_overlay_is_refused_or_lies_over_the_pods_as_kubectl_would_lay_it() {
+fn overlay_is_refused_or_applied_as_kubectl_would() {
     test("overlay-kubectl", async |_| {
         lies_over_as_kubectl_would_lay_it(&OF_JOB, &overlay(&["app"], &["side", "new", "other"]));
     });

@@ -107,17 +107,14 @@ fn status_explains_queue_wait_with_shipped_permissions() {
             "{told:#}"
         );
         assert_eq!(told["status"]["reason"], "Queued");
-        an_elastic_one_that_runs_and_cannot_grow_is_told_so_by_as_few_calls(&fixture, &operator.calls).await;
+        elastic_growth_wait_is_explained_with_as_few_calls(&fixture, &operator.calls).await;
         operator.stop().await;
     });
 }
 
 /// Kueue admits the growth of an elastic Job by another Workload, and holds its pods back by a gate of the
 /// Job's template until then.
-async fn an_elastic_one_that_runs_and_cannot_grow_is_told_so_by_as_few_calls(
-    fixture: &Fixture,
-    calls: &Calls,
-) {
+async fn elastic_growth_wait_is_explained_with_as_few_calls(fixture: &Fixture, calls: &Calls) {
     // Those that wait are asked for, too.
     for other in ["nobody", "plain", "unread", "mc"] {
         fixture

@@ -6,7 +6,7 @@ use crate::timeline::now;
 use test_support::node::has_flux_itself;
 
 #[test]
-fn program_cut_off_from_the_api_server_restarts_only_once_joined() {
+fn program_cut_off_from_api_server_restarts_only_once_joined() {
     test("cut-api", async |stage| {
         let ends_after = |name, first, code| Program {
             name,

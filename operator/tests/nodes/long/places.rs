@@ -54,7 +54,7 @@ fn job_goes_on_while_its_instance_grows_and_shrinks_over_nodes() {
 }
 
 #[test]
-fn node_without_the_image_is_named_and_the_job_starts_once_it_has_it() {
+fn node_without_image_is_named_and_job_starts_once_it_has_it() {
     // Of the usual image.
     let folder =
         std::env::var("E2E_APP_FOLDER").expect("E2E_APP_FOLDER must name the root folder of an image");

@@ -60,7 +60,7 @@ fn minicluster_is_served_when_the_leaders_node_is_lost() {
 }
 
 #[test]
-fn old_version_is_answered_within_90_s_when_the_webhooks_node_is_lost() {
+fn old_version_is_answered_in_90_s_when_webhook_node_is_lost() {
     test("webhook", async |stage| {
         place_operator_on(&stage.fixture.client, &[node(2), node(3)]).await;
         let program = Program {

@@ -52,7 +52,7 @@ fn the_socket_is_the_one_that_the_broker_is_given() {
 }
 
 #[test]
-fn a_follower_names_the_parent_that_it_has_waited_for_and_a_lead_has_none() {
+fn follower_launch_names_awaited_parent_and_lead_none() {
     assert_eq!((lead("").part, lead("").parent), (Part::Lead, None));
     for text in ["", "[logging]\nzeromq = true\n"] {
         let plan = run(&spec(&format!("size = 2\n{text}")), &facts(1));
@@ -73,7 +73,7 @@ fn a_follower_names_the_parent_that_it_has_waited_for_and_a_lead_has_none() {
 }
 
 #[test]
-fn a_follower_below_another_names_the_lead_and_who_goes_along_with_it() {
+fn follower_in_tree_names_the_lead_and_brokers_below_it() {
     let of = |index: u32, more: &str| {
         let plan = run(&spec(&format!("size = 5\n{more}")), &facts(index));
         let launch = launch(&plan).clone();
@@ -141,7 +141,7 @@ fn a_job_on_a_node_that_goes_alone_is_known_by_fluxs_shell() {
 }
 
 #[test]
-fn the_program_is_what_one_would_type_and_the_agents_words_stand_around_it() {
+fn program_is_what_a_user_would_type_inside_agent_words() {
     let of = |text: &str| {
         let Launch { argv, program, .. } = lead(text);
         let typed = |words: &[Word]| {
@@ -234,7 +234,7 @@ fn shells(logging: &str, facts: &Facts) -> [SnippetShell; 2] {
 }
 
 #[test]
-fn what_tidies_up_and_a_sidecars_program_are_heard_when_it_is_quiet() {
+fn post_and_sidecar_command_are_not_silenced_by_quiet() {
     let few = |logging: &str| -> Vec<(&str, SnippetPhase, bool)> {
         snippets(logging, &facts(0))
             .iter()

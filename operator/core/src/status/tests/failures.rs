@@ -5,7 +5,7 @@ use crate::observe::pod_end::{End, end_of};
 use crate::status::POST_SUCCEEDED;
 
 #[test]
-fn a_node_that_stops_answering_is_named_and_its_pods_are_not_ready() {
+fn silent_node_is_named_and_its_pods_are_not_ready() {
     let conditions = |ready: &str, reason: Option<&str>| {
         serde_json::json!([
             { "type": "PodScheduled", "status": "True" },
@@ -242,7 +242,7 @@ fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
 
 /// Its node was cut off, and the taint manager was about to evict it.
 #[test]
-fn program_that_ends_while_its_pod_is_evicted_fails_with_its_own_code() {
+fn program_that_ends_during_eviction_fails_with_its_own_code() {
     let cut_off = |code: i32, by: Ender| PodSeen {
         deleting: true,
         trouble: Some(Box::new(Trouble {
@@ -281,7 +281,7 @@ fn program_that_ends_while_its_pod_is_evicted_fails_with_its_own_code() {
 }
 
 #[test]
-fn a_pod_that_was_taken_away_or_never_started_is_told_from_one_that_failed() {
+fn lost_or_never_started_pod_differs_from_one_that_failed() {
     let evicted = PodSeen {
         ended: true,
         trouble: Some(Box::new(Trouble {
@@ -349,7 +349,7 @@ fn a_pod_that_was_taken_away_or_never_started_is_told_from_one_that_failed() {
 
 /// Whatever its code: it runs no agent, and a retry would run it twice.
 #[test]
-fn an_init_container_of_the_users_is_told_as_a_program_and_helps_no_more() {
+fn users_init_container_failure_is_reported_and_not_retried() {
     let seen = |names: &str| {
         let metadata = serde_json::json!({
             "name": "mc-0", "annotations": { "flux-framework.org/user-init-containers": names },

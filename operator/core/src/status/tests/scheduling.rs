@@ -6,7 +6,7 @@ use super::*;
 use crate::decide::silent_wait;
 
 #[test]
-fn an_elastic_cluster_that_cannot_grow_says_in_which_queue_and_what_for() {
+fn elastic_cluster_names_queue_and_reason_when_it_cannot_grow() {
     let mut observation = observation("size: 3\nmaxSize: 4");
     let gate = Trouble {
         reason: "SchedulingGated".into(),

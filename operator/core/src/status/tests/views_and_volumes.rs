@@ -62,7 +62,7 @@ fn unmountable_view_is_reported_and_keeps_the_job() {
 }
 
 #[test]
-fn view_that_is_copied_for_one_node_names_it_for_as_long_as_the_job_is_there() {
+fn copied_view_names_its_node_while_the_job_exists() {
     let mut observation = observation("size: 2");
     let mounted = |status: &MiniClusterStatus| condition(status, "ViewMounted").cloned();
     let job = JobSeen {
@@ -133,7 +133,7 @@ fn job_stays_when_container_error_is_not_the_mount() {
 }
 
 #[test]
-fn a_view_whose_image_cannot_be_pulled_is_told_as_such_with_its_fields() {
+fn view_image_pull_failure_is_reported_with_its_fields() {
     // As the test node's kubelet and containerd said it.
     let seen = |container: &str, image: &str, pulled: &str| {
         let message =
@@ -257,7 +257,7 @@ fn shared_disk_and_missing_class_are_reported_only() {
 }
 
 #[test]
-fn a_kubelet_that_knows_no_volumes_of_images_is_believed_and_nobody_else() {
+fn view_mount_failure_is_believed_only_for_the_view_volume() {
     let mut observation = observation("size: 1");
     observation.job = Some(JobSeen {
         mounts_view: true,
@@ -301,7 +301,7 @@ fn a_kubelet_that_knows_no_volumes_of_images_is_believed_and_nobody_else() {
 }
 
 #[test]
-fn the_archives_fate_is_told_once_it_is_known_and_where_one_is_asked_for() {
+fn archive_condition_is_set_once_known_when_archive_is_asked() {
     use flux_shared::termination::{Ender, Termination};
     let program = |code| Termination {
         program_code: Some(code),

@@ -40,7 +40,7 @@ fn replacement_of_unseen_lead_does_not_start_in_another_job() {
 
 /// An init container of the user's: another Job would run it again.
 #[test]
-fn a_lead_that_cannot_start_does_not_start_again_because_its_job_is_deleted() {
+fn lead_whose_init_failed_is_not_rerun_when_job_is_deleted() {
     let lead = |is_users: bool| {
         let init = FailedInit {
             is_users,
@@ -142,7 +142,7 @@ fn unseen_lead_is_not_restarted_for_stopped_followers() {
 
 /// The Job tells of it before the pods do.
 #[test]
-fn follower_that_failed_by_itself_is_not_taken_for_lost_before_it_is_seen() {
+fn failed_follower_is_not_taken_for_lost_before_it_is_seen() {
     let events = [
         Event::Operator(1),
         Event::Controller,
