@@ -87,8 +87,7 @@ pub struct Observed {
     pub job: Option<JobSeen>,
     /// Pods by uid, not by index: an index may have a pod that has ended and the one that replaces it.
     pub pods: BTreeMap<String, PodSeen>,
-    /// Uid and controller's uid of the services pod.
-    pub services_pod: Option<(String, Option<String>)>,
+    pub services_pod: Option<ServicesPodSeen>,
     /// Services of sidecars, by name.
     pub services: BTreeMap<String, ServiceSeen>,
     /// The Job's lead pods that are gone, as last seen.
@@ -100,6 +99,15 @@ pub struct Observed {
     /// The newest resourceVersion seen of a Job, also of one that is gone: a watch may lag behind our own write,
     /// and the answer to a read behind the watch.
     pub job_version: u64,
+}
+
+/// The pod of `spec.services`, as seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServicesPodSeen {
+    pub uid: String,
+    pub controller_uid: Option<String>,
+    /// It was evicted or its node went, and it stays in the API server as one that has failed.
+    pub is_lost: bool,
 }
 
 /// Kinds of objects whose absence from a new list means that they are gone.
@@ -332,7 +340,11 @@ impl Index {
         // A broker's pod always has the first label, whatever labels its author gives it.
         let is_broker = Key::cluster_of(metadata, labels::CLUSTER).is_some();
         if !is_broker && let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF) {
-            let services_pod = (uid(metadata), controller_uid(metadata).map(str::to_owned));
+            let services_pod = ServicesPodSeen {
+                uid: uid(metadata),
+                controller_uid: controller_uid(metadata).map(str::to_owned),
+                is_lost: seen.ended && !seen.deleting && seen.was_taken(),
+            };
             let mut state = self.state();
             let place = &mut state.observed_mut(&key).services_pod;
             let news = place.as_ref() != Some(&services_pod);

@@ -190,7 +190,7 @@ async fn update(
     }
     if let ServicesPod::Delete(uid) = &services_pod {
         context.writer.delete_services_pod(&target.key, uid).await?;
-        tracing::info!("deleted the services pod: the Job is suspended");
+        tracing::info!("deleted the services pod: the Job is suspended, or the pod was lost");
     }
     let makes_pod = services_pod == ServicesPod::Create;
     if !services.is_empty() || makes_pod {

@@ -45,11 +45,11 @@ pub(super) async fn clean_up(
     let services_pod = observed
         .services_pod
         .clone()
-        .filter(|(_, owner)| owner.as_deref() == Some(&target.uid));
+        .filter(|pod| pod.controller_uid.as_deref() == Some(&target.uid));
     let job_uid = job.uid.clone();
     // Its pods are about to go.
     drop(observed);
-    let services_pod = services_pod.as_ref().map(|(uid, _)| uid);
+    let services_pod = services_pod.as_ref().map(|pod| &pod.uid);
     context
         .writer
         .clean_up(&target.key, &job_uid, services_pod, &volumes, &target.uid)

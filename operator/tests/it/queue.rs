@@ -217,6 +217,31 @@ fn the_services_pod_runs_while_the_queue_lets_the_job_run() {
 }
 
 #[test]
+fn services_pod_is_replaced_when_lost_and_stays_when_it_failed() {
+    test("lost-services", async |fixture| {
+        let operator = fixture.operator().await;
+        let spec = json!({
+            "size": 1,
+            "containers": [{ "image": "app:1", "command": "hostname" }],
+            "services": [{ "image": "db:1", "name": "db" }],
+        });
+        fixture.create("mc", spec).await.unwrap();
+        let pod = async || fixture.api::<Pod>().get_opt("mc-services").await.unwrap();
+        let first = until("its services run", pod).await.uid();
+        let end = async |status| fixture.patch_pod_status(&pod().await.unwrap(), status).await;
+        end(json!({ "phase": "Failed" })).await;
+        operator.settled().await;
+        assert_eq!(pod().await.unwrap().uid(), first, "it ended by itself");
+        end(json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory." })).await;
+        until("others take their place", async || {
+            pod().await.filter(|pod| pod.uid() != first)
+        })
+        .await;
+        operator.stop().await;
+    });
+}
+
+#[test]
 fn queue_holds_partially_admitted_size_until_requeue() {
     test("part", async |fixture| {
         let operator = fixture.operator().await;

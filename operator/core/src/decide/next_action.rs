@@ -54,7 +54,8 @@ pub enum ServicesPod {
     /// Nothing to do.
     Stays,
     Create,
-    /// The Job is suspended: delete the pod of this uid, which would hold resources for nothing.
+    /// Delete the pod of this uid: the Job is suspended, and it would hold resources for nothing; or it is lost,
+    /// and another takes its name.
     Delete(String),
 }
 
@@ -154,9 +155,9 @@ fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job:
     let ours = observed
         .services_pod
         .as_ref()
-        .filter(|(_, owner)| owner.as_deref() == Some(uid));
+        .filter(|pod| pod.controller_uid.as_deref() == Some(uid));
     match ours {
-        Some((pod_uid, _)) if job.suspended => ServicesPod::Delete(pod_uid.clone()),
+        Some(pod) if job.suspended || pod.is_lost => ServicesPod::Delete(pod.uid.clone()),
         None if !job.suspended && !cluster.services.is_empty() => ServicesPod::Create,
         _ => ServicesPod::Stays,
     }
@@ -238,6 +239,7 @@ pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::ServicesPodSeen;
     use crate::observe::pod::PodSeen;
 
     fn decide(spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, deleting: bool) -> NextAction {
@@ -621,8 +623,12 @@ mod tests {
     #[test]
     fn services_run_while_the_job_may_have_pods() {
         let cluster = crate::testing::cluster("size: 2\nservices: [{image: db, name: db}]");
-        let decide = |pod: Option<&str>, suspended: bool| {
-            let services_pod = pod.map(|owner| ("pod".to_owned(), Some(owner.to_owned())));
+        let decide = |pod: Option<(&str, bool)>, suspended: bool| {
+            let services_pod = pod.map(|(owner, is_lost)| ServicesPodSeen {
+                uid: "pod".to_owned(),
+                controller_uid: Some(owner.to_owned()),
+                is_lost,
+            });
             let job = JobSeen {
                 suspended,
                 queue: Some("team".into()),
@@ -641,19 +647,24 @@ mod tests {
         };
         assert_eq!(decide(None, true), ServicesPod::Stays, "it waits in its queue");
         assert_eq!(decide(None, false), ServicesPod::Create);
-        assert_eq!(decide(Some("uid"), false), ServicesPod::Stays);
+        assert_eq!(decide(Some(("uid", false)), false), ServicesPod::Stays);
         assert_eq!(
-            decide(Some("uid"), true),
+            decide(Some(("uid", true)), false),
+            ServicesPod::Delete("pod".into()),
+            "another takes its name"
+        );
+        assert_eq!(
+            decide(Some(("uid", false)), true),
             ServicesPod::Delete("pod".into()),
             "its queue has stopped it"
         );
         assert_eq!(
-            decide(Some("other"), true),
+            decide(Some(("other", false)), true),
             ServicesPod::Stays,
             "another MiniCluster's"
         );
         assert_eq!(
-            decide(Some("other"), false),
+            decide(Some(("other", false)), false),
             ServicesPod::Create,
             "which the API server refuses until that is gone"
         );

@@ -68,7 +68,7 @@ impl Observed {
                 let surplus = self.gone_leads.len().saturating_sub(LEADS_KEPT);
                 self.gone_leads.drain(..surplus);
                 self.pods.retain(|uid, _| !is_gone(uid));
-                self.services_pod.take_if(|(uid, _)| is_gone(uid)).is_some() || self.pods.len() != before
+                self.services_pod.take_if(|pod| is_gone(&pod.uid)).is_some() || self.pods.len() != before
             }
             Kind::Service => {
                 let before = self.services.len();
@@ -94,7 +94,7 @@ impl Observed {
         match kind {
             Kind::Job => self.job.iter().any(|job| !uids.contains(&job.uid)),
             Kind::Pod => {
-                let services_pod = self.services_pod.iter().map(|(uid, _)| uid);
+                let services_pod = self.services_pod.iter().map(|pod| &pod.uid);
                 self.pods
                     .keys()
                     .chain(services_pod)
