@@ -149,7 +149,7 @@ fn image_with_unfit_c_library_is_reported_with_remedy() {
 fn failed_start_names_bash_when_the_image_has_none() {
     for has_bash in [false, true] {
         let image = scratch(
-            "[runner.program]\nmode = 'submit'\nwords = ['true']\n[archive]\npath = '/mnt/flux/archive.tar.gz'\n",
+            "archive = '/mnt/flux/archive.tar.gz'\n[runner.program]\nmode = 'submit'\nwords = ['true']\n",
         );
         // An archive that cannot be restored: rc1 fails.
         image.file("/mnt/flux/archive.tar.gz", 0o666, "no archive");
