@@ -7,19 +7,19 @@ use flux_shared::command_words::Word;
 
 use super::program::{self, Initial};
 use super::{
-    AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery,
-    node_network, options, own_paths, python, resources, runner, snippets, user,
+    AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Resolved, Step, archive, discovery, node_network,
+    options, own_paths, python, resources, runner, snippets, user,
 };
 
-pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
+pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     if resolved.facts.earlier_pods > 0 {
         let step = Step::LeadLost {
             restarts_left: resolved.facts.restarts_left.unwrap_or(0),
         };
-        return Ok(vec![Planned::with(&["earlier_pods", "restarts_left"], step)]);
+        return Ok(vec![step]);
     }
     let initial = program::initial(resolved);
-    let mut steps: Vec<Planned> = check_of_earlier_starts(resolved, &initial).into_iter().collect();
+    let mut steps: Vec<Step> = check_of_earlier_starts(resolved, &initial).into_iter().collect();
     steps.extend(runner::prepare(resolved)?);
     steps.extend(snippets::step(
         resolved,
@@ -39,16 +39,16 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
 }
 
 /// The check of earlier starts; none for a broker without a program, which may start again.
-fn check_of_earlier_starts(resolved: &Resolved, initial: &Initial) -> Option<Planned> {
+fn check_of_earlier_starts(resolved: &Resolved, initial: &Initial) -> Option<Step> {
     if !initial.has_program() {
         return None;
     }
     let record = resolved.paths.starts();
     Some(match resolved.spec.restart_policy {
-        RestartPolicy::Never => Planned::with(&["uid"], Step::Once { record, restarts: 0 }),
+        RestartPolicy::Never => Step::Once { record, restarts: 0 },
         RestartPolicy::OnFailure => {
             let restarts = resolved.facts.restarts_left.unwrap_or(u32::MAX);
-            Planned::with(&["uid", "restarts_left"], Step::Once { record, restarts })
+            Step::Once { record, restarts }
         }
     })
 }
@@ -90,25 +90,7 @@ fn literals(words: impl IntoIterator<Item = String>) -> Vec<Word> {
     words.into_iter().map(Word::Literal).collect()
 }
 
-/// The facts that the launch depends on, but for those of its user.
-fn facts_of_launch(resolved: &Resolved, has_program: bool) -> Vec<&'static str> {
-    let mut facts = vec![resolved.flux_fact(), "grace_period"];
-    match resolved.spec.runner.program {
-        _ if !has_program => facts.push("terminal"),
-        Program::Batch { .. } | Program::BatchRaw { .. } => {
-            facts.extend(["working_directory", "env.FLUX_OPTION_FLAGS"]);
-        }
-        Program::Submit { .. } | Program::Script { launch: false, .. } => {
-            facts.extend(["terminal", "env.FLUX_OPTION_FLAGS"]);
-        }
-        _ => {}
-    }
-    facts.extend(archive::facts(resolved));
-    facts.extend(python::fact(resolved));
-    facts
-}
-
-fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
+fn launch(resolved: &Resolved, initial: Initial) -> Result<Step, PlanError> {
     let has_program = initial.has_program();
     let command = if has_program {
         with_program(resolved, initial.words)?
@@ -121,9 +103,7 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     } else {
         resolved.spec.runner.prefix.as_slice()
     };
-    let mut facts = facts_of_launch(resolved, has_program);
     let run_as = user::run_as(resolved);
-    facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
     let mut environment = own_paths::changes(resolved);
     let variables = [
         python::variable(resolved),
@@ -159,7 +139,7 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
             AtEnd::ExitUnlessStopped
         },
     };
-    Ok(Planned::with(&facts, Step::Launch(launch.into())))
+    Ok(Step::Launch(launch.into()))
 }
 
 /// The metrics to serve, if there is a socket to ask the broker at.
@@ -172,17 +152,14 @@ fn metrics(resolved: &Resolved) -> Option<Metrics> {
 
 /// The file for the note on the program's end, empty and owned by Flux's user: the broker's exit code may be
 /// about its own end.
-fn result_file(resolved: &Resolved) -> Planned {
+fn result_file(resolved: &Resolved) -> Step {
     let (path, owner) = (resolved.paths.program_result(), resolved.identity.owner);
-    Planned::with(
-        &["uid"],
-        Step::File {
-            path,
-            mode: Mode(0o600),
-            owner,
-            content: Content::Text(String::new()),
-        },
-    )
+    Step::File {
+        path,
+        mode: Mode(0o600),
+        owner,
+        content: Content::Text(String::new()),
+    }
 }
 
 /// The words before the program: `flux-agent program` notes how it ended, and at a stop gives it or its jobs
