@@ -14,7 +14,7 @@ const SECONDS_TO_FINISH: f64 = 60.0;
 /// What the manifest asked for.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// The program's own exit code.
+    /// The exit code of the program, or of the batch of which it is a line.
     pub code: i32,
     /// Number of tasks that must end.
     pub tasks: usize,
@@ -128,7 +128,13 @@ fn wrong_end(
         "Failed" if wanted.code != 0 && code == Some(i64::from(wanted.code)) => None,
         "Failed" => {
             let used = |field: &str| status[field].as_u64().unwrap_or(0);
-            let has_no_restart_left = used("backoffLimitUsed") >= wanted.backoff_limit
+            // With OnFailure the kubelet starts the container again, and Kubernetes counts that.
+            let in_place = if wanted.is_retried {
+                used("containerRestarts")
+            } else {
+                0
+            };
+            let has_no_restart_left = used("backoffLimitUsed") + in_place >= wanted.backoff_limit
                 || (reason == "PodLost" && used("maxRestartsUsed") >= wanted.max_restarts);
             if disturbances.is_empty() {
                 Some(format!("Failed ({reason}) though no pod of it was taken away"))
@@ -292,6 +298,16 @@ mod tests {
         );
         let early = broken(&wanted(0), &lost, &status(0), &disturbed(49.0, 60.0));
         assert_eq!(early, ["Failed (LeadLost) though a restart was left"]);
+        let retried = Wanted {
+            is_retried: true,
+            ..wanted(3)
+        };
+        let mut in_place = status(0);
+        in_place["containerRestarts"] = 1.into();
+        assert_eq!(
+            broken(&retried, &lost, &in_place, &disturbed(49.0, 60.0)),
+            [""; 0]
+        );
         let without_cause = broken(&wanted(0), &lost, &status(1), &[]);
         assert_eq!(
             without_cause,

@@ -189,3 +189,28 @@ fn job_that_is_gone_does_not_return_with_an_earlier_answer() {
     );
     assert_eq!(index.job(&key), Some(job("next")));
 }
+
+#[test]
+fn services_pod_is_lost_when_evicted_and_not_when_it_failed() {
+    let is_lost = |status: serde_json::Value| {
+        let labels = serde_json::json!({ (labels::SERVICES_OF): "mc" });
+        let pod = serde_json::json!({
+            "metadata": { "name": "mc-services", "namespace": "ns", "uid": "pod", "labels": labels },
+            "spec": {}, "status": status,
+        });
+        let pod: pod::PodStatusObject = serde_json::from_value(pod).unwrap();
+        let index = Index::default();
+        index.update_pod(&pod.metadata, PodSeen::of_object(&pod));
+        let services_pod = index.observed(&Key::new("ns", "mc")).services_pod.clone();
+        services_pod.unwrap().is_lost
+    };
+    assert!(!is_lost(serde_json::json!({ "phase": "Running" })));
+    assert!(!is_lost(serde_json::json!({ "phase": "Failed" })));
+    assert!(is_lost(
+        serde_json::json!({ "phase": "Failed", "reason": "Evicted" })
+    ));
+    let disruption = serde_json::json!([{ "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet" }]);
+    assert!(is_lost(
+        serde_json::json!({ "phase": "Failed", "conditions": disruption })
+    ));
+}

@@ -4,7 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
-use kube::api::{Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use test_support::history::History;
@@ -17,6 +18,7 @@ use super::status_if_there;
 use crate::machines::try_kubectl;
 use crate::stage::{Stage, sleep, tolerations, with_own_name};
 use crate::timeline::now;
+
 /// The API server may be away when something is asked of it.
 const INSIST_FOR: Duration = Duration::from_secs(90);
 /// A node that is lost, its eviction, a restart and a stop.
@@ -31,6 +33,8 @@ pub struct Life {
     pub wanted: Wanted,
     pub(super) manifest: Manifest,
     created_at: f64,
+    /// Pods that were there before it. One of an earlier life may start its program after that life's end.
+    earlier_pods: Vec<String>,
     is_deleted: bool,
 }
 
@@ -61,6 +65,15 @@ impl World<'_> {
         // One of a name that was there before has another archive.
         let number = self.lives.borrow().len();
         let object: MiniCluster = serde_json::from_value(object(manifest, number, self.stage)).unwrap();
+        let mut earlier_pods = Vec::new();
+        insist("list the pods", async || {
+            let pods = self.stage.fixture.api::<Pod>().list(&ListParams::default()).await;
+            pods.is_ok_and(|pods| {
+                earlier_pods = pods.iter().map(ResourceExt::name_any).collect();
+                true
+            })
+        })
+        .await;
         let created_at = now();
         let create = async || {
             let api = self.stage.fixture.api::<MiniCluster>();
@@ -76,7 +89,12 @@ impl World<'_> {
         insist("create a MiniCluster", create).await;
         let is_interactive = manifest.form == Form::Interactive;
         let wanted = Wanted {
-            code: if is_interactive { 0 } else { manifest.code },
+            code: match manifest.form {
+                Form::Interactive => 0,
+                // docs/tasks/batches.md: 1 if a line failed.
+                Form::Batch => manifest.code.min(1),
+                Form::Submit | Form::Launcher => manifest.code,
+            },
             tasks: if is_interactive {
                 0
             } else if manifest.is_across {
@@ -96,6 +114,7 @@ impl World<'_> {
             wanted,
             manifest: manifest.clone(),
             created_at,
+            earlier_pods,
             is_deleted: false,
         });
         if is_interactive {
@@ -277,13 +296,13 @@ impl World<'_> {
             .collect()
     }
 
-    /// The starts since its creation. An earlier one of this name may still have been ending then.
+    /// The starts since its creation, but for those of an earlier life.
     pub fn history_of(&self, life: &Life) -> History {
         let all = self.stage.history(&life.name);
         let of_life: Vec<String> = all
             .runs()
             .into_iter()
-            .filter(|run| run.from >= life.created_at)
+            .filter(|run| run.from >= life.created_at && !life.earlier_pods.contains(&run.pod))
             .map(|run| run.pod)
             .collect();
         History {
