@@ -105,6 +105,10 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
         add("arch", arch(libc));
         add("libc", c_library(libc));
     }
+    if !has_bash(findings.facts) {
+        let text = "the image has no bash, with which Flux 0.88 starts: use an image with bash";
+        add("bash", (Warn, text.into()));
+    }
     if let Some(found) = &findings.own_name {
         add("dns", own_name(findings, found));
     }
@@ -161,6 +165,14 @@ fn flux(findings: &Findings) -> (Level, String) {
         Ok(path) => (Pass, path.clone()),
         Err(error) => (Fail, format!("{error}: {}", error.hint())),
     }
+}
+
+/// The shell of the facts is bash, if the image has it.
+fn has_bash(facts: &Facts) -> bool {
+    facts
+        .shell
+        .as_deref()
+        .is_some_and(|shell| shell.ends_with("/bash"))
 }
 
 fn arch(libc: &Libc) -> (Level, String) {

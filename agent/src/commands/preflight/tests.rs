@@ -213,3 +213,17 @@ fn a_missing_flux_fails_with_the_planners_own_words() {
     let instance = Instance::of(&spec, &facts).unwrap();
     assert!(matches!(instance.flux, Err(PlanError::FluxMissing(_))));
 }
+
+#[test]
+fn preflight_names_bash_when_the_image_has_none() {
+    for shell in [None, Some("/bin/sh".to_owned())] {
+        let facts = Facts {
+            shell,
+            ..Facts::default()
+        };
+        let found = troubles(facts, |_| {});
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].0, found[0].1), (Warn, "bash"), "{found:?}");
+        assert!(found[0].2.ends_with("use an image with bash"), "{found:?}");
+    }
+}
