@@ -248,7 +248,7 @@ fn plan(
     process: &Process,
 ) -> Result<(Plan, String), Failure> {
     if let ContainerRole::Sidecar(name) = container
-        && options.from_environment.has_program()
+        && options.from_environment.is_program_given()
     {
         return Err(Failure::new(
             Category::SpecInvalid,

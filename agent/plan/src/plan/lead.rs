@@ -14,7 +14,7 @@ use super::{
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     if resolved.facts.earlier_pods > 0 {
         let step = Step::LeadLost {
-            restarts_left: resolved.facts.restarts_left.unwrap_or(0),
+            restarts_left: resolved.restarts_left(),
         };
         return Ok(vec![Planned::with(&["earlier_pods", "restarts_left"], step)]);
     }
@@ -28,7 +28,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     ));
     steps.extend(resources::of_a_snippet(resolved)?);
     steps.extend(archive::prepare(resolved));
-    steps.extend(initial.has_program().then(|| result_file(resolved)));
+    steps.extend(initial.runs_inside().then(|| result_file(resolved)));
     steps.push(launch(resolved, initial)?);
     steps.extend(archive::publish(resolved));
     steps.extend(snippets::post(
@@ -40,14 +40,14 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
 
 /// The check of earlier starts; none for a broker without a program, which may start again.
 fn check_of_earlier_starts(resolved: &Resolved, initial: &Initial) -> Option<Planned> {
-    if !initial.has_program() {
+    if !initial.runs_inside() {
         return None;
     }
     let record = resolved.paths.starts();
     Some(match resolved.spec.restart_policy {
         RestartPolicy::Never => Planned::with(&["uid"], Step::Once { record, restarts: 0 }),
         RestartPolicy::OnFailure => {
-            let restarts = resolved.facts.restarts_left.unwrap_or(u32::MAX);
+            let restarts = resolved.restarts_left();
             Planned::with(&["uid", "restarts_left"], Step::Once { record, restarts })
         }
     })
@@ -91,10 +91,10 @@ fn literals(words: impl IntoIterator<Item = String>) -> Vec<Word> {
 }
 
 /// The facts that the launch depends on, but for those of its user.
-fn facts_of_launch(resolved: &Resolved, has_program: bool) -> Vec<&'static str> {
+fn facts_of_launch(resolved: &Resolved, runs_inside: bool) -> Vec<&'static str> {
     let mut facts = vec![resolved.flux_fact(), "grace_period"];
     match resolved.spec.runner.program {
-        _ if !has_program => facts.push("terminal"),
+        _ if !runs_inside => facts.push("terminal"),
         Program::Batch { .. } | Program::BatchRaw { .. } => {
             facts.extend(["working_directory", "env.FLUX_OPTION_FLAGS"]);
         }
@@ -109,19 +109,19 @@ fn facts_of_launch(resolved: &Resolved, has_program: bool) -> Vec<&'static str> 
 }
 
 fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
-    let has_program = initial.has_program();
-    let command = if has_program {
+    let runs_inside = initial.runs_inside();
+    let command = if runs_inside {
         with_program(resolved, initial.words)?
     } else {
         broker_alone(resolved)?
     };
     // The prefix of a program stands inside the instance; without a program it stands before the broker.
-    let prefix = if has_program {
+    let prefix = if runs_inside {
         &[]
     } else {
         resolved.spec.runner.prefix.as_slice()
     };
-    let mut facts = facts_of_launch(resolved, has_program);
+    let mut facts = facts_of_launch(resolved, runs_inside);
     let run_as = user::run_as(resolved);
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
     let mut environment = own_paths::changes(resolved);
@@ -149,11 +149,11 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
         below: String::new(),
         job_shell: None,
         metrics: metrics(resolved),
-        result: has_program.then(|| resolved.paths.program_result()),
-        record: has_program.then(|| resolved.paths.starts()),
+        result: runs_inside.then(|| resolved.paths.program_result()),
+        record: runs_inside.then(|| resolved.paths.starts()),
         // Without a program, only the broker's states tell.
-        needs_instance: has_program || !resolved.spec.flux.disable_socket,
-        at_end: if has_program {
+        needs_instance: runs_inside || !resolved.spec.flux.disable_socket,
+        at_end: if runs_inside {
             AtEnd::Exit
         } else {
             AtEnd::ExitUnlessStopped

@@ -22,7 +22,8 @@ impl Initial {
         stdout: Stdout::Inherit,
     };
 
-    pub fn has_program(&self) -> bool {
+    /// Whether `flux start` runs something; else the broker runs alone.
+    pub fn runs_inside(&self) -> bool {
         !self.program.is_empty()
     }
 }

@@ -543,3 +543,16 @@ fn in_place_of_a_lead_that_was_lost_nothing_of_the_users_runs() {
         "a follower is replaced as it was"
     );
 }
+
+#[test]
+fn lost_lead_waits_by_the_policy_when_restarts_are_unknown() {
+    for (policy, expected) in [("Never", 0), ("OnFailure", u32::MAX)] {
+        let spec = spec(&format!("size = 2\nrestart_policy = '{policy}'\n"));
+        let lost = Facts {
+            earlier_pods: 1,
+            restarts_left: None,
+            ..facts(0)
+        };
+        assert_eq!(outline(&run(&spec, &lost)), [format!("lead-lost {expected}")]);
+    }
+}
