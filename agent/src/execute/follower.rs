@@ -70,7 +70,7 @@ impl Executor<'_> {
         let mut failures = 0;
         loop {
             let begin = Instant::now();
-            let others = orphans::children();
+            let others = orphans::descendants();
             let ended = match self.launch_once(launch, above.parent.as_mut()).await? {
                 Launched::NotStarted(code) => return Ok(code),
                 Launched::Ended(ended) => ended,

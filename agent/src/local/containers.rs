@@ -63,8 +63,8 @@ pub struct Container {
     /// Empty folders of its own, with their modes.
     pub folders: BTreeMap<String, u32>,
     pub mounts: Vec<Bind>,
-    /// The claims, by the paths where their volumes are mounted.
-    pub claims: BTreeMap<String, String>,
+    /// The folders of its volumes, below the run's, by the paths where they are mounted.
+    pub volumes: BTreeMap<String, String>,
     /// Files of its own, with their text.
     pub files: BTreeMap<String, String>,
     pub environment: BTreeMap<String, String>,
@@ -269,8 +269,16 @@ impl Container {
     fn add(&mut self, mount: &Mount) {
         match &mount.source {
             VolumeSource::HostPath(path) => self.mounts.push(Bind::new(path, &mount.path, !mount.read_only)),
-            VolumeSource::EmptyDir { .. } => drop(self.folders.insert(mount.path.clone(), 0o777)),
-            VolumeSource::Claim(claim) => drop(self.claims.insert(mount.path.clone(), claim.clone())),
+            VolumeSource::EmptyDir { memory, size_limit } => {
+                // As in a pod: of one key and one kind is one volume.
+                let size = size_limit.as_ref().map_or("", |limit| &limit.0);
+                let folder = format!("pods/{}/volumes/{}-{memory}-{size}", self.index, mount.name);
+                self.volumes.insert(mount.path.clone(), folder);
+            }
+            VolumeSource::Claim(claim) => {
+                self.volumes
+                    .insert(mount.path.clone(), format!("volumes/{claim}"));
+            }
             _ => {}
         }
     }
@@ -541,7 +549,7 @@ mod tests {
             assert!(notices.contains(want), "{want}: {notices}");
         }
         assert!(all.spec.runner.user.is_none() && all.spec.users.is_empty());
-        assert_eq!(all.containers[0].claims["/data"], "big");
+        assert_eq!(all.containers[0].volumes["/data"], "volumes/big");
         assert_eq!(all.containers[0].owner, None);
     }
 }

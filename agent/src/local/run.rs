@@ -149,6 +149,7 @@ fn start(
         &mut command,
         ChildSetup {
             tied: true,
+            blocked: true,
             ..ChildSetup::default()
         },
     );

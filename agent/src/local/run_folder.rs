@@ -4,7 +4,7 @@
 //! ```text
 //! $TMPDIR/flux-local-UID-NAME/lock
 //!                            /volumes/CLAIM
-//!                            /pods/INDEX/{spec.toml,curve.cert,flux,root}  and /pods/INDEX/sidecar-NAME
+//!                            /pods/INDEX/{spec.toml,curve.cert,flux,root,volumes/KEY}  and /pods/INDEX/sidecar-NAME
 //! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -134,8 +134,8 @@ impl LockedRunFolder {
                 &container.mount_path,
                 arrangement.spec.max_size() > 1,
             ));
-            for (path, claim) in std::mem::take(&mut container.claims) {
-                let volume = self.folder.join("volumes").join(claim);
+            for (path, folder) in std::mem::take(&mut container.volumes) {
+                let volume = self.folder.join(folder);
                 make(&volume, 0o777)?;
                 container.mounts.push(Bind {
                     from: text(&volume),

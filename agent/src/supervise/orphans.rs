@@ -13,9 +13,11 @@ use crate::system::raw;
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The children of this process that run.
-pub fn children() -> BTreeSet<i32> {
-    children_in(&processes(Path::new("/proc")), std::process::id().cast_signed())
+/// All processes below this one.
+pub fn descendants() -> BTreeSet<i32> {
+    let parents = processes(Path::new("/proc"));
+    let children = children_in(&parents, std::process::id().cast_signed());
+    with_descendants(&parents, children)
 }
 
 /// Kills all children but those in `others`, with all that they have started; how many processes that were.

@@ -131,7 +131,7 @@ impl Program<'_> {
             .env_clear()
             .envs(self.environment)
             .current_dir(self.directory);
-        let mut sources = None;
+        let mut copier = None;
         match &self.output {
             Output::Inherit => {}
             Output::To(fd) => {
@@ -143,20 +143,17 @@ impl Program<'_> {
             // If there is no pseudo-terminal, output is inherited: it comes later, but it comes.
             Output::LineBuffered => {
                 if let (Ok(stdout), Ok(stderr)) = (output::open(), output::open()) {
+                    // Before the child: once that has started, nothing may fail.
+                    copier = Some(Copier::start(stdout.0, stderr.0)?);
                     command
                         .stdout(Stdio::from(stdout.1))
                         .stderr(Stdio::from(stderr.1));
-                    sources = Some((stdout.0, stderr.0));
                 }
             }
         }
         raw::prepare(&mut command, self.setup.clone());
-        let child = command.spawn()?;
-        let pid = child.id().cast_signed();
+        let pid = command.spawn()?.id().cast_signed();
         drop(command); // our copies of the child's sides of the pseudo-terminals
-        let copier = sources
-            .map(|(stdout, stderr)| Copier::start(stdout, stderr))
-            .transpose()?;
         Ok(Child { pid, copier })
     }
 }

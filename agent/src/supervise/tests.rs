@@ -237,3 +237,37 @@ fn policy_ends_a_hold_and_default_signals_at_once() {
         assert_eq!(ended.end, End::Signaled(9));
     });
 }
+
+/// Whoever is told that nothing has started tries again.
+#[test]
+fn start_that_fails_for_want_of_a_thread_leaves_no_program() {
+    let test = "supervise::tests::start_that_fails_for_want_of_a_thread_leaves_no_program";
+    alone(test, |folder| {
+        // Only who is not root is limited, and all of a user's processes count: one that nobody else is.
+        std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        nix::unistd::setuid(nix::unistd::Uid::from_raw(61_235)).unwrap();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let threads = status.lines().find_map(|line| line.strip_prefix("Threads:"));
+        let threads: u64 = threads.unwrap().trim().parse().unwrap();
+        let limit = nix::sys::resource::Resource::RLIMIT_NPROC;
+        nix::sys::resource::setrlimit(limit, threads + 1, threads + 1).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let argv = ["/bin/sh", "-c", ": >ran"].map(OsString::from);
+            let program = Program {
+                argv: &argv,
+                environment: &Environment::new(),
+                directory: folder,
+                output: Output::LineBuffered,
+                setup: ChildSetup::default(),
+            };
+            let error = Supervisor::new().unwrap().start(program).unwrap_err();
+            assert!(error.is_passing, "{error}");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(!folder.join("ran").exists(), "{error}");
+        });
+    });
+}

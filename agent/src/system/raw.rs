@@ -117,10 +117,13 @@ pub struct ChildSetup {
     pub identity: Option<Credentials>,
     /// Descriptors that stay open across exec.
     pub inherit: Vec<RawFd>,
+    /// Keeps all signals blocked, for a program that reads them itself: as process 1, it would lose those that
+    /// come before.
+    pub blocked: bool,
 }
 
-/// Makes `command`'s child start as `setup` says, as leader of a process group of its own and with no signal
-/// blocked.
+/// Makes `command`'s child start as `setup` says, as leader of a process group of its own and, by default, with
+/// no signal blocked.
 pub fn prepare(command: &mut Command, setup: ChildSetup) {
     let set_up = move || -> io::Result<()> {
         nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
@@ -150,8 +153,13 @@ pub fn prepare(command: &mut Command, setup: ChildSetup) {
             // SAFETY: the default disposition runs no code of ours.
             unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) }?;
         }
-        SigSet::all().thread_unblock()?;
-        Ok(())
+        // The standard library has unblocked them.
+        let all = SigSet::all();
+        Ok(if setup.blocked {
+            all.thread_block()
+        } else {
+            all.thread_unblock()
+        }?)
     };
     // SAFETY: between fork and exec the closure makes system calls on values that it owns; it neither
     // allocates nor takes a lock.

@@ -285,6 +285,26 @@ fn a_sidecar_runs_beside_its_runner() {
 }
 
 #[test]
+fn containers_of_a_local_pod_share_its_empty_volumes() {
+    let volume = |key: &str| format!("volumes: {{{key}: {{emptyDir: true, path: /scratch}}}}");
+    let waits = "sh -c 'until [ -e /scratch/from-helper ]; do sleep 0.1; done; ls /scratch'";
+    let says = "touch /scratch/from-helper; sleep 60";
+    let spec = format!(
+        "  size: 2\n  tasks: 2\n  containers:\n  - {{image: app, runFlux: true, command: \"{waits}\", {}}}\n\
+         \x20 - {{image: app, name: helper, command: \"{says}\", {}}}\n\
+         \x20 - {{image: app, name: other, command: \"touch /scratch/from-other; sleep 60\", {}}}",
+        volume("scratch"),
+        volume("scratch"),
+        volume("own")
+    );
+    let laptop = Laptop::new("shares", &spec);
+    let ended = laptop.run(&["timeout", "90"], &[]);
+    let (out, err) = (text(&ended.stdout), text(&ended.stderr));
+    assert_eq!(ended.status.code(), Some(0), "{out}{err}");
+    assert_eq!(out, "from-helper\nfrom-helper\n", "{err}");
+}
+
+#[test]
 fn without_flux_it_says_what_to_give() {
     let laptop = Laptop::new("none", &job(1, "hostname"));
     let ended = Command::new(agent())

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::{repository, same};
+use crate::values::{defaults, templated};
+use crate::{helms, repository, same};
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).unwrap()
@@ -126,6 +127,25 @@ fn chart_and_program_have_one_version_and_name_the_same_images() {
         .filter_map(|it| it["image"].as_str())
         .collect();
     assert_eq!(images, [operator, agent, view]);
+}
+
+#[test]
+fn readme_lists_every_object_that_is_installed() {
+    let readme = read("chart/README.md");
+    let (_, section) = readme.split_once("\n## What it installs\n").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let objects = templated(&helms()[0], "flux-operator", &defaults());
+    let missing: Vec<&String> = objects
+        .iter()
+        .filter(|(_, object)| {
+            let kind = object["kind"].as_str().unwrap().trim_end_matches("Binding");
+            let name = format!("`{}`", object["metadata"]["name"].as_str().unwrap());
+            let is_row = |line: &str| line.contains(kind) && line.contains(&name);
+            !section.lines().any(is_row)
+        })
+        .map(|(name, _)| name)
+        .collect();
+    assert!(missing.is_empty() && objects.len() > 25, "{missing:?}");
 }
 
 /// Names that kustomize replaces have the version of what `make images` builds.

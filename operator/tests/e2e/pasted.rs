@@ -25,11 +25,6 @@ const MAY_FAIL: &[(&str, &str, &str)] = &[
         "a healthy operator logs nothing of it",
     ),
     (
-        "docs/tasks/alerts.md",
-        "kubectl -n flux-operator logs deployment/flux-operator --previous",
-        "never restarted",
-    ),
-    (
         "examples/cleanup-and-ttl/README.md",
         "kubectl get minicluster cleanup-and-ttl",
         "shows that it is gone",

@@ -6,8 +6,16 @@ use serde_json::{Map, Value};
 use super::strategic_merge::{PATCH, RETAIN_KEYS, merge_key};
 use crate::problem::Problem;
 
+/// Most items of all lists that are merged, and keys to retain: each is compared with the others of its list.
+const ITEMS_MAX: usize = 5000;
+
 /// Everything that could not be merged.
 pub(super) fn problems(field: &str, overlay: &Value) -> Vec<Problem> {
+    let count = compared("", overlay);
+    if count > ITEMS_MAX {
+        let message = format!("has {count} items in lists that are merged, and {ITEMS_MAX} is the limit");
+        return vec![Problem::new(field, message)];
+    }
     let mut problems = Vec::new();
     match overlay {
         Value::Object(map) => object(field, map, true, &mut problems),
@@ -17,6 +25,19 @@ pub(super) fn problems(field: &str, overlay: &Value) -> Vec<Problem> {
         )),
     }
     problems
+}
+
+/// How many items and keys are compared with others, in the value of the field `name`.
+fn compared(name: &str, value: &Value) -> usize {
+    match value {
+        Value::Object(map) => map.iter().map(|(key, inner)| compared(key, inner)).sum(),
+        Value::Array(list) => {
+            let is_compared = merge_key(name).is_some() || name == RETAIN_KEYS;
+            let own = if is_compared { list.len() } else { 0 };
+            own + list.iter().map(|item| compared("", item)).sum::<usize>()
+        }
+        _ => 0,
+    }
 }
 
 fn value(path: &str, name: &str, value: &Value, merges: bool, problems: &mut Vec<Problem>) {

@@ -376,3 +376,35 @@ fn what_is_free_is_taken() {
         Overlay::checked("spec.podTemplate", &overlay, &pod()).unwrap();
     }
 }
+
+/// The operator serves all MiniClusters in one thread: for minutes it would serve no other.
+#[test]
+fn long_lists_are_merged_in_little_time_or_refused() {
+    let named =
+        |count: usize| -> Vec<Value> { (0..count).map(|i| json!({ "name": i.to_string() })).collect() };
+    let keys = |count: usize| -> Value {
+        let mut map: serde_json::Map<String, Value> = (0..count).map(|i| (i.to_string(), json!(1))).collect();
+        map.insert("$retainKeys".into(), (0..count).map(|i| i.to_string()).collect());
+        map.into()
+    };
+    let init = |count: usize| json!([{ "name": "mine", "env": named(count / 2) }, { "name": "mine", "env": named(count / 2) }]);
+    let overlays = |count: usize| {
+        [
+            json!({ "spec": { "volumes": named(count) } }),
+            json!({ "spec": { "affinity": keys(count) } }),
+            json!({ "spec": { "initContainers": init(count) } }),
+        ]
+    };
+    let begin = std::time::Instant::now();
+    for overlay in overlays(4900) {
+        over(overlay);
+    }
+    for overlay in overlays(60_000) {
+        let said = refused(&overlay);
+        assert!(
+            said.len() == 1 && said[0].contains("and 5000 is the limit"),
+            "{said:?}"
+        );
+    }
+    assert!(begin.elapsed().as_secs() < 60, "{:?}", begin.elapsed());
+}

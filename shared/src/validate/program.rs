@@ -125,13 +125,23 @@ fn unescape(script: &str) -> String {
     script.replace("\\$", "$")
 }
 
+/// The jobs of a batch: one a line, but for lines that go on after a backslash, as in a shell.
 fn lines(command: &str) -> Vec<BatchLine> {
-    let numbered = command.lines().zip(0u32..);
-    numbered
-        .filter(|(text, _)| !text.trim().is_empty())
-        .map(|(text, number)| BatchLine {
-            number,
-            text: text.to_owned(),
-        })
-        .collect()
+    let goes_on = |text: &str| (text.len() - text.trim_end_matches('\\').len()) % 2 == 1;
+    let mut jobs: Vec<BatchLine> = Vec::new();
+    for (number, text) in (0u32..).zip(command.lines()) {
+        match jobs.last_mut() {
+            Some(job) if goes_on(&job.text) => job.text += &format!("\n{text}"),
+            _ if text.trim().is_empty() => {}
+            _ => jobs.push(BatchLine {
+                number,
+                text: text.to_owned(),
+            }),
+        }
+    }
+    // What follows in the script is not the user's.
+    if let Some(last) = jobs.last_mut().filter(|job| goes_on(&job.text)) {
+        last.text.pop();
+    }
+    jobs
 }

@@ -406,6 +406,22 @@ fn lines_of_a_batch_keep_their_text_and_their_number() {
             lines: vec![line(0, "echo 'a'"), line(2, "  b \"$X\" | c")]
         }
     );
+    let batch = |command: &str| {
+        let command = serde_json::to_string(command).unwrap();
+        runner(&format!("batch: true, command: {command}")).runner.program
+    };
+    assert_eq!(
+        batch("lmp -v x 8 \\\n  -in in\necho c:\\\\\necho 3 \\\n\necho 5 \\"),
+        Program::Batch {
+            lines: vec![
+                line(0, "lmp -v x 8 \\\n  -in in"),
+                line(2, "echo c:\\\\"),
+                line(3, "echo 3 \\\n"),
+                line(5, "echo 5 ")
+            ]
+        },
+        "a line that ends with a backslash goes on in the next one, if there is one"
+    );
 }
 
 #[test]

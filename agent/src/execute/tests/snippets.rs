@@ -175,3 +175,34 @@ fn the_shell_its_options_and_its_end_are_the_plans() {
         },
     );
 }
+
+#[test]
+fn what_snippets_left_running_outlives_a_broker_that_fails() {
+    alone(
+        "snippets::what_snippets_left_running_outlives_a_broker_that_fails",
+        |folder| {
+            let at = folder.display();
+            let leaves = format!("cd {at}; sleep 100 >/dev/null 2>&1 & echo $! >left; echo $$ >shell");
+            // Their shell ends meanwhile (TMOUT, the OOM killer): its children are the agent's then.
+            let broker = format!(
+                "#!/bin/sh\ncd {at}\nif [ -e first ]; then kill $(cat left) && touch was-there; exit 0; fi\n\
+                 touch first\nkill -9 $(cat shell)\nexit 1\n"
+            );
+            let follower = Launch {
+                part: Part::Follower,
+                at_end: AtEnd::RestartFollower {
+                    limit: 1,
+                    again: false,
+                },
+                ..launch(&[&program(folder, "broker", &broker)])
+            };
+            let steps = vec![
+                shell(&["/bin/sh"]),
+                Step::Snippet(snippet("pre", &leaves)),
+                start(follower),
+            ];
+            assert_eq!(execute_all(Role::Follower, false, steps).unwrap(), 0);
+            assert!(folder.join("was-there").exists());
+        },
+    );
+}

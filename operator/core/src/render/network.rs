@@ -1,5 +1,5 @@
-//! The NetworkPolicy of a MiniCluster: only its own pods reach its brokers. Other ports stay open to all, as
-//! without a policy.
+//! The NetworkPolicy of a MiniCluster: only its own pods reach its brokers. Other ports stay open to all, also
+//! where another policy denies everything: policies add up.
 
 use flux_shared::names;
 use flux_shared::validate::ValidMiniCluster;

@@ -5,13 +5,14 @@ use flux_shared::validate::Problem;
 use serde_json::Value;
 
 use super::overlaid::Cover;
+use crate::previous_status::MESSAGE_MAX;
 
 /// The problem in an overlay, and the remedy, from the object that the API server would store (None: it did
 /// not say) or from its refusal.
 pub fn problem(cover: &Cover, tried: &Result<Option<Value>, String>) -> Option<Problem> {
     match tried {
         Err(words) => {
-            let words = rebased(words, cover);
+            let words = rebased(begin_of(words), cover);
             Some(Problem::new(
                 cover.field,
                 format!("the API server refuses the pods with it: {words}"),
@@ -24,6 +25,12 @@ pub fn problem(cover: &Cover, tried: &Result<Option<Value>, String>) -> Option<P
             (!fields.is_empty()).then(|| Problem::new(fields.join(", "), what))
         }
     }
+}
+
+/// The beginning of the API server's message, which may name each of many thousand items: a status has room for
+/// less.
+fn begin_of(words: &str) -> &str {
+    &words[..words.floor_char_boundary(8 * MESSAGE_MAX)]
 }
 
 /// The API server's message with paths in the object replaced by paths in the overlay.
@@ -318,6 +325,32 @@ mod tests {
         let begin = std::time::Instant::now();
         let none: Vec<Value> = (0..20_000).map(|_| json!({})).collect();
         assert_eq!(left_out_of_tolerations(&json!(mine), &json!(none)).len(), 40_000);
+        assert!(
+            begin.elapsed() < std::time::Duration::from_secs(10),
+            "{:?}",
+            begin.elapsed()
+        );
+    }
+
+    #[test]
+    fn a_refusal_of_many_thousand_items_is_told_in_little_time() {
+        let cover = Cover {
+            field: "spec.servicesPodTemplate",
+            at: "",
+            ..cover()
+        };
+        let item = |number| {
+            format!(
+                "spec.tolerations[{number}].key: Invalid value: \"%\": name part must consist of alphanumeric characters, "
+            )
+        };
+        let words: String = (0..50_000).map(item).collect();
+        let begin = std::time::Instant::now();
+        let said = problem(&cover, &Err(words)).unwrap().message;
+        assert!(
+            said.contains("spec.servicesPodTemplate.spec.tolerations[0].key: Invalid value"),
+            "{said}"
+        );
         assert!(
             begin.elapsed() < std::time::Duration::from_secs(10),
             "{:?}",
