@@ -186,7 +186,7 @@ fn dry_run(args: &plans::Args, output: Output) -> Result<u8, Failure> {
 /// does not hold up the end.
 fn in_cluster(cli: Cli, version: &str) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(Failure::here("start"))?;
+    let runtime = runtime.map_err(Failure::on_this_machine("start"))?;
     let code = runtime.block_on(ask(cli, version));
     runtime.shutdown_background();
     code

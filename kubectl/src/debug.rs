@@ -102,12 +102,12 @@ fn versions(version: &str, server: &str) -> String {
 async fn server(target: &Target) -> String {
     match target.client.apiserver_version().await {
         Ok(version) => format!("Kubernetes {}", version.git_version),
-        Err(error) => failure::words(&error),
+        Err(error) => failure::cause_of(&error),
     }
 }
 
 fn write_failed(error: &(dyn std::error::Error + 'static)) -> Failure {
-    Failure::Told(format!("failed to write an object: {}", causes(error)))
+    Failure::Message(format!("failed to write an object: {}", causes(error)))
 }
 
 fn yaml(object: &impl Serialize) -> Result<String, Failure> {
@@ -154,7 +154,7 @@ async fn logs(target: &Target, pod: &Pod) -> Entries {
 async fn log_text(target: &Target, pod: &str, parameters: &LogParams) -> String {
     let mut log = match target.pods().log_stream(pod, parameters).await {
         Ok(log) => log,
-        Err(error) => return format!("failed to read this log: {}\n", failure::words(&error)),
+        Err(error) => return format!("failed to read this log: {}\n", failure::cause_of(&error)),
     };
     let mut bytes = Vec::new();
     let read = log.read_to_end(&mut bytes).await;

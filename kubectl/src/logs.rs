@@ -61,13 +61,13 @@ pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
         // If there is no such MiniCluster, that is the failure.
         target.cluster(name).await?;
         let cause = format!("{name} has no pods: `kubectl minicluster why {name}` says why");
-        return Err(Failure::Told(cause));
+        return Err(Failure::Message(cause));
     }
     pods.sort_by_key(|pod| (observed::index(pod), observed::created(pod)));
     if !args.all {
         pods.retain(|pod| observed::index(pod) == Some(args.index));
         let Some(latest) = pods.pop() else {
-            return Err(Failure::Told(format!(
+            return Err(Failure::Message(format!(
                 "no pod with index {} in {}",
                 args.index, args.name
             )));
@@ -220,7 +220,7 @@ pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn())
             Ok(log) => copy(log, &mut resume, &first).await?,
             Err(error) if failure::is_code(&error, 404) => return Ok(()),
             Err(error) => LogRead {
-                end: CopyEnd::Broken(failure::words(&error)),
+                end: CopyEnd::Broken(failure::cause_of(&error)),
                 has_progressed: false,
             },
         };

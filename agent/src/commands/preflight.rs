@@ -55,7 +55,7 @@ pub struct Findings<'a> {
     /// The clock says a time before Flux was built.
     pub clock_behind: bool,
     /// The addresses of this host's name; none: a single broker needs no name.
-    pub own_name: Option<Result<Vec<IpAddr>, NameError>>,
+    pub users_value_name: Option<Result<Vec<IpAddr>, NameError>>,
     /// The look-up of the other hosts' names, whose pods should be there.
     pub other_names: Option<Names>,
     pub parent: Option<(&'a str, Result<(), Missing>)>,
@@ -105,8 +105,8 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
         add("arch", arch(libc));
         add("libc", c_library(libc));
     }
-    if let Some(found) = &findings.own_name {
-        add("dns", own_name(findings, found));
+    if let Some(found) = &findings.users_value_name {
+        add("dns", users_value_name(findings, found));
     }
     if let Some(names) = &findings.other_names {
         add("names", other_names(names));
@@ -192,7 +192,7 @@ fn c_library(libc: &Libc) -> (Level, String) {
     }
 }
 
-fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Level, String) {
+fn users_value_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Level, String) {
     let name = findings.instance.address_of(findings.instance.rank).host;
     let name = name.trim_end_matches('.');
     match found {

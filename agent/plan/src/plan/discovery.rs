@@ -76,13 +76,9 @@ pub fn steps(resolved: &Resolved) -> Option<Vec<Planned>> {
             content: Content::Text(text),
         };
         let mut facts = vec!["uid", "cores", "cpus", "cpu_quota", "gpus"];
-        facts.extend(
-            resolved
-                .spec
-                .archive
-                .iter()
-                .flat_map(|_| ["archive", "flux_modprobe"]),
-        );
+        if resolved.spec.archive.is_some() {
+            facts.extend(["archive", "flux_modprobe"]);
+        }
         let mut steps = vec![Planned::with(
             &facts,
             file(resolved.paths.topology(), xml(resolved)),

@@ -45,10 +45,13 @@ fn check_of_earlier_starts(resolved: &Resolved, initial: &Initial) -> Option<Pla
     }
     let record = resolved.paths.starts();
     Some(match resolved.spec.restart_policy {
-        RestartPolicy::Never => Planned::with(&["uid"], Step::Once { record, restarts: 0 }),
+        RestartPolicy::Never => Planned::with(&["uid"], Step::CheckEarlierStarts { record, restarts: 0 }),
         RestartPolicy::OnFailure => {
             let restarts = resolved.restarts_left();
-            Planned::with(&["uid", "restarts_left"], Step::Once { record, restarts })
+            Planned::with(
+                &["uid", "restarts_left"],
+                Step::CheckEarlierStarts { record, restarts },
+            )
         }
     })
 }
@@ -93,19 +96,24 @@ fn literals(words: impl IntoIterator<Item = String>) -> Vec<Word> {
 /// The facts that the launch depends on, but for those of its user.
 fn facts_of_launch(resolved: &Resolved, runs_inside: bool) -> Vec<&'static str> {
     let mut facts = vec![resolved.flux_fact(), "grace_period"];
-    match resolved.spec.runner.program {
-        _ if !runs_inside => facts.push("terminal"),
-        Program::Batch { .. } | Program::BatchRaw { .. } => {
-            facts.extend(["working_directory", "env.FLUX_OPTION_FLAGS"]);
-        }
-        Program::Submit { .. } | Program::Script { launch: false, .. } => {
-            facts.extend(["terminal", "env.FLUX_OPTION_FLAGS"]);
-        }
-        _ => {}
-    }
+    facts.extend(facts_of_program(resolved, runs_inside));
     facts.extend(archive::facts(resolved));
     facts.extend(python::fact(resolved));
     facts
+}
+
+/// The facts that the initial program depends on; without one, whether the broker gets a shell does.
+fn facts_of_program(resolved: &Resolved, runs_inside: bool) -> &'static [&'static str] {
+    if !runs_inside {
+        return &["terminal"];
+    }
+    match resolved.spec.runner.program {
+        Program::Batch { .. } | Program::BatchRaw { .. } => &["working_directory", "env.FLUX_OPTION_FLAGS"],
+        Program::Submit { .. } | Program::Script { launch: false, .. } => {
+            &["terminal", "env.FLUX_OPTION_FLAGS"]
+        }
+        _ => &[],
+    }
 }
 
 fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
@@ -123,7 +131,9 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     };
     let mut facts = facts_of_launch(resolved, runs_inside);
     let run_as = user::run_as(resolved);
-    facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
+    if run_as.is_some() {
+        facts.extend(["uid", "passwd"]);
+    }
     let mut environment = own_paths::changes(resolved);
     let variables = [
         python::variable(resolved),
@@ -164,10 +174,12 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
 
 /// The metrics to serve, if there is a socket to ask the broker at.
 fn metrics(resolved: &Resolved) -> Option<Metrics> {
-    let cluster = resolved.spec.name.clone();
-    runner::socket(resolved)?;
     let port = resolved.spec.flux.metrics_port?;
-    Some(Metrics { port, cluster })
+    let has_socket = runner::socket(resolved).is_some();
+    has_socket.then(|| Metrics {
+        port,
+        cluster: resolved.spec.name.clone(),
+    })
 }
 
 /// The file for the note on the program's end, empty and owned by Flux's user: the broker's exit code may be
@@ -188,13 +200,12 @@ fn result_file(resolved: &Resolved) -> Planned {
 /// The words before the program: `flux-agent program` notes how it ended, and at a stop gives it or its jobs
 /// SIGTERM and time.
 fn wrapper(resolved: &Resolved) -> Vec<String> {
-    let within = format!("--within={}", super::resolved::time_to_end(resolved));
     let mut words = vec![
         resolved.paths.agent(),
         "program".into(),
         format!("--result={}", resolved.paths.program_result()),
+        format!("--within={}", super::resolved::time_to_end(resolved)),
     ];
-    words.push(within);
     let waits_for_jobs = match resolved.spec.runner.program {
         Program::Submit { .. } | Program::Batch { .. } | Program::BatchRaw { .. } => true,
         Program::Script { launch, .. } => !launch,

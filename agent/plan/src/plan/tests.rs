@@ -64,7 +64,7 @@ fn outline(plan: &Plan) -> Vec<String> {
             Step::SnippetResources(_) => "snippet-resources".into(),
             Step::WaitParent(_) => "wait-parent".into(),
             Step::WaitSocket { .. } => "wait-socket".into(),
-            Step::Once { restarts, .. } => format!("once {restarts}"),
+            Step::CheckEarlierStarts { restarts, .. } => format!("once {restarts}"),
             Step::LeadLost { restarts_left } => format!("lead-lost {restarts_left}"),
             Step::Launch(_) => "launch".into(),
             Step::PrepareArchive { .. } => "prepare-archive".into(),

@@ -38,7 +38,7 @@ fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'s
             offered: Some(36),
         }),
         clock_behind: false,
-        own_name: Some(Ok(vec!["10.0.0.5".parse().unwrap()])),
+        users_value_name: Some(Ok(vec!["10.0.0.5".parse().unwrap()])),
         other_names: Some(Names {
             asked: 3,
             left: 0,
@@ -70,7 +70,7 @@ fn a_good_pod_passes() {
 #[test]
 fn each_trouble_is_found_alone_and_has_its_remedy() {
     only(Fail, "dns", "headless Service", |f| {
-        f.own_name = Some(Err(NameError::NoServer))
+        f.users_value_name = Some(Err(NameError::NoServer))
     });
     only(Fail, "parent", "network policy", |f| {
         let missing = Missing::Route {
