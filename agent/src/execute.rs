@@ -50,7 +50,7 @@ mod user;
 
 use std::time::{Duration, Instant};
 
-use flux_agent_plan::plan::{Content, Mode, Owner, Parent, Plan, Planned, Snippet, SnippetPhase, Step};
+use flux_agent_plan::plan::{Content, Mode, Owner, Parent, Plan, Snippet, SnippetPhase, Step};
 use flux_shared::exit::{Category, REPLACE};
 
 use crate::report::activity::Awaited;
@@ -95,7 +95,7 @@ pub async fn execute(
     if plan
         .steps
         .iter()
-        .any(|planned| matches!(planned.step, Step::PublishArchive { .. }))
+        .any(|step| matches!(step, Step::PublishArchive { .. }))
     {
         ending.archive_not_saved = Some("the pod ended before it could be saved".into());
     }
@@ -114,7 +114,7 @@ impl Executor<'_> {
         plan: &Plan,
         again: &dyn Fn() -> Result<Plan, Failure>,
     ) -> Result<u8, Failure> {
-        let is_replan = |planned: &Planned| planned.step == Step::Replan;
+        let is_replan = |step: &Step| *step == Step::Replan;
         let before = plan
             .steps
             .iter()
@@ -135,9 +135,9 @@ impl Executor<'_> {
         })
     }
 
-    async fn steps(&mut self, steps: &[Planned]) -> Result<StepsEnd, Failure> {
+    async fn steps(&mut self, steps: &[Step]) -> Result<StepsEnd, Failure> {
         let mut program_code = None;
-        for planned in steps {
+        for step in steps {
             // What comes after it never hides the program's own failure.
             let failure_code = program_code.filter(|code| *code != 0);
             if let Some(stop) = self.supervisor.stop() {
@@ -145,14 +145,14 @@ impl Executor<'_> {
                     tracing::info!(stage = "stop", "received signal {}: stopping", stop.signal);
                     return Ok(StepsEnd::Exit(self.stop_code(stop)));
                 }
-                if self.skip_after_stop(&planned.step) {
+                if self.skip_after_stop(step) {
                     continue;
                 }
             }
-            if planned.step == Step::Stay && failure_code.is_some() {
+            if *step == Step::Stay && failure_code.is_some() {
                 break;
             }
-            match (self.step_with_retries(&planned.step).await, program_code) {
+            match (self.step_with_retries(step).await, program_code) {
                 (Ok(Flow::Next), _) => {}
                 (Ok(Flow::ProgramEnded(code)), _) => program_code = Some(code),
                 (Ok(Flow::Exit(code)), _) => return Ok(StepsEnd::Exit(failure_code.unwrap_or(code))),

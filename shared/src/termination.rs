@@ -15,9 +15,11 @@ pub const VERSION: u32 = 1;
 /// The snippet that runs after the program.
 pub const POST: &str = "post";
 /// Longest message, in bytes. The kubelet keeps the last 4,096 of a container's, and of these the first 12,288
-/// divided by the number of the pod's containers.
+/// divided by the number of the pod's containers (init containers count).
 pub const MAX: usize = 3072;
-/// Longest text in the line, in characters: two of them fit, escaped as JSON.
+/// Longest first line, in bytes: whole in a pod of eight containers.
+const LINE_MAX: usize = 1536;
+/// Longest text in the line, in characters: two of them fit.
 const TEXT_MAX: usize = 600;
 
 /// What ended the container.
@@ -86,7 +88,7 @@ impl Termination {
         }
     }
 
-    /// One line of JSON of at most [`MAX`] bytes; long texts are cut.
+    /// One line of JSON of at most 1,536 bytes; long texts are cut.
     pub fn encode(&self) -> String {
         let mut length = TEXT_MAX;
         loop {
@@ -99,7 +101,7 @@ impl Termination {
                 .for_each(|text| cut(text, length));
             short.snippet.iter_mut().for_each(|text| cut(text, length));
             let line = serde_json::to_string(&short).unwrap_or_default();
-            if line.len() <= MAX || length == 0 {
+            if line.len() <= LINE_MAX || length == 0 {
                 return line;
             }
             length /= 2;
@@ -174,7 +176,7 @@ mod tests {
                 ..Termination::new(Ender::Agent, 249)
             };
             let line = long.encode();
-            assert!(line.len() <= MAX, "{}", line.len());
+            assert!(line.len() <= 12_288 / 8, "{}", line.len());
             assert!(Termination::decode(&line).is_some());
         }
     }

@@ -63,7 +63,7 @@ pub use from_environment::FromEnvironment;
 pub use instance::Instance;
 pub use launch::{AtEnd, Launch, Metrics, Parent, Part, Reach, RunAs, Stdout};
 use resolved::Resolved;
-pub use step::{Content, Planned, Snippet, SnippetPhase, SnippetResources, SnippetShell, Step};
+pub use step::{Content, Snippet, SnippetPhase, SnippetResources, SnippetShell, Step};
 
 /// Version of the JSON form.
 pub const VERSION: u32 = 2;
@@ -104,7 +104,7 @@ pub struct Plan {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
     /// The steps, in order.
-    pub steps: Vec<Planned>,
+    pub steps: Vec<Step>,
 }
 
 /// Which container is planned for.

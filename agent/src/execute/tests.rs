@@ -61,13 +61,7 @@ fn plan(role: Role, quiet: bool, steps: Vec<Step>) -> Plan {
         kill_after: Some(DEADLINE.as_secs_f64()),
         binding: None,
         notices: Vec::new(),
-        steps: steps
-            .into_iter()
-            .map(|step| Planned {
-                step,
-                depends_on: Vec::new(),
-            })
-            .collect(),
+        steps,
     }
 }
 

@@ -97,7 +97,8 @@ pub struct Observed {
     pub losses: Vec<LostPod>,
     /// The previous Job, which is gone, as last seen.
     pub last_job: Option<Box<JobSeen>>,
-    /// The newest resourceVersion seen of a Job: a watch may lag behind our own write.
+    /// The newest resourceVersion seen of a Job, also of one that is gone: a watch may lag behind our own write,
+    /// and the answer to a read behind the watch.
     pub job_version: u64,
 }
 
@@ -302,7 +303,7 @@ impl Index {
         if state
             .clusters
             .get(&key)
-            .is_some_and(|it| it.job.is_some() && version < it.job_version)
+            .is_some_and(|it| version < it.job_version)
         {
             return None;
         }

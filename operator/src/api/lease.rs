@@ -7,8 +7,7 @@
 //! Two that act at the same time would do no harm (creation is a POST, changes carry a uid), so this only
 //! saves work.
 //!
-//! By hand: kube (5.0) has no leader election. Each call goes by our client's counts, and the Lease is owned
-//! by the Deployment.
+//! By hand: docs/decisions.md names what the crates lack.
 
 use std::time::Duration;
 

@@ -4,9 +4,11 @@
 //!
 //! ```text
 //! schedule   what happens when: a function of the seed
-//! faults     how it is done
+//! clusters   the MiniClusters: how they are made, changed and deleted, and what each has to keep
+//! faults     what is done to pods, the operator and nodes
 //! ```
 
+mod clusters;
 mod faults;
 mod schedule;
 

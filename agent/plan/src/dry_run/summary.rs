@@ -69,7 +69,7 @@ fn lead(source: &Source, pods: &[PlannedContainer]) -> String {
         .find(|pod| pod.plan.role == Role::Lead)
         .map(|pod| &pod.plan);
     let steps = plan.iter().flat_map(|plan| &plan.steps);
-    let mut launches = steps.filter_map(|planned| match &planned.step {
+    let mut launches = steps.filter_map(|step| match step {
         Step::Launch(launch) => Some(launch.program.iter().map(word).collect::<Vec<String>>()),
         _ => None,
     });

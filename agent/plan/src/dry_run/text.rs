@@ -8,12 +8,12 @@ use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::shell_quote::{quote, word};
 use crate::plan::{
-    AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, SnippetPhase,
-    SnippetResources, SnippetShell, Stdout, Step, Waits,
+    AtEnd, Content, EnvChange, Launch, Owner, Parent, Reach, Role, Snippet, SnippetPhase, SnippetResources,
+    SnippetShell, Stdout, Step, Waits,
 };
 
-const ASSUMED: &str = "[Brackets] name the host facts that a step depends on. Assume another host with --facts FILE, --cpus, --uid …";
-const FOUND: &str = "[Brackets] name the host facts that a step depends on. `flux-agent facts` prints them";
+const ASSUMED: &str = "Assume another host with --facts FILE, --cpus, --uid …";
+const FOUND: &str = "`flux-agent facts` prints what was found";
 
 /// Width at which command lines are broken.
 const WIDTH: usize = 100;
@@ -21,7 +21,7 @@ const WIDTH: usize = 100;
 pub fn render(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> String {
     let mut out = String::new();
     head(&mut out, source, facts);
-    let mut lead: &[Planned] = &[];
+    let mut lead: &[Step] = &[];
     for pod in pods {
         heading(&mut out, pod);
         steps(&mut out, &pod.plan.steps, lead);
@@ -39,7 +39,7 @@ pub fn render(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> Stri
 }
 
 /// The steps in order. Steps equal to the lead's, and directories in a row, share one line.
-fn steps(out: &mut String, steps: &[Planned], lead: &[Planned]) {
+fn steps(out: &mut String, steps: &[Step], lead: &[Step]) {
     let mut at = 0;
     while let Some(planned) = steps.get(at) {
         let rest = &steps[at..];
@@ -52,7 +52,7 @@ fn steps(out: &mut String, steps: &[Planned], lead: &[Planned]) {
         });
         let directories = rest
             .iter()
-            .take_while(|planned| matches!(planned.step, Step::Directory { .. }))
+            .take_while(|step| matches!(step, Step::Directory { .. }))
             .count();
         match (known, directories) {
             (2.., _) => {
@@ -61,15 +61,10 @@ fn steps(out: &mut String, steps: &[Planned], lead: &[Planned]) {
                 at += known;
             }
             (_, 2..) => {
-                let _ = writeln!(
-                    out,
-                    "{:>5} directories{}",
-                    numbers(at, directories),
-                    brackets(planned)
-                );
+                let _ = writeln!(out, "{:>5} directories", numbers(at, directories));
                 rest[..directories]
                     .iter()
-                    .for_each(|planned| directory(out, &planned.step));
+                    .for_each(|planned| directory(out, planned));
                 at += directories;
             }
             _ => {
@@ -86,14 +81,6 @@ fn numbers(at: usize, count: usize) -> String {
         (at + 1).to_string()
     } else {
         format!("{}-{}", at + 1, at + count)
-    }
-}
-
-fn brackets(planned: &Planned) -> String {
-    if planned.depends_on.is_empty() {
-        String::new()
-    } else {
-        format!("  [{}]", planned.depends_on.join(", "))
     }
 }
 
@@ -263,12 +250,11 @@ fn section(out: &mut String, title: &str) {
 
 /// A step on its first line, details below. `is_known`: the lead has the same step, so its long text is left
 /// out.
-fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
-    let facts = brackets(planned);
+fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
     let mut first = |text: &str| {
-        let _ = writeln!(out, "{number:>5} {text}{facts}");
+        let _ = writeln!(out, "{number:>5} {text}");
     };
-    match &planned.step {
+    match step {
         Step::User { name, uid, gid, home } => {
             first(&format!(
                 "add user {name}, uid {uid}, gid {gid}, home {home}, unless it exists"

@@ -4,7 +4,7 @@ use flux_shared::command_words::Word;
 use flux_shared::paths::USERS_DIR;
 
 use super::identity::{account_by, group_id};
-use super::{Mode, Owner, Planned, Resolved, Step};
+use super::{Mode, Owner, Resolved, Step};
 use crate::known_paths::{accounting_of, home_of};
 
 /// The first id for users that the image does not have: after the one that is usual for Flux.
@@ -57,7 +57,7 @@ pub fn with_accounting(resolved: &Resolved, program: Vec<Word>) -> Vec<Word> {
     own.map(Word::Literal).chain(program).collect()
 }
 
-pub fn steps(resolved: &Resolved) -> Vec<Planned> {
+pub fn steps(resolved: &Resolved) -> Vec<Step> {
     if resolved.facts.uid != 0 {
         return Vec::new();
     }
@@ -70,7 +70,7 @@ pub fn steps(resolved: &Resolved) -> Vec<Planned> {
         .collect()
 }
 
-fn of_user(resolved: &Resolved, name: &str, taken: &mut Vec<u32>) -> Vec<Planned> {
+fn of_user(resolved: &Resolved, name: &str, taken: &mut Vec<u32>) -> Vec<Step> {
     let facts = resolved.facts;
     let mut steps = Vec::new();
     if account_by(&facts.passwd, |known, _| known == name).is_none() {
@@ -95,7 +95,7 @@ fn of_user(resolved: &Resolved, name: &str, taken: &mut Vec<u32>) -> Vec<Planned
                 mode: Mode(0o755),
                 owner,
             };
-            steps.push(Planned::with(&["passwd"], step));
+            steps.push(step);
         }
         let step = Step::User {
             name: name.to_owned(),
@@ -103,13 +103,13 @@ fn of_user(resolved: &Resolved, name: &str, taken: &mut Vec<u32>) -> Vec<Planned
             gid: owner.gid,
             home,
         };
-        steps.push(Planned::with(&["uid", "passwd"], step));
+        steps.push(step);
     }
     let step = Step::Password {
         user: name.to_owned(),
         source: password_of(name),
     };
-    steps.push(Planned::with(&["uid"], step));
+    steps.push(step);
     steps
 }
 
@@ -132,7 +132,7 @@ mod tests {
         let resolved = Resolved::new(&spec, &facts).unwrap();
         let made: Vec<(String, u32)> = steps(&resolved)
             .into_iter()
-            .filter_map(|planned| match planned.step {
+            .filter_map(|step| match step {
                 Step::User { name, uid, .. } => Some((name, uid)),
                 _ => None,
             })
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(made, [("ada".to_owned(), 1004), ("bob".to_owned(), 1005)]);
         let passwords = steps(&resolved)
             .iter()
-            .filter(|it| matches!(it.step, Step::Password { .. }))
+            .filter(|it| matches!(it, Step::Password { .. }))
             .count();
         assert_eq!(passwords, 3);
         let program = vec![Word::literal("run")];

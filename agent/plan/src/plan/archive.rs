@@ -3,41 +3,29 @@
 
 use sha2::{Digest, Sha256};
 
-use super::{Planned, Resolved, Step};
+use super::{Resolved, Step};
 
 /// Stands for the part of a dump's name that differs between starts.
 pub const ANY: char = '*';
 
 /// The step before the broker: removes what interrupted dumps have left, and creates the file of this one.
-pub fn prepare(resolved: &Resolved) -> Option<Planned> {
+pub fn prepare(resolved: &Resolved) -> Option<Step> {
     let archive = resolved.spec.archive.as_deref()?;
     let step = Step::PrepareArchive {
         dump: dump(resolved, archive),
         leftovers: beside(resolved, archive, &ANY.to_string()),
         owner: resolved.identity.owner,
     };
-    Some(Planned::with(&["attempt", "uid"], step))
+    Some(step)
 }
 
 /// The step after the broker: puts the dump in the archive's place, if it is whole.
-pub fn publish(resolved: &Resolved) -> Option<Planned> {
+pub fn publish(resolved: &Resolved) -> Option<Step> {
     let archive = resolved.spec.archive.clone()?;
-    Some(Planned::with(
-        &["attempt"],
-        Step::PublishArchive {
-            from: dump(resolved, &archive),
-            to: archive,
-        },
-    ))
-}
-
-/// The facts that these options depend on.
-pub fn facts(resolved: &Resolved) -> &'static [&'static str] {
-    if resolved.spec.archive.is_some() {
-        &["archive", "attempt"]
-    } else {
-        &[]
-    }
+    Some(Step::PublishArchive {
+        from: dump(resolved, &archive),
+        to: archive,
+    })
 }
 
 /// The broker's options to restore the archive and to write a dump.

@@ -3,7 +3,7 @@
 use flux_shared::agent_spec::BatchLine;
 
 use super::shell_quote::quote;
-use super::{Content, Mode, PlanError, Planned, Resolved, Step};
+use super::{Content, Mode, PlanError, Resolved, Step};
 
 /// Flux's default kill-timeout, in seconds, after which a job that was told to end is killed.
 const FLUX_KILL_TIMEOUT: f64 = 5.0;
@@ -17,14 +17,13 @@ pub fn path(resolved: &Resolved) -> String {
 }
 
 /// The step that writes the script.
-pub fn file(resolved: &Resolved, text: String) -> Planned {
-    let step = Step::File {
+pub fn file(resolved: &Resolved, text: String) -> Step {
+    Step::File {
         path: path(resolved),
         mode: Mode(0o755),
         owner: resolved.identity.owner,
         content: Content::Text(text),
-    };
-    Planned::with(&["uid", "shell"], step)
+    }
 }
 
 /// The broker's option that gives the batch's jobs as long to end as a program has. None: Flux's default is
@@ -37,7 +36,7 @@ pub fn config_option(resolved: &Resolved) -> Option<String> {
 }
 
 /// The file that this option names.
-pub fn config_file(resolved: &Resolved) -> Option<Planned> {
+pub fn config_file(resolved: &Resolved) -> Option<Step> {
     let seconds = kill_timeout(resolved)?;
     let file = Step::File {
         path: format!("{}/exec.toml", resolved.paths.batch_config_dir()),
@@ -45,7 +44,7 @@ pub fn config_file(resolved: &Resolved) -> Option<Planned> {
         owner: resolved.agent_owner(),
         content: Content::Text(format!("[exec]\nkill-timeout = \"{seconds}s\"\n")),
     };
-    Some(Planned::with(&["uid", "grace_period"], file))
+    Some(file)
 }
 
 /// Seconds that the batch's jobs get to end, where they get more than by default.

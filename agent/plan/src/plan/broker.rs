@@ -6,11 +6,11 @@ use flux_shared::paths::VIEW_LINKS;
 use serde::Serialize;
 
 use super::error::RenderError;
-use super::{Content, Mode, Owner, PlanError, Planned, Resolved, Step, discovery, hosts, scheduler};
+use super::{Content, Mode, Owner, PlanError, Resolved, Step, discovery, hosts, scheduler};
 use crate::known_paths::{SYSTEM_CONFIG, SYSTEM_RUN};
 
 /// The directories that are the agent's own.
-pub fn own_directories(resolved: &Resolved) -> Vec<Planned> {
+pub fn own_directories(resolved: &Resolved) -> Vec<Step> {
     let (paths, owner) = (&resolved.paths, resolved.agent_owner());
     let all = [
         paths.config_root(),
@@ -24,7 +24,7 @@ pub fn own_directories(resolved: &Resolved) -> Vec<Planned> {
 }
 
 /// The directories that Flux's user writes to: it owns them, and no folder above them.
-pub fn directories(resolved: &Resolved) -> Vec<Planned> {
+pub fn directories(resolved: &Resolved) -> Vec<Step> {
     let (paths, owner) = (&resolved.paths, resolved.identity.owner);
     let mut directories = vec![(paths.run_dir(), 0o755), (paths.state_dir(), 0o700)];
     if resolved.needs_curve() {
@@ -36,14 +36,9 @@ pub fn directories(resolved: &Resolved) -> Vec<Planned> {
     }
     let make = |(path, mode)| directory(path, mode, owner);
     // A folder that is there already may be a volume of the user's, as their working directory may be.
-    let give = || {
-        Planned::with(
-            &["uid", "passwd"],
-            Step::Give {
-                path: resolved.logs.clone(),
-                owner,
-            },
-        )
+    let give = || Step::Give {
+        path: resolved.logs.clone(),
+        owner,
     };
     let is_batch = matches!(
         resolved.spec.runner.program,
@@ -56,71 +51,59 @@ pub fn directories(resolved: &Resolved) -> Vec<Planned> {
         .collect()
 }
 
-fn directory(path: String, mode: u32, owner: Owner) -> Planned {
-    Planned::with(
-        &["uid"],
-        Step::Directory {
-            path,
-            mode: Mode(mode),
-            owner,
-        },
-    )
+fn directory(path: String, mode: u32, owner: Owner) -> Step {
+    Step::Directory {
+        path,
+        mode: Mode(mode),
+        owner,
+    }
 }
 
 /// The hostlist, one line.
-pub fn hostlist(resolved: &Resolved) -> Planned {
+pub fn hostlist(resolved: &Resolved) -> Step {
     let content = Content::Text(format!("{}\n", resolved.hosts.list));
     let owner = resolved.agent_owner();
-    Planned::with(
-        &["uid"],
-        Step::File {
-            path: resolved.paths.hostlist(),
-            mode: Mode(0o644),
-            owner,
-            content,
-        },
-    )
+    Step::File {
+        path: resolved.paths.hostlist(),
+        mode: Mode(0o644),
+        owner,
+        content,
+    }
 }
 
 /// broker.toml: the user's own as it is, else ours.
-pub fn config(resolved: &Resolved) -> Result<Planned, PlanError> {
-    let (text, facts): (String, &[&'static str]) = match &resolved.spec.flux.broker_config {
-        Some(text) => (text.clone(), &["uid"]),
-        None => (
-            generate(resolved)?,
-            &["uid", "address", "cluster_domain", "cores", "view"],
-        ),
+pub fn config(resolved: &Resolved) -> Result<Step, PlanError> {
+    let text = match &resolved.spec.flux.broker_config {
+        Some(text) => text.clone(),
+        None => generate(resolved)?,
     };
     let owner = resolved.agent_owner();
     let content = Content::Text(text);
-    Ok(Planned::with(
-        facts,
-        Step::File {
-            path: resolved.paths.broker_toml(),
-            mode: Mode(0o644),
-            owner,
-            content,
-        },
-    ))
+    Ok(Step::File {
+        path: resolved.paths.broker_toml(),
+        mode: Mode(0o644),
+        owner,
+        content,
+    })
 }
 
 /// Links from the files' paths in the first documents to where they are. With a view they were made when it
 /// was brought in; without one they may have been made by the agent's installer.
-pub fn documented_links(resolved: &Resolved) -> Vec<Planned> {
+pub fn documented_links(resolved: &Resolved) -> Vec<Step> {
     let mut links = socket_link(resolved);
     if resolved.spec.view.enabled {
         return links;
     }
     links.extend(VIEW_LINKS.into_iter().map(|link| {
         let (path, target) = resolved.paths.link(link);
-        Planned::with(&[], Step::Link { path, target })
+        Step::Link { path, target }
     }));
     links
 }
 
 /// The link at `SYSTEM_CONFIG` to the broker's configuration, if it can be made: the folder, or the file in
 /// one that exists.
-pub fn system_link(resolved: &Resolved) -> Option<Planned> {
+pub fn system_link(resolved: &Resolved) -> Option<Step> {
     let facts = resolved.facts;
     if !resolved.is_system_like() {
         return None;
@@ -135,14 +118,12 @@ pub fn system_link(resolved: &Resolved) -> Option<Planned> {
     } else {
         (SYSTEM_CONFIG.to_owned(), config, "/etc")
     };
-    facts
-        .is_writable(place)
-        .then(|| Planned::with(&["etc"], Step::Link { path, target }))
+    facts.is_writable(place).then_some(Step::Link { path, target })
 }
 
 /// The link at v1alpha1's path of the broker's socket, if it can be made. (The folder is a real one: a link
 /// to the socket's own folder would make the second link one to itself.)
-fn socket_link(resolved: &Resolved) -> Vec<Planned> {
+fn socket_link(resolved: &Resolved) -> Vec<Step> {
     let facts = resolved.facts;
     let is_there = facts.is_present(SYSTEM_RUN);
     let can_be_made = facts.is_writable(if is_there { SYSTEM_RUN } else { "/run" });
@@ -160,11 +141,8 @@ fn socket_link(resolved: &Resolved) -> Vec<Planned> {
         path: format!("{SYSTEM_RUN}/local"),
         target: resolved.paths.socket(),
     };
-    let folder = (!is_there).then(|| Planned::with(&["run", "uid"], folder));
-    folder
-        .into_iter()
-        .chain([Planned::with(&["run"], link)])
-        .collect()
+    let folder = (!is_there).then_some(folder);
+    folder.into_iter().chain([link]).collect()
 }
 
 #[derive(Serialize)]

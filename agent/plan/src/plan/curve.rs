@@ -4,28 +4,22 @@
 use flux_shared::names;
 use flux_shared::paths::CURVE_FILE;
 
-use super::{Content, Mode, Planned, Resolved, Step};
+use super::{Content, Mode, Resolved, Step};
 
-pub fn step(resolved: &Resolved) -> Option<Planned> {
-    let (content, fact) = match &resolved.facts.key {
-        None => (
-            Content::Curve {
-                source: CURVE_FILE.into(),
-            },
-            "curve",
-        ),
+pub fn step(resolved: &Resolved) -> Option<Step> {
+    let content = match &resolved.facts.key {
+        None => Content::Curve {
+            source: CURVE_FILE.into(),
+        },
         Some(key) => {
             // A JobSet has one uid, and may have several Jobs, each of which is an instance of its own.
             let name = &resolved.spec.name;
             let parts = [name.clone()].into_iter().chain(key.of.iter().cloned()).collect();
-            (
-                Content::DerivedCurve {
-                    seed: key.seed.clone(),
-                    name: names::host(name, 0),
-                    of: parts,
-                },
-                "key",
-            )
+            Content::DerivedCurve {
+                seed: key.seed.clone(),
+                name: names::host(name, 0),
+                of: parts,
+            }
         }
     };
     let owner = resolved.identity.owner;
@@ -35,7 +29,5 @@ pub fn step(resolved: &Resolved) -> Option<Planned> {
         owner,
         content,
     };
-    resolved
-        .needs_curve()
-        .then(|| Planned::with(&["uid", fact], step))
+    resolved.needs_curve().then_some(step)
 }

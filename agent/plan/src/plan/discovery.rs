@@ -14,7 +14,7 @@ use std::fmt::Write;
 
 use flux_shared::agent_spec::RestartPolicy;
 
-use super::{Content, EnvChange, Mode, Planned, Resolved, Step, set};
+use super::{Content, EnvChange, Mode, Resolved, Step, set};
 
 /// The variable that names the file.
 const VARIABLE: &str = "FLUX_HWLOC_XMLFILE";
@@ -67,7 +67,7 @@ pub fn broker_variable(resolved: &Resolved) -> Option<EnvChange> {
 }
 
 /// The file with this pod's resources; on the lead also the task that makes Flux discover all of them again.
-pub fn steps(resolved: &Resolved) -> Option<Vec<Planned>> {
+pub fn steps(resolved: &Resolved) -> Option<Vec<Step>> {
     is_discovered(resolved).then(|| {
         let file = |path: String, text: String| Step::File {
             path,
@@ -75,26 +75,16 @@ pub fn steps(resolved: &Resolved) -> Option<Vec<Planned>> {
             owner: resolved.agent_owner(),
             content: Content::Text(text),
         };
-        let mut facts = vec!["uid", "cores", "cpus", "cpu_quota", "gpus"];
-        if resolved.spec.archive.is_some() {
-            facts.extend(["archive", "flux_modprobe"]);
-        }
-        let mut steps = vec![Planned::with(
-            &facts,
-            file(resolved.paths.topology(), xml(resolved)),
-        )];
+        let mut steps = vec![file(resolved.paths.topology(), xml(resolved))];
         if forgets(resolved) {
             let folder = Step::Directory {
                 path: resolved.paths.modprobe_rc1_dir(),
                 mode: Mode(0o755),
                 owner: resolved.agent_owner(),
             };
-            steps.push(Planned::with(&["uid", "flux_modprobe"], folder));
+            steps.push(folder);
             let path = format!("{}/flux-agent.py", resolved.paths.modprobe_rc1_dir());
-            steps.push(Planned::with(
-                &["uid", "flux_modprobe"],
-                file(path, FORGETS.to_owned()),
-            ));
+            steps.push(file(path, FORGETS.to_owned()));
         }
         steps
     })

@@ -3,11 +3,11 @@
 
 use flux_shared::agent_spec::SchedulerKind;
 
-use super::{EnvChange, Mode, PlanError, Planned, Resolved, Step, discovery, scheduler, set, shell_defaults};
+use super::{EnvChange, Mode, PlanError, Resolved, Step, discovery, scheduler, set, shell_defaults};
 use crate::known_paths::{DEFAULT_PATH, TEMPORARY};
 
 /// The steps for the runner.
-pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
+pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     let mut steps = Vec::new();
     let mut changes = view_paths(resolved);
     // A broker that finds it takes itself for a job of that instance.
@@ -36,18 +36,13 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     );
     changes.push(shell_defaults::variable(resolved));
     changes.extend(discovery::variable(resolved));
-    let depends_on: &[&str] = if resolved.spec.view.enabled {
-        &["env.PATH", "view", "tmp"]
-    } else {
-        &["tmp"]
-    };
-    steps.push(Planned::with(depends_on, Step::Environment { changes }));
+    steps.push(Step::Environment { changes });
     Ok(steps)
 }
 
 /// An instance in the instance (`flux batch`, `flux alloc`) keeps its state in /var/tmp and its sockets in
 /// /tmp unless TMPDIR is set. Where one of them is missing or read-only, it would end at once.
-fn temporary(resolved: &Resolved, steps: &mut Vec<Planned>) -> Option<EnvChange> {
+fn temporary(resolved: &Resolved, steps: &mut Vec<Step>) -> Option<EnvChange> {
     let facts = resolved.facts;
     let (there, missing): (Vec<&str>, Vec<&str>) = TEMPORARY.iter().partition(|path| facts.is_writable(path));
     if missing.is_empty() || facts.environment.contains_key("TMPDIR") {
@@ -64,7 +59,7 @@ fn temporary(resolved: &Resolved, steps: &mut Vec<Planned>) -> Option<EnvChange>
             mode: Mode(0o1777),
             owner,
         };
-        steps.push(Planned::with(&["uid", "tmp"], step));
+        steps.push(step);
     }
     Some(EnvChange::Default {
         name: "TMPDIR".into(),
@@ -74,7 +69,7 @@ fn temporary(resolved: &Resolved, steps: &mut Vec<Planned>) -> Option<EnvChange>
 
 /// `init`, with the view's programs on the PATH while it runs. They are appended anew after it, since they
 /// come last.
-pub fn around(resolved: &Resolved, init: Option<Planned>) -> Vec<Planned> {
+pub fn around(resolved: &Resolved, init: Option<Step>) -> Vec<Step> {
     let Some(init) = init else { return Vec::new() };
     let is_there = |name: &str, part: &str| {
         let value = resolved.facts.environment.get(name);
@@ -97,20 +92,13 @@ pub fn around(resolved: &Resolved, init: Option<Planned>) -> Vec<Planned> {
         }),
         _ => None,
     });
-    let step = |changes: Vec<EnvChange>| {
-        (!changes.is_empty()).then(|| {
-            Planned::with(
-                &["env.PATH", "env.PYTHONPATH", "view"],
-                Step::Environment { changes },
-            )
-        })
-    };
+    let step = |changes: Vec<EnvChange>| (!changes.is_empty()).then_some(Step::Environment { changes });
     let after = step(withdrawn.collect());
     step(appended).into_iter().chain([init]).chain(after).collect()
 }
 
 /// The step for a sidecar: the same programs, and where the socket is.
-pub fn sidecar_step(resolved: &Resolved) -> Planned {
+pub fn sidecar_step(resolved: &Resolved) -> Step {
     let mut changes = view_paths(resolved);
     changes.push(set("fluxsocket", &format!("local://{}", resolved.socket())));
     changes.extend(
@@ -123,12 +111,7 @@ pub fn sidecar_step(resolved: &Resolved) -> Planned {
     );
     // The job shell of what is submitted here looks for it in the runner's containers.
     changes.push(shell_defaults::variable(resolved));
-    let depends_on: &[&str] = if resolved.spec.view.enabled {
-        &["env.PATH", "view"]
-    } else {
-        &[]
-    };
-    Planned::with(depends_on, Step::Environment { changes })
+    Step::Environment { changes }
 }
 
 /// The view's programs come last, so that the image's own come first.

@@ -6,8 +6,8 @@ use flux_shared::command_words::Word;
 use super::hosts::BrokerAddresses;
 use super::resolved::hold_stop;
 use super::{
-    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, node_network, options,
-    own_paths, python, runner, snippets, topology, user,
+    AtEnd, Launch, Parent, Part, PlanError, Resolved, Stdout, Step, node_network, options, own_paths, python,
+    runner, snippets, topology, user,
 };
 
 /// How often a follower's broker is started again before the pod gives up.
@@ -15,7 +15,7 @@ pub const RESTART_LIMIT: u32 = 10;
 /// Name of Flux's process that runs a job's tasks on a node.
 const JOB_SHELL: &str = "flux-shell";
 
-pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
+pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     let mut steps = runner::prepare(resolved)?;
     steps.extend(snippets::step(
         resolved,
@@ -24,9 +24,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     ));
     let parent = parent(resolved)?;
     // The parent must answer before the broker starts.
-    let wait = parent
-        .clone()
-        .map(|parent| Planned::with(&["cluster_domain"], Step::WaitParent(parent)));
+    let wait = parent.clone().map(Step::WaitParent);
     steps.extend(wait);
     steps.push(launch(resolved, parent)?);
     steps.extend(snippets::post(
@@ -72,7 +70,7 @@ pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
         && matches!(at_end(resolved), AtEnd::RestartFollower { again: false, .. })
 }
 
-fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanError> {
+fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Step, PlanError> {
     let runner = &resolved.spec.runner;
     let argv = runner.prefix.iter().cloned();
     let mut argv: Vec<Word> = argv
@@ -94,10 +92,6 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
             resolved.hosts.size(),
         )
     });
-    let mut facts = vec![resolved.flux_fact(), "grace_period"];
-    facts.extend(parent.iter().map(|_| "cluster_domain"));
-    facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
-    facts.extend(python::fact(resolved));
     let mut environment = own_paths::changes(resolved);
     environment.extend(
         [python::variable(resolved), node_network::variable(resolved)]
@@ -127,5 +121,5 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         needs_instance: false,
         at_end: at_end(resolved),
     };
-    Ok(Planned::with(&facts, Step::Launch(launch.into())))
+    Ok(Step::Launch(launch.into()))
 }

@@ -8,8 +8,7 @@ use flux_shared::names;
 
 use super::hosts::BrokerAddresses;
 use super::{
-    Binding, EnvChange, Owner, Parent, PlanError, Planned, Resolved, RunAs, Step, environment, follower,
-    restful, user,
+    Binding, EnvChange, Owner, Parent, PlanError, Resolved, RunAs, Step, environment, follower, restful, user,
 };
 use crate::facts::Facts;
 
@@ -56,7 +55,7 @@ impl Instance {
         let steps = user::steps(&resolved)
             .into_iter()
             .chain(environment::steps(&resolved)?);
-        let changes = steps.filter_map(|planned: Planned| match planned.step {
+        let changes = steps.filter_map(|step| match step {
             Step::Environment { changes } => Some(changes),
             _ => None,
         });

@@ -7,19 +7,19 @@ use flux_shared::command_words::Word;
 
 use super::program::{self, Initial};
 use super::{
-    AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery,
-    node_network, options, own_paths, python, resources, runner, snippets, user,
+    AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Resolved, Step, archive, discovery, node_network,
+    options, own_paths, python, resources, runner, snippets, user,
 };
 
-pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
+pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     if resolved.facts.earlier_pods > 0 {
         let step = Step::LeadLost {
             restarts_left: resolved.restarts_left(),
         };
-        return Ok(vec![Planned::with(&["earlier_pods", "restarts_left"], step)]);
+        return Ok(vec![step]);
     }
     let initial = program::initial(resolved);
-    let mut steps: Vec<Planned> = check_of_earlier_starts(resolved, &initial).into_iter().collect();
+    let mut steps: Vec<Step> = check_of_earlier_starts(resolved, &initial).into_iter().collect();
     steps.extend(runner::prepare(resolved)?);
     steps.extend(snippets::step(
         resolved,
@@ -39,19 +39,16 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
 }
 
 /// The check of earlier starts; none for a broker without a program, which may start again.
-fn check_of_earlier_starts(resolved: &Resolved, initial: &Initial) -> Option<Planned> {
+fn check_of_earlier_starts(resolved: &Resolved, initial: &Initial) -> Option<Step> {
     if !initial.runs_inside() {
         return None;
     }
     let record = resolved.paths.starts();
     Some(match resolved.spec.restart_policy {
-        RestartPolicy::Never => Planned::with(&["uid"], Step::CheckEarlierStarts { record, restarts: 0 }),
+        RestartPolicy::Never => Step::CheckEarlierStarts { record, restarts: 0 },
         RestartPolicy::OnFailure => {
             let restarts = resolved.restarts_left();
-            Planned::with(
-                &["uid", "restarts_left"],
-                Step::CheckEarlierStarts { record, restarts },
-            )
+            Step::CheckEarlierStarts { record, restarts }
         }
     })
 }
@@ -93,30 +90,7 @@ fn literals(words: impl IntoIterator<Item = String>) -> Vec<Word> {
     words.into_iter().map(Word::Literal).collect()
 }
 
-/// The facts that the launch depends on, but for those of its user.
-fn facts_of_launch(resolved: &Resolved, runs_inside: bool) -> Vec<&'static str> {
-    let mut facts = vec![resolved.flux_fact(), "grace_period"];
-    facts.extend(facts_of_program(resolved, runs_inside));
-    facts.extend(archive::facts(resolved));
-    facts.extend(python::fact(resolved));
-    facts
-}
-
-/// The facts that the initial program depends on; without one, whether the broker gets a shell does.
-fn facts_of_program(resolved: &Resolved, runs_inside: bool) -> &'static [&'static str] {
-    if !runs_inside {
-        return &["terminal"];
-    }
-    match resolved.spec.runner.program {
-        Program::Batch { .. } | Program::BatchRaw { .. } => &["working_directory", "env.FLUX_OPTION_FLAGS"],
-        Program::Submit { .. } | Program::Script { launch: false, .. } => {
-            &["terminal", "env.FLUX_OPTION_FLAGS"]
-        }
-        _ => &[],
-    }
-}
-
-fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
+fn launch(resolved: &Resolved, initial: Initial) -> Result<Step, PlanError> {
     let runs_inside = initial.runs_inside();
     let command = if runs_inside {
         with_program(resolved, initial.words)?
@@ -129,11 +103,7 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     } else {
         resolved.spec.runner.prefix.as_slice()
     };
-    let mut facts = facts_of_launch(resolved, runs_inside);
     let run_as = user::run_as(resolved);
-    if run_as.is_some() {
-        facts.extend(["uid", "passwd"]);
-    }
     let mut environment = own_paths::changes(resolved);
     let variables = [
         python::variable(resolved),
@@ -169,7 +139,7 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
             AtEnd::ExitUnlessStopped
         },
     };
-    Ok(Planned::with(&facts, Step::Launch(launch.into())))
+    Ok(Step::Launch(launch.into()))
 }
 
 /// The metrics to serve, if there is a socket to ask the broker at.
@@ -184,17 +154,14 @@ fn metrics(resolved: &Resolved) -> Option<Metrics> {
 
 /// The file for the note on the program's end, empty and owned by Flux's user: the broker's exit code may be
 /// about its own end.
-fn result_file(resolved: &Resolved) -> Planned {
+fn result_file(resolved: &Resolved) -> Step {
     let (path, owner) = (resolved.paths.program_result(), resolved.identity.owner);
-    Planned::with(
-        &["uid"],
-        Step::File {
-            path,
-            mode: Mode(0o600),
-            owner,
-            content: Content::Text(String::new()),
-        },
-    )
+    Step::File {
+        path,
+        mode: Mode(0o600),
+        owner,
+        content: Content::Text(String::new()),
+    }
 }
 
 /// The words before the program: `flux-agent program` notes how it ended, and at a stop gives it or its jobs

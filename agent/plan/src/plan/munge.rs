@@ -1,13 +1,13 @@
 //! Munge, which signs jobs of several users: started where an image with a Flux of
 //! its own has it.
 
-use super::{Mode, Owner, Planned, Resolved, Step};
+use super::{Mode, Owner, Resolved, Step};
 use crate::known_paths::{MUNGE, MUNGE_KEY};
 
 /// The folder of Munge's socket.
 const RUN_DIR: &str = "/run/munge";
 
-pub fn steps(resolved: &Resolved) -> Vec<Planned> {
+pub fn steps(resolved: &Resolved) -> Vec<Step> {
     let facts = resolved.facts;
     let is_wanted = resolved.is_system_like() && facts.uid == 0;
     if !is_wanted || !facts.is_present(MUNGE) || !facts.is_present(MUNGE_KEY) {
@@ -23,10 +23,7 @@ pub fn steps(resolved: &Resolved) -> Vec<Planned> {
     let daemon = Step::Daemon {
         argv: [MUNGE, "--force"].map(str::to_owned).into(),
     };
-    [folder, daemon]
-        .into_iter()
-        .map(|step| Planned::with(&["uid", "munge"], step))
-        .collect()
+    vec![folder, daemon]
 }
 
 #[cfg(test)]

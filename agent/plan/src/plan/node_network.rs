@@ -64,7 +64,7 @@ mod tests {
 
     /// The words of the broker, and what it alone is told.
     fn started(plan: &Plan) -> (String, Vec<EnvChange>) {
-        let launch = plan.steps.iter().find_map(|planned| match &planned.step {
+        let launch = plan.steps.iter().find_map(|step| match step {
             Step::Launch(launch) => Some(launch),
             _ => None,
         });
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn what_a_node_has_is_found_under_the_name_of_its_pod() {
         let plan = planned("[network]\nhost_network = true", 1);
-        let texts = plan.steps.iter().filter_map(|planned| match &planned.step {
+        let texts = plan.steps.iter().filter_map(|step| match step {
             Step::File {
                 content: Content::Text(text),
                 ..

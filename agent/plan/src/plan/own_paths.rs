@@ -115,7 +115,7 @@ mod tests {
             ..Facts::default()
         };
         let steps = plan(&spec, &facts, &ContainerRole::Runner).unwrap().steps;
-        let launch = steps.into_iter().find_map(|planned| match planned.step {
+        let launch = steps.into_iter().find_map(|step| match step {
             Step::Launch(launch) => Some(launch),
             _ => None,
         });

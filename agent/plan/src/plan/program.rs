@@ -3,7 +3,7 @@
 use flux_shared::agent_spec::Program;
 use flux_shared::command_words::{self, Word};
 
-use super::{Content, Mode, PlanError, Planned, Resolved, Stdout, Step, accounts, batch, restful};
+use super::{Content, Mode, PlanError, Resolved, Stdout, Step, accounts, batch, restful};
 
 /// What runs inside the instance.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,7 +89,7 @@ pub fn initial(resolved: &Resolved) -> Initial {
 }
 
 /// The program's files: a script on every pod (any of them may run it), a batch on the lead.
-pub fn files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
+pub fn files(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     Ok(match &resolved.spec.runner.program {
         Program::Script { text, .. } => {
             let content = Content::Text(super::snippets::with_shebang(resolved, text, "the script")?);
@@ -100,7 +100,7 @@ pub fn files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
                 owner,
                 content,
             };
-            vec![Planned::with(&["uid", "shell"], step)]
+            vec![step]
         }
         Program::Batch { lines } => of_a_batch(resolved, || batch::script(resolved, lines))?,
         Program::BatchRaw { text } => of_a_batch(resolved, || batch::raw(resolved, text))?,
@@ -112,7 +112,7 @@ pub fn files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
 fn of_a_batch(
     resolved: &Resolved,
     script: impl Fn() -> Result<String, PlanError>,
-) -> Result<Vec<Planned>, PlanError> {
+) -> Result<Vec<Step>, PlanError> {
     let script = resolved
         .is_lead()
         .then(|| Ok(batch::file(resolved, script()?)))

@@ -8,7 +8,7 @@
 
 use flux_shared::agent_spec::Program;
 
-use super::{EnvChange, Mode, Planned, Resolved, Step, restful, set};
+use super::{EnvChange, Mode, Resolved, Step, restful, set};
 
 const VARIABLE: &str = "PYTHONPYCACHEPREFIX";
 /// Disables .pyc files.
@@ -28,13 +28,8 @@ fn is_users_choice(resolved: &Resolved) -> bool {
         .any(|name| pods.contains_key(*name) || flux.contains_key(*name))
 }
 
-/// The fact that decides about the folder, where one does.
-pub fn fact(resolved: &Resolved) -> Option<&'static str> {
-    (!is_users_choice(resolved)).then_some("python_compiled")
-}
-
 /// Creates the folder, in one that is the agent's own.
-pub fn steps(resolved: &Resolved) -> Vec<Planned> {
+pub fn steps(resolved: &Resolved) -> Vec<Step> {
     let Some(path) = folder(resolved) else {
         return Vec::new();
     };
@@ -48,9 +43,7 @@ pub fn steps(resolved: &Resolved) -> Vec<Planned> {
         mode: Mode(0o700),
         owner: resolved.identity.owner,
     };
-    [above, own]
-        .map(|step| Planned::with(&["python_compiled", "uid"], step))
-        .into()
+    vec![above, own]
 }
 
 /// The variable for the brokers, and so for Flux's commands in them.
@@ -100,7 +93,7 @@ mod tests {
     fn planned(text: &str, facts: &Facts) -> Vec<Step> {
         let spec = AgentSpec::from_toml(text).unwrap();
         let plan = plan(&spec, facts, &ContainerRole::Runner).unwrap();
-        plan.steps.into_iter().map(|planned| planned.step).collect()
+        plan.steps
     }
 
     fn launch_of(steps: &[Step]) -> &crate::plan::Launch {

@@ -126,15 +126,6 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// Which fact `flux` was decided by.
-    pub fn flux_fact(&self) -> &'static str {
-        if self.spec.view.enabled {
-            "view"
-        } else {
-            "flux_on_path"
-        }
-    }
-
     /// The image's shell, needed by `what`.
     pub fn shell(&self, what: &str) -> Result<&str, PlanError> {
         self.facts

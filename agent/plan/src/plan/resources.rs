@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::broker::SnippetR;
 use super::error::RenderError;
 use super::hosts::encode;
-use super::{Content, Mode, PlanError, Planned, Resolved, SnippetResources, Step, broker, discovery};
+use super::{Content, Mode, PlanError, Resolved, SnippetResources, Step, broker, discovery};
 
 #[derive(Serialize)]
 struct Resources {
@@ -40,18 +40,18 @@ struct Children {
 }
 
 /// The step that writes R.
-pub fn step(resolved: &Resolved) -> Result<Planned, PlanError> {
+pub fn step(resolved: &Resolved) -> Result<Step, PlanError> {
     let step = Step::File {
         path: resolved.paths.resources(),
         mode: Mode(0o644),
         owner: resolved.agent_owner(),
         content: Content::Text(text(resolved)?),
     };
-    Ok(Planned::with(&["uid", "cores", "gpus"], step))
+    Ok(step)
 }
 
 /// The step that takes a snippet's R; none without a snippet that could write one.
-pub fn of_a_snippet(resolved: &Resolved) -> Result<Option<Planned>, PlanError> {
+pub fn of_a_snippet(resolved: &Resolved) -> Result<Option<Step>, PlanError> {
     if !resolved.may_write_resources() {
         return Ok(None);
     }
@@ -73,10 +73,7 @@ pub fn of_a_snippet(resolved: &Resolved) -> Result<Option<Planned>, PlanError> {
         owner: resolved.agent_owner(),
         strict: resolved.spec.logging.is_strict(),
     };
-    Ok(Some(Planned::with(
-        &["uid", "cores", "gpus"],
-        Step::SnippetResources(step),
-    )))
+    Ok(Some(Step::SnippetResources(step)))
 }
 
 fn text(resolved: &Resolved) -> Result<String, PlanError> {
@@ -130,7 +127,7 @@ mod tests {
         let Step::File {
             content: Content::Text(text),
             ..
-        } = planned.step
+        } = planned
         else {
             unreachable!()
         };

@@ -5,7 +5,7 @@ use flux_shared::agent_spec::{Program, Restful};
 use flux_shared::command_words::Word;
 use flux_shared::paths::{RESTFUL_DIR, RESTFUL_SECRET_KEY, RESTFUL_TOKEN, RESTFUL_USERNAME, USERS_DIR};
 
-use super::{Content, Mode, Planned, Resolved, Step};
+use super::{Content, Mode, Resolved, Step};
 
 /// The RESTful API, if that is what the lead runs.
 pub fn wanted<'a>(resolved: &'a Resolved) -> Option<&'a Restful> {
@@ -15,29 +15,23 @@ pub fn wanted<'a>(resolved: &'a Resolved) -> Option<&'a Restful> {
 }
 
 /// Copies of the mounted Secrets that the server needs, readable by its user.
-pub fn files(resolved: &Resolved) -> Vec<Planned> {
+pub fn files(resolved: &Resolved) -> Vec<Step> {
     if wanted(resolved).is_none() {
         return Vec::new();
     }
     let owner = resolved.identity.owner;
     let folder = resolved.paths.restful_dir();
     let mut steps = vec![
-        Planned::with(
-            &["uid"],
-            Step::Directory {
-                path: folder.clone(),
-                mode: Mode(0o700),
-                owner,
-            },
-        ),
-        Planned::with(
-            &["uid"],
-            Step::Directory {
-                path: format!("{folder}/users"),
-                mode: Mode(0o700),
-                owner,
-            },
-        ),
+        Step::Directory {
+            path: folder.clone(),
+            mode: Mode(0o700),
+            owner,
+        },
+        Step::Directory {
+            path: format!("{folder}/users"),
+            mode: Mode(0o700),
+            owner,
+        },
     ];
     let keys = [RESTFUL_SECRET_KEY, RESTFUL_USERNAME, RESTFUL_TOKEN];
     let own = keys.map(|key| (format!("{folder}/{key}"), format!("{RESTFUL_DIR}/{key}")));
@@ -48,15 +42,12 @@ pub fn files(resolved: &Resolved) -> Vec<Planned> {
         .map(|name| (format!("{folder}/users/{name}"), format!("{USERS_DIR}/{name}")));
     steps.extend(own.into_iter().chain(users).map(|(path, source)| {
         let content = Content::Secret { source };
-        Planned::with(
-            &["uid"],
-            Step::File {
-                path,
-                mode: Mode(0o400),
-                owner,
-                content,
-            },
-        )
+        Step::File {
+            path,
+            mode: Mode(0o400),
+            owner,
+            content,
+        }
     }));
     steps
 }

@@ -3,14 +3,14 @@
 use flux_shared::command_words::Word;
 
 use super::{
-    PlanError, Planned, Reach, Resolved, Step, accounts, broker, curve, discovery, environment, munge,
-    program, python, resources, restful, shell_defaults, snippets, sourced_files, user,
+    PlanError, Reach, Resolved, Step, accounts, broker, curve, discovery, environment, munge, program,
+    python, resources, restful, shell_defaults, snippets, sourced_files, user,
 };
 
 /// User and home, `init`, environment, files, `preCommand`, `pre`. Where the image's own Flux is run as
 /// another user, the snippets come first, as they did when images brought Flux: one of them may make that
 /// user itself.
-pub fn prepare(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
+pub fn prepare(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     let own = &resolved.spec.runner.snippets;
     let init = snippets::step(resolved, "init", own.init.as_ref());
     let pre_command = snippets::step(resolved, "preCommand", own.pre_command.as_ref());
@@ -20,8 +20,8 @@ pub fn prepare(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
         steps.extend(own_files(resolved)?);
         steps.extend(init);
         steps.extend(environment::steps(resolved)?);
-        let snippets: Vec<Planned> = pre_command.into_iter().chain(pre).collect();
-        let may_have_made_one = (!snippets.is_empty()).then(|| Planned::with(&[], Step::Replan));
+        let snippets: Vec<Step> = pre_command.into_iter().chain(pre).collect();
+        let may_have_made_one = (!snippets.is_empty()).then_some(Step::Replan);
         steps.extend(snippets.into_iter().chain(may_have_made_one));
         steps.extend(users(resolved));
         steps.extend(files(resolved)?);
@@ -37,7 +37,7 @@ pub fn prepare(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     Ok(steps)
 }
 
-fn users(resolved: &Resolved) -> Vec<Planned> {
+fn users(resolved: &Resolved) -> Vec<Step> {
     let mut steps = user::steps(resolved);
     steps.extend(accounts::steps(resolved));
     steps.extend(working_directory(resolved));
@@ -47,7 +47,7 @@ fn users(resolved: &Resolved) -> Vec<Planned> {
 
 /// What snippets find from the first on, and what one of them may write over: the folders that are the
 /// agent's own, R.
-fn own_files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
+fn own_files(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     let mut steps = broker::own_directories(resolved);
     steps.extend(broker::documented_links(resolved));
     steps.push(broker::hostlist(resolved));
@@ -60,7 +60,7 @@ fn own_files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     Ok(steps)
 }
 
-fn files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
+fn files(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     let mut steps = broker::directories(resolved);
     steps.push(broker::config(resolved)?);
     steps.extend(shell_defaults::steps(resolved));
@@ -75,10 +75,10 @@ fn files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
 }
 
 /// Gives the working directory that the user asked for to Flux's user.
-fn working_directory(resolved: &Resolved) -> Option<Planned> {
+fn working_directory(resolved: &Resolved) -> Option<Step> {
     let path = resolved.spec.runner.working_dir.clone()?;
     let owner = resolved.identity.run_as?;
-    Some(Planned::with(&["uid", "passwd"], Step::Give { path, owner }))
+    Some(Step::Give { path, owner })
 }
 
 /// `flux start` as far as the broker's options. `-o --config DIR` is understood by every release: flux-start

@@ -7,17 +7,15 @@
 
 use flux_shared::names;
 
-use super::{Binding, Content, EnvChange, Mode, Planned, Resolved, Step, own_paths, python};
+use super::{Binding, Content, EnvChange, Mode, Resolved, Step, own_paths, python};
 
 /// The variable that names the folders of such files.
 pub const PATH: &str = "FLUX_SHELL_RC_PATH";
-/// The facts that decide whether tasks are bound.
-const FACTS: [&str; 6] = ["cores", "cpu_quota", "cpuset", "env.HOSTNAME", "oom_score", "uid"];
 /// Variables that Kubernetes sets to another value in each pod.
 const PER_POD: [&str; 2] = [names::COMPLETION_INDEX, "HOSTNAME"];
 
 /// The defaults of the job shell on this pod: every pod has its own.
-pub fn steps(resolved: &Resolved) -> [Planned; 2] {
+pub fn steps(resolved: &Resolved) -> [Step; 2] {
     let (paths, owner) = (&resolved.paths, resolved.agent_owner());
     let folder = Step::Directory {
         path: paths.shell_rc_dir(),
@@ -34,7 +32,7 @@ pub fn steps(resolved: &Resolved) -> [Planned; 2] {
         owner,
         content,
     };
-    [Planned::with(&["uid"], folder), Planned::with(&FACTS, file)]
+    [folder, file]
 }
 
 /// Lua, as the job shell reads it.
@@ -137,7 +135,7 @@ mod tests {
             &ContainerRole::Runner,
         )
         .unwrap();
-        let text = plan.steps.iter().find_map(|planned| match &planned.step {
+        let text = plan.steps.iter().find_map(|step| match step {
             Step::File {
                 path,
                 content: Content::Text(text),

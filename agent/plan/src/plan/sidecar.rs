@@ -6,11 +6,11 @@ use flux_shared::paths::FALLBACK_HOME;
 
 use super::resolved::grace_share;
 use super::{
-    AtEnd, Content, Launch, Mode, Owner, Part, PlanError, Planned, Reach, Resolved, Stdout, Step,
-    environment, snippets, user,
+    AtEnd, Content, Launch, Mode, Owner, Part, PlanError, Reach, Resolved, Stdout, Step, environment,
+    snippets, user,
 };
 
-pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<Planned>, PlanError> {
+pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<Step>, PlanError> {
     let mut steps = user::steps(resolved);
     steps.extend(environment::around(
         resolved,
@@ -31,18 +31,15 @@ pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<P
         sidecar.service_pre.as_ref(),
     ));
     if sidecar.wait_socket {
-        steps.push(Planned::with(
-            &[],
-            Step::WaitSocket {
-                path: resolved.socket(),
-            },
-        ));
+        steps.push(Step::WaitSocket {
+            path: resolved.socket(),
+        });
     }
     let command = command(resolved, name, sidecar, script.is_some());
     steps.extend(command.as_ref().and(linger(resolved, sidecar)));
     steps.extend(command);
     steps.extend(snippets::post(resolved, sidecar.post.as_ref()));
-    steps.push(Planned::with(&[], Step::Stay));
+    steps.push(Step::Stay);
     Ok(steps)
 }
 
@@ -50,31 +47,26 @@ pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<P
 const LINGER: f64 = 10.0;
 
 /// A server is waited for by nobody.
-fn linger(resolved: &Resolved, sidecar: &Sidecar) -> Option<Planned> {
+fn linger(resolved: &Resolved, sidecar: &Sidecar) -> Option<Step> {
     let seconds = LINGER.min(grace_share(resolved.facts, 2.0 / 3.0));
     let step = Step::Linger {
         note: resolved.paths.ended_note(),
         seconds,
     };
-    (!sidecar.serves).then(|| Planned::with(&["grace_period"], step))
+    (!sidecar.serves).then_some(step)
 }
 
 /// The note for sidecars that wait for the end of Flux.
-pub fn note_end(resolved: &Resolved) -> Option<Planned> {
+pub fn note_end(resolved: &Resolved) -> Option<Step> {
     let is_awaited = resolved.spec.sidecars.values().any(|sidecar| !sidecar.serves);
-    is_awaited.then(|| {
-        Planned::with(
-            &[],
-            Step::NoteEnd {
-                note: resolved.paths.ended_note(),
-            },
-        )
+    is_awaited.then(|| Step::NoteEnd {
+        note: resolved.paths.ended_note(),
     })
 }
 
 /// The command: the script as a program, or shell source that sees what the snippets before it have set. Its
 /// exit code is the container's.
-fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool) -> Option<Planned> {
+fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool) -> Option<Step> {
     if !has_script {
         return snippets::program(resolved, sidecar.command.as_ref());
     }
@@ -102,13 +94,10 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
         needs_instance: false,
         at_end: AtEnd::Exit,
     };
-    Some(Planned::with(
-        &["shell", "grace_period"],
-        Step::Launch(launch.into()),
-    ))
+    Some(Step::Launch(launch.into()))
 }
 
-fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<Planned>, PlanError> {
+fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<Step>, PlanError> {
     let Some(text) = sidecar.script.as_ref().filter(|text| !text.trim().is_empty()) else {
         return Ok(None);
     };
@@ -123,7 +112,7 @@ fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<P
         owner,
         content,
     };
-    Ok(Some(Planned::with(&["uid", "shell"], step)))
+    Ok(Some(step))
 }
 
 /// The script's path: in the container's own home or, if there is none, at the mount's root; the

@@ -69,19 +69,6 @@ pub fn all(
     ])
 }
 
-/// The facts that the values depend on.
-pub const FACTS: [&str; 9] = [
-    "uid",
-    "passwd",
-    "view",
-    "flux_on_path",
-    "working_directory",
-    "terminal",
-    "archive",
-    "address",
-    "cores",
-];
-
 /// Flux's user: its name, or its number where it has none.
 fn user(resolved: &Resolved) -> (String, u32) {
     let uid = resolved.identity.owner.uid;

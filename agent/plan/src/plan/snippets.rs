@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{PlanError, Planned, Resolved, Snippet, SnippetPhase, SnippetShell, Step, snippet_variables};
+use super::{PlanError, Resolved, Snippet, SnippetPhase, SnippetShell, Step, snippet_variables};
 
 /// The name of a sidecar's program, as a snippet or a launch.
 pub const COMMAND: &str = "command";
@@ -17,26 +17,21 @@ const LENIENT: &[&str] = &["+e"];
 const LENIENT_BASH: &[&str] = &["+e", "+E", "+o", "pipefail"];
 
 /// The step of the snippet `name`, before the program.
-pub fn step(resolved: &Resolved, name: &'static str, source: Option<&String>) -> Option<Planned> {
+pub fn step(resolved: &Resolved, name: &'static str, source: Option<&String>) -> Option<Step> {
     at(SnippetPhase::Before, resolved, name, source)
 }
 
 /// A sidecar's program that is shell source.
-pub fn program(resolved: &Resolved, source: Option<&String>) -> Option<Planned> {
+pub fn program(resolved: &Resolved, source: Option<&String>) -> Option<Step> {
     at(SnippetPhase::Program, resolved, COMMAND, source)
 }
 
 /// The snippet that tidies up after the program.
-pub fn post(resolved: &Resolved, source: Option<&String>) -> Option<Planned> {
+pub fn post(resolved: &Resolved, source: Option<&String>) -> Option<Step> {
     at(SnippetPhase::After, resolved, "post", source)
 }
 
-fn at(
-    phase: SnippetPhase,
-    resolved: &Resolved,
-    name: &'static str,
-    source: Option<&String>,
-) -> Option<Planned> {
+fn at(phase: SnippetPhase, resolved: &Resolved, name: &'static str, source: Option<&String>) -> Option<Step> {
     let source = source.filter(|source| !source.trim().is_empty())?.clone();
     let logging = &resolved.spec.logging;
     let silent = logging.quiet && phase == SnippetPhase::Before;
@@ -53,7 +48,6 @@ fn at(
         (true, false) => LENIENT.to_vec(),
     };
     let decides = is_after && strict && resolved.is_lead();
-    let facts: &[&'static str] = if options.is_empty() { &[] } else { &["shell"] };
     let snippet = Snippet {
         name,
         source,
@@ -64,7 +58,7 @@ fn at(
         directory_variable: None,
         silent,
     };
-    Some(Planned::with(facts, Step::Snippet(snippet)))
+    Some(Step::Snippet(snippet))
 }
 
 fn is_bash(resolved: &Resolved) -> bool {
@@ -79,39 +73,35 @@ fn is_bash(resolved: &Resolved) -> bool {
 /// own.
 pub fn in_one_shell(
     resolved: &Resolved,
-    mut steps: Vec<Planned>,
+    mut steps: Vec<Step>,
     command: Option<&str>,
-) -> Result<Vec<Planned>, PlanError> {
-    let name = |planned: &Planned| match &planned.step {
+) -> Result<Vec<Step>, PlanError> {
+    let name = |step: &Step| match step {
         Step::Snippet(snippet) => Some(snippet.name),
         _ => None,
     };
     let first = steps
         .iter()
         .enumerate()
-        .find_map(|(at, planned)| Some((at, name(planned)?)));
-    let last = steps.iter().rposition(|planned| name(planned).is_some());
+        .find_map(|(at, step)| Some((at, name(step)?)));
+    let last = steps.iter().rposition(|step| name(step).is_some());
     if let (Some((first, name)), Some(last)) = (first, last) {
-        let launch = steps.iter().find_map(|planned| match &planned.step {
+        let launch = steps.iter().find_map(|step| match step {
             Step::Launch(launch) => Some(launch.as_ref()),
             _ => None,
         });
         let variables = snippet_variables::all(resolved, launch, command);
         let shell = shell(resolved, &format!("the snippet `{name}`"), variables)?;
         name_directory_after_init(&mut steps);
-        let facts: Vec<&'static str> = ["shell", "agent", "spec_file"]
-            .into_iter()
-            .chain(snippet_variables::FACTS)
-            .collect();
-        steps.insert(last + 1, Planned::with(&[], Step::EndShell));
-        steps.insert(first, Planned::with(&facts, Step::Shell(shell)));
+        steps.insert(last + 1, Step::EndShell);
+        steps.insert(first, Step::Shell(shell));
     }
     Ok(steps)
 }
 
 /// The first snippet after `init` finds the working directory that it has left.
-fn name_directory_after_init(steps: &mut [Planned]) {
-    let mut snippets = steps.iter_mut().filter_map(|planned| match &mut planned.step {
+fn name_directory_after_init(steps: &mut [Step]) {
+    let mut snippets = steps.iter_mut().filter_map(|step| match step {
         Step::Snippet(snippet) => Some(snippet),
         _ => None,
     });

@@ -6,44 +6,27 @@ use flux_shared::command_words::{Part, Word};
 use flux_shared::paths::HELPER_LINKS;
 
 use super::shell_quote::quote;
-use super::{Content, Mode, Planned, Resolved, Step, shell_defaults};
+use super::{Content, Mode, Resolved, Step, shell_defaults};
 
 /// flux-view.sh, flux-connect.sh, load-fluxion.sh. Executable, so that they can be run as well as sourced;
 /// and the agent's own, not of the user that Flux runs as, whose jobs would change what root sources. The
 /// documented paths are links, which an init container may have made.
-pub fn steps(resolved: &Resolved) -> Vec<Planned> {
+pub fn steps(resolved: &Resolved) -> Vec<Step> {
     let paths = &resolved.paths;
-    let file = |path: String, content: Content, facts: &[&'static str]| {
-        Planned::with(
-            facts,
-            Step::File {
-                path,
-                mode: Mode(0o755),
-                owner: resolved.agent_owner(),
-                content,
-            },
-        )
+    let file = |path: String, content: Content| Step::File {
+        path,
+        mode: Mode(0o755),
+        owner: resolved.agent_owner(),
+        content,
     };
     let links = HELPER_LINKS.into_iter().map(|link| {
         let (path, target) = paths.link(link);
-        Planned::with(&[], Step::Link { path, target })
+        Step::Link { path, target }
     });
     let files = [
-        file(
-            paths.flux_view_sh(),
-            Content::Exports(exports(resolved)),
-            &["uid", "view"],
-        ),
-        file(
-            paths.flux_connect_sh(),
-            Content::Text(connect(resolved)),
-            &["uid", "shell"],
-        ),
-        file(
-            paths.load_fluxion_sh(),
-            Content::Text(fluxion(resolved)),
-            &["uid"],
-        ),
+        file(paths.flux_view_sh(), Content::Exports(exports(resolved))),
+        file(paths.flux_connect_sh(), Content::Text(connect(resolved))),
+        file(paths.load_fluxion_sh(), Content::Text(fluxion(resolved))),
     ];
     files.into_iter().chain(links).collect()
 }

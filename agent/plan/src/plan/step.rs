@@ -7,25 +7,6 @@ use serde::Serialize;
 
 use super::{EnvChange, Launch, Mode, Owner, Parent};
 
-/// A step, and the facts of the host that it was decided by.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Planned {
-    #[serde(flatten)]
-    pub step: Step,
-    /// Facts without which this step might read otherwise (`uid`, `cpus`, `view`, `env.HOME`, `archive` …).
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub depends_on: Vec<&'static str>,
-}
-
-impl Planned {
-    pub(super) fn with(depends_on: &[&'static str], step: Step) -> Planned {
-        Planned {
-            step,
-            depends_on: depends_on.to_vec(),
-        }
-    }
-}
-
 /// One thing to do. Every step may run twice with the same result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]

@@ -28,7 +28,7 @@ fn run(spec: &AgentSpec, facts: &Facts) -> Plan {
 fn launch(plan: &Plan) -> &Launch {
     plan.steps
         .iter()
-        .find_map(|planned| match &planned.step {
+        .find_map(|step| match step {
             Step::Launch(launch) => Some(launch),
             _ => None,
         })
@@ -48,7 +48,7 @@ fn argv(plan: &Plan) -> String {
 fn outline(plan: &Plan) -> Vec<String> {
     plan.steps
         .iter()
-        .map(|planned| match &planned.step {
+        .map(|step| match step {
             Step::User { name, .. } => format!("user {name}"),
             Step::Password { user, .. } => format!("password {user}"),
             Step::Daemon { argv } => format!("daemon {}", argv.join(" ")),
@@ -261,7 +261,7 @@ fn followers_wait_for_their_own_parent() {
         run(&spec(text), &facts(index))
             .steps
             .into_iter()
-            .find_map(|planned| match planned.step {
+            .find_map(|step| match step {
                 Step::WaitParent(Parent { host, port, .. }) => Some(format!("{host}:{port}")),
                 _ => None,
             })
@@ -291,7 +291,7 @@ fn followers_wait_for_their_own_parent() {
 fn followers_have_resources_with_the_users_broker_toml() {
     let has_resources = |text: &str| {
         run(&spec(text), &facts(1)).steps.iter().any(
-            |planned| matches!(&planned.step, Step::File { path, .. } if path == "/mnt/flux/config/etc/flux/system/R"),
+            |step| matches!(step, Step::File { path, .. } if path == "/mnt/flux/config/etc/flux/system/R"),
         )
     };
     assert!(!has_resources("size = 2"));
@@ -377,7 +377,7 @@ fn batch_script_is_in_config_for_any_working_directory() {
 fn a_home_that_leads_nowhere_is_replaced() {
     let home = |facts: &Facts| {
         let plan = run(&spec(""), facts);
-        let set = plan.steps.iter().find_map(|planned| match &planned.step {
+        let set = plan.steps.iter().find_map(|step| match step {
             Step::Environment { changes } => changes.iter().find_map(|change| match change {
                 EnvChange::Set {
                     name,
@@ -417,7 +417,7 @@ fn tmpdir_falls_back_to_a_writable_folder_for_nested_instances() {
             .extend(own.map(|own| ("TMPDIR".into(), own.to_owned())));
         let plan = run(&spec(""), &facts);
         let made = outline(&plan).contains(&"directory /mnt/flux/config/tmp".to_owned());
-        let set = plan.steps.iter().find_map(|planned| match &planned.step {
+        let set = plan.steps.iter().find_map(|step| match step {
             Step::Environment { changes } => changes.iter().find_map(|change| match change {
                 EnvChange::Default { name, value } if name == "TMPDIR" => Some(value.clone()),
                 _ => None,
@@ -445,7 +445,7 @@ fn an_instance_of_the_image_is_not_the_parent() {
     };
     let is_removed =
         |step: &Step| matches!(step, Step::Environment { changes } if changes.contains(&removed));
-    assert!(plan.steps.iter().any(|planned| is_removed(&planned.step)));
+    assert!(plan.steps.iter().any(is_removed));
 }
 
 #[test]
@@ -457,7 +457,7 @@ fn a_shell_variable_that_leads_nowhere_is_replaced() {
             .environment
             .extend(own.map(|own| ("SHELL".into(), own.to_owned())));
         let plan = run(&spec(""), &facts);
-        let Step::Environment { changes } = &plan.steps[0].step else {
+        let Step::Environment { changes } = &plan.steps[0] else {
             unreachable!()
         };
         changes.iter().find_map(|change| match change {

@@ -3,7 +3,7 @@
 use flux_shared::paths::FALLBACK_HOME;
 
 use super::identity::{Account, account_by};
-use super::{EnvChange, Mode, Planned, Resolved, RunAs, Step, set};
+use super::{EnvChange, Mode, Resolved, RunAs, Step, set};
 use crate::facts::Facts;
 
 /// Whom the programs of Flux run as, where that is another user than the agent's.
@@ -19,7 +19,7 @@ pub fn run_as(resolved: &Resolved) -> Option<RunAs> {
 
 /// The steps that make user and home, and variables for all that follows: SHELL; HOME and USER where they say
 /// nothing of use.
-pub fn steps(resolved: &Resolved) -> Vec<Planned> {
+pub fn steps(resolved: &Resolved) -> Vec<Step> {
     let mut steps = Vec::new();
     if let Some(account) = &resolved.identity.create {
         let Account { name, home, owner } = account.clone();
@@ -30,7 +30,7 @@ pub fn steps(resolved: &Resolved) -> Vec<Planned> {
                 mode: Mode(0o755),
                 owner,
             };
-            steps.push(Planned::with(&["passwd"], step));
+            steps.push(step);
         }
         let step = Step::User {
             name,
@@ -38,13 +38,13 @@ pub fn steps(resolved: &Resolved) -> Vec<Planned> {
             gid: owner.gid,
             home,
         };
-        steps.push(Planned::with(&["uid", "passwd"], step));
+        steps.push(step);
     }
     let mut changes = Vec::new();
-    let home = home(resolved, &mut changes, &mut steps);
+    home(resolved, &mut changes, &mut steps);
     changes.extend(shell(resolved));
     if !changes.is_empty() {
-        steps.push(Planned::with(home, Step::Environment { changes }));
+        steps.push(Step::Environment { changes });
     }
     steps
 }
@@ -53,18 +53,14 @@ fn is_usable(home: &str) -> bool {
     !home.is_empty() && home != "/"
 }
 
-/// Replaces a HOME that is of no use by a directory of Flux's own; returns the facts that decided it.
-fn home(
-    resolved: &Resolved,
-    changes: &mut Vec<EnvChange>,
-    steps: &mut Vec<Planned>,
-) -> &'static [&'static str] {
+/// Replaces a HOME that is of no use by a directory of Flux's own.
+fn home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Step>) {
     let facts = resolved.facts;
     if let Some(account) = &resolved.identity.account {
         if !is_usable(&account.home) {
             steps.extend(make_fallback_home(resolved));
         }
-        return &["shell"];
+        return;
     }
     let own = account_by(&facts.passwd, |_, uid| uid == resolved.identity.owner.uid);
     // Where the password file has no name for the uid: the number, which Flux takes in place of a name.
@@ -74,11 +70,10 @@ fn home(
             name: "USER".into(),
             value: name,
         });
-        return &["uid", "passwd", "env.HOME"];
+        return;
     }
     steps.extend(make_fallback_home(resolved));
     changes.extend([set("HOME", &fallback_home(resolved)), set("USER", &name)]);
-    &["uid", "passwd", "env.HOME"]
 }
 
 /// The home to fall back on: the volume that the operator mounts for it, else a folder of the
@@ -95,14 +90,14 @@ fn fallback_home(resolved: &Resolved) -> String {
     }
 }
 
-fn make_fallback_home(resolved: &Resolved) -> Option<Planned> {
+fn make_fallback_home(resolved: &Resolved) -> Option<Step> {
     let (path, owner) = (fallback_home(resolved), resolved.identity.owner);
     let step = Step::Directory {
         path,
         mode: Mode(0o755),
         owner,
     };
-    (!has_home_volume(resolved.facts)).then(|| Planned::with(&["env.HOME"], step))
+    (!has_home_volume(resolved.facts)).then_some(step)
 }
 
 fn has_home_volume(facts: &Facts) -> bool {

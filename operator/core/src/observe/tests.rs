@@ -156,3 +156,36 @@ fn leads_are_as_the_api_server_has_just_listed_them() {
         now.pods["c"].ended && now.pods["c"].ended_first && now.pods.contains_key("b") && now.pods.len() == 2
     );
 }
+
+/// A reconcile reads the Job, and the answer arrives after the watch has told of its end: nobody would look again.
+#[test]
+fn job_that_is_gone_does_not_return_with_an_earlier_answer() {
+    let metadata = |version: &str, uid: &str| ObjectMeta {
+        name: Some("mc".into()),
+        namespace: Some("ns".into()),
+        uid: Some(uid.into()),
+        resource_version: Some(version.into()),
+        labels: Some([(labels::CLUSTER.to_owned(), "mc".to_owned())].into()),
+        ..ObjectMeta::default()
+    };
+    let job = |uid: &str| JobSeen {
+        uid: uid.into(),
+        ..JobSeen::default()
+    };
+    let (index, key) = (Index::default(), Key::new("ns", "mc"));
+    index.join(&Key::new("ns", "flux-service"), "mc", false);
+    index.update_job(&metadata("10", "job"), job("job"));
+    index.update_job(&metadata("20", "job"), job("job"));
+    index.remove(Kind::Job, &metadata("20", "job"));
+    assert_eq!(index.update_job(&metadata("15", "job"), job("job")), None);
+    let observed = index.observed(&key);
+    assert!(
+        observed.job.is_none() && observed.last_job.is_some(),
+        "{observed:?}"
+    );
+    assert_eq!(
+        index.update_job(&metadata("30", "next"), job("next")),
+        Some(key.clone())
+    );
+    assert_eq!(index.job(&key), Some(job("next")));
+}

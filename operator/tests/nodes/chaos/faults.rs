@@ -1,4 +1,4 @@
-//! The MiniClusters of a run, what is done to them and to the nodes, and what may have taken their pods away.
+//! What is done to the pods, the operator and the nodes of a run, and what may have taken pods away.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,20 +8,19 @@ use std::time::Duration;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
-use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, EvictParams, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use serde_json::{Value, json};
-use test_support::history::History;
-use test_support::node::{app_image, has_finished};
-use test_support::promises::{Disturbance, Wanted, broken, late};
+use serde_json::json;
+use test_support::node::app_image;
+use test_support::promises::Disturbance;
 use tokio::task::JoinHandle;
 
-use super::schedule::{AT_ONCE, Action, Event, Form, Manifest, Pick};
-use super::status_if_there;
+use super::clusters::{Life, picked};
+use super::schedule::{Action, Event, Pick};
 use crate::machines::{
     cut, kubectl, node, node_of, power_off, power_on, shut_down, try_kubectl, try_operator_pods, try_restart,
 };
-use crate::stage::{Stage, sleep, tolerations, with_own_name};
+use crate::stage::{Stage, sleep};
 use crate::timeline::now;
 
 const QUOTA: &str = "full";
@@ -29,39 +28,23 @@ const WEBHOOK: &str = "chaos-somebody-elses";
 /// A label of the namespaces that are deleted while MiniClusters run in them.
 pub const PASSING: &str = "chaos-passing";
 /// After a node is back, its kubelet tells what has become of its pods.
-const SETTLING: f64 = 60.0;
+pub(super) const SETTLING: f64 = 60.0;
 /// A program of a node or of the control plane that is started again needs this long to do its work.
 const RECOVERY: f64 = 20.0;
-/// The API server may be away when something is asked of it.
-const INSIST_FOR: Duration = Duration::from_secs(90);
-/// A node that is lost, its eviction, a restart and a stop.
-const GIVE_UP_AFTER: f64 = 600.0;
-/// The default of Kubernetes.
-const BACKOFF_LIMIT: u32 = 100;
-
-/// One MiniCluster, from its creation to its deletion.
-#[derive(Debug, Clone)]
-pub struct Life {
-    pub name: String,
-    pub wanted: Wanted,
-    manifest: Manifest,
-    created_at: f64,
-    is_deleted: bool,
-}
 
 pub struct World<'a> {
-    stage: &'a Stage,
+    pub(super) stage: &'a Stage,
     began_at: f64,
-    lives: RefCell<Vec<Life>>,
+    pub(super) lives: RefCell<Vec<Life>>,
     /// By the name of a MiniCluster, in the order of time.
-    disturbances: RefCell<BTreeMap<String, Vec<Disturbance>>>,
+    pub(super) disturbances: RefCell<BTreeMap<String, Vec<Disturbance>>>,
     /// From when to when each fault was that may delay a status.
-    delays: RefCell<Vec<(f64, f64)>>,
+    pub(super) delays: RefCell<Vec<(f64, f64)>>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
     /// Somebody stops each interactive instance.
-    stops: RefCell<Vec<JoinHandle<()>>>,
-    story: RefCell<Vec<String>>,
-    violations: RefCell<Vec<String>>,
+    pub(super) stops: RefCell<Vec<JoinHandle<()>>>,
+    pub(super) story: RefCell<Vec<String>>,
+    pub(super) violations: RefCell<Vec<String>>,
     faults: RefCell<usize>,
 }
 
@@ -85,7 +68,7 @@ impl<'a> World<'a> {
         sleep(self.began_at + at - now()).await;
     }
 
-    fn note(&self, what: &str) {
+    pub(super) fn note(&self, what: &str) {
         let line = format!("{:.1} (+{:.0} s) {what}", now(), now() - self.began_at);
         eprintln!("chaos: {line}");
         self.story.borrow_mut().push(line);
@@ -173,218 +156,6 @@ impl<'a> World<'a> {
                 self.spawn(async move { cut(worker, &other, seconds).end().await });
             }
         }
-    }
-
-    // ---- MiniClusters
-
-    async fn create(&self, manifest: &Manifest) {
-        let living = self.living();
-        if let Some(life) = living.iter().find(|life| life.name == manifest.name) {
-            if !self.is_finished(life).await {
-                return;
-            }
-            self.remove(life).await;
-        }
-        let mut unfinished = 0;
-        for life in &living {
-            unfinished += usize::from(!self.is_finished(life).await);
-        }
-        if unfinished < AT_ONCE {
-            self.submit(manifest).await;
-        }
-    }
-
-    async fn is_finished(&self, life: &Life) -> bool {
-        has_finished(&status_if_there(self.stage, &life.name).await.unwrap_or_default())
-    }
-
-    async fn submit(&self, manifest: &Manifest) {
-        self.note(&format!("apply {manifest:?}"));
-        // One of a name that was there before has another archive.
-        let number = self.lives.borrow().len();
-        let object: MiniCluster = serde_json::from_value(object(manifest, number, self.stage)).unwrap();
-        let created_at = now();
-        let create = async || {
-            let api = self.stage.fixture.api::<MiniCluster>();
-            match api.create(&PostParams::default(), &object).await {
-                // An earlier attempt whose answer was lost.
-                Err(kube::Error::Api(status)) if status.is_already_exists() => api
-                    .get(manifest.name)
-                    .await
-                    .is_ok_and(|it| it.metadata.deletion_timestamp.is_none()),
-                result => result.is_ok(),
-            }
-        };
-        insist("create a MiniCluster", create).await;
-        let is_interactive = manifest.form == Form::Interactive;
-        let wanted = Wanted {
-            code: if is_interactive { 0 } else { manifest.code },
-            tasks: if is_interactive {
-                0
-            } else if manifest.is_across {
-                manifest.size as usize
-            } else {
-                1
-            },
-            is_interactive,
-            backoff_limit: manifest.backoff_limit.unwrap_or(BACKOFF_LIMIT).into(),
-            max_restarts: manifest.max_restarts.unwrap_or(0).into(),
-            is_retried: manifest.is_retried,
-            suspensions: 0,
-        };
-        let name = manifest.name.to_owned();
-        self.lives.borrow_mut().push(Life {
-            name,
-            wanted,
-            manifest: manifest.clone(),
-            created_at,
-            is_deleted: false,
-        });
-        if is_interactive {
-            let (namespace, name) = (self.stage.fixture.namespace.clone(), manifest.name);
-            let (api, seconds) = (
-                self.stage.fixture.api::<MiniCluster>(),
-                f64::from(manifest.seconds),
-            );
-            let stop = async move { stop_instance(&api, &namespace, name, created_at + seconds).await };
-            self.stops.borrow_mut().push(tokio::spawn(stop));
-        }
-    }
-
-    pub fn living(&self) -> Vec<Life> {
-        self.lives
-            .borrow()
-            .iter()
-            .filter(|life| !life.is_deleted)
-            .cloned()
-            .collect()
-    }
-
-    fn pick(&self, pick: Pick) -> Option<Life> {
-        picked(&self.living(), pick).cloned()
-    }
-
-    async fn delete(&self, pick: Pick) {
-        if let Some(life) = self.pick(pick) {
-            self.remove(&life).await;
-        }
-    }
-
-    /// One that has finished is checked first.
-    async fn remove(&self, life: &Life) {
-        let status = status_if_there(self.stage, &life.name).await.unwrap_or_default();
-        if has_finished(&status) {
-            let found = self.broken(life, &status);
-            self.violations.borrow_mut().extend(found);
-        }
-        self.note(&format!("delete {}", life.name));
-        let namespace = &self.stage.fixture.namespace;
-        let words = [
-            "--namespace",
-            namespace,
-            "delete",
-            "minicluster",
-            &life.name,
-            "--ignore-not-found",
-            "--timeout=60s",
-        ];
-        insist("delete a MiniCluster", async || try_kubectl(&words).await.is_ok()).await;
-        let mut lives = self.lives.borrow_mut();
-        for it in lives.iter_mut().filter(|it| it.name == life.name) {
-            it.is_deleted = true;
-        }
-    }
-
-    pub async fn delete_all(&self) {
-        for life in self.living() {
-            self.remove(&life).await;
-        }
-    }
-
-    async fn resize(&self, pick: Pick) {
-        let elastic: Vec<Life> = self
-            .living()
-            .into_iter()
-            .filter(|life| life.manifest.max_size.is_some() && !life.manifest.is_across)
-            .collect();
-        let Some(life) = picked(&elastic, pick) else {
-            return;
-        };
-        let size = 1 + pick / 1000 % u64::from(life.manifest.max_size.unwrap());
-        self.note(&format!("scale {} to {size}", life.name));
-        // Its job ends before its node is removed: nothing may be lost, and nothing may start again.
-        self.patch(&life.name, json!({ "spec": { "size": size } })).await;
-    }
-
-    async fn edit(&self, pick: Pick) {
-        let Some(life) = self.pick(pick) else { return };
-        let edits = [
-            json!({ "metadata": { "labels": { "edited": pick.to_string() } } }),
-            json!({ "spec": { "logging": { "quiet": true } } }),
-            json!({ "spec": { "tasks": 7 } }),
-            json!({ "spec": { "containers": [{ "image": "example.com/none:1" }] } }),
-            json!({ "spec": { "podTemplate": { "metadata": { "labels": { "edited": "yes" } } } } }),
-        ];
-        let edit = picked(&edits, pick / 1000).expect("one of them");
-        self.note(&format!("edit {}: {edit}", life.name));
-        self.patch(&life.name, edit.clone()).await;
-    }
-
-    async fn suspend(&self, pick: Pick, seconds: f64) {
-        let Some(life) = self.pick(pick) else { return };
-        self.note(&format!("suspend {} for {seconds:.0} s", life.name));
-        self.disturb(
-            &life.name,
-            Disturbance {
-                from: now(),
-                to: now() + seconds + SETTLING,
-                is_forced: false,
-            },
-        );
-        self.lives
-            .borrow_mut()
-            .iter_mut()
-            .filter(|it| it.name == life.name)
-            .for_each(|it| it.wanted.suspensions += 1);
-        self.patch(&life.name, json!({ "spec": { "suspend": true } }))
-            .await;
-        let (api, name) = (self.stage.fixture.api::<MiniCluster>(), life.name.clone());
-        self.spawn(async move {
-            sleep(seconds).await;
-            let patch = Patch::Merge(json!({ "spec": { "suspend": false } }));
-            let _ = api.patch(&name, &PatchParams::default(), &patch).await;
-        });
-    }
-
-    /// Until somebody has stopped each interactive instance; none may be suspended.
-    pub async fn all_stopped(&self) {
-        let stops = std::mem::take(&mut *self.stops.borrow_mut());
-        for stop in stops {
-            stop.await.expect("a stop ends");
-        }
-    }
-
-    /// Also where the end of a suspension met an API server that was away.
-    pub async fn resume_all(&self) {
-        for life in self.living() {
-            self.patch(&life.name, json!({ "spec": { "suspend": false } }))
-                .await;
-        }
-    }
-
-    async fn patch(&self, name: &str, patch: Value) {
-        let api = self.stage.fixture.api::<MiniCluster>();
-        insist("change a MiniCluster", async || {
-            match api
-                .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
-                .await
-            {
-                // It is gone, or its job has ended and nothing may change any more.
-                Err(kube::Error::Api(status)) => (400..500).contains(&status.code) && status.code != 429,
-                result => result.is_ok(),
-            }
-        })
-        .await;
     }
 
     // ---- pods
@@ -614,7 +385,7 @@ impl<'a> World<'a> {
         self.stage.fixture.client.clone()
     }
 
-    fn spawn(&self, fault: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn(&self, fault: impl Future<Output = ()> + Send + 'static) {
         self.tasks.borrow_mut().push(tokio::spawn(fault));
     }
 
@@ -654,100 +425,16 @@ impl<'a> World<'a> {
         kubectl(&rollout).await;
     }
 
-    // ---- what is checked
-
-    /// Each promise that this MiniCluster broke, with what happened to it.
-    pub fn broken(&self, life: &Life, status: &Value) -> Vec<String> {
-        let history = self.history_of(life);
-        let mut found = broken(&life.wanted, &history, status, &self.disturbances_of(life));
-        let finished_at = self
-            .stage
-            .timeline
-            .first(&life.name, life.created_at, has_finished);
-        if let (Some(run), Some(finished_at)) = (history.runs().last(), finished_at)
-            && run.ended >= life.wanted.tasks
-        {
-            let of_its_pods = self.disturbances_of(life).into_iter().map(|it| (it.from, it.to));
-            let faults: Vec<(f64, f64)> = of_its_pods.chain(self.delays.borrow().iter().copied()).collect();
-            found.extend(late(run.to, finished_at, &faults));
-        }
-        let account = self.stage.account(&life.name);
-        let story = self.story_of(life);
-        let shown = |what: &String| format!("{}: {what}\n{account}{story}{status:#}", life.name);
-        found.iter().map(shown).collect()
-    }
-
     fn delay(&self, seconds: f64) {
         self.delays.borrow_mut().push((now(), now() + seconds));
     }
 
-    fn disturb(&self, name: &str, disturbance: Disturbance) {
+    pub(super) fn disturb(&self, name: &str, disturbance: Disturbance) {
         self.disturbances
             .borrow_mut()
             .entry(name.to_owned())
             .or_default()
             .push(disturbance);
-    }
-
-    pub fn disturbances_of(&self, life: &Life) -> Vec<Disturbance> {
-        let all = self.disturbances.borrow();
-        let since = |it: &&Disturbance| it.to >= life.created_at;
-        all.get(&life.name)
-            .into_iter()
-            .flatten()
-            .filter(since)
-            .cloned()
-            .collect()
-    }
-
-    /// The starts since its creation. An earlier one of this name may still have been ending then.
-    pub fn history_of(&self, life: &Life) -> History {
-        let all = self.stage.history(&life.name);
-        let of_life: Vec<String> = all
-            .runs()
-            .into_iter()
-            .filter(|run| run.from >= life.created_at)
-            .map(|run| run.pod)
-            .collect();
-        History {
-            lines: all
-                .lines
-                .into_iter()
-                .filter(|line| of_life.contains(&line.pod))
-                .collect(),
-        }
-    }
-
-    /// Of those that have one name, and violations that were found before a deletion.
-    pub fn overlaps(&self) -> Vec<String> {
-        let mut violations = self.violations.borrow().clone();
-        let mut names: Vec<String> = self.lives.borrow().iter().map(|life| life.name.clone()).collect();
-        names.sort();
-        names.dedup();
-        for name in names {
-            let is_forced = self
-                .disturbances
-                .borrow()
-                .get(&name)
-                .is_some_and(|all| all.iter().any(|it| it.is_forced));
-            let overlaps = self.stage.history(&name).overlaps();
-            if !is_forced && !overlaps.is_empty() {
-                violations.push(format!("{name}: two of this name ran at once: {overlaps:?}"));
-            }
-        }
-        violations
-    }
-
-    /// What happened since the MiniCluster was created.
-    pub fn story_of(&self, life: &Life) -> String {
-        let since =
-            |line: &&String| line.split(' ').next().unwrap().parse::<f64>().unwrap() >= life.created_at - 1.0;
-        self.story
-            .borrow()
-            .iter()
-            .filter(since)
-            .map(|line| format!("  {line}\n"))
-            .collect()
     }
 
     pub fn faults(&self) -> usize {
@@ -761,139 +448,4 @@ impl<'a> World<'a> {
             self.faults.borrow()
         )
     }
-}
-
-/// One of these, if there is any.
-fn picked<T>(all: &[T], pick: Pick) -> Option<&T> {
-    all.get(usize::try_from(pick % all.len().max(1) as u64).unwrap())
-}
-
-/// Somebody stops an interactive instance, at that time or as soon as it is up; again after a restart.
-async fn stop_instance(api: &Api<MiniCluster>, namespace: &str, name: &str, at: f64) {
-    let mut uid = None;
-    let give_up_at = at + GIVE_UP_AFTER;
-    while now() < give_up_at {
-        if let Ok(answer) = api.get_opt(name).await {
-            let Some(cluster) = answer else { return };
-            // Another of this name is not to be stopped.
-            let is_this = *uid.get_or_insert(cluster.uid()) == cluster.uid();
-            if !is_this || has_finished(&serde_json::to_value(&cluster.status).unwrap()) {
-                return;
-            }
-        }
-        if now() < at {
-            sleep(1.0).await;
-            continue;
-        }
-        let lead = format!(
-            "--selector=flux-framework.org/minicluster={name},batch.kubernetes.io/job-completion-index=0"
-        );
-        let find = [
-            "get",
-            "pods",
-            "--namespace",
-            namespace,
-            &lead,
-            "--field-selector=status.phase=Running",
-            "--output=name",
-        ];
-        let found = Command::new("kubectl").args(find).output().unwrap().stdout;
-        if let Some(pod) = String::from_utf8(found).unwrap().lines().next() {
-            // It fails until the instance is up, and its answer may be lost with the container.
-            let stop = [
-                "exec",
-                "--namespace",
-                namespace,
-                pod,
-                "--container",
-                name,
-                "--",
-                "/mnt/flux/flux-agent",
-                "stop",
-            ];
-            let _ = tokio::time::timeout(Duration::from_secs(20), try_kubectl(&stop)).await;
-        }
-        sleep(3.0).await;
-    }
-}
-
-/// Tries again until it is done.
-async fn insist(what: &str, mut attempt: impl AsyncFnMut() -> bool) {
-    let done = async {
-        while !attempt().await {
-            sleep(0.5).await;
-        }
-    };
-    tokio::time::timeout(INSIST_FOR, done)
-        .await
-        .unwrap_or_else(|_| panic!("not in time: {what}"));
-}
-
-fn object(manifest: &Manifest, number: usize, stage: &Stage) -> Value {
-    let Manifest {
-        name,
-        size,
-        seconds,
-        code,
-        ..
-    } = manifest;
-    let program = format!(
-        "bash /account/program.sh $POD {name} {seconds} {} {code}",
-        seconds.min(&8)
-    );
-    // Without a task of Flux there is no rank.
-    let command = if manifest.form == Form::Submit {
-        program
-    } else {
-        format!("env FLUX_TASK_RANK=0 {program}")
-    };
-    let mut container = json!({
-        "image": app_image(),
-        "batch": manifest.form == Form::Batch,
-        "launcher": manifest.form == Form::Launcher,
-        "volumes": { "account": { "hostPath": stage.folder(), "path": "/account" } },
-    });
-    if manifest.form == Form::Interactive {
-        container["environment"] = json!({ "CHAOS": name });
-    } else {
-        container["command"] = command.into();
-    }
-    if manifest.has_snippets {
-        container["commands"] = json!({ "pre": "sleep 1", "post": "sleep 1" });
-    }
-    let mut containers = vec![container];
-    if manifest.has_sidecar {
-        containers[0]["runFlux"] = true.into();
-        containers.push(json!({ "name": "side", "image": app_image(), "command": "sleep 2" }));
-    }
-    let mut spec = json!({
-        "size": size,
-        "tasks": if manifest.is_across { *size } else { 1 },
-        "suspend": manifest.is_suspended,
-        "pod": {
-            "nodeAffinity": { "kubernetes.io/hostname": ["worker-1", "worker-2", "worker-3"] },
-            "restartPolicy": if manifest.is_retried { "OnFailure" } else { "Never" },
-        },
-        "podTemplate": { "spec": {
-            "tolerations": tolerations(manifest.evicted_after),
-            "containers": [with_own_name(name)],
-        } },
-        "containers": containers,
-    });
-    if manifest.form == Form::Interactive {
-        spec["interactive"] = true.into();
-    }
-    if manifest.has_archive {
-        spec["archive"] = json!({ "path": format!("/account/archive-{number}.tar") });
-    }
-    for (field, value) in [
-        ("backoffLimit", manifest.backoff_limit),
-        ("maxRestarts", manifest.max_restarts),
-        ("maxSize", manifest.max_size),
-    ] {
-        if let Some(value) = value {
-            spec[field] = value.into();
-        }
-    }
-    json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": name }, "spec": spec })
 }

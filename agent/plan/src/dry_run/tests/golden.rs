@@ -10,14 +10,13 @@ use super::*;
 const USUAL: &str = "usual.yaml";
 
 /// Fields of a step that the text shows.
-const IN_TEXT: [&str; 37] = [
+const IN_TEXT: [&str; 36] = [
     "argv",
     "as_flux",
     "at_end",
     "below",
     "changes",
     "content",
-    "depends_on",
     "drain",
     "dump",
     "environment",
@@ -153,7 +152,7 @@ fn unnumbered(lines: &[String]) -> Vec<String> {
 /// Remembers the container and the step that the lines after this one are about.
 fn note_place(line: &str, heading: &mut String, step: &mut String) {
     if let Some(text) = line.strip_prefix("    * ") {
-        *step = format!(": {}", text.split("  [").next().unwrap_or_default());
+        *step = format!(": {text}");
     } else if line.is_empty() {
         (*heading, *step) = (String::new(), String::new());
     } else if heading.is_empty() && !line.starts_with([' ', '{', '}']) {

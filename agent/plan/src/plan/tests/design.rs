@@ -30,11 +30,11 @@ fn with_flux(index: u32) -> Facts {
 fn writes(plan: &Plan, name: &str) -> bool {
     plan.steps
         .iter()
-        .any(|it| matches!(&it.step, Step::File { path, .. } if path.ends_with(name)))
+        .any(|it| matches!(&it, Step::File { path, .. } if path.ends_with(name)))
 }
 
 fn waits(plan: &Plan) -> bool {
-    plan.steps.iter().any(|it| matches!(it.step, Step::WaitParent(_)))
+    plan.steps.iter().any(|it| matches!(it, Step::WaitParent(_)))
 }
 
 /// "Index 0 is special in that it creates the main shared assets, and launches the main command or server
