@@ -42,7 +42,7 @@ bench-instance: ; @FLUX=$(FLUX) .ci/bench instance
 
 images: ; @.ci/dist images && .ci/images
 
-generate: ; @UPDATE=1 cargo test --workspace && .ci/python generate
+generate: ; @UPDATE=1 cargo test --workspace --no-fail-fast && .ci/python generate
 
 dist: ; @.ci/dist
 

@@ -59,7 +59,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
             .ok()
             .and_then(|flux| Libc::of(&at(flux), &pod.root)),
         clock_behind: false,
-        users_value_name: None,
+        own_name: None,
         other_names: None,
         parent: None,
     };
@@ -76,7 +76,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
         if pod.instance.hosts.len() > 1 {
             let name = pod.instance.address_of(pod.instance.rank).host;
             let resolver = Resolver::new(&pod.root);
-            findings.users_value_name = Some(resolver.lookup(&name).await);
+            findings.own_name = Some(resolver.lookup(&name).await);
             findings.other_names = Some(other_names(pod, &resolver).await);
         }
         if let Some(parent) = &pod.instance.parent {

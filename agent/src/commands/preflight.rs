@@ -55,7 +55,7 @@ pub struct Findings<'a> {
     /// The clock says a time before Flux was built.
     pub clock_behind: bool,
     /// The addresses of this host's name; none: a single broker needs no name.
-    pub users_value_name: Option<Result<Vec<IpAddr>, NameError>>,
+    pub own_name: Option<Result<Vec<IpAddr>, NameError>>,
     /// The look-up of the other hosts' names, whose pods should be there.
     pub other_names: Option<Names>,
     pub parent: Option<(&'a str, Result<(), Missing>)>,
@@ -105,8 +105,12 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
         add("arch", arch(libc));
         add("libc", c_library(libc));
     }
-    if let Some(found) = &findings.users_value_name {
-        add("dns", users_value_name(findings, found));
+    if !has_bash(findings.facts) {
+        let text = "the image has no bash, with which Flux 0.88 starts: use an image with bash";
+        add("bash", (Warn, text.into()));
+    }
+    if let Some(found) = &findings.own_name {
+        add("dns", own_name(findings, found));
     }
     if let Some(names) = &findings.other_names {
         add("names", other_names(names));
@@ -163,6 +167,14 @@ fn flux(findings: &Findings) -> (Level, String) {
     }
 }
 
+/// The shell of the facts is bash, if the image has it.
+fn has_bash(facts: &Facts) -> bool {
+    facts
+        .shell
+        .as_deref()
+        .is_some_and(|shell| shell.ends_with("/bash"))
+}
+
 fn arch(libc: &Libc) -> (Level, String) {
     let own = std::env::consts::ARCH;
     if libc.machine == own {
@@ -192,7 +204,7 @@ fn c_library(libc: &Libc) -> (Level, String) {
     }
 }
 
-fn users_value_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Level, String) {
+fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Level, String) {
     let name = findings.instance.address_of(findings.instance.rank).host;
     let name = name.trim_end_matches('.');
     match found {

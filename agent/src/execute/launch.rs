@@ -1,5 +1,6 @@
 //! The program of a plan, through all its starts, and what its end means for the container.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -97,11 +98,25 @@ impl Executor<'_> {
             return of_signal(stop.signal);
         }
         let unfit = self.unfit(launch, ended.end);
-        let why = unfit.unwrap_or_else(|| "see its messages in the log".into());
+        let why = unfit.unwrap_or_else(|| self.look_into_the_log());
         self.report_no_instance(format!(
             "the instance did not come up (the broker ended with code {}): {why}",
             ended.end.code()
         ))
+    }
+
+    /// Where the cause is. An image without bash is named, since Flux 0.88 starts by bash scripts, and its own
+    /// messages do not say what to do. (Other versions may do without, so this is no verdict.)
+    fn look_into_the_log(&self) -> String {
+        let log = "see its messages in the log";
+        match find(
+            OsStr::new("bash"),
+            &self.session.environment,
+            &self.session.directory,
+        ) {
+            Found::Program(_) => log.into(),
+            _ => format!("{log}. The image has no bash, with which Flux 0.88 starts: use an image with bash"),
+        }
     }
 
     /// The program's exit code, unchanged; reports why if the image cannot run Flux.

@@ -144,6 +144,32 @@ fn image_with_unfit_c_library_is_reported_with_remedy() {
     }
 }
 
+/// Flux 0.88 runs bash scripts before the instance is up: "[Errno 2] No such file or directory: 'bash'".
+#[test]
+fn failed_start_names_bash_when_the_image_has_none() {
+    for has_bash in [false, true] {
+        let image = scratch(
+            "archive = '/mnt/flux/archive.tar.gz'\n[runner.program]\nmode = 'submit'\nwords = ['true']\n",
+        );
+        // An archive that cannot be restored: rc1 fails.
+        image.file("/mnt/flux/archive.tar.gz", 0o666, "no archive");
+        image.file("/mnt/flux/termination-log", 0o666, "");
+        if has_bash {
+            image.file("/usr/bin/bash", 0o755, "");
+        }
+        let command = [AGENT, "run", "--termination-log", "/mnt/flux/termination-log"];
+        let ended = run(restricted(&image, 1000, &command));
+        let told = termination_at(&image.at("/mnt/flux/termination-log"));
+        assert_eq!(
+            (ended.code, told.category),
+            (248, Some(Category::BrokerFailed)),
+            "{ended:?}"
+        );
+        let names_bash = told.message.contains("no bash") && told.message.contains("use an image with bash");
+        assert_eq!(names_bash, !has_bash, "{}", told.message);
+    }
+}
+
 #[test]
 fn what_needs_a_shell_says_so_in_one_line() {
     for spec in [

@@ -890,7 +890,7 @@ class Flux(BaseModel):
     """
     topology: str | None = None
     """
-    Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: flat.
+    Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: kary:256.
     """
     wrap: str | None = None
     """
@@ -1500,7 +1500,8 @@ class MiniClusterSpec(BaseModel):
     """
     deadline_seconds: Annotated[int | None, Field(alias="deadlineSeconds")] = None
     """
-    Seconds from the first start after which the job is ended, restarts included. Default: no limit.
+    Seconds from the start of the Job after which it is ended: waiting for nodes and images counts, and
+    restarts share the time. A resumed Job begins again. Default: no limit.
     """
     flux: Flux | None = None
     """

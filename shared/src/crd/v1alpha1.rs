@@ -123,7 +123,8 @@ pub struct MiniClusterSpec {
     /// Labels of the Job object (not of its pods).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub job_labels: BTreeMap<String, String>,
-    /// Seconds from the first start after which the job is ended, restarts included. Default: no limit.
+    /// Seconds from the start of the Job after which it is ended: waiting for nodes and images counts, and
+    /// restarts share the time. A resumed Job begins again. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<i64>,
     /// How often the whole MiniCluster may be restarted because its lead was lost (its node failed or was
@@ -225,7 +226,7 @@ block! {
         /// A follower completes when its broker ends, instead of restarting the broker.
         #[serde(default, skip_serializing_if = "is_false")]
         pub complete_workers: bool,
-        /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: flat.
+        /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: kary:256.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub topology: Option<String>,
         /// Command in place of `flux submit`.

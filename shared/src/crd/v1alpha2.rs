@@ -118,7 +118,8 @@ pub struct MiniClusterSpec {
     /// Labels of the Job object (not of its pods).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub job_labels: BTreeMap<String, String>,
-    /// Seconds from the first start after which the job is ended, restarts included. Default: no limit.
+    /// Seconds from the start of the Job after which it is ended: waiting for nodes and images counts, and
+    /// restarts share the time. A resumed Job begins again. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<i64>,
     /// How often the whole MiniCluster may be restarted because its lead was lost (its node failed or was

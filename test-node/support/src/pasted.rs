@@ -105,6 +105,7 @@ pub const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/tasks/teams.md", "kubectl label namespace", WHOLE_CLUSTER),
     ("docs/tasks/teams.md", "helm template", INSTALLS),
     ("docs/tasks/tracing.md", "", TRACING),
+    ("docs/tasks/storage.md", "", STORAGE),
     ("docs/troubleshooting.md", "", PLACEHOLDER),
     ("docs/upgrade.md", "kubectl apply", INSTALLS),
     ("docs/upgrade.md", "helm upgrade", INSTALLS),

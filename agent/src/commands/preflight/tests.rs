@@ -38,7 +38,7 @@ fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'s
             offered: Some(36),
         }),
         clock_behind: false,
-        users_value_name: Some(Ok(vec!["10.0.0.5".parse().unwrap()])),
+        own_name: Some(Ok(vec!["10.0.0.5".parse().unwrap()])),
         other_names: Some(Names {
             asked: 3,
             left: 0,
@@ -70,7 +70,7 @@ fn a_good_pod_passes() {
 #[test]
 fn each_trouble_is_found_alone_and_has_its_remedy() {
     only(Fail, "dns", "headless Service", |f| {
-        f.users_value_name = Some(Err(NameError::NoServer))
+        f.own_name = Some(Err(NameError::NoServer))
     });
     only(Fail, "parent", "network policy", |f| {
         let missing = Missing::Route {
@@ -212,4 +212,18 @@ fn a_missing_flux_fails_with_the_planners_own_words() {
     let spec = AgentSpec::from_toml("name='mc'\n[view]\nenabled=false").unwrap();
     let instance = Instance::of(&spec, &facts).unwrap();
     assert!(matches!(instance.flux, Err(PlanError::FluxMissing(_))));
+}
+
+#[test]
+fn preflight_names_bash_when_the_image_has_none() {
+    for shell in [None, Some("/bin/sh".to_owned())] {
+        let facts = Facts {
+            shell,
+            ..Facts::default()
+        };
+        let found = troubles(facts, |_| {});
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].0, found[0].1), (Warn, "bash"), "{found:?}");
+        assert!(found[0].2.ends_with("use an image with bash"), "{found:?}");
+    }
 }

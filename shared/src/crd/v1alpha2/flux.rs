@@ -38,7 +38,7 @@ block! {
         /// A follower completes when its broker ends, instead of restarting the broker.
         #[serde(default, skip_serializing_if = "is_false")]
         pub complete_workers: bool,
-        /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: flat.
+        /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: kary:256.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub topology: Option<String>,
         /// Command in place of `flux submit`.
