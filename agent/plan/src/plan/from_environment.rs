@@ -61,7 +61,7 @@ impl FromEnvironment {
     }
 
     /// Whether the command line has a program.
-    pub fn has_program(&self) -> bool {
+    pub fn is_program_given(&self) -> bool {
         !self.words.is_empty()
     }
 
