@@ -32,7 +32,7 @@ const DEADLINE: Duration = Duration::from_secs(1200);
 /// Where the lead's program notes the depth of the tree when it runs.
 const NOTE: &str = "/mnt/brokers";
 
-/// A name for the figures, `tbon.topo`, and the depth of its tree of 256 brokers.
+/// A name for the figures, and `tbon.topo`.
 const TREES: [(&str, &str); 2] = [("flat", "kary:256"), ("kary-16", "kary:16")];
 
 #[derive(Clone, Copy, PartialEq)]
@@ -69,7 +69,7 @@ fn main() {
             agent.iter().chain(&plain).all(|it| it.depth == plain[0].depth),
             "the trees of {topology} differ in depth"
         );
-        let of = |all: &[Figures], figure: fn(&Figures) -> f64| {
+        let median_of = |all: &[Figures], figure: fn(&Figures) -> f64| {
             median(&all.iter().map(figure).collect::<Vec<_>>())
         };
         for (what, unit, figure) in [
@@ -77,7 +77,7 @@ fn main() {
             ("memory", "mib", |it| it.mib_per_host),
             ("stop", "s", |it| it.stop_s),
         ] {
-            let (agent, plain) = (of(&agent, figure), of(&plain, figure));
+            let (agent, plain) = (median_of(&agent, figure), median_of(&plain, figure));
             report.figure(&format!("brokers-{tree}-{what}-agent-{unit}"), agent);
             report.figure(&format!("brokers-{tree}-{what}-plain-{unit}"), plain);
             report.figure(&format!("brokers-{tree}-{what}-ratio"), agent / plain);
@@ -118,7 +118,7 @@ fn run(flux: &Path, size: usize, topology: &str, entrypoint: Entrypoint) -> Figu
     let begin = Instant::now();
     match entrypoint {
         Entrypoint::Agent => all.0.iter().for_each(stop::terminate),
-        // It has to know that the lead's broker ends all others.
+        // Without the agent, only the lead's broker gets the signal: it ends all others.
         Entrypoint::Plain => place::run(&format!("kill -TERM {}", lead_broker(&all.0[0]))),
     }
     while all.0.iter_mut().any(|host| host.try_wait().unwrap().is_none()) {

@@ -503,7 +503,7 @@ fn show_plans(args: &explain::Args) -> u8 {
         Ok(text) => write_out(&text),
         Err(error) => {
             let category = error.category();
-            if let Some(lines) = error.lines() {
+            if let Some(lines) = error.listed_problems() {
                 log::write_whole(format!("flux-agent: {}: {lines}\n", category.name()));
                 return category.code();
             }

@@ -269,7 +269,9 @@ impl Executor<'_> {
                 self.publish_archive(from, to);
                 self.timeline.record("archive", begin);
             }
-            Step::Once { record, restarts } => return self.check_earlier_starts(record, *restarts),
+            Step::CheckEarlierStarts { record, restarts } => {
+                return self.check_earlier_starts(record, *restarts);
+            }
             Step::LeadLost { restarts_left } => return self.lead_lost(*restarts_left).await,
             Step::Linger { note, seconds } => {
                 self.supervisor

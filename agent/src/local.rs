@@ -118,7 +118,7 @@ fn run_in(
 }
 
 fn refused(error: DryRunError) -> Failure {
-    let cause = error.lines().unwrap_or_else(|| chain(&error));
+    let cause = error.listed_problems().unwrap_or_else(|| chain(&error));
     Failure::new(error.category(), cause, error.hint().unwrap_or_default())
 }
 

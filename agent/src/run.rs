@@ -14,7 +14,7 @@ use flux_agent_plan::facts::Facts;
 use flux_agent_plan::plan::{ContainerRole, FromEnvironment, Plan, PlanError, Role, Waits};
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::causes::causes_by;
-use flux_shared::exit::{Category, of_stop};
+use flux_shared::exit::{Category, of_stop_before_program};
 use flux_shared::names::COMPLETION_INDEX;
 use flux_shared::paths::{END_KEY, SPEC_DIR, SPEC_FILE, TERMINATION_LOG};
 
@@ -235,7 +235,7 @@ async fn plan_with_retries(
 
 /// The exit code of a stop before the spec is read, when only the index tells who leads.
 fn stop_code(stop: Stop) -> u8 {
-    of_stop(
+    of_stop_before_program(
         stop.signal,
         std::env::var(COMPLETION_INDEX).is_ok_and(|index| index != "0"),
     )
@@ -248,7 +248,7 @@ fn plan(
     process: &Process,
 ) -> Result<(Plan, String), Failure> {
     if let ContainerRole::Sidecar(name) = container
-        && options.from_environment.has_program()
+        && options.from_environment.is_program_given()
     {
         return Err(Failure::new(
             Category::SpecInvalid,

@@ -120,7 +120,7 @@ pub fn main(version: &'static str) -> ExitCode {
         },
         None => command_line(version),
     };
-    ExitCode::from(answer(command).unwrap_or_else(|failure| {
+    ExitCode::from(answer(command, version).unwrap_or_else(|failure| {
         if !matches!(failure, Failure::Unread) {
             screen::tell(&causes(&failure));
         }
@@ -136,7 +136,7 @@ fn completer_words() -> Option<Vec<String>> {
     is_completer.then(|| words.map(|word| word.to_string_lossy().into_owned()).collect())
 }
 
-fn answer(cli: Cli) -> Result<u8, Failure> {
+fn answer(cli: Cli, version: &str) -> Result<u8, Failure> {
     let output = cli.output;
     match &cli.command {
         Command::Validate(ValidateArgs { files, server: false }) => {
@@ -153,7 +153,7 @@ fn answer(cli: Cli) -> Result<u8, Failure> {
             output.refuse("completion", "it makes a link for kubectl")?;
             screen::print(&completion::install(folder.clone())?).map(|()| 0)
         }
-        _ => in_cluster(cli),
+        _ => in_cluster(cli, version),
     }
 }
 
@@ -184,15 +184,15 @@ fn dry_run(args: &plans::Args, output: Output) -> Result<u8, Failure> {
 
 /// One thread is enough: it mostly waits for the API server and the person. A pending read of standard input
 /// does not hold up the end.
-fn in_cluster(cli: Cli) -> Result<u8, Failure> {
+fn in_cluster(cli: Cli, version: &str) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(Failure::here("start"))?;
-    let code = runtime.block_on(ask(cli));
+    let runtime = runtime.map_err(Failure::on_this_machine("start"))?;
+    let code = runtime.block_on(ask(cli, version));
     runtime.shutdown_background();
     code
 }
 
-async fn ask(cli: Cli) -> Result<u8, Failure> {
+async fn ask(cli: Cli, version: &str) -> Result<u8, Failure> {
     let Cli {
         access,
         output,
@@ -216,12 +216,18 @@ async fn ask(cli: Cli) -> Result<u8, Failure> {
     };
     let target = Target::find(&access).await?;
     let server = target.server.clone();
-    call(target, access.namespace.is_some(), command, output)
+    call(target, access.namespace.is_some(), command, output, version)
         .await
         .map_err(|failure| failure.with_server(&server))
 }
 
-async fn call(target: Target, is_asked_for: bool, command: Command, output: Output) -> Result<u8, Failure> {
+async fn call(
+    target: Target,
+    is_asked_for: bool,
+    command: Command,
+    output: Output,
+    version: &str,
+) -> Result<u8, Failure> {
     match command {
         Command::Run(args) => run::run(target, is_asked_for, &args, output).await,
         Command::List(args) => list::list(&target, &args, output).await,
@@ -248,7 +254,7 @@ async fn call(target: Target, is_asked_for: bool, command: Command, output: Outp
         }
         Command::Submit(args) => connect::submit(&target, &args, output).await,
         Command::Jobs(args) => connect::jobs(&target, &args, output).await,
-        Command::Debug(args) => debug::debug(&target, &args, output).await,
+        Command::Debug(args) => debug::debug(&target, &args, output, version).await,
         Command::Timeline(args) => timeline::timeline(&target, &args, output).await,
         Command::Top(args) => top::top(&target, &args, output).await,
         Command::Validate(ValidateArgs { files, .. }) => {

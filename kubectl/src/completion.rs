@@ -32,18 +32,21 @@ enum Choice {
 
 /// Creates the link by which kubectl finds the completions; returns a sentence about where it is.
 pub fn install(folder: Option<PathBuf>) -> Result<String, Failure> {
-    let program = std::env::current_exe().map_err(Failure::here("find this program"))?;
+    let program = std::env::current_exe().map_err(Failure::on_this_machine("find this program"))?;
     let folder = folder
         .or_else(|| program.parent().map(PathBuf::from))
         .unwrap_or_default();
     let link = folder.join(COMPLETER);
     match std::fs::remove_file(&link) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(Failure::here("replace the link of the completions")(error));
+            return Err(Failure::on_this_machine("replace the link of the completions")(
+                error,
+            ));
         }
         _ => {}
     }
-    std::os::unix::fs::symlink(&program, &link).map_err(Failure::here("make the link of the completions"))?;
+    std::os::unix::fs::symlink(&program, &link)
+        .map_err(Failure::on_this_machine("make the link of the completions"))?;
     Ok(format!(
         "created {}. kubectl finds it on the PATH once its own completion is loaded (kubectl completion --help)\n",
         link.display()

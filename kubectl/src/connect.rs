@@ -137,7 +137,7 @@ pub async fn running(target: &Target, name: &str, index: u32) -> Result<Pod, Fai
             } else {
                 format!("pod of index {index}")
             };
-            Err(Failure::Told(format!(
+            Err(Failure::Message(format!(
                 "the {which} of {name} does not run (the MiniCluster is {phase}): `kubectl minicluster why {name}` says more"
             )))
         }
@@ -173,7 +173,7 @@ async fn start(
             let may_not = is_code(&error, 403);
             let failure = Failure::call(format!("run a program in pod {name}"))(error);
             if may_not {
-                Failure::Told(format!("{failure}. {NEEDS_EXEC}"))
+                Failure::Message(format!("{failure}. {NEEDS_EXEC}"))
             } else {
                 failure
             }
@@ -199,7 +199,7 @@ pub async fn answer(target: &Target, pod: &Pod, words: &[&str]) -> Result<(u8, V
     });
     first
         .and(second)
-        .map_err(Failure::here("read what the pod said"))?;
+        .map_err(Failure::on_this_machine("read what the pod said"))?;
     let status = match status {
         Some(status) => status.await,
         None => None,
@@ -276,7 +276,7 @@ async fn copy(
         let count = from
             .read(&mut buffer)
             .await
-            .map_err(Failure::here("read what the program said"))?;
+            .map_err(Failure::on_this_machine("read what the program said"))?;
         match buffer.get(..count) {
             Some(bytes) if !bytes.is_empty() => put(bytes)?,
             _ => return Ok(()),
@@ -287,7 +287,7 @@ async fn copy(
 /// The exit code in the status of an exec.
 fn code(status: Option<Status>) -> Result<u8, Failure> {
     let Some(status) = status else {
-        return Err(Failure::Told(
+        return Err(Failure::Message(
             "the connection was lost before the program had ended".into(),
         ));
     };
@@ -301,7 +301,7 @@ fn code(status: Option<Status>) -> Result<u8, Failure> {
     let exit_code = causes.and_then(|all| all.iter().find(|it| it.reason.as_deref() == Some("ExitCode")));
     match exit_code.and_then(|cause| cause.message.as_deref()?.parse::<i32>().ok()) {
         Some(code) => Ok(u8::try_from(code).unwrap_or(FAILED)),
-        None => Err(Failure::Told(format!(
+        None => Err(Failure::Message(format!(
             "failed to run it: {}",
             status.message.unwrap_or_default()
         ))),

@@ -11,6 +11,8 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
+use flux_shared::causes::causes;
+use futures::AsyncReadExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::LogParams;
 use serde::Serialize;
@@ -43,13 +45,13 @@ pub struct Args {
 type Entries = Vec<(String, String)>;
 
 /// Collects everything, writes it, and prints where.
-pub async fn debug(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
+pub async fn debug(target: &Target, args: &Args, output: Output, version: &str) -> Result<u8, Failure> {
     let name = &args.name;
     let path = args
         .to
         .clone()
         .unwrap_or_else(|| PathBuf::from(format!("{name}-debug.tar")));
-    let entries = collect(target, name).await?;
+    let entries = collect(target, name, version).await?;
     write(&path, &entries).map_err(|source| Failure::Write {
         path: path.display().to_string(),
         source,
@@ -66,19 +68,12 @@ pub async fn debug(target: &Target, args: &Args, output: Output) -> Result<u8, F
     output.show(&about, summary).map(|()| 0)
 }
 
-async fn collect(target: &Target, name: &str) -> Result<Entries, Failure> {
+async fn collect(target: &Target, name: &str, version: &str) -> Result<Entries, Failure> {
     let cluster = target.cluster(name).await?;
     let mut pods = target.pods_of(name).await?;
     pods.sort_by_key(|pod| (observed::index(pod), observed::name(pod).to_owned()));
     let mut entries = vec![
-        (
-            "version.txt".to_owned(),
-            format!(
-                "kubectl-minicluster {}\n{}\n",
-                env!("CARGO_PKG_VERSION"),
-                server(target).await
-            ),
-        ),
+        ("version.txt".to_owned(), versions(version, &server(target).await)),
         ("minicluster.yaml".to_owned(), yaml(&cluster)?),
         (
             "status.txt".to_owned(),
@@ -99,23 +94,29 @@ async fn collect(target: &Target, name: &str) -> Result<Entries, Failure> {
     Ok(entries)
 }
 
+/// The plugin's version, with the commit of a release, and the server's.
+fn versions(version: &str, server: &str) -> String {
+    format!("kubectl-minicluster {version}\n{server}\n")
+}
+
 async fn server(target: &Target) -> String {
     match target.client.apiserver_version().await {
         Ok(version) => format!("Kubernetes {}", version.git_version),
-        Err(error) => failure::words(&error),
+        Err(error) => failure::cause_of(&error),
     }
 }
 
+fn write_failed(error: &(dyn std::error::Error + 'static)) -> Failure {
+    Failure::Message(format!("failed to write an object: {}", causes(error)))
+}
+
 fn yaml(object: &impl Serialize) -> Result<String, Failure> {
-    let write_failed =
-        |error: &dyn std::error::Error| Failure::Told(format!("failed to write an object: {error}"));
     let mut value: Value = serde_json::to_value(object).map_err(|error| write_failed(&error))?;
     redact::object(&mut value);
     flux_operator_core::yaml::document(&value).map_err(|error| write_failed(&error))
 }
 
-/// Logs of every container of the pod, and of its run before a restart. A log that cannot be read is replaced
-/// by the reason.
+/// Logs of every container of the pod, and of its run before a restart.
 async fn logs(target: &Target, pod: &Pod) -> Entries {
     let status = pod.status.clone().unwrap_or_default();
     let containers = status
@@ -137,9 +138,7 @@ async fn logs(target: &Target, pod: &Pod) -> Entries {
                 timestamps: true,
                 ..LogParams::default()
             };
-            let log = target.pods().logs(observed::name(pod), &parameters).await;
-            let log =
-                log.unwrap_or_else(|error| format!("failed to read this log: {}\n", failure::words(&error)));
+            let log = log_text(target, observed::name(pod), &parameters).await;
             let ending = if previous { "previous.log" } else { "log" };
             entries.push((
                 format!("logs/{}.{}.{ending}", observed::name(pod), container.name),
@@ -148,6 +147,22 @@ async fn logs(target: &Target, pod: &Pod) -> Entries {
         }
     }
     entries
+}
+
+/// A log as far as it can be read, then the cause if it cannot. Bytes that are no UTF-8, such as a character
+/// that `BYTES` cuts, are replaced.
+async fn log_text(target: &Target, pod: &str, parameters: &LogParams) -> String {
+    let mut log = match target.pods().log_stream(pod, parameters).await {
+        Ok(log) => log,
+        Err(error) => return format!("failed to read this log: {}\n", failure::cause_of(&error)),
+    };
+    let mut bytes = Vec::new();
+    let read = log.read_to_end(&mut bytes).await;
+    let mut text = String::from_utf8_lossy(&bytes).into_owned();
+    if let Err(error) = read {
+        text.push_str(&format!("\nfailed to read the rest of this log: {error}\n"));
+    }
+    text
 }
 
 /// Writes the archive, readable by its owner only.
@@ -167,4 +182,50 @@ fn write(path: &std::path::Path, entries: &Entries) -> std::io::Result<()> {
     let mut file = archive.into_inner()?;
     file.flush()?;
     file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_operator_core::yaml::YamlError;
+    use serde::ser::Error;
+
+    use super::*;
+    use crate::testing::{self, Log};
+
+    #[tokio::test]
+    async fn debug_keeps_a_log_with_a_byte_that_is_no_utf_8() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": { "name": "mc-0-x" },
+            "status": { "containerStatuses": [{ "name": "flux", "image": "i", "imageID": "", "ready": true,
+                "restartCount": 0 }] },
+        }))
+        .unwrap();
+        let log = Log {
+            bytes: b"before\xff\nafter\xc3",
+            stalls: false,
+        };
+        let (target, _) = testing::server(&pod, [log]);
+        let entries = logs(&target, &pod).await;
+        let (name, text) = entries.first().unwrap();
+        assert_eq!(name, "logs/mc-0-x.flux.log");
+        assert!(
+            text.contains("before\u{fffd}") && text.contains("after"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn bundle_names_the_version_that_the_program_has() {
+        assert_eq!(
+            versions("1.2.3+abcdef", "Kubernetes v1.35.0"),
+            "kubectl-minicluster 1.2.3+abcdef\nKubernetes v1.35.0\n"
+        );
+    }
+
+    #[test]
+    fn failure_to_write_yaml_has_its_cause() {
+        let error = YamlError::from(serde_saphyr::ser::Error::custom("too deep"));
+        let text = write_failed(&error).to_string();
+        assert!(text.contains("too deep"), "{text}");
+    }
 }

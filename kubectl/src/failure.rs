@@ -24,22 +24,22 @@ pub enum Failure {
     Offline(#[from] OfflineError),
     #[error(transparent)]
     Check(#[from] flux_operator_client::on_server::CheckError),
-    #[error("{}", told(.0))]
+    #[error("{}", plan_failure(.0))]
     Plans(#[from] DryRunError),
     #[error("failed to find the API server: {0}")]
-    Config(String),
+    NoServer(String),
     #[error("failed to {doing}: {why}")]
     Call { doing: String, why: String },
     /// The API server did not answer.
     #[error("failed to {doing}: no answer from the API server: {why}")]
     Unanswered { doing: String, why: String },
     #[error("failed to {doing}")]
-    Here {
+    OnThisMachine {
         doing: &'static str,
         source: std::io::Error,
     },
     #[error("{0}")]
-    Told(String),
+    Message(String),
     /// Nobody reads standard output any more (`| head`).
     #[error("standard output is closed")]
     Unread,
@@ -52,11 +52,11 @@ impl Failure {
         move |error| match error {
             kube::Error::Service(_) | kube::Error::HyperError(_) => Failure::Unanswered {
                 doing,
-                why: words(&error),
+                why: cause_of(&error),
             },
             error => Failure::Call {
                 doing,
-                why: words(&error),
+                why: cause_of(&error),
             },
         }
     }
@@ -83,21 +83,21 @@ impl Failure {
     }
 
     /// The failure of something on this machine.
-    pub fn here(doing: &'static str) -> impl FnOnce(std::io::Error) -> Failure {
-        move |source| Failure::Here { doing, source }
+    pub fn on_this_machine(doing: &'static str) -> impl FnOnce(std::io::Error) -> Failure {
+        move |source| Failure::OnThisMachine { doing, source }
     }
 }
 
 /// Every problem of a manifest on a line of its own, or the cause and what to do.
-fn told(error: &DryRunError) -> String {
-    let lines = error.lines().unwrap_or_else(|| causes(error));
+fn plan_failure(error: &DryRunError) -> String {
+    let lines = error.listed_problems().unwrap_or_else(|| causes(error));
     error
         .hint()
         .map_or_else(|| lines.clone(), |hint| format!("{lines}; {hint}"))
 }
 
 /// What the API server said, or why there was no answer.
-pub fn words(error: &kube::Error) -> String {
+pub fn cause_of(error: &kube::Error) -> String {
     match error {
         // A missing object has details; a missing resource has none.
         kube::Error::Api(status) if status.code == 404 && status.details.is_none() => {
@@ -136,7 +136,7 @@ mod tests {
             message: "404 page not found".into(),
             ..Status::default()
         };
-        let said = words(&kube::Error::Api(missing.boxed()));
+        let said = cause_of(&kube::Error::Api(missing.boxed()));
         assert!(
             said.contains("Install the operator") && said.contains("--context"),
             "{said}"
@@ -149,7 +149,7 @@ mod tests {
             details: Some(details),
             ..Status::default()
         };
-        assert_eq!(words(&kube::Error::Api(not_found.boxed())), message);
+        assert_eq!(cause_of(&kube::Error::Api(not_found.boxed())), message);
     }
 
     #[test]

@@ -31,6 +31,8 @@ mod screen;
 mod status;
 mod stop;
 mod target;
+#[cfg(test)]
+mod testing;
 mod timeline;
 mod top;
 mod wait;

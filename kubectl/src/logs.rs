@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use flux_shared::phase::Phase;
-use futures::{AsyncReadExt, StreamExt};
+use futures::{AsyncBufReadExt, AsyncReadExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::LogParams;
@@ -23,6 +23,8 @@ use resume::Resume;
 const SILENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// How often `--follow` looks whether the pod has started.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Most attempts to read the log of a container that has ended.
 const TRIES: u32 = 5;
 
@@ -54,18 +56,18 @@ pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
         wait_for_start(target, args).await?;
     }
     let mut pods = target.pods_of(&args.name).await?;
+    let name = &args.name;
     if pods.is_empty() {
-        target.cluster(&args.name).await?;
-        return Err(Failure::Told(format!(
-            "{} has no pods: `kubectl minicluster why {0}` says why",
-            args.name
-        )));
+        // If there is no such MiniCluster, that is the failure.
+        target.cluster(name).await?;
+        let cause = format!("{name} has no pods: `kubectl minicluster why {name}` says why");
+        return Err(Failure::Message(cause));
     }
     pods.sort_by_key(|pod| (observed::index(pod), observed::created(pod)));
     if !args.all {
         pods.retain(|pod| observed::index(pod) == Some(args.index));
         let Some(latest) = pods.pop() else {
-            return Err(Failure::Told(format!(
+            return Err(Failure::Message(format!(
                 "no pod with index {} in {}",
                 args.index, args.name
             )));
@@ -74,11 +76,10 @@ pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
     }
     let each = pods
         .iter()
-        .filter(|pod| observed::index(pod).is_some())
-        .map(|pod| with_prefix(target, pod, args));
+        .filter_map(|pod| Some(print_with_index(target, pod, observed::index(pod)?, args)));
     // A log that cannot be read does not hide the others.
-    for told in futures::future::join_all(each).await {
-        match told {
+    for printed in futures::future::join_all(each).await {
+        match printed {
             Ok(()) => {}
             Err(Failure::Unread) => return Err(Failure::Unread),
             Err(failure) => screen::tell(&failure.to_string()),
@@ -132,10 +133,11 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
                 args.index
             ));
         }
-        tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 
+/// The container that was asked for, else the one that runs Flux.
 fn container<'a>(pod: &'a Pod, args: &'a Args) -> &'a str {
     args.container
         .as_deref()
@@ -144,39 +146,32 @@ fn container<'a>(pod: &'a Pod, args: &'a Args) -> &'a str {
 }
 
 async fn print_one(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failure> {
-    let container = container(pod, args);
-    match (args.follow, observed::started(pod)) {
-        (true, Some(start)) if args.container.is_none() => follow(&target.pods(), pod, &start, || ()).await,
-        _ => stream(&target.pods(), pod, args, container, screen::put).await,
+    // Only the container that runs Flux has starts, to which a broken connection can return.
+    if args.follow
+        && args.container.is_none()
+        && let Some(start) = observed::started(pod)
+    {
+        return follow(&target.pods(), pod, &start, || ()).await;
     }
+    stream(&target.pods(), pod, args, screen::put).await
 }
 
-async fn with_prefix(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failure> {
-    let index = observed::index(pod).unwrap_or_default();
-    let mut begins = true;
-    stream(&target.pods(), pod, args, container(pod, args), |bytes| {
-        let mut marked = Vec::new();
-        for line in bytes.split_inclusive(|&byte| byte == b'\n') {
-            if begins {
-                marked.extend(format!("{index}: ").into_bytes());
-            }
-            marked.extend(line);
-            begins = line.ends_with(b"\n");
-        }
-        screen::put(&marked)
+async fn print_with_index(target: &Target, pod: &Pod, index: u32, args: &Args) -> Result<(), Failure> {
+    let prefix = format!("{index}: ").into_bytes();
+    stream(&target.pods(), pod, args, |line| {
+        screen::put(&[prefix.as_slice(), line].concat())
     })
     .await
 }
 
-/// Prints a log as the API server returns it, line by line.
+/// Prints a log as the API server returns it, line by line. A program may print bytes that are no UTF-8.
 async fn stream(
     pods: &Api<Pod>,
     pod: &Pod,
     args: &Args,
-    container: &str,
     mut put: impl FnMut(&[u8]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let name = observed::name(pod);
+    let (name, container) = (observed::name(pod), container(pod, args));
     let doing = || format!("read the log of {name}, container {container}");
     let parameters = LogParams {
         container: Some(container.to_owned()),
@@ -184,19 +179,26 @@ async fn stream(
         previous: args.previous,
         ..LogParams::default()
     };
-    let log = pods
+    let mut log = pods
         .log_stream(name, &parameters)
         .await
         .map_err(Failure::call(doing()))?;
-    let mut lines = futures::AsyncBufReadExt::lines(log);
-    while let Some(line) = lines.next().await {
-        let line = line.map_err(|error| Failure::Call {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = log.read_until(b'\n', &mut line).await;
+        let count = read.map_err(|error| Failure::Call {
             doing: doing(),
             why: error.to_string(),
         })?;
-        put(format!("{line}\n").as_bytes())?;
+        if count == 0 {
+            return Ok(());
+        }
+        if !line.ends_with(b"\n") {
+            line.push(b'\n');
+        }
+        put(&line)?;
     }
-    Ok(())
 }
 
 /// Prints the log of one start of a pod's runner to its end, and reconnects if the connection breaks. `first`
@@ -214,24 +216,33 @@ pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn())
             since_time,
             ..LogParams::default()
         };
-        let (broke, progressed) = match pods.log_stream(name, &parameters).await {
+        let read = match pods.log_stream(name, &parameters).await {
             Ok(log) => copy(log, &mut resume, &first).await?,
             Err(error) if failure::is_code(&error, 404) => return Ok(()),
-            Err(error) => (Some(failure::words(&error)), false),
+            Err(error) => LogRead {
+                end: CopyEnd::Broken(failure::cause_of(&error)),
+                has_progressed: false,
+            },
         };
-        failures = if progressed || broke.is_none() {
+        let failure = match read.end {
+            // The container had ended before this read, so nothing is missing.
+            CopyEnd::Complete if is_over => return Ok(()),
+            CopyEnd::Complete => None,
+            // A running container may print nothing for any time.
+            CopyEnd::Silent => is_over.then(|| format!("no data came for {} s", SILENCE.as_secs())),
+            CopyEnd::Broken(why) => Some(why),
+        };
+        failures = if read.has_progressed || failure.is_none() {
             0
         } else {
             failures + 1
         };
-        match broke {
-            // The container had ended before this read, so nothing is missing.
-            None if is_over => return Ok(()),
-            Some(why) if failures >= TRIES && is_over => {
-                let doing = format!("read the log of {name}, container {container}");
-                return Err(Failure::Call { doing, why });
-            }
-            _ => {}
+        if let Some(why) = failure
+            && failures >= TRIES
+            && is_over
+        {
+            let doing = format!("read the log of {name}, container {container}");
+            return Err(Failure::Call { doing, why });
         }
         // If the call fails, the pod counts as running.
         match pods.get_opt(name).await {
@@ -247,19 +258,37 @@ pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn())
     }
 }
 
-/// Prints what is new of a log; returns why it broke off, if it did, and whether a byte came.
+/// How a read of a log ended.
+#[derive(Debug)]
+enum CopyEnd {
+    /// The API server ended the log.
+    Complete,
+    /// Nothing came for `SILENCE`.
+    Silent,
+    /// The call or the connection failed: the cause.
+    Broken(String),
+}
+
+/// A read of a log: how it ended, and whether a byte came.
+#[derive(Debug)]
+struct LogRead {
+    end: CopyEnd,
+    has_progressed: bool,
+}
+
+/// Prints what is new of a log.
 async fn copy(
     mut log: impl futures::AsyncRead + Unpin,
     resume: &mut Resume,
     first: &impl Fn(),
-) -> Result<(Option<String>, bool), Failure> {
+) -> Result<LogRead, Failure> {
     let mut buffer = vec![0; 64 * 1024];
-    let mut progressed = false;
-    loop {
+    let mut has_progressed = false;
+    let end = loop {
         match tokio::time::timeout(SILENCE, log.read(&mut buffer)).await {
-            Ok(Ok(0)) => return Ok((None, progressed)),
+            Ok(Ok(0)) => break CopyEnd::Complete,
             Ok(Ok(count)) => {
-                progressed = true;
+                has_progressed = true;
                 let new = buffer
                     .get(..count)
                     .map(|bytes| resume.feed(bytes))
@@ -269,8 +298,12 @@ async fn copy(
                     screen::put(&new)?;
                 }
             }
-            Ok(Err(error)) => return Ok((Some(error.to_string()), progressed)),
-            Err(_) => return Ok((None, progressed)),
+            Ok(Err(error)) => break CopyEnd::Broken(error.to_string()),
+            Err(_) => break CopyEnd::Silent,
         }
-    }
+    };
+    Ok(LogRead { end, has_progressed })
 }
+
+#[cfg(test)]
+mod tests;

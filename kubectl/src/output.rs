@@ -61,14 +61,14 @@ impl Output {
     pub fn refuse(self, command: &str, why: &str) -> Result<(), Failure> {
         match self.format {
             None => Ok(()),
-            Some(_) => Err(Failure::Told(format!("`{command}` takes no -o: {why}"))),
+            Some(_) => Err(Failure::Message(format!("`{command}` takes no -o: {why}"))),
         }
     }
 }
 
 fn written(value: &impl Serialize, format: Format) -> Result<String, Failure> {
     let not_written =
-        |error: &dyn std::error::Error| Failure::Told(format!("failed to write the output: {error}"));
+        |error: &dyn std::error::Error| Failure::Message(format!("failed to write the output: {error}"));
     Ok(match format {
         Format::Json => serde_json::to_string_pretty(value).map_err(|error| not_written(&error))? + "\n",
         Format::Yaml => flux_operator_core::yaml::document(value).map_err(|error| not_written(&error))?,

@@ -56,7 +56,7 @@ pub async fn run(
         None => None,
     };
     if file.is_none() && args.wanted.command.is_empty() && !args.detach {
-        return Err(Failure::Told(
+        return Err(Failure::Message(
             "give a command after `--`, or --detach: then the instance stays up, and `connect` opens a shell in it"
                 .into(),
         ));
@@ -65,7 +65,7 @@ pub async fn run(
     if let Some(namespace) = wanted.namespace {
         if has_namespace && namespace != target.namespace {
             let wanted = &target.namespace;
-            return Err(Failure::Told(format!(
+            return Err(Failure::Message(format!(
                 "the file's namespace is {namespace}, and --namespace is {wanted}"
             )));
         }
@@ -124,7 +124,7 @@ async fn tidy_up(target: &Target, name: &str, ending: &Ending, keep: bool) {
 fn random() -> Result<String, Failure> {
     let mut bytes = [0; 5];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::Told(format!("failed to get a random name: {error}")))?;
+        .map_err(|error| Failure::Message(format!("failed to get a random name: {error}")))?;
     Ok(bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect())
 }
 
@@ -139,7 +139,7 @@ async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, F
         if !failure::may_pass(&error) || tries >= TRIES {
             return Err(error);
         }
-        screen::tell(&format!("{}; retrying", failure::words(&error)));
+        screen::tell(&format!("{}; retrying", failure::cause_of(&error)));
         tries += 1;
         Ok(())
     };
@@ -149,7 +149,7 @@ async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, F
             let mark = |it: &MiniCluster| it.annotations().get(RUN).cloned();
             match existing {
                 Some(existing) if mark(&existing) == mark(cluster) => Ok(existing),
-                _ => Err(Failure::Told(format!(
+                _ => Err(Failure::Message(format!(
                     "failed to create MiniCluster {name}: the name is taken; choose another with --name"
                 ))),
             }

@@ -147,7 +147,7 @@ pub fn put(bytes: &[u8]) -> Result<(), Failure> {
         .and_then(|()| output.flush())
         .map_err(|error| match error.kind() {
             std::io::ErrorKind::BrokenPipe => Failure::Unread,
-            _ => Failure::here("write the output")(error),
+            _ => Failure::on_this_machine("write the output")(error),
         })
 }
 

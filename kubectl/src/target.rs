@@ -51,13 +51,13 @@ pub struct Target {
 impl Target {
     /// The target of the options and the kubeconfig. Makes no call.
     pub async fn find(access: &Access) -> Result<Target, Failure> {
-        let config = config(access).await.map_err(Failure::Config)?;
+        let config = config(access).await.map_err(Failure::NoServer)?;
         let namespace = access
             .namespace
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
         let server = config.cluster_url.to_string();
-        let client = Client::try_from(config).map_err(|error| Failure::Config(causes(&error)))?;
+        let client = Client::try_from(config).map_err(|error| Failure::NoServer(causes(&error)))?;
         Ok(Target {
             client,
             namespace,

@@ -97,7 +97,7 @@ async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage
         return Err(no_usage);
     }
     let Some(lead) = lead else {
-        return Err(Failure::Told(format!("{name} has no lead")).into());
+        return Err(Failure::Message(format!("{name} has no lead")).into());
     };
     Ok((lead.clone(), ask(target, name, lead).await?))
 }
@@ -135,7 +135,7 @@ fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage
         )
     };
     Some(NoUsage {
-        why: Failure::Told(why),
+        why: Failure::Message(why),
         is_over,
     })
 }
@@ -151,16 +151,16 @@ async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> 
     };
     match code {
         0 => serde_json::from_slice(&said).map_err(|error| {
-            Failure::Told(format!(
+            Failure::Message(format!(
                 "unexpected answer of the agent of {name} (another version?): {error}: {}",
                 words()
             ))
         }),
-        NO_SUCH_COMMAND => Err(Failure::Told(format!(
+        NO_SUCH_COMMAND => Err(Failure::Message(format!(
             "the agent in the pods of {name} is older than this program and does not report usage: use `kubectl minicluster status \
              {name}` or `kubectl minicluster connect {name} -- flux top`"
         ))),
-        _ => Err(Failure::Told(format!(
+        _ => Err(Failure::Message(format!(
             "no usage available of {name}: {}. `kubectl minicluster wait {name} --for ready` waits until it is up",
             words().trim_end_matches('.')
         ))),
@@ -169,8 +169,8 @@ async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> 
 
 /// Shows the usage live until q or Ctrl-C, or until the MiniCluster has ended.
 async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> Result<u8, Failure> {
-    let mut resized =
-        signal(SignalKind::window_change()).map_err(Failure::here("listen for the terminal's size"))?;
+    let mut resized = signal(SignalKind::window_change())
+        .map_err(Failure::on_this_machine("listen for the terminal's size"))?;
     let mut terminated = until_signalled()?;
     let mut keys = tokio::io::stdin();
     let mut display = Display::begin()?;
@@ -217,7 +217,7 @@ async fn next_usage(target: &Target, args: &Args, lead: Pod) -> Result<(Pod, Usa
 
 /// A future that resolves when a signal asks this process to end.
 fn until_signalled() -> Result<Pin<Box<dyn Future<Output = ()>>>, Failure> {
-    let listen = |kind| signal(kind).map_err(Failure::here("listen for signals"));
+    let listen = |kind| signal(kind).map_err(Failure::on_this_machine("listen for signals"));
     let mut interrupt = listen(SignalKind::interrupt())?;
     let (mut terminate, mut hangup) = (listen(SignalKind::terminate())?, listen(SignalKind::hangup())?);
     Ok(Box::pin(async move {

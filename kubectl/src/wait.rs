@@ -96,13 +96,13 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
             return Ok(code);
         }
     }
-    Err(Failure::Told("the watch has ended".into()))
+    Err(Failure::Message("the watch has ended".into()))
 }
 
 fn gone(args: &Args) -> Result<u8, Failure> {
     match args.until {
         For::Deleted => Ok(0),
-        _ => Err(Failure::Told(format!("MiniCluster {} is gone", args.name))),
+        _ => Err(Failure::Message(format!("MiniCluster {} is gone", args.name))),
     }
 }
 
@@ -129,7 +129,7 @@ pub async fn scale(target: &Target, args: &Scale, output: Output) -> Result<u8, 
     let cluster = target.cluster(&args.name).await?;
     let phase = cluster.status.as_ref().and_then(MiniClusterStatus::phase);
     if let Some(phase) = phase.filter(|phase| phase.is_finished()) {
-        return Err(Failure::Told(format!(
+        return Err(Failure::Message(format!(
             "{} is {phase}: it has no pods to scale. Create a new one",
             args.name
         )));

@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 
 use test_support::control_plane::kubeconfig_via;
+use test_support::operator_process::OperatorProcess;
 
 pub const DEADLINE: Duration = Duration::from_secs(600);
 /// The size of a MiniCluster, where it does not matter.
@@ -71,10 +72,7 @@ pub async fn client(kubeconfig: &Path) -> Client {
     .unwrap()
 }
 
-pub struct Operator {
-    child: Child,
-    address: String,
-}
+pub struct Operator(OperatorProcess);
 
 impl Operator {
     pub async fn start(kubeconfig: &Path) -> Operator {
@@ -82,20 +80,14 @@ impl Operator {
     }
 
     pub async fn start_with(kubeconfig: &Path, arguments: &[&str]) -> Operator {
-        let address = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .to_string();
-        let child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
-            .env("FLUX_AGENT_IMAGE", "agent:test")
-            .args(["run", "--log=warn", "--health", &address])
-            .args(arguments)
-            .env("KUBECONFIG", kubeconfig)
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let operator = Operator { child, address };
+        let program = Path::new(env!("CARGO_BIN_EXE_flux-operator"));
+        let arguments = [&["--log=warn"], arguments].concat();
+        let operator = Operator(OperatorProcess::start(
+            program,
+            kubeconfig,
+            &arguments,
+            Stdio::inherit(),
+        ));
         let begin = Instant::now();
         while !operator.ask("/readyz").await.contains(" 200 ") {
             assert!(begin.elapsed() < DEADLINE, "the operator does not become ready");
@@ -106,7 +98,7 @@ impl Operator {
 
     async fn ask(&self, path: &str) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let Ok(mut stream) = tokio::net::TcpStream::connect(&self.address).await else {
+        let Ok(mut stream) = tokio::net::TcpStream::connect(self.0.address()).await else {
             return String::new();
         };
         let mut answer = String::new();
@@ -172,23 +164,14 @@ impl Operator {
     }
 
     pub fn memory(&self, field: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with(field)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+        self.0.memory_kib(field) / 1024
     }
 
     pub fn cpu_seconds(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.pid())).unwrap();
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
         let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
         ticks as f64 / 100.0
-    }
-}
-
-impl Drop for Operator {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -118,7 +118,7 @@ pub const NOT_EXECUTABLE: u8 = 126;
 pub const NOT_FOUND: u8 = 127;
 
 /// The exit code of a pod that is stopped before its program has run.
-pub const fn of_stop(signal: i32, is_follower: bool) -> u8 {
+pub const fn of_stop_before_program(signal: i32, is_follower: bool) -> u8 {
     if is_follower { REPLACE } else { of_signal(signal) }
 }
 

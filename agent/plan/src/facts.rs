@@ -15,7 +15,7 @@ use flux_shared::paths;
 use serde::{Deserialize, Serialize};
 
 pub use error::FactsError;
-pub use key::Key;
+pub use key::KeyInputs;
 pub use view::ViewFacts;
 
 /// What a container's host says. Every field may be left out of a file: it then has the value of the usual
@@ -34,7 +34,7 @@ pub struct Facts {
     /// The pod's terminationGracePeriodSeconds, if it is known.
     pub grace_period: Option<u64>,
     /// What the certificate is derived from, by the command line (`--key-from-env`); none: it is mounted.
-    pub key: Option<Key>,
+    pub key: Option<KeyInputs>,
     /// Path of the agent's own binary, as the container's processes see it.
     pub agent: String,
     /// The AgentSpec that the command line names (`--spec`); none: the usual one.

@@ -1,15 +1,15 @@
-//! Paths in any image that the facts look at and the plan names.
+//! Paths in images: the agent reads facts about them, and plans name them.
 
 /// The PATH where none is set, as shells have it.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Folders for temporary files.
 pub const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
-/// Where Design 3.3 has the broker's configuration.
+/// Where images with a Flux of their own have the broker's configuration.
 pub const SYSTEM_CONFIG: &str = "/etc/flux/config";
-/// Paths of the user's that Flux from a view must not follow.
+/// Variables with search paths of the user's, which Flux from a view must not see.
 pub const KEPT_FROM_FLUX: [&str; 3] = ["LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME"];
-/// The name under which a broker carries a variable that is kept from it.
-pub fn own_name(name: &str) -> String {
+/// The variable in which a broker carries the user's value of one that is kept from it.
+pub fn users_value_name(name: &str) -> String {
     format!("FLUX_AGENT_OWN_{name}")
 }
 /// Folder of the broker's socket by the documents of v1alpha1.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use flux_agent_plan::plan::{Launch, Part, Stdout};
-use flux_shared::exit::{Category, of_stop};
+use flux_shared::exit::{Category, of_stop_before_program};
 
 use super::broker_options;
 use super::broker_policy::{BrokerPolicy, LaunchEnd, terms};
@@ -192,7 +192,7 @@ impl Executor<'_> {
 
 /// A stop before the program has started. The launch says who follows, not the role: a plan may differ.
 fn stopped_before(launch: &Launch, stop: Stop) -> Launched {
-    Launched::NotStarted(of_stop(stop.signal, launch.part == Part::Follower))
+    Launched::NotStarted(of_stop_before_program(stop.signal, launch.part == Part::Follower))
 }
 
 /// The stages of a broker's life: `broker` until it is up, `quorum` until enough others are, `submit` until

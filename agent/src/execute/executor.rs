@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flux_agent_plan::plan::{self, Owner, Plan, Role, SnippetShell, Waits};
-use flux_shared::exit::of_stop;
+use flux_shared::exit::of_stop_before_program;
 
 use super::broker_end::BrokerEnd;
 use super::session::Session;
@@ -97,7 +97,7 @@ impl<'a> Executor<'a> {
 
     /// The exit code of a container that is stopped before its program has run.
     pub(super) fn stop_code(&self, stop: Stop) -> u8 {
-        of_stop(stop.signal, self.role == Role::Follower)
+        of_stop_before_program(stop.signal, self.role == Role::Follower)
     }
 
     /// The broker that the plan names as parent, to be probed.

@@ -509,7 +509,7 @@ fn start_is_recorded_only_in_the_record_of_the_launch() {
         let at = |name: &str| folder.join(name);
         let record = |name: &str| at(name).display().to_string();
         // A step has looked at a record, and the launch names none.
-        let once = Step::Once {
+        let once = Step::CheckEarlierStarts {
             record: record("folder/looked-at"),
             restarts: 0,
         };

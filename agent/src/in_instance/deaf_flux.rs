@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use flux_agent_plan::known_paths::{DEFAULT_PATH, KEPT_FROM_FLUX, own_name};
+use flux_agent_plan::known_paths::{DEFAULT_PATH, KEPT_FROM_FLUX, users_value_name};
 use flux_shared::exit::{NOT_EXECUTABLE, NOT_FOUND};
 
 use crate::supervise::program::Environment;
@@ -125,7 +125,7 @@ pub fn run() -> ExitCode {
     if is_deaf(&arguments) {
         for name in KEPT_FROM_FLUX {
             if let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) {
-                command.env(own_name(name), value).env_remove(name);
+                command.env(users_value_name(name), value).env_remove(name);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flux_agent_plan::known_paths::own_name;
+use flux_agent_plan::known_paths::users_value_name;
 
 use super::command_runner::CommandRunner;
 use super::deaf_flux::DeafFlux;
@@ -91,7 +91,7 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
 /// Sets the variable to the value that was kept from the broker.
 fn give_back(environment: &mut Environment, name: &str) {
     let own = environment
-        .remove(OsStr::new(&own_name(name)))
+        .remove(OsStr::new(&users_value_name(name)))
         .filter(|value| !value.is_empty());
     match own {
         Some(value) => environment.insert(name.into(), value),

@@ -14,9 +14,9 @@ pub struct Raw(());
 impl Raw {
     /// Switches raw mode on, and sends the terminal's size and every change of it to `sizes`.
     pub fn begin(sizes: Option<Sender<TerminalSize>>) -> Result<Raw, Failure> {
-        let mut resized =
-            signal(SignalKind::window_change()).map_err(Failure::here("listen for the terminal's size"))?;
-        terminal::enable_raw_mode().map_err(Failure::here("make the terminal raw"))?;
+        let mut resized = signal(SignalKind::window_change())
+            .map_err(Failure::on_this_machine("listen for the terminal's size"))?;
+        terminal::enable_raw_mode().map_err(Failure::on_this_machine("make the terminal raw"))?;
         if let Some(mut sizes) = sizes {
             tokio::spawn(async move {
                 loop {

@@ -102,9 +102,10 @@ struct Follower<'a> {
 /// Follows the MiniCluster of this name and uid to its end.
 pub async fn follow(target: &Target, name: &str, uid: &str, screen: &Screen) -> Result<Ending, Failure> {
     let (mut clusters, mut pods) = (target.watch(name), target.watch_pods_of(name));
-    let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::here("listen for Ctrl-C"))?;
+    let mut interrupted =
+        signal(SignalKind::interrupt()).map_err(Failure::on_this_machine("listen for Ctrl-C"))?;
     let mut terminated =
-        signal(SignalKind::terminate()).map_err(Failure::here("listen for a signal to end"))?;
+        signal(SignalKind::terminate()).map_err(Failure::on_this_machine("listen for a signal to end"))?;
     let api = target.pods();
     let mut follower = Follower {
         target,

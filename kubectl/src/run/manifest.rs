@@ -96,8 +96,8 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     }
     // Without a program, the agent's and Flux's lines are the only output, so they are not silenced. A file
     // may say otherwise.
-    let has_program = !is_interactive && has_program(runner);
-    if has_program && !wanted.verbose && !says_logging {
+    let runs_program = !is_interactive && has_command_or_script(runner);
+    if runs_program && !wanted.verbose && !says_logging {
         spec.logging.get_or_insert_default().quiet = true;
     }
     let namespace = document["metadata"]["namespace"].as_str().map(str::to_owned);
@@ -129,7 +129,7 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     })
 }
 
-fn has_program(runner: &Container) -> bool {
+fn has_command_or_script(runner: &Container) -> bool {
     let script = runner
         .commands
         .as_ref()
@@ -137,7 +137,7 @@ fn has_program(runner: &Container) -> bool {
     [runner.command.as_ref(), script]
         .into_iter()
         .flatten()
-        .any(|text| !text.is_empty())
+        .any(|text| !text.trim().is_empty())
 }
 
 fn texts(map: &Value) -> Option<BTreeMap<String, String>> {
@@ -195,6 +195,13 @@ mod tests {
         );
         assert!(spec.logging.unwrap().quiet);
         assert_eq!(made.cluster.metadata.annotations.unwrap()[RUN], "abcde");
+    }
+
+    #[test]
+    fn blank_command_is_no_program_and_silences_nothing() {
+        let file = FILE.replace("command: old", "command: ' '");
+        let made = make(&wanted(None, &[]), Some(&file), "abcde").unwrap();
+        assert!(!made.cluster.spec.logging.is_some_and(|logging| logging.quiet));
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub struct Display(());
 
 impl Display {
     pub fn begin() -> Result<Display, Failure> {
-        terminal::enable_raw_mode().map_err(Failure::here("make the terminal raw"))?;
+        terminal::enable_raw_mode().map_err(Failure::on_this_machine("make the terminal raw"))?;
         let display = Display(());
         let mut output = std::io::stdout();
         queue!(output, EnterAlternateScreen, Hide)
@@ -69,7 +69,7 @@ impl Display {
 }
 
 fn failed() -> impl FnOnce(std::io::Error) -> Failure {
-    Failure::here("write to the terminal")
+    Failure::on_this_machine("write to the terminal")
 }
 
 impl Drop for Display {

@@ -65,10 +65,10 @@ impl<K: Hash + Eq + Clone> Queue<K> {
     pub fn enqueue(&self, key: &K, now: Instant) -> bool {
         let mut state = lock(&self.0);
         if state.waiting.contains_key(key) {
-            false
-        } else {
-            state.waiting.insert(key.clone(), now).is_none()
+            return false;
         }
+        state.waiting.insert(key.clone(), now);
+        true
     }
 
     /// Removes a key that need not be reconciled any more.

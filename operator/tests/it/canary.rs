@@ -13,7 +13,7 @@ use kube::discovery::{Discovery, verbs};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::operator_process::OperatorProcess;
+use crate::operator_process;
 use test_support::api_server::{Fixture, condition, test, until};
 
 /// All values of the Secrets of a cluster, but those that are no secret (names of users).
@@ -78,7 +78,7 @@ const GIVEN_KEY: &str = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs";
 #[test]
 fn secrets_are_seen_in_their_secrets_only() {
     test("canary", async |fixture| {
-        let mut operator = OperatorProcess::start(&fixture.namespace, "trace", Stdio::piped());
+        let mut operator = operator_process::start(&fixture.namespace, "trace", Stdio::piped());
         let log = operator.log();
         live(&fixture).await;
         // One letter is missing: it is refused.

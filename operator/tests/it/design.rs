@@ -1,4 +1,4 @@
-//! What Design 3.3 says of the objects, in both versions: its numbered statements 1 and 2. (3 to 5 are about
+//! Five numbered statements about MiniClusters, in both versions: 1 and 2, about the objects. (3 to 5 are about
 //! the pods, and stand in the agent's tests.)
 
 use flux_shared::crd::convert::{Version, convert};

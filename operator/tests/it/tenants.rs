@@ -11,7 +11,7 @@ use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::operator_process::OperatorProcess;
+use crate::operator_process;
 use test_support::api_server::{DEADLINE, Fixture, apply, condition, test, until};
 
 fn with_volume(volume: Value) -> Value {
@@ -236,17 +236,17 @@ fn many_of_the_largest_size_fit_into_the_operators_memory() {
             }
         };
         let begin = Instant::now();
-        let program = OperatorProcess::start(&fixture.namespace, "info", Stdio::null());
+        let program = operator_process::start(&fixture.namespace, "info", Stdio::null());
         all_have("with a Job", "maximumSize", 1).await;
         println!(
             "{count} Jobs in {:?}: {} MiB",
             begin.elapsed(),
-            program.memory() >> 20
+            program.memory_kib("VmHWM") >> 10
         );
-        let first = program.memory();
+        let first = program.memory_kib("VmHWM");
         drop(program);
         // One that starts among all of them, and has to say something of each.
-        let program = OperatorProcess::start(&fixture.namespace, "info", Stdio::null());
+        let program = operator_process::start(&fixture.namespace, "info", Stdio::null());
         for number in 0..count {
             let change = json!({ "spec": { "ttlSecondsAfterFinished": 600 } });
             fixture
@@ -255,12 +255,12 @@ fn many_of_the_largest_size_fit_into_the_operators_memory() {
                 .unwrap();
         }
         all_have("seen again", "observedGeneration", 2).await;
-        println!("after a restart: {} MiB", program.memory() >> 20);
+        println!("after a restart: {} MiB", program.memory_kib("VmHWM") >> 10);
         assert!(
-            first.max(program.memory()) < 200 << 20,
+            first.max(program.memory_kib("VmHWM")) < 200 << 10,
             "{} and {} MiB",
-            first >> 20,
-            program.memory() >> 20
+            first >> 10,
+            program.memory_kib("VmHWM") >> 10
         );
         drop(program);
         fixture

@@ -34,6 +34,13 @@ pub enum Program {
     Diagnostics,
 }
 
+impl Program {
+    /// Whether the user has given it: a command, script or batch.
+    pub fn is_users(&self) -> bool {
+        !matches!(self, Program::Persistent | Program::Diagnostics)
+    }
+}
+
 /// A line of a batch: its text as the user wrote it, and its number (blank lines count).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]

@@ -17,9 +17,8 @@ pub(super) fn tell(
 ) {
     let (program, lead_is_elsewhere) = (&cluster.runner.program, cluster.flux.lead.is_some());
     let is_idle = lead_is_elsewhere || spec.interactive;
-    let has_program = !matches!(program, Program::Persistent | Program::Diagnostics);
     if is_idle
-        && has_program
+        && program.is_users()
         && let Some((field, container)) = flux::runner(spec)
     {
         let name = if container.command.iter().any(|it| !it.trim().is_empty()) {
@@ -34,7 +33,7 @@ pub(super) fn tell(
         };
         report.notice(format!("{field}.{name}"), format!("is not run: {why}"));
     }
-    if cleans_by_default && cluster.cleanup_pods && has_program && !is_idle {
+    if cleans_by_default && cluster.cleanup_pods && program.is_users() && !is_idle {
         report.notice(
             "spec.cleanup",
             "is not set, so v1alpha1 deletes the pods, and the output with them, when the job has completed: set cleanup: false to keep them",

@@ -27,6 +27,7 @@ pub mod history;
 pub mod installation;
 pub mod monitoring;
 pub mod mutate;
+pub mod operator_process;
 pub mod pages;
 pub mod pasted;
 pub mod pattern;

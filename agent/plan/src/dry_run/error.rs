@@ -42,7 +42,7 @@ impl DryRunError {
     }
 
     /// Several problems: a line each, after the name of the file.
-    pub fn lines(&self) -> Option<String> {
+    pub fn listed_problems(&self) -> Option<String> {
         match self {
             DryRunError::Input { source, .. } if source.0.len() > 1 => Some(format!("{self}:\n{source}")),
             _ => None,

@@ -1,4 +1,4 @@
-//! Why there are no facts.
+//! Why the facts about a host could not be read.
 
 /// Why the host could not be read.
 #[derive(Debug, thiserror::Error)]

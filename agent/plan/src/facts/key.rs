@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Key {
+pub struct KeyInputs {
     /// The file with the seed.
     pub seed: String,
     /// Values that no two jobs share, such as the job's uid and the number of its attempt.

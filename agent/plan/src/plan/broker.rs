@@ -101,7 +101,7 @@ pub fn documented_links(resolved: &Resolved) -> Vec<Step> {
     links
 }
 
-/// The link at Design 3.3's path of the broker's configuration, if it can be made: the folder, or the file in
+/// The link at `SYSTEM_CONFIG` to the broker's configuration, if it can be made: the folder, or the file in
 /// one that exists.
 pub fn system_link(resolved: &Resolved) -> Option<Step> {
     let facts = resolved.facts;

@@ -16,7 +16,7 @@ use flux_shared::command_words::Word;
 use flux_shared::paths::SEED_FILE;
 
 use super::PlanError;
-use crate::facts::Key;
+use crate::facts::KeyInputs;
 
 type Environment = BTreeMap<String, String>;
 
@@ -61,7 +61,7 @@ impl FromEnvironment {
     }
 
     /// Whether the command line has a program.
-    pub fn has_program(&self) -> bool {
+    pub fn is_program_given(&self) -> bool {
         !self.words.is_empty()
     }
 
@@ -104,7 +104,7 @@ impl FromEnvironment {
     }
 
     /// What the certificate is derived from; none: it is mounted.
-    pub fn key(&self, environment: &Environment) -> Result<Option<Key>, PlanError> {
+    pub fn key(&self, environment: &Environment) -> Result<Option<KeyInputs>, PlanError> {
         if self.key_from_env.is_empty() {
             return Ok(None);
         }
@@ -116,7 +116,7 @@ impl FromEnvironment {
             .seed
             .as_ref()
             .map_or(SEED_FILE.into(), |path| path.to_string_lossy().into_owned());
-        Ok(Some(Key {
+        Ok(Some(KeyInputs {
             seed,
             of: parts.collect::<Result<_, _>>()?,
         }))
@@ -337,7 +337,7 @@ mod tests {
         let of = vec!["1-2".to_owned(), "0".to_owned()];
         assert_eq!(
             key(&["--key-from-env=UID,ATTEMPT"]),
-            Some(Key {
+            Some(KeyInputs {
                 seed: SEED_FILE.into(),
                 of: of.clone()
             })
@@ -345,7 +345,7 @@ mod tests {
         let other = key(&["--key-from-env=UID,ATTEMPT", "--seed=/other"]);
         assert_eq!(
             other,
-            Some(Key {
+            Some(KeyInputs {
                 seed: "/other".into(),
                 of
             })

@@ -14,7 +14,7 @@ use super::{
 pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     if resolved.facts.earlier_pods > 0 {
         let step = Step::LeadLost {
-            restarts_left: resolved.facts.restarts_left.unwrap_or(0),
+            restarts_left: resolved.restarts_left(),
         };
         return Ok(vec![step]);
     }
@@ -28,7 +28,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     ));
     steps.extend(resources::of_a_snippet(resolved)?);
     steps.extend(archive::prepare(resolved));
-    steps.extend(initial.has_program().then(|| result_file(resolved)));
+    steps.extend(initial.runs_inside().then(|| result_file(resolved)));
     steps.push(launch(resolved, initial)?);
     steps.extend(archive::publish(resolved));
     steps.extend(snippets::post(
@@ -40,15 +40,15 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
 
 /// The check of earlier starts; none for a broker without a program, which may start again.
 fn check_of_earlier_starts(resolved: &Resolved, initial: &Initial) -> Option<Step> {
-    if !initial.has_program() {
+    if !initial.runs_inside() {
         return None;
     }
     let record = resolved.paths.starts();
     Some(match resolved.spec.restart_policy {
-        RestartPolicy::Never => Step::Once { record, restarts: 0 },
+        RestartPolicy::Never => Step::CheckEarlierStarts { record, restarts: 0 },
         RestartPolicy::OnFailure => {
-            let restarts = resolved.facts.restarts_left.unwrap_or(u32::MAX);
-            Step::Once { record, restarts }
+            let restarts = resolved.restarts_left();
+            Step::CheckEarlierStarts { record, restarts }
         }
     })
 }
@@ -91,14 +91,14 @@ fn literals(words: impl IntoIterator<Item = String>) -> Vec<Word> {
 }
 
 fn launch(resolved: &Resolved, initial: Initial) -> Result<Step, PlanError> {
-    let has_program = initial.has_program();
-    let command = if has_program {
+    let runs_inside = initial.runs_inside();
+    let command = if runs_inside {
         with_program(resolved, initial.words)?
     } else {
         broker_alone(resolved)?
     };
     // The prefix of a program stands inside the instance; without a program it stands before the broker.
-    let prefix = if has_program {
+    let prefix = if runs_inside {
         &[]
     } else {
         resolved.spec.runner.prefix.as_slice()
@@ -129,11 +129,11 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Step, PlanError> {
         below: String::new(),
         job_shell: None,
         metrics: metrics(resolved),
-        result: has_program.then(|| resolved.paths.program_result()),
-        record: has_program.then(|| resolved.paths.starts()),
+        result: runs_inside.then(|| resolved.paths.program_result()),
+        record: runs_inside.then(|| resolved.paths.starts()),
         // Without a program, only the broker's states tell.
-        needs_instance: has_program || !resolved.spec.flux.disable_socket,
-        at_end: if has_program {
+        needs_instance: runs_inside || !resolved.spec.flux.disable_socket,
+        at_end: if runs_inside {
             AtEnd::Exit
         } else {
             AtEnd::ExitUnlessStopped
@@ -144,10 +144,12 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Step, PlanError> {
 
 /// The metrics to serve, if there is a socket to ask the broker at.
 fn metrics(resolved: &Resolved) -> Option<Metrics> {
-    let cluster = resolved.spec.name.clone();
-    runner::socket(resolved)?;
     let port = resolved.spec.flux.metrics_port?;
-    Some(Metrics { port, cluster })
+    let has_socket = runner::socket(resolved).is_some();
+    has_socket.then(|| Metrics {
+        port,
+        cluster: resolved.spec.name.clone(),
+    })
 }
 
 /// The file for the note on the program's end, empty and owned by Flux's user: the broker's exit code may be
@@ -165,13 +167,12 @@ fn result_file(resolved: &Resolved) -> Step {
 /// The words before the program: `flux-agent program` notes how it ended, and at a stop gives it or its jobs
 /// SIGTERM and time.
 fn wrapper(resolved: &Resolved) -> Vec<String> {
-    let within = format!("--within={}", super::resolved::time_to_end(resolved));
     let mut words = vec![
         resolved.paths.agent(),
         "program".into(),
         format!("--result={}", resolved.paths.program_result()),
+        format!("--within={}", super::resolved::time_to_end(resolved)),
     ];
-    words.push(within);
     let waits_for_jobs = match resolved.spec.runner.program {
         Program::Submit { .. } | Program::Batch { .. } | Program::BatchRaw { .. } => true,
         Program::Script { launch, .. } => !launch,

@@ -1,5 +1,5 @@
-//! Munge, which signs jobs of several users: started where the image has it, as Design 3.3 expects of images
-//! with Flux.
+//! Munge, which signs jobs of several users: started where an image with a Flux of
+//! its own has it.
 
 use super::{Mode, Owner, Resolved, Step};
 use crate::known_paths::{MUNGE, MUNGE_KEY};

@@ -10,7 +10,7 @@ use flux_shared::agent_spec::Program;
 use flux_shared::command_words::{Part, Word};
 
 use super::{EnvChange, Resolved, restful, set};
-use crate::known_paths::{KEPT_FROM_FLUX, own_name};
+use crate::known_paths::{KEPT_FROM_FLUX, users_value_name};
 
 const MODULES: &str = "PYTHONPATH";
 
@@ -39,7 +39,7 @@ pub fn changes(resolved: &Resolved) -> Vec<EnvChange> {
             flux_own(resolved, name).map_or(EnvChange::Remove { name: name.into() }, |path| set(name, &path));
         [
             EnvChange::Set {
-                name: own_name(name),
+                name: users_value_name(name),
                 value,
             },
             without,
@@ -76,7 +76,7 @@ pub fn given_to_program(resolved: &Resolved) -> Vec<String> {
 pub fn given_to_tasks(resolved: &Resolved) -> String {
     let lines: String = names(resolved)
         .map(|name| {
-            let own = own_name(name);
+            let own = users_value_name(name);
             let is_unchanged = match flux_own(resolved, name) {
                 // Not set at all: a `flux` in a script (`in_instance::deaf_flux`).
                 Some(path) => format!(
@@ -123,7 +123,7 @@ mod tests {
     }
 
     fn is_removed(launch: &Launch, variable: &str) -> bool {
-        let own = own_name(variable);
+        let own = users_value_name(variable);
         launch
             .environment
             .iter()

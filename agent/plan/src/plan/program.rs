@@ -22,7 +22,8 @@ impl Initial {
         stdout: Stdout::Inherit,
     };
 
-    pub fn has_program(&self) -> bool {
+    /// Whether `flux start` runs something; else the broker runs alone.
+    pub fn runs_inside(&self) -> bool {
         !self.program.is_empty()
     }
 }
@@ -55,10 +56,12 @@ impl Wrapped {
 pub fn initial(resolved: &Resolved) -> Initial {
     let runner = &resolved.spec.runner;
     let interactive = runner.interactive && runner.program != Program::Diagnostics;
+    if interactive {
+        return Initial::NONE;
+    }
     let quiet = resolved.spec.logging.quiet;
     let live = live(resolved);
     let (wrapped, stdout) = match &runner.program {
-        _ if interactive => return Initial::NONE,
         Program::Persistent => match restful::wanted(resolved) {
             Some(served) => (Wrapped::plain(restful::words(resolved, served)), Stdout::Inherit),
             None => return Initial::NONE,

@@ -107,7 +107,7 @@ fn text(resolved: &Resolved) -> Result<String, PlanError> {
     Ok(text + "\n")
 }
 
-/// The set of the first `count` ids.
+/// The ids from 0 on, `count` of them; never none.
 fn ids(count: u32) -> String {
     match count {
         0 | 1 => "0".into(),

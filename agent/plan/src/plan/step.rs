@@ -56,7 +56,8 @@ pub enum Step {
     WaitSocket { path: String },
     /// Check the record of earlier starts of this container, before anything of the user's runs: in them the
     /// program may have run. It never runs again once it has ended with 0; otherwise `restarts` times.
-    Once { record: String, restarts: u32 },
+    #[serde(rename = "once")]
+    CheckEarlierStarts { record: String, restarts: u32 },
     /// An earlier pod of this lead was lost, and its program may have run: run nothing here. Without a
     /// restart left, fail; otherwise wait to be stopped, since the operator starts the whole MiniCluster
     /// anew.

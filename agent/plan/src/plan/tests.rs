@@ -64,7 +64,7 @@ fn outline(plan: &Plan) -> Vec<String> {
             Step::SnippetResources(_) => "snippet-resources".into(),
             Step::WaitParent(_) => "wait-parent".into(),
             Step::WaitSocket { .. } => "wait-socket".into(),
-            Step::Once { restarts, .. } => format!("once {restarts}"),
+            Step::CheckEarlierStarts { restarts, .. } => format!("once {restarts}"),
             Step::LeadLost { restarts_left } => format!("lead-lost {restarts_left}"),
             Step::Launch(_) => "launch".into(),
             Step::PrepareArchive { .. } => "prepare-archive".into(),
@@ -542,4 +542,17 @@ fn in_place_of_a_lead_that_was_lost_nothing_of_the_users_runs() {
         run(&spec, &facts(1)).steps,
         "a follower is replaced as it was"
     );
+}
+
+#[test]
+fn lost_lead_waits_by_the_policy_when_restarts_are_unknown() {
+    for (policy, expected) in [("Never", 0), ("OnFailure", u32::MAX)] {
+        let spec = spec(&format!("size = 2\nrestart_policy = '{policy}'\n"));
+        let lost = Facts {
+            earlier_pods: 1,
+            restarts_left: None,
+            ..facts(0)
+        };
+        assert_eq!(outline(&run(&spec, &lost)), [format!("lead-lost {expected}")]);
+    }
 }

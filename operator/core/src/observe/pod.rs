@@ -228,10 +228,10 @@ impl PodSeen {
 
     /// Whether the cluster, somebody, or its node took it away, before it had ended.
     pub fn was_taken(&self) -> bool {
-        !self.ended_first && self.is_gone_from()
+        !self.ended_first && self.has_sign_of_removal()
     }
 
-    fn is_gone_from(&self) -> bool {
+    fn has_sign_of_removal(&self) -> bool {
         const BY_THE_NODE: [&str; 6] = [
             "Evicted",
             "NodeLost",
@@ -246,6 +246,7 @@ impl PodSeen {
                 .trouble
                 .as_ref()
                 .is_some_and(|trouble| trouble.disruption || by_node(trouble))
+            // After a reboot, nobody has seen how the container ended.
             || self.unseen_end().is_some()
     }
 
@@ -271,8 +272,10 @@ impl PodSeen {
             .map_or(0, |before| before.runner_ends)
             .max(self.runner_ends);
         self.ended_first = match before {
-            Some(before) => before.ended_first || (!before.ended && self.ended && !self.is_gone_from()),
-            None => self.ended && !self.is_gone_from(),
+            Some(before) => {
+                before.ended_first || (!before.ended && self.ended && !self.has_sign_of_removal())
+            }
+            None => self.ended && !self.has_sign_of_removal(),
         };
     }
 

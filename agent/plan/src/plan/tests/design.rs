@@ -1,4 +1,4 @@
-//! What Design 3.3 says of the pods, in both versions. Its numbered statements 3 to 5; 1 and 2 are about
+//! Five numbered statements about MiniClusters, in both versions: 3 to 5, about the pods; 1 and 2 are about
 //! objects, and stand in the operator's tests.
 
 use super::*;
