@@ -40,7 +40,8 @@ pub fn as_decided<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, Jo
     })
 }
 
-/// The lead's success: the Job says so, or the agent does where the Job sees a failed or disrupted pod.
+/// The lead's success: the Job says so, or the agent does where the Job sees a failed or disrupted pod, or has
+/// replaced it.
 fn success(observation: &Observation, job: &JobSeen) -> Option<Verdict> {
     let since = |since| Verdict {
         reason: "Completed".into(),
@@ -56,7 +57,8 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<Verdict> {
     let lead = leads(observation)
         .find(|(_, end)| *end == Some(End::Succeeded))
         .map(|(lead, _)| lead)?;
-    let is_missed = failing.is_some() || lead.is_disrupted() || lead.kept_by.is_some();
+    let is_replaced = leads(observation).any(|(lead, _)| lead.index_failures + lead.index_disruptions > 0);
+    let is_missed = failing.is_some() || lead.is_disrupted() || lead.kept_by.is_some() || is_replaced;
     if is_own_failure || !is_missed || !lead.has_agents_success() {
         return None;
     }

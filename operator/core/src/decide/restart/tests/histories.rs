@@ -140,6 +140,23 @@ fn unseen_lead_is_not_restarted_for_stopped_followers() {
     assert_eq!(played(0, 1, &events).wrong, None);
 }
 
+/// The agent said 0, the runtime missed it, and the pod was being deleted: the Job counts a failure and makes
+/// another pod, which runs nothing.
+#[test]
+fn success_that_the_job_has_replaced_ends_the_minicluster() {
+    let events = [
+        Event::Operator(9),
+        Event::Controller,
+        Event::Kubelets,
+        Event::Delete(0),
+        Event::ProgramEndsUnseen(0),
+        Event::Operator(0),
+    ];
+    let world = played_by(1, 1, 0, &events);
+    assert_eq!(world.wrong, None);
+    assert!(previous_status::is_finished(&world.status.1), "it waits for ever");
+}
+
 /// The Job tells of it before the pods do.
 #[test]
 fn failed_follower_is_not_taken_for_lost_before_it_is_seen() {
