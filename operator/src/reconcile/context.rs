@@ -266,9 +266,9 @@ impl Context {
             .turns
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .take_or_defer(namespace, check.has_turn, now);
+            .take_or_defer(namespace, check.turn, now);
         match turn {
-            Some(later) => check.defer_until(later),
+            Some((next, turn)) => check.defer_until(next, turn),
             None => check.schedule_next(now),
         }
         turn.is_none()

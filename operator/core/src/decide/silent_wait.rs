@@ -206,8 +206,8 @@ pub struct EventCheck {
     object: String,
     begin: Instant,
     next: Instant,
-    /// `next` is a time that its namespace has reserved for it.
-    pub has_turn: bool,
+    /// Who has reserved `next` for it.
+    pub turn: Turn,
     pub found: Option<Trouble>,
 }
 
@@ -218,7 +218,7 @@ impl EventCheck {
             object: object.to_owned(),
             begin: now,
             next: now + patience,
-            has_turn: false,
+            turn: Turn::None,
             found: None,
         }
     }
@@ -232,14 +232,14 @@ impl EventCheck {
     }
 
     /// Puts the check off until its turn; others go first.
-    pub fn defer_until(&mut self, turn: Instant) {
-        (self.next, self.has_turn) = (turn, true);
+    pub fn defer_until(&mut self, next: Instant, turn: Turn) {
+        (self.next, self.turn) = (next, turn);
     }
 
     /// Schedules the next check; pauses grow with the time waited.
     pub fn schedule_next(&mut self, now: Instant) {
         self.next = now + ((now - self.begin) / 2).clamp(PATIENCE, LONGEST_PAUSE);
-        self.has_turn = false;
+        self.turn = Turn::None;
     }
 
     /// Time until the next check.
@@ -254,7 +254,15 @@ const OF_NAMESPACE: Duration = Duration::from_secs(1);
 const OF_ALL: Duration = Duration::from_millis(100);
 const AT_ONCE: u32 = 5;
 
-/// Limits the rate of checks: a thousand waiting MiniClusters of one tenant must neither flood the API server
+/// What a check that waits has reserved: first a time among those of its namespace, then one among all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    None,
+    OfNamespace,
+    OfAll,
+}
+
+/// Limits the rate of checks, and that of asking for one: a thousand waiting MiniClusters of one tenant must neither flood the API server
 /// nor delay other tenants.
 #[derive(Debug, Default)]
 pub struct Turns {
@@ -265,30 +273,26 @@ pub struct Turns {
 
 impl Turns {
     /// Takes a turn for one in this namespace. None: it was taken, check now. Else the time that is reserved
-    /// for it.
-    pub fn take_or_defer(&mut self, namespace: &str, has_turn: bool, now: Instant) -> Option<Instant> {
-        if !has_turn {
+    /// for it, and by whom: each waiting one asks three times at most.
+    pub fn take_or_defer(&mut self, namespace: &str, turn: Turn, now: Instant) -> Option<(Instant, Turn)> {
+        let earliest = |interval: Duration| now.checked_sub(interval * AT_ONCE).unwrap_or(now);
+        if turn == Turn::None {
             self.of_namespace
                 .retain(|_, next| *next + OF_NAMESPACE * AT_ONCE > now);
             let next = self.of_namespace.get(namespace).copied();
-            let next = next
-                .unwrap_or(now)
-                .max(now.checked_sub(OF_NAMESPACE * AT_ONCE).unwrap_or(now));
+            let next = next.unwrap_or(now).max(earliest(OF_NAMESPACE));
             self.of_namespace
                 .insert(namespace.to_owned(), next + OF_NAMESPACE);
             if next > now {
-                return Some(next);
+                return Some((next, Turn::OfNamespace));
             }
         }
-        let next = self
-            .of_all
-            .unwrap_or(now)
-            .max(now.checked_sub(OF_ALL * AT_ONCE).unwrap_or(now));
-        if next > now {
-            return Some(next + OF_NAMESPACE);
+        if turn == Turn::OfAll {
+            return None;
         }
+        let next = self.of_all.unwrap_or(now).max(earliest(OF_ALL));
         self.of_all = Some(next + OF_ALL);
-        None
+        (next > now).then_some((next, Turn::OfAll))
     }
 }
 
@@ -559,24 +563,52 @@ mod tests {
     fn lookups_of_one_tenant_are_1_per_second_and_delay_no_other() {
         let begin = Instant::now();
         let mut turns = Turns::default();
-        let mut waiting: Vec<(Instant, bool)> = vec![(begin, false); 1000];
+        let mut waiting: Vec<(Instant, Turn)> = vec![(begin, Turn::None); 1000];
         let (mut checks, mut other) = (0, 0);
         for tenths in 0..1000 {
             let now = begin + Duration::from_millis(100) * tenths;
-            for (next, has_turn) in waiting.iter_mut().filter(|(next, _)| *next <= now) {
-                match turns.take_or_defer("busy", *has_turn, now) {
-                    Some(later) => (*next, *has_turn) = (later, true),
+            for (next, turn) in waiting.iter_mut().filter(|(next, _)| *next <= now) {
+                match turns.take_or_defer("busy", *turn, now) {
+                    Some(later) => (*next, *turn) = later,
                     None => {
                         checks += 1;
-                        (*next, *has_turn) = (now + Duration::from_secs(10), false);
+                        (*next, *turn) = (now + Duration::from_secs(10), Turn::None);
                     }
                 }
             }
             if tenths % 50 == 49 {
-                other += u32::from(turns.take_or_defer("quiet", false, now).is_none());
+                other += u32::from(turns.take_or_defer("quiet", Turn::None, now).is_none());
             }
         }
         assert!((90..=110).contains(&checks), "{checks} in 100 s");
         assert!(other >= 19, "{other} of 20");
+    }
+
+    /// Ten thousand in a hundred namespaces: each that did not get a turn asked again every second.
+    #[test]
+    fn waiting_in_many_namespaces_asks_three_times_for_each_check() {
+        let begin = Instant::now();
+        let mut turns = Turns::default();
+        let mut waiting: Vec<(Instant, Turn)> = vec![(begin, Turn::None); 10_000];
+        let (mut asked, mut checks) = (0, 0);
+        for tenths in 0..6000 {
+            let now = begin + Duration::from_millis(100) * tenths;
+            for (number, (next, turn)) in waiting.iter_mut().enumerate() {
+                if *next > now {
+                    continue;
+                }
+                asked += 1;
+                let namespace = (number % 100).to_string();
+                match turns.take_or_defer(&namespace, *turn, now) {
+                    Some(later) => (*next, *turn) = later,
+                    None => {
+                        checks += 1;
+                        (*next, *turn) = (now + LONGEST_PAUSE, Turn::None);
+                    }
+                }
+            }
+        }
+        assert!((5900..=6100).contains(&checks), "{checks} in 600 s");
+        assert!(asked <= 3 * 10_000 + 3 * checks, "{asked} for {checks}");
     }
 }
