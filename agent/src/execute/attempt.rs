@@ -68,12 +68,12 @@ impl Executor<'_> {
         if let Some(record) = &launch.record {
             self.record_start(record)?;
         }
-        let begin = Instant::now();
         let mut attempts = Attempts::new(self.options.patience, self.options.activity_file.clone());
-        let child = loop {
+        let (child, begin) = loop {
             let program = self.program(launch, &argv, &session)?;
+            let begin = Instant::now();
             let error = match self.supervisor.start(program) {
-                Ok(child) => break child,
+                Ok(child) => break (child, begin),
                 Err(error) => error,
             };
             let failure = Failure {
@@ -112,8 +112,9 @@ impl Executor<'_> {
         drop(served);
         let StateLog { states, lead_goes_on } = states.map(States::end).unwrap_or_default();
         ended.lead_goes_on = lead_goes_on;
+        ended.lasted = ended.at.duration_since(begin);
         ended.joined = if states.is_empty() {
-            ended.at.duration_since(begin) >= JOINED_AFTER
+            ended.lasted >= JOINED_AFTER
         } else {
             states.iter().any(|(name, _)| JOINED.contains(&name.as_str()))
         };
@@ -269,6 +270,7 @@ mod tests {
             let ended = LaunchEnd {
                 end: End::Exited(0),
                 at: at(10),
+                lasted: Duration::from_secs(10),
                 stopped: stopped.map(|seconds| Stop {
                     signal: 15,
                     at: at(seconds),

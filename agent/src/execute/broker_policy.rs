@@ -46,6 +46,8 @@ pub(super) struct BrokerPolicy<'a> {
 pub(super) struct LaunchEnd {
     pub(super) end: End,
     pub(super) at: Instant,
+    /// Time since its start.
+    pub(super) lasted: Duration,
     /// The stop, if it came before its end.
     pub(super) stopped: Option<Stop>,
     /// The stop signal had to be passed on: nobody else ended it in time.
@@ -149,6 +151,7 @@ impl<'a> BrokerPolicy<'a> {
         LaunchEnd {
             end,
             at,
+            lasted: Duration::ZERO,
             stopped,
             passed_on,
             lost,

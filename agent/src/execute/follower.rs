@@ -69,7 +69,6 @@ impl Executor<'_> {
         };
         let mut failures = 0;
         loop {
-            let begin = Instant::now();
             let others = orphans::descendants();
             let ended = match self.launch_once(launch, above.parent.as_mut()).await? {
                 Launched::NotStarted(code) => return Ok(code),
@@ -90,7 +89,7 @@ impl Executor<'_> {
             if self.supervisor.stop().is_some() {
                 return Ok(REPLACE);
             }
-            if begin.elapsed() >= GOOD_RUN {
+            if ended.lasted >= GOOD_RUN {
                 failures = 0;
             }
             failures += 1;
@@ -425,6 +424,7 @@ mod tests {
         LaunchEnd {
             end,
             at,
+            lasted: Duration::ZERO,
             stopped,
             passed_on,
             lost,

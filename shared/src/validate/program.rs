@@ -127,7 +127,8 @@ fn unescape(script: &str) -> String {
 
 /// The jobs of a batch: one a line, but for lines that go on after a backslash, as in a shell.
 fn lines(command: &str) -> Vec<BatchLine> {
-    let goes_on = |text: &str| (text.len() - text.trim_end_matches('\\').len()) % 2 == 1;
+    let goes_on =
+        |text: &str| (text.len() - text.trim_end_matches('\\').len()) % 2 == 1 && !ends_in_a_comment(text);
     let mut jobs: Vec<BatchLine> = Vec::new();
     for (number, text) in (0u32..).zip(command.lines()) {
         match jobs.last_mut() {
@@ -144,4 +145,23 @@ fn lines(command: &str) -> Vec<BatchLine> {
         last.text.pop();
     }
     jobs
+}
+
+/// Whether a shell takes the end of this line for a comment, which no backslash continues.
+fn ends_in_a_comment(line: &str) -> bool {
+    let (mut quote, mut is_escaped, mut begins_word) = (None, false, true);
+    for letter in line.chars() {
+        let begins = std::mem::take(&mut begins_word);
+        match (quote, letter) {
+            _ if is_escaped => is_escaped = false,
+            (Some('\''), '\\') => {}
+            (_, '\\') => is_escaped = true,
+            (Some(open), _) if letter == open => quote = None,
+            (Some(_), _) => {}
+            (None, '\'' | '"') => quote = Some(letter),
+            (None, '#') if begins => return true,
+            (None, _) => begins_word = letter.is_whitespace() || ";&|()".contains(letter),
+        }
+    }
+    false
 }

@@ -422,6 +422,18 @@ fn lines_of_a_batch_keep_their_text_and_their_number() {
         },
         "a line that ends with a backslash goes on in the next one, if there is one"
     );
+    assert_eq!(
+        batch("hostname # all \\\nsolve\n# big \\\nsolve '# \\\n' a#b\\\nc"),
+        Program::Batch {
+            lines: vec![
+                line(0, "hostname # all \\"),
+                line(1, "solve"),
+                line(2, "# big \\"),
+                line(3, "solve '# \\\n' a#b\\\nc"),
+            ]
+        },
+        "a comment does not"
+    );
 }
 
 #[test]

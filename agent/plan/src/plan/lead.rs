@@ -14,7 +14,8 @@ use super::{
 pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     if resolved.facts.earlier_pods > 0 {
         let step = Step::LeadLost {
-            restarts_left: resolved.restarts_left(),
+            // Unknown: no operator that would restart it.
+            restarts_left: resolved.facts.restarts_left.unwrap_or(0),
         };
         return Ok(vec![step]);
     }
@@ -47,7 +48,8 @@ fn check_of_earlier_starts(resolved: &Resolved, initial: &Initial) -> Option<Ste
     Some(match resolved.spec.restart_policy {
         RestartPolicy::Never => Step::CheckEarlierStarts { record, restarts: 0 },
         RestartPolicy::OnFailure => {
-            let restarts = resolved.restarts_left();
+            // Unknown: the kubelet restarts it as often as it likes.
+            let restarts = resolved.facts.restarts_left.unwrap_or(u32::MAX);
             Step::CheckEarlierStarts { record, restarts }
         }
     })

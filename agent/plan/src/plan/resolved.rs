@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use flux_shared::agent_spec::{AgentSpec, RestartPolicy};
+use flux_shared::agent_spec::AgentSpec;
 use flux_shared::names::DEFAULT_GRACE_PERIOD;
 use flux_shared::paths::{CURVE_FILE, DEFAULT_LOGS, PodPaths};
 
@@ -85,15 +85,6 @@ impl<'a> Resolved<'a> {
     /// Whether the cluster is like one of a system's Flux: Flux is the image's own, and a user is made for it.
     pub fn is_system_like(&self) -> bool {
         !self.spec.view.enabled && self.spec.runner.user.is_some()
-    }
-
-    /// How often the program may still be restarted: by the command line, else by the restart policy.
-    pub fn restarts_left(&self) -> u32 {
-        let by_policy = match self.spec.restart_policy {
-            RestartPolicy::Never => 0,
-            RestartPolicy::OnFailure => u32::MAX,
-        };
-        self.facts.restarts_left.unwrap_or(by_policy)
     }
 
     /// Rank 0 leads, unless the lead is elsewhere.
