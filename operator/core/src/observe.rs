@@ -106,7 +106,8 @@ pub struct Observed {
 pub struct ServicesPodSeen {
     pub uid: String,
     pub controller_uid: Option<String>,
-    /// It was evicted or its node went, and it stays in the API server as one that has failed.
+    /// It ran, was evicted, and stays in the API server as one that has failed. (One that its node does not
+    /// even start would be made again and again.)
     pub is_lost: bool,
 }
 
@@ -343,7 +344,7 @@ impl Index {
             let services_pod = ServicesPodSeen {
                 uid: uid(metadata),
                 controller_uid: controller_uid(metadata).map(str::to_owned),
-                is_lost: seen.ended && !seen.deleting && seen.was_taken(),
+                is_lost: seen.ended && !seen.deleting && seen.exit.is_some() && seen.was_evicted(),
             };
             let mut state = self.state();
             let place = &mut state.observed_mut(&key).services_pod;

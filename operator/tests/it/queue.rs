@@ -229,10 +229,15 @@ fn services_pod_is_replaced_when_lost_and_stays_when_it_failed() {
         let pod = async || fixture.api::<Pod>().get_opt("mc-services").await.unwrap();
         let first = until("its services run", pod).await.uid();
         let end = async |status| fixture.patch_pod_status(&pod().await.unwrap(), status).await;
-        end(json!({ "status": { "phase": "Failed" } })).await;
+        let containers = json!([{
+            "name": "db", "image": "db:1", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "terminated": { "exitCode": 255, "reason": "Error" } },
+        }]);
+        end(json!({ "status": { "phase": "Failed", "containerStatuses": containers } })).await;
         operator.settled().await;
         assert_eq!(pod().await.unwrap().uid(), first, "it ended by itself");
-        end(json!({ "status": { "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory." } })).await;
+        end(json!({ "status": { "reason": "Evicted", "message": "The node was low on resource: memory." } }))
+            .await;
         until("others take their place", async || {
             pod().await.filter(|pod| pod.uid() != first)
         })

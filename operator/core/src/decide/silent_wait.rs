@@ -255,7 +255,7 @@ const OF_ALL: Duration = Duration::from_millis(100);
 const AT_ONCE: u32 = 5;
 
 /// What a check that waits has reserved: first a time among those of its namespace, then one among all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
     None,
     OfNamespace,
@@ -273,7 +273,8 @@ pub struct Turns {
 
 impl Turns {
     /// Takes a turn for one in this namespace. None: it was taken, check now. Else the time that is reserved
-    /// for it, and by whom: each waiting one asks three times at most.
+    /// for it, and by whom. Nothing is reserved for later than [`LONGEST_PAUSE`]: many a reserved time is not
+    /// used, since its object starts or goes.
     pub fn take_or_defer(&mut self, namespace: &str, turn: Turn, now: Instant) -> Option<(Instant, Turn)> {
         let earliest = |interval: Duration| now.checked_sub(interval * AT_ONCE).unwrap_or(now);
         if turn == Turn::None {
@@ -281,6 +282,9 @@ impl Turns {
                 .retain(|_, next| *next + OF_NAMESPACE * AT_ONCE > now);
             let next = self.of_namespace.get(namespace).copied();
             let next = next.unwrap_or(now).max(earliest(OF_NAMESPACE));
+            if next > now + LONGEST_PAUSE {
+                return Some((now + LONGEST_PAUSE, Turn::None));
+            }
             self.of_namespace
                 .insert(namespace.to_owned(), next + OF_NAMESPACE);
             if next > now {
@@ -291,6 +295,9 @@ impl Turns {
             return None;
         }
         let next = self.of_all.unwrap_or(now).max(earliest(OF_ALL));
+        if next > now + LONGEST_PAUSE {
+            return Some((now + LONGEST_PAUSE, turn.max(Turn::OfNamespace)));
+        }
         self.of_all = Some(next + OF_ALL);
         (next > now).then_some((next, Turn::OfAll))
     }
@@ -586,7 +593,7 @@ mod tests {
 
     /// Ten thousand in a hundred namespaces: each that did not get a turn asked again every second.
     #[test]
-    fn waiting_in_many_namespaces_asks_three_times_for_each_check() {
+    fn waiting_in_many_namespaces_asks_a_few_times_for_each_check() {
         let begin = Instant::now();
         let mut turns = Turns::default();
         let mut waiting: Vec<(Instant, Turn)> = vec![(begin, Turn::None); 10_000];
@@ -609,6 +616,6 @@ mod tests {
             }
         }
         assert!((5900..=6100).contains(&checks), "{checks} in 600 s");
-        assert!(asked <= 3 * 10_000 + 3 * checks, "{asked} for {checks}");
+        assert!(asked <= 5 * 10_000 + 3 * checks, "{asked} for {checks}");
     }
 }

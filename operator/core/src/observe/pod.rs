@@ -232,6 +232,12 @@ impl PodSeen {
     }
 
     fn has_sign_of_removal(&self) -> bool {
+        // After a reboot, nobody has seen how the container ended.
+        self.deleting || self.was_evicted() || self.unseen_end().is_some()
+    }
+
+    /// Whether the cluster or its node says that it took it away.
+    pub fn was_evicted(&self) -> bool {
         const BY_THE_NODE: [&str; 6] = [
             "Evicted",
             "NodeLost",
@@ -241,13 +247,9 @@ impl PodSeen {
             "Preempting",
         ];
         let by_node = |it: &Trouble| it.init.is_none() && BY_THE_NODE.contains(&it.reason.as_str());
-        self.deleting
-            || self
-                .trouble
-                .as_ref()
-                .is_some_and(|trouble| trouble.disruption || by_node(trouble))
-            // After a reboot, nobody has seen how the container ended.
-            || self.unseen_end().is_some()
+        self.trouble
+            .as_ref()
+            .is_some_and(|trouble| trouble.disruption || by_node(trouble))
     }
 
     /// The end of its container that nobody saw.

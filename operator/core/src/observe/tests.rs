@@ -204,13 +204,29 @@ fn services_pod_is_lost_when_evicted_and_not_when_it_failed() {
         let services_pod = index.observed(&Key::new("ns", "mc")).services_pod.clone();
         services_pod.unwrap().is_lost
     };
+    let ended = |code: i32| {
+        let terminated = serde_json::json!({ "exitCode": code, "reason": "Error" });
+        serde_json::json!([{
+            "name": "db", "image": "db", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "terminated": terminated },
+        }])
+    };
+    let evicted = |containers: serde_json::Value| {
+        is_lost(
+            serde_json::json!({ "phase": "Failed", "reason": "Evicted", "containerStatuses": containers }),
+        )
+    };
+    let disrupted = serde_json::json!([{
+        "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet",
+    }]);
     assert!(!is_lost(serde_json::json!({ "phase": "Running" })));
-    assert!(!is_lost(serde_json::json!({ "phase": "Failed" })));
-    assert!(is_lost(
-        serde_json::json!({ "phase": "Failed", "reason": "Evicted" })
-    ));
-    let disruption = serde_json::json!([{ "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet" }]);
-    assert!(is_lost(
-        serde_json::json!({ "phase": "Failed", "conditions": disruption })
-    ));
+    for code in [1, 137, 255] {
+        let by_itself = serde_json::json!({ "phase": "Failed", "containerStatuses": ended(code) });
+        assert!(!is_lost(by_itself), "{code}");
+    }
+    assert!(!evicted(serde_json::json!([])), "its node does not start it");
+    assert!(evicted(ended(137)));
+    assert!(is_lost(serde_json::json!({
+        "phase": "Failed", "conditions": disrupted, "containerStatuses": ended(137),
+    })));
 }
