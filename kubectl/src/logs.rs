@@ -269,7 +269,7 @@ enum CopyEnd {
     Broken(String),
 }
 
-/// A read of a log: how it ended, and whether a byte came.
+/// A read of a log: how it ended, and whether anything new came. (The last line comes again with each read.)
 #[derive(Debug)]
 struct LogRead {
     end: CopyEnd,
@@ -288,12 +288,12 @@ async fn copy(
         match tokio::time::timeout(SILENCE, log.read(&mut buffer)).await {
             Ok(Ok(0)) => break CopyEnd::Complete,
             Ok(Ok(count)) => {
-                has_progressed = true;
                 let new = buffer
                     .get(..count)
                     .map(|bytes| resume.feed(bytes))
                     .unwrap_or_default();
                 if !new.is_empty() {
+                    has_progressed = true;
                     first();
                     screen::put(&new)?;
                 }

@@ -22,8 +22,7 @@ pub struct Choices {
     #[arg(long, env = "FLUX_WITHOUT_SERVICES")]
     without_services: bool,
     /// Name of the headless Service of MiniClusters that name none: shared is the documented default,
-    /// flux-service; minicluster is the MiniCluster's own name, which costs less where hundreds run in one
-    /// namespace
+    /// flux-service; minicluster is the MiniCluster's own name, as with the Go operator of 2025
     #[arg(long, env = "FLUX_HEADLESS_NAME", default_value = "shared", value_parser = str::parse::<HeadlessName>, value_name = "shared|minicluster")]
     headless_name: HeadlessName,
     /// Endpoint to which the operator sends the traces (OpenTelemetry) of MiniClusters: OTLP over plain HTTP, such
