@@ -11,10 +11,10 @@ pub fn of(resolved: &Resolved) -> Vec<String> {
     }
     notices.extend(scheduler::notices(resolved));
     notices.extend(node_network::notice(resolved));
-    let usable = resolved.facts.cores;
-    if let Some(declared) = runner.cores.filter(|declared| *declared > usable) {
+    let present = resolved.facts.cores;
+    if let Some(declared) = runner.cores.filter(|declared| *declared > present) {
         notices.push(format!(
-            "{declared} cores are declared, but there are {usable}: tasks share them, unbound"
+            "{declared} cores are declared, but there are {present}: tasks share them, unbound"
         ));
     }
     notices

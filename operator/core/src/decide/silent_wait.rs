@@ -566,6 +566,32 @@ mod tests {
         assert!((10..30).contains(&checks), "{checks} in an hour");
     }
 
+    /// Whoever is due asks for a turn; a check is followed by `pause`. How many asked, and how many checked.
+    fn ask(
+        turns: &mut Turns,
+        waiting: &mut [(Instant, Turn)],
+        namespaces: usize,
+        pause: Duration,
+        now: Instant,
+    ) -> (usize, usize) {
+        let (mut asked, mut checks) = (0, 0);
+        for (number, (next, turn)) in waiting.iter_mut().enumerate() {
+            if *next > now {
+                continue;
+            }
+            asked += 1;
+            let namespace = (number % namespaces).to_string();
+            match turns.take_or_defer(&namespace, *turn, now) {
+                Some(later) => (*next, *turn) = later,
+                None => {
+                    checks += 1;
+                    (*next, *turn) = (now + pause, Turn::None);
+                }
+            }
+        }
+        (asked, checks)
+    }
+
     #[test]
     fn lookups_of_one_tenant_are_1_per_second_and_delay_no_other() {
         let begin = Instant::now();
@@ -574,15 +600,7 @@ mod tests {
         let (mut checks, mut other) = (0, 0);
         for tenths in 0..1000 {
             let now = begin + Duration::from_millis(100) * tenths;
-            for (next, turn) in waiting.iter_mut().filter(|(next, _)| *next <= now) {
-                match turns.take_or_defer("busy", *turn, now) {
-                    Some(later) => (*next, *turn) = later,
-                    None => {
-                        checks += 1;
-                        (*next, *turn) = (now + Duration::from_secs(10), Turn::None);
-                    }
-                }
-            }
+            checks += ask(&mut turns, &mut waiting, 1, Duration::from_secs(10), now).1;
             if tenths % 50 == 49 {
                 other += u32::from(turns.take_or_defer("quiet", Turn::None, now).is_none());
             }
@@ -600,20 +618,9 @@ mod tests {
         let (mut asked, mut checks) = (0, 0);
         for tenths in 0..6000 {
             let now = begin + Duration::from_millis(100) * tenths;
-            for (number, (next, turn)) in waiting.iter_mut().enumerate() {
-                if *next > now {
-                    continue;
-                }
-                asked += 1;
-                let namespace = (number % 100).to_string();
-                match turns.take_or_defer(&namespace, *turn, now) {
-                    Some(later) => (*next, *turn) = later,
-                    None => {
-                        checks += 1;
-                        (*next, *turn) = (now + LONGEST_PAUSE, Turn::None);
-                    }
-                }
-            }
+            let (asks, done) = ask(&mut turns, &mut waiting, 100, LONGEST_PAUSE, now);
+            asked += asks;
+            checks += done;
         }
         assert!((5900..=6100).contains(&checks), "{checks} in 600 s");
         assert!(asked <= 5 * 10_000 + 3 * checks, "{asked} for {checks}");
