@@ -25,9 +25,9 @@ use flux_shared::exit::RETRIED;
 use flux_shared::termination::Ender;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::observe::job::{JobSeen, Verdict};
+use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
-use crate::observe::pod_end::{End, end_of, has_failed_by_itself, loss};
+use crate::observe::pod_end::{PodEnd, end_of, has_failed_by_itself, loss};
 use crate::previous_status;
 
 mod record;
@@ -178,17 +178,17 @@ pub struct FollowerLoss<'a> {
 pub fn follower_loss<'a>(
     observation: &Observation<'a>,
     lead: &PodSeen,
-    end: End,
+    end: PodEnd,
 ) -> Option<FollowerLoss<'a>> {
     if observation.pods.iter().any(|pod| has_failed_by_itself(pod)) {
         return None;
     }
     match end {
-        End::NodeFailure => Some(FollowerLoss {
+        PodEnd::NodeFailure => Some(FollowerLoss {
             pod: lost_follower(observation, true),
         }),
         // An end by the agent or a snippet is not the loss of a follower.
-        End::Own
+        PodEnd::FailedByItself
             if lead
                 .exit
                 .as_ref()
@@ -295,7 +295,9 @@ fn decide_without_job(observation: &Observation) -> Decision {
     }
     let last = last.filter(|last| last.uid == uid);
     let leads = leads(observation);
-    if last.is_some_and(JobSeen::has_succeeded) || leads.iter().any(|(_, end)| *end == Some(End::Succeeded)) {
+    if last.is_some_and(JobSeen::has_succeeded)
+        || leads.iter().any(|(_, end)| *end == Some(PodEnd::Succeeded))
+    {
         let message = "the job ended with exit code 0; the Job was deleted later".to_owned();
         return Decision::Ended {
             reason: "Completed".into(),
@@ -303,10 +305,10 @@ fn decide_without_job(observation: &Observation) -> Decision {
         };
     }
     // Whatever limit may be left: whoever deletes a Job that has failed wants no other.
-    let is_final = |end: End| {
+    let is_final = |end: PodEnd| {
         matches!(
             end,
-            End::Own | End::NodeFailure | End::NotStarted { may_help: false }
+            PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::NotStarted { may_help: false }
         )
     };
     let failed = leads.iter().find(|(_, end)| end.is_some_and(is_final));
@@ -360,10 +362,10 @@ const DELETED_UNSEEN: &str = "the Job and its pods were deleted while no operato
 const MAY_HAVE_ENDED: &str = "an earlier pod of the lead has failed and is gone: its program may have ended by itself, so it is not restarted";
 
 /// Whether a lead's pod replaces one that failed and that this operator has not seen end.
-fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<End>)]) -> bool {
+fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<PodEnd>)]) -> bool {
     let replaces = |pod: &PodSeen| replaces_failed(observation, pod);
-    let is_known = |(pod, end): &(&PodSeen, Option<End>)| {
-        !replaces(pod) && matches!(end, Some(End::NotStarted { .. } | End::Taken))
+    let is_known = |(pod, end): &(&PodSeen, Option<PodEnd>)| {
+        !replaces(pod) && matches!(end, Some(PodEnd::NotStarted { .. } | PodEnd::Taken))
     };
     let is_remembered = observation.status.lost_pods.iter().any(|lost| lost.index == 0);
     leads.iter().any(|(pod, _)| replaces(pod)) && !leads.iter().any(is_known) && !is_remembered
@@ -375,7 +377,7 @@ fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
 }
 
 /// All pods of the lead, those that are gone first, and how each ended.
-fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<End>)> {
+fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<PodEnd>)> {
     let gone = observation.gone.iter().map(|pod| (*pod, end_of(pod, true)));
     let present = observation
         .pods
@@ -387,13 +389,13 @@ fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<End>)> {
 
 fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     let leads = leads(observation);
-    let first = |wanted: fn(End) -> bool| {
+    let first = |wanted: fn(PodEnd) -> bool| {
         leads
             .iter()
             .find(|(_, end)| end.is_some_and(wanted))
             .map(|(pod, _)| *pod)
     };
-    if first(|end| end == End::Succeeded).is_some() {
+    if first(|end| end == PodEnd::Succeeded).is_some() {
         return Decision::Continue;
     }
     // Other reasons are final: the deadline, followers that do not start, and what the operator itself has
@@ -413,7 +415,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         .map(|(pod, _)| *pod)
         .find(|pod| pod.index_failures + pod.index_disruptions > 0);
     if let Some((lead, end)) = leads.iter().find_map(|(pod, end)| {
-        end.filter(|end| matches!(end, End::Own | End::NodeFailure))
+        end.filter(|end| matches!(end, PodEnd::FailedByItself | PodEnd::NodeFailure))
             .map(|end| (*pod, end))
     }) {
         return when_lead_ended(observation, to_replace(), lead, end, replacing.is_some());
@@ -424,7 +426,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     if job.suspended {
         return when_suspended(observation, job, to_replace());
     }
-    if let Some(lead) = first(|end| matches!(end, End::NotStarted { may_help: true }))
+    if let Some(lead) = first(|end| matches!(end, PodEnd::NotStarted { may_help: true }))
         && (is_failing || replacing.is_some())
     {
         let (reason, words) = match &lead.trouble {
@@ -435,10 +437,10 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         return restart_or_end(observation, to_replace(), reason, message, Limit::Backoff);
     }
     // The Job deletes the lead when a follower has failed it.
-    let culprit = failing.and_then(Verdict::index_of_pod);
+    let culprit = failing.and_then(TrueCondition::index_of_pod);
     let by_follower = culprit.is_some_and(|index| index > 0);
     let may_be_lost = (is_failing && !by_follower) || job.lead_index_failed || replacing.is_some();
-    let taken = first(|end| end == End::Taken);
+    let taken = first(|end| end == PodEnd::Taken);
     if let Some(lead) = taken
         && (may_be_lost || lead.is_disrupted())
     {
@@ -476,7 +478,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         observation
             .pods
             .iter()
-            .any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken))
+            .any(|pod| pod.index > 0 && end_of(pod, false) == Some(PodEnd::Taken))
     };
     // What the Job says alone is no proof: that follower may have failed by itself, and the watch of pods may
     // lag behind.
@@ -492,15 +494,17 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
 }
 
 /// Whether a Job fails because of how a pod ended, and not because of a limit or of an operator's word.
-pub fn is_by_policy(observation: &Observation, verdict: &Verdict) -> bool {
+pub fn is_by_policy(observation: &Observation, condition: &TrueCondition) -> bool {
     let has_own_end = || {
-        let is_own = |(_, end): &(&PodSeen, Option<End>)| matches!(end, Some(End::Own | End::NodeFailure));
+        let is_own = |(_, end): &(&PodSeen, Option<PodEnd>)| {
+            matches!(end, Some(PodEnd::FailedByItself | PodEnd::NodeFailure))
+        };
         leads(observation).iter().any(is_own) || observation.pods.iter().any(|pod| has_failed_by_itself(pod))
     };
     // With a policy, each end for good fails an index, also of a pod that was taken away: in a Job of one pod
     // that is all.
-    verdict.reason == BY_POLICY
-        || (verdict.reason == FAILED_INDEXES && (!observation.on_failure || has_own_end()))
+    condition.reason == BY_POLICY
+        || (condition.reason == FAILED_INDEXES && (!observation.on_failure || has_own_end()))
 }
 
 /// The decision when a follower's snippet or broker has failed.
@@ -608,7 +612,7 @@ pub fn follower_lost(observation: &Observation) -> Option<LostPod> {
     let mut taken = observation
         .pods
         .iter()
-        .filter(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
+        .filter(|pod| pod.index > 0 && end_of(pod, false) == Some(PodEnd::Taken));
     lost_follower(observation, true)
         .cloned()
         .or_else(|| taken.next().map(|pod| loss(pod)))
@@ -629,7 +633,7 @@ fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToRep
     restart_or_end(observation, to_replace, reason, message, Limit::None)
 }
 
-fn has_living_lead(leads: &[(&PodSeen, Option<End>)]) -> bool {
+fn has_living_lead(leads: &[(&PodSeen, Option<PodEnd>)]) -> bool {
     leads.iter().any(|(_, end)| end.is_none())
 }
 
@@ -638,7 +642,7 @@ fn when_lead_ended(
     observation: &Observation,
     to_replace: JobToReplace,
     lead: &PodSeen,
-    end: End,
+    end: PodEnd,
     is_replaced: bool,
 ) -> Decision {
     if let Some(loss) = follower_loss(observation, lead, end)

@@ -124,7 +124,7 @@ impl World {
                         .as_mut()
                         .filter(|job| job.uid == job_uid && job.seen.failing.is_none())
                 {
-                    job.seen.failing = verdict(&reason);
+                    job.seen.failing = condition(&reason);
                     self.tell_job();
                 }
             }
