@@ -57,7 +57,7 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     let lead = leads(observation)
         .find(|(_, end)| *end == Some(PodEnd::Succeeded))
         .map(|(lead, _)| lead)?;
-    let is_replaced = leads(observation).any(|(lead, _)| lead.index_failures + lead.index_disruptions > 0);
+    let is_replaced = leads(observation).any(|(lead, _)| lead.replaces());
     let is_missed = failing.is_some() || lead.is_disrupted() || lead.kept_by.is_some() || is_replaced;
     if is_own_failure || !is_missed || !lead.has_agents_success() {
         return None;

@@ -44,6 +44,8 @@ pub const BY_POLICY: &str = "PodFailurePolicy";
 const FAILED_INDEXES: &str = "FailedIndexes";
 /// The reason of a Job with an index that has failed as often as it may.
 const TOO_MANY_FAILURES: &str = "MaxFailedIndexesExceeded";
+/// The operator's, for a Job that goes on after its MiniCluster's end.
+const ALREADY_ENDED: &str = "MiniClusterEnded";
 /// So many pods at most are ending at once because they were told to, each by a call; the lead is told first.
 const ENDING_AT_ONCE: usize = 16;
 /// Seconds after the first pod was told to end in which further pods are told.
@@ -250,7 +252,7 @@ pub fn describe_lost_follower(lost: Option<&LostPod>, pods: &[&PodSeen]) -> Stri
 /// Decides what to do with the Job as a whole.
 pub fn decide(observation: &Observation) -> Decision {
     if previous_status::is_finished(observation.status) {
-        return Decision::Continue;
+        return after_the_end(observation);
     }
     match observation.job {
         Some(job) if job.deleting => Decision::Continue,
@@ -260,6 +262,31 @@ pub fn decide(observation: &Observation) -> Decision {
         },
         Some(job) => decide_with_job(observation, job),
         None => decide_without_job(observation),
+    }
+}
+
+/// The decision for a MiniCluster that has ended. Where the Job controller replaced a lead that had succeeded,
+/// it counts no success: the new pod waits, and nobody else would end it and its followers.
+fn after_the_end(observation: &Observation) -> Decision {
+    let is_open = |job: &&JobSeen| !job.deleting && !job.is_finished() && !job.has_succeeded();
+    let Some(job) = observation
+        .job
+        .filter(is_open)
+        .filter(|job| job.failing.is_none())
+    else {
+        return Decision::Continue;
+    };
+    let is_replaced = observation
+        .pods
+        .iter()
+        .any(|pod| pod.index == 0 && pod.replaces());
+    if !is_replaced {
+        return Decision::Continue;
+    }
+    Decision::Fail {
+        job_uid: job.uid.clone(),
+        reason: ALREADY_ENDED.into(),
+        message: "the MiniCluster has ended, and this Job has replaced its lead's pod".into(),
     }
 }
 
@@ -410,10 +437,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         is_there: true,
         is_failing,
     };
-    let replacing = leads
-        .iter()
-        .map(|(pod, _)| *pod)
-        .find(|pod| pod.index_failures + pod.index_disruptions > 0);
+    let replacing = leads.iter().map(|(pod, _)| *pod).find(|pod| pod.replaces());
     if let Some((lead, end)) = leads.iter().find_map(|(pod, end)| {
         end.filter(|end| matches!(end, PodEnd::FailedByItself | PodEnd::NodeFailure))
             .map(|end| (*pod, end))

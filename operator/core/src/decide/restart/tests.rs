@@ -424,6 +424,10 @@ fn played_by(size: u32, backoff_limit: i32, max_restarts: i32, events: &[Event])
     }
     world.settle();
     world.check(0);
+    let left = world.all_active();
+    if previous_status::is_finished(&world.status.1) && !left.is_empty() {
+        world.is_wrong(format!("pods outlive the MiniCluster's end: {left:?}"));
+    }
     world
 }
 

@@ -43,7 +43,7 @@ impl World {
             if pod.seen.ended {
                 continue;
             }
-            let replaces = pod.seen.index_failures + pod.seen.index_disruptions > 0;
+            let replaces = pod.seen.replaces();
             if pod.seen.deleting || pod.seen.told_to_end.is_some() {
                 let code = if pod.seen.index == 0 { 143 } else { exit::REPLACE };
                 self.end(&name, Termination::new(Ender::Stop, code));
