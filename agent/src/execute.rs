@@ -54,7 +54,7 @@ use flux_agent_plan::plan::{Content, Mode, Owner, Parent, Plan, Snippet, Snippet
 use flux_shared::exit::{Category, REPLACE};
 
 use crate::report::activity::Awaited;
-use crate::report::ending::Ending;
+use crate::report::ending::ContainerEnd;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::{Interrupted, Supervisor};
@@ -90,7 +90,7 @@ pub async fn execute(
     options: Options,
     supervisor: &mut Supervisor,
     timeline: &mut Timeline,
-    ending: &mut Ending,
+    ending: &mut ContainerEnd,
 ) -> Result<u8, Failure> {
     if plan
         .steps

@@ -23,7 +23,7 @@ use crate::execute::timing::Timeline;
 use crate::execute::{self, execute};
 use crate::facts::{self, Process};
 use crate::report::activity::{ActivityFile, Awaited};
-use crate::report::ending::Ending;
+use crate::report::ending::ContainerEnd;
 use crate::report::failure::{Failure, without_number, write_termination};
 use crate::report::log::{self, Format};
 use crate::spec::ReadError;
@@ -78,7 +78,7 @@ pub struct RunOptions {
 /// Runs the container; returns its exit code.
 pub fn run(options: &RunOptions, container: &ContainerRole) -> u8 {
     report_panics(options);
-    let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
+    let (mut timeline, mut ending) = (Timeline::start(), ContainerEnd::default());
     // As the command line says, until the spec has been read.
     log::set_format(options.log_format.unwrap_or_default());
     let mut planned = None;
@@ -108,7 +108,7 @@ async fn entrypoint(
     options: &RunOptions,
     container: &ContainerRole,
     timeline: &mut Timeline,
-    ending: &mut Ending,
+    ending: &mut ContainerEnd,
     known: &mut Option<Plan>,
 ) -> Result<u8, Failure> {
     let begin = Instant::now();
@@ -149,7 +149,7 @@ async fn carry_out(
     again: &dyn Fn() -> Result<Plan, Failure>,
     how: execute::Options,
     timeline: &mut Timeline,
-    ending: &mut Ending,
+    ending: &mut ContainerEnd,
     supervisor: &mut Supervisor,
 ) -> Result<u8, Failure> {
     log_identity(plan);
@@ -189,7 +189,7 @@ fn report_panics(options: &RunOptions) {
         let why = text.unwrap_or("no reason given");
         let failure = Failure::internal(format!("flux-agent panicked{place}: {why}"));
         log::failure(&failure);
-        let termination = Ending::default().termination(&Err(failure));
+        let termination = ContainerEnd::default().termination(&Err(failure));
         write_termination(&termination_log, &termination.encode());
         // An abort would have another code, which for process 1 cannot be predicted.
         std::process::exit(termination.code.into());

@@ -23,10 +23,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use flux_agent_plan::plan::SignalTarget;
+
 use crate::system::raw::{self, Status};
 use crate::system::signals::{Received, Signals};
 use hold::Hold;
-use policy::{AtStop, Order, Policy, Request, SecondStop, Target, Terms};
+use policy::{AtStop, Order, Policy, Request, SecondStop, Terms};
 use program::{Child, Program, StartError};
 
 /// A second stop signal within this time is the first one sent twice (to a process and to its group).
@@ -61,25 +63,25 @@ pub enum Interrupted<T> {
 
 /// How a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum ChildEnd {
     Exited(u8),
     Signaled(i32),
 }
 
-impl End {
+impl ChildEnd {
     /// The exit code, as a shell gives it: 128 + n for signal n.
     pub fn code(self) -> u8 {
         match self {
-            End::Exited(code) => code,
-            End::Signaled(signal) => flux_shared::exit::of_signal(signal),
+            ChildEnd::Exited(code) => code,
+            ChildEnd::Signaled(signal) => flux_shared::exit::of_signal(signal),
         }
     }
 }
 
-/// A child's end, and what led to it.
+/// A child that has ended, and what led to it.
 #[derive(Debug)]
-pub struct Ended {
-    pub end: End,
+pub struct EndedChild {
+    pub end: ChildEnd,
     pub at: Instant,
     /// The stop, if it came before the child's end.
     pub stopped: Option<Stop>,
@@ -104,7 +106,7 @@ pub struct Supervisor {
 
 #[derive(Debug, Default)]
 struct ChildState {
-    end: Option<End>,
+    end: Option<ChildEnd>,
     is_suspended: bool,
 }
 
@@ -196,7 +198,7 @@ impl Supervisor {
     }
 
     /// How this child ended, as far as signals have been read; it is then forgotten.
-    pub fn take_end(&mut self, pid: i32) -> Option<End> {
+    pub fn take_end(&mut self, pid: i32) -> Option<ChildEnd> {
         let end = self.children.get(&pid)?.end?;
         self.children.remove(&pid);
         Some(end)
@@ -270,8 +272,8 @@ impl Supervisor {
             return;
         };
         match status {
-            Status::Exited(code) => child.end = Some(End::Exited(code)),
-            Status::Signaled(signal) => child.end = Some(End::Signaled(signal)),
+            Status::Exited(code) => child.end = Some(ChildEnd::Exited(code)),
+            Status::Signaled(signal) => child.end = Some(ChildEnd::Signaled(signal)),
             Status::Stopped(_) => child.is_suspended = true,
         }
     }
@@ -307,7 +309,7 @@ impl Supervisor {
         mut child: Child,
         terms: Terms,
         policy: &mut dyn Policy,
-    ) -> io::Result<Ended> {
+    ) -> io::Result<EndedChild> {
         let copier = child.copier.take();
         let mut stopping = Stopping::default();
         let end = loop {
@@ -347,7 +349,7 @@ impl Supervisor {
         if let Some(asked) = stopping.asked {
             asked.request.await;
         }
-        Ok(Ended {
+        Ok(EndedChild {
             end,
             at,
             stopped: stopping.since,
@@ -375,7 +377,11 @@ impl Supervisor {
                     terminal::give_to(child.pid);
                 }
             }
-            return send(child, if group { Target::Group } else { terms.target }, signal);
+            return send(
+                child,
+                if group { SignalTarget::Group } else { terms.target },
+                signal,
+            );
         }
         match terms.second_stop {
             SecondStop::IsIgnored => {}
@@ -385,7 +391,7 @@ impl Supervisor {
             }
             SecondStop::Kills => {
                 tracing::info!(stage = "stop", "second stop signal: killing what is left");
-                send(child, Target::Group, libc::SIGKILL);
+                send(child, SignalTarget::Group, libc::SIGKILL);
             }
             SecondStop::IsPassedOn => send(child, terms.target, signal),
         }
@@ -488,7 +494,7 @@ impl Stopping {
     fn send_stop(&self, signal: i32, child: &Child, terms: Terms) {
         send(child, terms.target, signal);
         if self.suspended {
-            send(child, Target::Group, libc::SIGCONT); // a stopped process could not heed it
+            send(child, SignalTarget::Group, libc::SIGCONT); // a stopped process could not heed it
         }
     }
 
@@ -512,7 +518,7 @@ impl Stopping {
             return;
         }
         tracing::info!(stage = "stop", "not ended in time: killing what is left");
-        send(child, Target::Group, libc::SIGKILL);
+        send(child, SignalTarget::Group, libc::SIGKILL);
     }
 
     fn handle_answer(&mut self, useful: bool, child: &Child, terms: Terms) {
@@ -533,10 +539,10 @@ async fn answer(asked: &mut Option<Asked>) -> bool {
     }
 }
 
-fn send(child: &Child, target: Target, signal: i32) {
+fn send(child: &Child, target: SignalTarget, signal: i32) {
     let result = match target {
-        Target::Process => raw::send(child.pid, signal),
-        Target::Group => raw::send(-child.pid, signal),
+        SignalTarget::Process => raw::send(child.pid, signal),
+        SignalTarget::Group => raw::send(-child.pid, signal),
     };
     // No such process: it has just ended, which is the next event.
     let _ = result;

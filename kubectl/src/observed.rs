@@ -14,7 +14,7 @@ pub const NO_OPERATOR: &str = "The operator has not processed it yet. If that do
 
 /// A MiniCluster and its brokers' pods, as last seen.
 #[derive(Debug, Default)]
-pub struct Observed {
+pub struct Snapshot {
     pub cluster: Option<MiniCluster>,
     /// Pods by name.
     pub pods: BTreeMap<String, Pod>,
@@ -23,7 +23,7 @@ pub struct Observed {
 /// One run of a container: the pod's uid, and how often it was started again.
 pub type Start = (String, i32);
 
-impl Observed {
+impl Snapshot {
     pub fn status(&self) -> Option<&MiniClusterStatus> {
         self.cluster.as_ref()?.status.as_ref()
     }

@@ -4,7 +4,7 @@ use flux_operator_core::labels;
 use flux_operator_core::observe::workload::QUEUED;
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::observed::{self, Observed};
+use crate::observed::{self, Snapshot};
 
 /// State of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ const NO_TROUBLE: &[&str] = &[
 ];
 
 /// The four stages of a start.
-pub fn stages(seen: &Observed) -> [Stage; 4] {
+pub fn stages(seen: &Snapshot) -> [Stage; 4] {
     [pods(seen), view(seen), brokers(seen), quorum(seen)]
 }
 
@@ -48,7 +48,7 @@ fn stage(name: &'static str, state: State, text: impl Into<String>) -> Stage {
 }
 
 /// The operator's reason and message, if a start does not go on.
-fn trouble(seen: &Observed) -> Option<String> {
+fn trouble(seen: &Snapshot) -> Option<String> {
     let status = seen.status()?;
     let reason = status
         .reason
@@ -60,7 +60,7 @@ fn trouble(seen: &Observed) -> Option<String> {
     ))
 }
 
-fn pods(seen: &Observed) -> Stage {
+fn pods(seen: &Snapshot) -> Stage {
     let (size, there) = (seen.size(), seen.pods.len());
     let placed = seen
         .pods
@@ -95,7 +95,7 @@ fn pods(seen: &Observed) -> Stage {
     }
 }
 
-fn view(seen: &Observed) -> Stage {
+fn view(seen: &Snapshot) -> Stage {
     let lead = seen.lead().filter(|lead| observed::is_scheduled(lead));
     match lead {
         _ if is_up(seen) => stage("view", State::Done, "Flux is in the pods"),
@@ -119,7 +119,7 @@ fn preparing(lead: &Pod) -> String {
     }
 }
 
-fn brokers(seen: &Observed) -> Stage {
+fn brokers(seen: &Snapshot) -> Stage {
     let size = seen.size();
     let ready = seen.status().map_or(0, |status| status.ready_size);
     let is_all = size > 0 && ready >= size;
@@ -148,7 +148,7 @@ fn brokers(seen: &Observed) -> Stage {
     }
 }
 
-fn quorum(seen: &Observed) -> Stage {
+fn quorum(seen: &Snapshot) -> Stage {
     let quorum = seen.quorum();
     let ready = seen.status().map_or(0, |status| status.ready_size);
     if is_up(seen) {
@@ -165,7 +165,7 @@ fn quorum(seen: &Observed) -> Stage {
 }
 
 /// Whether the instance is or was up.
-fn is_up(seen: &Observed) -> bool {
+fn is_up(seen: &Snapshot) -> bool {
     seen.is_true("JobMiniClusterReady")
         || seen
             .status()
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    fn seen(status: Value, pods: &[Value]) -> Observed {
+    fn seen(status: Value, pods: &[Value]) -> Snapshot {
         let cluster = json!({
             "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" },
             "spec": { "size": 2, "containers": [{ "image": "a" }] }, "status": status,
@@ -187,7 +187,7 @@ mod tests {
             let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
             (observed::name(&pod).to_owned(), pod)
         });
-        Observed {
+        Snapshot {
             cluster: Some(serde_json::from_value(cluster).unwrap()),
             pods: pods.collect(),
         }
@@ -205,7 +205,7 @@ mod tests {
         pod
     }
 
-    fn states(seen: &Observed) -> Vec<(State, String)> {
+    fn states(seen: &Snapshot) -> Vec<(State, String)> {
         stages(seen)
             .into_iter()
             .map(|stage| (stage.state, stage.text))

@@ -18,7 +18,7 @@ use crate::output::Output;
 use crate::screen::{self, Screen};
 use crate::stop;
 use crate::target::Target;
-use follow::Ending;
+use follow::RunEnd;
 use manifest::{RUN, Wanted};
 
 /// Most attempts to create the MiniCluster if the API server does not answer.
@@ -104,8 +104,8 @@ fn pods(size: i32) -> String {
 }
 
 /// Has the operator delete the MiniCluster (`spec.cleanup`), which needs no permission to delete.
-async fn tidy_up(target: &Target, name: &str, ending: &Ending, keep: bool) {
-    let (Ending::Finished { .. } | Ending::Unread) = ending else {
+async fn tidy_up(target: &Target, name: &str, ending: &RunEnd, keep: bool) {
+    let (RunEnd::Finished { .. } | RunEnd::Unread) = ending else {
         return;
     };
     if keep {

@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::connect;
 use crate::failure::{self, Failure};
-use crate::observed::{self, Observed};
+use crate::observed::{self, Snapshot};
 use crate::output::Output;
 use crate::screen;
 use crate::target::Target;
@@ -104,9 +104,9 @@ async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage
 
 /// Why a MiniCluster has no usage. None: its lead can be asked.
 fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage> {
-    let observed = Observed {
+    let observed = Snapshot {
         cluster: Some(cluster),
-        ..Observed::default()
+        ..Snapshot::default()
     };
     let status = observed.status();
     let phase = status

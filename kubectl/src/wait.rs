@@ -9,7 +9,7 @@ use kube::runtime::watcher;
 use serde_json::json;
 
 use crate::failure::{FAILED, Failure};
-use crate::observed::{Observed, code_of};
+use crate::observed::{Snapshot, code_of};
 use crate::output::Output;
 use crate::screen;
 use crate::stop::change;
@@ -72,7 +72,7 @@ pub async fn wait(target: &Target, args: &Args) -> Result<u8, Failure> {
 
 async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
     let mut events = target.watch(&args.name);
-    let mut observed = Observed::default();
+    let mut observed = Snapshot::default();
     let mut is_lost = false;
     while let Some(event) = events.next().await {
         match event {
@@ -107,7 +107,7 @@ fn gone(args: &Args) -> Result<u8, Failure> {
 }
 
 /// The exit code, if the state is reached.
-fn code(seen: &Observed, until: For) -> Option<u8> {
+fn code(seen: &Snapshot, until: For) -> Option<u8> {
     let is_finished = seen.is_true("JobFinished");
     let ended = || {
         code_of(

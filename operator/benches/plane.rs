@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use flux_operator_core::render::{Facts, Options, objects};
+use flux_operator_core::render::{Options, RenderFacts, objects};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::curve::Certificate;
 use flux_shared::manifest;
@@ -195,7 +195,13 @@ fn manifest(namespace: &str, name: &str, size: u32) -> String {
 pub async fn create_by_hand(client: &Client, namespace: &str, name: &str) {
     let cluster = validate(&manifest::parse(&manifest(namespace, name, SIZE)).unwrap()).unwrap();
     let certificate = Certificate::from_keys(name, &[1; 32], &[2; 32]);
-    let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
+    let objects = objects(
+        &cluster,
+        &Options::default(),
+        &RenderFacts::default(),
+        certificate,
+    )
+    .unwrap();
     let post = PostParams::default();
     Api::<ConfigMap>::namespaced(client.clone(), namespace)
         .create(&post, &objects.config_map)

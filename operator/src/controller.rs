@@ -24,7 +24,7 @@ use tracing::Instrument;
 
 use crate::api::lease::Candidate;
 use crate::api::version;
-use crate::health::metrics::{Metrics, Outcome};
+use crate::health::metrics::{Metrics, ReconcileOutcome};
 use crate::health::panics;
 use crate::health::server;
 use crate::observe::watch::{self, KINDS, Outlets, Wake};
@@ -346,10 +346,12 @@ async fn in_turn(
         .boxed()
         .await;
     let outcome = match &result {
-        Ok(_) => Outcome::Success,
-        Err(error) if error.obstacle().is_some() || error.is_of_terminating_namespace() => Outcome::Obstacle,
-        Err(ReconcileError::Panicked(_)) => Outcome::Panic,
-        Err(_) => Outcome::Error,
+        Ok(_) => ReconcileOutcome::Success,
+        Err(error) if error.obstacle().is_some() || error.is_of_terminating_namespace() => {
+            ReconcileOutcome::Obstacle
+        }
+        Err(ReconcileError::Panicked(_)) => ReconcileOutcome::Panic,
+        Err(_) => ReconcileOutcome::Error,
     };
     drop((room, working));
     context.metrics.reconciled(outcome, begin.elapsed());

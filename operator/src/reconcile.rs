@@ -23,7 +23,7 @@ use flux_operator_core::observe::pod::Trouble;
 use flux_operator_core::observe::pod_end;
 use flux_operator_core::observe::{Key, Observed};
 use flux_operator_core::obstacle::{JOB_UNLABELLED, Panicked, WAITING_FOR_PODS};
-use flux_operator_core::status::{self, Inputs, Obstacle, Verdict, events, patch};
+use flux_operator_core::status::{self, CheckedSpec, Inputs, Obstacle, events, patch};
 use flux_operator_core::target::Target;
 use flux_operator_core::{previous_status, render, spans};
 use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus};
@@ -483,10 +483,10 @@ async fn start_anew(
     Ok(Done::Restarted)
 }
 
-/// What is known of a Job that has ended and is gone: the verdict that it would have.
+/// What is known of a Job that has ended and is gone: the condition that it would have.
 fn ended_job(target: &Target, reason: &str, message: &str) -> JobSeen {
     let now = Timestamp::now();
-    let verdict = job::Verdict {
+    let condition = job::TrueCondition {
         reason: reason.to_owned(),
         message: message.to_owned(),
         since: Some(now),
@@ -499,8 +499,8 @@ fn ended_job(target: &Target, reason: &str, message: &str) -> JobSeen {
             .status
             .maximum_size
             .and_then(|size| u32::try_from(size).ok()),
-        complete: is_complete.then(|| verdict.clone()),
-        failed: (!is_complete).then_some(verdict),
+        complete: is_complete.then(|| condition.clone()),
+        failed: (!is_complete).then_some(condition),
         ..JobSeen::default()
     }
 }
@@ -615,9 +615,9 @@ fn new_status(
         name: &target.key.name,
         generation: target.generation,
         deleting: target.deleting,
-        verdict: match checked {
-            Ok(cluster) => Verdict::Valid(cluster),
-            Err(problems) => Verdict::Invalid(problems),
+        spec: match checked {
+            Ok(cluster) => CheckedSpec::Valid(cluster),
+            Err(problems) => CheckedSpec::Invalid(problems),
         },
         previous: known,
         job,

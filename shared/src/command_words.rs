@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum Part {
+pub enum WordPart {
     /// Text as it is.
     Text(String),
     /// The value of an environment variable; empty if it is not set.
@@ -24,7 +24,7 @@ pub enum Part {
 #[serde(untagged)]
 pub enum Word {
     Literal(String),
-    Template(Vec<Part>),
+    Template(Vec<WordPart>),
 }
 
 impl Word {
@@ -39,8 +39,8 @@ impl Word {
             Word::Template(parts) => parts
                 .iter()
                 .map(|part| match part {
-                    Part::Text(text) => text.clone(),
-                    Part::Env(name) => lookup(name).unwrap_or_default(),
+                    WordPart::Text(text) => text.clone(),
+                    WordPart::Env(name) => lookup(name).unwrap_or_default(),
                 })
                 .collect(),
         }
@@ -111,8 +111,8 @@ fn literal_source(word: &Word) -> String {
         Word::Template(parts) => parts
             .iter()
             .map(|part| match part {
-                Part::Text(text) => text.clone(),
-                Part::Env(name) => format!("${name}"),
+                WordPart::Text(text) => text.clone(),
+                WordPart::Env(name) => format!("${name}"),
             })
             .collect(),
     }
@@ -121,7 +121,7 @@ fn literal_source(word: &Word) -> String {
 struct Splitter<'a> {
     chars: std::iter::Peekable<std::str::Chars<'a>>,
     out: Words,
-    word: Option<Vec<Part>>,
+    word: Option<Vec<WordPart>>,
 }
 
 impl Splitter<'_> {
@@ -178,19 +178,25 @@ impl Splitter<'_> {
     fn push(&mut self, c: char) {
         let parts = self.word.get_or_insert_default();
         match parts.last_mut() {
-            Some(Part::Text(text)) => text.push(c),
-            _ => parts.push(Part::Text(c.to_string())),
+            Some(WordPart::Text(text)) => text.push(c),
+            _ => parts.push(WordPart::Text(c.to_string())),
         }
     }
 
     fn end_word(&mut self) {
         let Some(parts) = self.word.take() else { return };
-        let only_text = parts.iter().all(|part| matches!(part, Part::Text(_)));
+        let only_text = parts.iter().all(|part| matches!(part, WordPart::Text(_)));
         self.out.words.push(if only_text {
             Word::Literal(
                 parts
                     .into_iter()
-                    .map(|p| if let Part::Text(t) = p { t } else { String::new() })
+                    .map(|p| {
+                        if let WordPart::Text(t) = p {
+                            t
+                        } else {
+                            String::new()
+                        }
+                    })
                     .collect(),
             )
         } else {
@@ -246,7 +252,7 @@ impl Splitter<'_> {
             return self.push('$');
         }
         self.chars = ahead;
-        self.word.get_or_insert_default().push(Part::Env(name));
+        self.word.get_or_insert_default().push(WordPart::Env(name));
     }
 }
 

@@ -17,7 +17,7 @@ mod forms;
 mod protected;
 mod strategic_merge;
 
-pub use protected::{Part, Pod};
+pub use protected::{ContainerKind, Pod};
 pub(crate) use strategic_merge::drop_nulls;
 pub use strategic_merge::{MERGED_LISTS, merge_key};
 

@@ -61,7 +61,7 @@ use environment_change::set;
 pub use error::PlanError;
 pub use from_environment::FromEnvironment;
 pub use instance::Instance;
-pub use launch::{AtEnd, Launch, Metrics, Parent, Part, Reach, RunAs, Stdout};
+pub use launch::{AtEnd, InstancePart, Launch, Metrics, Parent, RunAs, SignalTarget, Stdout};
 use resolved::Resolved;
 pub use step::{Content, Snippet, SnippetPhase, SnippetResources, SnippetShell, Step};
 

@@ -22,7 +22,7 @@ use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
 use super::executor::Executor;
 use crate::files::{self, Files, safe_path};
 use crate::report::failure::{Failure, plain};
-use crate::supervise::End;
+use crate::supervise::ChildEnd;
 
 /// Number of hexadecimal digits in a dump's name that identify its start.
 const OWN: usize = 16;
@@ -66,7 +66,7 @@ impl Executor<'_> {
             Some(end) => end.trouble(),
             None => Some("the broker did not start".into()),
         };
-        let is_vouched_for = self.broker_end.is_some_and(|end| end.end == End::Exited(0));
+        let is_vouched_for = self.broker_end.is_some_and(|end| end.end == ChildEnd::Exited(0));
         let archive = self.files.at(to);
         let saved = trouble.map_or(Ok(()), Err).and_then(|()| {
             self.as_archive_owner(|| save(&dump, &archive, is_vouched_for))

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-use flux_agent_plan::plan::{Launch, Part, Stdout};
+use flux_agent_plan::plan::{InstancePart, Launch, Stdout};
 use flux_shared::exit::{Category, of_stop_before_program};
 
 use super::broker_options;
@@ -20,7 +20,7 @@ use crate::report::activity::Awaited;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::program::{Output, Program, StartError};
-use crate::supervise::{End, Stop};
+use crate::supervise::{ChildEnd, Stop};
 use crate::system::identity::Credentials;
 use crate::system::raw::ChildSetup;
 use crate::wait::ParentProbe;
@@ -50,7 +50,7 @@ impl Executor<'_> {
         let mut session = self.session.of_flux(launch.run_as.as_ref());
         launch.environment.iter().for_each(|change| session.apply(change));
         let argv = broker_options::with_those_of_snippets(launch, &session);
-        if launch.part != Part::Command {
+        if launch.part != InstancePart::Command {
             for name in session.leave_out_bytes() {
                 tracing::warn!(
                     stage = "broker",
@@ -93,10 +93,10 @@ impl Executor<'_> {
             socket: self.files.at(path),
             owner,
         });
-        let staying = (launch.part == Part::Lead).then(LeadPresence::default);
+        let staying = (launch.part == InstancePart::Lead).then(LeadPresence::default);
         let actions = StateActions {
             presence: staying.clone(),
-            asks_lead: launch.part == Part::Follower,
+            asks_lead: launch.part == InstancePart::Follower,
         };
         let states = broker.clone().map(|broker| States::watch(broker, actions));
         let served = match (&launch.metrics, &broker) {
@@ -161,7 +161,7 @@ impl Executor<'_> {
 
     /// Reports why the program did not start; returns the container's exit code.
     fn report_start_failure(&mut self, launch: &Launch, error: &StartError) -> u8 {
-        if launch.part != Part::Command {
+        if launch.part != InstancePart::Command {
             return self.report_no_instance(error.to_string());
         }
         log::plain("broker", &format!("flux-agent: {error}"));
@@ -181,7 +181,7 @@ impl Executor<'_> {
         if self.timed && !log::is_quiet() {
             log::plain("time", &flux_time(launch.label, ended.at.duration_since(begin)));
         }
-        if let End::Signaled(signal) = ended.end {
+        if let ChildEnd::Signaled(signal) = ended.end {
             tracing::info!(
                 stage = "broker",
                 "{} was ended by signal {signal}",
@@ -193,7 +193,10 @@ impl Executor<'_> {
 
 /// A stop before the program has started. The launch says who follows, not the role: a plan may differ.
 fn stopped_before(launch: &Launch, stop: Stop) -> Launched {
-    Launched::NotStarted(of_stop_before_program(stop.signal, launch.part == Part::Follower))
+    Launched::NotStarted(of_stop_before_program(
+        stop.signal,
+        launch.part == InstancePart::Follower,
+    ))
 }
 
 /// The stages of a broker's life: `broker` until it is up, `quorum` until enough others are, `submit` until
@@ -246,7 +249,7 @@ fn shutdown_began(states: &[(String, Instant)]) -> Option<Instant> {
 
 /// What a launched program is called in messages.
 fn called(launch: &Launch) -> &'static str {
-    if launch.part == Part::Command {
+    if launch.part == InstancePart::Command {
         "the command"
     } else {
         "the broker"
@@ -268,7 +271,7 @@ mod tests {
                 .map(|(name, seconds)| ((*name).to_owned(), at(*seconds)))
                 .collect();
             let ended = LaunchEnd {
-                end: End::Exited(0),
+                end: ChildEnd::Exited(0),
                 at: at(10),
                 lasted: Duration::from_secs(10),
                 stopped: stopped.map(|seconds| Stop {

@@ -1,11 +1,11 @@
 //! What a broker's end says of its job, and of what it has dumped.
 
-use crate::supervise::End;
+use crate::supervise::ChildEnd;
 
 /// How the lead's broker ended.
 #[derive(Debug, Clone, Copy)]
 pub struct BrokerEnd {
-    pub end: End,
+    pub end: ChildEnd,
     /// Whether the instance is known to have come up: its program has started, or the broker said so.
     pub came_up: bool,
     /// The program's own code, if there is one and it is known.
@@ -18,22 +18,22 @@ impl BrokerEnd {
     /// Why what it has dumped cannot be trusted.
     pub fn trouble(self) -> Option<String> {
         match (self.end, self.program) {
-            (End::Signaled(signal), _) => Some(format!("the broker was ended by signal {signal}")),
-            (End::Exited(code), _) if !self.came_up && code != 0 => Some(format!(
+            (ChildEnd::Signaled(signal), _) => Some(format!("the broker was ended by signal {signal}")),
+            (ChildEnd::Exited(code), _) if !self.came_up && code != 0 => Some(format!(
                 "the instance did not come up (the broker ended with code {code})"
             )),
-            (End::Exited(code @ 1..), Some(0)) => {
+            (ChildEnd::Exited(code @ 1..), Some(0)) => {
                 Some(format!("the broker failed at its end, with code {code}"))
             }
-            (End::Exited(_), _) => None,
+            (ChildEnd::Exited(_), _) => None,
         }
     }
 
     /// The job's own end, whatever became of the instance after it.
-    pub fn of_the_job(self) -> End {
+    pub fn of_the_job(self) -> ChildEnd {
         match (self.end, self.program) {
-            (_, Some(0)) => End::Exited(0),
-            (End::Signaled(_), Some(code)) if self.is_programs_own => End::Exited(code),
+            (_, Some(0)) => ChildEnd::Exited(0),
+            (ChildEnd::Signaled(_), Some(code)) if self.is_programs_own => ChildEnd::Exited(code),
             _ => self.end,
         }
     }
@@ -51,7 +51,7 @@ mod tests {
             program,
             is_programs_own: false,
         };
-        use End::{Exited, Signaled};
+        use ChildEnd::{Exited, Signaled};
         for (told, is_trusted, job) in [
             (end(Exited(0), true, Some(0)), true, Exited(0)),
             (end(Exited(7), true, Some(7)), true, Exited(7)),

@@ -13,14 +13,14 @@
 
 use std::time::{Duration, Instant};
 
-use flux_agent_plan::plan::{Launch, Reach};
+use flux_agent_plan::plan::Launch;
 use flux_shared::hostlist;
 
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::departure::Departure;
 use crate::flux_rpc::lead_presence::{LeadPresence, lead_stays};
-use crate::supervise::policy::{AtStop, Order, Policy, Reason, SecondStop, Target, Terms};
-use crate::supervise::{self, End, Stop, orphans};
+use crate::supervise::policy::{AtStop, Order, Policy, Reason, SecondStop, Terms};
+use crate::supervise::{self, ChildEnd, Stop, orphans};
 use crate::wait::{Missing, ParentProbe, Presence};
 
 /// How long a broker that lost its parent has to end by itself.
@@ -44,7 +44,7 @@ pub(super) struct BrokerPolicy<'a> {
 /// How such a program ended, what led to it, and what was learned of the brokers around it.
 #[derive(Debug)]
 pub(super) struct LaunchEnd {
-    pub(super) end: End,
+    pub(super) end: ChildEnd,
     pub(super) at: Instant,
     /// Time since its start.
     pub(super) lasted: Duration,
@@ -89,12 +89,8 @@ struct Leaving<'a> {
 
 /// The plan's terms for signals and time.
 pub(super) fn terms(launch: &Launch) -> Terms {
-    let target = match launch.signals {
-        Reach::Process => Target::Process,
-        Reach::Group => Target::Group,
-    };
     Terms {
-        target,
+        target: launch.signals,
         second_stop: SecondStop::Kills,
     }
 }
@@ -139,8 +135,8 @@ impl<'a> BrokerPolicy<'a> {
     }
 
     /// The supervised end, with what is known of the parent.
-    pub(super) fn ended(self, ended: supervise::Ended) -> LaunchEnd {
-        let supervise::Ended {
+    pub(super) fn ended(self, ended: supervise::EndedChild) -> LaunchEnd {
+        let supervise::EndedChild {
             end,
             at,
             stopped,

@@ -14,7 +14,7 @@ use super::start_record::Record;
 use super::timing::Timeline;
 use crate::files::Files;
 use crate::report::activity::ActivityFile;
-use crate::report::ending::Ending;
+use crate::report::ending::ContainerEnd;
 use crate::report::failure::Failure;
 use crate::supervise::{Stop, Supervisor};
 use crate::wait;
@@ -49,7 +49,7 @@ pub struct Executor<'a> {
     pub(super) waits: Waits,
     pub(super) timeline: &'a mut Timeline,
     /// What the steps find out about the container's end.
-    pub(super) ending: &'a mut Ending,
+    pub(super) ending: &'a mut ContainerEnd,
     /// How the lead's broker ended, once it has.
     pub(super) broker_end: Option<BrokerEnd>,
     /// Who dumps the archive, once its file is there.
@@ -71,7 +71,7 @@ impl<'a> Executor<'a> {
         options: Options,
         supervisor: &'a mut Supervisor,
         timeline: &'a mut Timeline,
-        ending: &'a mut Ending,
+        ending: &'a mut ContainerEnd,
     ) -> Self {
         let tag = match &plan.role {
             Role::Lead | Role::Follower => "runner",

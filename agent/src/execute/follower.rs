@@ -20,7 +20,7 @@ use super::attempt::Launched;
 use super::broker_policy::LaunchEnd;
 use super::executor::{Executor, wait_failed};
 use crate::report::failure::Failure;
-use crate::supervise::{End, Interrupted, orphans, until};
+use crate::supervise::{ChildEnd, Interrupted, orphans, until};
 use crate::wait::{self, Backoff, Missing, ParentProbe, Reporter};
 
 /// Pauses between two starts of a follower's broker.
@@ -38,10 +38,12 @@ const LOOK_AT_LEAD: Duration = Duration::from_secs(5);
 /// A broker that was up for this long had a good start: earlier failures no longer count.
 const GOOD_RUN: Duration = Duration::from_secs(60);
 
-/// What a program's end means.
+/// What follows the end of a follower's broker.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum AfterBroker {
+    /// The container ends with this code.
     Done(u8),
+    /// The broker is restarted, for this reason.
     Restart(String),
 }
 
@@ -75,16 +77,16 @@ impl Executor<'_> {
                 Launched::Ended(ended) => ended,
             };
             self.end_orphans(&others).await?;
-            let why = match self.verdict(&ended, &mut above).await? {
-                Verdict::Done(code) if !again || self.supervisor.stop().is_some() => return Ok(code),
-                Verdict::Done(_) => match self.await_next_attempt(above.parent.as_mut()).await? {
+            let why = match self.after_broker(&ended, &mut above).await? {
+                AfterBroker::Done(code) if !again || self.supervisor.stop().is_some() => return Ok(code),
+                AfterBroker::Done(_) => match self.await_next_attempt(above.parent.as_mut()).await? {
                     Some(code) => return Ok(code),
                     None => {
                         failures = 0;
                         continue;
                     }
                 },
-                Verdict::Restart(why) => why,
+                AfterBroker::Restart(why) => why,
             };
             if self.supervisor.stop().is_some() {
                 return Ok(REPLACE);
@@ -117,16 +119,16 @@ impl Executor<'_> {
 
     /// What a broker's end means, with what is known of the brokers above. If only the parent has left, waits
     /// until it is down.
-    async fn verdict(&mut self, ended: &LaunchEnd, above: &mut Above) -> Result<Verdict, Failure> {
-        let verdict = judge(ended);
-        if verdict != Verdict::Done(0) {
-            return Ok(verdict);
+    async fn after_broker(&mut self, ended: &LaunchEnd, above: &mut Above) -> Result<AfterBroker, Failure> {
+        let after = judge(ended);
+        if after != AfterBroker::Done(0) {
+            return Ok(after);
         }
         let Above { parent, lead } = above;
         // In a flat tree the parent is the lead: it dismisses nobody while it goes on.
         let is_parent_the_lead = lead.is_none();
         let Some(lead) = lead.as_mut().or(parent.as_mut()) else {
-            return Ok(verdict);
+            return Ok(after);
         };
         // It waits until those below it have left.
         let patience = if ended.stopped.is_some() && !is_parent_the_lead {
@@ -135,7 +137,7 @@ impl Executor<'_> {
             WAY_DOWN
         };
         if !self.lead_goes_on(lead, ended, patience).await? {
-            return Ok(verdict);
+            return Ok(after);
         }
         if ended.stopped.is_none()
             && !is_parent_the_lead
@@ -259,28 +261,30 @@ impl Executor<'_> {
 }
 
 /// What the end of a follower's broker means.
-fn judge(ended: &LaunchEnd) -> Verdict {
+fn judge(ended: &LaunchEnd) -> AfterBroker {
     match (ended.end, &ended.lost, ended.stopped) {
         // Dismissed by its parent; or the parent was lost while this pod was told to stop as well.
-        (End::Exited(0), None, _) if !ended.passed_on => Verdict::Done(0),
-        (_, Some(_), Some(_)) => Verdict::Done(0),
+        (ChildEnd::Exited(0), None, _) if !ended.passed_on => AfterBroker::Done(0),
+        (_, Some(_), Some(_)) => AfterBroker::Done(0),
         // Only this pod is to go, and the instance goes on: that is no success of its index.
-        (_, None, Some(_)) => Verdict::Done(REPLACE),
-        (_, Some(missing), None) => Verdict::Restart(format!("the parent broker was lost ({missing})")),
-        (End::Exited(code), None, None) => Verdict::Restart(format!("the broker ended with code {code}")),
-        (End::Signaled(signal), None, None) => {
-            Verdict::Restart(format!("the broker was ended by signal {signal}"))
+        (_, None, Some(_)) => AfterBroker::Done(REPLACE),
+        (_, Some(missing), None) => AfterBroker::Restart(format!("the parent broker was lost ({missing})")),
+        (ChildEnd::Exited(code), None, None) => {
+            AfterBroker::Restart(format!("the broker ended with code {code}"))
+        }
+        (ChildEnd::Signaled(signal), None, None) => {
+            AfterBroker::Restart(format!("the broker was ended by signal {signal}"))
         }
     }
 }
 
-/// The verdict on a broker that ended as at the instance's end, while the lead is still up.
-fn left_behind(ended: &LaunchEnd, is_parent_the_lead: bool) -> Verdict {
+/// What follows if a broker ended as at the instance's end, while the lead is still up.
+fn left_behind(ended: &LaunchEnd, is_parent_the_lead: bool) -> AfterBroker {
     match (ended.stopped, is_parent_the_lead) {
-        (Some(_), _) => Verdict::Done(REPLACE),
-        (None, false) => Verdict::Restart("the parent broker has left, and the lead is still up".into()),
+        (Some(_), _) => AfterBroker::Done(REPLACE),
+        (None, false) => AfterBroker::Restart("the parent broker has left, and the lead is still up".into()),
         (None, true) => {
-            Verdict::Restart("the broker was stopped by somebody else, and the lead is still up".into())
+            AfterBroker::Restart("the broker was stopped by somebody else, and the lead is still up".into())
         }
     }
 }
@@ -416,7 +420,7 @@ mod tests {
     use crate::supervise::Stop;
     use crate::wait::resolve::NameError;
 
-    fn ended(end: End, stopped: bool, passed_on: bool, lost: bool) -> LaunchEnd {
+    fn ended(end: ChildEnd, stopped: bool, passed_on: bool, lost: bool) -> LaunchEnd {
         let at = Instant::now();
         let lost = lost.then(|| Missing::Port(([127, 0, 0, 1], 8050).into()));
         let stopped = stopped.then_some(Stop { signal: 15, at });
@@ -437,8 +441,8 @@ mod tests {
 
     #[test]
     fn follower_succeeds_only_when_lead_dismissed_it_or_is_gone() {
-        use End::{Exited, Signaled};
-        let done = |code| Verdict::Done(code);
+        use ChildEnd::{Exited, Signaled};
+        let done = |code| AfterBroker::Done(code);
         assert_eq!(
             judge(&ended(Exited(0), false, false, false)),
             done(0),
@@ -465,28 +469,28 @@ mod tests {
             ended(Signaled(9), false, false, false),
             ended(Exited(0), false, true, true),
         ] {
-            assert!(matches!(judge(&again), Verdict::Restart(_)), "{again:?}");
+            assert!(matches!(judge(&again), AfterBroker::Restart(_)), "{again:?}");
         }
     }
 
     #[test]
     fn who_is_left_behind_by_its_parent_comes_again_or_is_replaced() {
-        let end = End::Exited(0);
+        let end = ChildEnd::Exited(0);
         assert!(matches!(
             left_behind(&ended(end, false, false, false), false),
-            Verdict::Restart(_)
+            AfterBroker::Restart(_)
         ));
         assert!(matches!(
             left_behind(&ended(end, false, false, false), true),
-            Verdict::Restart(_)
+            AfterBroker::Restart(_)
         ));
         assert_eq!(
             left_behind(&ended(end, true, false, false), true),
-            Verdict::Done(REPLACE)
+            AfterBroker::Done(REPLACE)
         );
         assert_eq!(
             left_behind(&ended(end, true, true, true), false),
-            Verdict::Done(REPLACE),
+            AfterBroker::Done(REPLACE),
             "all go, but the lead"
         );
     }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use flux_agent_plan::plan::{AtEnd, Launch, Part};
+use flux_agent_plan::plan::{AtEnd, InstancePart, Launch};
 use flux_shared::exit::{NOT_FOUND, of_signal};
 
 use super::attempt::Launched;
@@ -14,14 +14,14 @@ use super::executor::Executor;
 use crate::execute::program_note::noted;
 use crate::report::failure::Failure;
 use crate::report::log;
-use crate::supervise::End;
+use crate::supervise::ChildEnd;
 use crate::supervise::program::{Found, find};
 use crate::system::glibc::Libc;
 
 /// A program that ended so long before its broker did not end because of that.
 const BEFORE_BROKER: Duration = Duration::from_secs(1);
 /// The end of a broker whose initial program was ended by SIGHUP.
-const HUNG_UP: End = End::Exited(128 + libc::SIGHUP as u8);
+const HUNG_UP: ChildEnd = ChildEnd::Exited(128 + libc::SIGHUP as u8);
 
 impl Executor<'_> {
     /// Runs the program to its end, with all restarts; returns the container's exit code.
@@ -48,7 +48,11 @@ impl Executor<'_> {
         let came_up = ended.came_up || noted.is_some();
         let is_hung_up = launch.at_end == AtEnd::ExitUnlessStopped && ended.end == HUNG_UP;
         // The container has a terminal, where Flux runs a shell. `flux shutdown` ends it by SIGHUP.
-        let own_end = if is_hung_up { End::Exited(0) } else { ended.end };
+        let own_end = if is_hung_up {
+            ChildEnd::Exited(0)
+        } else {
+            ended.end
+        };
         let since_note = noted.and_then(|noted| SystemTime::now().duration_since(noted.at).ok());
         let is_programs_own = since_note.is_some_and(|since| since >= ended.at.elapsed() + BEFORE_BROKER);
         let program = noted.and_then(|noted| noted.code);
@@ -63,7 +67,7 @@ impl Executor<'_> {
         let end = broker.of_the_job();
         let began = match launch.result {
             Some(_) => noted.is_some(),
-            None => came_up || own_end == End::Exited(0),
+            None => came_up || own_end == ChildEnd::Exited(0),
         };
         if launch.needs_instance && !began {
             return self.report_no_program(launch, ended);
@@ -81,7 +85,7 @@ impl Executor<'_> {
             );
         }
         match (end, ended.stopped) {
-            (End::Exited(0), Some(stop)) if launch.at_end == AtEnd::ExitUnlessStopped => {
+            (ChildEnd::Exited(0), Some(stop)) if launch.at_end == AtEnd::ExitUnlessStopped => {
                 of_signal(stop.signal)
             }
             // An image in which the instance has come up can run Flux.
@@ -120,7 +124,7 @@ impl Executor<'_> {
     }
 
     /// The program's exit code, unchanged; reports why if the image cannot run Flux.
-    fn report_end(&mut self, launch: &Launch, end: End) -> u8 {
+    fn report_end(&mut self, launch: &Launch, end: ChildEnd) -> u8 {
         let code = end.code();
         if let Some(why) = self.unfit(launch, end) {
             let line = format!("the program ended with code {code}: {why}");
@@ -132,8 +136,8 @@ impl Executor<'_> {
 
     /// Why the image cannot run Flux, asked only if the program ended with a code that its dynamic loader
     /// ends with.
-    fn unfit(&self, launch: &Launch, end: End) -> Option<String> {
-        if launch.part == Part::Command || !matches!(end, End::Exited(1 | NOT_FOUND)) {
+    fn unfit(&self, launch: &Launch, end: ChildEnd) -> Option<String> {
+        if launch.part == InstancePart::Command || !matches!(end, ChildEnd::Exited(1 | NOT_FOUND)) {
             return None;
         }
         let name = self.session.resolve(launch.argv.first()?);

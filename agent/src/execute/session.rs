@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use flux_agent_plan::plan::{EnvChange, RunAs};
-use flux_shared::command_words::{Part, Word};
+use flux_shared::command_words::{Word, WordPart};
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::facts::OF_THE_POD;
@@ -132,8 +132,8 @@ impl Session {
             // Values keep their bytes, whatever they are.
             Word::Template(parts) => parts.iter().fold(OsString::new(), |mut word, part| {
                 match part {
-                    Part::Text(text) => word.push(text),
-                    Part::Env(name) => {
+                    WordPart::Text(text) => word.push(text),
+                    WordPart::Env(name) => {
                         word.push(self.environment.get(OsStr::new(name)).unwrap_or(&OsString::new()))
                     }
                 }

@@ -27,7 +27,7 @@ use super::session::{Session, assignments, current_limits, shell_changes};
 use super::shell_state::{self, State, without_shells_own};
 use crate::report::failure::{Failure, is_passing, plain};
 use crate::supervise::program::{Child, Environment, Output, Program, StartError};
-use crate::supervise::{End, Event, Supervisor, is_stop, terminal, until};
+use crate::supervise::{ChildEnd, Event, Supervisor, is_stop, terminal, until};
 use crate::system::raw;
 use crate::system::raw::ChildSetup;
 
@@ -93,7 +93,7 @@ const READY: &[u8] = b"ready\n";
 
 /// How a snippet ended.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SnippetRun {
     /// It ran to its end with this status; the shell is ready for the next one.
     Finished(u8),
     /// The shell has ended: `exit`, a failure under strict, or a signal.
@@ -116,14 +116,14 @@ enum Reply {
 /// What was heard from the shell.
 enum Heard<T> {
     Reply(T),
-    ShellEnded(End),
+    ShellEnded(ChildEnd),
 }
 
 /// A shell that was started.
 pub enum Started {
     Ready(Box<Shell>),
     /// It ended before any snippet ran.
-    Ended(End),
+    Ended(ChildEnd),
 }
 
 /// Where the descriptors begin that the shell inherits where it has to: scripts use low ones, and 200 for
@@ -193,7 +193,7 @@ pub struct Shell {
     reply: AsyncFd<OwnedFd>,
     /// What came on it and is not read yet.
     bytes: Vec<u8>,
-    end: Option<End>,
+    end: Option<ChildEnd>,
     /// Standard error of silent snippets, which nobody sees.
     hidden: LastErrors,
     /// Standard error of the others; none with a terminal, which it goes to directly.
@@ -215,14 +215,14 @@ impl Shell {
     ) -> Result<Started, Failure> {
         let mut shell = Shell::spawn(supervisor, session, planned, agent, Access::OfAgent)?;
         let mut end = shell.until_ready(supervisor).await?;
-        if end == Some(End::Signaled(libc::SIGKILL)) && supervisor.stop().is_none() {
+        if end == Some(ChildEnd::Signaled(libc::SIGKILL)) && supervisor.stop().is_none() {
             shell = Shell::spawn(supervisor, session, planned, agent, Access::Inherited)?;
             end = shell.until_ready(supervisor).await?;
         }
         Ok(end.map_or_else(|| Started::Ready(Box::new(shell)), Started::Ended))
     }
 
-    async fn until_ready(&mut self, supervisor: &mut Supervisor) -> Result<Option<End>, Failure> {
+    async fn until_ready(&mut self, supervisor: &mut Supervisor) -> Result<Option<ChildEnd>, Failure> {
         let is_ready = |bytes: &[u8]| bytes.starts_with(READY).then_some(());
         match self.await_reply(supervisor, is_ready).await.map_err(failed)? {
             Heard::Reply(()) => {
@@ -328,7 +328,7 @@ impl Shell {
         supervisor: &mut Supervisor,
         session: &mut Session,
         snippet: &Snippet,
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<SnippetRun, Failure> {
         if supervisor.has_terminal() {
             terminal::give_to(self.child.pid);
         }
@@ -338,7 +338,7 @@ impl Shell {
         self.tell(if snippet.silent { "silent" } else { "go" }, changes)
             .map_err(failed)?;
         // The snippet may have run: no reason for another attempt.
-        let outcome = self.answer(supervisor).await.map_err(|error| Failure {
+        let heard = self.answer(supervisor).await.map_err(|error| Failure {
             passing: false,
             ..failed(error)
         })?;
@@ -347,17 +347,17 @@ impl Shell {
         if supervisor.has_terminal() {
             terminal::take_back();
         }
-        Ok(match outcome {
+        Ok(match heard {
             Heard::Reply(Reply::State(state)) => {
                 state.carry_over(session, &self.limits);
                 self.known = state.environment;
-                Outcome::Finished(state.status)
+                SnippetRun::Finished(state.status)
             }
-            Heard::Reply(Reply::Unusable(code)) => Outcome::ShellUnusable(code),
-            Heard::Reply(Reply::Unheard) => Outcome::Unheard,
+            Heard::Reply(Reply::Unusable(code)) => SnippetRun::ShellUnusable(code),
+            Heard::Reply(Reply::Unheard) => SnippetRun::Unheard,
             // It ended between two snippets, which nobody had seen yet.
-            Heard::ShellEnded(_) if self.has_unread_word().map_err(failed)? => Outcome::Unheard,
-            Heard::ShellEnded(end) => Outcome::ShellEnded(end.code()),
+            Heard::ShellEnded(_) if self.has_unread_word().map_err(failed)? => SnippetRun::Unheard,
+            Heard::ShellEnded(end) => SnippetRun::ShellEnded(end.code()),
         })
     }
 
@@ -400,7 +400,7 @@ impl Shell {
     }
 
     /// How the shell ended; none: it is there.
-    pub fn ended(&mut self, supervisor: &mut Supervisor) -> Option<End> {
+    pub fn ended(&mut self, supervisor: &mut Supervisor) -> Option<ChildEnd> {
         self.end = self.end.or_else(|| supervisor.take_end(self.child.pid));
         self.end
     }

@@ -6,12 +6,12 @@ use flux_agent_plan::plan::{Snippet, SnippetPhase};
 use flux_shared::backoff;
 
 use super::executor::{Executor, Flow};
-use super::shell::{Outcome, Shell, Started};
+use super::shell::{Shell, SnippetRun, Started};
 use crate::report::activity::Activity;
 use crate::report::ending::EndedSnippet;
 use crate::report::failure::Failure;
 use crate::report::log;
-use crate::supervise::End;
+use crate::supervise::ChildEnd;
 
 /// A snippet that takes longer is named in the log, for those who wonder why nothing happens.
 const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
@@ -25,8 +25,8 @@ impl Executor<'_> {
             Started::Ready(shell) => *shell,
             Started::Ended(end) => return Ok(self.end_before(snippet, end)),
         };
-        let mut outcome = self.run_in(&mut shell, snippet).await?;
-        if outcome == Outcome::Unheard && was_there {
+        let mut run = self.run_in(&mut shell, snippet).await?;
+        if run == SnippetRun::Unheard && was_there {
             warn_of_new_shell(
                 name,
                 "does not hear the agent any more (is `command` or `.` a function, or disabled?)",
@@ -35,7 +35,7 @@ impl Executor<'_> {
                 Started::Ready(shell) => *shell,
                 Started::Ended(end) => return Ok(self.end_before(snippet, end)),
             };
-            outcome = self.run_in(&mut shell, snippet).await?;
+            run = self.run_in(&mut shell, snippet).await?;
         }
         self.timeline.record(name, begin);
         let ended = |code| EndedSnippet {
@@ -54,11 +54,11 @@ impl Executor<'_> {
             self.ending.note(format!(
                 "the pod was stopped while the snippet {name} was running"
             ));
-            self.shell = matches!(outcome, Outcome::Finished(_)).then_some(shell);
+            self.shell = matches!(run, SnippetRun::Finished(_)).then_some(shell);
             return Ok(Flow::Exit(code));
         }
-        match outcome {
-            Outcome::ShellUnusable(code) => {
+        match run {
+            SnippetRun::ShellUnusable(code) => {
                 let error = "its shell could not start a program after it: a variable that it exports is too large, or a \
                              limit that it sets (ulimit) too low";
                 let ended = EndedSnippet {
@@ -71,10 +71,10 @@ impl Executor<'_> {
                     self.end_entrypoint(snippet, ended)
                 })
             }
-            Outcome::Unheard => Ok(self.end_before(snippet, End::Exited(0))),
-            Outcome::ShellEnded(code) if is_program => Ok(Flow::ProgramEnded(code)),
-            Outcome::ShellEnded(code) => Ok(self.end_entrypoint(snippet, ended(code))),
-            Outcome::Finished(code) => {
+            SnippetRun::Unheard => Ok(self.end_before(snippet, ChildEnd::Exited(0))),
+            SnippetRun::ShellEnded(code) if is_program => Ok(Flow::ProgramEnded(code)),
+            SnippetRun::ShellEnded(code) => Ok(self.end_entrypoint(snippet, ended(code))),
+            SnippetRun::Finished(code) => {
                 if !is_program {
                     self.note_status(snippet, ended(code));
                 }
@@ -88,20 +88,20 @@ impl Executor<'_> {
         }
     }
 
-    async fn run_in(&mut self, shell: &mut Shell, snippet: &Snippet) -> Result<Outcome, Failure> {
+    async fn run_in(&mut self, shell: &mut Shell, snippet: &Snippet) -> Result<SnippetRun, Failure> {
         let work = shell.run(self.supervisor, &mut self.session, snippet);
         self.options
             .activity_file
             .write(Some(&Activity::Snippet(snippet.name.to_owned())));
         let is_program = snippet.phase == SnippetPhase::Program;
         let what = format!("the snippet {}", snippet.name);
-        let outcome = if is_program {
+        let run = if is_program {
             work.await
         } else {
             log_while_slow(snippet.name, &what, work).await
         };
         self.options.activity_file.write(None);
-        outcome
+        run
     }
 
     /// A snippet that runs after the program, which the agent could not run: no reason to change the
@@ -125,8 +125,8 @@ impl Executor<'_> {
                 return Ok(Started::Ready(Box::new(shell)));
             };
             let ended = match end {
-                End::Exited(code) => format!("ended with code {code}"),
-                End::Signaled(signal) => format!("was ended by signal {signal}"),
+                ChildEnd::Exited(code) => format!("ended with code {code}"),
+                ChildEnd::Signaled(signal) => format!("was ended by signal {signal}"),
             };
             warn_of_new_shell(name, &format!("{ended} while no snippet ran"));
         }
@@ -141,7 +141,7 @@ impl Executor<'_> {
     }
 
     /// Reports a shell that ended before it ran this snippet.
-    fn end_before(&mut self, snippet: &Snippet, end: End) -> Flow {
+    fn end_before(&mut self, snippet: &Snippet, end: ChildEnd) -> Flow {
         if let (SnippetPhase::Before, Some(stop)) = (snippet.phase, self.supervisor.stop()) {
             return Flow::Exit(self.stop_code(stop));
         }

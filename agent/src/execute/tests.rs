@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use flux_agent_plan::plan::{AtEnd, Launch, Part, Reach, Role, Stdout, VERSION, Waits};
+use flux_agent_plan::plan::{AtEnd, InstancePart, Launch, Role, SignalTarget, Stdout, VERSION, Waits};
 use flux_shared::agent_spec::LogFormat;
 use flux_shared::command_words::Word;
 use flux_shared::termination::Ender;
@@ -71,11 +71,11 @@ fn execute_all(role: Role, quiet: bool, steps: Vec<Step>) -> Result<u8, Failure>
 }
 
 /// … and what they found out about its end.
-fn execute_to_the_end(role: Role, quiet: bool, steps: Vec<Step>) -> (Result<u8, Failure>, Ending) {
+fn execute_to_the_end(role: Role, quiet: bool, steps: Vec<Step>) -> (Result<u8, Failure>, ContainerEnd) {
     execute_plan(&plan(role, quiet, steps))
 }
 
-fn execute_plan(plan: &Plan) -> (Result<u8, Failure>, Ending) {
+fn execute_plan(plan: &Plan) -> (Result<u8, Failure>, ContainerEnd) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -83,7 +83,7 @@ fn execute_plan(plan: &Plan) -> (Result<u8, Failure>, Ending) {
     runtime.block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
         let again = || panic!("nothing says look again");
-        let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
+        let (mut timeline, mut ending) = (Timeline::start(), ContainerEnd::default());
         let code = execute(
             plan,
             &again,
@@ -105,14 +105,14 @@ fn words(texts: &[&str]) -> Vec<Word> {
 pub(super) fn launch(argv: &[&str]) -> Launch {
     Launch {
         label: "fluxstart",
-        part: Part::Lead,
+        part: InstancePart::Lead,
         argv: words(argv),
         options: None,
         program: words(argv),
         run_as: None,
         environment: Vec::new(),
         stdout: Stdout::Inherit,
-        signals: Reach::Process,
+        signals: SignalTarget::Process,
         socket: None,
         parent: None,
         lead: None,
@@ -156,7 +156,7 @@ fn stop_signals_the_planned_processes_for_any_program_name() {
     alone(
         "stop_signals_the_planned_processes_for_any_program_name",
         |folder| {
-            for (name, signals) in [("flux", Reach::Group), ("other", Reach::Process)] {
+            for (name, signals) in [("flux", SignalTarget::Group), ("other", SignalTarget::Process)] {
                 let folder = &folder.join(format!("of-{name}"));
                 fs::create_dir(folder).unwrap();
                 let argv = parent_and_child(folder, name);
@@ -168,7 +168,7 @@ fn stop_signals_the_planned_processes_for_any_program_name() {
                 assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
                 assert_eq!(
                     folder.join("child-told").exists(),
-                    signals == Reach::Group,
+                    signals == SignalTarget::Group,
                     "{name}"
                 );
             }
@@ -237,14 +237,14 @@ fn part_is_taken_from_the_plan_not_from_at_end() {
         let at = |name: &str| folder.join(name);
         for (part, at_end, joins) in [
             (
-                Part::Lead,
+                InstancePart::Lead,
                 AtEnd::RestartFollower {
                     limit: 0,
                     again: false,
                 },
                 true,
             ),
-            (Part::Follower, AtEnd::ExitUnlessStopped, false),
+            (InstancePart::Follower, AtEnd::ExitUnlessStopped, false),
         ] {
             let path = at(&format!("{part:?}"));
             let said = listen(&path);
@@ -262,9 +262,9 @@ fn part_is_taken_from_the_plan_not_from_at_end() {
         }
         // Told to stop before it has started: the code is that of its part.
         for (part, at_end, code) in [
-            (Part::Follower, AtEnd::Exit, flux_shared::exit::REPLACE),
+            (InstancePart::Follower, AtEnd::Exit, flux_shared::exit::REPLACE),
             (
-                Part::Lead,
+                InstancePart::Lead,
                 AtEnd::RestartFollower {
                     limit: 3,
                     again: false,
@@ -299,7 +299,7 @@ fn stopped_before(launch: &Launch) -> u8 {
     runtime.block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::SIGTERM).unwrap();
-        let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
+        let (mut timeline, mut ending) = (Timeline::start(), ContainerEnd::default());
         let plan = plan(Role::Lead, false, Vec::new());
         let mut executor = Executor::new(&plan, options(), &mut supervisor, &mut timeline, &mut ending);
         executor.launch(launch).await.unwrap()
@@ -415,7 +415,7 @@ fn follower_that_ends_with_0_restarts_while_lead_is_there() {
                 start(Launch {
                     parent,
                     lead,
-                    part: Part::Follower,
+                    part: InstancePart::Follower,
                     at_end,
                     ..launch(&[&argv])
                 })
@@ -475,7 +475,7 @@ fn follower_ends_with_0_when_stopped_while_its_lead_goes() {
                 let at_end = AtEnd::RestartFollower { limit: 3, again };
                 let step = start(Launch {
                     parent,
-                    part: Part::Follower,
+                    part: InstancePart::Follower,
                     at_end,
                     ..launch(&[&argv])
                 });
@@ -617,7 +617,7 @@ fn need_of_an_instance_is_taken_from_the_plan_for_any_part() {
                 needs_instance,
                 ..launch(&["any"])
             };
-            for part in [Part::Lead, Part::Command] {
+            for part in [InstancePart::Lead, InstancePart::Command] {
                 assert_eq!(ends_with(3, needs(part, false)), 3);
                 assert_eq!(ends_with(3, needs(part, true)), failed, "{part:?}");
                 assert_eq!(
@@ -644,7 +644,7 @@ fn need_of_an_instance_is_taken_from_the_plan_for_any_part() {
                     3,
                     Launch {
                         socket,
-                        ..needs(Part::Lead, false)
+                        ..needs(InstancePart::Lead, false)
                     }
                 ),
                 3

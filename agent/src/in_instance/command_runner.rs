@@ -2,13 +2,14 @@
 
 use std::ffi::OsString;
 
+use flux_agent_plan::plan::SignalTarget;
 use flux_shared::exit::of_signal;
 
 use crate::execute::session::Session;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::Supervisor;
-use crate::supervise::policy::{DefaultPolicy, Policy, SecondStop, Target, Terms};
+use crate::supervise::policy::{DefaultPolicy, Policy, SecondStop, Terms};
 use crate::supervise::program::{Output, Program};
 use crate::system::raw::ChildSetup;
 
@@ -33,7 +34,7 @@ impl CommandRunner {
     /// nothing starts: the code is then that of the signal.
     pub async fn run(&mut self, argv: &[OsString], output: Output) -> Result<u8, Failure> {
         let terms = Terms {
-            target: Target::Group,
+            target: SignalTarget::Group,
             second_stop: SecondStop::IsPassedOn,
         };
         self.run_by(argv, output, terms, &mut DefaultPolicy).await

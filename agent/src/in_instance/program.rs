@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flux_agent_plan::known_paths::users_value_name;
+use flux_agent_plan::plan::SignalTarget;
 
 use super::command_runner::CommandRunner;
 use super::deaf_flux::DeafFlux;
@@ -13,7 +14,7 @@ use crate::execute::program_note::{note_end, note_start};
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::jobs;
 use crate::report::failure::Failure;
-use crate::supervise::policy::{AtStop, Order, Policy, Request, SecondStop, Target, Terms};
+use crate::supervise::policy::{AtStop, Order, Policy, Request, SecondStop, Terms};
 use crate::supervise::program::{Environment, Output};
 
 /// How the lead's program is run.
@@ -68,7 +69,7 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
         let within = Duration::try_from_secs_f64(args.within).unwrap_or(Duration::ZERO);
         runner.supervisor.set_kill_after(Some(within));
         let terms = Terms {
-            target: Target::Group,
+            target: SignalTarget::Group,
             second_stop: SecondStop::IsIgnored,
         };
         let mut policy = GracefulStop {

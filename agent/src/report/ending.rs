@@ -1,5 +1,5 @@
-//! How a container ended: facts that the steps collect, and the one line that is made of them at the very
-//! end.
+//! How a container ended: facts that the steps collect, and the termination message that is made of them at
+//! the very end.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::report::failure::Failure;
 
 /// What is known of a container's end.
 #[derive(Debug, Default)]
-pub struct Ending {
+pub struct ContainerEnd {
     /// How the program ended, and when, if it was started and has ended.
     pub program: Option<(u8, Instant)>,
     /// The first stop signal that came.
@@ -46,7 +46,7 @@ impl std::fmt::Display for EndedSnippet {
     }
 }
 
-impl Ending {
+impl ContainerEnd {
     /// Adds a sentence for people, without its full stop.
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
@@ -118,9 +118,9 @@ mod tests {
 
     use super::*;
 
-    fn ending(program: Option<u8>, stopped: bool, snippet: Option<&str>) -> Ending {
+    fn ending(program: Option<u8>, stopped: bool, snippet: Option<&str>) -> ContainerEnd {
         let now = Instant::now();
-        Ending {
+        ContainerEnd {
             program: program.map(|code| (code, now + Duration::from_secs(1))),
             stopped: stopped.then_some(now),
             snippet: snippet.map(|name| EndedSnippet {
@@ -128,13 +128,13 @@ mod tests {
                 code: 3,
                 error: String::new(),
             }),
-            ..Ending::default()
+            ..ContainerEnd::default()
         }
     }
 
     #[test]
     fn ender_is_the_program_unless_stopped_or_a_snippet_decides() {
-        let ender = |ending: &Ending, code| ending.termination(&Ok(code)).by;
+        let ender = |ending: &ContainerEnd, code| ending.termination(&Ok(code)).by;
         for code in 0..=255 {
             assert_eq!(ender(&ending(Some(code), false, None), code), Ender::Program);
             assert_eq!(ender(&ending(Some(code), true, None), code), Ender::Stop);

@@ -4,14 +4,7 @@
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-/// Which processes a stop signal reaches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
-    /// The process alone: a broker, which ends its own children in order.
-    Process,
-    /// Everything that it started.
-    Group,
-}
+use flux_agent_plan::plan::SignalTarget;
 
 /// What a second stop signal does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +20,7 @@ pub enum SecondStop {
 /// How a program is supervised.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    pub target: Target,
+    pub target: SignalTarget,
     pub second_stop: SecondStop,
 }
 
@@ -35,7 +28,7 @@ impl Terms {
     /// For a short helper program: signals reach its whole process group.
     pub fn of_group() -> Self {
         Terms {
-            target: Target::Group,
+            target: SignalTarget::Group,
             second_stop: SecondStop::Kills,
         }
     }

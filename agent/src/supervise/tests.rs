@@ -14,7 +14,12 @@ use crate::system::raw::ChildSetup;
 use crate::testing::{alone, signal, stop_after};
 
 /// How this shell source ends.
-fn supervise(folder: &Path, source: &str, (kill_after, terms): Bounds, policy: &mut dyn Policy) -> Ended {
+fn supervise(
+    folder: &Path,
+    source: &str,
+    (kill_after, terms): Bounds,
+    policy: &mut dyn Policy,
+) -> EndedChild {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -44,7 +49,7 @@ fn terms(kill_after: Duration, second_stop: SecondStop) -> Bounds {
     (
         kill_after,
         Terms {
-            target: Target::Group,
+            target: SignalTarget::Group,
             second_stop,
         },
     )
@@ -94,7 +99,7 @@ fn signals_pass_on_while_awaiting_and_second_stop_kills() {
         let ended = supervise(folder, DEAF, terms(DEADLINE, SecondStop::Kills), &mut policy);
         assert_eq!(
             (ended.end, ended.stopped.map(|stop| stop.signal)),
-            (End::Signaled(9), Some(15))
+            (ChildEnd::Signaled(9), Some(15))
         );
         signals.join().unwrap();
     });
@@ -125,7 +130,7 @@ fn time_goes_on_while_an_answer_is_awaited() {
                 terms(Duration::from_millis(300), SecondStop::IsIgnored),
                 &mut policy,
             );
-            assert_eq!(ended.end, End::Signaled(9));
+            assert_eq!(ended.end, ChildEnd::Signaled(9));
         },
     );
 }
@@ -171,7 +176,7 @@ fn failed_request_falls_back_to_signal_and_kill_keeps_output() {
                 terms(bound, SecondStop::IsIgnored),
                 &mut policy,
             );
-            assert_eq!(ended.end, End::Exited(code), "{name}");
+            assert_eq!(ended.end, ChildEnd::Exited(code), "{name}");
         }
         // Who leaves no last words is killed, too.
         stop_after(folder.join("pid"));
@@ -185,7 +190,7 @@ fn failed_request_falls_back_to_signal_and_kill_keeps_output() {
             terms(Duration::from_millis(300), SecondStop::IsIgnored),
             &mut policy,
         );
-        assert_eq!(ended.end, End::Signaled(9));
+        assert_eq!(ended.end, ChildEnd::Signaled(9));
     });
 }
 
@@ -228,13 +233,17 @@ fn policy_ends_a_hold_and_default_signals_at_once() {
                 terms(DEADLINE, SecondStop::Kills),
                 policy,
             );
-            assert_eq!((ended.end, ended.passed_on), (End::Exited(code), true), "{name}");
+            assert_eq!(
+                (ended.end, ended.passed_on),
+                (ChildEnd::Exited(code), true),
+                "{name}"
+            );
         }
         // The order's own time.
         stop_after(folder.join("deaf"));
         let source = "trap '' INT; touch deaf; while :; do sleep 0.02; done";
         let ended = supervise(folder, source, terms(DEADLINE, SecondStop::Kills), &mut Holds);
-        assert_eq!(ended.end, End::Signaled(9));
+        assert_eq!(ended.end, ChildEnd::Signaled(9));
     });
 }
 

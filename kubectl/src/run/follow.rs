@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{FAILED, Failure, UNREAD};
 use crate::logs;
-use crate::observed::{self, Observed, Start, code_of};
+use crate::observed::{self, Snapshot, Start, code_of};
 use crate::progress;
 use crate::screen::Screen;
 use crate::stop::{self, Way};
@@ -26,9 +26,9 @@ const SILENT_OPERATOR: Duration = Duration::from_secs(10);
 /// Exit code after an interruption, as shells have it: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// How the run ended.
+/// How `kubectl minicluster run` ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Ending {
+pub enum RunEnd {
     Finished {
         exit_code: Option<i32>,
         is_complete: bool,
@@ -45,37 +45,37 @@ pub enum Ending {
     Unread,
 }
 
-impl Ending {
+impl RunEnd {
     pub fn code(&self) -> u8 {
         match self {
-            Ending::Finished {
+            RunEnd::Finished {
                 exit_code,
                 is_complete,
                 ..
             } => code_of(*exit_code, *is_complete),
-            Ending::Deleted { by_us: true } | Ending::Interrupted(_) => INTERRUPTED,
-            Ending::Deleted { by_us: false } | Ending::Invalid(_) => FAILED,
-            Ending::Unread => UNREAD,
+            RunEnd::Deleted { by_us: true } | RunEnd::Interrupted(_) => INTERRUPTED,
+            RunEnd::Deleted { by_us: false } | RunEnd::Invalid(_) => FAILED,
+            RunEnd::Unread => UNREAD,
         }
     }
 
     /// What to tell the person; None after a success.
     pub fn text(&self, name: &str) -> Option<String> {
         match self {
-            Ending::Finished {
+            RunEnd::Finished {
                 is_complete: true, ..
             } => None,
-            Ending::Finished { reason, message, .. } => Some(format!("{name} failed ({reason}): {message}")),
-            Ending::Deleted { by_us: true } => Some(format!("{name} was stopped")),
-            Ending::Deleted { by_us: false } => Some(format!(
+            RunEnd::Finished { reason, message, .. } => Some(format!("{name} failed ({reason}): {message}")),
+            RunEnd::Deleted { by_us: true } => Some(format!("{name} was stopped")),
+            RunEnd::Deleted { by_us: false } => Some(format!(
                 "{name} was deleted before its job had ended, not by this command"
             )),
-            Ending::Interrupted(Some(way)) => Some(way.text(name)),
-            Ending::Interrupted(None) => {
+            RunEnd::Interrupted(Some(way)) => Some(way.text(name)),
+            RunEnd::Interrupted(None) => {
                 Some(format!("{name} may still run: `kubectl minicluster stop {name}`"))
             }
-            Ending::Unread => None,
-            Ending::Invalid(message) => Some(format!("{name} cannot run: {message}")),
+            RunEnd::Unread => None,
+            RunEnd::Invalid(message) => Some(format!("{name} cannot run: {message}")),
         }
     }
 }
@@ -88,7 +88,7 @@ struct Follower<'a> {
     name: &'a str,
     uid: &'a str,
     screen: &'a Screen,
-    seen: Observed,
+    seen: Snapshot,
     /// Starts of the lead whose logs were printed.
     read: BTreeSet<Start>,
     restarts: i32,
@@ -100,7 +100,7 @@ struct Follower<'a> {
 }
 
 /// Follows the MiniCluster of this name and uid to its end.
-pub async fn follow(target: &Target, name: &str, uid: &str, screen: &Screen) -> Result<Ending, Failure> {
+pub async fn follow(target: &Target, name: &str, uid: &str, screen: &Screen) -> Result<RunEnd, Failure> {
     let (mut clusters, mut pods) = (target.watch(name), target.watch_pods_of(name));
     let mut interrupted =
         signal(SignalKind::interrupt()).map_err(Failure::on_this_machine("listen for Ctrl-C"))?;
@@ -112,7 +112,7 @@ pub async fn follow(target: &Target, name: &str, uid: &str, screen: &Screen) -> 
         name,
         uid,
         screen,
-        seen: Observed::default(),
+        seen: Snapshot::default(),
         read: BTreeSet::new(),
         restarts: 0,
         is_lost: false,
@@ -133,7 +133,7 @@ impl<'a> Follower<'a> {
         interrupted: &mut Signal,
         told: &mut Signal,
         api: &'a kube_pods::Pods,
-    ) -> Result<Ending, Failure> {
+    ) -> Result<RunEnd, Failure> {
         let (target, name) = (self.target, self.name);
         let mut log: Option<Log<'a>> = None;
         let mut stopping: Option<Stopping<'a>> = None;
@@ -173,7 +173,7 @@ impl<'a> Follower<'a> {
                 _ = async { tokio::select! { it = interrupted.recv() => it, it = told.recv() => it } } => {
                     self.interrupts += 1;
                     if self.interrupts > 1 {
-                        return Ok(Ending::Interrupted(stop::at_once(target, name).await.ok()));
+                        return Ok(RunEnd::Interrupted(stop::at_once(target, name).await.ok()));
                     }
                     self.screen.end();
                     self.screen.say(&format!("shutting down {name}; press Ctrl-C again to delete it without waiting"));
@@ -187,9 +187,9 @@ impl<'a> Follower<'a> {
                 && log.is_none()
             {
                 if self.is_unread {
-                    return Ok(Ending::Unread);
+                    return Ok(RunEnd::Unread);
                 }
-                if self.read.is_empty() && matches!(ending, Ending::Finished { .. }) && self.list_pods().await
+                if self.read.is_empty() && matches!(ending, RunEnd::Finished { .. }) && self.list_pods().await
                 {
                     log = self.next_log(api);
                     if log.is_some() {
@@ -300,7 +300,7 @@ impl<'a> Follower<'a> {
     }
 
     /// How it ended, if it did. `is_stopping`: this command's stop is not answered yet.
-    fn ending(&self, way: Option<Way>, is_stopping: bool) -> Option<Ending> {
+    fn ending(&self, way: Option<Way>, is_stopping: bool) -> Option<RunEnd> {
         let status = self.seen.status();
         let text = |of: fn(&MiniClusterStatus) -> &Option<String>| {
             status.and_then(|status| of(status).clone()).unwrap_or_default()
@@ -308,7 +308,7 @@ impl<'a> Follower<'a> {
         if self.seen.is_true("JobFinished") {
             let exit_code = status.and_then(|status| status.exit_code);
             let is_complete = self.seen.is_true("Complete");
-            return Some(Ending::Finished {
+            return Some(RunEnd::Finished {
                 exit_code,
                 is_complete,
                 reason: text(|status| &status.reason),
@@ -316,16 +316,16 @@ impl<'a> Follower<'a> {
             });
         }
         if self.is_gone {
-            return Some(Ending::Deleted {
+            return Some(RunEnd::Deleted {
                 by_us: is_stopping || way == Some(Way::Deleted),
             });
         }
         if way == Some(Way::Suspended) && self.seen.is_true("Suspended") {
-            return Some(Ending::Interrupted(way));
+            return Some(RunEnd::Interrupted(way));
         }
         self.seen
             .is_invalid()
-            .then(|| Ending::Invalid(text(|status| &status.message)))
+            .then(|| RunEnd::Invalid(text(|status| &status.message)))
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// The API server's answer.
 #[derive(Debug)]
-pub enum Verdict {
+pub enum DryRunAnswer {
     /// Accepted; the object as it would be stored.
     Taken(Value),
     /// Valid, but an object of this name exists.
@@ -20,7 +20,11 @@ pub enum Verdict {
 }
 
 /// Dry run of creating `object` in the collection at `path`.
-pub async fn create(client: &Client, path: &str, object: &impl Serialize) -> Result<Verdict, kube::Error> {
+pub async fn create(
+    client: &Client,
+    path: &str,
+    object: &impl Serialize,
+) -> Result<DryRunAnswer, kube::Error> {
     let bytes = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
     let parameters = PostParams {
         dry_run: true,
@@ -34,11 +38,13 @@ pub async fn create(client: &Client, path: &str, object: &impl Serialize) -> Res
         .map_err(http::Error::from)
         .map_err(kube::Error::HttpError)?;
     match client.request(request).await {
-        Ok(kept) => Ok(Verdict::Taken(kept)),
+        Ok(kept) => Ok(DryRunAnswer::Taken(kept)),
         Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
-            Ok(Verdict::Exists)
+            Ok(DryRunAnswer::Exists)
         }
-        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => Ok(Verdict::Refused(status)),
+        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
+            Ok(DryRunAnswer::Refused(status))
+        }
         Err(error) => Err(error),
     }
 }

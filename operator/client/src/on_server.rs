@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::Args;
 use flux_operator_core::offline::{self, Judged, Judgement};
 use flux_operator_core::render::overlaid::Overlaid;
-use flux_operator_core::render::{self, Facts, Options, refusal};
+use flux_operator_core::render::{self, Options, RenderFacts, refusal};
 use flux_shared::crd::v1alpha2::KIND;
 use flux_shared::manifest::Manifest;
 use flux_shared::validate::{Problem, ValidMiniCluster};
@@ -24,7 +24,7 @@ use kube::{Client, Resource};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::dry_run::{self, Verdict};
+use crate::dry_run::{self, DryRunAnswer};
 
 /// The command line of `validate`.
 #[derive(Debug, Args)]
@@ -126,12 +126,12 @@ impl Check<'_> {
         let version = document["apiVersion"].as_str().unwrap_or_default();
         let path = format!("/apis/{version}/namespaces/{namespace}/{PLURAL}");
         match self.try_object(KIND, &path, document).await? {
-            None | Some(Verdict::Taken(_)) => {}
-            Some(Verdict::Exists) => self.judged.notes.push(Problem::new(
+            None | Some(DryRunAnswer::Taken(_)) => {}
+            Some(DryRunAnswer::Exists) => self.judged.notes.push(Problem::new(
                 "metadata.name",
                 "a MiniCluster of this name exists: whether it can be changed to this was not checked",
             )),
-            Some(Verdict::Refused(status)) => self.problems.extend(of_fields(&status)),
+            Some(DryRunAnswer::Refused(status)) => self.problems.extend(of_fields(&status)),
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Check<'_> {
         let objects = render::objects(
             cluster,
             self.options,
-            &Facts::default(),
+            &RenderFacts::default(),
             offline::placeholder(cluster),
         )?;
         self.check_object(Job::KIND, &Job::url_path(&(), Some(namespace)), &objects.job)
@@ -161,9 +161,9 @@ impl Check<'_> {
     ) -> Result<(), CheckError> {
         let tried = match self.try_object(what, path, object).await? {
             None => return Ok(()),
-            Some(Verdict::Taken(kept)) => Ok(Some(kept)),
-            Some(Verdict::Exists) => Ok(None),
-            Some(Verdict::Refused(status)) => Err(status.message.clone()),
+            Some(DryRunAnswer::Taken(kept)) => Ok(Some(kept)),
+            Some(DryRunAnswer::Exists) => Ok(None),
+            Some(DryRunAnswer::Refused(status)) => Err(status.message.clone()),
         };
         self.problems.extend(match (&object.cover, tried) {
             (Some(cover), tried) => refusal::problem(cover, &tried),
@@ -183,11 +183,11 @@ impl Check<'_> {
         what: &'static str,
         path: &str,
         object: &impl Serialize,
-    ) -> Result<Option<Verdict>, CheckError> {
+    ) -> Result<Option<DryRunAnswer>, CheckError> {
         match dry_run::create(self.client, path, object).await {
-            Ok(verdict) => {
+            Ok(answer) => {
                 self.judged.checked.push(what);
-                Ok(Some(verdict))
+                Ok(Some(answer))
             }
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 // A refusal by a quota or a policy is not about the caller's permissions.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::render::gang::GangOf;
-use crate::render::{self, Facts, Objects, Options};
+use crate::render::{self, Objects, Options, RenderFacts};
 use crate::yaml::{self, YamlError};
 
 /// Why a manifest cannot be rendered or is not valid.
@@ -45,7 +45,7 @@ pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError
     let manifest = manifest::parse(text).map_err(OfflineError::Problems)?;
     let cluster = validate_and_note(&manifest).and_then(|cluster| options.admit(cluster));
     let cluster = cluster.map_err(OfflineError::Problems)?;
-    let objects = render::objects(&cluster, options, &Facts::default(), placeholder(&cluster))?;
+    let objects = render::objects(&cluster, options, &RenderFacts::default(), placeholder(&cluster))?;
     values(&objects).map_err(OfflineError::Json)
 }
 

@@ -2,8 +2,8 @@
 //! same bytes.
 //!
 //! ```text
-//! ValidMiniCluster + Options + Facts ─► config, curve, secrets, storage, network, services, gang, services_pod,
-//!                                       job (pod (containers, volumes, access, placement)) ─► Objects
+//! ValidMiniCluster + Options + RenderFacts ─► config, curve, secrets, storage, network, services, gang,
+//!                                             services_pod, job (pod (containers, volumes, access, placement)) ─► Objects
 //! ```
 //!
 //! The operator creates what is missing of [`Objects`] and never changes a running cluster's objects, but for
@@ -179,7 +179,7 @@ impl std::fmt::Display for HeadlessName {
 
 /// What is known of the MiniCluster besides its spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct RenderFacts {
     /// The MiniCluster's uid, for owner references. None: rendered for a person.
     pub uid: Option<String>,
     /// The size when the Job was made, which later pods must agree on. None: the spec's.
@@ -275,7 +275,7 @@ impl From<Certificate> for Generated {
 pub fn objects(
     cluster: &ValidMiniCluster,
     options: &Options,
-    facts: &Facts,
+    facts: &RenderFacts,
     generated: impl Into<Generated>,
 ) -> Result<Objects, RenderError> {
     let generated = generated.into();
@@ -306,7 +306,7 @@ pub fn objects(
 fn job_of(
     cluster: &ValidMiniCluster,
     options: &Options,
-    facts: &Facts,
+    facts: &RenderFacts,
     gang: &gang::GangOf,
 ) -> Result<Overlaid<Job>, RenderError> {
     let rendered = job::job(cluster, options, facts)?;
@@ -319,7 +319,10 @@ fn job_of(
     }
 }
 
-fn services_pod_of(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<Overlaid<Pod>>, RenderError> {
+fn services_pod_of(
+    cluster: &ValidMiniCluster,
+    facts: &RenderFacts,
+) -> Result<Option<Overlaid<Pod>>, RenderError> {
     let Some(rendered) = services_pod::pod(cluster, facts)? else {
         return Ok(None);
     };
@@ -336,7 +339,7 @@ pub fn overlay_hash(cluster: &ValidMiniCluster) -> Option<String> {
 }
 
 /// Metadata of an object that belongs to `cluster` alone.
-fn metadata(name: String, cluster: &ValidMiniCluster, facts: &Facts) -> ObjectMeta {
+fn metadata(name: String, cluster: &ValidMiniCluster, facts: &RenderFacts) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         namespace: Some(cluster.namespace.clone()),
@@ -347,7 +350,7 @@ fn metadata(name: String, cluster: &ValidMiniCluster, facts: &Facts) -> ObjectMe
 }
 
 /// The MiniCluster's span, if the operator sends traces.
-fn trace_parent(options: &Options, facts: &Facts) -> Option<TraceParent> {
+fn trace_parent(options: &Options, facts: &RenderFacts) -> Option<TraceParent> {
     options.traces.as_ref()?;
     TraceParent::of_uid(facts.uid.as_deref()?)
 }

@@ -18,7 +18,7 @@ use crate::decide::restart;
 use crate::labels;
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{Exit, PodSeen, Trouble};
-use crate::observe::pod_end::{End, end_of};
+use crate::observe::pod_end::{PodEnd, end_of};
 use crate::observe::storage::DiskSeen;
 use crate::obstacle::Panicked;
 use crate::render;
@@ -48,7 +48,7 @@ pub const OPERATOR_PANICKED: &str = "OperatorPanicked";
 
 /// Whether the spec can be used.
 #[derive(Debug, Clone, Copy)]
-pub enum Verdict<'a> {
+pub enum CheckedSpec<'a> {
     Valid(&'a ValidMiniCluster),
     Invalid(&'a [Problem]),
 }
@@ -59,7 +59,7 @@ pub struct Inputs<'a> {
     pub name: &'a str,
     pub generation: Option<i64>,
     pub deleting: bool,
-    pub verdict: Verdict<'a>,
+    pub spec: CheckedSpec<'a>,
     pub previous: &'a MiniClusterStatus,
     pub job: Option<&'a JobSeen>,
     /// Hash of the current spec (`reconcile::target::Target::spec_hash`).
@@ -102,34 +102,34 @@ impl Inputs<'_> {
 
 /// The status. The same inputs give the same status; a later time alone changes nothing.
 pub fn status(inputs: &Inputs) -> MiniClusterStatus {
-    let facts = Facts::of(inputs);
+    let summary = PodSummary::of(inputs);
     if is_finished(inputs.previous) {
-        return after_the_end(inputs, &facts);
+        return after_the_end(inputs, &summary);
     }
-    let outcome = post::added(outcome::outcome(inputs, &facts), inputs);
+    let outcome = post::added(outcome::outcome(inputs, &summary), inputs);
     // A lead that was stopped for a suspension has not ended the job, nor has one that is created again.
     let is_suspended = inputs.job.is_some_and(|job| job.suspended && !job.is_finished());
     let lead_exit = if is_suspended {
         None
     } else {
-        lead_exit(inputs, &facts)
+        lead_exit(inputs, &summary)
     };
     let previous = inputs.previous;
     let job = inputs.job;
     let ended = job.is_some_and(JobSeen::is_finished);
-    let conditions = conditions::conditions(inputs, &facts, &outcome);
-    let restarts = restarts(inputs, &facts);
+    let conditions = conditions::conditions(inputs, &summary, &outcome);
+    let restarts = restarts(inputs, &summary);
     MiniClusterStatus {
-        phase: Some(phase(inputs, &facts).to_string()),
-        size: count(facts.living),
-        ready_size: count(facts.ready),
+        phase: Some(phase(inputs, &summary).to_string()),
+        size: count(summary.living),
+        ready_size: count(summary.ready),
         maximum_size: maximum_size(inputs),
         selector: job
             .map(|_| labels::selector(inputs.name))
             .or_else(|| previous.selector.clone()),
         observed_generation: inputs.generation,
         start_time: start_time(inputs),
-        timeline: timeline(inputs, &facts),
+        timeline: timeline(inputs, &summary),
         completion_time: job
             .filter(|job| job.is_finished())
             .and_then(JobSeen::end_time)
@@ -165,7 +165,7 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
         failed_index: outcome.index.or(if ended { previous.failed_index } else { None }),
         reason: (!outcome.reason.is_empty()).then(|| outcome.reason.clone()),
         message: if outcome.message.is_empty() {
-            conditions::awaited(inputs, &facts)
+            conditions::awaited(inputs, &summary)
         } else {
             Some(short(&outcome.message))
         },
@@ -175,14 +175,14 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
 
 /// The status after the end, whatever becomes of the Job and its pods: only what was not known at the end is
 /// added.
-fn after_the_end(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
+fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let previous = inputs.previous;
     let is_gone = inputs.job.is_none() || is_cleaned_up(previous);
     let outcome = Outcome::default();
     let now = if is_gone {
         Vec::new()
     } else {
-        conditions::conditions(inputs, facts, &outcome)
+        conditions::conditions(inputs, summary, &outcome)
     };
     let later = |type_: &str| {
         now.iter()
@@ -197,14 +197,14 @@ fn after_the_end(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
         AFTER_THE_END.contains(&it.type_.as_str()) && condition(previous, &it.type_).is_none()
     };
     let conditions = kept.chain(now.iter().filter(is_new).cloned()).collect();
-    let lead = if is_gone { None } else { lead_exit(inputs, facts) };
+    let lead = if is_gone { None } else { lead_exit(inputs, summary) };
     MiniClusterStatus {
         phase: if inputs.deleting {
             Some(Phase::Terminating.to_string())
         } else {
             previous.phase.clone()
         },
-        size: if is_gone { 0 } else { count(facts.living) },
+        size: if is_gone { 0 } else { count(summary.living) },
         ready_size: 0,
         observed_generation: inputs.generation,
         exit_code: previous.exit_code.or(lead.map(|exit| exit.code)),
@@ -220,8 +220,8 @@ fn after_the_end(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
 const AFTER_THE_END: [&str; 4] = ["Valid", ARCHIVE_SAVED, POST_SUCCEEDED, VOLUMES_VALID];
 
 /// How the lead's program ended, if somebody saw it.
-fn lead_exit<'a>(inputs: &Inputs<'a>, facts: &Facts<'a>) -> Option<&'a Exit> {
-    let exit = decisive_lead(inputs, facts).and_then(|lead| lead.exit.as_deref());
+fn lead_exit<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'a Exit> {
+    let exit = decisive_lead(inputs, summary).and_then(|lead| lead.exit.as_deref());
     exit.filter(|exit| !exit.is_unseen)
 }
 
@@ -246,18 +246,18 @@ fn seen_again(condition: &Condition, generation: Option<i64>) -> Condition {
 }
 
 /// The lead's pod whose end decides the job's; otherwise the latest one.
-fn decisive_lead<'a>(inputs: &Inputs<'a>, facts: &Facts<'a>) -> Option<&'a PodSeen> {
+fn decisive_lead<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'a PodSeen> {
     let leads = inputs.pods.iter().copied().filter(|pod| pod.index == 0);
     let decides = |pod: &PodSeen| {
         matches!(
             end_of(pod, false),
-            Some(End::Own | End::NodeFailure | End::Succeeded)
+            Some(PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::Succeeded)
         )
     };
     leads
         .chain(inputs.gone.iter().copied())
         .find(|pod| decides(pod))
-        .or(facts.lead)
+        .or(summary.lead)
 }
 
 /// The time of the first start, also after restarts. (After a suspension it begins anew, as a Job's start
@@ -287,7 +287,7 @@ fn job_uid(inputs: &Inputs, now: &[Condition]) -> Option<String> {
 
 /// The status with restarts that the operator did not decide: those by the kubelet, and the one after a
 /// suspension.
-fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
+fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let mut known = inputs.previous.clone();
     let Some(job) = inputs.job.filter(|job| !job.is_finished()) else {
         return known;
@@ -311,13 +311,13 @@ fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
         known = restart::with_restart(&known, None, reason, message, inputs.now);
     }
     // A restart beyond the allowed ones runs nothing, so it is not counted.
-    let allowed = match inputs.verdict {
-        Verdict::Valid(cluster) => {
+    let allowed = match inputs.spec {
+        CheckedSpec::Valid(cluster) => {
             cluster.restarts_left(u32::try_from(known.backoff_limit_used).unwrap_or(0))
         }
-        Verdict::Invalid(_) => u32::MAX,
+        CheckedSpec::Invalid(_) => u32::MAX,
     };
-    let by_kubelet = facts.lead.map_or(0, |lead| count(lead.restarts.min(allowed)));
+    let by_kubelet = summary.lead.map_or(0, |lead| count(lead.restarts.min(allowed)));
     let more = by_kubelet.saturating_sub(known.container_restarts).max(0);
     known.restart_count += more;
     known.container_restarts += more;
@@ -325,7 +325,7 @@ fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
 }
 
 /// When each step of the start was first seen; a suspension resets it.
-fn timeline(inputs: &Inputs, facts: &Facts) -> Option<Timeline> {
+fn timeline(inputs: &Inputs, summary: &PodSummary) -> Option<Timeline> {
     let job = inputs.job?;
     if (job.suspended && !job.is_finished()) || job.deleting || restart::is_given_up(inputs.previous, job) {
         return None;
@@ -336,10 +336,10 @@ fn timeline(inputs: &Inputs, facts: &Facts) -> Option<Timeline> {
     let timeline = Timeline {
         scheduled: reached(
             before.scheduled,
-            facts.wanted > 0 && facts.scheduled >= facts.wanted,
+            summary.wanted > 0 && summary.scheduled >= summary.wanted,
         ),
-        running: reached(before.running, facts.lead_runs()),
-        ready: reached(before.ready, facts.is_ready()),
+        running: reached(before.running, summary.lead_runs()),
+        ready: reached(before.ready, summary.is_ready()),
     };
     (timeline != Timeline::default()).then_some(timeline)
 }
@@ -349,8 +349,8 @@ fn secret(
     inputs: &Inputs,
     name: impl Fn(&ValidMiniCluster, Option<&str>) -> Option<String>,
 ) -> Option<String> {
-    match (inputs.verdict, inputs.job) {
-        (Verdict::Valid(cluster), Some(job)) => name(cluster, job.owner_uid.as_deref()),
+    match (inputs.spec, inputs.job) {
+        (CheckedSpec::Valid(cluster), Some(job)) => name(cluster, job.owner_uid.as_deref()),
         _ => None,
     }
 }
@@ -421,9 +421,9 @@ pub fn without_panic(mut status: MiniClusterStatus) -> MiniClusterStatus {
     status
 }
 
-/// Figures that several parts of the status need.
+/// What several parts of the status need to know of the pods.
 #[derive(Debug)]
-struct Facts<'a> {
+struct PodSummary<'a> {
     /// The latest pod of index 0.
     lead: Option<&'a PodSeen>,
     /// Pods that have not ended.
@@ -439,8 +439,8 @@ struct Facts<'a> {
     left: u32,
 }
 
-impl<'a> Facts<'a> {
-    fn of(inputs: &Inputs<'a>) -> Facts<'a> {
+impl<'a> PodSummary<'a> {
+    fn of(inputs: &Inputs<'a>) -> PodSummary<'a> {
         let pods = || inputs.pods.iter().copied();
         let number = |which: &dyn Fn(&PodSeen) -> bool| {
             u32::try_from(pods().filter(|pod| which(pod)).count()).unwrap_or(u32::MAX)
@@ -457,11 +457,11 @@ impl<'a> Facts<'a> {
             }
         };
         let wanted = inputs.job.map_or(0, |job| job.completions);
-        let quorum = match inputs.verdict {
-            Verdict::Valid(cluster) => cluster.min_size.unwrap_or(wanted).min(wanted),
-            Verdict::Invalid(_) => wanted,
+        let quorum = match inputs.spec {
+            CheckedSpec::Valid(cluster) => cluster.min_size.unwrap_or(wanted).min(wanted),
+            CheckedSpec::Invalid(_) => wanted,
         };
-        Facts {
+        PodSummary {
             lead: pods()
                 .filter(|pod| pod.index == 0)
                 .max_by_key(|pod| (pod.created, !pod.ended)),
@@ -490,17 +490,17 @@ impl<'a> Facts<'a> {
     }
 }
 
-fn phase(inputs: &Inputs, facts: &Facts) -> Phase {
+fn phase(inputs: &Inputs, summary: &PodSummary) -> Phase {
     let Some(job) = inputs.job else {
-        return match inputs.verdict {
+        return match inputs.spec {
             _ if inputs.deleting => Phase::Terminating,
-            Verdict::Invalid(_) => Phase::Invalid,
-            Verdict::Valid(_) => Phase::Pending,
+            CheckedSpec::Invalid(_) => Phase::Invalid,
+            CheckedSpec::Valid(_) => Phase::Pending,
         };
     };
     // The job has begun: brokers that are missing now do not change the phase.
-    let has_begun = facts.lead.is_some_and(|lead| lead.joined) && has_been_ready(inputs.previous)
-        || facts.lead.is_some_and(|lead| lead.exit.is_some());
+    let has_begun = summary.lead.is_some_and(|lead| lead.joined) && has_been_ready(inputs.previous)
+        || summary.lead.is_some_and(|lead| lead.exit.is_some());
     if inputs.deleting {
         Phase::Terminating
     } else if job.complete.is_some() {
@@ -509,9 +509,9 @@ fn phase(inputs: &Inputs, facts: &Facts) -> Phase {
         Phase::Failed
     } else if job.suspended {
         Phase::Suspended
-    } else if facts.is_ready() || has_begun {
+    } else if summary.is_ready() || has_begun {
         Phase::Running
-    } else if facts.scheduled > 0 {
+    } else if summary.scheduled > 0 {
         Phase::Starting
     } else {
         Phase::Pending

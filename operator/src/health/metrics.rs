@@ -44,7 +44,7 @@ const CONTROLLER: &str = "minicluster";
 
 /// How a reconcile ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ReconcileOutcome {
     Success,
     /// It cannot go on until somebody changes something.
     Obstacle,
@@ -132,21 +132,21 @@ impl Metrics {
         Ok(metrics)
     }
 
-    pub fn reconciled(&self, outcome: Outcome, took: Duration) {
-        let result = if outcome == Outcome::Success {
+    pub fn reconciled(&self, outcome: ReconcileOutcome, took: Duration) {
+        let result = if outcome == ReconcileOutcome::Success {
             "success"
         } else {
             "error"
         };
         self.reconciles.count(&[CONTROLLER, result]);
         match outcome {
-            Outcome::Success => {}
-            Outcome::Error => self.errors.count(&[CONTROLLER]),
-            Outcome::Obstacle => {
+            ReconcileOutcome::Success => {}
+            ReconcileOutcome::Error => self.errors.count(&[CONTROLLER]),
+            ReconcileOutcome::Obstacle => {
                 self.errors.count(&[CONTROLLER]);
                 self.terminal_errors.count(&[CONTROLLER]);
             }
-            Outcome::Panic => {
+            ReconcileOutcome::Panic => {
                 self.errors.count(&[CONTROLLER]);
                 self.panics.count(&[CONTROLLER]);
             }
@@ -281,8 +281,8 @@ mod tests {
     #[test]
     fn what_happened_can_be_read_and_labels_are_closed() {
         let metrics = Metrics::new().unwrap();
-        metrics.reconciled(Outcome::Obstacle, Duration::from_millis(3));
-        metrics.reconciled(Outcome::Panic, Duration::from_millis(3));
+        metrics.reconciled(ReconcileOutcome::Obstacle, Duration::from_millis(3));
+        metrics.reconciled(ReconcileOutcome::Panic, Duration::from_millis(3));
         metrics.queued();
         metrics.dequeued_after(Duration::from_millis(30));
         metrics.retried();

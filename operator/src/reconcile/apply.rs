@@ -4,7 +4,7 @@
 //! ours is kept, an earlier MiniCluster's is waited for, anybody else's is an obstacle. What is changed later
 //! is changed by server-side apply with the uid of the object that was seen. One field manager for all.
 
-use flux_operator_client::dry_run::{self, Verdict};
+use flux_operator_client::dry_run::{self, DryRunAnswer};
 use flux_operator_core::labels;
 use flux_operator_core::observe::cluster::version;
 use flux_operator_core::observe::job::{JobObject, JobSeen, JobSize};
@@ -237,7 +237,7 @@ impl Writer {
     /// Creates the ConfigMap with the AgentSpec; an outdated one is overwritten.
     pub async fn create_config_map(&self, object: &ConfigMap, owner: &str) -> Result<(), ApplyError> {
         match self.create(object, owner).await? {
-            Outcome::Existed(there) if rendered_hash(&there) != rendered_hash(&object.metadata) => {
+            Creation::Existed(there) if rendered_hash(&there) != rendered_hash(&object.metadata) => {
                 // The spec changed before there was a Job: no pod has read the earlier ConfigMap.
                 let mut wanted = object.clone();
                 wanted.metadata.uid = there.uid;
@@ -275,7 +275,7 @@ impl Writer {
         service: &Service,
         owner: &str,
     ) -> Result<(), ApplyError> {
-        let (Outcome::Made(metadata) | Outcome::Existed(metadata)) = self.create(service, owner).await?;
+        let (Creation::Made(metadata) | Creation::Existed(metadata)) = self.create(service, owner).await?;
         index.update_service(
             &metadata,
             ServiceSeen::of(&ServiceObject::new(metadata.clone(), Selected::default())),
@@ -290,7 +290,7 @@ impl Writer {
         pod: &Overlaid<Pod>,
         owner: &str,
     ) -> Result<(), ApplyError> {
-        let (Outcome::Made(metadata) | Outcome::Existed(metadata)) =
+        let (Creation::Made(metadata) | Creation::Existed(metadata)) =
             self.create_as(&pod.rendered, pod, owner).await?;
         index.update_pod(&metadata, PodSeen::of(&metadata, None));
         Ok(())
@@ -329,15 +329,15 @@ impl Writer {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         match dry_run::create(&self.client, &K::url_path(&(), Some(&key.namespace)), &cover.sent).await {
-            Ok(Verdict::Taken(kept)) => Ok(Ok(Some(kept))),
-            Ok(Verdict::Exists) => Ok(Ok(None)),
-            Ok(Verdict::Refused(status)) => Ok(Err(status.message.clone())),
+            Ok(DryRunAnswer::Taken(kept)) => Ok(Ok(Some(kept))),
+            Ok(DryRunAnswer::Exists) => Ok(Ok(None)),
+            Ok(DryRunAnswer::Refused(status)) => Ok(Err(status.message.clone())),
             Err(error) => Err(api_error::<K>("create", &key.name, error)),
         }
     }
 
     /// Creates an object, unless it exists and is ours.
-    async fn create<K>(&self, object: &K, owner: &str) -> Result<Outcome, ApplyError>
+    async fn create<K>(&self, object: &K, owner: &str) -> Result<Creation, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone
@@ -354,7 +354,7 @@ impl Writer {
         object: &K,
         body: &impl Serialize,
         owner: &str,
-    ) -> Result<Outcome, ApplyError>
+    ) -> Result<Creation, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone
@@ -365,11 +365,11 @@ impl Writer {
             .send_for_metadata(creation(object, body, &post_params()))
             .await
         {
-            Ok(made) => Ok(Outcome::Made(made)),
+            Ok(made) => Ok(Creation::Made(made)),
             Err(error) => self
                 .ours_if_it_exists(object, owner, error)
                 .await
-                .map(Outcome::Existed),
+                .map(Creation::Existed),
         }
     }
 
@@ -526,7 +526,7 @@ impl Writer {
 }
 
 /// Whether an object was created, or existed and is ours; its metadata.
-enum Outcome {
+enum Creation {
     Made(Metadata),
     Existed(Metadata),
 }

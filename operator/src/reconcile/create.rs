@@ -8,7 +8,7 @@ use flux_operator_core::observe::{Key, Observed};
 use flux_operator_core::obstacle::{Obstacle, POD_TEMPLATE_REFUSED, WAITING_FOR_PODS};
 use flux_operator_core::render::overlaid::Cover;
 use flux_operator_core::render::services::Member;
-use flux_operator_core::render::{self, Facts, refusal};
+use flux_operator_core::render::{self, RenderFacts, refusal};
 use flux_operator_core::target::Target;
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -89,7 +89,7 @@ pub(super) async fn create_or_update(
                 return Err(ApplyError::NamespaceTerminating.into());
             }
             join_index(target, cluster, context);
-            let facts = Facts {
+            let facts = RenderFacts {
                 gangs: gang::served(cluster, context).await?,
                 ..facts
             };
@@ -103,7 +103,7 @@ pub(super) async fn create_or_update(
                 }
                 objects = self::objects(
                     cluster,
-                    &Facts {
+                    &RenderFacts {
                         deadline_left: Some(left),
                         ..facts
                     },
@@ -242,11 +242,11 @@ async fn deadline_left(
 
 pub(super) fn objects(
     cluster: &ValidMiniCluster,
-    facts: &Facts,
+    facts: &RenderFacts,
     context: &Context,
 ) -> Result<render::Objects, ReconcileError> {
     let nodes = context.index.view_nodes(|| render::placement::of_pods(cluster));
-    let facts = Facts {
+    let facts = RenderFacts {
         nodes_mount_images: nodes == ViewNodes::Mount,
         ..facts.clone()
     };

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use flux_operator_core::decide::next_action;
-use flux_operator_core::render::{self, Facts};
+use flux_operator_core::render::{self, RenderFacts};
 use flux_operator_core::status::{self, patch};
 use flux_operator_core::target::Target;
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
@@ -37,9 +37,9 @@ pub(super) async fn clean_up(
     if goes_whole || !next_action::is_to_be_cleaned_up(spec, after, &observed, &job.uid) {
         return Ok(());
     }
-    let facts = Facts {
+    let facts = RenderFacts {
         uid: Some(target.uid.clone()),
-        ..Facts::default()
+        ..RenderFacts::default()
     };
     let volumes = render::storage::volumes(cluster, &facts);
     let services_pod = observed

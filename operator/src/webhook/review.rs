@@ -63,7 +63,7 @@ struct Request<'a> {
 }
 
 #[derive(Serialize)]
-struct Verdict<'a> {
+struct ResponseTail<'a> {
     uid: &'a str,
     result: Value,
 }
@@ -105,15 +105,15 @@ pub fn answer(body: &[u8]) -> Answer {
             json!({ "status": "Failure", "message": short(&message, MESSAGE_MAX) })
         }
     };
-    let verdict = serde_json::to_vec(&Verdict {
+    let tail = serde_json::to_vec(&ResponseTail {
         uid: &request.uid,
         result,
     });
-    match verdict {
-        Ok(verdict) => {
+    match tail {
+        Ok(tail) => {
             out.extend_from_slice(b"],");
-            // The members of the verdict follow the list.
-            out.extend_from_slice(verdict.get(1..).unwrap_or_default());
+            // The members of the tail follow the list.
+            out.extend_from_slice(tail.get(1..).unwrap_or_default());
             out.push(b'}');
             Answer {
                 status: 200,

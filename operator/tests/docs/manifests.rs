@@ -1,7 +1,7 @@
 //! Every `yaml` of the pages can be used: a MiniCluster is valid without a note and becomes objects; anything
 //! else can be read. `yaml,refused` must be refused, `yaml,part` is a part of a spec, and is put into one.
 
-use flux_operator_core::render::{self, Facts, Options};
+use flux_operator_core::render::{self, Options, RenderFacts};
 use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ fn usable(cluster: &Value) -> Result<(), String> {
         return Err(told(valid.notices));
     }
     let certificate = Certificate::from_keys("page", &[1; 32], &[2; 32]);
-    render::objects(&valid, &Options::default(), &Facts::default(), certificate)
+    render::objects(&valid, &Options::default(), &RenderFacts::default(), certificate)
         .map_err(|error| error.to_string())?;
     Ok(())
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use flux_shared::crd;
 use serde_json::Value;
 
-use test_support::field_values::{Outcome, all_leaves, around, merge, outcome, patch, values};
+use test_support::field_values::{Effects, all_leaves, around, effects, merge, patch, values};
 
-type Part = fn(&Outcome) -> &Value;
+type Effect = fn(&Effects) -> &Value;
 
 /// In the order in which they are named.
-const ALL: [(&str, Part); 6] = [
+const ALL: [(&str, Effect); 6] = [
     ("agent", |it| &it.agent),
     ("Job", |it| &it.job),
     ("pods", |it| &it.pods),
@@ -94,12 +94,12 @@ fn readers(leaf: &str, schema: &Value) -> BTreeSet<usize> {
     let with = |value: Value| {
         let mut spec = without.clone();
         merge(&mut spec, &patch(leaf, value));
-        outcome(&spec)
+        effects(&spec)
     };
-    let all: Vec<Outcome> = values(leaf, schema)
+    let all: Vec<Effects> = values(leaf, schema)
         .into_iter()
         .map(with)
-        .chain([outcome(&without)])
+        .chain([effects(&without)])
         .filter_map(Result::ok)
         .collect();
     let differs = |number: &usize| all.iter().any(|it| ALL[*number].1(it) != ALL[*number].1(&all[0]));

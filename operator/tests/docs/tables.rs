@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use flux_operator::health::families::{self, Family, Of};
 use flux_operator_core::render::gang::Served;
-use flux_operator_core::render::{self, Facts, Options};
+use flux_operator_core::render::{self, Options, RenderFacts};
 use flux_operator_core::vocabulary::{self, CONDITIONS, REASONS};
 use flux_shared::curve::Certificate;
 use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND, REPLACE};
@@ -285,11 +285,11 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
             kubernetes: true,
             ..Served::default()
         };
-        let facts = Facts {
+        let facts = RenderFacts {
             uid: Some("0af76519-16cd-43dd-8448-eb211c80319c".into()),
             spec_hash: Some("hash".into()),
             gangs,
-            ..Facts::default()
+            ..RenderFacts::default()
         };
         let options = Options {
             network_policy: true,

@@ -6,7 +6,7 @@ use flux_shared::validate::Problem;
 use serde_json::Value;
 
 use test_support::field_values::{
-    COMPANIONS, SURROUNDINGS, all_leaves, around, base, merge, outcome, patch, values,
+    COMPANIONS, SURROUNDINGS, all_leaves, around, base, effects, merge, patch, values,
 };
 
 /// `spec.containers[0].x[key]` as this test writes it: `containers.0.x.key`.
@@ -34,7 +34,7 @@ fn dead(path: &str, schema: &Value) -> Option<String> {
     for value in &values {
         let mut spec = around.clone();
         merge(&mut spec, &patch(path, value.clone()));
-        match outcome(&spec) {
+        match effects(&spec) {
             Ok(objects) if seen.contains(&objects) => {}
             Ok(objects) => seen.push(objects),
             Err(problems) if must_differ => return Some(format!("{value} is refused: {problems:?}")),
@@ -63,7 +63,7 @@ fn every_field_makes_a_difference_or_is_refused() {
 
 #[test]
 fn the_base_is_valid_and_every_context_belongs_to_a_leaf() {
-    outcome(&base()).unwrap();
+    effects(&base()).unwrap();
     let all = all_leaves();
     for (suffix, _) in COMPANIONS {
         assert!(

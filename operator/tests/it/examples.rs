@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use flux_operator_core::render::{self, Facts, Options};
+use flux_operator_core::render::{self, Options, RenderFacts};
 use flux_shared::curve::Certificate;
 use flux_shared::{crd, manifest, validate};
 use serde_json::Value;
@@ -47,7 +47,13 @@ fn every_example_is_rendered_the_same_each_time() {
     let render = |text: &str| {
         let cluster = validate::validate(&manifest::parse(text).unwrap()).unwrap();
         let certificate = Certificate::from_keys("example", &[1; 32], &[2; 32]);
-        let objects = render::objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
+        let objects = render::objects(
+            &cluster,
+            &Options::default(),
+            &RenderFacts::default(),
+            certificate,
+        )
+        .unwrap();
         let render::Objects {
             config_map,
             headless,

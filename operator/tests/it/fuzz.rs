@@ -1,7 +1,7 @@
 //! What validation accepts can be rendered, whatever the user wrote: no panic, no error, no endless time.
 
 use flux_operator::webhook::review;
-use flux_operator_core::render::{self, Facts, Options};
+use flux_operator_core::render::{self, Options, RenderFacts};
 use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};
 use test_support::mutate;
@@ -17,11 +17,11 @@ fn what_is_accepted_can_be_rendered() {
             return;
         };
         let certificate = Certificate::from_keys("fuzz", &[1; 32], &[2; 32]);
-        let facts = Facts {
+        let facts = RenderFacts {
             uid: Some("uid".into()),
             initial_size: Some(2),
             maximum_size: Some(3),
-            ..Facts::default()
+            ..RenderFacts::default()
         };
         let objects = render::objects(&cluster, &Options::default(), &facts, certificate).unwrap();
         serde_json::to_string(&objects.job).unwrap();

@@ -1,7 +1,7 @@
 //! What stands in files is put before the real API server, as a strict client would: examples and what they
 //! are rendered to, users' manifests, and the folder of bad inputs. Nothing is kept (dry run).
 
-use flux_operator_core::render::{Facts, Options, objects, requirements};
+use flux_operator_core::render::{Options, RenderFacts, objects, requirements};
 use std::path::{Path, PathBuf};
 use test_support::upstream_manifests;
 
@@ -90,7 +90,13 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
             let document = convert(document, Version::V1alpha2).unwrap();
             let cluster = validate::validate(&manifest::from_value(&document).unwrap()).unwrap();
             let certificate = Certificate::from_keys("example", &[1; 32], &[2; 32]);
-            let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
+            let objects = objects(
+                &cluster,
+                &Options::default(),
+                &RenderFacts::default(),
+                certificate,
+            )
+            .unwrap();
             let mut told = vec![offer_minicluster(&fixture, &document).await];
             if requirements::unsupported(&objects, minor, false).is_some() {
                 wrong.extend(told.into_iter().filter_map(Result::err));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::change::gone;
 use test_support::api_server::{Fixture, test, until};
-use test_support::field_values::{all_leaves, around, base, merge, outcome, patch, values};
+use test_support::field_values::{all_leaves, around, base, effects, merge, patch, values};
 
 /// What a cluster follows while it lives, each with a value that it can follow.
 const FOLLOWED: &[(&str, &str)] = &[
@@ -182,7 +182,7 @@ fn an_empty_text_is_as_one_that_is_left_out() {
             if let Err(why) = offer(&fixture, "POST", "", "application/json", &object).await {
                 wrong.push(format!("{leaf}: refused: {why}"));
             }
-            match (outcome(&with), outcome(&without)) {
+            match (effects(&with), effects(&without)) {
                 (Err(problems), Ok(_)) => wrong.push(format!("{leaf}: {problems:?}")),
                 (Ok(with), Ok(without)) if with != without => {
                     wrong.push(format!("{leaf}: it makes a difference"))

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use flux_operator_core::render::{self, Facts, Options};
+use flux_operator_core::render::{self, Options, RenderFacts};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::curve::Certificate;
 use flux_shared::overlay::MERGED_LISTS;
@@ -38,7 +38,7 @@ fn objects(spec: Value) -> render::Objects {
     });
     let cluster = validate::validate(&manifest::from_value(&document).unwrap()).unwrap();
     let key = Certificate::from_keys("mc", &[1; 32], &[2; 32]);
-    render::objects(&cluster, &Options::default(), &Facts::default(), key).unwrap()
+    render::objects(&cluster, &Options::default(), &RenderFacts::default(), key).unwrap()
 }
 
 #[test]

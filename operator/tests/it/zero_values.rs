@@ -12,7 +12,7 @@ use kube::api::{ApiResource, DynamicObject, PostParams};
 use serde_json::{Map, Value, json};
 
 use test_support::api_server::{Fixture, test, until};
-use test_support::field_values::{merge, outcome, patch};
+use test_support::field_values::{effects, merge, patch};
 
 const V1ALPHA1: &str = include_str!("../../../shared/src/crd/shape/v1alpha1.json");
 const V1ALPHA2: &str = include_str!("../../../shared/src/crd/shape/v1alpha2.json");
@@ -193,7 +193,7 @@ fn every_zero_value_means_not_set() {
                     convert_spec(&mut spec, Version::V1alpha2);
                 }
                 let notes = validate_and_note(&manifest)?.notices;
-                Ok((outcome(&spec)?, notes))
+                Ok((effects(&spec)?, notes))
             };
             match (objects(base), objects(spec)) {
                 (Ok(left_out), Ok(zero)) if left_out == zero => {}

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::long::reboot;
 use crate::machines::{cut, node_of, power_off, power_on};
-use crate::stage::{End, Program, sleep, test};
+use crate::stage::{ExpectedEnd, Program, sleep, test};
 
 #[test]
 fn tasks_on_three_nodes_exchange_messages() {
@@ -70,7 +70,7 @@ fn job_goes_on_when_two_nodes_are_cut_off_for_14_s() {
         stage.create_all(&[&both[0], &both[1]]).await;
         cut(1, "2", 14).end().await;
         for program in &both {
-            stage.ended(program.name, &End::undisturbed()).await;
+            stage.ended(program.name, &ExpectedEnd::undisturbed()).await;
             stage.assert_untouched(program.name);
         }
     });

@@ -71,7 +71,7 @@ impl Default for Program {
 }
 
 /// How a MiniCluster must end.
-pub struct End {
+pub struct ExpectedEnd {
     pub phase: &'static str,
     pub code: Option<i32>,
     /// Of a failure.
@@ -81,10 +81,10 @@ pub struct End {
     pub restarts: &'static [&'static str],
 }
 
-impl End {
+impl ExpectedEnd {
     /// With 0, in the only start.
-    pub fn undisturbed() -> End {
-        End {
+    pub fn undisturbed() -> ExpectedEnd {
+        ExpectedEnd {
             phase: "Completed",
             code: Some(0),
             reason: None,
@@ -94,8 +94,8 @@ impl End {
     }
 
     /// With 0, after a restart for each of these reasons.
-    pub fn after_restart(reasons: &'static [&'static str]) -> End {
-        End {
+    pub fn after_restart(reasons: &'static [&'static str]) -> ExpectedEnd {
+        ExpectedEnd {
             phase: "Completed",
             code: Some(0),
             reason: None,
@@ -281,13 +281,13 @@ impl Stage {
     }
 
     /// Waits for the end, and checks it.
-    pub async fn ended(&self, name: &str, end: &End) -> Value {
+    pub async fn ended(&self, name: &str, end: &ExpectedEnd) -> Value {
         let status = self.fixture.when_finished(name).await;
         self.check(name, &status, end);
         status
     }
 
-    fn check(&self, name: &str, status: &Value, end: &End) {
+    fn check(&self, name: &str, status: &Value, end: &ExpectedEnd) {
         let account = self.account(name);
         let restarts: Vec<&str> = status["restarts"]
             .as_array()

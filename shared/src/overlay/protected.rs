@@ -11,9 +11,9 @@ use crate::names::{
 use crate::paths::{AGENT_FOLDER, is_within};
 use crate::problem::Problem;
 
-/// A container of the rendered pod.
+/// What a container of the rendered pod is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum ContainerKind {
     /// Runs Flux, with the agent as its entrypoint.
     Runner,
     /// A sidecar with the agent as its entrypoint.
@@ -30,7 +30,7 @@ pub enum Part {
 #[derive(Debug, Default)]
 pub struct Pod {
     /// Containers by name.
-    pub containers: Vec<(String, Part)>,
+    pub containers: Vec<(String, ContainerKind)>,
     pub own_volumes: Vec<String>,
     /// Paths of the operator's mounts: nothing may be mounted there or within.
     pub own_mounts: Vec<String>,
@@ -122,14 +122,16 @@ const INIT_CONTAINERS: usize = 12;
 
 impl Pod {
     fn is_services(&self) -> bool {
-        self.containers.iter().any(|(_, part)| *part == Part::Service)
+        self.containers
+            .iter()
+            .any(|(_, kind)| *kind == ContainerKind::Service)
     }
 
-    fn part(&self, name: &str) -> Option<Part> {
+    fn kind_of(&self, name: &str) -> Option<ContainerKind> {
         self.containers
             .iter()
             .find(|(other, _)| other == name)
-            .map(|(_, part)| *part)
+            .map(|(_, kind)| *kind)
     }
 
     /// Problems with everything in a well-formed overlay that it may not change.
@@ -226,7 +228,7 @@ impl Pod {
 
     fn containers(&self, path: &str, list: &str, value: &Value, found: &mut Found) {
         found.not_list(path, value);
-        let is_new = |item: &Value| text(item, "name").is_some_and(|name| self.part(name).is_none());
+        let is_new = |item: &Value| text(item, "name").is_some_and(|name| self.kind_of(name).is_none());
         if list == "initContainers" && items(value).filter(|(_, item)| is_new(item)).count() > INIT_CONTAINERS
         {
             let why = format!(
@@ -237,32 +239,32 @@ impl Pod {
         for (i, item) in items(value) {
             let path = format!("{path}[{i}]");
             let name = text(item, "name").unwrap_or_default();
-            let part = self.part(name);
-            if part.is_some() && directive(item).is_some() {
+            let kind = self.kind_of(name);
+            if kind.is_some() && directive(item).is_some() {
                 found.add(
                     path,
                     "is needed: to do without it, remove it from spec.containers or spec.services",
                 );
                 continue;
             }
-            if part.is_some() && retains(item) {
+            if kind.is_some() && retains(item) {
                 found.add(path, TAKES_AWAY);
                 continue;
             }
             let is_init = list == "initContainers";
-            match part {
-                Some(Part::Own) => {
+            match kind {
+                Some(ContainerKind::Own) => {
                     found.add(path, "is a container of the operator: set spec.flux.container, which has its resources, or choose another name");
                     continue;
                 }
-                Some(Part::Sidecar | Part::WrappedSidecar) if !is_init => {
+                Some(ContainerKind::Sidecar | ContainerKind::WrappedSidecar) if !is_init => {
                     found.add(
                         path,
                         "is one of the pod's initContainers, since it ends with Flux: put it there",
                     );
                     continue;
                 }
-                Some(Part::Runner | Part::Service) if is_init => {
+                Some(ContainerKind::Runner | ContainerKind::Service) if is_init => {
                     found.add(path, "is one of the pod's containers: put it there");
                     continue;
                 }
@@ -272,26 +274,26 @@ impl Pod {
                         format!(
                             "`{name}` is not a container of the pod: add it to spec.{}, or lay it over one of {}",
                             if self.is_services() { "services" } else { "containers" },
-                            self.names(&[Part::Runner, Part::Service]).join(", "),
+                            self.names(&[ContainerKind::Runner, ContainerKind::Service]).join(", "),
                         ),
                     );
                     continue;
                 }
                 _ => {}
             }
-            self.container(&path, item, part, found);
+            self.container(&path, item, kind, found);
         }
     }
 
-    fn container(&self, path: &str, container: &Value, part: Option<Part>, found: &mut Found) {
-        let fields: &[&[(&str, &str)]] = match part {
-            Some(Part::Runner) => &[&CONTAINER, &RUNNER, &[RESTART]],
-            Some(Part::WrappedSidecar) => &[
+    fn container(&self, path: &str, container: &Value, kind: Option<ContainerKind>, found: &mut Found) {
+        let fields: &[&[(&str, &str)]] = match kind {
+            Some(ContainerKind::Runner) => &[&CONTAINER, &RUNNER, &[RESTART]],
+            Some(ContainerKind::WrappedSidecar) => &[
                 &CONTAINER,
                 &[("command", ENTRYPOINT), ("args", ENTRYPOINT), RESTART],
             ],
-            Some(Part::Sidecar) => &[&CONTAINER, &[RESTART]],
-            Some(Part::Service | Part::Own) | None => &[],
+            Some(ContainerKind::Sidecar) => &[&CONTAINER, &[RESTART]],
+            Some(ContainerKind::Service | ContainerKind::Own) | None => &[],
         };
         for (key, value) in members(container) {
             let path = format!("{path}.{key}");
@@ -300,8 +302,8 @@ impl Pod {
                 continue;
             }
             match key.as_str() {
-                "volumeMounts" => self.mounts(&path, value, part, found),
-                "env" if part == Some(Part::Runner) => {
+                "volumeMounts" => self.mounts(&path, value, kind, found),
+                "env" if kind == Some(ContainerKind::Runner) => {
                     found.not_list(&path, value);
                     for (i, item) in items(value) {
                         let own = [INDEX_FAILURES.0, INDEX_DISRUPTIONS.0, POD_ADDRESS.0];
@@ -315,7 +317,7 @@ impl Pod {
                         found.add(format!("{path}[{i}]"), why);
                     }
                 }
-                "resources" if part == Some(Part::Runner) => {
+                "resources" if kind == Some(ContainerKind::Runner) => {
                     let known = members(value).filter(|(key, _)| {
                         matches!(key.as_str(), "limits" | "requests" | PATCH | RETAIN_KEYS)
                     });
@@ -332,8 +334,8 @@ impl Pod {
         }
     }
 
-    fn mounts(&self, path: &str, mounts: &Value, part: Option<Part>, found: &mut Found) {
-        if part.is_some() {
+    fn mounts(&self, path: &str, mounts: &Value, kind: Option<ContainerKind>, found: &mut Found) {
+        if kind.is_some() {
             found.not_list(path, mounts);
         }
         for (i, item) in items(mounts) {
@@ -366,10 +368,10 @@ impl Pod {
         }
     }
 
-    fn names(&self, parts: &[Part]) -> Vec<&str> {
+    fn names(&self, kinds: &[ContainerKind]) -> Vec<&str> {
         self.containers
             .iter()
-            .filter(|(_, part)| parts.contains(part))
+            .filter(|(_, kind)| kinds.contains(kind))
             .map(|(name, _)| name.as_str())
             .collect()
     }

@@ -1,16 +1,16 @@
 use serde_json::{Value, json};
 
-use super::{Overlay, Part, Pod};
+use super::{ContainerKind, Overlay, Pod};
 
 fn pod() -> Pod {
     let named = |name: &str, part| (name.to_owned(), part);
     Pod {
         containers: vec![
-            named("app", Part::Runner),
-            named("side", Part::WrappedSidecar),
-            named("db", Part::Sidecar),
-            named("flux-agent", Part::Own),
-            named("flux-view", Part::Own),
+            named("app", ContainerKind::Runner),
+            named("side", ContainerKind::WrappedSidecar),
+            named("db", ContainerKind::Sidecar),
+            named("flux-agent", ContainerKind::Own),
+            named("flux-view", ContainerKind::Own),
         ],
         own_volumes: vec!["flux-agent-bin".into(), "flux-view".into()],
         own_mounts: vec!["/mnt/flux".into(), "/opt/software".into()],

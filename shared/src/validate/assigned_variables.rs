@@ -4,7 +4,7 @@
 use super::report::Report;
 use super::{ValidMiniCluster, flux};
 use crate::agent_spec::Program;
-use crate::command_words::{Part, Word};
+use crate::command_words::{Word, WordPart};
 use crate::crd::v1alpha2::MiniClusterSpec;
 
 /// The entrypoint's variables, but for `brokerOptions`, which reaches the broker.
@@ -86,7 +86,7 @@ fn read_by(program: &Program) -> impl Iterator<Item = &str> {
         }
     });
     parts.filter_map(|part| {
-        if let Part::Env(name) = part {
+        if let WordPart::Env(name) = part {
             Some(name.as_str())
         } else {
             None

@@ -8,7 +8,7 @@ use super::flux::OWN_VOLUMES;
 use super::report::Report;
 use crate::crd::v1alpha2::MiniClusterSpec;
 use crate::names::SOFTWARE_CONTAINER;
-use crate::overlay::{Overlay, Part, Pod};
+use crate::overlay::{ContainerKind, Overlay, Pod};
 use crate::paths;
 
 /// Name of the init container that installs the agent.
@@ -31,7 +31,7 @@ pub(super) fn check(
     let containers = || {
         services
             .iter()
-            .map(|service| (service.name.clone(), Part::Service))
+            .map(|service| (service.name.clone(), ContainerKind::Service))
             .collect()
     };
     let field = "spec.servicesPodTemplate";
@@ -76,17 +76,17 @@ fn pod(view: &ViewContainer, parts: &Parts) -> Pod {
     let runner = parts
         .runner
         .iter()
-        .map(|runner| (runner.container.name.clone(), Part::Runner));
+        .map(|runner| (runner.container.name.clone(), ContainerKind::Runner));
     let sidecars = parts.sidecars.iter().map(|sidecar| {
         let part = if sidecar.wrapped.is_some() {
-            Part::WrappedSidecar
+            ContainerKind::WrappedSidecar
         } else {
-            Part::Sidecar
+            ContainerKind::Sidecar
         };
         (sidecar.container.name.clone(), part)
     });
-    let own =
-        [AGENT.to_owned(), view.name.clone(), SOFTWARE_CONTAINER.to_owned()].map(|name| (name, Part::Own));
+    let own = [AGENT.to_owned(), view.name.clone(), SOFTWARE_CONTAINER.to_owned()]
+        .map(|name| (name, ContainerKind::Own));
     let others = [paths::FALLBACK_HOME, paths::MUNGE_DIR];
     let own_mounts = paths::own_folders(&view.mount_path).into_iter().chain(others);
     Pod {

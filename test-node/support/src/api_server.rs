@@ -15,7 +15,7 @@ use flux_operator::reconcile::apply::Writer;
 use flux_operator_core::labels::OPERATOR;
 use flux_operator_core::observe::Index;
 use flux_operator_core::render::services::Member;
-use flux_operator_core::render::{Facts, Options, objects};
+use flux_operator_core::render::{Options, RenderFacts, objects};
 use flux_operator_core::status::events::{Event, EventType};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::curve::Certificate;
@@ -332,9 +332,9 @@ impl Fixture {
                 cleans_by_default: false,
                 spec: serde_json::from_value(spec.clone()).unwrap(),
             };
-            let facts = Facts {
+            let facts = RenderFacts {
                 uid: Some(uid.clone()),
-                ..Facts::default()
+                ..RenderFacts::default()
             };
             let certificate = Certificate::from_keys("exists-0", &[1; 32], &[2; 32]);
             let objects = objects(&validate(&manifest).unwrap(), &options(), &facts, certificate).unwrap();

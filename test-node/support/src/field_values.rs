@@ -7,7 +7,7 @@ use flux_operator_core::observe::Observed;
 use flux_operator_core::observe::job::JobSeen;
 use flux_operator_core::observe::pod::{Exit, PodSeen};
 use flux_operator_core::render::gang::{GangOf, Served};
-use flux_operator_core::render::{self, Facts, Options};
+use flux_operator_core::render::{self, Options, RenderFacts};
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
 use flux_shared::curve::Certificate;
 use flux_shared::termination::{Ender, Termination};
@@ -294,7 +294,7 @@ fn starts_after_losses(cluster: &ValidMiniCluster) -> i32 {
 
 /// What a spec results in, by reader.
 #[derive(Debug, PartialEq)]
-pub struct Outcome {
+pub struct Effects {
     /// The AgentSpec, and the Secrets that pods mount.
     pub agent: Value,
     /// The Job, without its pods.
@@ -307,7 +307,7 @@ pub struct Outcome {
 }
 
 /// The result of `spec`.
-pub fn outcome(spec: &Value) -> Result<Outcome, Vec<Problem>> {
+pub fn effects(spec: &Value) -> Result<Effects, Vec<Problem>> {
     let document = json!({
         "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": spec,
     });
@@ -318,16 +318,17 @@ pub fn outcome(spec: &Value) -> Result<Outcome, Vec<Problem>> {
         gang: true,
         ..Options::default()
     };
-    let objects = |facts: &Facts| render::objects(&cluster, &options, facts, certificate.clone()).unwrap();
+    let objects =
+        |facts: &RenderFacts| render::objects(&cluster, &options, facts, certificate.clone()).unwrap();
     // Nodes and API server decide where the user leaves it to them.
     let gangs = Served {
         kubernetes: true,
         ..Served::default()
     };
-    let elsewhere = objects(&Facts {
+    let elsewhere = objects(&RenderFacts {
         nodes_mount_images: true,
         gangs,
-        ..Facts::default()
+        ..RenderFacts::default()
     })
     .job;
     let mut elsewhere = serde_json::to_value(elsewhere).unwrap();
@@ -341,7 +342,7 @@ pub fn outcome(spec: &Value) -> Result<Outcome, Vec<Problem>> {
         gang,
         job,
         services_pod,
-    } = objects(&Facts::default());
+    } = objects(&RenderFacts::default());
     let secrets: Vec<_> = secrets.iter().map(|secret| secret.expose()).collect();
     let volumes: Vec<_> = volumes.iter().map(|made| (&made.volume, &made.claim)).collect();
     let cleans = is_to_be_cleaned_up(&manifest.spec, &ended(), &Observed::default(), "");
@@ -352,7 +353,7 @@ pub fn outcome(spec: &Value) -> Result<Outcome, Vec<Problem>> {
         elsewhere["spec"]["template"].take(),
         services_pod
     ]);
-    Ok(Outcome {
+    Ok(Effects {
         agent: json!([config_map, secrets]),
         job,
         pods,

@@ -8,8 +8,8 @@ use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::shell_quote::{quote, word};
 use crate::plan::{
-    AtEnd, Content, EnvChange, Launch, Owner, Parent, Reach, Role, Snippet, SnippetPhase, SnippetResources,
-    SnippetShell, Stdout, Step, Waits,
+    AtEnd, Content, EnvChange, Launch, Owner, Parent, Role, SignalTarget, Snippet, SnippetPhase,
+    SnippetResources, SnippetShell, Stdout, Step, Waits,
 };
 
 const ASSUMED: &str = "Assume another host with --facts FILE, --cpus, --uid …";
@@ -489,8 +489,8 @@ fn snippet_notes(snippet: &Snippet) -> String {
 /// Which processes a stop signals and when, and where the broker is asked for its state.
 fn supervision(launch: &Launch) -> String {
     let who = match launch.signals {
-        Reach::Process => "this process only",
-        Reach::Group => "its whole process group",
+        SignalTarget::Process => "this process only",
+        SignalTarget::Group => "its whole process group",
     };
     let mut notes = vec![match &launch.parent {
         Some(Parent { host, port, .. }) => {

@@ -5,7 +5,7 @@ use flux_shared::broker_config;
 use flux_shared::paths::VIEW_LINKS;
 use serde::Serialize;
 
-use super::error::RenderError;
+use super::error::SerializationError;
 use super::{Content, Mode, Owner, PlanError, Resolved, Step, discovery, hosts, scheduler};
 use crate::known_paths::{SYSTEM_CONFIG, SYSTEM_RUN};
 
@@ -249,7 +249,7 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
     };
     let failed = |why: String| PlanError::Render {
         file: "broker.toml",
-        source: RenderError(why),
+        source: SerializationError(why),
     };
     let parts = &resolved.spec.flux.configs;
     if parts.is_empty() {
@@ -295,51 +295,51 @@ fn resource(resolved: &Resolved) -> Option<Resource> {
     })
 }
 
-/// What the lead's broker does with an R that a snippet writes.
+/// The configuration that makes the lead's broker use an R that a snippet writes.
 #[derive(Debug, PartialEq)]
-pub enum SnippetR {
-    /// broker.toml names it.
-    Named,
-    /// It is used with this file beside broker.toml.
-    WithFile { path: String, text: String },
-    /// The user's own broker.toml names another file.
-    Unused,
+pub enum ConfigOfR {
+    BrokerToml,
+    /// This file, to be written beside broker.toml once there is an R.
+    FileBeside {
+        path: String,
+        text: String,
+    },
+    /// None: the user's own broker.toml names another R.
+    NamesAnotherR,
 }
 
-/// What becomes of an R that a snippet writes, where each broker discovers its own, or has a broker.toml of
-/// the user's.
-pub fn snippet_r(resolved: &Resolved) -> Result<SnippetR, PlanError> {
+pub fn config_of_r(resolved: &Resolved) -> Result<ConfigOfR, PlanError> {
     let failed = |why: String| PlanError::Render {
         file: "resources.toml",
-        source: RenderError(why),
+        source: SerializationError(why),
     };
-    let text = match &resolved.spec.flux.broker_config {
-        Some(own) => own.clone(),
+    let broker_toml = match &resolved.spec.flux.broker_config {
+        Some(of_the_user) => of_the_user.clone(),
         None => generate(resolved)?,
     };
-    // With an own one that is no TOML the broker does not start.
-    let table: toml::Table = text.parse().unwrap_or_default();
-    let mut own = table
+    // If the user's is no TOML, the broker does not start.
+    let table: toml::Table = broker_toml.parse().unwrap_or_default();
+    let mut resource = table
         .get("resource")
         .and_then(toml::Value::as_table)
         .cloned()
         .unwrap_or_default();
     let path = resolved.paths.resources();
-    if let Some(named) = own.get("path") {
+    if let Some(named) = resource.get("path") {
         let ours = [path, format!("{}/etc/flux/system/R", resolved.paths.view())];
         return Ok(if ours.iter().any(|path| named.as_str() == Some(path)) {
-            SnippetR::Named
+            ConfigOfR::BrokerToml
         } else {
-            SnippetR::Unused
+            ConfigOfR::NamesAnotherR
         });
     }
     // Whole: releases of Flux may put this table in the place of that in broker.toml.
-    own.insert("path".into(), path.into());
+    resource.insert("path".into(), path.into());
     // The snippet may claim more than there is, as here: Flux would drain such nodes.
-    own.entry("noverify").or_insert(true.into());
-    let file = toml::Table::from_iter([("resource".to_owned(), toml::Value::Table(own))]);
+    resource.entry("noverify").or_insert(true.into());
+    let file = toml::Table::from_iter([("resource".to_owned(), toml::Value::Table(resource))]);
     let text = toml::to_string(&file).map_err(|error| failed(error.to_string()))?;
-    Ok(SnippetR::WithFile {
+    Ok(ConfigOfR::FileBeside {
         path: format!("{}/resources.toml", resolved.paths.broker_config_dir()),
         text,
     })

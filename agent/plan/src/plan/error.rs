@@ -32,13 +32,16 @@ pub enum PlanError {
         why: String,
     },
     #[error("failed to write {file}")]
-    Render { file: &'static str, source: RenderError },
+    Render {
+        file: &'static str,
+        source: SerializationError,
+    },
 }
 
 /// A file's content could not be serialized.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{0}")]
-pub struct RenderError(pub String);
+pub struct SerializationError(pub String);
 
 impl PlanError {
     /// The exit category.

@@ -6,8 +6,8 @@ use flux_shared::command_words::Word;
 use super::hosts::BrokerAddresses;
 use super::resolved::hold_stop;
 use super::{
-    AtEnd, Launch, Parent, Part, PlanError, Resolved, Stdout, Step, node_network, options, own_paths, python,
-    runner, snippets, topology, user,
+    AtEnd, InstancePart, Launch, Parent, PlanError, Resolved, Stdout, Step, node_network, options, own_paths,
+    python, runner, snippets, topology, user,
 };
 
 /// How often a follower's broker is started again before the pod gives up.
@@ -100,7 +100,7 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Step, PlanError
     );
     let launch = Launch {
         label: "fluxstart",
-        part: Part::Follower,
+        part: InstancePart::Follower,
         options: Some(before..argv.len()),
         argv,
         program: Vec::new(),

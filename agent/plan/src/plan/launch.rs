@@ -13,7 +13,7 @@ pub struct Launch {
     /// `fluxstart` for the broker; the name in FLUXTIME lines.
     pub label: &'static str,
     /// Its role in the instance.
-    pub part: Part,
+    pub part: InstancePart,
     pub argv: Vec<Word>,
     /// Which of the words are the broker's options: snippets may change them, as `$brokerOptions`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,7 +31,7 @@ pub struct Launch {
     pub stdout: Stdout,
     /// Which processes a signal to the agent is passed on to. Of any program, a second stop kills the whole
     /// group.
-    pub signals: Reach,
+    pub signals: SignalTarget,
     /// The broker's socket, by which its states are followed; none: they are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
@@ -77,7 +77,7 @@ pub struct Launch {
 /// What a launched program is to the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Part {
+pub enum InstancePart {
     /// Rank 0: tells the others that it stays, until it is told to stop.
     Lead,
     /// A broker that joins another. If it is told to stop before it has started, its pod is to be replaced.
@@ -86,10 +86,10 @@ pub enum Part {
     Command,
 }
 
-/// Which processes a signal reaches.
+/// Which processes a signal is sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reach {
+pub enum SignalTarget {
     /// The process alone: a broker, which ends its own children in order.
     Process,
     /// Everything that it has started.

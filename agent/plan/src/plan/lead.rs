@@ -7,8 +7,8 @@ use flux_shared::command_words::Word;
 
 use super::program::{self, Initial};
 use super::{
-    AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Resolved, Step, archive, discovery, node_network,
-    options, own_paths, python, resources, runner, snippets, user,
+    AtEnd, Content, InstancePart, Launch, Metrics, Mode, PlanError, Resolved, Step, archive, discovery,
+    node_network, options, own_paths, python, resources, runner, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
@@ -115,7 +115,7 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Step, PlanError> {
     environment.extend(variables.into_iter().flatten());
     let launch = Launch {
         label: "fluxstart",
-        part: Part::Lead,
+        part: InstancePart::Lead,
         argv: command.argv,
         options: Some(command.options),
         program: initial.program,

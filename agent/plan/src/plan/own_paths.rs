@@ -7,7 +7,7 @@
 //! them, so it keeps them.
 
 use flux_shared::agent_spec::Program;
-use flux_shared::command_words::{Part, Word};
+use flux_shared::command_words::{Word, WordPart};
 
 use super::{EnvChange, Resolved, restful, set};
 use crate::known_paths::{KEPT_FROM_FLUX, users_value_name};
@@ -34,7 +34,7 @@ fn flux_own(resolved: &Resolved, name: &str) -> Option<String> {
 /// The changes for a broker.
 pub fn changes(resolved: &Resolved) -> Vec<EnvChange> {
     let kept = |name: &'static str| {
-        let value = Word::Template(vec![Part::Env(name.into())]);
+        let value = Word::Template(vec![WordPart::Env(name.into())]);
         let without =
             flux_own(resolved, name).map_or(EnvChange::Remove { name: name.into() }, |path| set(name, &path));
         [

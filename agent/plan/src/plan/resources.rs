@@ -6,8 +6,8 @@
 
 use serde::Serialize;
 
-use super::broker::SnippetR;
-use super::error::RenderError;
+use super::broker::ConfigOfR;
+use super::error::SerializationError;
 use super::hosts::encode;
 use super::{Content, Mode, PlanError, Resolved, SnippetResources, Step, broker, discovery};
 
@@ -56,10 +56,10 @@ pub fn of_a_snippet(resolved: &Resolved) -> Result<Option<Step>, PlanError> {
         return Ok(None);
     }
     let is_discovered = discovery::is_discovered(resolved);
-    let config = match broker::snippet_r(resolved)? {
-        SnippetR::Unused => return Ok(None),
-        SnippetR::Named => None,
-        SnippetR::WithFile { path, text } => Some((path, text)),
+    let config = match broker::config_of_r(resolved)? {
+        ConfigOfR::NamesAnotherR => return Ok(None),
+        ConfigOfR::BrokerToml => None,
+        ConfigOfR::FileBeside { path, text } => Some((path, text)),
     };
     let step = SnippetResources {
         path: resolved.paths.resources(),
@@ -102,7 +102,7 @@ fn text(resolved: &Resolved) -> Result<String, PlanError> {
     let text = serde_json::to_string(&resources);
     let text = text.map_err(|error| PlanError::Render {
         file: "R",
-        source: RenderError(error.to_string()),
+        source: SerializationError(error.to_string()),
     })?;
     Ok(text + "\n")
 }

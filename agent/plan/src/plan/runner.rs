@@ -3,7 +3,7 @@
 use flux_shared::command_words::Word;
 
 use super::{
-    PlanError, Reach, Resolved, Step, accounts, broker, curve, discovery, environment, munge, program,
+    PlanError, Resolved, SignalTarget, Step, accounts, broker, curve, discovery, environment, munge, program,
     python, resources, restful, shell_defaults, snippets, sourced_files, user,
 };
 
@@ -99,11 +99,11 @@ pub fn flux_start(resolved: &Resolved) -> Result<Vec<String>, PlanError> {
 
 /// Which processes get a signal: Flux's own program ends what it has started, but a user's prefix may be
 /// anything.
-pub fn signals(prefix: &[Word]) -> Reach {
+pub fn signals(prefix: &[Word]) -> SignalTarget {
     if prefix.is_empty() {
-        Reach::Process
+        SignalTarget::Process
     } else {
-        Reach::Group
+        SignalTarget::Group
     }
 }
 

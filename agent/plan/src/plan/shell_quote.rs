@@ -1,6 +1,6 @@
 //! Words as a person would type them.
 
-use flux_shared::command_words::{Part, Word};
+use flux_shared::command_words::{Word, WordPart};
 
 /// `text` as one word of a shell. By hand: it is a few lines.
 pub fn quote(text: &str) -> String {
@@ -21,8 +21,8 @@ pub fn word(word: &Word) -> String {
     let inner: String = parts
         .iter()
         .map(|part| match part {
-            Part::Env(name) => format!("${{{name}}}"),
-            Part::Text(text) => text.chars().flat_map(escape).collect(),
+            WordPart::Env(name) => format!("${{{name}}}"),
+            WordPart::Text(text) => text.chars().flat_map(escape).collect(),
         })
         .collect();
     format!("\"{inner}\"")

@@ -6,8 +6,8 @@ use flux_shared::paths::FALLBACK_HOME;
 
 use super::resolved::grace_share;
 use super::{
-    AtEnd, Content, Launch, Mode, Owner, Part, PlanError, Reach, Resolved, Stdout, Step, environment,
-    snippets, user,
+    AtEnd, Content, InstancePart, Launch, Mode, Owner, PlanError, Resolved, SignalTarget, Stdout, Step,
+    environment, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<Step>, PlanError> {
@@ -73,14 +73,14 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
     let script = vec![Word::Literal(script_path(resolved, name))];
     let launch = Launch {
         label: snippets::COMMAND,
-        part: Part::Command,
+        part: InstancePart::Command,
         argv: script.clone(),
         options: None,
         program: script,
         run_as: None,
         environment: Vec::new(),
         stdout: Stdout::Inherit,
-        signals: Reach::Group,
+        signals: SignalTarget::Group,
         socket: None,
         parent: None,
         lead: None,

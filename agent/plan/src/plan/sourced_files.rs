@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flux_shared::command_words::{Part, Word};
+use flux_shared::command_words::{Word, WordPart};
 use flux_shared::paths::HELPER_LINKS;
 
 use super::shell_quote::quote;
@@ -33,7 +33,12 @@ pub fn steps(resolved: &Resolved) -> Vec<Step> {
 
 /// What flux-view.sh exports: the values that the entrypoint had when it wrote the file.
 fn exports(resolved: &Resolved) -> BTreeMap<String, Word> {
-    let own = |name: &str| (name.to_owned(), Word::Template(vec![Part::Env(name.to_owned())]));
+    let own = |name: &str| {
+        (
+            name.to_owned(),
+            Word::Template(vec![WordPart::Env(name.to_owned())]),
+        )
+    };
     let mut exports = BTreeMap::from([
         own("PATH"),
         own("LD_LIBRARY_PATH"),

@@ -189,7 +189,7 @@ fn what_snippets_left_running_outlives_a_broker_that_fails() {
                  touch first\nkill -9 $(cat shell)\nexit 1\n"
             );
             let follower = Launch {
-                part: Part::Follower,
+                part: InstancePart::Follower,
                 at_end: AtEnd::RestartFollower {
                     limit: 1,
                     again: false,

@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 
 use super::restart::{self, BY_POLICY, Decision, Observation, is_by_policy};
-use crate::observe::job::{JobSeen, Verdict};
+use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
-use crate::observe::pod_end::{End, end_of, has_failed_by_itself};
+use crate::observe::pod_end::{PodEnd, end_of, has_failed_by_itself};
 
 /// The Job with the end that it will have, if nothing can change that any more.
 pub fn as_decided<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, JobSeen> {
@@ -42,8 +42,8 @@ pub fn as_decided<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, Jo
 
 /// The lead's success: the Job says so, or the agent does where the Job sees a failed or disrupted pod, or has
 /// replaced it.
-fn success(observation: &Observation, job: &JobSeen) -> Option<Verdict> {
-    let since = |since| Verdict {
+fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
+    let since = |since| TrueCondition {
         reason: "Completed".into(),
         message: String::new(),
         since,
@@ -55,9 +55,9 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<Verdict> {
     let is_own_failure = failing.is_some_and(|failing| !is_by_policy(observation, failing))
         || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
     let lead = leads(observation)
-        .find(|(_, end)| *end == Some(End::Succeeded))
+        .find(|(_, end)| *end == Some(PodEnd::Succeeded))
         .map(|(lead, _)| lead)?;
-    let is_replaced = leads(observation).any(|(lead, _)| lead.index_failures + lead.index_disruptions > 0);
+    let is_replaced = leads(observation).any(|(lead, _)| lead.replaces());
     let is_missed = failing.is_some() || lead.is_disrupted() || lead.kept_by.is_some() || is_replaced;
     if is_own_failure || !is_missed || !lead.has_agents_success() {
         return None;
@@ -67,14 +67,14 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<Verdict> {
 
 /// The failure of a lead whose pod a container that is not ours keeps alive: the Job does not see it. The
 /// pods stay, for their logs.
-fn failed_beside_another(observation: &Observation, job: &JobSeen) -> Option<Verdict> {
-    let is_own = |end: &Option<End>| matches!(end, Some(End::Own | End::NodeFailure));
+fn failed_beside_another(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
+    let is_own = |end: &Option<PodEnd>| matches!(end, Some(PodEnd::FailedByItself | PodEnd::NodeFailure));
     let (lead, _) = leads(observation).find(|(lead, end)| lead.kept_by.is_some() && is_own(end))?;
     if job.failing.is_some() || restart::decide(observation) != Decision::Continue {
         return None;
     }
     let since = lead.exit.as_ref().and_then(|exit| exit.at);
-    Some(Verdict {
+    Some(TrueCondition {
         reason: BY_POLICY.into(),
         message: String::new(),
         since,
@@ -105,7 +105,7 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
     !(may_restart && observation.pods.iter().any(|pod| pod.index > 0 && !pod.ended))
 }
 
-fn leads<'a>(observation: &Observation<'a>) -> impl Iterator<Item = (&'a PodSeen, Option<End>)> {
+fn leads<'a>(observation: &Observation<'a>) -> impl Iterator<Item = (&'a PodSeen, Option<PodEnd>)> {
     let gone = observation
         .gone
         .clone()

@@ -10,7 +10,7 @@ use crate::observe::service::ServiceSeen;
 use crate::observe::{Key, Observed};
 use crate::previous_status;
 use crate::render::elastic::Elastic;
-use crate::render::{Facts, spec_hash};
+use crate::render::{RenderFacts, spec_hash};
 use crate::target::Target;
 
 /// What the reconcile has to do.
@@ -30,7 +30,7 @@ pub enum NextAction {
     /// A Job of this name was left behind on purpose (`--cascade=orphan`): it is left alone.
     NameTaken,
     /// There is no Job: create everything.
-    Create { facts: Facts },
+    Create { facts: RenderFacts },
     /// The spec was edited after the Job was created, and no container has started: delete the Job.
     MakeAnew { job_uid: String },
     /// The Job exists: create or change what is missing or differs.
@@ -40,7 +40,7 @@ pub enum NextAction {
 /// What is missing or differs if the Job stays.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Differences {
-    pub facts: Facts,
+    pub facts: RenderFacts,
     pub job_uid: String,
     pub elastic: Option<Elastic>,
     pub join: bool,
@@ -137,14 +137,14 @@ fn without_job(target: &Target, observed: &Observed) -> NextAction {
         let is_passing = living.iter().all(|pod| pod.deleting && !pod.lost);
         return NextAction::WaitForPods { message, is_passing };
     }
-    let facts = Facts {
+    let facts = RenderFacts {
         uid: Some(uid.to_owned()),
         maximum_size: status.maximum_size.and_then(|size| u32::try_from(size).ok()),
         image_volume_failed: previous_status::image_volume_failed(status),
         backoff_limit_used: u32::try_from(status.backoff_limit_used).unwrap_or(0),
         spec_hash: target.spec_hash(),
         attempt: u32::try_from(status.restart_count).unwrap_or(0),
-        ..Facts::default()
+        ..RenderFacts::default()
     };
     NextAction::Create { facts }
 }
@@ -180,15 +180,15 @@ fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool
 }
 
 /// Facts that were fixed when the Job was created.
-pub fn facts(uid: &str, status: &MiniClusterStatus, job: &JobSeen) -> Facts {
+pub fn facts(uid: &str, status: &MiniClusterStatus, job: &JobSeen) -> RenderFacts {
     let maximum_size = job
         .maximum_size
         .or(status.maximum_size.and_then(|size| u32::try_from(size).ok()));
-    Facts {
+    RenderFacts {
         uid: Some(uid.to_owned()),
         initial_size: job.initial_size,
         maximum_size,
-        ..Facts::default()
+        ..RenderFacts::default()
     }
 }
 
@@ -308,7 +308,7 @@ mod tests {
                 "size: 2",
                 &none,
                 Some(JobSeen {
-                    complete: verdict(),
+                    complete: condition(),
                     ..job(2)
                 }),
                 false
@@ -331,8 +331,8 @@ mod tests {
         );
     }
 
-    fn verdict() -> Option<crate::observe::job::Verdict> {
-        Some(crate::observe::job::Verdict {
+    fn condition() -> Option<crate::observe::job::TrueCondition> {
+        Some(crate::observe::job::TrueCondition {
             reason: String::new(),
             message: String::new(),
             since: None,

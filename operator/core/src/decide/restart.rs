@@ -25,9 +25,9 @@ use flux_shared::exit::RETRIED;
 use flux_shared::termination::Ender;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::observe::job::{JobSeen, Verdict};
+use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
-use crate::observe::pod_end::{End, end_of, has_failed_by_itself, loss};
+use crate::observe::pod_end::{PodEnd, end_of, has_failed_by_itself, loss};
 use crate::previous_status;
 
 mod record;
@@ -44,6 +44,8 @@ pub const BY_POLICY: &str = "PodFailurePolicy";
 const FAILED_INDEXES: &str = "FailedIndexes";
 /// The reason of a Job with an index that has failed as often as it may.
 const TOO_MANY_FAILURES: &str = "MaxFailedIndexesExceeded";
+/// The operator's, for a Job that goes on after its MiniCluster's end.
+const ALREADY_ENDED: &str = "MiniClusterEnded";
 /// So many pods at most are ending at once because they were told to, each by a call; the lead is told first.
 const ENDING_AT_ONCE: usize = 16;
 /// Seconds after the first pod was told to end in which further pods are told.
@@ -178,17 +180,17 @@ pub struct FollowerLoss<'a> {
 pub fn follower_loss<'a>(
     observation: &Observation<'a>,
     lead: &PodSeen,
-    end: End,
+    end: PodEnd,
 ) -> Option<FollowerLoss<'a>> {
     if observation.pods.iter().any(|pod| has_failed_by_itself(pod)) {
         return None;
     }
     match end {
-        End::NodeFailure => Some(FollowerLoss {
+        PodEnd::NodeFailure => Some(FollowerLoss {
             pod: lost_follower(observation, true),
         }),
         // An end by the agent or a snippet is not the loss of a follower.
-        End::Own
+        PodEnd::FailedByItself
             if lead
                 .exit
                 .as_ref()
@@ -250,7 +252,7 @@ pub fn describe_lost_follower(lost: Option<&LostPod>, pods: &[&PodSeen]) -> Stri
 /// Decides what to do with the Job as a whole.
 pub fn decide(observation: &Observation) -> Decision {
     if previous_status::is_finished(observation.status) {
-        return Decision::Continue;
+        return after_the_end(observation);
     }
     match observation.job {
         Some(job) if job.deleting => Decision::Continue,
@@ -260,6 +262,31 @@ pub fn decide(observation: &Observation) -> Decision {
         },
         Some(job) => decide_with_job(observation, job),
         None => decide_without_job(observation),
+    }
+}
+
+/// The decision for a MiniCluster that has ended. Where the Job controller replaced a lead that had succeeded,
+/// it counts no success: the new pod waits, and nobody else would end it and its followers.
+fn after_the_end(observation: &Observation) -> Decision {
+    let is_open = |job: &&JobSeen| !job.deleting && !job.is_finished() && !job.has_succeeded();
+    let Some(job) = observation
+        .job
+        .filter(is_open)
+        .filter(|job| job.failing.is_none())
+    else {
+        return Decision::Continue;
+    };
+    let is_replaced = observation
+        .pods
+        .iter()
+        .any(|pod| pod.index == 0 && pod.replaces());
+    if !is_replaced {
+        return Decision::Continue;
+    }
+    Decision::Fail {
+        job_uid: job.uid.clone(),
+        reason: ALREADY_ENDED.into(),
+        message: "the MiniCluster has ended, and this Job has replaced its lead's pod".into(),
     }
 }
 
@@ -295,7 +322,9 @@ fn decide_without_job(observation: &Observation) -> Decision {
     }
     let last = last.filter(|last| last.uid == uid);
     let leads = leads(observation);
-    if last.is_some_and(JobSeen::has_succeeded) || leads.iter().any(|(_, end)| *end == Some(End::Succeeded)) {
+    if last.is_some_and(JobSeen::has_succeeded)
+        || leads.iter().any(|(_, end)| *end == Some(PodEnd::Succeeded))
+    {
         let message = "the job ended with exit code 0; the Job was deleted later".to_owned();
         return Decision::Ended {
             reason: "Completed".into(),
@@ -303,10 +332,10 @@ fn decide_without_job(observation: &Observation) -> Decision {
         };
     }
     // Whatever limit may be left: whoever deletes a Job that has failed wants no other.
-    let is_final = |end: End| {
+    let is_final = |end: PodEnd| {
         matches!(
             end,
-            End::Own | End::NodeFailure | End::NotStarted { may_help: false }
+            PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::NotStarted { may_help: false }
         )
     };
     let failed = leads.iter().find(|(_, end)| end.is_some_and(is_final));
@@ -360,10 +389,10 @@ const DELETED_UNSEEN: &str = "the Job and its pods were deleted while no operato
 const MAY_HAVE_ENDED: &str = "an earlier pod of the lead has failed and is gone: its program may have ended by itself, so it is not restarted";
 
 /// Whether a lead's pod replaces one that failed and that this operator has not seen end.
-fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<End>)]) -> bool {
+fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<PodEnd>)]) -> bool {
     let replaces = |pod: &PodSeen| replaces_failed(observation, pod);
-    let is_known = |(pod, end): &(&PodSeen, Option<End>)| {
-        !replaces(pod) && matches!(end, Some(End::NotStarted { .. } | End::Taken))
+    let is_known = |(pod, end): &(&PodSeen, Option<PodEnd>)| {
+        !replaces(pod) && matches!(end, Some(PodEnd::NotStarted { .. } | PodEnd::Taken))
     };
     let is_remembered = observation.status.lost_pods.iter().any(|lost| lost.index == 0);
     leads.iter().any(|(pod, _)| replaces(pod)) && !leads.iter().any(is_known) && !is_remembered
@@ -375,7 +404,7 @@ fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
 }
 
 /// All pods of the lead, those that are gone first, and how each ended.
-fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<End>)> {
+fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<PodEnd>)> {
     let gone = observation.gone.iter().map(|pod| (*pod, end_of(pod, true)));
     let present = observation
         .pods
@@ -387,13 +416,13 @@ fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<End>)> {
 
 fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     let leads = leads(observation);
-    let first = |wanted: fn(End) -> bool| {
+    let first = |wanted: fn(PodEnd) -> bool| {
         leads
             .iter()
             .find(|(_, end)| end.is_some_and(wanted))
             .map(|(pod, _)| *pod)
     };
-    if first(|end| end == End::Succeeded).is_some() {
+    if first(|end| end == PodEnd::Succeeded).is_some() {
         return Decision::Continue;
     }
     // Other reasons are final: the deadline, followers that do not start, and what the operator itself has
@@ -408,12 +437,9 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         is_there: true,
         is_failing,
     };
-    let replacing = leads
-        .iter()
-        .map(|(pod, _)| *pod)
-        .find(|pod| pod.index_failures + pod.index_disruptions > 0);
+    let replacing = leads.iter().map(|(pod, _)| *pod).find(|pod| pod.replaces());
     if let Some((lead, end)) = leads.iter().find_map(|(pod, end)| {
-        end.filter(|end| matches!(end, End::Own | End::NodeFailure))
+        end.filter(|end| matches!(end, PodEnd::FailedByItself | PodEnd::NodeFailure))
             .map(|end| (*pod, end))
     }) {
         return when_lead_ended(observation, to_replace(), lead, end, replacing.is_some());
@@ -424,7 +450,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     if job.suspended {
         return when_suspended(observation, job, to_replace());
     }
-    if let Some(lead) = first(|end| matches!(end, End::NotStarted { may_help: true }))
+    if let Some(lead) = first(|end| matches!(end, PodEnd::NotStarted { may_help: true }))
         && (is_failing || replacing.is_some())
     {
         let (reason, words) = match &lead.trouble {
@@ -435,10 +461,10 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         return restart_or_end(observation, to_replace(), reason, message, Limit::Backoff);
     }
     // The Job deletes the lead when a follower has failed it.
-    let culprit = failing.and_then(Verdict::index_of_pod);
+    let culprit = failing.and_then(TrueCondition::index_of_pod);
     let by_follower = culprit.is_some_and(|index| index > 0);
     let may_be_lost = (is_failing && !by_follower) || job.lead_index_failed || replacing.is_some();
-    let taken = first(|end| end == End::Taken);
+    let taken = first(|end| end == PodEnd::Taken);
     if let Some(lead) = taken
         && (may_be_lost || lead.is_disrupted())
     {
@@ -476,7 +502,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         observation
             .pods
             .iter()
-            .any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken))
+            .any(|pod| pod.index > 0 && end_of(pod, false) == Some(PodEnd::Taken))
     };
     // What the Job says alone is no proof: that follower may have failed by itself, and the watch of pods may
     // lag behind.
@@ -492,15 +518,17 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
 }
 
 /// Whether a Job fails because of how a pod ended, and not because of a limit or of an operator's word.
-pub fn is_by_policy(observation: &Observation, verdict: &Verdict) -> bool {
+pub fn is_by_policy(observation: &Observation, condition: &TrueCondition) -> bool {
     let has_own_end = || {
-        let is_own = |(_, end): &(&PodSeen, Option<End>)| matches!(end, Some(End::Own | End::NodeFailure));
+        let is_own = |(_, end): &(&PodSeen, Option<PodEnd>)| {
+            matches!(end, Some(PodEnd::FailedByItself | PodEnd::NodeFailure))
+        };
         leads(observation).iter().any(is_own) || observation.pods.iter().any(|pod| has_failed_by_itself(pod))
     };
     // With a policy, each end for good fails an index, also of a pod that was taken away: in a Job of one pod
     // that is all.
-    verdict.reason == BY_POLICY
-        || (verdict.reason == FAILED_INDEXES && (!observation.on_failure || has_own_end()))
+    condition.reason == BY_POLICY
+        || (condition.reason == FAILED_INDEXES && (!observation.on_failure || has_own_end()))
 }
 
 /// The decision when a follower's snippet or broker has failed.
@@ -608,7 +636,7 @@ pub fn follower_lost(observation: &Observation) -> Option<LostPod> {
     let mut taken = observation
         .pods
         .iter()
-        .filter(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
+        .filter(|pod| pod.index > 0 && end_of(pod, false) == Some(PodEnd::Taken));
     lost_follower(observation, true)
         .cloned()
         .or_else(|| taken.next().map(|pod| loss(pod)))
@@ -629,7 +657,7 @@ fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToRep
     restart_or_end(observation, to_replace, reason, message, Limit::None)
 }
 
-fn has_living_lead(leads: &[(&PodSeen, Option<End>)]) -> bool {
+fn has_living_lead(leads: &[(&PodSeen, Option<PodEnd>)]) -> bool {
     leads.iter().any(|(_, end)| end.is_none())
 }
 
@@ -638,7 +666,7 @@ fn when_lead_ended(
     observation: &Observation,
     to_replace: JobToReplace,
     lead: &PodSeen,
-    end: End,
+    end: PodEnd,
     is_replaced: bool,
 ) -> Decision {
     if let Some(loss) = follower_loss(observation, lead, end)

@@ -443,7 +443,7 @@ mod tests {
             None,
             "it goes on"
         );
-        let ended = crate::observe::job::Verdict {
+        let ended = crate::observe::job::TrueCondition {
             reason: String::new(),
             message: String::new(),
             since: None,

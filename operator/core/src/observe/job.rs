@@ -52,12 +52,12 @@ pub struct JobSeen {
     pub created: Option<Timestamp>,
     pub start_time: Option<Timestamp>,
     pub completion_time: Option<Timestamp>,
-    pub complete: Option<Verdict>,
+    pub complete: Option<TrueCondition>,
     /// Condition SuccessCriteriaMet: the lead has succeeded, and the Job is about to be complete.
-    pub succeeding: Option<Verdict>,
-    pub failed: Option<Verdict>,
+    pub succeeding: Option<TrueCondition>,
+    pub failed: Option<TrueCondition>,
     /// Condition FailureTarget: the Job is about to fail or has failed; its pods are being ended.
-    pub failing: Option<Verdict>,
+    pub failing: Option<TrueCondition>,
     /// The lead's index has failed for good.
     pub lead_index_failed: bool,
     /// The first other index that has failed for good.
@@ -68,13 +68,13 @@ pub struct JobSeen {
 
 /// A condition of the Job that is true.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct TrueCondition {
     pub reason: String,
     pub message: String,
     pub since: Option<Timestamp>,
 }
 
-impl Verdict {
+impl TrueCondition {
     /// Index of the pod that a rule of the failure policy names: the Job controller names each pod by its
     /// namespace and name, and an Indexed Job's pods are called `NAME-INDEX-RANDOM`.
     pub fn index_of_pod(&self) -> Option<u32> {
@@ -188,8 +188,8 @@ impl JobSeen {
 
     /// When it ended, with success or failure.
     pub fn end_time(&self) -> Option<Timestamp> {
-        let verdict = self.complete.as_ref().or(self.failed.as_ref())?;
-        self.completion_time.or(verdict.since)
+        let condition = self.complete.as_ref().or(self.failed.as_ref())?;
+        self.completion_time.or(condition.since)
     }
 }
 
@@ -216,12 +216,12 @@ fn failed_indexes(list: &str) -> (bool, Option<u32>) {
     (true, after_lead)
 }
 
-fn condition(status: Option<&JobStatus>, type_: &str) -> Option<Verdict> {
+fn condition(status: Option<&JobStatus>, type_: &str) -> Option<TrueCondition> {
     let conditions = status?.conditions.as_ref()?;
     let found = conditions
         .iter()
         .find(|condition| condition.type_ == type_ && condition.status == "True")?;
-    Some(Verdict {
+    Some(TrueCondition {
         reason: found.reason.clone().unwrap_or_default(),
         message: found.message.clone().unwrap_or_default(),
         since: found.last_transition_time.as_ref().map(|time| time.0),

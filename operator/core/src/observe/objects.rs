@@ -6,7 +6,7 @@ use flux_shared::crd::v1alpha2::LostPod;
 
 use super::job::JobSeen;
 use super::pod::PodSeen;
-use super::pod_end::{End, LOST_KEPT, end_of, has_failed_by_itself};
+use super::pod_end::{LOST_KEPT, PodEnd, end_of, has_failed_by_itself};
 use super::{Kind, Observed};
 
 /// How many lead pods that are gone are remembered: a status cannot tell more of them apart.
@@ -123,7 +123,7 @@ impl Observed {
         };
         let runs = !job.is_finished() && job.failing.is_none() && !job.deleting && !job.suspended;
         let others = || self.pods_of(job).filter(|it| it.name != pod.name);
-        let ended_by_itself = !matches!(end_of(pod, false), None | Some(End::Taken));
+        let ended_by_itself = !matches!(end_of(pod, false), None | Some(PodEnd::Taken));
         pod.was_taken()
             && !ended_by_itself
             && runs

@@ -216,6 +216,11 @@ pub enum Pull {
 }
 
 impl PodSeen {
+    /// Whether its Job made it in place of another pod of its index. As the lead's, it starts no program.
+    pub fn replaces(&self) -> bool {
+        self.index_failures + self.index_disruptions > 0
+    }
+
     /// Whether it has ended with exit code 0.
     pub fn has_succeeded(&self) -> bool {
         self.ended && self.trouble.is_none() && self.exit.as_ref().is_some_and(|exit| exit.code == 0)

@@ -11,10 +11,10 @@ pub const LOST_KEPT: usize = 8;
 
 /// How a lead's pod ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum PodEnd {
     Succeeded,
     /// It failed by itself; nothing took the pod away.
-    Own,
+    FailedByItself,
     /// Flux ended the job because it had lost a node.
     NodeFailure,
     /// It replaced an earlier lead's pod and therefore refused to run the program.
@@ -28,28 +28,28 @@ pub enum End {
 }
 
 /// How a pod ended, if it did. A pod that is gone has ended, however it was seen last.
-pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<End> {
+pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<PodEnd> {
     if pod.succeeded {
-        return Some(End::Succeeded);
+        return Some(PodEnd::Succeeded);
     }
     // What runs beside the program is not waited for.
     if !pod.ended && pod.kept_by.is_none() {
-        return is_gone.then_some(End::Taken);
+        return is_gone.then_some(PodEnd::Taken);
     }
     let termination = pod.exit.as_ref().and_then(|exit| exit.said.as_ref());
     Some(match (termination, &pod.exit) {
         (Some(termination), _)
             if termination.by == Ender::Agent && termination.category == Some(Category::LeadLost) =>
         {
-            End::Refused
+            PodEnd::Refused
         }
-        _ if pod.was_taken() && pod.unseen_end().is_some() => End::Taken,
-        (Some(termination), _) if termination.by == Ender::Stop && pod.was_taken() => End::Taken,
-        (Some(termination), _) if termination.node_failure => End::NodeFailure,
-        (Some(_), _) => End::Own,
-        (None, Some(_)) if pod.was_taken() => End::Taken,
-        (None, Some(_)) => End::Own,
-        (None, None) if pod.was_taken() => End::Taken,
+        _ if pod.was_taken() && pod.unseen_end().is_some() => PodEnd::Taken,
+        (Some(termination), _) if termination.by == Ender::Stop && pod.was_taken() => PodEnd::Taken,
+        (Some(termination), _) if termination.node_failure => PodEnd::NodeFailure,
+        (Some(_), _) => PodEnd::FailedByItself,
+        (None, Some(_)) if pod.was_taken() => PodEnd::Taken,
+        (None, Some(_)) => PodEnd::FailedByItself,
+        (None, None) if pod.was_taken() => PodEnd::Taken,
         (None, None) => {
             let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref());
             // A user's init container runs no agent, and the Job fails with it.
@@ -57,7 +57,7 @@ pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<End> {
                 .filter(|init| !init.is_users)
                 .and_then(|init| Category::from_code(init.exit.code));
             let is_users = init.is_some_and(|init| init.is_users);
-            End::NotStarted {
+            PodEnd::NotStarted {
                 may_help: !is_users && category.is_none_or(Category::is_retriable),
             }
         }
@@ -69,8 +69,10 @@ pub fn has_failed_by_itself(pod: &PodSeen) -> bool {
     let code = pod.exit.as_ref().map(|exit| exit.code);
     pod.index > 0
         && match end_of(pod, false) {
-            Some(End::Own | End::NodeFailure | End::Refused) => code != Some(i32::from(REPLACE)),
-            Some(End::NotStarted { may_help }) => !may_help,
+            Some(PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::Refused) => {
+                code != Some(i32::from(REPLACE))
+            }
+            Some(PodEnd::NotStarted { may_help }) => !may_help,
             _ => false,
         }
 }

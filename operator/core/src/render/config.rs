@@ -5,13 +5,13 @@ use flux_shared::validate::ValidMiniCluster;
 use flux_shared::{derive, names, paths};
 use k8s_openapi::api::core::v1::ConfigMap;
 
-use super::{Facts, Options, RenderError, hash, metadata};
+use super::{Options, RenderError, RenderFacts, hash, metadata};
 use crate::labels;
 
 pub(super) fn config_map(
     cluster: &ValidMiniCluster,
     options: &Options,
-    facts: &Facts,
+    facts: &RenderFacts,
 ) -> Result<ConfigMap, RenderError> {
     let mut spec = derive::agent_spec(cluster);
     if let Some(size) = facts.initial_size {

@@ -6,10 +6,14 @@ use flux_shared::{names, paths};
 use k8s_openapi::ByteString;
 
 use super::hidden_secret::HiddenSecret;
-use super::{Facts, metadata};
+use super::{RenderFacts, metadata};
 
 /// The Secret with the curve certificate; None if the user names one of their own.
-pub(super) fn secret(cluster: &ValidMiniCluster, facts: &Facts, made: &Certificate) -> Option<HiddenSecret> {
+pub(super) fn secret(
+    cluster: &ValidMiniCluster,
+    facts: &RenderFacts,
+    made: &Certificate,
+) -> Option<HiddenSecret> {
     if cluster.flux.curve_cert_secret.is_some() {
         return None;
     }
@@ -37,7 +41,7 @@ mod tests {
         let cluster = crate::testing::cluster("size: 2");
         let certificate = Certificate::from_keys("mc-0", &[1; 32], &[2; 32]);
         let text = certificate.to_text();
-        let secret = secret(&cluster, &Facts::default(), &certificate).unwrap();
+        let secret = secret(&cluster, &RenderFacts::default(), &certificate).unwrap();
         assert_eq!(
             secret.expose().data.as_ref().unwrap()["curve.cert"].0,
             text.as_bytes()

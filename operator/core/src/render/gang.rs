@@ -17,7 +17,7 @@ use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
 use super::overlaid::Overlaid;
-use super::{Facts, RenderError, hash, metadata};
+use super::{RenderError, RenderFacts, hash, metadata};
 use crate::labels;
 use crate::observe::pod::DEFAULT_SCHEDULER;
 
@@ -195,7 +195,7 @@ pub fn count(least: Option<u32>, size: u32) -> u32 {
     least.map_or(size, |least| least.min(size))
 }
 
-pub(super) fn gang(cluster: &ValidMiniCluster, is_installed: bool, facts: &Facts) -> GangOf {
+pub(super) fn gang(cluster: &ValidMiniCluster, is_installed: bool, facts: &RenderFacts) -> GangOf {
     match api_for(cluster, facts.gangs) {
         Some(api) if is_installed => GangOf::Object(Box::new(object(cluster, api, facts))),
         _ if cluster.gang == Gang::On => GangOf::Unserved(why_not(cluster, is_installed, facts.gangs.alpha)),
@@ -235,7 +235,7 @@ fn why_not_by(alpha: Alpha, scheduler: &str) -> String {
     )
 }
 
-fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &Facts) -> GangObject {
+fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &RenderFacts) -> GangObject {
     let count = count(cluster.min_size, cluster.size);
     // A new name for each Job: the previous object may still exist, with fields that cannot change and do not
     // fit.
@@ -252,7 +252,7 @@ fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &Facts) -> GangObject
 }
 
 /// The gang's object with this name and this number of pods, to patch it or to create it again.
-pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &Facts, count: u32) -> GangObject {
+pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &RenderFacts, count: u32) -> GangObject {
     let api = at.api;
     let mut metadata = metadata(at.name.clone(), cluster, facts);
     // Kubernetes keeps a PodGroup until its pods are gone; a foreground deletion of the MiniCluster does not
@@ -390,9 +390,9 @@ mod tests {
     fn a_count_is_where_it_is_said_to_be() {
         for api in GangApi::ALL {
             let cluster = crate::testing::cluster("size: 4\nminSize: 3\ngang: auto");
-            let facts = Facts {
+            let facts = RenderFacts {
                 uid: Some("uid".into()),
-                ..Facts::default()
+                ..RenderFacts::default()
             };
             let made = object(&cluster, api, &facts);
             assert_eq!(made.body.pointer(count_at(api)), Some(&json!(3)), "{api:?}");
@@ -415,10 +415,10 @@ mod tests {
             super::gang(
                 &cluster,
                 true,
-                &Facts {
+                &RenderFacts {
                     uid: Some("uid".into()),
                     gangs,
-                    ..Facts::default()
+                    ..RenderFacts::default()
                 },
             )
         };
@@ -470,10 +470,10 @@ mod tests {
     #[test]
     fn each_job_has_an_object_of_its_own() {
         let cluster = crate::testing::cluster("size: 4");
-        let named = |facts: Facts| object(&cluster, GangApi::Kubernetes, &facts).at.name;
-        let first = Facts {
+        let named = |facts: RenderFacts| object(&cluster, GangApi::Kubernetes, &facts).at.name;
+        let first = RenderFacts {
             uid: Some("a".into()),
-            ..Facts::default()
+            ..RenderFacts::default()
         };
         assert_eq!(
             named(first.clone()),
@@ -481,19 +481,19 @@ mod tests {
             "who was killed finds it again"
         );
         let others = [
-            Facts {
+            RenderFacts {
                 attempt: 1,
                 ..first.clone()
             },
-            Facts {
+            RenderFacts {
                 image_volume_failed: true,
                 ..first.clone()
             },
-            Facts {
+            RenderFacts {
                 spec_hash: Some("other".into()),
                 ..first.clone()
             },
-            Facts {
+            RenderFacts {
                 uid: Some("b".into()),
                 ..first.clone()
             },

@@ -17,10 +17,14 @@ use serde_json::Value;
 
 use super::elastic::Elastic;
 use super::view::ViewFrom;
-use super::{Facts, Options, RenderError, containers, metadata, pod, queueing};
+use super::{Options, RenderError, RenderFacts, containers, metadata, pod, queueing};
 use crate::labels;
 
-pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) -> Result<Job, RenderError> {
+pub(super) fn job(
+    cluster: &ValidMiniCluster,
+    options: &Options,
+    facts: &RenderFacts,
+) -> Result<Job, RenderError> {
     let view = ViewFrom::of(cluster, options, facts);
     let limit = cluster.backoff_limit;
     let restarts_left = cluster.restarts_left(facts.backoff_limit_used);
@@ -194,7 +198,7 @@ fn final_codes() -> Vec<i32> {
 mod tests {
     use super::*;
 
-    fn spec(text: &str, facts: &Facts) -> JobSpec {
+    fn spec(text: &str, facts: &RenderFacts) -> JobSpec {
         job(&crate::testing::cluster(text), &Options::default(), facts)
             .unwrap()
             .spec
@@ -223,7 +227,7 @@ mod tests {
         let text = format!(
             "containers: [{{image: a, runFlux: true, name: app}}, {{image: b, name: side}}]\npodTemplate: {{spec: {{initContainers: {init}}}}}"
         );
-        let spec = spec(&text, &Facts::default());
+        let spec = spec(&text, &RenderFacts::default());
         let annotations = spec.template.metadata.unwrap().annotations.unwrap();
         assert_eq!(annotations["flux-framework.org/user-init-containers"], "fetch");
         let said = said(spec.pod_failure_policy.unwrap().rules);
@@ -239,7 +243,7 @@ mod tests {
     fn runner_is_retried_only_after_codes_of_stop_and_reboot() {
         let spec = spec(
             "containers: [{image: a, runFlux: true, name: app}, {image: b, name: side}]",
-            &Facts::default(),
+            &RenderFacts::default(),
         );
         let rules = spec.pod_failure_policy.unwrap().rules;
         let said = said(rules);
@@ -258,7 +262,7 @@ mod tests {
 
     #[test]
     fn zero_is_never_and_a_new_job_has_what_is_left() {
-        let of = |text: &str, facts: &Facts| {
+        let of = |text: &str, facts: &RenderFacts| {
             let spec = spec(text, facts);
             let command = spec.template.spec.unwrap().containers[0].command.clone().unwrap();
             (
@@ -268,7 +272,7 @@ mod tests {
                 command.last().cloned().unwrap(),
             )
         };
-        let none = Facts::default();
+        let none = RenderFacts::default();
         assert_eq!(
             of("backoffLimit: 0", &none),
             (Some(0), None, None, "--restarts-left=0".into())
@@ -277,10 +281,10 @@ mod tests {
             of("size: 1", &none),
             (Some(100), None, None, "--restarts-left=100".into())
         );
-        let used = Facts {
+        let used = RenderFacts {
             backoff_limit_used: 2,
             deadline_left: Some(7),
-            ..Facts::default()
+            ..RenderFacts::default()
         };
         let text = "backoffLimit: 3\ndeadlineSeconds: 60";
         assert_eq!(

@@ -10,11 +10,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::services::BROKER_PORT;
-use super::{Facts, metadata};
+use super::{RenderFacts, metadata};
 use crate::labels;
 
 /// The NetworkPolicy for the brokers. None: brokers of other clusters join this one (bursting).
-pub(super) fn policy(cluster: &ValidMiniCluster, facts: &Facts) -> Option<NetworkPolicy> {
+pub(super) fn policy(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Option<NetworkPolicy> {
     if cluster.flux.hostlist.is_some() || cluster.flux.lead.is_some() {
         return None;
     }

@@ -10,14 +10,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::view::ViewFrom;
 use super::volumes::UserVolumes;
-use super::{Facts, Options, RenderError, access, containers, placement, queueing, some, typed, volumes};
+use super::{
+    Options, RenderError, RenderFacts, access, containers, placement, queueing, some, typed, volumes,
+};
 use crate::labels;
 
 /// The pod template of the Job. `restarts_left`: how often the MiniCluster may still restart.
 pub(super) fn template(
     cluster: &ValidMiniCluster,
     options: &Options,
-    facts: &Facts,
+    facts: &RenderFacts,
     view: ViewFrom,
     restarts_left: u32,
 ) -> Result<PodTemplateSpec, RenderError> {
@@ -168,7 +170,7 @@ mod tests {
                 "pod: {pod}\npodTemplate: {{spec: {{hostNetwork: {brokers}}}}}\nservicesPodTemplate: {{spec: {{hostNetwork: {services}}}}}\n\
                  services: [{{image: db, name: db}}]"
             ));
-            let facts = Facts::default();
+            let facts = RenderFacts::default();
             let broker = template(&cluster, &Options::default(), &facts, ViewFrom::Copy, 0)
                 .unwrap()
                 .spec
@@ -209,7 +211,7 @@ mod tests {
             let pod = template(
                 &crate::testing::cluster(&spec),
                 &Options::default(),
-                &Facts::default(),
+                &RenderFacts::default(),
                 view,
                 0,
             )
@@ -268,7 +270,7 @@ mod tests {
 
     fn spec_of(spec: &str, view: ViewFrom) -> PodSpec {
         let cluster = crate::testing::cluster(spec);
-        let template = template(&cluster, &Options::default(), &Facts::default(), view, 0);
+        let template = template(&cluster, &Options::default(), &RenderFacts::default(), view, 0);
         template.unwrap().spec.unwrap()
     }
 

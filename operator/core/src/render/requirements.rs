@@ -156,14 +156,14 @@ mod tests {
     use flux_shared::curve::Certificate;
 
     use super::*;
-    use crate::render::{self, Facts, Options};
+    use crate::render::{self, Options, RenderFacts};
 
     #[test]
     fn fields_dropped_by_older_api_server_are_named() {
         let objects = |spec: &str, nodes_mount_images: bool| {
-            let facts = Facts {
+            let facts = RenderFacts {
                 nodes_mount_images,
-                ..Facts::default()
+                ..RenderFacts::default()
             };
             let key = Certificate::from_keys("mc", &[1; 32], &[2; 32]);
             render::objects(&crate::testing::cluster(spec), &Options::default(), &facts, key).unwrap()

@@ -8,12 +8,16 @@ use flux_shared::{names, paths};
 use k8s_openapi::ByteString;
 
 use super::hidden_secret::HiddenSecret;
-use super::{Facts, Generated, metadata};
+use super::{Generated, RenderFacts, metadata};
 
 /// Characters of a password: 130 bits of a word, which has five in each.
 const PASSWORD: usize = 26;
 
-pub(super) fn secrets(cluster: &ValidMiniCluster, facts: &Facts, generated: &Generated) -> Vec<HiddenSecret> {
+pub(super) fn secrets(
+    cluster: &ValidMiniCluster,
+    facts: &RenderFacts,
+    generated: &Generated,
+) -> Vec<HiddenSecret> {
     let mut words = generated.words();
     let secret = |name: String, data: BTreeMap<String, String>| {
         let data = data
@@ -73,7 +77,7 @@ mod tests {
             "token".to_owned(),
         ];
         let generated = Generated::new(Certificate::from_keys("mc-0", &[1; 32], &[2; 32]), words.into());
-        let found = secrets(&cluster, &Facts::default(), &generated);
+        let found = secrets(&cluster, &RenderFacts::default(), &generated);
         let text = |i: usize, key: &str| {
             String::from_utf8(found[i].expose().data.as_ref().unwrap()[key].0.clone()).unwrap()
         };

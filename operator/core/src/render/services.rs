@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{Facts, hash, metadata, owner, some};
+use super::{RenderFacts, hash, metadata, owner, some};
 use crate::labels;
 
 /// `ipFamilyPolicy`: IPv4 and IPv6 if the cluster has both, else the one it has.
@@ -26,7 +26,7 @@ pub struct Member {
 }
 
 /// The member of the headless Service for this cluster alone.
-pub(super) fn members_of_one(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<Member> {
+pub(super) fn members_of_one(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Vec<Member> {
     vec![Member {
         name: cluster.name.clone(),
         uid: facts.uid.clone().unwrap_or_default(),
@@ -79,7 +79,7 @@ pub fn headless(namespace: &str, name: &str, members: &[Member]) -> Service {
 }
 
 /// A Service for each sidecar with ports, with the sidecar's name.
-pub(super) fn of_sidecars(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<Service> {
+pub(super) fn of_sidecars(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Vec<Service> {
     let containers = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
     let with_ports = containers.filter(|container| !container.ports.is_empty());
     let service = |container: &flux_shared::validate::ValidContainer| Service {

@@ -5,10 +5,10 @@ use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::core::v1::{Pod, PodSecurityContext, PodSpec};
 
 use super::volumes::UserVolumes;
-use super::{Facts, RenderError, containers, metadata, pod, some, typed};
+use super::{RenderError, RenderFacts, containers, metadata, pod, some, typed};
 use crate::labels;
 
-pub(super) fn pod(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<Pod>, RenderError> {
+pub(super) fn pod(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Result<Option<Pod>, RenderError> {
     if cluster.services.is_empty() {
         return Ok(None);
     }
@@ -74,7 +74,7 @@ mod tests {
                 "flux: {{minimalService: {minimal}}}\nservices: [{{image: nginx, name: nginx}}]\ncontainers: [{{image: a}}]"
             );
             let cluster = crate::testing::cluster(&spec);
-            let facts = Facts::default();
+            let facts = RenderFacts::default();
             let pod = pod(&cluster, &facts).unwrap().unwrap();
             let labels = pod.metadata.labels.unwrap();
             assert_eq!(labels[labels::JOB_INDEX], "services");

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{Facts, hash, metadata};
+use super::{RenderFacts, hash, metadata};
 use crate::labels;
 use crate::labels::disk;
 
@@ -30,7 +30,7 @@ pub struct MadeVolume {
 }
 
 /// The PersistentVolumes and claims of a cluster.
-pub fn volumes(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<MadeVolume> {
+pub fn volumes(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Vec<MadeVolume> {
     let render = |volume| MadeVolume {
         volume: persistent(cluster, volume, facts),
         claim: claim(cluster, volume, facts),
@@ -44,7 +44,7 @@ fn storage(wanted: &Wanted) -> BTreeMap<String, Quantity> {
     [(STORAGE.to_owned(), Quantity(wanted.capacity.0.clone()))].into()
 }
 
-fn persistent(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &Facts) -> PersistentVolume {
+fn persistent(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &RenderFacts) -> PersistentVolume {
     let mut spec = PersistentVolumeSpec {
         access_modes: Some(vec![MODE.into()]),
         capacity: Some(storage(wanted)),
@@ -117,7 +117,7 @@ fn persistent(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &Facts) -> Per
     }
 }
 
-fn claim(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &Facts) -> PersistentVolumeClaim {
+fn claim(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &RenderFacts) -> PersistentVolumeClaim {
     let spec = PersistentVolumeClaimSpec {
         access_modes: Some(vec![MODE.into()]),
         resources: Some(VolumeResourceRequirements {
@@ -148,9 +148,9 @@ mod tests {
         let spec = format!(
             "volumes: {{data: {volume}}}\ncontainers: [{{image: a, command: b, volumes: {{data: {{path: /d}}}}}}]"
         );
-        let facts = Facts {
+        let facts = RenderFacts {
             uid: Some("u-1".into()),
-            ..Facts::default()
+            ..RenderFacts::default()
         };
         volumes(&crate::testing::cluster(&spec), &facts).remove(0)
     }

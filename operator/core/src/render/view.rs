@@ -2,7 +2,7 @@
 
 use flux_shared::validate::{ValidMiniCluster, ViewSource};
 
-use super::{Facts, Options};
+use super::{Options, RenderFacts};
 use crate::labels;
 
 /// How the containers get the view.
@@ -19,7 +19,7 @@ pub enum ViewFrom {
 }
 
 impl ViewFrom {
-    pub(super) fn of(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) -> ViewFrom {
+    pub(super) fn of(cluster: &ValidMiniCluster, options: &Options, facts: &RenderFacts) -> ViewFrom {
         let source = cluster.view.source;
         let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
         let mut containers = [&cluster.runner.container].into_iter().chain(sidecars);
@@ -54,9 +54,9 @@ pub fn depends_on_nodes(cluster: &ValidMiniCluster, options: &Options) -> bool {
         ViewFrom::of(
             cluster,
             options,
-            &Facts {
+            &RenderFacts {
                 nodes_mount_images,
-                ..Facts::default()
+                ..RenderFacts::default()
             },
         )
     };
@@ -72,7 +72,7 @@ pub(super) fn image<'a>(cluster: &'a ValidMiniCluster, options: &'a Options) -> 
 mod tests {
     use super::*;
 
-    fn from(spec: &str, source: ViewSource, facts: &Facts) -> ViewFrom {
+    fn from(spec: &str, source: ViewSource, facts: &RenderFacts) -> ViewFrom {
         let options = Options {
             view_source: source,
             view_image: "view:1".into(),
@@ -83,12 +83,12 @@ mod tests {
 
     #[test]
     fn view_source_of_cluster_wins_and_auto_depends_on_nodes() {
-        let can = Facts {
+        let can = RenderFacts {
             nodes_mount_images: true,
-            ..Facts::default()
+            ..RenderFacts::default()
         };
-        let can_not = Facts::default();
-        let of = |own: &str, source, facts: &Facts| {
+        let can_not = RenderFacts::default();
+        let of = |own: &str, source, facts: &RenderFacts| {
             from(&format!("flux: {{container: {{{own}}}}}"), source, facts)
         };
         assert_eq!(of("", ViewSource::Auto, &can), ViewFrom::ImageVolume);
@@ -109,10 +109,10 @@ mod tests {
 
     #[test]
     fn what_could_not_be_mounted_once_is_copied() {
-        let failed = Facts {
+        let failed = RenderFacts {
             nodes_mount_images: true,
             image_volume_failed: true,
-            ..Facts::default()
+            ..RenderFacts::default()
         };
         assert_eq!(
             from(
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn containers_of_view_image_need_no_view_unless_copy_is_asked() {
-        let facts = Facts::default();
+        let facts = RenderFacts::default();
         let one = "containers: [{image: 'view:1'}]";
         assert_eq!(from(one, ViewSource::Auto, &facts), ViewFrom::OwnImage);
         let copied = format!("{one}\nflux: {{container: {{source: copy}}}}");

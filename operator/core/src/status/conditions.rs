@@ -8,8 +8,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::outcome::Outcome;
 use super::{
-    ARCHIVE_SAVED, CHANGED_TOO_LATE, Facts, Inputs, POST_SUCCEEDED, VIEW_MOUNTED, VOLUMES_VALID, Verdict,
-    post, rfc3339, short,
+    ARCHIVE_SAVED, CHANGED_TOO_LATE, CheckedSpec, Inputs, POST_SUCCEEDED, PodSummary, VIEW_MOUNTED,
+    VOLUMES_VALID, post, rfc3339, short,
 };
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble, is_about_mount};
@@ -95,7 +95,7 @@ impl JobState {
     }
 }
 
-pub(super) fn conditions(inputs: &Inputs, facts: &Facts, outcome: &Outcome) -> Vec<Condition> {
+pub(super) fn conditions(inputs: &Inputs, summary: &PodSummary, outcome: &Outcome) -> Vec<Condition> {
     let state = JobState::of(inputs.job);
     let since = inputs.job.and_then(JobSeen::end_time);
     let valid = valid(inputs);
@@ -111,14 +111,14 @@ pub(super) fn conditions(inputs: &Inputs, facts: &Facts, outcome: &Outcome) -> V
         true => state.idle(),
         false => ("NotSuspended", "the Job is not suspended"),
     };
-    let ready = ready(state, facts, outcome);
-    let reconciling = reconciling(state, facts, stalled.is_some(), &ready);
+    let ready = ready(state, summary, outcome);
+    let reconciling = reconciling(state, summary, stalled.is_some(), &ready);
     let statements = [
         valid,
         requested(state, inputs, outcome),
-        waiting(state, facts, outcome),
-        running(state, facts),
-        brokers(state, facts),
+        waiting(state, summary, outcome),
+        running(state, summary),
+        brokers(state, summary),
         Statement { since, ..finished },
         ready,
         Statement {
@@ -136,11 +136,11 @@ pub(super) fn conditions(inputs: &Inputs, facts: &Facts, outcome: &Outcome) -> V
         },
         Statement::new("Suspended", is_suspended, suspended.0, suspended.1),
     ];
-    let optional = view(inputs, facts)
+    let optional = view(inputs, summary)
         .into_iter()
         .chain(volumes(inputs))
-        .chain(archive(inputs, facts))
-        .chain(post(inputs, facts))
+        .chain(archive(inputs, summary))
+        .chain(post(inputs, summary))
         .chain(reconciling)
         .chain(stalled);
     statements
@@ -171,30 +171,30 @@ fn requested(state: JobState, inputs: &Inputs, outcome: &Outcome) -> Statement {
 }
 
 /// Whether pods that there should be do not run.
-fn waiting(state: JobState, facts: &Facts, outcome: &Outcome) -> Statement {
+fn waiting(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statement {
     const TYPE: &str = "JobWaitingForResources";
-    let waits = facts.running < facts.wanted.saturating_sub(facts.left);
+    let waits = summary.running < summary.wanted.saturating_sub(summary.left);
     match state {
         JobState::Active if waits && !outcome.reason.is_empty() => {
             Statement::new(TYPE, true, &outcome.reason, outcome.message.clone())
         }
-        JobState::Active if waits => Statement::new(TYPE, true, "PodsStarting", progress(facts)),
-        JobState::Active => Statement::new(TYPE, false, "PodsRunning", progress(facts)),
+        JobState::Active if waits => Statement::new(TYPE, true, "PodsStarting", progress(summary)),
+        JobState::Active => Statement::new(TYPE, false, "PodsRunning", progress(summary)),
         _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
     }
 }
 
-fn running(state: JobState, facts: &Facts) -> Statement {
+fn running(state: JobState, summary: &PodSummary) -> Statement {
     const TYPE: &str = "JobRunning";
     match state {
-        JobState::Active if facts.lead.is_some_and(|lead| lead.lost) => {
+        JobState::Active if summary.lead.is_some_and(|lead| lead.lost) => {
             let message = "the lead's node has stopped responding: whether its container runs is unknown";
             Statement {
                 is_true: None,
                 ..Statement::new(TYPE, false, "NodeLost", message)
             }
         }
-        JobState::Active if facts.lead_runs() => {
+        JobState::Active if summary.lead_runs() => {
             Statement::new(TYPE, true, "LeadRunning", "the lead broker's container runs")
         }
         JobState::Active => Statement::new(
@@ -207,18 +207,18 @@ fn running(state: JobState, facts: &Facts) -> Statement {
     }
 }
 
-fn brokers(state: JobState, facts: &Facts) -> Statement {
+fn brokers(state: JobState, summary: &PodSummary) -> Statement {
     const TYPE: &str = "JobMiniClusterReady";
     match state {
-        JobState::Active if facts.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(facts)),
-        JobState::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(facts)),
+        JobState::Active if summary.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(summary)),
+        JobState::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(summary)),
         _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
     }
 }
 
 /// The condition Ready as kstatus and `kubectl wait` expect it: also true once the job has completed, so that
 /// nobody waits for ever.
-fn ready(state: JobState, facts: &Facts, outcome: &Outcome) -> Statement {
+fn ready(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statement {
     const TYPE: &str = "Ready";
     match state {
         JobState::Completed => Statement::new(
@@ -227,20 +227,25 @@ fn ready(state: JobState, facts: &Facts, outcome: &Outcome) -> Statement {
             "Completed",
             "the job has completed: nothing is left to do",
         ),
-        JobState::Active if facts.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(facts)),
+        JobState::Active if summary.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(summary)),
         JobState::Active | JobState::NotRequested if !outcome.reason.is_empty() => {
             Statement::new(TYPE, false, &outcome.reason, outcome.message.clone())
         }
         JobState::Suspended if outcome.reason == QUEUED => {
             Statement::new(TYPE, false, QUEUED, outcome.message.clone())
         }
-        JobState::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(facts)),
+        JobState::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(summary)),
         _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
     }
 }
 
 /// Present only while true, by kstatus' convention: the MiniCluster is starting.
-fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Statement) -> Option<Statement> {
+fn reconciling(
+    state: JobState,
+    summary: &PodSummary,
+    is_stalled: bool,
+    ready: &Statement,
+) -> Option<Statement> {
     const TYPE: &str = "Reconciling";
     match state {
         _ if is_stalled || ready.is_true == Some(true) => None,
@@ -253,7 +258,7 @@ fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Stateme
             "NotRequested",
             "the Job is about to be created",
         )),
-        JobState::Active => Some(Statement::new(TYPE, true, "PodsStarting", progress(facts))),
+        JobState::Active => Some(Statement::new(TYPE, true, "PodsStarting", progress(summary))),
         _ => None,
     }
 }
@@ -287,7 +292,7 @@ fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcom
 }
 
 /// Whether the view's image could be mounted, if that was tried; a failure is remembered.
-fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
+fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     let say =
         |is_true: bool, reason: &str, message: String| Statement::new(VIEW_MOUNTED, is_true, reason, message);
     if super::image_volume_failed(inputs.previous) {
@@ -300,7 +305,7 @@ fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
     }
     // The pods of a job that may have begun are not deleted.
     let begun =
-        facts.lead.is_some_and(|lead| lead.joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
+        summary.lead.is_some_and(|lead| lead.joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
     Some(match not_mounted(inputs) {
         Some((who, error)) if !begun => say(
             false,
@@ -370,8 +375,8 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
 
 /// Whether the archive was saved, if one is asked for and the lead has reported it. It is no part of the
 /// job's result.
-fn archive(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
-    let Verdict::Valid(cluster) = inputs.verdict else {
+fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
+    let CheckedSpec::Valid(cluster) = inputs.spec else {
         return None;
     };
     let path = cluster.archive.as_deref()?;
@@ -385,7 +390,7 @@ fn archive(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
             format!("the archive {path} was not saved and is unchanged: {why}"),
         )
     };
-    let Some(exit) = facts.lead.and_then(|lead| lead.exit.as_ref()) else {
+    let Some(exit) = summary.lead.and_then(|lead| lead.exit.as_ref()) else {
         let before = super::condition(inputs.previous, ARCHIVE_SAVED)?;
         return say(before.status == "True", &before.reason, before.message.clone());
     };
@@ -406,8 +411,8 @@ fn archive(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
 }
 
 /// Whether `post` has succeeded, once a pod has reported it. It is no part of the job's result.
-fn post(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
-    let Verdict::Valid(cluster) = inputs.verdict else {
+fn post(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
+    let CheckedSpec::Valid(cluster) = inputs.spec else {
         return None;
     };
     cluster.runner.snippets.post.as_ref()?;
@@ -415,7 +420,7 @@ fn post(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
         return Some(Statement::new(POST_SUCCEEDED, false, "PostFailed", failure));
     }
     let before = super::condition(inputs.previous, POST_SUCCEEDED);
-    if facts.lead.is_none_or(|lead| lead.exit.is_none())
+    if summary.lead.is_none_or(|lead| lead.exit.is_none())
         && let Some(before) = before
     {
         return Some(Statement::new(
@@ -425,7 +430,7 @@ fn post(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
             before.message.clone(),
         ));
     }
-    let lead = facts.lead?.exit.as_ref()?.said.as_ref()?;
+    let lead = summary.lead?.exit.as_ref()?.said.as_ref()?;
     let has_run = lead.by == Ender::Program && lead.program_code.is_some();
     has_run.then(|| {
         Statement::new(
@@ -472,15 +477,15 @@ fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
     inputs.pods.iter().find_map(by_runtime).or(by_kubelet)
 }
 
-fn progress(facts: &Facts) -> String {
-    let Facts {
+fn progress(summary: &PodSummary) -> String {
+    let PodSummary {
         scheduled,
         running,
         ready,
         wanted,
         left,
         ..
-    } = facts;
+    } = summary;
     let left = if *left > 0 {
         format!(", {left} completed")
     } else {
@@ -490,22 +495,22 @@ fn progress(facts: &Facts) -> String {
 }
 
 /// What a start waits for if nothing is wrong.
-pub(super) fn awaited(inputs: &Inputs, facts: &Facts) -> Option<String> {
-    if JobState::of(inputs.job) != JobState::Active || facts.is_ready() {
+pub(super) fn awaited(inputs: &Inputs, summary: &PodSummary) -> Option<String> {
+    if JobState::of(inputs.job) != JobState::Active || summary.is_ready() {
         return None;
     }
     let mut unseen = inputs.pods.iter().filter(|pod| pod.unseen && !pod.deleting);
     let other = unseen.find_map(|pod| pod.scheduler.as_deref().filter(|name| *name != DEFAULT_SCHEDULER));
     let other = other.map(|name| format!("; scheduler {name} has not looked at all of them yet"));
-    Some(progress(facts) + &other.unwrap_or_default())
+    Some(progress(summary) + &other.unwrap_or_default())
 }
 
 /// How many brokers are ready, and how many are enough.
-fn quorum(facts: &Facts) -> String {
-    let Facts {
+fn quorum(summary: &PodSummary) -> String {
+    let PodSummary {
         ready, wanted, left, ..
-    } = facts;
-    let needed = facts.needed();
+    } = summary;
+    let needed = summary.needed();
     let left = if *left > 0 {
         format!(", {left} completed")
     } else {
@@ -516,7 +521,7 @@ fn quorum(facts: &Facts) -> String {
     } else {
         String::new()
     };
-    let lead = if *ready >= needed && !facts.is_ready() {
+    let lead = if *ready >= needed && !summary.is_ready() {
         ", but not the lead"
     } else {
         ""
@@ -532,25 +537,25 @@ fn holds_size(cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
 
 fn valid(inputs: &Inputs) -> Statement {
     let maximum = super::maximum_size(inputs).map(i64::from);
-    let (is_true, reason, message) = match (inputs.verdict, maximum) {
-        (Verdict::Invalid(problems), _) => {
+    let (is_true, reason, message) = match (inputs.spec, maximum) {
+        (CheckedSpec::Invalid(problems), _) => {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             (false, "Invalid", lines.join("; "))
         }
-        (Verdict::Valid(_), _) if inputs.obstacle.is_some_and(|it| it.reason == POD_TEMPLATE_REFUSED) => {
+        (CheckedSpec::Valid(_), _) if inputs.obstacle.is_some_and(|it| it.reason == POD_TEMPLATE_REFUSED) => {
             (false, POD_TEMPLATE_REFUSED, inputs.obstacle.map(|it| it.message.clone()).unwrap_or_default())
         }
-        (Verdict::Valid(cluster), _) if inputs.overlay_differs(cluster) => (
+        (CheckedSpec::Valid(cluster), _) if inputs.overlay_differs(cluster) => (
             false,
             CHANGED_TOO_LATE,
             "spec.podTemplate or spec.servicesPodTemplate was changed after the pods were created, so the earlier one runs: delete and recreate the MiniCluster to run the current one".to_owned(),
         ),
-        (Verdict::Valid(_), _) if inputs.changed_too_late() => (
+        (CheckedSpec::Valid(_), _) if inputs.changed_too_late() => (
             false,
             CHANGED_TOO_LATE,
             "the spec was changed while its Job was being created, so the Job runs the earlier spec: delete and recreate the MiniCluster to run the current one".to_owned(),
         ),
-        (Verdict::Valid(cluster), Some(maximum)) if i64::from(cluster.size) > maximum => (
+        (CheckedSpec::Valid(cluster), Some(maximum)) if i64::from(cluster.size) > maximum => (
             false,
             SIZE_BEYOND_MAXIMUM,
             format!(
@@ -558,7 +563,7 @@ fn valid(inputs: &Inputs) -> Statement {
                 cluster.size
             ),
         ),
-        (Verdict::Valid(cluster), _) if inputs.job.is_some_and(|job| holds_size(cluster, job)) => (
+        (CheckedSpec::Valid(cluster), _) if inputs.job.is_some_and(|job| holds_size(cluster, job)) => (
             false,
             SIZE_HELD,
             format!(
@@ -567,11 +572,11 @@ fn valid(inputs: &Inputs) -> Statement {
                 inputs.job.map_or(0, |job| job.completions)
             ),
         ),
-        (Verdict::Valid(cluster), _) if !cluster.notices.is_empty() => {
+        (CheckedSpec::Valid(cluster), _) if !cluster.notices.is_empty() => {
             let lines: Vec<String> = cluster.notices.iter().map(ToString::to_string).collect();
             (true, "ValidWithNotes", lines.join("; "))
         }
-        (Verdict::Valid(_), _) => (true, "Valid", "every field can be used".to_owned()),
+        (CheckedSpec::Valid(_), _) => (true, "Valid", "every field can be used".to_owned()),
     };
     Statement::new("Valid", is_true, reason, message)
 }

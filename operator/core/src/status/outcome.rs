@@ -4,11 +4,11 @@ use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
 use flux_shared::exit::{Category, REPLACE};
 use flux_shared::termination::{Ender, Termination};
 
-use super::{Facts, Inputs, Verdict};
+use super::{CheckedSpec, Inputs, PodSummary};
 use crate::decide::remaining;
 use crate::decide::restart::{self, Observation};
 use crate::observe::pod::{Exit, FailedInit, PodSeen, Pull, Trouble};
-use crate::observe::pod_end::{self, End, end_of};
+use crate::observe::pod_end::{self, PodEnd, end_of};
 use crate::observe::workload::QUEUED;
 
 /// The reason if a container that is not ours keeps a pod alive.
@@ -38,7 +38,7 @@ impl Outcome {
     }
 }
 
-pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
+pub(super) fn outcome(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     if let Some(restart) = starting_anew(inputs) {
         return restarting(inputs, restart);
     }
@@ -62,7 +62,7 @@ pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
             };
         }
     }
-    if let Verdict::Invalid(problems) = inputs.verdict {
+    if let CheckedSpec::Invalid(problems) = inputs.spec {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
         return Outcome::new("Invalid", lines.join("; "));
     }
@@ -84,12 +84,12 @@ pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
     let warning = || {
         inputs
             .warning
-            .filter(|warning| !facts.is_ready() && warning.reason != QUEUED)
+            .filter(|warning| !summary.is_ready() && warning.reason != QUEUED)
     };
     let warned = || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
-    let trouble = below_quorum(inputs, facts).or_else(|| trouble(inputs, facts));
+    let trouble = below_quorum(inputs, summary).or_else(|| trouble(inputs, summary));
     trouble
-        .or_else(|| fallen(inputs, facts))
+        .or_else(|| fallen(inputs, summary))
         .or_else(warned)
         .unwrap_or_default()
 }
@@ -127,8 +127,8 @@ fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
 
 /// The outcome of the last pod that failed by itself (a follower's snippet, say) before the cluster was
 /// ready, though it is created again.
-fn fallen(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
-    if facts.is_ready() {
+fn fallen(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
+    if summary.is_ready() {
         return None;
     }
     let by_itself = |pod: &&&PodSeen| {
@@ -203,28 +203,28 @@ fn restarting(inputs: &Inputs, restart: &Restart) -> Outcome {
 
 /// The outcome if fewer pods are wanted than the brokers wait for before the command starts. That number is
 /// fixed in the pods: the size at the Job's creation, or `minSize`.
-fn below_quorum(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
-    let Verdict::Valid(cluster) = inputs.verdict else {
+fn below_quorum(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
+    let CheckedSpec::Valid(cluster) = inputs.spec else {
         return None;
     };
     let (field, quorum) = match cluster.min_size {
         Some(size) => ("minSize", size),
         None => ("the size when it was created", inputs.job?.initial_size?),
     };
-    let has_begun = super::has_been_ready(inputs.previous) || facts.is_ready();
-    if has_begun || facts.wanted >= quorum {
+    let has_begun = super::has_been_ready(inputs.previous) || summary.is_ready();
+    if has_begun || summary.wanted >= quorum {
         return None;
     }
     let message = format!(
         "spec.size: is {}, but the command starts only when {quorum} brokers are online ({field}): scale to {quorum}, or recreate the MiniCluster with this size or with a minSize",
-        facts.wanted
+        summary.wanted
     );
     Some(Outcome::new("SizeBelowQuorum", message))
 }
 
 /// The outcome if a pod keeps the cluster from starting.
-fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
-    if facts.is_ready() {
+fn trouble(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
+    if summary.is_ready() {
         return None;
     }
     let living = || inputs.pods.iter().filter(|pod| !pod.ended);
@@ -236,7 +236,7 @@ fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     {
         let held = living().filter(|pod| pod.held_by_queue).count();
         return Some(queued(
-            &format!("{queue} for {held} of {} pods", facts.wanted),
+            &format!("{queue} for {held} of {} pods", summary.wanted),
             inputs.warning,
         ));
     }
@@ -259,7 +259,7 @@ const VIEW_IMAGE: &str = "the view's image cannot be pulled (spec.flux.container
 
 /// Whose image cannot be pulled, where the container that the kubelet names is not the one whose image it is.
 fn whose_image(inputs: &Inputs, trouble: &Trouble) -> String {
-    let Verdict::Valid(cluster) = inputs.verdict else {
+    let CheckedSpec::Valid(cluster) = inputs.spec else {
         return String::new();
     };
     let runner = &cluster.runner.container;
@@ -355,17 +355,17 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
 /// Whether the Job fails with this pod, instead of creating another one.
 fn ends_the_job(pod: &PodSeen) -> bool {
     match end_of(pod, false) {
-        Some(End::Own | End::NodeFailure) if pod.index == 0 => true,
-        Some(End::NotStarted { may_help }) if pod.index == 0 => !may_help,
+        Some(PodEnd::FailedByItself | PodEnd::NodeFailure) if pod.index == 0 => true,
+        Some(PodEnd::NotStarted { may_help }) if pod.index == 0 => !may_help,
         _ => pod_end::has_failed_by_itself(pod),
     }
 }
 
 /// The outcome if the Job failed because a pod was taken away: what was lost, and why there is no restart.
 fn taken_away(inputs: &Inputs) -> Option<Outcome> {
-    let (backoff_limit, max_restarts) = match inputs.verdict {
-        Verdict::Valid(cluster) => (cluster.backoff_limit, cluster.max_restarts),
-        Verdict::Invalid(_) => (0, 0),
+    let (backoff_limit, max_restarts) = match inputs.spec {
+        CheckedSpec::Valid(cluster) => (cluster.backoff_limit, cluster.max_restarts),
+        CheckedSpec::Invalid(_) => (0, 0),
     };
     let observation = Observation {
         status: inputs.previous,
@@ -384,13 +384,13 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
         .iter()
         .filter(|pod| pod.index == 0)
         .map(|pod| (*pod, end_of(pod, false)));
-    let leads: Vec<(&PodSeen, End)> = gone
+    let leads: Vec<(&PodSeen, PodEnd)> = gone
         .chain(present)
         .filter_map(|(pod, end)| Some((pod, end?)))
         .collect();
     if let Some((lead, end)) = leads
         .iter()
-        .find(|(_, end)| matches!(end, End::Own | End::NodeFailure))
+        .find(|(_, end)| matches!(end, PodEnd::FailedByItself | PodEnd::NodeFailure))
     {
         let lost = restart::follower_loss(&observation, lead, *end)?.pod;
         let code = lead
@@ -414,7 +414,7 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
     }
     let taken = leads
         .iter()
-        .find(|(_, end)| *end == End::Taken)
+        .find(|(_, end)| *end == PodEnd::Taken)
         .map(|(lead, _)| pod_end::loss(lead));
     let remembered = inputs
         .previous
@@ -441,7 +441,7 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
     }
     let what = match taken.or(remembered) {
         Some(lost) => restart::describe_loss(&lost),
-        None if leads.iter().any(|(_, end)| *end == End::Refused) => {
+        None if leads.iter().any(|(_, end)| *end == PodEnd::Refused) => {
             "an earlier pod of the lead was lost".to_owned()
         }
         None => return None,
@@ -485,7 +485,7 @@ fn of_pod(pod: &PodSeen) -> Outcome {
     // It ended by itself, though the cluster was about to take it.
     if let Some(exit) = exit
         && pod.is_disrupted()
-        && end_of(pod, false) == Some(End::Own)
+        && end_of(pod, false) == Some(PodEnd::FailedByItself)
     {
         return of_exit(exit, &place);
     }

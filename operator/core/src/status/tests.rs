@@ -4,7 +4,7 @@ use flux_shared::termination::{Ender, Termination};
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Inputs, Obstacle, Verdict, condition, image_volume_failed, is_finished, status};
+use super::{CheckedSpec, Inputs, Obstacle, condition, image_volume_failed, is_finished, status};
 use crate::decide::restart;
 use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::{Exit, FailedInit, PodPlace, PodSeen, Trouble};
@@ -80,8 +80,8 @@ fn said(index: u32, said: Termination) -> PodSeen {
     }
 }
 
-fn failed(reason: &str, message: &str) -> Option<job::Verdict> {
-    Some(job::Verdict {
+fn failed(reason: &str, message: &str) -> Option<job::TrueCondition> {
+    Some(job::TrueCondition {
         reason: reason.into(),
         message: message.into(),
         since: Some(at("2026-01-01T00:09:00Z")),
@@ -126,10 +126,10 @@ impl Observation {
             name: "mc",
             generation: Some(self.generation),
             deleting: false,
-            verdict: if self.problems.is_empty() {
-                Verdict::Valid(&self.cluster)
+            spec: if self.problems.is_empty() {
+                CheckedSpec::Valid(&self.cluster)
             } else {
-                Verdict::Invalid(&self.problems)
+                CheckedSpec::Invalid(&self.problems)
             },
             previous: &self.previous,
             job: self.job.as_ref(),

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{
-    ApplyError, Metadata, Outcome, Writer, api_error, delete_params, name_taken, post_params, rendered_hash,
+    ApplyError, Creation, Metadata, Writer, api_error, delete_params, name_taken, post_params, rendered_hash,
     still_deleting, unless_gone,
 };
 
@@ -117,11 +117,11 @@ impl Writer {
         let volume = self.find_or_clear_volume(&made.volume, owner).await?;
         let key = Key::of(&made.claim.metadata);
         let claim = match self.create(&made.claim, owner).await? {
-            Outcome::Existed(there) if rendered_hash(&there) != rendered_hash(&made.claim.metadata) => {
+            Creation::Existed(there) if rendered_hash(&there) != rendered_hash(&made.claim.metadata) => {
                 self.delete_claim(&key, there.uid).await?;
                 return Err(still_deleting("PersistentVolumeClaim", &key.name).into());
             }
-            Outcome::Existed(claim) | Outcome::Made(claim) => claim.uid,
+            Creation::Existed(claim) | Creation::Made(claim) => claim.uid,
         };
         let volume = self
             .create_or_claim_volume(&made.volume, owner, volume, claim.as_ref())

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use flux_operator_core::render::gang::{GangApi, GangOf, Served};
-use flux_operator_core::render::{self, Facts, Options};
+use flux_operator_core::render::{self, Options, RenderFacts};
 use flux_operator_core::yaml;
 use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};
@@ -24,10 +24,10 @@ fn rendered(spec: Value, served: Served) -> render::Objects {
     render::objects(
         &cluster,
         &options,
-        &Facts {
+        &RenderFacts {
             uid: Some("uid".into()),
             gangs: served,
-            ..Facts::default()
+            ..RenderFacts::default()
         },
         key,
     )

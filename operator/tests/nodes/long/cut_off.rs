@@ -1,7 +1,7 @@
 //! Nodes that run, and do not reach each other or the API server.
 
 use crate::machines::cut;
-use crate::stage::{End, Program, test, until};
+use crate::stage::{ExpectedEnd, Program, test, until};
 use crate::timeline::now;
 use test_support::node::has_flux_itself;
 
@@ -35,15 +35,17 @@ fn program_cut_off_from_api_server_restarts_only_once_joined() {
             );
         }
         cut_off.end().await;
-        stage.ended("goes-on", &End::after_restart(&["LeadLost"])).await;
+        stage
+            .ended("goes-on", &ExpectedEnd::after_restart(&["LeadLost"]))
+            .await;
         assert_eq!(
             stage.history("goes-on").runs()[0].told_to_stop,
             1,
             "{}",
             stage.account("goes-on")
         );
-        stage.ended("well", &End::undisturbed()).await;
-        let failed = End {
+        stage.ended("well", &ExpectedEnd::undisturbed()).await;
+        let failed = ExpectedEnd {
             phase: "Failed",
             code: Some(3),
             reason: None,
@@ -78,11 +80,13 @@ fn workers_cut_off(name: &str, seconds: u32) {
         }
         let cut_at = now();
         cut(1, "2", seconds).end().await;
-        stage.ended("on-lead", &End::undisturbed()).await;
+        stage.ended("on-lead", &ExpectedEnd::undisturbed()).await;
         stage.assert_untouched("on-lead");
         if with_flux {
             // Flux gives up after 20 s (tbon.tcp_user_timeout).
-            stage.ended("may", &End::after_restart(&["PodLost"])).await;
+            stage
+                .ended("may", &ExpectedEnd::after_restart(&["PodLost"]))
+                .await;
             let again_at = stage.history("may").runs()[1].from;
             assert!(
                 again_at - cut_at > f64::from(seconds),

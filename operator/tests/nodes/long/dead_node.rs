@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::machines::{cut, kubectl, node, power_off, power_on, taint_out_of_service};
-use crate::stage::{End, Program, Stage, sleep, test, until};
+use crate::stage::{ExpectedEnd, Program, Stage, sleep, test, until};
 use crate::timeline::now;
 use test_support::node::has_flux_itself;
 
@@ -61,9 +61,13 @@ fn evicted_pods_restart_once_when_their_node_is_back() {
             assert_eq!(status["phase"], "Running", "{status:#}");
         }
         power_on(2).await;
-        stage.ended("lead", &End::after_restart(&["LeadLost"])).await;
-        stage.ended("of-two", &End::after_restart(&["LeadLost"])).await;
-        stage.ended("follower", &End::undisturbed()).await;
+        stage
+            .ended("lead", &ExpectedEnd::after_restart(&["LeadLost"]))
+            .await;
+        stage
+            .ended("of-two", &ExpectedEnd::after_restart(&["LeadLost"]))
+            .await;
+        stage.ended("follower", &ExpectedEnd::undisturbed()).await;
         stage.assert_untouched("follower");
     });
 }
@@ -102,12 +106,14 @@ fn restart_goes_on_elsewhere_when_the_node_is_out_of_service() {
         taint_out_of_service(2, true).await;
         let tainted_at = now();
         for name in ["may", "of-two"] {
-            stage.ended(name, &End::after_restart(&["LeadLost"])).await;
+            stage
+                .ended(name, &ExpectedEnd::after_restart(&["LeadLost"]))
+                .await;
             let seconds = stage.history(name).runs()[1].from - tainted_at;
             eprintln!("{name}: its program starts again {seconds:.1} s after the taint");
             assert!((0.0..45.0).contains(&seconds), "{}", stage.account(name));
         }
-        let lost = End {
+        let lost = ExpectedEnd {
             phase: "Failed",
             code: None,
             reason: Some("LeadLost"),
@@ -162,7 +168,7 @@ fn decided_job_is_finished_while_another_node_is_dead() {
             } else {
                 None
             };
-            let end = End {
+            let end = ExpectedEnd {
                 phase,
                 code: Some(program.code),
                 reason,
@@ -237,10 +243,10 @@ fn same_name_waits_for_the_old_pod_on_a_node_that_is_cut_off() {
         stage
             .ended(
                 "twin",
-                &End {
+                &ExpectedEnd {
                     restarts: &[],
                     starts: 2,
-                    ..End::undisturbed()
+                    ..ExpectedEnd::undisturbed()
                 },
             )
             .await;

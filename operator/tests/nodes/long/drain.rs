@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::machines::{cordon, kubectl, node};
-use crate::stage::{End, Program, Stage, sleep, test};
+use crate::stage::{ExpectedEnd, Program, Stage, sleep, test};
 use crate::timeline::now;
 use test_support::node::has_flux_itself;
 
@@ -53,10 +53,12 @@ fn drained_follower_is_replaced_and_the_leads_job_goes_on() {
                     .then_some(())
             })
             .await;
-        stage.ended("on-lead", &End::undisturbed()).await;
+        stage.ended("on-lead", &ExpectedEnd::undisturbed()).await;
         stage.assert_untouched("on-lead");
         if with_flux {
-            let status = stage.ended("across", &End::after_restart(&["PodLost"])).await;
+            let status = stage
+                .ended("across", &ExpectedEnd::after_restart(&["PodLost"]))
+                .await;
             let message = status["restarts"][0]["message"].as_str().unwrap();
             assert!(message.contains("worker-2"), "{status:#}");
         }
@@ -88,7 +90,9 @@ fn drained_lead_restarts_on_another_node() {
         let drained_at = now();
         drain(stage, 2).await;
         for name in ["may", "of-two"] {
-            stage.ended(name, &End::after_restart(&["LeadLost"])).await;
+            stage
+                .ended(name, &ExpectedEnd::after_restart(&["LeadLost"]))
+                .await;
             let seconds = stage.history(name).runs()[1].from - drained_at;
             eprintln!("{name}: its program starts again {seconds:.1} s after the drain began");
             // 33 s on a quiet machine.
@@ -96,7 +100,7 @@ fn drained_lead_restarts_on_another_node() {
         }
         assert_eq!(stage.node_of("may", "0").await, "worker-1");
         // The program had the time to end by itself.
-        let lost = End {
+        let lost = ExpectedEnd {
             phase: "Failed",
             code: Some(143),
             reason: Some("LeadLost"),
@@ -122,6 +126,8 @@ fn drained_pod_without_another_node_waits_and_says_why() {
         sleep(2.0).await;
         stage.history("mc").assert_starts(1);
         cordon(&stage.fixture.client, 2, false).await;
-        stage.ended("mc", &End::after_restart(&["LeadLost"])).await;
+        stage
+            .ended("mc", &ExpectedEnd::after_restart(&["LeadLost"]))
+            .await;
     });
 }

@@ -5,7 +5,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::machines::make_image;
-use crate::stage::{End, Program, Stage, test};
+use crate::stage::{ExpectedEnd, Program, Stage, test};
 use crate::timeline::now;
 
 async fn resize(stage: &Stage, name: &str, size: u32) {
@@ -48,7 +48,7 @@ fn job_goes_on_while_its_instance_grows_and_shrinks_over_nodes() {
             resize(stage, "grows", 1).await;
         }
         stage.assert_untouched("grows");
-        stage.ended("grows", &End::undisturbed()).await;
+        stage.ended("grows", &ExpectedEnd::undisturbed()).await;
         stage.assert_untouched("grows");
     });
 }
@@ -84,6 +84,6 @@ fn node_without_image_is_named_and_job_starts_once_it_has_it() {
         assert!(seconds < 30.0, "{seconds}\n{}", stage.account("rare"));
         stage.history("rare").assert_starts(0);
         make_image(2, &image, &folder).await;
-        stage.ended("rare", &End::undisturbed()).await;
+        stage.ended("rare", &ExpectedEnd::undisturbed()).await;
     });
 }

@@ -1,7 +1,7 @@
 //! Programs of a node that are killed and start again.
 
 use crate::machines::restart;
-use crate::stage::{End, Program, test};
+use crate::stage::{ExpectedEnd, Program, test};
 
 #[test]
 fn jobs_go_on_when_containerd_and_kubelet_are_killed() {
@@ -29,7 +29,7 @@ fn jobs_go_on_when_containerd_and_kubelet_are_killed() {
             }
         }
         for program in &both {
-            stage.ended(program.name, &End::undisturbed()).await;
+            stage.ended(program.name, &ExpectedEnd::undisturbed()).await;
             stage.assert_untouched(program.name);
         }
     });
@@ -48,8 +48,8 @@ fn program_that_ends_while_containerd_is_down_keeps_its_code() {
         let (well, badly) = (ends("well", 0), ends("badly", 7));
         stage.create_all(&[&well, &badly]).await;
         restart(2, "containerd", 30).await;
-        stage.ended("well", &End::undisturbed()).await;
-        let failed = End {
+        stage.ended("well", &ExpectedEnd::undisturbed()).await;
+        let failed = ExpectedEnd {
             phase: "Failed",
             code: Some(7),
             reason: Some("NonZeroExitCode"),

@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use crate::machines::{power_on, shut_down};
-use crate::stage::{End, Program, sleep, test};
+use crate::stage::{ExpectedEnd, Program, sleep, test};
 use test_support::node::has_flux_itself;
 
 /// worker-2 goes and is back: under a lead, a follower without a task, and a follower with one.
@@ -44,8 +44,10 @@ pub fn table(name: &str, reboot: impl AsyncFnOnce()) {
         }
         reboot().await;
 
-        stage.ended("lead", &End::after_restart(&["LeadLost"])).await;
-        let lost = End {
+        stage
+            .ended("lead", &ExpectedEnd::after_restart(&["LeadLost"]))
+            .await;
+        let lost = ExpectedEnd {
             phase: "Failed",
             code: None,
             reason: Some("LeadLost"),
@@ -57,10 +59,12 @@ pub fn table(name: &str, reboot: impl AsyncFnOnce()) {
             status["message"].as_str().unwrap().contains("backoffLimit is 0"),
             "{status:#}"
         );
-        stage.ended("follower", &End::undisturbed()).await;
+        stage.ended("follower", &ExpectedEnd::undisturbed()).await;
         stage.assert_untouched("follower");
         if with_flux {
-            stage.ended("may", &End::after_restart(&["PodLost"])).await;
+            stage
+                .ended("may", &ExpectedEnd::after_restart(&["PodLost"]))
+                .await;
             let status = stage.fixture.when_finished("may-not").await;
             assert_eq!(
                 (&status["phase"], &status["reason"]),

@@ -5,7 +5,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
 use crate::machines::{kubectl, node, node_of, operator_pods, place_operator_on, power_off, try_kubectl};
-use crate::stage::{End, Program, Stage, sleep, test};
+use crate::stage::{ExpectedEnd, Program, Stage, sleep, test};
 use crate::timeline::now;
 
 /// The worker with this pod of the operator.
@@ -51,10 +51,10 @@ fn minicluster_is_served_when_the_leaders_node_is_lost() {
             ..Program::default()
         };
         stage.create(&meanwhile).await;
-        stage.ended("meanwhile", &End::undisturbed()).await;
+        stage.ended("meanwhile", &ExpectedEnd::undisturbed()).await;
         let started_at = stage.history("meanwhile").runs()[0].from;
         assert!(started_at - lost_at < 60.0, "{}", stage.account("meanwhile"));
-        stage.ended("before", &End::undisturbed()).await;
+        stage.ended("before", &ExpectedEnd::undisturbed()).await;
         stage.assert_untouched("before");
     });
 }
@@ -93,7 +93,7 @@ fn old_version_is_answered_in_90_s_when_webhook_node_is_lost() {
             sleep(0.5).await;
         }
         kubectl(&["get", "miniclusters", "--all-namespaces"]).await;
-        stage.ended("runs", &End::undisturbed()).await;
+        stage.ended("runs", &ExpectedEnd::undisturbed()).await;
         stage.assert_untouched("runs");
     });
 }

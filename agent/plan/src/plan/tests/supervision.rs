@@ -17,16 +17,16 @@ fn flux_ends_its_own_and_a_prefix_may_be_anything() {
     let prefix = "[runner]\nprefix = ['flux', 'run']\n";
     assert_eq!(
         (lead("").signals, follower("").signals),
-        (Reach::Process, Reach::Process)
+        (SignalTarget::Process, SignalTarget::Process)
     );
     assert_eq!(
         (lead(prefix).signals, follower(prefix).signals),
-        (Reach::Group, Reach::Group)
+        (SignalTarget::Group, SignalTarget::Group)
     );
     let program = lead(&format!("{prefix}{PROGRAM}"));
     assert_eq!(
         program.signals,
-        Reach::Process,
+        SignalTarget::Process,
         "the program's prefix stands inside the instance"
     );
 }
@@ -53,7 +53,7 @@ fn the_socket_is_the_one_that_the_broker_is_given() {
 
 #[test]
 fn follower_launch_names_awaited_parent_and_lead_none() {
-    assert_eq!((lead("").part, lead("").parent), (Part::Lead, None));
+    assert_eq!((lead("").part, lead("").parent), (InstancePart::Lead, None));
     for text in ["", "[logging]\nzeromq = true\n"] {
         let plan = run(&spec(&format!("size = 2\n{text}")), &facts(1));
         let awaited = plan.steps.iter().find_map(|step| match step {
@@ -61,13 +61,16 @@ fn follower_launch_names_awaited_parent_and_lead_none() {
             _ => None,
         });
         let launch = launch(&plan);
-        assert_eq!((launch.part, launch.parent.as_ref()), (Part::Follower, awaited));
+        assert_eq!(
+            (launch.part, launch.parent.as_ref()),
+            (InstancePart::Follower, awaited)
+        );
         assert_eq!(awaited.unwrap().by_name, !text.is_empty());
     }
     let own = follower("[flux]\nbroker_config = 'x = 1'\n");
     assert_eq!(
         (own.part, own.parent),
-        (Part::Follower, None),
+        (InstancePart::Follower, None),
         "the user's own broker.toml may name another"
     );
 }

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::labels;
-use crate::observe::job::Verdict;
+use crate::observe::job::TrueCondition;
 use crate::observe::pod::{Exit, FailedInit, Trouble};
 use crate::observe::{Index, Key, Kind};
 use crate::obstacle::WAITING_FOR_PODS;
@@ -106,8 +106,8 @@ struct World {
     wrong: Option<String>,
 }
 
-fn verdict(reason: &str) -> Option<Verdict> {
-    Some(Verdict {
+fn condition(reason: &str) -> Option<TrueCondition> {
+    Some(TrueCondition {
         reason: reason.into(),
         message: String::new(),
         since: None,
@@ -424,6 +424,10 @@ fn played_by(size: u32, backoff_limit: i32, max_restarts: i32, events: &[Event])
     }
     world.settle();
     world.check(0);
+    let left = world.all_active();
+    if previous_status::is_finished(&world.status.1) && !left.is_empty() {
+        world.is_wrong(format!("pods outlive the MiniCluster's end: {left:?}"));
+    }
     world
 }
 

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::PodStatus;
 
 use super::*;
-use crate::observe::pod_end::{End, end_of, has_failed_by_itself};
+use crate::observe::pod_end::{PodEnd, end_of, has_failed_by_itself};
 
 fn ended(code: i32, reason: &str, message: &str) -> PodSeen {
     let state =
@@ -38,7 +38,11 @@ fn container_whose_end_nobody_saw_was_taken_by_its_node() {
         (137, "ContainerStatusUnknown", String::new()),
     ] {
         let pod = ended(code, reason, &message);
-        assert_eq!(end_of(&pod, false), Some(End::Taken), "{code} {reason} {message}");
+        assert_eq!(
+            end_of(&pod, false),
+            Some(PodEnd::Taken),
+            "{code} {reason} {message}"
+        );
         assert!(
             !has_failed_by_itself(&PodSeen {
                 index: 1,
@@ -54,7 +58,7 @@ fn container_whose_end_nobody_saw_was_taken_by_its_node() {
 #[test]
 fn agents_word_counts_where_the_runtime_saw_no_end() {
     let success = ended(255, "Unknown", &said("program", 0));
-    assert_eq!(end_of(&success, false), Some(End::Succeeded));
+    assert_eq!(end_of(&success, false), Some(PodEnd::Succeeded));
     assert!(success.succeeded && success.has_agents_success());
     for (code, reason, by, own) in [
         (255, "Unknown", "program", 3),
@@ -67,27 +71,30 @@ fn agents_word_counts_where_the_runtime_saw_no_end() {
         let pod = ended(code, reason, &said(by, own));
         assert_eq!(
             (end_of(&pod, false), pod.exit.unwrap().code),
-            (Some(End::Own), own),
+            (Some(PodEnd::FailedByItself), own),
             "{code} {reason} {by} {own}"
         );
     }
     assert_eq!(
         end_of(&ended(137, "OOMKilled", ""), false),
-        Some(End::Own),
+        Some(PodEnd::FailedByItself),
         "the kernel's"
     );
-    assert_eq!(end_of(&ended(1, "Error", ""), false), Some(End::Own));
+    assert_eq!(
+        end_of(&ended(1, "Error", ""), false),
+        Some(PodEnd::FailedByItself)
+    );
 }
 
 #[test]
 fn failed_job_names_the_pod_in_its_message() {
     let index = |message: &str| {
-        let verdict = job::Verdict {
+        let condition = job::TrueCondition {
             reason: "PodFailurePolicy".into(),
             message: message.into(),
             since: None,
         };
-        verdict.index_of_pod()
+        condition.index_of_pod()
     };
     let by_code =
         "Container mc for pod ns/my-mc-2-x7f2k failed with exit code 137 matching FailJob rule at index 1";

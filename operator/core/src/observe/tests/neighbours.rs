@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::observe::pod::PodStatusObject;
-use crate::observe::pod_end::{End, end_of};
+use crate::observe::pod_end::{PodEnd, end_of};
 
 fn seen(phase: &str, policy: &str, states: &[(&str, serde_json::Value)]) -> PodSeen {
     let statuses = states.iter().map(|(name, state)| {
@@ -43,7 +43,7 @@ fn result_is_that_of_the_container_that_runs_flux() {
     );
     assert_eq!(
         (end_of(&failed, false), failed.exit.unwrap().code),
-        (Some(End::Own), 7)
+        (Some(PodEnd::FailedByItself), 7)
     );
     let succeeded = seen(
         "Failed",
@@ -52,7 +52,7 @@ fn result_is_that_of_the_container_that_runs_flux() {
     );
     assert_eq!(
         end_of(&succeeded, false),
-        Some(End::Succeeded),
+        Some(PodEnd::Succeeded),
         "what another container ends with is not the job's"
     );
 }
@@ -64,10 +64,10 @@ fn end_is_the_runners_while_another_container_keeps_the_pod() {
     let failed = kept("Never", 7);
     assert_eq!(
         (end_of(&failed, false), failed.kept_by.as_deref()),
-        (Some(End::Own), Some("aaa"))
+        (Some(PodEnd::FailedByItself), Some("aaa"))
     );
-    assert_eq!(end_of(&kept("Never", 0), false), Some(End::Succeeded));
-    assert_eq!(end_of(&kept("OnFailure", 0), false), Some(End::Succeeded));
+    assert_eq!(end_of(&kept("Never", 0), false), Some(PodEnd::Succeeded));
+    assert_eq!(end_of(&kept("OnFailure", 0), false), Some(PodEnd::Succeeded));
     assert_eq!(
         end_of(&kept("OnFailure", 7), false),
         None,

@@ -1,7 +1,7 @@
 //! What is said of a failure, and of whom.
 
 use super::*;
-use crate::observe::pod_end::{End, end_of};
+use crate::observe::pod_end::{PodEnd, end_of};
 use crate::status::POST_SUCCEEDED;
 
 #[test]
@@ -366,10 +366,10 @@ fn users_init_container_failure_is_reported_and_not_retried() {
     };
     let end = |pod: &PodSeen| end_of(pod, false);
     let (users, ours) = (seen("load,fetch"), seen(""));
-    assert_eq!(end(&users), Some(End::NotStarted { may_help: false }));
+    assert_eq!(end(&users), Some(PodEnd::NotStarted { may_help: false }));
     assert_eq!(
         end(&ours),
-        Some(End::NotStarted { may_help: true }),
+        Some(PodEnd::NotStarted { may_help: true }),
         "the agent may reach its parent later"
     );
     assert_told([(

@@ -55,7 +55,7 @@ fn failing(pod: &str) -> JobSeen {
     let message =
         format!("Container mc for pod ns/{pod} failed with exit code 137 matching FailJob rule at index 1");
     JobSeen {
-        failing: verdict(BY_POLICY).map(|verdict| Verdict { message, ..verdict }),
+        failing: condition(BY_POLICY).map(|condition| TrueCondition { message, ..condition }),
         ..job()
     }
 }
@@ -201,7 +201,7 @@ fn end_is_certain_while_a_dead_node_keeps_a_pod() {
     };
     let complete = Seen::of(
         JobSeen {
-            succeeding: verdict("SuccessPolicy"),
+            succeeding: condition("SuccessPolicy"),
             ..job()
         },
         vec![
@@ -257,7 +257,7 @@ fn success_that_the_runtime_did_not_see_completes() {
     };
     let seen = Seen::of(
         JobSeen {
-            failed: verdict(BY_POLICY),
+            failed: condition(BY_POLICY),
             ..failing("mc-0-abcde")
         },
         vec![lead()],
@@ -509,12 +509,12 @@ fn index_that_has_failed_for_good_fails_the_job() {
         gone,
         (BY_POLICY.to_owned(), "the pod of index 1 ended".to_owned())
     );
-    let verdict = Verdict {
+    let condition = TrueCondition {
         reason: gone.0,
         message: gone.1,
         since: None,
     };
-    assert_eq!(verdict.index_of_pod(), Some(1));
+    assert_eq!(condition.index_of_pod(), Some(1));
     assert_eq!(
         failed(1, vec![pod(0), pod(1)]),
         Decision::Continue,
@@ -534,8 +534,8 @@ fn index_that_has_failed_for_good_fails_the_job() {
 #[test]
 fn end_of_all_pods_decides_as_a_policy_does() {
     let job = || JobSeen {
-        failed: verdict(FAILED_INDEXES),
-        failing: verdict(FAILED_INDEXES),
+        failed: condition(FAILED_INDEXES),
+        failing: condition(FAILED_INDEXES),
         ..job()
     };
     let mut lead = ended(0, by(Ender::Program, 1));

@@ -43,7 +43,7 @@ impl World {
             if pod.seen.ended {
                 continue;
             }
-            let replaces = pod.seen.index_failures + pod.seen.index_disruptions > 0;
+            let replaces = pod.seen.replaces();
             if pod.seen.deleting || pod.seen.told_to_end.is_some() {
                 let code = if pod.seen.index == 0 { 143 } else { exit::REPLACE };
                 self.end(&name, Termination::new(Ender::Stop, code));
@@ -172,7 +172,7 @@ impl World {
             && let Some(culprit) = culprit
         {
             let message = format!("Container mc for pod ns/{} failed with a code", culprit.seen.name);
-            seen.failing = verdict(BY_POLICY).map(|verdict| Verdict { message, ..verdict });
+            seen.failing = condition(BY_POLICY).map(|condition| TrueCondition { message, ..condition });
         }
         let limit = u32::try_from(self.backoff_limit).unwrap();
         for pod in failed.iter().filter(|pod| pod.has_finalizer) {
@@ -189,7 +189,7 @@ impl World {
             || seen.failed_index.is_some()
             || self.pods.values().any(|pod| pod.seen.index > 0 && pod.succeeds());
         if seen.failing.is_none() && !succeeded && seen.lead_index_failed && have_followers_ended {
-            seen.failing = verdict(FAILED_INDEXES);
+            seen.failing = condition(FAILED_INDEXES);
         }
         (seen, succeeded)
     }
@@ -197,7 +197,7 @@ impl World {
     /// The pods first, then the word.
     fn end_job(&mut self, mut seen: JobSeen, succeeded: bool) {
         seen.succeeding = if seen.failing.is_none() {
-            verdict("SuccessPolicy")
+            condition("SuccessPolicy")
         } else {
             None
         };
@@ -212,7 +212,7 @@ impl World {
         if seen.failing.is_some() && all_ended {
             seen.failed = seen.failing.clone();
         } else if succeeded && all_ended {
-            seen.complete = verdict("SuccessPolicy");
+            seen.complete = condition("SuccessPolicy");
         }
         if let Some(job) = &mut self.job {
             job.seen = seen;

@@ -73,9 +73,6 @@ impl World {
             writes = writes.saturating_sub(1);
             may
         };
-        if previous_status::is_finished(&self.status.1) {
-            return;
-        }
         let (known, now) = self.known();
         match self.decision(&known, now) {
             Decision::Restart {
@@ -124,7 +121,7 @@ impl World {
                         .as_mut()
                         .filter(|job| job.uid == job_uid && job.seen.failing.is_none())
                 {
-                    job.seen.failing = verdict(&reason);
+                    job.seen.failing = condition(&reason);
                     self.tell_job();
                 }
             }
@@ -140,6 +137,7 @@ impl World {
                 };
                 self.write(status);
             }
+            Decision::Continue if previous_status::is_finished(&known) => {}
             Decision::Continue => self.make_and_tell(known, now, may),
         }
     }
