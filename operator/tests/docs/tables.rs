@@ -29,7 +29,8 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
     }
     text += "\n## Reasons\n\nA reason is one word, in a condition, `status.reason`, `status.restarts`, `status.lostPods` or an event. \
              [Troubleshooting](../troubleshooting.md) explains each in full and says what to do. The operator passes on further reasons \
-             of Kubernetes unchanged.\n";
+             of Kubernetes unchanged. A job that runs but does not end has no reason of its own: see \
+             [a job hangs](../troubleshooting.md#a-job-hangs).\n";
     for (of, title) in vocabulary::Of::ALL {
         text += &format!("\n### {title}\n\n| reason | meaning | event |\n| --- | --- | --- |\n");
         for reason in REASONS.iter().filter(|reason| reason.of == of) {

@@ -83,6 +83,8 @@ const OTHERS: &[&str] = &[
     "Save",
     "Start",
     "Validate",
+    // The reason of a Job that the operator fails after its MiniCluster's end: the status keeps its own.
+    "MiniClusterEnded",
     // Names of ours for a log or a debugger.
     "Generated",
     "Reader",
