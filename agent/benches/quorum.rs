@@ -7,8 +7,8 @@
 //! lost-syns   packets to the lead are lost for some seconds; then it is there
 //! ```
 //!
-//! What counts is the time from the moment when nothing is missing any more to the quorum: the lead's program
-//! runs. Every host has its own mounts, name and address; names come from /etc/hosts. Needs root.
+//! Measured is the time from the moment when nothing is missing any more until there is a quorum, which starts
+//! the lead's program. Every host has its own mounts, name and address; names come from /etc/hosts. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -35,13 +35,16 @@ use std::time::{Duration, Instant, SystemTime};
 use hosts::{CLUSTER, Hosts, address};
 use test_support::report::{Report, median, setting};
 
+/// Values of `tbon.connect_timeout`; none: unset.
 const TIMEOUTS: [Option<&str>; 3] = [Some("1s"), Some("5s"), None];
+/// How long the lead has no name.
 const LATE: Duration = Duration::from_secs(3);
+/// How long packets to the lead are lost.
 const LOST: Duration = Duration::from_secs(8);
 const DEADLINE: Duration = Duration::from_secs(120);
 /// The usual grace period of a pod.
 const GRACE: Duration = Duration::from_secs(30);
-/// Where the lead's program notes when it runs.
+/// Where the lead's program notes when it started.
 const NOTE: &str = "/mnt/quorum";
 
 #[derive(Clone, Copy, PartialEq)]
@@ -97,7 +100,7 @@ fn main() {
                     );
                 }
                 if trouble == Trouble::LostSyns {
-                    // Unset is 30 s in Flux.
+                    // Seconds to the quorum per second of the timeout, from 1 s to unset, which is 30 s in Flux.
                     report.figure(
                         &format!("quorum-{size}-{what}-{who}-slope"),
                         (times[2] - times[0]) / 29.0,
@@ -107,9 +110,9 @@ fn main() {
         }
     }
     let fixture = Fixture { flux, size: 4 };
-    let questions = dns::serve();
-    let asks = |entrypoint| fixture.asks(entrypoint, &questions);
-    let (agent, plain) = (asks(Entrypoint::Agent), asks(Entrypoint::Plain));
+    let queries = dns::serve();
+    let queries_of = |entrypoint| fixture.queries_per_second(entrypoint, &queries);
+    let (agent, plain) = (queries_of(Entrypoint::Agent), queries_of(Entrypoint::Plain));
     for (what, rate) in [
         ("agent-dns-per-s", agent),
         ("plain-dns-per-s", plain),
@@ -131,13 +134,9 @@ impl Fixture {
     /// Seconds from "nothing is missing" to the quorum.
     fn run(&self, trouble: Trouble, entrypoint: Entrypoint, timeout: Option<&str>) -> f64 {
         let _ = fs::remove_file(NOTE);
-        self.spec(
+        self.write_program(
             timeout,
-            &[
-                "sh",
-                "-c",
-                &format!("date +%s.%N >{NOTE}.new && mv {NOTE}.new {NOTE}"),
-            ],
+            &format!("date +%s.%N >{NOTE}.new && mv {NOTE}.new {NOTE}"),
         );
         fs::write("/mnt/hosts.lead", hosts::names(self.size, 0)).unwrap();
         fs::write(
@@ -184,25 +183,22 @@ impl Fixture {
     }
 
     /// DNS queries a second of one follower whose lead has no name, in its first seconds.
-    fn asks(&self, entrypoint: Entrypoint, questions: &AtomicUsize) -> f64 {
-        self.spec(None, &["true"]);
+    fn queries_per_second(&self, entrypoint: Entrypoint, queries: &AtomicUsize) -> f64 {
+        self.write_program(None, "true");
         fs::write("/etc/hosts", hosts::names(self.size, 1)).unwrap();
         hosts::addresses(self.size);
         let _follower = Hosts(vec![self.start(1, entrypoint, None)]);
         std::thread::sleep(Duration::from_secs(3));
-        let (begin, before) = (Instant::now(), questions.load(Ordering::Relaxed));
+        let (begin, before) = (Instant::now(), queries.load(Ordering::Relaxed));
         std::thread::sleep(Duration::from_secs(10));
-        (questions.load(Ordering::Relaxed) - before) as f64 / begin.elapsed().as_secs_f64()
+        (queries.load(Ordering::Relaxed) - before) as f64 / begin.elapsed().as_secs_f64()
     }
 
     /// Seconds from SIGTERM to all hosts, whose entrypoint is process 1, to the end of the last; at most the
     /// grace period.
     fn stop(&self, entrypoint: Entrypoint) -> f64 {
         let _ = fs::remove_file(NOTE);
-        self.spec(
-            Some("5s"),
-            &["sh", "-c", &format!("date +%s.%N >{NOTE} && sleep 600")],
-        );
+        self.write_program(Some("5s"), &format!("date +%s.%N >{NOTE} && sleep 600"));
         fs::write("/mnt/hosts.lead", hosts::names(self.size, 0)).unwrap();
         fs::write("/etc/hosts", hosts::names(self.size, 0)).unwrap();
         hosts::addresses(self.size);
@@ -224,24 +220,19 @@ impl Fixture {
         begin.elapsed().as_secs_f64()
     }
 
-    fn spec(&self, timeout: Option<&str>, words: &[&str]) {
+    /// Writes the lead's program, a shell script: into a spec for the agent, and as it is for plain brokers.
+    fn write_program(&self, timeout: Option<&str>, script: &str) {
         let root = self.flux.ancestors().nth(2).unwrap().display();
         let timeout = timeout.map_or(String::new(), |timeout| {
             format!("connect_timeout = \"{timeout}\"\n")
         });
-        let words = words
-            .iter()
-            .map(|word| format!("{word:?}"))
-            .collect::<Vec<_>>()
-            .join(", ");
         let size = self.size;
         let text = format!(
             "name = \"{CLUSTER}\"\nsize = {size}\ntasks = {size}\n[view]\nenabled = false\ninstall_root = \"{root}\"\n\
-             [flux]\n{timeout}[runner]\nlogs = \"/mnt/flux/logs\"\n[runner.program]\nmode = \"launcher\"\nwords = [{words}]\n"
+             [flux]\n{timeout}[runner]\nlogs = \"/mnt/flux/logs\"\n[runner.program]\nmode = \"launcher\"\nwords = [\"sh\", \"-c\", {script:?}]\n"
         );
         fs::write("/mnt/spec.toml", text).unwrap();
-        let program = words.replace(", ", "\n").replace('"', "");
-        fs::write("/mnt/program", program).unwrap();
+        fs::write("/mnt/program", script).unwrap();
     }
 
     fn start(&self, rank: usize, entrypoint: Entrypoint, timeout: Option<&str>) -> Child {
@@ -257,7 +248,7 @@ impl Fixture {
                     format!("-Stbon.connect_timeout={timeout}")
                 });
                 let program = if rank == 0 {
-                    "sh -c \"$(sed -n '3,$p' /mnt/program)\""
+                    "sh -c \"$(cat /mnt/program)\""
                 } else {
                     ""
                 };

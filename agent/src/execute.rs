@@ -65,7 +65,7 @@ use retry::{AfterFailure, Attempts};
 use timing::Timeline;
 
 /// The user and group of this process.
-fn own() -> Owner {
+fn process_owner() -> Owner {
     Owner {
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
@@ -322,7 +322,7 @@ impl Executor<'_> {
         }
         let written = self
             .files
-            .ensure_file(note, Mode(0o644), own(), b"")
+            .ensure_file(note, Mode(0o644), process_owner(), b"")
             .and_then(|()| {
                 // The file may be that of an earlier start.
                 let path = self.files.at(note);

@@ -173,9 +173,10 @@ fn questions(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str
             .chain(TEMPORARY)
             .map(str::to_owned),
     );
-    let own = [Some(spec.paths().view()), spec.view.install_root.clone()];
+    let flux_roots = [Some(spec.paths().view()), spec.view.install_root.clone()];
     paths.extend(
-        own.into_iter()
+        flux_roots
+            .into_iter()
             .flatten()
             .filter_map(|root| accounting_of(&flux_below(&root))),
     );

@@ -135,8 +135,8 @@ fn wrong_hosts(table: &Table, hosts: &[String]) -> Option<String> {
             Err(why) => return Some(format!("{field}: hosts `{list}` is not a hostlist: {why}")),
         }
     }
-    let own: BTreeSet<&String> = hosts.iter().collect();
-    if let Some(other) = named.iter().find(|host| !own.contains(host)) {
+    let of_the_instance: BTreeSet<&String> = hosts.iter().collect();
+    if let Some(other) = named.iter().find(|host| !of_the_instance.contains(host)) {
         return Some(format!(
             "{field} names the host {other}, which is not in this instance"
         ));
@@ -144,7 +144,7 @@ fn wrong_hosts(table: &Table, hosts: &[String]) -> Option<String> {
     let missing = hosts.iter().find(|host| !named.contains(*host))?;
     Some(format!(
         "{field} lacks the host {missing}: Flux starts only if it names all {} of them",
-        own.len()
+        of_the_instance.len()
     ))
 }
 

@@ -120,7 +120,7 @@ fn per_pod(overlay: Option<&Overlay>, container: &str) -> Vec<String> {
         .and_then(|it| it.value().pointer("/spec/containers")?.as_array())
         .into_iter()
         .flatten();
-    let own = containers
+    let variables = containers
         .filter(|it| it["name"] == container)
         .filter_map(|it| it["env"].as_array())
         .flatten();
@@ -128,7 +128,8 @@ fn per_pod(overlay: Option<&Overlay>, container: &str) -> Vec<String> {
         let source = &variable["valueFrom"];
         source["fieldRef"].is_object() || source["resourceFieldRef"].is_object()
     };
-    own.filter(is_of_the_pod)
+    variables
+        .filter(is_of_the_pod)
         .filter_map(|variable| variable["name"].as_str().map(str::to_owned))
         .collect()
 }

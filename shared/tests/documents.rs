@@ -46,21 +46,22 @@ fn documents() -> Option<Vec<(&'static str, &'static str, String)>> {
 /// The YAML samples of a page: the line of each one's first fence, and its text without the lines that are
 /// dots.
 fn samples(page: &str) -> Vec<(usize, String)> {
-    let (mut found, mut open): (Vec<(usize, String)>, bool) = (Vec::new(), false);
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let mut is_in_sample = false;
     for (at, line) in page.lines().enumerate() {
-        match (open, line.trim_end()) {
-            (false, "```yaml") => found.push((at + 1, String::new())),
-            (true, "```") => {}
-            (true, line) if line.trim() == "..." => continue,
-            (true, line) => {
+        match line.trim_end() {
+            "```yaml" if !is_in_sample => {
+                is_in_sample = true;
+                found.push((at + 1, String::new()));
+            }
+            "```" => is_in_sample = false,
+            line if is_in_sample && line.trim() != "..." => {
                 let text = &mut found.last_mut().unwrap().1;
                 *text += &line.replace('\t', "  ");
                 text.push('\n');
-                continue;
             }
-            (false, _) => continue,
+            _ => {}
         }
-        open = !open;
     }
     found
 }

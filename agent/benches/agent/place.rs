@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
 
-/// The cluster of the start's measurement; its lead's host name is this machine's, here.
+/// The cluster of the start's measurement. This machine gets the host name of its lead.
 pub const CLUSTER: &str = "hello-world";
 
 /// This program as flux, and the agent where `install` brings it.

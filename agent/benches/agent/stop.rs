@@ -7,7 +7,7 @@ use super::place;
 
 /// SIGTERM to its entrypoint, as a pod that is deleted gets it.
 pub fn terminate(host: &Child) {
-    // Ours is the unshare, whose only child is process 1 there.
+    // `host` is `unshare`: its only child is process 1 of the namespace.
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", host.id())).unwrap();
     place::run(&format!("kill -TERM {}", children.trim()));
 }

@@ -6,18 +6,20 @@ pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 pub const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 /// Where images with a Flux of their own have the broker's configuration.
 pub const SYSTEM_CONFIG: &str = "/etc/flux/config";
-/// Variables with search paths of the user's, which Flux from a view must not see.
-pub const KEPT_FROM_FLUX: [&str; 3] = ["LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME"];
-/// The variable in which a broker carries the user's value of one that is kept from it.
-pub fn users_value_name(name: &str) -> String {
-    format!("FLUX_AGENT_OWN_{name}")
-}
 /// Folder of the broker's socket by the documents of v1alpha1.
 pub const SYSTEM_RUN: &str = "/run/flux";
 /// Munge's daemon.
 pub const MUNGE: &str = "/usr/sbin/munged";
 /// Munge's key, from the image or from `flux.mungeSecret`: the same in every pod.
 pub const MUNGE_KEY: &str = "/etc/munge/munge.key";
+
+/// Variables with search paths of the user's, which Flux from a view must not see.
+pub const KEPT_FROM_FLUX: [&str; 3] = ["LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME"];
+
+/// The variable in which a broker carries the user's value of one that is kept from it.
+pub fn users_value_name(name: &str) -> String {
+    format!("FLUX_AGENT_OWN_{name}")
+}
 
 /// The `flux` program of an installation.
 pub fn flux_below(install_root: &str) -> String {

@@ -25,12 +25,12 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let session = pod.session();
     let at = |path: &str| below(&pod.root, path);
     let home = session.lookup("HOME").unwrap_or_default();
-    let own = pod.spec.paths();
+    let pod_paths = pod.spec.paths();
     // The checks are made as Flux's user, if the agent may become that user.
     observe::become_owner(pod)?;
     // Flux's own folder or, if the agent has not made it yet, the configuration's, which belongs to the
     // agent's user.
-    let written = [own.run_dir(), own.config_root()]
+    let written = [pod_paths.run_dir(), pod_paths.config_root()]
         .into_iter()
         .find(|path| at(path).is_dir())
         .unwrap_or_default();
@@ -48,8 +48,8 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
         numa: numa(&at("/sys/devices/system/node"), &pod.facts.cpus),
         rdma: rdma(&at("/dev/infiniband")),
         memory_lock: memory_lock(&at("/proc/self/status")),
-        certificate: certificate(&[at(&own.curve_cert()), at(paths::CURVE_FILE)]),
-        resources: fs::read_to_string(at(&own.resources()))
+        certificate: certificate(&[at(&pod_paths.curve_cert()), at(paths::CURVE_FILE)]),
+        resources: fs::read_to_string(at(&pod_paths.resources()))
             .ok()
             .and_then(|text| resources(&text)),
         libc: pod
@@ -161,14 +161,14 @@ fn numa(nodes: &Path, cores: &[Vec<u32>]) -> Option<Numa> {
         hostlist::idset(fs::read_to_string(folder.path().join("cpulist")).ok()?.trim())
     });
     let nodes: Vec<Vec<u32>> = lists.collect();
-    let own = nodes
+    let allowed = nodes
         .iter()
         .filter(|cpus| cores.iter().flatten().any(|cpu| cpus.contains(cpu)))
         .count();
     let largest = nodes.iter().map(Vec::len).max()?;
-    (nodes.len() > 1 && own > 0).then_some(Numa {
+    (nodes.len() > 1 && allowed > 0).then_some(Numa {
         nodes: nodes.len(),
-        own,
+        allowed,
         largest,
     })
 }
@@ -291,7 +291,7 @@ mod tests {
             numa(&root.path().join("nodes"), &cores),
             Some(Numa {
                 nodes: 2,
-                own: 2,
+                allowed: 2,
                 largest: 8
             })
         );
@@ -299,7 +299,7 @@ mod tests {
             numa(&root.path().join("nodes"), &cores[..2]),
             Some(Numa {
                 nodes: 2,
-                own: 1,
+                allowed: 1,
                 largest: 8
             })
         );

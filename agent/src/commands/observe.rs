@@ -177,12 +177,12 @@ fn established_in(table: &str, port: u16) -> Vec<String> {
     /// TCP_ESTABLISHED.
     const ESTABLISHED: &str = "01";
     let port = format!(":{port:04X}");
-    let own_end = |line: &str| {
+    let local_end = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
-        let (own, remote, state) = (words.next()?, words.next()?, words.next()?);
-        (remote.ends_with(&port) && state == ESTABLISHED).then(|| own.to_owned())
+        let (local, remote, state) = (words.next()?, words.next()?, words.next()?);
+        (remote.ends_with(&port) && state == ESTABLISHED).then(|| local.to_owned())
     };
-    table.lines().skip(1).filter_map(own_end).collect()
+    table.lines().skip(1).filter_map(local_end).collect()
 }
 
 /// Whether a broker of this pod is up, or has left its socket behind.

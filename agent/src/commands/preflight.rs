@@ -76,7 +76,7 @@ pub struct HugePages {
 pub struct Numa {
     pub nodes: usize,
     /// NUMA nodes with a CPU of the affinity mask.
-    pub own: usize,
+    pub allowed: usize,
     /// CPUs of the largest NUMA node.
     pub largest: usize,
 }
@@ -176,14 +176,14 @@ fn has_bash(facts: &Facts) -> bool {
 }
 
 fn arch(libc: &Libc) -> (Level, String) {
-    let own = std::env::consts::ARCH;
-    if libc.machine == own {
-        (Pass, own.into())
+    let this_node = std::env::consts::ARCH;
+    if libc.machine == this_node {
+        (Pass, this_node.into())
     } else {
         (
             Fail,
             format!(
-                "Flux is for {}, this node is {own}: use a view image for it, or set pod.nodeSelector",
+                "Flux is for {}, this node is {this_node}: use a view image for it, or set pod.nodeSelector",
                 libc.machine
             ),
         )
@@ -211,9 +211,9 @@ fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Lev
         Ok(addresses) => {
             let address = addresses.first().map(IpAddr::to_string).unwrap_or_default();
             match &findings.facts.address {
-                Some(own) if *own != address => (
+                Some(known) if *known != address => (
                     Warn,
-                    format!("{name} is {address}, this pod is {own}: DNS still has an older pod's address"),
+                    format!("{name} is {address}, this pod is {known}: DNS still has an older pod's address"),
                 ),
                 _ => (Pass, format!("{name} is {address}")),
             }
@@ -284,7 +284,7 @@ fn cores(findings: &Findings) -> (Level, String) {
     let has = format!("{} cores{quota}, {} GPUs", facts.cores, facts.gpus);
     let throttled = facts
         .cpuset
-        .filter(|own| facts.cpu_quota.is_some_and(|quota| quota < f64::from(*own)));
+        .filter(|cpus| facts.cpu_quota.is_some_and(|quota| quota < f64::from(*cpus)));
     match (findings.claimed_cores, throttled) {
         (Some(claimed), _) if claimed > facts.cores => (
             Warn,
@@ -292,10 +292,10 @@ fn cores(findings: &Findings) -> (Level, String) {
                 "{has}, but {claimed} are declared: tasks will share them. Lower `cores`, or use larger nodes"
             ),
         ),
-        (_, Some(own)) => (
+        (_, Some(cpus)) => (
             Warn,
             format!(
-                "{has}, {own} CPUs of its own: the quota stops tasks that use them all. Raise limits.cpu"
+                "{has}, {cpus} CPUs of its own: the quota stops tasks that use them all. Raise limits.cpu"
             ),
         ),
         _ if facts.cpu_quota.is_some_and(|cpus| cpus < 1.0) => (
@@ -307,7 +307,7 @@ fn cores(findings: &Findings) -> (Level, String) {
 }
 
 fn claimed(findings: &Findings, Resources { hosts, cores }: Resources) -> (Level, String) {
-    let (size, own) = (findings.instance.hosts.len(), findings.facts.cores);
+    let (size, present) = (findings.instance.hosts.len(), findings.facts.cores);
     let claims = format!("R lists {hosts} nodes with {cores} cores");
     match findings.claimed_cores {
         _ if hosts != size => (
@@ -316,18 +316,18 @@ fn claimed(findings: &Findings, Resources { hosts, cores }: Resources) -> (Level
                 "{claims}, but the instance has {size} brokers: Flux will not start. R and the hostlist must name the same hosts"
             ),
         ),
-        None if cores > own => (
+        None if cores > present => (
             Fail,
-            format!("{claims}, but there are {own}: Flux will drain this node. Set `cores`, or renew R"),
+            format!("{claims}, but there are {present}: Flux will drain this node. Set `cores`, or renew R"),
         ),
         _ => (Pass, claims),
     }
 }
 
 fn memory_nodes(facts: &Facts, numa: Numa) -> (Level, String) {
-    let has = format!("its cores are on {} of {} NUMA nodes", numa.own, numa.nodes);
+    let has = format!("its cores are on {} of {} NUMA nodes", numa.allowed, numa.nodes);
     match facts.cpuset {
-        Some(cpus) if numa.own > 1 && cpus as usize <= numa.largest => (
+        Some(cpus) if numa.allowed > 1 && cpus as usize <= numa.largest => (
             Warn,
             format!(
                 "{has}, and one has {} CPUs: tasks may wait for memory of another. Set the kubelet's topologyManagerPolicy",

@@ -123,21 +123,21 @@ impl<'a> Observations<'a> {
     fn missing(&self) -> Vec<u32> {
         self.offline()
             .into_iter()
-            .filter(|rank| !self.is_unasked(*rank))
+            .filter(|rank| !self.is_idle_spare(*rank))
             .collect()
     }
 
     /// Spare ranks that are offline, perhaps because the cluster is not that large: a pod does not know the
     /// current size.
-    fn unasked(&self) -> Vec<u32> {
+    fn idle_spares(&self) -> Vec<u32> {
         self.offline()
             .into_iter()
-            .filter(|rank| self.is_unasked(*rank))
+            .filter(|rank| self.is_idle_spare(*rank))
             .collect()
     }
 
     /// Whether this is a spare host that is not known to have a pod.
-    fn is_unasked(&self, rank: u32) -> bool {
+    fn is_idle_spare(&self, rank: u32) -> bool {
         self.instance.spare.binary_search(&rank).is_ok()
             && !self.absent.iter().any(|absent| absent.rank == rank)
     }
@@ -197,9 +197,9 @@ pub fn report<'a>(observed: &'a Observations<'a>) -> Report<'a> {
             format!("and {} more", missing.len() - observed.absent.len()),
         ));
     }
-    let unasked = observed.unasked();
-    if !unasked.is_empty() {
-        lines.push(("spare", spare(unasked.len())));
+    let idle_spares = observed.idle_spares();
+    if !idle_spares.is_empty() {
+        lines.push(("spare", spare(idle_spares.len())));
     }
     if observed.state.is_ok() {
         lines.push(("binding", observed.instance.binding.line()));
@@ -267,7 +267,7 @@ impl Report<'_> {
             "state": state.map(|state| &state.name), "seconds": state.map(|state| state.seconds),
             "snippet": self.observed.snippet(),
             "online": online, "missing": online.is_some().then(|| self.observed.missing()),
-            "spare": online.is_some().then(|| self.observed.unasked()),
+            "spare": online.is_some().then(|| self.observed.idle_spares()),
             "binding": instance.binding, "drained": drained, "jobs": jobs, "recent": recent, "lines": lines,
         });
         format!("{report}\n")
@@ -388,6 +388,7 @@ fn drained(instance: &Instance, ranks: &str, why: &Value) -> String {
         .as_str()
         .filter(|reason| !reason.is_empty())
         .unwrap_or("no reason given");
+    // Several ranks are shown without a host.
     format!("{host} (rank {ranks}): {reason}. `flux resource undrain {ranks}` returns it to service")
         .trim_start()
         .to_owned()

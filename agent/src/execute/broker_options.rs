@@ -34,18 +34,20 @@ pub fn with_those_of_snippets(launch: &Launch, session: &Session) -> Vec<OsStrin
 /// The options of the text `left`, split at blanks as a shell does without quotes; none if they are the
 /// planned ones.
 fn changed(planned: &[OsString], left: &str) -> Option<Vec<OsString>> {
-    let own = planned.join(" ".as_ref()).into_string().ok()?;
+    let planned_text = planned.join(" ".as_ref()).into_string().ok()?;
     let words = |text: &str| {
         text.split_whitespace()
             .map(OsString::from)
             .collect::<Vec<OsString>>()
     };
-    if left == own {
+    if left == planned_text {
         return None;
     }
     // The planned ones keep their words where others were put beside them.
-    let options = match left.split_once(&own) {
-        Some((before, after)) if !own.is_empty() => [words(before), planned.to_vec(), words(after)].concat(),
+    let options = match left.split_once(&planned_text) {
+        Some((before, after)) if !planned_text.is_empty() => {
+            [words(before), planned.to_vec(), words(after)].concat()
+        }
         _ => {
             let left = words(left);
             let has = |needed: &str| left.iter().any(|word| word.to_string_lossy().starts_with(needed));

@@ -19,24 +19,24 @@ const MODE: Mode = Mode(0o644);
 
 impl Executor<'_> {
     /// Takes the R that a snippet has written, if one has.
-    pub(super) fn take_resources(&mut self, planned: &SnippetResources) -> Result<Flow, Failure> {
+    pub(super) fn take_resources(&mut self, step: &SnippetResources) -> Result<Flow, Failure> {
         let SnippetResources {
             path,
             hosts,
-            own,
+            agents_r,
             config,
             owner,
             strict,
-        } = planned;
+        } = step;
         let real = self.files.at(path);
         let bytes = match read(&real) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return self.use_own(planned, own.is_some().then_some("a snippet has removed it"));
+                return self.use_agents(step, agents_r.is_some().then_some("a snippet has removed it"));
             }
             Err(error) => return Err(Failure::write("read", &real, &error)),
         };
-        if own.as_ref().is_some_and(|own| own.as_bytes() == bytes) {
+        if agents_r.as_ref().is_some_and(|r| r.as_bytes() == bytes) {
             return Ok(Flow::Next);
         }
         match described(&bytes, hosts) {
@@ -57,21 +57,21 @@ impl Executor<'_> {
                 let remedy = "write it with `flux R encode --hosts=${hosts}`, or not at all";
                 Err(Failure::new(Category::SpecInvalid, cause, remedy))
             }
-            Err(why) => self.use_own(planned, Some(&why)),
+            Err(why) => self.use_agents(step, Some(&why)),
         }
     }
 
     /// Flux uses the agent's R, or discovers its own.
-    fn use_own(&mut self, planned: &SnippetResources, why: Option<&str>) -> Result<Flow, Failure> {
+    fn use_agents(&mut self, step: &SnippetResources, why: Option<&str>) -> Result<Flow, Failure> {
         let SnippetResources {
             path,
-            own,
+            agents_r,
             config,
             owner,
             ..
-        } = planned;
-        if let Some(own) = own {
-            self.files.ensure_file(path, MODE, *owner, own.as_bytes())?;
+        } = step;
+        if let Some(r) = agents_r {
+            self.files.ensure_file(path, MODE, *owner, r.as_bytes())?;
         }
         if let Some((path, _)) = config {
             // Of an earlier start of this container.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use flux_agent_plan::plan::{Mode, Owner};
+use flux_agent_plan::plan::Mode;
 use flux_shared::exit::Category;
 
 use super::executor::{Executor, Flow};
@@ -16,11 +16,8 @@ impl Executor<'_> {
     pub(super) fn check_earlier_starts(&mut self, record: &str, restarts: u32) -> Result<Flow, Failure> {
         let path = self.files.at(record);
         let folder = Path::new(record).parent().and_then(Path::to_str).unwrap_or("/");
-        let own = Owner {
-            uid: nix::unistd::geteuid().as_raw(),
-            gid: nix::unistd::getegid().as_raw(),
-        };
-        self.files.ensure_directory(folder, Mode(0o700), own)?;
+        self.files
+            .ensure_directory(folder, Mode(0o700), super::process_owner())?;
         let EarlierStarts { starts, end } = start_record::read(&path)?;
         let is_last = starts > restarts;
         match end {

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use flux_agent_plan::owner::{Mode, Owner};
+use flux_agent_plan::owner::Mode;
 use flux_shared::paths::{AGENT_DIR, PodPaths, timeline_note_in};
 use flux_shared::timeline::{self, PodTimeline};
 
@@ -18,6 +18,7 @@ use crate::report::log::{self, Format, since_epoch, timestamp};
 #[derive(Debug)]
 pub struct Timeline {
     started: Instant,
+    /// The same moment, since 1970.
     started_at: Duration,
     stages: Vec<Stage>,
 }
@@ -40,11 +41,12 @@ pub fn leave_note(mount: &str, name: &str, begin: Instant) {
     let start = since_epoch().saturating_sub(seconds);
     let text = format!("{:.6} {:.6}\n", start.as_secs_f64(), seconds.as_secs_f64());
     let path = timeline_note_in(mount, name);
-    let us = Owner {
-        uid: nix::unistd::geteuid().as_raw(),
-        gid: nix::unistd::getegid().as_raw(),
-    };
-    let _ = Files::new(Path::new("/"), "stage").ensure_file(&path, Mode(0o644), us, text.as_bytes());
+    let _ = Files::new(Path::new("/"), "stage").ensure_file(
+        &path,
+        Mode(0o644),
+        super::process_owner(),
+        text.as_bytes(),
+    );
 }
 
 impl Timeline {

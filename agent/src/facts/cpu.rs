@@ -23,9 +23,9 @@ pub fn cores(host: &Host) -> Vec<Vec<u32>> {
 pub fn cpuset(host: &Host) -> Option<u32> {
     // The kernel's lists are idsets.
     let online = hostlist::idset(host.text("/sys/devices/system/cpu/online")?.trim())?;
-    let own = mask(host).len();
-    if own < online.len() {
-        u32::try_from(own).ok()
+    let allowed = mask(host).len();
+    if allowed < online.len() {
+        u32::try_from(allowed).ok()
     } else {
         None
     }

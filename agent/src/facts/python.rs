@@ -10,12 +10,13 @@ use super::host::Host;
 /// library. What is not found is not looked at.
 pub fn is_compiled(host: &Host, installation: &str) -> bool {
     let sources = pythons(host, installation).into_iter().flat_map(|python| {
-        let own = [
+        let known = [
             format!("{installation}/lib/{python}/os.py"),
             format!("{installation}/lib/{python}/site-packages/flux/__init__.py"),
             format!("{installation}/lib/flux/{python}/flux/__init__.py"),
         ];
-        own.into_iter()
+        known
+            .into_iter()
             .chain(library(host, installation, &python))
             .map(move |source| (python.clone(), source))
     });

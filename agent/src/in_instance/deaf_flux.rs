@@ -110,7 +110,7 @@ fn put_first(environment: &mut Environment, folder: PathBuf) -> io::Result<()> {
 pub fn is_called() -> bool {
     std::env::args_os()
         .next()
-        .is_some_and(|own| Path::new(&own).file_name() == Some(OsStr::new(NAME)))
+        .is_some_and(|name| Path::new(&name).file_name() == Some(OsStr::new(NAME)))
 }
 
 /// Starts Flux in place of this process.
@@ -136,11 +136,11 @@ pub fn run() -> ExitCode {
 
 /// The next program of that name on the PATH.
 fn next_flux() -> Option<PathBuf> {
-    let own = std::fs::canonicalize("/proc/self/exe").ok()?;
+    let this_program = std::fs::canonicalize("/proc/self/exe").ok()?;
     let found = which::which_in_all(NAME, std::env::var_os("PATH"), "/").ok()?;
     found
         .into_iter()
-        .find(|flux| std::fs::canonicalize(flux).is_ok_and(|flux| flux != own))
+        .find(|flux| std::fs::canonicalize(flux).is_ok_and(|flux| flux != this_program))
 }
 
 fn is_deaf(arguments: &[OsString]) -> bool {

@@ -33,8 +33,8 @@ pub struct ProgramArgs {
     #[arg(long, value_name = "NAME")]
     without: Vec<OsString>,
     /// Give this variable, which the broker carries under another name, back to the program
-    #[arg(long, value_name = "NAME")]
-    own: Vec<String>,
+    #[arg(long = "own", value_name = "NAME")]
+    given_back: Vec<String>,
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -52,11 +52,11 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
         for name in &args.without {
             runner.session.environment.remove(name);
         }
-        args.own
+        args.given_back
             .iter()
             .for_each(|name| give_back(&mut runner.session.environment, name));
         let deaf_flux = match &broker {
-            Some(broker) if !args.own.is_empty() => {
+            Some(broker) if !args.given_back.is_empty() => {
                 DeafFlux::first_on_path(&mut runner.session.environment, &broker.socket)
             }
             _ => None,
@@ -91,10 +91,10 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
 
 /// Sets the variable to the value that was kept from the broker.
 fn give_back(environment: &mut Environment, name: &str) {
-    let own = environment
+    let kept = environment
         .remove(OsStr::new(&users_value_name(name)))
         .filter(|value| !value.is_empty());
-    match own {
+    match kept {
         Some(value) => environment.insert(name.into(), value),
         None => environment.remove(OsStr::new(name)),
     };

@@ -281,12 +281,12 @@ impl Server<'_> {
         let mut modules = OsString::from(self.code.join(PACKAGES));
         modules.push(":");
         modules.push(&self.code);
-        if let Some(own) = environment
+        if let Some(path) = environment
             .get("PYTHONPATH".as_ref() as &std::ffi::OsStr)
-            .filter(|own| !own.is_empty())
+            .filter(|path| !path.is_empty())
         {
             modules.push(":");
-            modules.push(own);
+            modules.push(path);
         }
         environment.insert("PYTHONPATH".into(), modules);
         self.runner.session.directory = self.code.clone();
@@ -356,7 +356,7 @@ impl Server<'_> {
 
     async fn serve(&mut self) -> Result<u8, Stopped> {
         let logging = self.code.join(LOGGING.0);
-        let own = [
+        let options = [
             // No address means all of them, of both families if the kernel has both; any named one would be
             // of one family.
             "--host=".to_owned(),
@@ -364,8 +364,11 @@ impl Server<'_> {
             format!("--log-config={}", logging.display()),
         ];
         let words = ["python3", "-m", "uvicorn", "app.main:app"].map(str::to_owned);
-        self.run_with(words.into_iter().chain(own).map(OsString::from), Output::Discard)
-            .await
+        self.run_with(
+            words.into_iter().chain(options).map(OsString::from),
+            Output::Discard,
+        )
+        .await
     }
 }
 

@@ -110,7 +110,7 @@ impl Container {
     }
 
     /// Paths that are not the machine's: folders, files and mounts.
-    pub fn own(&self) -> BTreeSet<&Path> {
+    pub fn replaced(&self) -> BTreeSet<&Path> {
         let mounts = self.mounts.iter().map(|mount| mount.to.as_str());
         let paths = self
             .folders
@@ -124,9 +124,10 @@ impl Container {
     /// Folders of the machine that contain one of the container's own paths, parents first: their entries are
     /// mounted one by one.
     pub fn opened(&self) -> BTreeSet<&Path> {
-        let own = self.own();
-        let is_inside = |path: &Path| path.ancestors().any(|up| own.contains(up));
-        own.iter()
+        let replaced = self.replaced();
+        let is_inside = |path: &Path| path.ancestors().any(|up| replaced.contains(up));
+        replaced
+            .iter()
             .flat_map(|path| path.ancestors().skip(1))
             .filter(|path| !is_inside(path))
             .collect()
@@ -255,10 +256,10 @@ impl Container {
         for (path, writable) in home.chain([(&machine.prefix, false), (&machine.here, true)]) {
             // A folder with one of the pod's own paths in it, such as /, cannot be mounted as a whole.
             let is_a_part = self
-                .own()
+                .replaced()
                 .iter()
                 .all(|own| !own.starts_with(path) || own == &Path::new(path));
-            let is_hidden = self.own().iter().any(|own| Path::new(path).starts_with(own));
+            let is_hidden = self.replaced().iter().any(|own| Path::new(path).starts_with(own));
             if is_a_part && (writable || is_hidden || Some(path) == machine.home.as_ref()) {
                 self.mounts.push(Bind::new(path, path, writable));
             }

@@ -35,8 +35,8 @@ pub fn read(file: &Path) -> Result<Container, Failure> {
 /// Becomes the container that `file` describes. Returns only if that fails.
 pub fn become_container(file: &Path) -> Result<u8, Failure> {
     let container = read(file)?;
-    let own = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC;
-    unshare(own).map_err(|error| {
+    let namespaces = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC;
+    unshare(namespaces).map_err(|error| {
         failed(
             "create namespaces for",
             Path::new(&container.name()),
@@ -101,7 +101,7 @@ impl Root {
         mounts::make_private().map_err(|error| failed("make private", Path::new("/"), &error))?;
         mounts::bind(&self.path, &self.path).map_err(|error| failed("mount", &self.path, &error))?;
         let opened = container.opened();
-        let mut apart = container.own();
+        let mut apart = container.replaced();
         apart.extend(&opened);
         for folder in &opened {
             self.bind_entries(folder, &|path| apart.contains(path))?;
@@ -199,14 +199,14 @@ impl Root {
             .filter(|bind| bind.writable)
             .map(|bind| self.at(&bind.to))
             .collect();
-        let own = ["/proc", "/dev"].map(|path| self.at(path));
+        let of_the_pod = ["/proc", "/dev"].map(|path| self.at(path));
         for mount in
             mounts::below(&self.path).map_err(|error| failed("list", Path::new("the mounts"), &error))?
         {
             let may_stay = mount.point == self.path
                 || writable
                     .iter()
-                    .chain(&own)
+                    .chain(&of_the_pod)
                     .any(|top| mount.point.starts_with(top));
             if may_stay {
                 continue;

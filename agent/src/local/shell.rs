@@ -49,13 +49,14 @@ pub fn shell(run_folder: &RunFolder, name: &str, index: u32, command: &[OsString
             )
         })?;
     let container = inside::read(&pod.join("root.json"))?;
-    let own = PathBuf::from(format!("/proc/{pid}/ns"));
+    let of_the_pod = PathBuf::from(format!("/proc/{pid}/ns"));
     let namespaces: Vec<(File, CloneFlags)> = NAMESPACES
         .iter()
         .filter(|(name, _)| {
-            fs::read_link(own.join(name)).ok() != fs::read_link(Path::new("/proc/self/ns").join(name)).ok()
+            fs::read_link(of_the_pod.join(name)).ok()
+                != fs::read_link(Path::new("/proc/self/ns").join(name)).ok()
         })
-        .map(|(name, kind)| Ok((File::open(own.join(name))?, *kind)))
+        .map(|(name, kind)| Ok((File::open(of_the_pod.join(name))?, *kind)))
         .collect::<io::Result<_>>()
         .map_err(|_| {
             nowhere(
@@ -64,7 +65,7 @@ pub fn shell(run_folder: &RunFolder, name: &str, index: u32, command: &[OsString
             )
         })?;
     for (namespace, kind) in &namespaces {
-        setns(namespace, *kind).map_err(|error| failed("enter", &own, &error.into()))?;
+        setns(namespace, *kind).map_err(|error| failed("enter", &of_the_pod, &error.into()))?;
     }
     crate::system::runtime::block_on(Box::pin(connect(&container, command)))
 }

@@ -67,10 +67,10 @@ fn processes(proc: &Path) -> BTreeMap<i32, i32> {
     entries.filter_map(process).collect()
 }
 
-fn children_in(parents: &BTreeMap<i32, i32>, own: i32) -> BTreeSet<i32> {
+fn children_in(parents: &BTreeMap<i32, i32>, parent: i32) -> BTreeSet<i32> {
     parents
         .iter()
-        .filter(|(_, parent)| **parent == own)
+        .filter(|(_, its_parent)| **its_parent == parent)
         .map(|(pid, _)| *pid)
         .collect()
 }

@@ -42,12 +42,12 @@ impl Credentials {
         if !has(Capability::SetUid) || !has(Capability::SetGid) {
             return Err(cannot("the container lacks the capability SETUID or SETGID"));
         }
-        let own = nix::unistd::getgroups().map_err(|error| cannot(&error.to_string()))?;
+        let groups = nix::unistd::getgroups().map_err(|error| cannot(&error.to_string()))?;
         let text = |path: &str| std::fs::read(root.join(path)).unwrap_or_default();
         let (passwd, group) = (text("etc/passwd"), text("etc/group"));
         let (passwd, group) = (String::from_utf8_lossy(&passwd), String::from_utf8_lossy(&group));
-        let own: Vec<u32> = own.into_iter().map(Gid::as_raw).collect();
-        let groups = groups_of(owner, uid.as_raw(), &own, &passwd, &group);
+        let of_this_process: Vec<u32> = groups.into_iter().map(Gid::as_raw).collect();
+        let groups = groups_of(owner, uid.as_raw(), &of_this_process, &passwd, &group);
         let groups = groups.into_iter().map(Gid::from_raw).collect();
         Ok(Some(Credentials {
             uid: Uid::from_raw(owner.uid),
@@ -84,7 +84,7 @@ pub fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> io::Result
 }
 
 /// The groups of `owner`, the owner's own first.
-fn groups_of(owner: Owner, us: u32, own: &[u32], passwd: &str, group: &str) -> Vec<u32> {
+fn groups_of(owner: Owner, us: u32, of_this_process: &[u32], passwd: &str, group: &str) -> Vec<u32> {
     let names = |wanted: u32| -> Vec<&str> {
         let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
         fields
@@ -108,7 +108,7 @@ fn groups_of(owner: Owner, us: u32, own: &[u32], passwd: &str, group: &str) -> V
     let of_the_image = given_to(&names(us));
     let mut groups = vec![owner.gid];
     let more = given_to(theirs.get(theirs.len().saturating_sub(1)..).unwrap_or_default());
-    let of_the_pod = own
+    let of_the_pod = of_this_process
         .iter()
         .copied()
         .filter(|gid| *gid != 0 && !of_the_image.contains(gid));

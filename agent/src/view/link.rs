@@ -42,15 +42,15 @@ pub fn link(root: &Path, mount: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes a folder at `to` with links to the entries of `from`. The first of `own` is made such a folder
-/// itself.
-fn folder(from: &Path, to: &Path, own: &[&str]) -> Result<(), TreeError> {
+/// Makes a folder at `to` with links to the entries of `from`. The first of `inner` becomes
+/// such a folder as well, with the others in it.
+fn folder(from: &Path, to: &Path, inner: &[&str]) -> Result<(), TreeError> {
     fs::create_dir(to).map_err(tree::writing(to))?;
     for entry in fs::read_dir(from).map_err(tree::reading(from))? {
         let entry = entry.map_err(tree::reading(from))?;
         let (source, target) = (entry.path(), to.join(entry.file_name()));
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        match own {
+        match inner {
             [name, rest @ ..] if is_folder && entry.file_name() == *name => folder(&source, &target, rest)?,
             _ => symlink(&source, &target).map_err(tree::writing(&target))?,
         }

@@ -37,13 +37,13 @@ pub struct SoftwareOptions {
 /// Makes the folder.
 pub fn software(options: &SoftwareOptions) -> Result<(), Failure> {
     let SoftwareOptions { root, packages, to } = options;
-    let own = Host::new(root)
+    let of_the_image = Host::new(root)
         .real(SOFTWARE_DIR)
         .unwrap_or_else(|| below(root, SOFTWARE_DIR));
     let name = to.file_name().unwrap_or_default().to_string_lossy();
     let beside = to.with_file_name(format!(".{name}.new"));
     make_parents(to)?;
-    let (files, bytes) = merge(root, &own, packages, &beside).map_err(failure)?;
+    let (files, bytes) = merge(root, &of_the_image, packages, &beside).map_err(failure)?;
     tree::remove(to).map_err(failure)?;
     fs::rename(&beside, to).map_err(|error| Failure::write("put in place", to, &error))?;
     if files > 0 {
@@ -57,12 +57,12 @@ pub fn software(options: &SoftwareOptions) -> Result<(), Failure> {
 }
 
 /// Copies what only the image has, then makes a link to each entry of the view's.
-fn merge(root: &Path, own: &Path, packages: &Path, to: &Path) -> Result<(usize, u64), TreeError> {
+fn merge(root: &Path, of_the_image: &Path, packages: &Path, to: &Path) -> Result<(usize, u64), TreeError> {
     tree::remove(to)?;
-    let mut tree = if own.is_dir() {
-        Tree::list(own)?
+    let mut tree = if of_the_image.is_dir() {
+        Tree::list(of_the_image)?
     } else {
-        Tree::empty(own)
+        Tree::empty(of_the_image)
     };
     let links = links(&mut tree, packages)?;
     copy::copy(

@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::image::{agent, fake_flux, folder, real_flux};
@@ -74,6 +74,20 @@ impl Laptop {
 
     fn run(&self, before: &[&str], more: &[&str]) -> Output {
         self.command(before, more).output().unwrap()
+    }
+
+    /// The running command, once its job prints `up`, and what it has printed so far.
+    fn until_up(&self, more: &[&str]) -> (Child, impl Fn() -> String + use<>) {
+        let (out, err) = (self.at("out"), self.at("err"));
+        let child = self
+            .command(&["env"], more)
+            .stdout(fs::File::create(&out).unwrap())
+            .stderr(fs::File::create(&err).unwrap())
+            .spawn()
+            .unwrap();
+        let printed = move || fs::read_to_string(&out).unwrap() + &fs::read_to_string(&err).unwrap();
+        eventually("the job runs", || printed().contains("up\n").then_some(()));
+        (child, printed)
     }
 
     fn ground(&self, uid: &str) -> PathBuf {
@@ -186,14 +200,7 @@ fn local_stop_ends_pods_in_order_and_shell_enters_before() {
             "sh -c 'trap \"echo tidied; exit 3\" TERM; echo up; while :; do sleep 0.1; done'",
         ),
     );
-    let mut command = laptop.command(&["env"], &["--keep"]);
-    let (out, err) = (laptop.at("out"), laptop.at("err"));
-    command
-        .stdout(fs::File::create(&out).unwrap())
-        .stderr(fs::File::create(&err).unwrap());
-    let mut child = command.spawn().unwrap();
-    let told = || fs::read_to_string(&out).unwrap() + &fs::read_to_string(&err).unwrap();
-    eventually("the job runs", || told().contains("up\n").then_some(()));
+    let (mut child, printed) = laptop.until_up(&["--keep"]);
 
     let inside = laptop.run(&["env"], &["--shell", "1", "--", "hostname"]);
     assert_eq!(
@@ -211,17 +218,17 @@ fn local_stop_ends_pods_in_order_and_shell_enters_before() {
 
     send(child.id().cast_signed(), 2);
     let status = eventually("the end", || child.try_wait().unwrap());
-    assert_eq!(status.code(), Some(3), "{}", told());
+    assert_eq!(status.code(), Some(3), "{}", printed());
     assert!(
-        told().contains("tidied\n") && told().contains("stopping all pods"),
+        printed().contains("tidied\n") && printed().contains("stopping all pods"),
         "{}",
-        told()
+        printed()
     );
     let kept = laptop.ground("0").join("pods/0/root");
     assert!(
-        told().contains(&laptop.ground("0").display().to_string()),
+        printed().contains(&laptop.ground("0").display().to_string()),
         "{}",
-        told()
+        printed()
     );
     assert_eq!(fs::read_to_string(kept.join("etc/hostname")).unwrap(), "long-0\n");
     let after = laptop.run(&["env"], &["--shell", "1"]);
@@ -332,21 +339,14 @@ fn stop_sent_twice_at_once_leaves_pods_their_grace_period() {
         "sh -c 'trap \"sleep 1; echo tidied; exit 3\" TERM; echo up; while :; do sleep 0.1; done'",
     );
     let laptop = Laptop::new("twice", &job);
-    let mut command = laptop.command(&["env"], &[]);
-    let (out, err) = (laptop.at("out"), laptop.at("err"));
-    command
-        .stdout(fs::File::create(&out).unwrap())
-        .stderr(fs::File::create(&err).unwrap());
-    let mut child = command.spawn().unwrap();
-    let told = || fs::read_to_string(&out).unwrap() + &fs::read_to_string(&err).unwrap();
-    eventually("the job runs", || told().contains("up\n").then_some(()));
+    let (mut child, printed) = laptop.until_up(&[]);
     for pause in [30, 0] {
         send(child.id().cast_signed(), 15);
         std::thread::sleep(Duration::from_millis(pause));
     }
     let status = eventually("the end", || child.try_wait().unwrap());
-    assert_eq!(status.code(), Some(3), "{}", told());
-    assert!(told().contains("tidied\n"), "{}", told());
+    assert_eq!(status.code(), Some(3), "{}", printed());
+    assert!(printed().contains("tidied\n"), "{}", printed());
 }
 
 /// The kernel drops a signal to the first process of a namespace that neither handles nor blocks it.

@@ -328,10 +328,10 @@ pub const ALL: &[Family] = &[
 /// Asserts that a process' metrics are exactly its families in the table.
 #[cfg(test)]
 pub(super) fn assert_told(text: &str, of: Of) {
-    let own = ALL
+    let expected = ALL
         .iter()
         .filter(|family| family.of == of || family.of == Of::Both);
-    for family in own.clone() {
+    for family in expected.clone() {
         let Family {
             name,
             help,
@@ -358,5 +358,5 @@ pub(super) fn assert_told(text: &str, of: Of) {
         found.sort_unstable();
         assert_eq!(found, wanted, "{name}");
     }
-    assert_eq!(text.matches("# TYPE ").count(), own.count(), "{text}");
+    assert_eq!(text.matches("# TYPE ").count(), expected.count(), "{text}");
 }

@@ -1,20 +1,23 @@
-//! Which MiniClusters wait in the queue, since when, and which are being reconciled.
+//! What the metrics need to know of the controller's queue: which MiniClusters wait in it since when, and how
+//! long each reconcile has been running.
 //!
-//! By hand: kube's controller has such a queue, but tells neither its length nor how long who waits in it.
+//! By hand: kube's controller has the queue itself, but does not show its length or the time spent in it.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The keys `K` that wait, and the number of those in work.
+/// A record of the controller's queue, kept beside it. `K`: what is queued.
 #[derive(Debug)]
 pub struct Queue<K>(Arc<Mutex<State<K>>>);
 
 #[derive(Debug)]
 struct State<K> {
+    /// When each key was queued.
     waiting: HashMap<K, Instant>,
-    next: u64,
+    next_id: u64,
+    /// When each reconcile in progress began, by its id.
     working: HashMap<u64, Instant>,
 }
 
@@ -22,7 +25,7 @@ impl<K> Default for Queue<K> {
     fn default() -> Queue<K> {
         Queue(Arc::new(Mutex::new(State {
             waiting: HashMap::new(),
-            next: 0,
+            next_id: 0,
             working: HashMap::new(),
         })))
     }
@@ -39,15 +42,17 @@ impl<K> Clone for Queue<K> {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct QueueSnapshot {
     pub depth: usize,
-    /// How long the key that waits longest has waited.
+    /// How long the oldest of them has waited.
     pub oldest: Duration,
+    /// Reconciles in progress.
     pub workers: usize,
-    /// How long the longest-running reconcile has been running, and the sum over all that run.
+    /// How long the longest of these has been running.
     pub longest: Duration,
+    /// The sum of the times that they have been running.
     pub unfinished: Duration,
 }
 
-/// A reconcile in progress, until this is dropped.
+/// A reconcile, which is in progress until this is dropped.
 #[derive(Debug)]
 pub struct Working<K> {
     queue: Arc<Mutex<State<K>>>,
@@ -83,8 +88,8 @@ impl<K: Hash + Eq + Clone> Queue<K> {
             .waiting
             .remove(key)
             .map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        let id = state.next;
-        state.next += 1;
+        let id = state.next_id;
+        state.next_id += 1;
         state.working.insert(id, now);
         Working {
             queue: self.0.clone(),

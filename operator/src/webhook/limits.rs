@@ -146,14 +146,13 @@ impl Limits {
         for connection in state.connections.values() {
             *counts.entry(connection.peer).or_default() += 1;
         }
-        let is_full = state.connections.len() >= CONNECTIONS;
-        if counts.get(&peer).is_some_and(|count| *count >= OF_PEER) || is_full {
+        let has_too_many = counts.get(&peer).is_some_and(|count| *count >= OF_PEER);
+        if has_too_many || state.connections.len() >= CONNECTIONS {
             // The oldest idle connection of the peer with most; of this peer, if it has too many itself.
-            let own = counts.get(&peer).is_some_and(|count| *count >= OF_PEER);
             let idle = state
                 .connections
                 .iter()
-                .filter(|(_, it)| !it.busy && (!own || it.peer == peer));
+                .filter(|(_, it)| !it.busy && (!has_too_many || it.peer == peer));
             let most = idle.max_by_key(|(id, it)| (counts.get(&it.peer).copied(), std::cmp::Reverse(**id)));
             if let Some((_, connection)) = most {
                 connection.leave.notify_one();

@@ -26,18 +26,18 @@ fn script(name: &str, worker: Option<u8>, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a command while the test's other tasks go on; what it said if it failed.
+/// Runs a command while the test's other tasks go on; the error is what it printed.
 async fn try_run(mut command: Command) -> Result<(), String> {
     let shown = format!("{command:?}");
     let output = tokio::task::spawn_blocking(move || command.output())
         .await
         .unwrap()
         .unwrap();
-    let told = [output.stdout, output.stderr].concat();
+    let printed = [output.stdout, output.stderr].concat();
     if output.status.success() {
         Ok(())
     } else {
-        Err(format!("{shown}: {}", String::from_utf8_lossy(&told)))
+        Err(format!("{shown}: {}", String::from_utf8_lossy(&printed)))
     }
 }
 
@@ -124,7 +124,7 @@ impl Drop for Cut {
     }
 }
 
-/// Which pods may be placed on a worker from now on.
+/// Cordons a worker, or uncordons it.
 pub async fn cordon(client: &Client, worker: u8, is_cordoned: bool) {
     let patch = Patch::Merge(json!({ "spec": { "unschedulable": is_cordoned } }));
     Api::<Node>::all(client.clone())
@@ -133,15 +133,15 @@ pub async fn cordon(client: &Client, worker: u8, is_cordoned: bool) {
         .unwrap();
 }
 
-/// What an administrator says of a machine that is off for certain.
+/// Adds or removes the taint by which an administrator says that the machine is off for certain.
 pub async fn taint_out_of_service(worker: u8, is_tainted: bool) {
     let taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute";
-    let end = if is_tainted { "" } else { "-" };
+    let suffix = if is_tainted { "" } else { "-" };
     kubectl(&[
         "taint",
         "node",
         &node(worker),
-        &format!("{taint}{end}"),
+        &format!("{taint}{suffix}"),
         "--overwrite",
     ])
     .await;

@@ -33,8 +33,8 @@ fn compared(name: &str, value: &Value) -> usize {
         Value::Object(map) => map.iter().map(|(key, inner)| compared(key, inner)).sum(),
         Value::Array(list) => {
             let is_compared = merge_key(name).is_some() || name == RETAIN_KEYS;
-            let own = if is_compared { list.len() } else { 0 };
-            own + list.iter().map(|item| compared("", item)).sum::<usize>()
+            let here = if is_compared { list.len() } else { 0 };
+            here + list.iter().map(|item| compared("", item)).sum::<usize>()
         }
         _ => 0,
     }

@@ -306,10 +306,10 @@ impl Pod {
                 "env" if kind == Some(ContainerKind::Runner) => {
                     found.not_list(&path, value);
                     for (i, item) in items(value) {
-                        let own = [INDEX_FAILURES.0, INDEX_DISRUPTIONS.0, POD_ADDRESS.0];
+                        let set_by_operator = [INDEX_FAILURES.0, INDEX_DISRUPTIONS.0, POD_ADDRESS.0];
                         let why = match text(item, "name") {
                             Some(COMPLETION_INDEX) => COMPLETION_INDEX_IS_SET,
-                            Some(name) if own.contains(&name) => {
+                            Some(name) if set_by_operator.contains(&name) => {
                                 "is set by the operator: the agent counts starts and finds its address by it"
                             }
                             _ => continue,

@@ -89,9 +89,9 @@ fn text_bytes(container: &Container) -> usize {
 }
 
 fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, report: &mut Report) {
-    let own =
+    let operators =
         ["flux-agent", SOFTWARE_CONTAINER].map(|name| (name.to_owned(), "the operator's own init container"));
-    let taken: Vec<_> = own
+    let taken: Vec<_> = operators
         .into_iter()
         .chain([(view.name.clone(), "the view's")])
         .collect();

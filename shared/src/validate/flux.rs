@@ -61,8 +61,9 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     let lead_gone = seconds("leadGoneSeconds", flux.lead_gone_seconds, report);
     let lead_silent = seconds("leadSilentSeconds", flux.lead_silent_seconds, report);
     let metrics_port = metrics::port(spec, &flux, lead.is_some(), report);
-    let own = || hostlist::expand(&hostlist::of_instance(hostlist.as_deref(), name, sizes.max_size)).ok();
-    let own_hosts = if lead.is_some() { None } else { own() };
+    let expanded =
+        || hostlist::expand(&hostlist::of_instance(hostlist.as_deref(), name, sizes.max_size)).ok();
+    let own_hosts = if lead.is_some() { None } else { expanded() };
     let configs = configs(&flux, own_hosts.as_deref(), report);
     FluxOptions {
         complete_workers: flux.complete_workers,
@@ -190,9 +191,9 @@ pub(super) fn runner(spec: &MiniClusterSpec) -> Option<(String, &Container)> {
 
 /// `optionFlags`, or `fluxOptionFlags` of the container that runs Flux.
 fn option_flags(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> Vec<String> {
-    let own = words_of("spec.flux.optionFlags", &flux.option_flags, report);
+    let option_flags = words_of("spec.flux.optionFlags", &flux.option_flags, report);
     let Some((field, runner)) = runner(spec) else {
-        return own;
+        return option_flags;
     };
     let field = format!("{field}.fluxOptionFlags");
     let older = words_of(
@@ -200,10 +201,14 @@ fn option_flags(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> Vec
         runner.flux_option_flags.as_deref().unwrap_or_default(),
         report,
     );
-    if !own.is_empty() && !older.is_empty() && own != older {
+    if !option_flags.is_empty() && !older.is_empty() && option_flags != older {
         report.problem(field, "contradicts spec.flux.optionFlags: set only one");
     }
-    if own.is_empty() { older } else { own }
+    if option_flags.is_empty() {
+        older
+    } else {
+        option_flags
+    }
 }
 
 /// `fluxLogLevel` of the container that runs Flux, or `logLevel`.
@@ -215,14 +220,14 @@ fn log_level(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> u8 {
             DEFAULT_LOG_LEVEL
         }
     };
-    let own = check("spec.flux.logLevel", flux.log_level);
+    let log_level = check("spec.flux.logLevel", flux.log_level);
     let Some((field, older)) = runner(spec).and_then(|(field, runner)| Some((field, runner.flux_log_level?)))
     else {
-        return own;
+        return log_level;
     };
     let field = format!("{field}.fluxLogLevel");
     let older = check(&field, older);
-    if own != DEFAULT_LOG_LEVEL && own != older {
+    if log_level != DEFAULT_LOG_LEVEL && log_level != older {
         report.problem(field, "contradicts spec.flux.logLevel: set only one");
     }
     older
@@ -291,20 +296,20 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
 /// The instance's hosts, if they are not only this cluster's, and the lead, if it is in another cluster.
 fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<String>, Option<RemoteLead>) {
     let bursting = flux.bursting.clone().unwrap_or_default();
-    let own = bursting.lead_broker.as_ref().filter(|lead| lead.is_given());
+    let in_bursting = bursting.lead_broker.as_ref().filter(|lead| lead.is_given());
     let alias = flux.lead_broker.as_ref().filter(|lead| lead.is_given());
-    if own.is_some() && alias.is_some() {
+    if in_bursting.is_some() && alias.is_some() {
         report.problem(
             "spec.flux.leadBroker",
             "is also set at spec.flux.bursting.leadBroker: set only one",
         );
     }
-    let field = if own.is_some() {
+    let field = if in_bursting.is_some() {
         "spec.flux.bursting.leadBroker"
     } else {
         "spec.flux.leadBroker"
     };
-    let lead = own.or(alias).cloned();
+    let lead = in_bursting.or(alias).cloned();
     let given = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
     let list = given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
     // All clusters may have the same block: the one that it names as lead is the lead itself.
@@ -341,12 +346,12 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
                     );
                 }
                 let known: std::collections::HashSet<&String> = hosts.iter().collect();
-                let own = (0..sizes.max_size).map(|index| names::host(name, index));
-                if let Some(own) = own.into_iter().find(|host| !known.contains(host)) {
+                let all = (0..sizes.max_size).map(|index| names::host(name, index));
+                if let Some(absent) = all.into_iter().find(|host| !known.contains(host)) {
                     report.problem(
                         "spec.flux.bursting",
                         format!(
-                            "the hosts `{list}` lack this cluster's own, such as {own}: name it in clusters or hostlist"
+                            "the hosts `{list}` lack this cluster's own, such as {absent}: name it in clusters or hostlist"
                         ),
                     );
                 }
@@ -458,8 +463,8 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     }
     let mount_path = report.take(format!("{field}.mountPath"), absolute(&view.mount_path));
     let mount_path = mount_path.unwrap_or_else(|| crate::paths::DEFAULT_MOUNT_PATH.into());
-    let (own, home) = (crate::paths::VIEW_IMAGE_MOUNT, crate::paths::FALLBACK_HOME);
-    let is_taken = [own, home, "/etc", "/usr", "/bin", "/lib", "/opt"].contains(&mount_path.as_str());
+    let (image, home) = (crate::paths::VIEW_IMAGE_MOUNT, crate::paths::FALLBACK_HOME);
+    let is_taken = [image, home, "/etc", "/usr", "/bin", "/lib", "/opt"].contains(&mount_path.as_str());
     let is_within = |folder: &&str| {
         mount_path
             .strip_prefix(folder)

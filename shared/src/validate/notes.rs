@@ -51,12 +51,12 @@ pub(super) fn tell(
         .iter()
         .flat_map(|pod| pod.labels.keys())
         .map(|key| ("pod.labels", key, &names::OWN_POD_LABELS[..]));
-    for (field, key, own) in labels.chain(
+    for (field, key, operators) in labels.chain(
         spec.job_labels
             .keys()
             .map(|key| ("jobLabels", key, &names::OWN_LABELS[..])),
     ) {
-        if own.contains(&key.as_str()) {
+        if operators.contains(&key.as_str()) {
             report.notice(
                 format!("spec.{field}[{key}]"),
                 "is overridden: the operator sets this label",

@@ -78,19 +78,19 @@ fn pod(view: &ViewContainer, parts: &Parts) -> Pod {
         .iter()
         .map(|runner| (runner.container.name.clone(), ContainerKind::Runner));
     let sidecars = parts.sidecars.iter().map(|sidecar| {
-        let part = if sidecar.wrapped.is_some() {
+        let kind = if sidecar.wrapped.is_some() {
             ContainerKind::WrappedSidecar
         } else {
             ContainerKind::Sidecar
         };
-        (sidecar.container.name.clone(), part)
+        (sidecar.container.name.clone(), kind)
     });
-    let own = [AGENT.to_owned(), view.name.clone(), SOFTWARE_CONTAINER.to_owned()]
+    let operators = [AGENT.to_owned(), view.name.clone(), SOFTWARE_CONTAINER.to_owned()]
         .map(|name| (name, ContainerKind::Own));
     let others = [paths::FALLBACK_HOME, paths::MUNGE_DIR];
     let own_mounts = paths::own_folders(&view.mount_path).into_iter().chain(others);
     Pod {
-        containers: runner.chain(sidecars).chain(own).collect(),
+        containers: runner.chain(sidecars).chain(operators).collect(),
         own_volumes: OWN_VOLUMES
             .iter()
             .map(|name| (*name).to_owned())

@@ -30,7 +30,7 @@ pub(super) fn check(
         (None, None) => Program::Persistent,
         (None, Some(_)) if container.batch && container.batch_raw => {
             let text = container.command.clone().unwrap_or_default();
-            own_paths(field, &text, report);
+            search_paths(field, &text, report);
             Program::BatchRaw { text }
         }
         (None, Some(_)) if container.batch => Program::Batch {
@@ -40,9 +40,9 @@ pub(super) fn check(
     }
 }
 
-/// Notes that `flux` follows a path that the script of a batch sets: inside the batch's own instance nothing
-/// keeps it away.
-fn own_paths(field: &str, script: &str, report: &mut Report) {
+/// Notes that `flux` follows a search path that the script of a batch sets: nothing keeps it from Flux in the
+/// batch's own instance.
+fn search_paths(field: &str, script: &str, report: &mut Report) {
     const NAMES: [&str; 2] = ["PYTHONPATH", "LD_LIBRARY_PATH"];
     let is_set = |name: &str| {
         let mut words = script.split(|it: char| it.is_whitespace() || it == ';');

@@ -33,11 +33,11 @@ pub(super) fn check(
         .existing_volumes
         .iter()
         .map(|(name, volume)| (name, existing(volume), "existingVolumes"));
-    let own = container
+    let volumes = container
         .volumes
         .iter()
         .map(|(name, volume)| (name, given_fields(volume), "volumes"));
-    for (name, volume, list) in own.chain(existing) {
+    for (name, volume, list) in volumes.chain(existing) {
         let field = format!("{field}.{list}[{name}]");
         check_name(&field, name, report);
         if *name == surroundings.view.name {

@@ -35,20 +35,23 @@ pub fn plan(
         let found = plan::index_of(spec, &facts);
         facts.index = Some(found.map_err(|source| DryRunError::Plan { index: None, source })?);
     }
-    let only = index.or(facts.index);
-    let groups = match only {
-        Some(index) => vec![index..=index],
-        None if spec.network.lead.is_some() || pods == 1 => vec![0..=pods - 1],
-        None => vec![0..=0, 1..=pods - 1],
+    let (first, last) = index
+        .or(facts.index)
+        .map_or((0, pods - 1), |index| (index, index));
+    // Where the lead is in another cluster, all pods are followers.
+    let has_lead = first == 0 && spec.network.lead.is_none();
+    let runners = if has_lead && last > 0 {
+        vec![0..=0, 1..=last]
+    } else {
+        vec![first..=last]
     };
-    let every_pod = only.map_or(0..=pods - 1, |index| index..=index);
     let mut plans = Vec::new();
-    for indexes in groups {
+    for indexes in runners {
         plans.push(plan_of(source, &facts, indexes, &ContainerRole::Runner)?);
     }
     for name in spec.sidecars.keys() {
         let role = ContainerRole::Sidecar(name.clone());
-        plans.push(plan_of(source, &facts, every_pod.clone(), &role)?);
+        plans.push(plan_of(source, &facts, first..=last, &role)?);
     }
     Ok(plans)
 }

@@ -41,13 +41,13 @@ pub fn render(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> Stri
 /// The steps in order. Steps equal to the lead's, and directories in a row, share one line.
 fn steps(out: &mut String, steps: &[Step], lead: &[Step]) {
     let mut at = 0;
-    while let Some(planned) = steps.get(at) {
+    while let Some(current) = steps.get(at) {
         let rest = &steps[at..];
-        let place = lead.iter().position(|known| known == planned);
+        let place = lead.iter().position(|leads| leads == current);
         let known = place.map_or(0, |place| {
             rest.iter()
                 .zip(&lead[place..])
-                .take_while(|(own, lead)| own == lead)
+                .take_while(|(step, leads)| step == leads)
                 .count()
         });
         let directories = rest
@@ -62,13 +62,11 @@ fn steps(out: &mut String, steps: &[Step], lead: &[Step]) {
             }
             (_, 2..) => {
                 let _ = writeln!(out, "{:>5} directories", numbers(at, directories));
-                rest[..directories]
-                    .iter()
-                    .for_each(|planned| directory(out, planned));
+                rest[..directories].iter().for_each(|step| directory(out, step));
                 at += directories;
             }
             _ => {
-                step(out, &numbers(at, 1), planned, known == 1);
+                step(out, &numbers(at, 1), current, known == 1);
                 at += 1;
             }
         }
@@ -315,7 +313,7 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
         Step::SnippetResources(SnippetResources {
             path,
             hosts,
-            own,
+            agents_r,
             config,
             strict,
             ..
@@ -324,7 +322,7 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
                 "if a snippet has written R to {}, Flux uses it",
                 quote(path)
             ));
-            let otherwise = if own.is_some() {
+            let otherwise = if agents_r.is_some() {
                 "the agent's R"
             } else {
                 "what each broker discovers"

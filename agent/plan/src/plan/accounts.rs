@@ -50,11 +50,11 @@ pub fn with_accounting(resolved: &Resolved, program: Vec<Word>) -> Vec<Word> {
     }
     let database = format!("--database={}/FluxAccounting.db", resolved.paths.state_dir());
     let users = users.iter().map(|user| format!("--user={user}"));
-    let own = [resolved.paths.agent(), "accounting".into(), database]
+    let words = [resolved.paths.agent(), "accounting".into(), database]
         .into_iter()
         .chain(users)
         .chain(["--".into()]);
-    own.map(Word::Literal).chain(program).collect()
+    words.map(Word::Literal).chain(program).collect()
 }
 
 pub fn steps(resolved: &Resolved) -> Vec<Step> {

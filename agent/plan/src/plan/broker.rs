@@ -347,14 +347,17 @@ pub fn config_of_r(resolved: &Resolved) -> Result<ConfigOfR, PlanError> {
 
 fn bootstrap(resolved: &Resolved) -> Bootstrap {
     let spec = resolved.spec;
-    let own = resolved.facts.address.as_deref();
+    let address = resolved.facts.address.as_deref();
     let lead = spec.network.lead.as_ref().map(|lead| lead.address.as_str());
-    let is_ipv6 = own.into_iter().chain(lead).any(|address| address.contains(':'));
+    let is_ipv6 = address
+        .into_iter()
+        .chain(lead)
+        .any(|address| address.contains(':'));
     Bootstrap {
         curve_cert: resolved.needs_curve().then(|| resolved.paths.curve_cert()),
         enable_ipv6: is_ipv6,
         default_port: spec.network.port,
-        default_bind: format!("tcp://{}:%p", own.map_or("*".into(), bracketed)),
+        default_bind: format!("tcp://{}:%p", address.map_or("*".into(), bracketed)),
         default_connect: format!("tcp://%h{}:%p", hosts::suffix(spec, &resolved.domain)),
         hosts: host_entries(resolved),
     }

@@ -6,8 +6,8 @@ use flux_shared::command_words::Word;
 use super::hosts::BrokerAddresses;
 use super::resolved::hold_stop;
 use super::{
-    AtEnd, InstancePart, Launch, Parent, PlanError, Resolved, Stdout, Step, node_network, options, own_paths,
-    python, runner, snippets, topology, user,
+    AtEnd, InstancePart, Launch, Parent, PlanError, Resolved, Stdout, Step, node_network, options, python,
+    runner, search_paths, snippets, topology, user,
 };
 
 /// How often a follower's broker is started again before the pod gives up.
@@ -92,7 +92,7 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Step, PlanError
             resolved.hosts.size(),
         )
     });
-    let mut environment = own_paths::changes(resolved);
+    let mut environment = search_paths::changes(resolved);
     environment.extend(
         [python::variable(resolved), node_network::variable(resolved)]
             .into_iter()

@@ -32,12 +32,12 @@ pub struct Account {
 impl Identity {
     /// The container's own user, or the one that the spec names if the agent may change to it.
     pub fn of(wanted: Option<&User>, facts: &Facts) -> Identity {
-        let own = Owner {
+        let of_the_container = Owner {
             uid: facts.uid,
             gid: facts.gid,
         };
         let mut identity = Identity {
-            owner: own,
+            owner: of_the_container,
             run_as: None,
             create: None,
             account: None,
@@ -71,7 +71,7 @@ impl Identity {
             });
             identity.create = Some(account.clone());
         }
-        if !user.run_flux_as_root && account.owner != own {
+        if !user.run_flux_as_root && account.owner != of_the_container {
             identity.owner = account.owner;
             identity.run_as = Some(account.owner);
             identity.account = Some(account);

@@ -8,7 +8,7 @@ use flux_shared::command_words::Word;
 use super::program::{self, Initial};
 use super::{
     AtEnd, Content, InstancePart, Launch, Metrics, Mode, PlanError, Resolved, Step, archive, discovery,
-    node_network, options, own_paths, python, resources, runner, snippets, user,
+    node_network, options, python, resources, runner, search_paths, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
@@ -106,7 +106,7 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Step, PlanError> {
         resolved.spec.runner.prefix.as_slice()
     };
     let run_as = user::run_as(resolved);
-    let mut environment = own_paths::changes(resolved);
+    let mut environment = search_paths::changes(resolved);
     let variables = [
         python::variable(resolved),
         discovery::broker_variable(resolved),
@@ -183,7 +183,7 @@ fn wrapper(resolved: &Resolved) -> Vec<String> {
     words.extend(waits_for_jobs.then(|| "--jobs".into()));
     words.extend(python::kept_from_program(resolved));
     words.extend(node_network::kept_from_program(resolved));
-    words.extend(own_paths::given_to_program(resolved));
+    words.extend(search_paths::given_to_program(resolved));
     words.push("--".into());
     words
 }

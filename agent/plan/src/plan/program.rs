@@ -148,8 +148,8 @@ fn launcher(resolved: &Resolved, command: &[Word]) -> Wrapped {
 fn run_batch(resolved: &Resolved) -> Wrapped {
     let prefix = resolved.spec.runner.prefix.as_slice();
     let flags = flags(resolved);
-    let own = own_output(resolved);
-    let output = own.as_deref().or(output_of(&flags)).unwrap_or(FLUX_OUTPUT);
+    let chosen = own_output(resolved);
+    let output = chosen.as_deref().or(output_of(&flags)).unwrap_or(FLUX_OUTPUT);
     let mut awaits = literals([
         resolved.paths.agent(),
         "batch".into(),
@@ -162,7 +162,7 @@ fn run_batch(resolved: &Resolved) -> Wrapped {
     batch.extend(batch::config_option(resolved).map(Word::Literal));
     batch.extend(literals(&flags));
     batch.extend(literals(["--flags", "waitable"]));
-    batch.extend(own.map(|own| Word::Literal(format!("--output={own}"))));
+    batch.extend(chosen.map(|path| Word::Literal(format!("--output={path}"))));
     batch.push(Word::literal(batch::path(resolved)));
     let words = [timed(resolved).as_slice(), prefix, &awaits, &batch].concat();
     Wrapped {
@@ -225,15 +225,15 @@ fn flags(resolved: &Resolved) -> Vec<String> {
         (count, false) if count >= spec.size => flags.extend(nodes(spec.size).into_iter().chain(tasks)),
         _ => flags.extend(tasks),
     }
-    // The image's own come first, so that the spec's count.
-    let own = resolved
+    // The image's come first, so that the spec's count.
+    let of_the_image = resolved
         .facts
         .environment
         .get(OPTION_FLAGS)
         .map(String::as_str)
         .unwrap_or_default();
-    let by_blanks = || own.split_whitespace().map(str::to_owned).collect();
-    flags.extend(command_words::split_literal(own).unwrap_or_else(|_| by_blanks()));
+    let by_blanks = || of_the_image.split_whitespace().map(str::to_owned).collect();
+    flags.extend(command_words::split_literal(of_the_image).unwrap_or_else(|_| by_blanks()));
     flags.extend(spec.flux.option_flags.iter().cloned());
     flags
 }

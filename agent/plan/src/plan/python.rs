@@ -38,12 +38,12 @@ pub fn steps(resolved: &Resolved) -> Vec<Step> {
         mode: Mode(0o755),
         owner: resolved.agent_owner(),
     };
-    let own = Step::Directory {
+    let folder = Step::Directory {
         path,
         mode: Mode(0o700),
         owner: resolved.identity.owner,
     };
-    vec![above, own]
+    vec![above, folder]
 }
 
 /// The variable for the brokers, and so for Flux's commands in them.

@@ -74,8 +74,13 @@ impl<'a> Resolved<'a> {
 
     /// Whether a snippet runs before the lead's broker, which may write R.
     pub fn may_write_resources(&self) -> bool {
-        let own = &self.spec.runner.snippets;
-        let before = [&own.init, &own.pre_command, &own.pre, &own.broker_pre];
+        let snippets = &self.spec.runner.snippets;
+        let before = [
+            &snippets.init,
+            &snippets.pre_command,
+            &snippets.pre,
+            &snippets.broker_pre,
+        ];
         before
             .into_iter()
             .flatten()
@@ -105,11 +110,11 @@ impl<'a> Resolved<'a> {
             (true, ..) if self.facts.view.flux => Ok(in_view),
             (true, ..) => Err(PlanError::FluxMissing(in_view)),
             (false, Some(root), path) => {
-                let own = flux_below(root);
-                match (self.facts.is_present(&own), path) {
-                    (true, _) => Ok(own),
+                let flux = flux_below(root);
+                match (self.facts.is_present(&flux), path) {
+                    (true, _) => Ok(flux),
                     (false, Some(path)) => Ok(path.clone()),
-                    (false, None) => Err(PlanError::FluxMissing(own)),
+                    (false, None) => Err(PlanError::FluxMissing(flux)),
                 }
             }
             (false, None, Some(path)) => Ok(path.clone()),
@@ -146,7 +151,7 @@ impl<'a> Resolved<'a> {
 
     /// Directory of the view's Python modules.
     pub fn python_path(&self) -> Option<String> {
-        let own = || {
+        let in_view = || {
             self.facts
                 .view
                 .python
@@ -156,7 +161,7 @@ impl<'a> Resolved<'a> {
         self.spec
             .view
             .enabled
-            .then(|| self.spec.view.python_path.clone().or_else(own))
+            .then(|| self.spec.view.python_path.clone().or_else(in_view))
             .flatten()
     }
 }

@@ -64,7 +64,7 @@ pub fn of_a_snippet(resolved: &Resolved) -> Result<Option<Step>, PlanError> {
     let step = SnippetResources {
         path: resolved.paths.resources(),
         hosts: encode(&resolved.hosts.names),
-        own: if is_discovered {
+        agents_r: if is_discovered {
             None
         } else {
             Some(text(resolved)?)

@@ -34,13 +34,13 @@ pub fn files(resolved: &Resolved) -> Vec<Step> {
         },
     ];
     let keys = [RESTFUL_SECRET_KEY, RESTFUL_USERNAME, RESTFUL_TOKEN];
-    let own = keys.map(|key| (format!("{folder}/{key}"), format!("{RESTFUL_DIR}/{key}")));
+    let of_the_server = keys.map(|key| (format!("{folder}/{key}"), format!("{RESTFUL_DIR}/{key}")));
     let users = resolved
         .spec
         .users
         .iter()
         .map(|name| (format!("{folder}/users/{name}"), format!("{USERS_DIR}/{name}")));
-    steps.extend(own.into_iter().chain(users).map(|(path, source)| {
+    steps.extend(of_the_server.into_iter().chain(users).map(|(path, source)| {
         let content = Content::Secret { source };
         Step::File {
             path,

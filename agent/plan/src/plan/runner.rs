@@ -11,10 +11,10 @@ use super::{
 /// another user, the snippets come first, as they did when images brought Flux: one of them may make that
 /// user itself.
 pub fn prepare(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
-    let own = &resolved.spec.runner.snippets;
-    let init = snippets::step(resolved, "init", own.init.as_ref());
-    let pre_command = snippets::step(resolved, "preCommand", own.pre_command.as_ref());
-    let pre = snippets::step(resolved, "pre", own.pre.as_ref());
+    let sources = &resolved.spec.runner.snippets;
+    let init = snippets::step(resolved, "init", sources.init.as_ref());
+    let pre_command = snippets::step(resolved, "preCommand", sources.pre_command.as_ref());
+    let pre = snippets::step(resolved, "pre", sources.pre.as_ref());
     let mut steps = Vec::new();
     if resolved.is_system_like() {
         steps.extend(own_files(resolved)?);

@@ -7,7 +7,7 @@
 
 use flux_shared::names;
 
-use super::{Binding, Content, EnvChange, Mode, Resolved, Step, own_paths, python};
+use super::{Binding, Content, EnvChange, Mode, Resolved, Step, python, search_paths};
 
 /// The variable that names the folders of such files.
 pub const PATH: &str = "FLUX_SHELL_RC_PATH";
@@ -24,7 +24,7 @@ pub fn steps(resolved: &Resolved) -> [Step; 2] {
     };
     let kept = python::kept_from_tasks(resolved).unwrap_or_default();
     let content = Content::Text(
-        defaults(&resolved.binding) + &kept + &own_paths::given_to_tasks(resolved) + &own_values(resolved),
+        defaults(&resolved.binding) + &kept + &search_paths::given_to_tasks(resolved) + &own_values(resolved),
     );
     let file = Step::File {
         path: paths.shell_rc(),

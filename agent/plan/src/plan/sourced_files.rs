@@ -33,26 +33,26 @@ pub fn steps(resolved: &Resolved) -> Vec<Step> {
 
 /// What flux-view.sh exports: the values that the entrypoint had when it wrote the file.
 fn exports(resolved: &Resolved) -> BTreeMap<String, Word> {
-    let own = |name: &str| {
+    let current = |name: &str| {
         (
             name.to_owned(),
             Word::Template(vec![WordPart::Env(name.to_owned())]),
         )
     };
     let mut exports = BTreeMap::from([
-        own("PATH"),
-        own("LD_LIBRARY_PATH"),
+        current("PATH"),
+        current("LD_LIBRARY_PATH"),
         (
             "fluxsocket".to_owned(),
             Word::literal(format!("local://{}", resolved.socket())),
         ),
     ]);
     // If Flux runs as another user, whoever enters the pod may be root, who has another home.
-    exports.extend(resolved.identity.run_as.is_none().then(|| own("HOME")));
-    exports.extend(resolved.python_path().map(|_| own("PYTHONPATH")));
+    exports.extend(resolved.identity.run_as.is_none().then(|| current("HOME")));
+    exports.extend(resolved.python_path().map(|_| current("PYTHONPATH")));
     let user = resolved.spec.flux.environment.iter();
     exports.extend(user.map(|(name, value)| (name.clone(), Word::literal(value))));
-    exports.extend([own(shell_defaults::PATH)]);
+    exports.extend([current(shell_defaults::PATH)]);
     exports
 }
 

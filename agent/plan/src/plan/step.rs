@@ -129,8 +129,8 @@ pub struct SnippetResources {
     /// The hosts that R must name, each once: a hostlist.
     pub hosts: String,
     /// The agent's R, if it was written before the snippets; none: each broker discovers what it has.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub own: Option<String>,
+    #[serde(rename = "own", skip_serializing_if = "Option::is_none")]
+    pub agents_r: Option<String>,
     /// A file that makes the broker use R, where broker.toml does not name it: its path and text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<(String, String)>,

@@ -62,9 +62,9 @@ fn home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Step>
         }
         return;
     }
-    let own = account_by(&facts.passwd, |_, uid| uid == resolved.identity.owner.uid);
+    let account = account_by(&facts.passwd, |_, uid| uid == resolved.identity.owner.uid);
     // Where the password file has no name for the uid: the number, which Flux takes in place of a name.
-    let name = own.map_or_else(|| resolved.identity.owner.uid.to_string(), |account| account.name);
+    let name = account.map_or_else(|| resolved.identity.owner.uid.to_string(), |account| account.name);
     if facts.environment.get("HOME").is_some_and(|home| is_usable(home)) {
         changes.push(EnvChange::Default {
             name: "USER".into(),

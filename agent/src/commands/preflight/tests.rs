@@ -23,7 +23,7 @@ fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'s
         }],
         numa: Some(Numa {
             nodes: 2,
-            own: 1,
+            allowed: 1,
             largest: 8,
         }),
         rdma: 2,
@@ -166,7 +166,7 @@ fn the_users_own_circumstances_are_told() {
     let spread = troubles(spread, |f| {
         f.numa = Some(Numa {
             nodes: 2,
-            own: 2,
+            allowed: 2,
             largest: 8,
         })
     });

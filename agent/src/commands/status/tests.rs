@@ -82,7 +82,7 @@ fn each_absent_host_is_named_with_its_reason() {
     for (why, want) in cases {
         let mut observed = Observations::new(&lead, state("quorum", 12));
         observed.online = Some(vec![0, 1]);
-        assert_eq!((observed.missing(), observed.unasked()), (vec![2, 3], vec![]));
+        assert_eq!((observed.missing(), observed.idle_spares()), (vec![2, 3], vec![]));
         observed.absent = vec![Absent {
             rank: 2,
             host: "mc-2".into(),

@@ -362,9 +362,9 @@ fn lifecycle(container: &ValidContainer) -> Option<Lifecycle> {
 /// A quota on cpu or memory rejects a pod with one container that lacks them, and Kubernetes then calls no pod
 /// Guaranteed. They cost nothing: a pod counts as its init containers or its containers, whichever need more.
 fn of_own_init(cluster: &ValidMiniCluster) -> Option<ResourceRequirements> {
-    let own = &cluster.view.resources;
-    if !own.limits.is_empty() || !own.requests.is_empty() {
-        return resources(own);
+    let of_the_view = &cluster.view.resources;
+    if !of_the_view.limits.is_empty() || !of_the_view.requests.is_empty() {
+        return resources(of_the_view);
     }
     let mut inherited = cluster.runner.container.resources.clone();
     for quantities in [&mut inherited.limits, &mut inherited.requests] {

@@ -268,8 +268,8 @@ pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &RenderFacts, 
     match api {
         GangApi::Coscheduling => {}
         GangApi::Volcano => {
-            let own = |map: &BTreeMap<String, String>| map.get(VOLCANO_QUEUE).map(|queue| json!(queue));
-            let queue = own(&cluster.pod.annotations).or_else(|| own(&cluster.pod.labels));
+            let queue_of = |map: &BTreeMap<String, String>| map.get(VOLCANO_QUEUE).map(|queue| json!(queue));
+            let queue = queue_of(&cluster.pod.annotations).or_else(|| queue_of(&cluster.pod.labels));
             for (field, value) in [("queue", queue), ("priorityClassName", priority)] {
                 if let Some(value) = value {
                     body["spec"][field] = value;

@@ -18,7 +18,7 @@ pub(super) fn policy(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Option<
     if cluster.flux.hostlist.is_some() || cluster.flux.lead.is_some() {
         return None;
     }
-    let own = LabelSelector {
+    let brokers = LabelSelector {
         match_labels: Some([(labels::CLUSTER.to_owned(), cluster.name.clone())].into()),
         ..LabelSelector::default()
     };
@@ -27,8 +27,8 @@ pub(super) fn policy(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Option<
         port: Some(IntOrString::Int(first)),
         end_port: Some(last),
     };
-    let from_own = NetworkPolicyPeer {
-        pod_selector: Some(own.clone()),
+    let from_brokers = NetworkPolicyPeer {
+        pod_selector: Some(brokers.clone()),
         ..NetworkPolicyPeer::default()
     };
     let others = [
@@ -40,11 +40,11 @@ pub(super) fn policy(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Option<
     Some(NetworkPolicy {
         metadata: metadata(names::network_policy(&cluster.name), cluster, facts),
         spec: Some(NetworkPolicySpec {
-            pod_selector: Some(own),
+            pod_selector: Some(brokers),
             policy_types: Some(vec!["Ingress".into()]),
             ingress: Some(vec![
                 NetworkPolicyIngressRule {
-                    from: Some(vec![from_own]),
+                    from: Some(vec![from_brokers]),
                     ports: None,
                 },
                 NetworkPolicyIngressRule {

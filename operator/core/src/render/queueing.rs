@@ -17,9 +17,9 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
         labels.entry(key.clone()).or_insert_with(|| value.clone());
     }
     let annotations = metadata.annotations.get_or_insert_default();
-    let own = cluster.queueing.clone().without_job_labels(&cluster.job_labels);
-    if own != Queueing::default() {
-        annotations.insert(labels::QUEUEING.to_owned(), json!(own).to_string());
+    let queueing = cluster.queueing.clone().without_job_labels(&cluster.job_labels);
+    if queueing != Queueing::default() {
+        annotations.insert(labels::QUEUEING.to_owned(), json!(queueing).to_string());
     }
     for (key, value) in &cluster.queueing.annotations {
         annotations.entry(key.clone()).or_insert_with(|| value.clone());

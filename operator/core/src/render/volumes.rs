@@ -210,10 +210,10 @@ pub(super) fn own(
         projected: Some(spec(cluster)),
         ..Volume::default()
     });
-    let own = names::curve_secret(&cluster.name, uid);
+    let generated = names::curve_secret(&cluster.name, uid);
     volumes.push(secret(
         CURVE,
-        cluster.flux.curve_cert_secret.as_ref().unwrap_or(&own),
+        cluster.flux.curve_cert_secret.as_ref().unwrap_or(&generated),
         secret_mode,
     ));
     if !cluster.users.is_empty() {

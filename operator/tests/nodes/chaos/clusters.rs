@@ -210,14 +210,7 @@ impl World<'_> {
     pub(super) async fn suspend(&self, pick: Pick, seconds: f64) {
         let Some(life) = self.pick(pick) else { return };
         self.note(&format!("suspend {} for {seconds:.0} s", life.name));
-        self.disturb(
-            &life.name,
-            Disturbance {
-                from: now(),
-                to: now() + seconds + SETTLING,
-                is_forced: false,
-            },
-        );
+        self.disturb(&life.name, seconds, false);
         self.lives
             .borrow_mut()
             .iter_mut()

@@ -192,14 +192,7 @@ impl<'a> World<'a> {
             "delete pod {pod}{}",
             if is_forced { " by force" } else { "" }
         ));
-        self.disturb(
-            &of,
-            Disturbance {
-                from: now(),
-                to: now() + SETTLING,
-                is_forced,
-            },
-        );
+        self.disturb(&of, 0.0, is_forced);
         let force: &[&str] = if is_forced {
             &["--force", "--grace-period=0"]
         } else {
@@ -221,14 +214,7 @@ impl<'a> World<'a> {
             return;
         };
         self.note(&format!("evict pod {pod}"));
-        self.disturb(
-            &of,
-            Disturbance {
-                from: now(),
-                to: now() + SETTLING,
-                is_forced: false,
-            },
-        );
+        self.disturb(&of, 0.0, false);
         let _ = self
             .stage
             .fixture
@@ -370,14 +356,7 @@ impl<'a> World<'a> {
         ));
         // Pods may be placed there before anybody has noticed.
         for life in self.living() {
-            self.disturb(
-                &life.name,
-                Disturbance {
-                    from: now(),
-                    to: now() + seconds + SETTLING,
-                    is_forced: false,
-                },
-            );
+            self.disturb(&life.name, seconds, false);
         }
     }
 
@@ -429,12 +408,18 @@ impl<'a> World<'a> {
         self.delays.borrow_mut().push((now(), now() + seconds));
     }
 
-    pub(super) fn disturb(&self, name: &str, disturbance: Disturbance) {
+    /// The MiniCluster is disturbed from now on, for so many seconds and until all has settled.
+    pub(super) fn disturb(&self, name: &str, seconds: f64, is_forced: bool) {
+        let from = now();
         self.disturbances
             .borrow_mut()
             .entry(name.to_owned())
             .or_default()
-            .push(disturbance);
+            .push(Disturbance {
+                from,
+                to: from + seconds + SETTLING,
+                is_forced,
+            });
     }
 
     pub fn faults(&self) -> usize {

@@ -110,21 +110,31 @@ fn only_in_json(document: &Value) -> Vec<String> {
 fn differences(old: &[String], new: &[String]) -> String {
     let (old, new) = (unnumbered(old), unnumbered(new));
     let common = common_lengths(&old, &new);
-    let (mut at, mut to) = (0, 0);
+    // How many lines of each text have been read.
+    let (mut in_old, mut in_new) = (0, 0);
     let (mut heading, mut step) = (String::new(), String::new());
     let mut written = String::new();
     let mut out = String::new();
-    while at < old.len() || to < new.len() {
-        let line = if at < old.len() && to < new.len() && old[at] == new[to] {
-            (at, to) = (at + 1, to + 1);
-            note_place(&new[to - 1], &mut heading, &mut step);
-            continue;
-        } else if to == new.len() || (at < old.len() && common[at + 1][to] >= common[at][to + 1]) {
-            at += 1;
-            format!("- {}", old[at - 1])
-        } else {
-            to += 1;
-            format!("+ {}", new[to - 1])
+    loop {
+        let line = match (old.get(in_old), new.get(in_new)) {
+            (None, None) => return out,
+            (Some(same), Some(other)) if same == other => {
+                (in_old, in_new) = (in_old + 1, in_new + 1);
+                note_place(same, &mut heading, &mut step);
+                continue;
+            }
+            (None, Some(added)) => {
+                in_new += 1;
+                format!("+ {added}")
+            }
+            (Some(_), Some(added)) if common[in_old + 1][in_new] < common[in_old][in_new + 1] => {
+                in_new += 1;
+                format!("+ {added}")
+            }
+            (Some(removed), _) => {
+                in_old += 1;
+                format!("- {removed}")
+            }
         };
         let place = format!("@ {heading}{step}");
         if written != place {
@@ -137,7 +147,6 @@ fn differences(old: &[String], new: &[String]) -> String {
             written = format!("@ {heading}{step}");
         }
     }
-    out
 }
 
 fn unnumbered(lines: &[String]) -> Vec<String> {
@@ -160,15 +169,15 @@ fn note_place(line: &str, heading: &mut String, step: &mut String) {
     }
 }
 
-/// The length of the longest common subsequence of what follows each pair of places.
+/// For each pair of places: the length of the longest common subsequence of what follows them.
 fn common_lengths(old: &[String], new: &[String]) -> Vec<Vec<usize>> {
     let mut lengths = vec![vec![0; new.len() + 1]; old.len() + 1];
-    for at in (0..old.len()).rev() {
-        for to in (0..new.len()).rev() {
-            lengths[at][to] = if old[at] == new[to] {
-                lengths[at + 1][to + 1] + 1
+    for i in (0..old.len()).rev() {
+        for j in (0..new.len()).rev() {
+            lengths[i][j] = if old[i] == new[j] {
+                lengths[i + 1][j + 1] + 1
             } else {
-                lengths[at + 1][to].max(lengths[at][to + 1])
+                lengths[i + 1][j].max(lengths[i][j + 1])
             };
         }
     }

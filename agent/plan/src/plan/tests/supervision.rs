@@ -105,12 +105,12 @@ fn follower_in_tree_names_the_lead_and_brokers_below_it() {
 #[test]
 fn follower_ends_when_lead_name_is_gone_for_good() {
     let lead_gone = |index: u32, text: &str, told: Option<u64>| {
-        let told = Waits {
+        let waits = Waits {
             lead_gone: told,
             ..Waits::default()
         };
         run(&spec(&format!("size = 2\n{text}")), &facts(index))
-            .with_waits(told)
+            .with_waits(waits)
             .waits
             .lead_gone
     };

@@ -2,20 +2,23 @@
 
 use super::*;
 
+/// A history of a Job whose pods run, which no operator has seen yet.
+fn once_running(then: &[Event]) -> Vec<Event> {
+    let begin = [Event::Operator(9), Event::Controller, Event::Kubelets];
+    [&begin[..], then].concat()
+}
+
 /// The lead was deleted, succeeded in the time it had left and was gone before a new operator came; then
 /// somebody deletes the Job.
 #[test]
 fn a_success_that_only_the_job_told_of_is_final() {
-    let events = [
-        Event::Operator(9),
-        Event::Controller,
-        Event::Kubelets,
+    let events = once_running(&[
         Event::Delete(0),
         Event::ProgramEnds(0),
         Event::Controller,
         Event::Restart(0),
         Event::DeleteJob,
-    ];
+    ]);
     assert_eq!(played(1, 0, &events).wrong, None);
 }
 
@@ -23,18 +26,13 @@ fn a_success_that_only_the_job_told_of_is_final() {
 /// before an operator has seen any of it.
 #[test]
 fn replacement_of_unseen_lead_does_not_start_in_another_job() {
-    let begin = [
-        Event::Operator(9),
-        Event::Controller,
-        Event::Kubelets,
+    let events = once_running(&[
         Event::ProgramEnds(REPLACE),
         Event::Controller,
-    ];
-    let events = [
-        &begin[..],
-        &[Event::DeleteJob, Event::Controller, Event::Restart(0)],
-    ]
-    .concat();
+        Event::DeleteJob,
+        Event::Controller,
+        Event::Restart(0),
+    ]);
     assert_eq!(played(1, 0, &events).wrong, None);
 }
 
@@ -124,10 +122,7 @@ fn success_not_seen_yet_is_final_when_a_follower_fails() {
 /// followers.
 #[test]
 fn unseen_lead_is_not_restarted_for_stopped_followers() {
-    let events = [
-        Event::Operator(9),
-        Event::Controller,
-        Event::Kubelets,
+    let events = once_running(&[
         Event::Delete(0),
         Event::ProgramEndsUnseen(0),
         Event::NewsOfPods,
@@ -136,7 +131,7 @@ fn unseen_lead_is_not_restarted_for_stopped_followers() {
         Event::Kubelets,
         Event::NewsOfPods,
         Event::Operator(1),
-    ];
+    ]);
     assert_eq!(played(0, 1, &events).wrong, None);
 }
 
@@ -144,14 +139,7 @@ fn unseen_lead_is_not_restarted_for_stopped_followers() {
 /// another pod, which runs nothing.
 #[test]
 fn success_that_the_job_has_replaced_ends_the_minicluster() {
-    let events = [
-        Event::Operator(9),
-        Event::Controller,
-        Event::Kubelets,
-        Event::Delete(0),
-        Event::ProgramEndsUnseen(0),
-        Event::Operator(0),
-    ];
+    let events = once_running(&[Event::Delete(0), Event::ProgramEndsUnseen(0), Event::Operator(0)]);
     let world = played_by(1, 1, 0, &events);
     assert_eq!(world.wrong, None);
     assert!(previous_status::is_finished(&world.status.1), "it waits for ever");
@@ -177,15 +165,9 @@ fn failed_follower_is_not_taken_for_lost_before_it_is_seen() {
 /// Its index is all that the Job has: the Job fails with `FailedIndexes`.
 #[test]
 fn lead_without_followers_starts_again_when_deleted() {
-    let begin = [
-        Event::Operator(9),
-        Event::Controller,
-        Event::Kubelets,
-        Event::NewsOfJobs,
-        Event::NewsOfPods,
-    ];
     for event in [Event::Delete(0), Event::Kill(0), Event::Evict(0)] {
-        let world = played_by(1, 1, 0, &[&begin[..], &[event]].concat());
+        let events = once_running(&[Event::NewsOfJobs, Event::NewsOfPods, event]);
+        let world = played_by(1, 1, 0, &events);
         assert_eq!(world.wrong, None, "{event:?}");
         assert!(
             world.running_lead().is_some(),

@@ -1,10 +1,10 @@
-//! Paths of the user's that Flux from a view must not follow: an old library in LD_LIBRARY_PATH, or a module
-//! in PYTHONPATH that has the name of one of Flux's, would break the broker and the commands that the agent
-//! runs.
+//! The user's search paths, which Flux from a view must not follow: an old library in LD_LIBRARY_PATH, or a
+//! module in PYTHONPATH that has the name of one of Flux's, would break the broker and the commands that the
+//! agent runs.
 //!
-//! Brokers start without them, and carry their values under other names. A program of the user's own gets
-//! them back from `flux-agent program`, tasks from the job shell's defaults. An image's own Flux may need
-//! them, so it keeps them.
+//! Brokers start without them, and carry the user's values in variables of other names. `flux-agent program`
+//! gives them back to a program of the user's, the job shell to tasks. An image's own Flux may need them, so
+//! it keeps them.
 
 use flux_shared::agent_spec::Program;
 use flux_shared::command_words::{Word, WordPart};
@@ -12,19 +12,17 @@ use flux_shared::command_words::{Word, WordPart};
 use super::{EnvChange, Resolved, restful, set};
 use crate::known_paths::{KEPT_FROM_FLUX, users_value_name};
 
-const MODULES: &str = "PYTHONPATH";
-
-/// The variables that are kept from Flux: not those that the user sets for Flux.
+/// The variables that are kept from Flux; not those that the user sets for Flux.
 fn names<'a>(resolved: &'a Resolved) -> impl Iterator<Item = &'static str> + use<'a> {
-    let is_kept = |name: &&str| !resolved.spec.flux.environment.contains_key(*name);
+    let is_for_flux = |name: &str| resolved.spec.flux.environment.contains_key(name);
     KEPT_FROM_FLUX
         .into_iter()
-        .filter(move |name| resolved.spec.view.enabled && is_kept(name))
+        .filter(move |name| resolved.spec.view.enabled && !is_for_flux(name))
 }
 
-/// What Flux itself needs in the variable.
-fn flux_own(resolved: &Resolved, name: &str) -> Option<String> {
-    if name == MODULES {
+/// The value that Flux itself needs in the variable.
+fn value_for_flux(resolved: &Resolved, name: &str) -> Option<String> {
+    if name == "PYTHONPATH" {
         resolved.python_path()
     } else {
         None
@@ -33,42 +31,40 @@ fn flux_own(resolved: &Resolved, name: &str) -> Option<String> {
 
 /// The changes for a broker.
 pub fn changes(resolved: &Resolved) -> Vec<EnvChange> {
-    let kept = |name: &'static str| {
-        let value = Word::Template(vec![WordPart::Env(name.into())]);
-        let without =
-            flux_own(resolved, name).map_or(EnvChange::Remove { name: name.into() }, |path| set(name, &path));
-        [
-            EnvChange::Set {
-                name: users_value_name(name),
-                value,
-            },
-            without,
-        ]
+    let changes_of = |name: &'static str| {
+        let carry = EnvChange::Set {
+            name: users_value_name(name),
+            value: Word::Template(vec![WordPart::Env(name.into())]),
+        };
+        let replace = match value_for_flux(resolved, name) {
+            Some(value) => set(name, &value),
+            None => EnvChange::Remove { name: name.into() },
+        };
+        [carry, replace]
     };
-    names(resolved).flat_map(kept).collect()
+    names(resolved).flat_map(changes_of).collect()
 }
 
-/// The options that give the variables back to a program of the user's own.
+/// The options that give the variables back to a program of the user's.
 pub fn given_to_program(resolved: &Resolved) -> Vec<String> {
+    if !runs_users_program(resolved) {
+        return Vec::new();
+    }
+    names(resolved).map(|name| format!("--own={name}")).collect()
+}
+
+/// Whether the initial program is the user's, not a command of Flux's or of the agent's.
+fn runs_users_program(resolved: &Resolved) -> bool {
     let runner = &resolved.spec.runner;
-    let is_by_flux = runner.prefix.is_empty()
-        && resolved
-            .spec
-            .flux
-            .submit_command
-            .first()
-            .is_some_and(|it| it == "flux");
-    let is_own = match runner.program {
-        Program::Submit { .. } | Program::Script { launch: false, .. } => !is_by_flux,
-        Program::Batch { .. } => !runner.prefix.is_empty(),
+    let has_prefix = !runner.prefix.is_empty();
+    let submit_command = resolved.spec.flux.submit_command.first();
+    let is_submitted_by_flux = submit_command.is_some_and(|word| word == "flux");
+    match runner.program {
+        Program::Submit { .. } | Program::Script { launch: false, .. } => has_prefix || !is_submitted_by_flux,
+        Program::Batch { .. } => has_prefix,
         Program::Launcher { .. } | Program::Script { launch: true, .. } | Program::BatchRaw { .. } => true,
         Program::Persistent => restful::wanted(resolved).is_some(),
         Program::Diagnostics => false,
-    };
-    if is_own {
-        names(resolved).map(|name| format!("--own={name}")).collect()
-    } else {
-        Vec::new()
     }
 }
 
@@ -76,20 +72,21 @@ pub fn given_to_program(resolved: &Resolved) -> Vec<String> {
 pub fn given_to_tasks(resolved: &Resolved) -> String {
     let lines: String = names(resolved)
         .map(|name| {
-            let own = users_value_name(name);
-            let is_unchanged = match flux_own(resolved, name) {
-                // Not set at all: a `flux` in a script (`in_instance::deaf_flux`).
+            let carrier = users_value_name(name);
+            // Lua: whether the job has set no value of its own.
+            let is_unchanged = match value_for_flux(resolved, name) {
+                // A `flux` in a script runs without the variable (`in_instance::deaf_flux`).
                 Some(path) => format!(
                     "((shell.getenv (\"{name}\") or \"\") == \"\" or string.find (shell.getenv (\"{name}\"), \"{path}\", 1, true))"
                 ),
                 None => format!("shell.getenv (\"{name}\") == nil"),
             };
             format!(
-                "    local own = shell.getenv (\"{own}\")\n    \
+                "    local own = shell.getenv (\"{carrier}\")\n    \
                  if own ~= nil and {is_unchanged} then\n        \
                  if own ~= \"\" then shell.setenv (\"{name}\", own) else shell.unsetenv (\"{name}\") end\n    \
                  end\n    \
-                 if own ~= nil then shell.unsetenv (\"{own}\") end\n"
+                 if own ~= nil then shell.unsetenv (\"{carrier}\") end\n"
             )
         })
         .collect();
@@ -123,7 +120,7 @@ mod tests {
     }
 
     fn is_removed(launch: &Launch, variable: &str) -> bool {
-        let own = users_value_name(variable);
+        let carrier = users_value_name(variable);
         launch
             .environment
             .iter()
@@ -131,7 +128,7 @@ mod tests {
             && launch
                 .environment
                 .iter()
-                .any(|it| matches!(it, EnvChange::Set { name, .. } if *name == own))
+                .any(|it| matches!(it, EnvChange::Set { name, .. } if *name == carrier))
     }
 
     const SUBMIT: &str = "[runner.program]\nmode='submit'\nwords=['a']\n";
@@ -142,9 +139,9 @@ mod tests {
         for index in [0, 1] {
             assert!(is_removed(&launch(SUBMIT, index), "LD_LIBRARY_PATH"), "{index}");
         }
-        let own = launch(&format!("{SUBMIT}[view]\nenabled=false\n"), 0);
+        let with_images_flux = launch(&format!("{SUBMIT}[view]\nenabled=false\n"), 0);
         assert!(
-            !is_removed(&own, "LD_LIBRARY_PATH"),
+            !is_removed(&with_images_flux, "LD_LIBRARY_PATH"),
             "an image's Flux may need them"
         );
         let asked = launch(&format!("{SUBMIT}[flux.environment]\nLD_LIBRARY_PATH='/x'\n"), 0);
@@ -152,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn own_paths_are_restored_for_user_programs_not_flux_submit() {
+    fn search_paths_are_restored_for_user_programs_not_flux_submit() {
         let words = |spec: &str| format!("{:?}", launch(spec, 0).argv);
         assert!(!words(SUBMIT).contains("--own="));
         assert!(words(LAUNCH).contains("--own=LD_LIBRARY_PATH"));
