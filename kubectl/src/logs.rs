@@ -201,9 +201,14 @@ async fn stream(
     }
 }
 
-/// Prints the log of one start of a pod's runner to its end, and reconnects if the connection breaks. `first`
-/// is called before anything is printed.
-pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn()) -> Result<(), Failure> {
+/// Prints the log of one start of a pod's runner to its end, and reconnects if the connection breaks.
+/// `before_print` is called each time before something is printed.
+pub async fn follow(
+    pods: &Api<Pod>,
+    pod: &Pod,
+    start: &Start,
+    before_print: impl Fn(),
+) -> Result<(), Failure> {
     let (name, container) = (observed::name(pod), observed::runner(pod).unwrap_or_default());
     let mut resume = Resume::default();
     let (mut failures, mut is_over) = (0, false);
@@ -217,7 +222,7 @@ pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn())
             ..LogParams::default()
         };
         let read = match pods.log_stream(name, &parameters).await {
-            Ok(log) => copy(log, &mut resume, &first).await?,
+            Ok(log) => copy(log, &mut resume, &before_print).await?,
             Err(error) if failure::is_code(&error, 404) => return Ok(()),
             Err(error) => LogRead {
                 end: CopyEnd::Broken(failure::cause_of(&error)),
@@ -250,10 +255,10 @@ pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn())
             Ok(Some(pod)) => is_over = observed::is_over(&pod, start),
             Err(_) => {}
         }
-        match failures {
-            0 if is_over => {}
-            0 => tokio::time::sleep(PAUSE).await,
-            _ => tokio::time::sleep(PAUSE_AFTER_FAILURE).await,
+        if failures > 0 {
+            tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
+        } else if !is_over {
+            tokio::time::sleep(PAUSE).await;
         }
     }
 }
@@ -280,7 +285,7 @@ struct LogRead {
 async fn copy(
     mut log: impl futures::AsyncRead + Unpin,
     resume: &mut Resume,
-    first: &impl Fn(),
+    before_print: &impl Fn(),
 ) -> Result<LogRead, Failure> {
     let mut buffer = vec![0; 64 * 1024];
     let mut has_progressed = false;
@@ -294,7 +299,7 @@ async fn copy(
                     .unwrap_or_default();
                 if !new.is_empty() {
                     has_progressed = true;
-                    first();
+                    before_print();
                     screen::put(&new)?;
                 }
             }

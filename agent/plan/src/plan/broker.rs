@@ -274,7 +274,7 @@ fn resource(resolved: &Resolved) -> Option<Resource> {
     if discovery::is_discovered(resolved) {
         // What is discovered cannot be missing. But R may be that of an earlier instance, with another node,
         // where Flux is too old to forget it; or one that a snippet writes.
-        let noverify = discovery::may_be_old(resolved) || resolved.may_write_resources();
+        let noverify = discovery::may_hold_old_r(resolved) || resolved.may_write_resources();
         let norestrict = declared.is_some_and(|cores| cores > resolved.facts.cores);
         return (noverify || norestrict).then_some(Resource {
             path: None,

@@ -20,6 +20,10 @@ use super::{Content, EnvChange, Mode, Resolved, Step, set};
 const VARIABLE: &str = "FLUX_HWLOC_XMLFILE";
 /// The variable with more folders for `flux modprobe`.
 const MODPROBE: &str = "FLUX_MODPROBE_PATH_APPEND";
+/// Bounds, above what machines have: assumed facts and the user may say anything.
+const MOST_CORES: u32 = 1024;
+const MOST_CPUS: u32 = 1 << 16;
+const MOST_GPUS: u32 = 64;
 
 /// Whether each broker discovers its own resources. Otherwise R is written for all: it must be known before
 /// they are all there (elastic sizes, clusters that join later), or an archive has it, and Flux is too old to
@@ -37,17 +41,17 @@ pub fn is_discovered(resolved: &Resolved) -> bool {
         && spec.network.lead.is_none()
         && spec.runner.cores.is_none_or(|cores| cores <= MOST_CORES)
         && spec.flux.broker_config.is_none()
-        && (!resolved.is_lead() || !is_read_back || forgets(resolved))
+        && (!resolved.is_lead() || !is_read_back || removes_old_r(resolved))
 }
 
 /// Whether the state may hold the R of an earlier instance.
-pub fn may_be_old(resolved: &Resolved) -> bool {
+pub fn may_hold_old_r(resolved: &Resolved) -> bool {
     resolved.spec.archive.is_some() || resolved.spec.restart_policy == RestartPolicy::OnFailure
 }
 
 /// Whether that R is removed from the state before it is used.
-fn forgets(resolved: &Resolved) -> bool {
-    resolved.is_lead() && may_be_old(resolved) && resolved.facts.flux_modprobe
+fn removes_old_r(resolved: &Resolved) -> bool {
+    resolved.is_lead() && may_hold_old_r(resolved) && resolved.facts.flux_modprobe
 }
 
 /// The variable with the file's path, for all later steps: an instance inside this one discovers resources,
@@ -59,7 +63,7 @@ pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
 /// The variable for the lead's broker alone.
 pub fn broker_variable(resolved: &Resolved) -> Option<EnvChange> {
     let value = resolved.paths.modprobe_dir();
-    (is_discovered(resolved) && forgets(resolved)).then(|| EnvChange::Append {
+    (is_discovered(resolved) && removes_old_r(resolved)).then(|| EnvChange::Append {
         name: MODPROBE.into(),
         separator: ':',
         value,
@@ -76,7 +80,7 @@ pub fn steps(resolved: &Resolved) -> Option<Vec<Step>> {
             content: Content::Text(text),
         };
         let mut steps = vec![file(resolved.paths.topology(), xml(resolved))];
-        if forgets(resolved) {
+        if removes_old_r(resolved) {
             let folder = Step::Directory {
                 path: resolved.paths.modprobe_rc1_dir(),
                 mode: Mode(0o755),
@@ -84,14 +88,14 @@ pub fn steps(resolved: &Resolved) -> Option<Vec<Step>> {
             };
             steps.push(folder);
             let path = format!("{}/flux-agent.py", resolved.paths.modprobe_rc1_dir());
-            steps.push(file(path, FORGETS.to_owned()));
+            steps.push(file(path, REMOVE_OLD_R.to_owned()));
         }
         steps
     })
 }
 
-/// The task, in Python, as `flux modprobe rc1` reads it.
-const FORGETS: &str = "\
+/// The task that removes the R of an earlier instance, in Python, as `flux modprobe rc1` reads it.
+const REMOVE_OLD_R: &str = "\
 # The resources of an instance before this one, in the state that was read back: each broker says what it has now.
 import flux.kvs
 from flux.modprobe import task
@@ -119,7 +123,7 @@ fn xml(resolved: &Resolved) -> String {
     let all: Vec<u32> = cores.iter().flatten().copied().collect();
     let mut writer = Writer {
         text: HEAD.to_owned(),
-        ids: 0,
+        last_id: 0,
         indent: 0,
     };
     let places = format!(
@@ -158,8 +162,8 @@ const HEAD: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topolo
 
 struct Writer {
     text: String,
-    /// Number of the last object: each has its own.
-    ids: u32,
+    /// Number of the last object.
+    last_id: u32,
     indent: usize,
 }
 
@@ -169,8 +173,11 @@ impl Writer {
     }
 
     fn tag(&mut self, kind: &str, attributes: &str) -> String {
-        self.ids += 1;
-        format!("<object type=\"{kind}\" {attributes} gp_index=\"{}\">", self.ids)
+        self.last_id += 1;
+        format!(
+            "<object type=\"{kind}\" {attributes} gp_index=\"{}\">",
+            self.last_id
+        )
     }
 
     fn open(&mut self, kind: &str, attributes: &str) {
@@ -205,11 +212,6 @@ impl Writer {
         self.close();
     }
 }
-
-/// Bounds, above what machines have: assumed facts and the user may say anything.
-const MOST_CORES: u32 = 1024;
-const MOST_CPUS: u32 = 1 << 16;
-const MOST_GPUS: u32 = 64;
 
 fn in_node(cpus: &[u32]) -> String {
     format!(

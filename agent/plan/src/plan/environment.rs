@@ -67,13 +67,13 @@ fn temporary(resolved: &Resolved, steps: &mut Vec<Step>) -> Option<EnvChange> {
     })
 }
 
-/// `init`, with the view's programs on the PATH while it runs. They are appended anew after it, since they
-/// come last.
+/// `init`, with the view's programs on the PATH while it runs. What is appended for it is withdrawn after it:
+/// later steps append it again, behind what `init` has appended.
 pub fn around(resolved: &Resolved, init: Option<Step>) -> Vec<Step> {
     let Some(init) = init else { return Vec::new() };
-    let is_there = |name: &str, part: &str| {
+    let is_there = |name: &str, path: &str| {
         let value = resolved.facts.environment.get(name);
-        value.is_some_and(|value| value.split(':').any(|own| own == part))
+        value.is_some_and(|value| value.split(':').any(|present| present == path))
     };
     let mut appended: Vec<EnvChange> = view_paths(resolved);
     appended.retain(|change| match change {

@@ -19,9 +19,9 @@ use crate::machines::try_kubectl;
 use crate::stage::{Stage, sleep, tolerations, with_own_name};
 use crate::timeline::now;
 
-/// The API server may be away when something is asked of it.
+/// How long a call is repeated while the API server is away.
 const INSIST_FOR: Duration = Duration::from_secs(90);
-/// A node that is lost, its eviction, a restart and a stop.
+/// Seconds enough for the loss of a node, an eviction, a restart and a stop.
 const GIVE_UP_AFTER: f64 = 600.0;
 /// The default of Kubernetes.
 const BACKOFF_LIMIT: u32 = 100;
@@ -62,7 +62,7 @@ impl World<'_> {
 
     pub(super) async fn submit(&self, manifest: &Manifest) {
         self.note(&format!("apply {manifest:?}"));
-        // One of a name that was there before has another archive.
+        // Two that have one name in turn have an archive each.
         let number = self.lives.borrow().len();
         let object: MiniCluster = serde_json::from_value(object(manifest, number, self.stage)).unwrap();
         let mut earlier_pods = Vec::new();
@@ -226,7 +226,7 @@ impl World<'_> {
         });
     }
 
-    /// Until somebody has stopped each interactive instance; none may be suspended.
+    /// Waits until each interactive instance was stopped; none may be suspended.
     pub async fn all_stopped(&self) {
         let stops = std::mem::take(&mut *self.stops.borrow_mut());
         for stop in stops {
@@ -234,7 +234,7 @@ impl World<'_> {
         }
     }
 
-    /// Also where the end of a suspension met an API server that was away.
+    /// Resumes all: the end of a suspension may have met an API server that was away.
     pub async fn resume_all(&self) {
         for life in self.living() {
             self.patch(&life.name, json!({ "spec": { "suspend": false } }))
@@ -307,7 +307,7 @@ impl World<'_> {
         }
     }
 
-    /// Of those that have one name, and violations that were found before a deletion.
+    /// The names of which two ran at once, and the violations that were found before a deletion.
     pub fn overlaps(&self) -> Vec<String> {
         let mut violations = self.violations.borrow().clone();
         let mut names: Vec<String> = self.lives.borrow().iter().map(|life| life.name.clone()).collect();

@@ -12,7 +12,7 @@ const NAMES: [&str; 16] = [
 /// The longest job of a MiniCluster that grows and shrinks, in seconds: it ends before its node is removed.
 const JOB_OF_AN_ELASTIC: u32 = 16;
 
-/// A random number that picks one of what is there at that moment.
+/// A random number: it picks one of what is there at that moment and, divided by 1000, what is done to it.
 pub type Pick = u64;
 
 #[derive(Debug, Clone)]
