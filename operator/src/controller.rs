@@ -191,13 +191,19 @@ async fn control(
         let context = context.clone();
         move |key: &Key, uid: &str| context.forget(key, uid)
     };
+    let reported = {
+        let context = context.clone();
+        move |uid: &str, version: u64| context.note_reported(uid, version)
+    };
     let (store, clusters) = watch::clusters(
         &client,
         namespace.as_deref(),
         index.clone(),
+        reported,
         forget,
         outlets.clone(),
     );
+    context.set_store(store.clone());
     let jobs = watch::jobs(client.clone(), namespace.clone(), index.clone(), outlets.clone());
     let pods = watch::pods(
         client.clone(),

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flux_operator_core::decide::restart::{self, Decision, Observation};
+use flux_operator_core::decide::silent_wait::Finding;
 use flux_operator_core::decide::{ending, remaining};
 use flux_operator_core::observe::cluster::{Cluster, is_managed_elsewhere};
 use flux_operator_core::observe::job::{self, JobSeen};
@@ -55,8 +56,13 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// Whether this reconcile may have to act, and not only to report: there is no Job yet, or the spec was
 /// edited.
 pub fn has_priority(object: &Cluster, context: &Context) -> bool {
-    let status = object.0.as_ref().ok().and_then(|cluster| cluster.status.as_ref());
-    match status.and_then(|status| status.observed_generation) {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Seen {
+        observed_generation: Option<i64>,
+    }
+    let seen: Option<Seen> = object.status_as();
+    match seen.and_then(|status| status.observed_generation) {
         _ if is_managed_elsewhere(object) => false,
         None => !context.index.has_job(&Key::of(object.meta())),
         generation => generation != object.meta().generation,
@@ -151,20 +157,30 @@ async fn report(
         _ => None,
     };
     let look = diagnose_and_mend(&target, checked.as_ref().ok(), context).await;
-    let warning = look.as_ref().ok().and_then(|look| look.as_ref()?.0.as_ref());
+    let finding = look.as_ref().ok().and_then(|look| Some(&look.as_ref()?.0));
     // The first that failed comes first: what follows from it may pass with it.
     let error = done.as_ref().err().or(look.as_ref().err());
     let obstacle = error
         .filter(|error| is_told(error, &target, context, begin))
         .map(ReconcileError::as_obstacle);
-    let after = new_status(
-        &target,
-        &known,
-        checked,
-        (obstacle.as_ref(), over.as_ref()),
-        warning,
-        context,
-    );
+    let status_with = |warning: Option<&Trouble>| {
+        new_status(
+            &target,
+            &known,
+            checked,
+            (obstacle.as_ref(), over.as_ref()),
+            warning,
+            context,
+        )
+    };
+    let after = match finding {
+        Some(Finding::Warning(warning)) => status_with(Some(warning)),
+        // An operator that has just started does not take back what another has found.
+        Some(Finding::Unread) => Some(status_with(said_before(&target.status).as_ref()))
+            .filter(|as_before| *as_before == target.status)
+            .unwrap_or_else(|| status_with(None)),
+        Some(Finding::Nothing) | None => status_with(None),
+    };
     let written = write_status(object, &target, &after, context).await;
     done?;
     let (look, later) = (look?, written?);
@@ -178,6 +194,15 @@ async fn report(
     let until_given_up = || is_awaited.then(|| Duration::from_secs(restart::TIME_TO_END.unsigned_abs() + 1));
     let sooner = later.or(look.map(|(_, wait)| wait)).or_else(until_given_up);
     Ok(sooner.map_or(action, Action::requeue))
+}
+
+/// What the status says of a wait, as if it had been found now.
+fn said_before(status: &MiniClusterStatus) -> Option<Trouble> {
+    Some(Trouble {
+        reason: status.reason.clone()?,
+        message: status.message.clone()?,
+        ..Trouble::default()
+    })
 }
 
 /// Whether the status says what failed: what a person can help with at once, anything else when it lasts, or
@@ -425,6 +450,7 @@ fn observation<'a>(
         pods: observed
             .pods
             .values()
+            .map(Box::as_ref)
             .filter(|pod| uid.is_some() && pod.job_uid == uid)
             .collect(),
         gone: observed

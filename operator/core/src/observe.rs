@@ -86,7 +86,8 @@ fn uid(metadata: &ObjectMeta) -> String {
 pub struct Observed {
     pub job: Option<JobSeen>,
     /// Pods by uid, not by index: an index may have a pod that has ended and the one that replaces it.
-    pub pods: BTreeMap<String, PodSeen>,
+    /// Boxed: a map has room for eleven, and most MiniClusters have fewer.
+    pub pods: BTreeMap<String, Box<PodSeen>>,
     pub services_pod: Option<ServicesPodSeen>,
     /// Services of sidecars, by name.
     pub services: BTreeMap<String, ServiceSeen>,
@@ -269,7 +270,7 @@ impl Index {
         for (key, observed) in state
             .clusters
             .iter_mut()
-            .filter(|(_, it)| it.pods.values().any(is_there))
+            .filter(|(_, it)| it.pods.values().any(|pod| is_there(pod)))
         {
             for pod in Arc::make_mut(observed)
                 .pods
@@ -362,12 +363,12 @@ impl Index {
                 .as_ref()
                 .is_some_and(|node| state.silent_nodes.contains(node));
         let observed = state.observed_mut(&key);
-        let before = observed.pods.get(&uid(metadata));
+        let before = observed.pods.get(&uid(metadata)).map(Box::as_ref);
         seen.remember(before);
         if !before.is_some_and(PodSeen::was_taken) && observed.is_loss(&seen) {
             observed.remember_loss(loss(&seen));
         }
-        let before = observed.pods.get(&uid(metadata));
+        let before = observed.pods.get(&uid(metadata)).map(Box::as_ref);
         let ours = observed
             .job
             .as_ref()
@@ -380,7 +381,7 @@ impl Index {
         let news = before != Some(&seen);
         // It is handed out once: whoever gets it labels it.
         seen.labelled |= unlabelled.is_some();
-        observed.pods.insert(uid(metadata), seen);
+        observed.pods.insert(uid(metadata), Box::new(seen));
         (news.then_some(key), unlabelled)
     }
 
@@ -397,7 +398,7 @@ impl Index {
         let Some(observed) = state
             .clusters
             .get_mut(cluster)
-            .filter(|it| it.pods.values().any(PodSeen::needs_label))
+            .filter(|it| it.pods.values().any(|pod| pod.needs_label()))
         else {
             return Vec::new();
         };
@@ -409,7 +410,7 @@ impl Index {
         };
         let waiting = pods.iter_mut().filter(|(_, pod)| pod.needs_label());
         let ours = waiting.filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
-        let hand_out = |(uid, pod): (&String, &mut PodSeen)| {
+        let hand_out = |(uid, pod): (&String, &mut Box<PodSeen>)| {
             pod.labelled = true;
             Unlabelled {
                 namespace: cluster.namespace.clone(),

@@ -32,9 +32,9 @@ pub struct Target {
 impl Target {
     pub fn of(object: &Cluster) -> Target {
         let metadata = object.meta();
-        let (spec, status) = match &object.0 {
-            Ok(cluster) => (Ok(cluster.spec.clone()), cluster.status.clone()),
-            Err(invalid) => (Err(vec![Problem::new("", invalid.error.clone())]), None),
+        let (spec, status) = match object.read() {
+            Ok((spec, status)) => (Ok(spec), status),
+            Err(error) => (Err(vec![Problem::new("", error)]), None),
         };
         Target {
             key: Key::of(metadata),

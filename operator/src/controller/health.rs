@@ -7,6 +7,7 @@ use std::time::Instant;
 use flux_operator_core::observe::Key;
 use flux_operator_core::observe::cluster::Cluster;
 use kube::runtime::reflector::Store;
+use serde::Deserialize;
 use tokio::sync::watch as signal;
 
 use crate::health::metrics::{LiveState, Metrics};
@@ -56,6 +57,12 @@ impl Health {
     }
 }
 
+/// What the metrics tell of a status.
+#[derive(Deserialize)]
+struct Phase {
+    phase: Option<String>,
+}
+
 impl server::Answers for Health {
     fn is_ready(&self) -> bool {
         let synced = self
@@ -70,7 +77,7 @@ impl server::Answers for Health {
         let clusters = serving.map(|serving| serving.store.state()).unwrap_or_default();
         let phases = clusters
             .iter()
-            .filter_map(|cluster| cluster.0.as_ref().ok()?.status.as_ref()?.phase.as_deref());
+            .filter_map(|cluster| cluster.status_as::<Phase>()?.phase);
         let queue = serving
             .map(|serving| serving.queue.snapshot(Instant::now()))
             .unwrap_or_default();

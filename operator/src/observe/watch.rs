@@ -94,15 +94,16 @@ fn all() -> Selection {
     labelled("")
 }
 
-/// Watches MiniClusters, and returns the store in which they are kept. Endless. `forget` is called with key
-/// and uid of one that is gone.
-pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
+/// Watches MiniClusters, and returns the store in which they are kept. Endless. `reported` is called with uid
+/// and resourceVersion of one that is in the store now, `forget` with key and uid of one that is gone.
+pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 'static>(
     client: &Client,
     namespace: Option<&str>,
     index: Arc<Index>,
+    reported: R,
     forget: F,
     outlets: Outlets,
-) -> (Store<Cluster>, impl Future<Output = ()> + use<F>) {
+) -> (Store<Cluster>, impl Future<Output = ()> + use<R, F>) {
     let (store, writer) = reflector::store();
     let selection = Selection {
         page: LARGE_PAGE,
@@ -127,8 +128,14 @@ pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
         }
     };
     let drive = events.for_each(move |event| {
+        // What a list brings is stored when the list is complete.
+        let is_stored = matches!(event, Ok(Event::Apply(_)));
         let gone = match event {
             Ok(Event::Apply(cluster) | Event::InitApply(cluster)) => {
+                if is_stored {
+                    let uid = cluster.uid().unwrap_or_default();
+                    reported(&uid, cluster::version(cluster.meta()));
+                }
                 tell(&index, &outlets, &cluster, deletions.seen(cluster.meta()));
                 let seen = known.see(&cluster);
                 if seen.is_news {

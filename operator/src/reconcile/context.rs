@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use flux_operator_core::decide::silent_wait::{EventCheck, Turns};
+use flux_operator_core::decide::silent_wait::{EventCheck, Finding, Turns};
+use flux_operator_core::observe::cluster::Cluster;
 use flux_operator_core::observe::pod::Trouble;
 use flux_operator_core::observe::{Index, Key};
 use flux_operator_core::render::Options;
@@ -13,6 +14,7 @@ use flux_operator_core::target::Target;
 use flux_shared::backoff;
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use k8s_openapi::jiff::{Timestamp, ToSpan};
+use kube::runtime::reflector::{ObjectRef, Store};
 
 use crate::health::metrics::Metrics;
 use crate::health::queue::Queue;
@@ -89,6 +91,8 @@ pub struct Context {
     pub traces: Arc<Traces>,
     pub queue: Queue<Key>,
     pub job_first: JobFirst,
+    /// The MiniClusters as the watch has reported them; set when it starts.
+    store: OnceLock<Store<Cluster>>,
     /// Statuses that were written and that the watch has not reported yet: resourceVersion and status, by
     /// uid.
     written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
@@ -137,6 +141,7 @@ impl Context {
             metrics,
             queue: Queue::default(),
             job_first: JobFirst::default(),
+            store: OnceLock::new(),
             written: Mutex::default(),
             written_at: Mutex::default(),
             event_checks: Mutex::default(),
@@ -171,18 +176,46 @@ impl Context {
         now.0.checked_add(seconds.seconds()).unwrap_or(now.0)
     }
 
-    /// The target with the newest known status: the watch may lag behind our own writes.
+    /// Sets where the watch keeps the MiniClusters.
+    pub fn set_store(&self, store: Store<Cluster>) {
+        // Set once: the process ends when its watches do.
+        let _ = self.store.set(store);
+    }
+
+    /// The target with the newest known status: the watch may lag behind our own writes, and the target
+    /// behind the watch.
     pub fn latest(&self, mut target: Target) -> Target {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        match written.get(&target.uid) {
-            Some((version, status)) if *version > target.resource_version => {
-                (target.status, target.resource_version) = (status.clone(), *version);
-                target.has_status = true;
-            }
-            Some(_) => drop(written.remove(&target.uid)),
-            None => {}
+        self.note_reported(&target.uid, target.resource_version);
+        let written = self.written().get(&target.uid).cloned();
+        let newest = written.or_else(|| {
+            let Key { namespace, name } = &target.key;
+            let stored = self.store.get()?.get(&ObjectRef::new(name).within(namespace))?;
+            let stored = Target::of(&stored);
+            (stored.uid == target.uid).then_some((stored.resource_version, stored.status))
+        });
+        if let Some((version, status)) = newest
+            && version > target.resource_version
+        {
+            (target.status, target.resource_version) = (status, version);
+            target.has_status = true;
         }
         target
+    }
+
+    fn written(&self) -> MutexGuard<'_, HashMap<String, (u64, MiniClusterStatus)>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The watch has reported this version: what was written until then is in the store.
+    pub fn note_reported(&self, uid: &str, version: u64) {
+        let mut written = self.written();
+        if written.get(uid).is_some_and(|(until, _)| *until <= version) {
+            written.remove(uid);
+            // A rush leaves no memory behind.
+            if written.is_empty() {
+                written.shrink_to_fit();
+            }
+        }
     }
 
     /// Notes that the Job was created: the first status may wait until its pods exist (at most
@@ -222,8 +255,7 @@ impl Context {
 
     pub fn remember_status(&self, uid: &str, version: u64, status: &MiniClusterStatus, now: Instant) {
         self.note_write(uid, now);
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        written.insert(uid.to_owned(), (version, status.clone()));
+        self.written().insert(uid.to_owned(), (version, status.clone()));
     }
 
     fn event_checks(&self) -> MutexGuard<'_, HashMap<String, EventCheck>> {
@@ -282,12 +314,15 @@ impl Context {
     /// Notes what a check of events has found.
     pub fn note_finding(&self, uid: &str, found: Option<Trouble>) {
         if let Some(check) = self.event_checks().get_mut(uid) {
-            check.found = found;
+            check.found = match found {
+                Some(trouble) => Finding::Warning(Box::new(trouble)),
+                None => Finding::Nothing,
+            };
         }
     }
 
     /// What the last check of events found, and the time until the next one.
-    pub fn last_finding(&self, uid: &str, now: Instant) -> Option<(Option<Trouble>, Duration)> {
+    pub fn last_finding(&self, uid: &str, now: Instant) -> Option<(Finding, Duration)> {
         self.event_checks()
             .get(uid)
             .map(|check| (check.found.clone(), check.time_left(now)))
@@ -295,10 +330,7 @@ impl Context {
 
     /// Forgets a MiniCluster that is gone.
     pub fn forget(&self, key: &Key, uid: &str) {
-        self.written
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(uid);
+        self.written().remove(uid);
         self.written_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use flux_operator_core::decide::next_action;
-use flux_operator_core::decide::silent_wait::{self, Missing, SilentWait};
+use flux_operator_core::decide::silent_wait::{self, Finding, Missing, SilentWait};
 use flux_operator_core::observe::job::JobSeen;
 use flux_operator_core::observe::pod::Trouble;
 use flux_operator_core::target::Target;
@@ -20,7 +20,7 @@ pub(super) async fn diagnose_and_mend(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
     context: &Context,
-) -> Result<Option<(Option<Trouble>, Duration)>, ReconcileError> {
+) -> Result<Option<(Finding, Duration)>, ReconcileError> {
     let observed = context.index.observed(&target.key);
     let job = if target.deleting {
         None

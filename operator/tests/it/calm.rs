@@ -50,6 +50,28 @@ async fn told(fixture: &Fixture, name: &str, reason: &str) -> Value {
         .clone()
 }
 
+/// The new operator has read nobody's events, and may read those of five at once.
+#[test]
+fn operator_that_restarts_takes_no_reason_back() {
+    test("calm-restart", async |fixture| {
+        let names: Vec<String> = (0..9).map(|number| format!("mc-{number}")).collect();
+        let spec = json!({ "size": 1, "pod": { "schedulerName": "nobody" } });
+        for name in &names {
+            fixture.create(name, spec.clone()).await.unwrap();
+        }
+        let operator = fixture.operator().await;
+        for name in &names {
+            told(&fixture, name, "SchedulerSilent").await;
+        }
+        drop(operator);
+        let operator = fixture.operator().await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let is_write = |call: &Call| !["get", "list", "watch"].contains(&call.verb.as_str());
+        let writes: Vec<Call> = operator.calls.all().into_iter().filter(is_write).collect();
+        assert!(writes.is_empty(), "{writes:#?}");
+    });
+}
+
 #[test]
 fn job_of_another_operator_is_an_obstacle_and_no_loop() {
     test("calm-foreign", async |fixture| {

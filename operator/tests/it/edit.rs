@@ -156,7 +156,7 @@ fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
         let second = fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         let (writer, key) = (fixture.writer().await, Key::new(&fixture.namespace, "mc"));
         let write = async |of: &MiniCluster, generation: i64| {
-            let mut target = Target::of(&flux_operator_core::observe::cluster::Cluster(Ok(of.clone())));
+            let mut target = Target::of(&serde_json::from_str(&serde_json::to_string(of).unwrap()).unwrap());
             target.generation = Some(generation);
             let after = MiniClusterStatus {
                 maximum_size: Some(1),

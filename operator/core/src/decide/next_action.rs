@@ -416,7 +416,7 @@ mod tests {
         };
         let decide = |pod: PodSeen| {
             let observed = Observed {
-                pods: [("uid".to_owned(), pod)].into(),
+                pods: [("uid".to_owned(), Box::new(pod))].into(),
                 ..Observed::default()
             };
             let target = crate::testing::target("new", &MiniClusterStatus::default());
@@ -508,7 +508,10 @@ mod tests {
             ..job(2)
         };
         let decide = |target: &Target, job: &JobSeen, pods: Vec<PodSeen>| {
-            let pods = pods.into_iter().map(|pod| (pod.name.clone(), pod)).collect();
+            let pods = pods
+                .into_iter()
+                .map(|pod| (pod.name.clone(), Box::new(pod)))
+                .collect();
             let observed = Observed {
                 job: Some(job.clone()),
                 pods,

@@ -200,6 +200,15 @@ pub fn missing(cluster: &ValidMiniCluster, uid: &str, warning: &Trouble) -> Opti
     })))
 }
 
+/// What the events of a waiting object say.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Finding {
+    /// They have not been read yet.
+    Unread,
+    Nothing,
+    Warning(Box<Trouble>),
+}
+
 /// When the events of a waiting object are read next, and what was found last.
 #[derive(Debug, Clone)]
 pub struct EventCheck {
@@ -208,7 +217,7 @@ pub struct EventCheck {
     next: Instant,
     /// Who has reserved `next` for it.
     pub turn: Turn,
-    pub found: Option<Trouble>,
+    pub found: Finding,
 }
 
 impl EventCheck {
@@ -219,7 +228,7 @@ impl EventCheck {
             begin: now,
             next: now + patience,
             turn: Turn::None,
-            found: None,
+            found: Finding::Unread,
         }
     }
 
@@ -328,7 +337,7 @@ mod tests {
             ..JobSeen::default()
         };
         let observed = Observed {
-            pods: pods.into_iter().collect(),
+            pods: pods.into_iter().map(|(uid, pod)| (uid, Box::new(pod))).collect(),
             ..Observed::default()
         };
         let told = |silent_wait| match silent_wait {
@@ -431,7 +440,9 @@ mod tests {
             ..JobSeen::default()
         };
         let observed = |second: (String, PodSeen)| Observed {
-            pods: [pod(0, |_| {}), second].into_iter().collect(),
+            pods: [pod(0, |_| {}), second]
+                .map(|(uid, pod)| (uid, Box::new(pod)))
+                .into(),
             ..Observed::default()
         };
         assert_eq!(

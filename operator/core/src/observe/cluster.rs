@@ -7,9 +7,8 @@ use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterSpec, MiniClusterStatus
 use flux_shared::queueing;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use kube::core::error_boundary::InvalidObject;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error};
+use serde::de::{DeserializeOwned, Deserializer, Error};
 use serde_json::value::RawValue;
 
 use crate::observe::partial::{self, Partial};
@@ -20,9 +19,30 @@ const DEPTH_MAX: usize = 100;
 const VALUES_MAX: usize = 200_000;
 
 /// A MiniCluster, or an object that does not fit the type, which must not keep the others from being read.
-/// (kube's own guard parses it first.)
+/// Its spec and status stay the text that the API server sent, which takes half the memory, and are read for
+/// each reconcile.
 #[derive(Debug, Clone)]
-pub struct Cluster(pub Result<MiniCluster, InvalidObject>);
+pub struct Cluster {
+    metadata: ObjectMeta,
+    body: Result<Body, String>,
+}
+
+/// What fits the types.
+#[derive(Debug, Clone)]
+struct Body {
+    spec: Box<RawValue>,
+    status: Option<Box<RawValue>>,
+    is_managed_elsewhere: bool,
+}
+
+/// The parts of an object, not read yet.
+#[derive(Deserialize)]
+struct Parts {
+    #[serde(deserialize_with = "partial::metadata")]
+    metadata: ObjectMeta,
+    spec: Box<RawValue>,
+    status: Option<Box<RawValue>>,
+}
 
 impl<'de> Deserialize<'de> for Cluster {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Cluster, D::Error> {
@@ -30,49 +50,42 @@ impl<'de> Deserialize<'de> for Cluster {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let read = match excess(text.get()) {
             Some(why) => Err(why),
-            None => serde_json::from_str(text.get())
-                .map_err(|error| error.to_string())
-                .map(Readable::into_cluster),
+            None => read(text.get()).map_err(|error| error.to_string()),
         };
-        let invalid = |error| {
-            // (kube's own type buffers the whole object.)
-            let Partial::<MiniCluster> { metadata, .. } = serde_json::from_str(text.get())?;
-            Ok::<InvalidObject, serde_json::Error>(InvalidObject { error, metadata })
-        };
-        match read {
-            Ok(cluster) => Ok(Cluster(Ok(cluster))),
-            Err(error) => {
-                let invalid = invalid(error).map_err(Error::custom)?;
-                // If another controller manages it, it need not be readable here.
-                Ok(Cluster(
-                    managed_elsewhere(text.get(), &invalid.metadata).ok_or(invalid),
-                ))
-            }
-        }
+        read.or_else(|error| {
+            // (kube's own type for this buffers the whole object.)
+            let Partial::<MiniCluster> { metadata, .. } =
+                serde_json::from_str(text.get()).map_err(Error::custom)?;
+            // If another controller manages it, it need not be readable here.
+            let body = managed_elsewhere(text.get()).ok_or(error);
+            Ok(Cluster { metadata, body })
+        })
     }
 }
 
-/// A MiniCluster that fits the type.
-#[derive(Deserialize)]
-struct Readable {
-    #[serde(deserialize_with = "partial::metadata")]
-    metadata: ObjectMeta,
-    spec: MiniClusterSpec,
-    status: Option<MiniClusterStatus>,
-}
-
-impl Readable {
-    fn into_cluster(self) -> MiniCluster {
-        MiniCluster {
-            metadata: self.metadata,
-            spec: self.spec,
-            status: self.status,
-        }
+fn read(text: &str) -> Result<Cluster, serde_json::Error> {
+    let Parts {
+        metadata,
+        spec,
+        status,
+    } = serde_json::from_str(text)?;
+    let is_managed_elsewhere = serde_json::from_str::<MiniClusterSpec>(spec.get())?.is_managed_elsewhere();
+    if let Some(status) = &status {
+        serde_json::from_str::<Option<MiniClusterStatus>>(status.get())?;
     }
+    let body = Body {
+        spec,
+        status,
+        is_managed_elsewhere,
+    };
+    Ok(Cluster {
+        metadata,
+        body: Ok(body),
+    })
 }
 
 /// What is kept of an object that cannot be read, if another controller manages it.
-fn managed_elsewhere(text: &str, metadata: &ObjectMeta) -> Option<MiniCluster> {
+fn managed_elsewhere(text: &str) -> Option<Body> {
     #[derive(Deserialize)]
     struct Object {
         spec: Spec,
@@ -82,24 +95,36 @@ fn managed_elsewhere(text: &str, metadata: &ObjectMeta) -> Option<MiniCluster> {
     struct Spec {
         managed_by: String,
     }
-    let Object {
-        spec: Spec { managed_by },
-    } = serde_json::from_str(text).ok()?;
-    let spec = MiniClusterSpec {
-        managed_by: Some(managed_by),
-        ..nothing()?
-    };
-    let cluster = MiniCluster {
-        metadata: metadata.clone(),
-        spec,
+    let Object { spec } = serde_json::from_str(text).ok()?;
+    let spec = nothing(Some(spec.managed_by))?;
+    let is_managed_elsewhere = spec.is_managed_elsewhere();
+    let body = Body {
+        spec: serde_json::value::to_raw_value(&spec).ok()?,
         status: None,
+        is_managed_elsewhere,
     };
-    cluster.spec.is_managed_elsewhere().then_some(cluster)
+    is_managed_elsewhere.then_some(body)
 }
 
-/// A spec without any field set.
-fn nothing() -> Option<MiniClusterSpec> {
-    serde_json::from_value(serde_json::json!({ "containers": [] })).ok()
+/// A spec without any other field set.
+fn nothing(managed_by: Option<String>) -> Option<MiniClusterSpec> {
+    let spec = serde_json::from_value(serde_json::json!({ "containers": [] })).ok()?;
+    Some(MiniClusterSpec { managed_by, ..spec })
+}
+
+impl Cluster {
+    /// Its spec and its status. An error is what does not fit the type.
+    pub fn read(&self) -> Result<(MiniClusterSpec, Option<MiniClusterStatus>), String> {
+        let body = self.body.as_ref().map_err(Clone::clone)?;
+        let spec = serde_json::from_str(body.spec.get()).map_err(|error| error.to_string())?;
+        Ok((spec, self.status_as()))
+    }
+
+    /// The status, or a part of it.
+    pub fn status_as<T: DeserializeOwned>(&self) -> Option<T> {
+        let status = self.body.as_ref().ok()?.status.as_ref()?;
+        serde_json::from_str(status.get()).ok()?
+    }
 }
 
 /// Why JSON text is too deep or too large to be read; None if it is not.
@@ -155,15 +180,11 @@ impl Resource for Cluster {
     }
 
     fn meta(&self) -> &ObjectMeta {
-        self.0
-            .as_ref()
-            .map_or_else(|invalid| &invalid.metadata, MiniCluster::meta)
+        &self.metadata
     }
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
-        self.0
-            .as_mut()
-            .map_or_else(|invalid| &mut invalid.metadata, MiniCluster::meta_mut)
+        &mut self.metadata
     }
 }
 
@@ -181,47 +202,43 @@ const LEFT_OUT_QUEUEING: &str = "flux-framework.org/left-out-queueing";
 /// Reduces a MiniCluster to what is kept in the cache: of labels and annotations those for a queue, and the
 /// spec unless it is large. A large one is read again for each reconcile.
 pub fn shrink(cluster: &mut Cluster) {
-    let metadata = cluster.meta_mut();
+    let Cluster { metadata, body } = cluster;
     for all in [&mut metadata.annotations, &mut metadata.labels] {
         all.iter_mut()
             .for_each(|it| it.retain(|key, _| queueing::is_of_queue(key)));
         all.take_if(|it| it.is_empty());
     }
-    match &mut cluster.0 {
+    match body {
         Ok(whole) => {
-            // serde has read it element by element into a vector with spare capacity.
-            whole.spec.containers.shrink_to_fit();
-            let mut size = Counted(0);
-            // Counting cannot fail.
-            let _ = serde_json::to_writer(
-                &mut size,
-                &(&whole.spec, &whole.metadata.annotations, &whole.metadata.labels),
-            );
-            if size.0 > KEPT_MAX
-                && let Some(nothing) = nothing()
+            let of_queue = [&metadata.annotations, &metadata.labels];
+            let of_queue = serde_json::to_string(&of_queue).map_or(0, |text| text.len());
+            let size = whole.spec.get().len() + of_queue;
+            if size > KEPT_MAX
+                && let Some(nothing) = without_spec(whole)
             {
-                let managed_by = whole.spec.managed_by.take();
-                whole.spec = MiniClusterSpec {
-                    managed_by,
-                    ..nothing
-                };
-                let queueing = hash_of_queueing(&whole.metadata).to_string();
-                whole.metadata.labels = None;
-                whole.metadata.annotations = Some(
+                whole.spec = nothing;
+                let queueing = hash_of_queueing(metadata).to_string();
+                metadata.labels = None;
+                metadata.annotations = Some(
                     [
-                        (LEFT_OUT.to_owned(), size.0.to_string()),
+                        (LEFT_OUT.to_owned(), size.to_string()),
                         (LEFT_OUT_QUEUEING.to_owned(), queueing),
                     ]
                     .into(),
                 );
             }
         }
-        Err(invalid) => {
-            let error: String = invalid.error.chars().take(ERROR_MAX).collect();
-            invalid.error = error;
-            (invalid.metadata.annotations, invalid.metadata.labels) = (None, None);
+        Err(error) => {
+            *error = error.chars().take(ERROR_MAX).collect();
+            (metadata.annotations, metadata.labels) = (None, None);
         }
     }
+}
+
+/// The spec of one whose spec is left out: who manages it is known without a call.
+fn without_spec(body: &Body) -> Option<Box<RawValue>> {
+    let spec: MiniClusterSpec = serde_json::from_str(body.spec.get()).ok()?;
+    serde_json::value::to_raw_value(&nothing(spec.managed_by)?).ok()
 }
 
 /// The size of the spec that was left out of the cache, if it was.
@@ -246,24 +263,7 @@ fn hash_of_queueing(metadata: &ObjectMeta) -> u64 {
 
 /// Whether another controller manages it (`spec.managedBy`): then it is left alone.
 pub fn is_managed_elsewhere(cluster: &Cluster) -> bool {
-    cluster
-        .0
-        .as_ref()
-        .is_ok_and(|whole| whole.spec.is_managed_elsewhere())
-}
-
-/// A writer that counts bytes and drops them.
-struct Counted(usize);
-
-impl std::io::Write for Counted {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0 += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+    cluster.body.as_ref().is_ok_and(|body| body.is_managed_elsewhere)
 }
 
 /// The resourceVersion as a number, which it is by Kubernetes' API; 0 if some server disagrees.
@@ -301,7 +301,7 @@ mod tests {
         let said: Vec<_> = list
             .items
             .iter()
-            .map(|it| (it.name_any(), it.0.as_ref().err().map(ToString::to_string)))
+            .map(|it| (it.name_any(), it.read().err()))
             .collect();
         assert_eq!(
             said[0],
@@ -326,23 +326,23 @@ mod tests {
         );
         let event = format!(r#"{{"type":"ADDED","object":{}}}"#, items[0]);
         let event: kube::core::WatchEvent<Cluster> = serde_json::from_str(&event).unwrap();
-        assert!(matches!(event, kube::core::WatchEvent::Added(it) if it.0.is_err()));
+        assert!(matches!(event, kube::core::WatchEvent::Added(it) if it.read().is_err()));
     }
 
     #[test]
     fn a_large_spec_is_left_out_and_nobody_can_say_that_it_was() {
-        let cluster = |script: usize, annotation: usize| -> Cluster {
+        let cluster = |script: usize, annotation: usize, managed_by: Option<&str>| -> Cluster {
             let object = serde_json::json!({
                 "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
                 "metadata": { "name": "mc", "annotations": { LEFT_OUT: "7", "kueue.x-k8s.io/a": "b".repeat(annotation) },
                     "labels": { "a": "b", "kueue.x-k8s.io/queue-name": "q" } },
-                "spec": { "size": 3, "containers": [{ "image": "a", "commands": { "pre": "x".repeat(script) } }] },
+                "spec": { "size": 3, "managedBy": managed_by, "containers": [{ "image": "a", "commands": { "pre": "x".repeat(script) } }] },
             });
             let mut cluster = serde_json::from_value(object).unwrap();
             shrink(&mut cluster);
             cluster
         };
-        let (small, large) = (cluster(100, 1), cluster(100_000, 1));
+        let (small, large) = (cluster(100, 1, None), cluster(100_000, 1, None));
         let kept = small.meta();
         assert_eq!(
             (
@@ -352,15 +352,14 @@ mod tests {
             (1, 1),
             "the queue's"
         );
-        assert_eq!((left_out(&small), small.0.unwrap().spec.size), (None, 3));
-        assert!(left_out(&cluster(100, 100_000)).is_some(), "however it is large");
+        assert_eq!((left_out(&small), small.read().unwrap().0.size), (None, 3));
+        assert!(
+            left_out(&cluster(100, 100_000, None)).is_some(),
+            "however it is large"
+        );
         assert!(left_out(&large).is_some_and(|size| (100_000..101_000).contains(&size)));
-        let mut elsewhere = large.clone();
-        assert!(serde_json::to_string(&large.0.unwrap().spec).unwrap().len() < 2000);
-        let whole = elsewhere.0.as_mut().unwrap();
-        (whole.spec.managed_by, whole.spec.archive) = (Some("example.org/other".into()), None);
-        whole.spec.job_labels.insert("a".into(), "b".repeat(100_000));
-        shrink(&mut elsewhere);
+        assert!(large.body.unwrap().spec.get().len() < 2000);
+        let elsewhere = cluster(100_000, 1, Some("example.org/other"));
         assert!(
             left_out(&elsewhere).is_some() && is_managed_elsewhere(&elsewhere),
             "that is known without a call"

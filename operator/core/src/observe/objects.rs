@@ -62,7 +62,7 @@ impl Observed {
                     .filter(|(uid, pod)| lives && is_gone(uid) && pod.index == 0);
                 let of_job: Vec<PodSeen> = leads
                     .filter(|(_, pod)| is_of_job(pod))
-                    .map(|(_, pod)| pod.clone())
+                    .map(|(_, pod)| PodSeen::clone(pod))
                     .collect();
                 self.gone_leads.extend(of_job);
                 let surplus = self.gone_leads.len().saturating_sub(LEADS_KEPT);
@@ -153,18 +153,19 @@ impl Observed {
             .filter(|(uid, pod)| is_gone(uid, pod))
             .map(|(uid, _)| uid.clone());
         for uid in gone.collect::<Vec<_>>() {
-            now.gone_leads.extend(now.pods.remove(&uid));
+            now.gone_leads.extend(now.pods.remove(&uid).map(|pod| *pod));
         }
         for (uid, mut lead) in leads {
-            lead.remember(now.pods.get(&uid));
-            now.pods.insert(uid, lead);
+            lead.remember(now.pods.get(&uid).map(Box::as_ref));
+            now.pods.insert(uid, Box::new(lead));
         }
         now
     }
 
     /// Pods that may still run, of this Job or of any other of the name, those of the lowest index first.
     pub fn living(&self) -> Vec<&PodSeen> {
-        let mut living: Vec<&PodSeen> = self.pods.values().filter(|pod| !pod.ended).collect();
+        let pods = self.pods.values().map(Box::as_ref);
+        let mut living: Vec<&PodSeen> = pods.filter(|pod: &&PodSeen| !pod.ended).collect();
         living.sort_by_key(|pod| (!pod.lost, pod.index));
         living
     }
@@ -183,6 +184,7 @@ impl Observed {
     pub fn pods_of<'a>(&'a self, job: &'a JobSeen) -> impl Iterator<Item = &'a PodSeen> {
         self.pods
             .values()
-            .filter(|pod| pod.job_uid.as_deref() == Some(job.uid.as_str()))
+            .map(Box::as_ref)
+            .filter(|pod: &&PodSeen| pod.job_uid.as_deref() == Some(job.uid.as_str()))
     }
 }

@@ -138,7 +138,7 @@ fn leads_are_as_the_api_server_has_just_listed_them() {
         ),
     ];
     let observed = Observed {
-        pods: pods.into(),
+        pods: pods.map(|(uid, pod)| (uid, Box::new(pod))).into(),
         ..Observed::default()
     };
     let now = observed.with_leads(

@@ -191,7 +191,12 @@ impl World {
             on_failure: false,
             job: observed.job.as_ref(),
             last_job: observed.last_job.as_deref(),
-            pods: observed.pods.values().filter(|pod| pod.job_uid == uid).collect(),
+            pods: observed
+                .pods
+                .values()
+                .map(Box::as_ref)
+                .filter(|pod: &&PodSeen| pod.job_uid == uid)
+                .collect(),
             gone: observed
                 .gone_leads
                 .iter()
