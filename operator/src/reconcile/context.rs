@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use flux_operator_core::decide::silent_wait::{EventCheck, Finding, Turns};
-use flux_operator_core::observe::cluster::Cluster;
+use flux_operator_core::observe::cluster::{self, Cluster};
 use flux_operator_core::observe::pod::Trouble;
 use flux_operator_core::observe::{Index, Key};
 use flux_operator_core::render::Options;
@@ -14,6 +14,7 @@ use flux_operator_core::target::Target;
 use flux_shared::backoff;
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use k8s_openapi::jiff::{Timestamp, ToSpan};
+use kube::Resource;
 use kube::runtime::reflector::{ObjectRef, Store};
 
 use crate::health::metrics::Metrics;
@@ -187,12 +188,7 @@ impl Context {
     pub fn latest(&self, mut target: Target) -> Target {
         self.note_reported(&target.uid, target.resource_version);
         let written = self.written().get(&target.uid).cloned();
-        let newest = written.or_else(|| {
-            let Key { namespace, name } = &target.key;
-            let stored = self.store.get()?.get(&ObjectRef::new(name).within(namespace))?;
-            let stored = Target::of(&stored);
-            (stored.uid == target.uid).then_some((stored.resource_version, stored.status))
-        });
+        let newest = written.or_else(|| self.stored(&target.key, &target.uid, target.resource_version));
         if let Some((version, status)) = newest
             && version > target.resource_version
         {
@@ -200,6 +196,18 @@ impl Context {
             target.has_status = true;
         }
         target
+    }
+
+    /// resourceVersion and status that the watch has reported after `version`.
+    fn stored(&self, key: &Key, uid: &str, version: u64) -> Option<(u64, MiniClusterStatus)> {
+        let stored = self
+            .store
+            .get()?
+            .get(&ObjectRef::new(&key.name).within(&key.namespace))?;
+        let metadata = stored.meta();
+        let now = cluster::version(metadata);
+        let is_newer = now > version && metadata.uid.as_deref() == Some(uid);
+        is_newer.then(|| stored.status_as())?.map(|status| (now, status))
     }
 
     fn written(&self) -> MutexGuard<'_, HashMap<String, (u64, MiniClusterStatus)>> {
