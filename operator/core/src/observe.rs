@@ -189,9 +189,9 @@ impl Index {
         self.state().headless.get(service).cloned()
     }
 
-    /// Notes that `cluster` takes part in the Service. True of `minimal`: it needs only the lead's name.
-    pub fn join(&self, service: &Key, cluster: &str, minimal: bool) {
-        self.state().members.join(service, cluster, minimal);
+    /// Notes that `cluster` takes part in the Service.
+    pub fn join(&self, service: &Key, cluster: &str) {
+        self.state().members.join(service, cluster);
     }
 
     /// Forgets a MiniCluster that is gone. Its objects may still exist; the watches report their end.

@@ -325,9 +325,7 @@ fn member(target: &Target, cluster: &ValidMiniCluster) -> Member {
 }
 
 pub(super) fn join_index(target: &Target, cluster: &ValidMiniCluster, context: &Context) {
-    context.index.join(
-        &next_action::headless_key(cluster),
-        &target.key.name,
-        cluster.flux.minimal_service,
-    );
+    context
+        .index
+        .join(&next_action::headless_key(cluster), &target.key.name);
 }

@@ -1,23 +1,24 @@
 //! Which MiniClusters use which headless Service.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use super::Key;
 
-/// By Service and by MiniCluster: there may be as many of both.
+/// Which MiniClusters use which Service, looked up from both sides without a search.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    /// The names of a Service's MiniClusters, and whether each needs the lead's name only.
-    of_service: HashMap<Key, BTreeMap<String, bool>>,
+    /// The names of a Service's MiniClusters.
+    of_service: HashMap<Key, BTreeSet<String>>,
+    /// The names of a MiniCluster's Services.
     of_cluster: HashMap<Key, BTreeSet<String>>,
 }
 
 impl Members {
-    pub(super) fn join(&mut self, service: &Key, cluster: &str, minimal: bool) {
+    pub(super) fn join(&mut self, service: &Key, cluster: &str) {
         self.of_service
             .entry(service.clone())
             .or_default()
-            .insert(cluster.to_owned(), minimal);
+            .insert(cluster.to_owned());
         let key = Key::new(&service.namespace, cluster);
         self.of_cluster
             .entry(key)
@@ -49,7 +50,7 @@ impl Members {
         members
             .into_iter()
             .flatten()
-            .map(|(name, _)| Key::new(&service.namespace, name))
+            .map(|name| Key::new(&service.namespace, name))
             .collect()
     }
 }
@@ -62,9 +63,9 @@ mod tests {
     fn member_leaves_all_its_services_and_no_other_member_does() {
         let mut members = Members::default();
         let (one, two) = (Key::new("ns", "one"), Key::new("ns", "two"));
-        members.join(&one, "a", false);
-        members.join(&two, "a", true);
-        members.join(&two, "b", true);
+        members.join(&one, "a");
+        members.join(&two, "a");
+        members.join(&two, "b");
         assert!(members.has(&Key::new("ns", "a")) && !members.has(&Key::new("other", "a")));
         members.leave(&Key::new("ns", "a"));
         assert!(!members.has(&Key::new("ns", "a")));

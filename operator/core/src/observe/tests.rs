@@ -173,7 +173,7 @@ fn job_that_is_gone_does_not_return_with_an_earlier_answer() {
         ..JobSeen::default()
     };
     let (index, key) = (Index::default(), Key::new("ns", "mc"));
-    index.join(&Key::new("ns", "flux-service"), "mc", false);
+    index.join(&Key::new("ns", "flux-service"), "mc");
     index.update_job(&metadata("10", "job"), job("job"));
     index.update_job(&metadata("20", "job"), job("job"));
     index.remove(Kind::Job, &metadata("20", "job"));

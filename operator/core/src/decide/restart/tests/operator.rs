@@ -52,7 +52,7 @@ impl World {
             // Its Job was deleted, and all that told of its end is gone: nobody can know.
             self.final_ends = 0;
         }
-        self.index.join(&Key::new("ns", "service"), "mc", false);
+        self.index.join(&Key::new("ns", "service"), "mc");
         self.news_of_jobs.clear();
         self.news_of_pods.clear();
         self.tell_job();
