@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use flux_shared::paths;
 use serde::{Deserialize, Serialize};
 
+use crate::file_format::is_toml;
+
 pub use error::FactsError;
 pub use key::KeyInputs;
 pub use view::ViewFacts;
@@ -61,8 +63,8 @@ pub struct Facts {
     pub cpus: Vec<Vec<u32>>,
     /// CPUs' worth of time that the cgroup may use; none: no limit.
     pub cpu_quota: Option<f64>,
-    /// CPUs (SMT siblings count each) in the affinity mask, where it is narrower than the machine; none: it
-    /// has all.
+    /// Number of CPUs in the affinity mask, with each SMT sibling counted. None: the mask holds all CPUs of the
+    /// machine.
     pub cpuset: Option<u32>,
     /// What /proc/self/oom_score_adj says: the kubelet sets -997 in a Guaranteed pod and more than 0 in the
     /// other classes.
@@ -144,17 +146,15 @@ impl Default for Facts {
 impl Facts {
     /// The facts of a file's text: JSON, TOML or YAML.
     pub fn parse(text: &str) -> Result<Facts, FactsError> {
-        let one_line = |error: &dyn std::fmt::Display| {
-            FactsError::Syntax(error.to_string().lines().next().unwrap_or_default().to_owned())
-        };
         // JSON is YAML, too.
         match toml::from_str(text) {
             Ok(facts) => Ok(facts),
             // No mapping with a name in it is valid in both: the message is that of the likelier one.
-            Err(error) if text.lines().any(is_toml) => {
-                Err(FactsError::Syntax(error.message().replace('\n', " ")))
-            }
-            Err(_) => serde_saphyr::from_str(text).map_err(|error| one_line(&error)),
+            Err(error) if is_toml(text) => Err(FactsError::Syntax(error.message().replace('\n', " "))),
+            Err(_) => serde_saphyr::from_str(text).map_err(|error| {
+                let error = error.to_string();
+                FactsError::Syntax(error.lines().next().unwrap_or_default().to_owned())
+            }),
         }
     }
 
@@ -175,21 +175,20 @@ impl Facts {
     }
 }
 
-/// Whether a line looks like TOML: a table's head, or a bare name before `=`. (Values of JSON and YAML may
-/// have a `=`, too.)
-fn is_toml(line: &str) -> bool {
-    let is_name = |text: &str| {
-        !text.is_empty()
-            && text
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
-    };
-    line.starts_with('[') || line.split_once('=').is_some_and(|(name, _)| is_name(name.trim()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn first_line_decides_whether_an_error_is_that_of_toml() {
+        let error = |text: &str| Facts::parse(text).unwrap_err().to_string();
+        let yaml = error("# a block scalar\n\nshell: |\n  a = 1\n  [b]\ncore: 8\n");
+        assert!(yaml.contains("unknown field `core`"), "{yaml}");
+        let toml = error("# quoted\n\n\"uid\" = 1\ncore = 8\n");
+        assert!(toml.contains("unknown field `core`"), "{toml}");
+        let list = error("shell: sh\nenvironment:\n- A = 1\n");
+        assert!(list.contains("map"), "{list}");
+    }
 
     #[test]
     fn facts_come_from_three_formats_and_unknown_names_are_refused() {

@@ -18,6 +18,7 @@
 
 pub mod dry_run;
 pub mod facts;
+mod file_format;
 pub mod known_paths;
 pub mod owner;
 pub mod plan;

@@ -21,7 +21,8 @@ pub enum DryRunError {
     Facts { path: PathBuf, source: FactsError },
     #[error("failed to find a pod of index {index}: there are {pods}")]
     Index { index: u32, pods: u32 },
-    /// Index: none if it cannot be found.
+    /// `index`: the pod that cannot be planned. None: the error is not about one pod, or the pod's
+    /// index is unknown.
     #[error("failed to plan{}", index.map(|index| format!(" for index {index}")).unwrap_or_default())]
     Plan { index: Option<u32>, source: PlanError },
     #[error("failed to write the plans as JSON")]
@@ -41,7 +42,7 @@ impl DryRunError {
         }
     }
 
-    /// Several problems: a line each, after the name of the file.
+    /// The file's name, then each problem on a line. None if there is only one problem.
     pub fn listed_problems(&self) -> Option<String> {
         match self {
             DryRunError::Input { source, .. } if source.0.len() > 1 => Some(format!("{self}:\n{source}")),

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::facts::Facts;
+use crate::file_format::is_toml;
 use crate::plan::FromEnvironment;
 
 /// What the input was.
@@ -28,11 +29,38 @@ pub struct Source {
     pub spec: AgentSpec,
     /// Valid, but perhaps not what the user meant.
     pub notices: Vec<String>,
-    /// Containers that the agent has no part in, one a line.
-    pub others: Vec<String>,
+    /// Containers that the agent has no part in.
+    pub others: Vec<OtherContainer>,
     /// How the view gets into the pods; none for an AgentSpec, which does not say.
     pub view: Option<String>,
     pub(super) cluster: Option<Box<ValidMiniCluster>>,
+}
+
+/// A container that the agent has no part in.
+#[derive(Debug)]
+pub struct OtherContainer {
+    pub name: String,
+    pub place: Place,
+    /// Its command; none: the image's own entrypoint.
+    pub command: Option<Vec<String>>,
+}
+
+/// The pods that a container is in.
+#[derive(Debug, Clone, Copy)]
+pub enum Place {
+    EveryPod,
+    ServicesPod,
+}
+
+impl OtherContainer {
+    /// Its name, and the pods that it is in.
+    pub fn title(&self) -> String {
+        let place = match self.place {
+            Place::EveryPod => "in every pod",
+            Place::ServicesPod => "in the services pod",
+        };
+        format!("{} ({place})", self.name)
+    }
 }
 
 /// Everything that is wrong with the input.
@@ -74,7 +102,7 @@ impl Source {
         from_environment: &FromEnvironment,
         environment: &BTreeMap<String, String>,
     ) -> Result<Source, Problems> {
-        if !is_kubernetes_object(text) {
+        if is_toml(text) {
             return agent_spec(text, from_environment, environment);
         }
         if !from_environment.is_empty() {
@@ -151,41 +179,23 @@ pub fn pretend_user(facts: &mut Facts, uid: u32, gid: u32) {
     }
 }
 
-/// Whether the text is YAML or JSON of an object rather than TOML: it begins as a document, or it names a
-/// kind.
-fn is_kubernetes_object(text: &str) -> bool {
-    let mut lines = text
-        .lines()
-        .map(str::trim_start)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let first = lines.clone().next().unwrap_or_default();
-    first.starts_with('{')
-        || first.starts_with("---")
-        || lines
-            .any(|line| line.trim_start_matches(['{', ' ', '"']).starts_with("kind") && line.contains(':'))
-}
-
 fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
     let cluster = validate::validate_and_note(&manifest::parse(text)?)?;
-    let unwrapped = cluster
+    let sidecars = cluster
         .sidecars
         .iter()
         .filter(|sidecar| sidecar.wrapped.is_none());
-    let mut others: Vec<String> = unwrapped
-        .map(|sidecar| {
-            format!(
-                "{} (in every pod): the image's own entrypoint",
-                sidecar.container.name
-            )
-        })
-        .collect();
-    others.extend(cluster.services.iter().map(|service| {
-        let entrypoint = service
-            .entrypoint
-            .as_ref()
-            .map_or("the image's own entrypoint".into(), |words| words.join(" "));
-        format!("{} (in the services pod): {entrypoint}", service.name)
-    }));
+    let sidecars = sidecars.map(|sidecar| OtherContainer {
+        name: sidecar.container.name.clone(),
+        place: Place::EveryPod,
+        command: None,
+    });
+    let services = cluster.services.iter().map(|service| OtherContainer {
+        name: service.name.clone(),
+        place: Place::ServicesPod,
+        command: service.entrypoint.clone(),
+    });
+    let others = sidecars.chain(services).collect();
     Ok(Source {
         kind: Kind::MiniCluster,
         is_here: false,
@@ -238,13 +248,12 @@ fn agent_spec(
         .apply_to(&mut spec, environment)
         .map_err(|error| problem(error.to_string()))?;
     spec.check().map_err(|error| problem(error.to_string()))?;
-    let (notices, others) = (Vec::new(), Vec::new());
     Ok(Source {
         kind: Kind::AgentSpec,
         is_here: false,
         spec,
-        notices,
-        others,
+        notices: Vec::new(),
+        others: Vec::new(),
         view: None,
         cluster: None,
     })

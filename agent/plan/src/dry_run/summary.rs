@@ -6,7 +6,7 @@ use flux_shared::agent_spec::Program;
 use flux_shared::paths::DEFAULT_LOGS;
 
 use super::pods::PlannedContainer;
-use super::source::Source;
+use super::source::{OtherContainer, Source};
 use super::text::assumed;
 use crate::facts::Facts;
 use crate::plan::shell_quote::word;
@@ -40,10 +40,7 @@ pub fn render(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> Stri
     line("followers", &followers(source));
     line("output", &output(source));
     let wrapped = spec.sidecars.keys().map(|name| format!("{name} (in every pod)"));
-    let others = source
-        .others
-        .iter()
-        .filter_map(|other| other.split(':').next().map(str::to_owned));
+    let others = source.others.iter().map(OtherContainer::title);
     let sidecars: Vec<String> = wrapped.chain(others).collect();
     if !sidecars.is_empty() {
         line("sidecars", &sidecars.join(", "));

@@ -68,6 +68,16 @@ fn json_is_a_minicluster_on_one_line_and_after_three_dashes() {
 }
 
 #[test]
+fn agent_spec_stays_toml_when_a_snippet_holds_a_manifest() {
+    let snippet = "kubectl create -f - <<END\nkind: Job\n---\n{}\nEND\n";
+    for begin in ["", "\n# mine\n\n"] {
+        let text = format!("{begin}name = 'mc'\n[runner.snippets]\npre = '''\n{snippet}'''\n");
+        let source = super::source::Source::parse(&text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(source.kind, super::source::Kind::AgentSpec);
+    }
+}
+
+#[test]
 fn one_pod_is_told_alone_and_others_do_not_exist() {
     let text = run(&Args {
         index: Some(3),

@@ -31,8 +31,12 @@ pub fn render(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> Stri
     }
     if !source.others.is_empty() {
         section(&mut out, "Without the agent");
-        for line in &source.others {
-            line_of(&mut out, 1, line);
+        for other in &source.others {
+            let command = match &other.command {
+                Some(words) => words.join(" "),
+                None => "the image's own entrypoint".into(),
+            };
+            line_of(&mut out, 1, &format!("{}: {command}", other.title()));
         }
     }
     out
