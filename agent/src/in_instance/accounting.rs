@@ -15,55 +15,56 @@ const BANK: &str = "default";
 pub fn run(database: &Path, users: &[String], command: &[OsString]) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let mut runner = CommandRunner::new()?;
-        let account = [
-            "flux".into(),
-            "account".into(),
-            "-p".into(),
-            database.as_os_str().to_owned(),
-        ];
-        let with = |words: &[&str]| -> Vec<OsString> {
-            account
-                .iter()
-                .cloned()
-                .chain(words.iter().map(OsString::from))
-                .collect()
-        };
-        let mut service: Vec<OsString> = ["flux", "account-service", "--test-background", "-p"]
-            .map(OsString::from)
-            .into();
-        service.push(database.into());
-        let mut steps = vec![service];
-        // A database that is there has been filled by a run before this one.
-        if !database.exists() {
-            steps.insert(0, with(&["create-db"]));
-            steps.push(with(&["add-bank", "root", "1"]));
-            steps.push(with(&["add-bank", "--parent-bank=root", BANK, "1"]));
-            steps.extend(
-                users
-                    .iter()
-                    .map(|user| with(&["add-user", "--username", user, "--bank", BANK])),
-            );
-        }
-        for step in steps {
-            let code = runner.run(&step, Output::Discard).await?;
-            if let Some(code) = runner.stop_code() {
-                return Ok(code);
-            }
-            if code != 0 {
-                let words: Vec<_> = step.iter().map(|word| word.to_string_lossy()).collect();
-                let why = format!("`{}` ended with code {code}", words.join(" "));
-                tracing::warn!(
-                    stage = "accounting",
-                    "failed to add the users to Flux Accounting: {why}"
-                );
-                return runner.run(command, Output::Inherit).await;
-            }
-        }
-        tracing::info!(
-            stage = "accounting",
-            "the users {} are in Flux Accounting",
-            users.join(", ")
-        );
+        add_users(&mut runner, database, users).await?;
+        // After a stop, this starts nothing and returns the code of the signal.
         runner.run(command, Output::Inherit).await
     }))
+}
+
+/// Runs the commands that add the users, until one fails or a stop arrives.
+async fn add_users(runner: &mut CommandRunner, database: &Path, users: &[String]) -> Result<(), Failure> {
+    for command in commands(database, users) {
+        let code = runner.run(&command, Output::Discard).await?;
+        if runner.stop_code().is_some() {
+            return Ok(());
+        }
+        if code != 0 {
+            let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+            let why = format!("`{}` ended with code {code}", words.join(" "));
+            tracing::warn!(
+                stage = "accounting",
+                "failed to add the users to Flux Accounting: {why}"
+            );
+            return Ok(());
+        }
+    }
+    tracing::info!(
+        stage = "accounting",
+        "the users {} are in Flux Accounting",
+        users.join(", ")
+    );
+    Ok(())
+}
+
+fn commands(database: &Path, users: &[String]) -> Vec<Vec<OsString>> {
+    let with_database = |command: &[&str], arguments: &[&str]| -> Vec<OsString> {
+        let command = command.iter().map(OsString::from);
+        let arguments = arguments.iter().map(OsString::from);
+        command.chain([database.into()]).chain(arguments).collect()
+    };
+    let account = |arguments: &[&str]| with_database(&["flux", "account", "-p"], arguments);
+    let service = with_database(&["flux", "account-service", "--test-background", "-p"], &[]);
+    // An existing database was filled by an earlier run.
+    if database.exists() {
+        return vec![service];
+    }
+    let mut commands = vec![
+        account(&["create-db"]),
+        service,
+        account(&["add-bank", "root", "1"]),
+        account(&["add-bank", "--parent-bank=root", BANK, "1"]),
+    ];
+    let add_user = |user: &String| account(&["add-user", "--username", user, "--bank", BANK]);
+    commands.extend(users.iter().map(add_user));
+    commands
 }

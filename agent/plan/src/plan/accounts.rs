@@ -10,30 +10,33 @@ use crate::known_paths::{accounting_of, home_of};
 /// The first id for users that the image does not have: after the one that is usual for Flux.
 const FIRST_ID: u32 = 1001;
 
-/// The file with a user's password, in the mounted Secret.
-fn password_of(name: &str) -> String {
+/// The path of the file with a user's password, in the mounted Secret.
+fn password_file(name: &str) -> String {
     format!("{USERS_DIR}/{name}")
 }
 
 /// Why the spec's users are not created, or not added to Flux Accounting.
 pub fn notice(resolved: &Resolved) -> Option<String> {
-    let users = &resolved.spec.users;
-    match (users.is_empty(), resolved.facts.uid) {
-        (true, _) => None,
-        (false, 0) if resolved.is_lead() && resolved.spec.runner.interactive => Some(format!(
-            "the users {} are not added to Flux Accounting: the cluster is interactive",
-            users.join(", ")
-        )),
-        (false, 0) if resolved.is_lead() && !has_accounting(resolved) => Some(format!(
-            "the users {} are not added to Flux Accounting: the image does not have it",
-            users.join(", ")
-        )),
-        (false, 0) => None,
-        (false, uid) => Some(format!(
-            "the container runs as uid {uid}, so the users {} cannot be created",
-            users.join(", ")
-        )),
+    if resolved.spec.users.is_empty() {
+        return None;
     }
+    let users = resolved.spec.users.join(", ");
+    let uid = resolved.facts.uid;
+    if uid != 0 {
+        return Some(format!(
+            "the container runs as uid {uid}, so the users {users} cannot be created"
+        ));
+    }
+    if !resolved.is_lead() {
+        return None;
+    }
+    if resolved.spec.runner.interactive {
+        return Some(format!(
+            "the users {users} are not added to Flux Accounting: the cluster is interactive"
+        ));
+    }
+    (!has_accounting(resolved))
+        .then(|| format!("the users {users} are not added to Flux Accounting: the image does not have it"))
 }
 
 fn has_accounting(resolved: &Resolved) -> bool {
@@ -42,7 +45,8 @@ fn has_accounting(resolved: &Resolved) -> bool {
         .is_some_and(|command| resolved.facts.is_present(&command))
 }
 
-/// The lead's initial program, after the users were added to Flux Accounting if the image has it.
+/// The lead's initial program. If the image has Flux Accounting, `flux-agent accounting` comes before it, which
+/// adds the users.
 pub fn with_accounting(resolved: &Resolved, program: Vec<Word>) -> Vec<Word> {
     let users = &resolved.spec.users;
     if users.is_empty() || resolved.facts.uid != 0 || !has_accounting(resolved) {
@@ -107,7 +111,7 @@ fn of_user(resolved: &Resolved, name: &str, taken: &mut Vec<u32>) -> Vec<Step> {
     }
     let step = Step::Password {
         user: name.to_owned(),
-        source: password_of(name),
+        source: password_file(name),
     };
     steps.push(step);
     steps
@@ -120,58 +124,84 @@ mod tests {
     use super::*;
     use crate::facts::Facts;
 
-    #[test]
-    fn users_get_free_ids_and_those_that_the_image_has_keep_theirs() {
-        let spec = "name='mc'\nusers=['ada','old','bob']\n[runner.user]\nname='flux'\nuid=1002\n";
-        let spec = AgentSpec::from_toml(spec).unwrap();
-        let facts = Facts {
+    fn spec() -> AgentSpec {
+        let text = "name='mc'\nusers=['ada','old','bob']\n[view]\nenabled=false\n[runner.user]\nname='flux'\nuid=1002\n";
+        AgentSpec::from_toml(text).unwrap()
+    }
+
+    fn facts() -> Facts {
+        Facts {
             passwd: "root:x:0:0::/root:/bin/sh\nold:x:1001:1001::/home/old:/bin/sh\n".into(),
             group: "root:x:0:\nold:x:1001:\nstaff:x:1003:\n".into(),
+            flux_on_path: Some("/usr/bin/flux".into()),
             ..Facts::default()
-        };
-        let resolved = Resolved::new(&spec, &facts).unwrap();
-        let made: Vec<(String, u32)> = steps(&resolved)
-            .into_iter()
+        }
+    }
+
+    fn facts_with_accounting() -> Facts {
+        let mut facts = facts();
+        facts.present.extend(accounting_of("/usr/bin/flux"));
+        facts
+    }
+
+    #[test]
+    fn new_users_get_free_ids_and_every_user_a_password() {
+        let (spec, facts) = (spec(), facts());
+        let steps = steps(&Resolved::new(&spec, &facts).unwrap());
+        let created: Vec<(&str, u32)> = steps
+            .iter()
             .filter_map(|step| match step {
-                Step::User { name, uid, .. } => Some((name, uid)),
+                Step::User { name, uid, .. } => Some((name.as_str(), *uid)),
                 _ => None,
             })
             .collect();
-        assert_eq!(made, [("ada".to_owned(), 1004), ("bob".to_owned(), 1005)]);
-        let passwords = steps(&resolved)
+        assert_eq!(created, [("ada", 1004), ("bob", 1005)]);
+        let passwords: Vec<(&str, &str)> = steps
             .iter()
-            .filter(|it| matches!(it, Step::Password { .. }))
-            .count();
-        assert_eq!(passwords, 3);
+            .filter_map(|step| match step {
+                Step::Password { user, source } => Some((user.as_str(), source.as_str())),
+                _ => None,
+            })
+            .collect();
+        let files = ["ada", "old", "bob"].map(password_file);
+        assert_eq!(
+            passwords,
+            [
+                ("ada", files[0].as_str()),
+                ("old", files[1].as_str()),
+                ("bob", files[2].as_str())
+            ]
+        );
+    }
+
+    #[test]
+    fn container_that_is_not_root_creates_no_users_and_says_so() {
+        let spec = spec();
+        let facts = Facts {
+            uid: 1000,
+            ..facts_with_accounting()
+        };
+        let resolved = Resolved::new(&spec, &facts).unwrap();
+        assert!(steps(&resolved).is_empty() && notice(&resolved).unwrap().contains("cannot be created"));
         let program = vec![Word::literal("run")];
         assert_eq!(with_accounting(&resolved, program.clone()), program);
-        let mut other = Facts {
-            uid: 1000,
-            ..facts.clone()
-        };
-        other.present.extend(accounting_of("/usr/bin/flux"));
-        let resolved = Resolved::new(&spec, &other).unwrap();
-        assert!(steps(&resolved).is_empty() && notice(&resolved).unwrap().contains("cannot be created"));
-        let mut with = Facts {
-            flux_on_path: Some("/usr/bin/flux".into()),
-            ..facts
-        };
-        let spec = AgentSpec {
-            view: flux_shared::agent_spec::View {
-                enabled: false,
-                ..spec.view.clone()
-            },
-            ..spec
-        };
-        assert!(
-            notice(&Resolved::new(&spec, &with).unwrap())
-                .unwrap()
-                .contains("does not have it")
-        );
-        with.present.extend(accounting_of("/usr/bin/flux"));
-        let resolved = Resolved::new(&spec, &with).unwrap();
+    }
+
+    #[test]
+    fn image_without_accounting_runs_the_program_alone_and_says_so() {
+        let (spec, facts) = (spec(), facts());
+        let resolved = Resolved::new(&spec, &facts).unwrap();
+        assert!(notice(&resolved).unwrap().contains("does not have it"));
+        let program = vec![Word::literal("run")];
+        assert_eq!(with_accounting(&resolved, program.clone()), program);
+    }
+
+    #[test]
+    fn image_with_accounting_adds_the_users_before_the_program() {
+        let (spec, facts) = (spec(), facts_with_accounting());
+        let resolved = Resolved::new(&spec, &facts).unwrap();
         assert_eq!(notice(&resolved), None);
-        let words: Vec<String> = with_accounting(&resolved, program)
+        let words: Vec<String> = with_accounting(&resolved, vec![Word::literal("run")])
             .iter()
             .map(|word| word.resolve(|_| None))
             .collect();

@@ -30,9 +30,13 @@ pub fn file(resolved: &Resolved, text: String) -> Step {
 /// longer, or a broker of the batch may run in another cluster's pod, which lacks the file. (A lost node is
 /// lost to the surrounding instance as well, which does not wait for so long.)
 pub fn config_option(resolved: &Resolved) -> Option<String> {
-    kill_timeout(resolved)?;
-    let folder = resolved.paths.batch_config_dir();
-    Some(format!("--broker-opts=--config-path={folder}"))
+    let has_config_file = kill_timeout(resolved).is_some();
+    has_config_file.then(|| {
+        format!(
+            "--broker-opts=--config-path={}",
+            resolved.paths.batch_config_dir()
+        )
+    })
 }
 
 /// The file that this option names.

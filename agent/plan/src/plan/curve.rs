@@ -7,6 +7,9 @@ use flux_shared::paths::CURVE_FILE;
 use super::{Content, Mode, Resolved, Step};
 
 pub fn step(resolved: &Resolved) -> Option<Step> {
+    if !resolved.needs_curve() {
+        return None;
+    }
     let content = match &resolved.facts.key {
         None => Content::Curve {
             source: CURVE_FILE.into(),
@@ -22,12 +25,10 @@ pub fn step(resolved: &Resolved) -> Option<Step> {
             }
         }
     };
-    let owner = resolved.identity.owner;
-    let step = Step::File {
+    Some(Step::File {
         path: resolved.paths.curve_cert(),
         mode: Mode(0o400),
-        owner,
+        owner: resolved.identity.owner,
         content,
-    };
-    resolved.needs_curve().then_some(step)
+    })
 }

@@ -6,18 +6,16 @@ use super::Owner;
 use crate::facts::Facts;
 use crate::known_paths::home_of;
 
-/// Who Flux runs as.
+/// The user that Flux runs as, and what it takes to become that user.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Identity {
     /// Owner of all files that Flux uses.
     pub owner: Owner,
-    /// Ids to change to; none: the agent's own.
-    pub run_as: Option<Owner>,
-    /// The user that has to be made first: name and home.
+    /// The account that Flux changes to. None: Flux stays the container's user.
+    pub run_as: Option<Account>,
+    /// The account to create first, since the image does not have it.
     pub create: Option<Account>,
-    /// The account to run as, where it isn't the agent's own.
-    pub account: Option<Account>,
-    /// What a person should know about the choice.
+    /// What a user should know about the choice.
     pub notice: Option<String>,
 }
 
@@ -32,15 +30,14 @@ pub struct Account {
 impl Identity {
     /// The container's own user, or the one that the spec names if the agent may change to it.
     pub fn of(wanted: Option<&User>, facts: &Facts) -> Identity {
-        let of_the_container = Owner {
+        let container_user = Owner {
             uid: facts.uid,
             gid: facts.gid,
         };
         let mut identity = Identity {
-            owner: of_the_container,
+            owner: container_user,
             run_as: None,
             create: None,
-            account: None,
             notice: None,
         };
         let Some(user) = wanted else { return identity };
@@ -71,10 +68,9 @@ impl Identity {
             });
             identity.create = Some(account.clone());
         }
-        if !user.run_flux_as_root && account.owner != of_the_container {
+        if !user.run_flux_as_root && account.owner != container_user {
             identity.owner = account.owner;
-            identity.run_as = Some(account.owner);
-            identity.account = Some(account);
+            identity.run_as = Some(account);
         }
         identity
     }
@@ -135,7 +131,7 @@ mod tests {
     #[test]
     fn a_user_that_exists_is_taken_with_its_own_ids() {
         let identity = Identity::of(Some(&user(false)), &facts(0, PASSWD));
-        assert_eq!(identity.run_as, Some(Owner { uid: 1234, gid: 1300 }));
+        assert_eq!(identity.run_as.unwrap().owner, Owner { uid: 1234, gid: 1300 });
         assert_eq!(identity.create, None);
         assert_eq!(identity.owner, Owner { uid: 1234, gid: 1300 });
     }
@@ -145,7 +141,7 @@ mod tests {
         let mut facts = facts(0, "");
         facts.group = "root:x:0:\nflux:x:77:a,b\n".into();
         let identity = Identity::of(Some(&user(false)), &facts);
-        assert_eq!(identity.run_as, Some(Owner { uid: 1000, gid: 77 }));
+        assert_eq!(identity.run_as.unwrap().owner, Owner { uid: 1000, gid: 77 });
         assert!(identity.create.is_some());
     }
 

@@ -1,5 +1,5 @@
-//! Munge, which signs jobs of several users: started where an image with a Flux of
-//! its own has it.
+//! Munge, which signs the jobs of several users. It is started if Flux is the image's own and the image has
+//! Munge.
 
 use super::{Mode, Owner, Resolved, Step};
 use crate::known_paths::{MUNGE, MUNGE_KEY};
@@ -19,7 +19,7 @@ pub fn steps(resolved: &Resolved) -> Vec<Step> {
         mode: Mode(0o755),
         owner: root,
     };
-    // The key, the log and their folders may be those of a user `munge`, which root need not mind.
+    // --force: the key, the log and their folders may belong to a user `munge`. Munge then warns and goes on.
     let daemon = Step::Daemon {
         argv: [MUNGE, "--force"].map(str::to_owned).into(),
     };

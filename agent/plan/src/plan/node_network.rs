@@ -1,9 +1,8 @@
-//! With hostNetwork, pods have their nodes' host names. Flux finds ranks by host name, so it is told the
-//! pod's own name: by an attribute, or before 0.82 by a variable. A Flux ignores the one that it does not
-//! know.
+//! With hostNetwork, a pod has its node's host name. Flux finds ranks by host name, so the broker gets the
+//! pod's own name as well: by an attribute, and for Flux before 0.82 by a variable. Flux ignores the one that it
+//! does not know.
 //!
-//! The variable is for the broker alone: an instance in a job has hosts of its own, and would take it for its
-//! own name.
+//! Only the broker gets the variable. A Flux instance inside a job would take it for its own host name.
 //!
 //! Flux also compares the node's host name with those in R, so it must not check R (`super::broker`).
 

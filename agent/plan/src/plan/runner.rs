@@ -77,7 +77,7 @@ fn files(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
 /// Gives the working directory that the user asked for to Flux's user.
 fn working_directory(resolved: &Resolved) -> Option<Step> {
     let path = resolved.spec.runner.working_dir.clone()?;
-    let owner = resolved.identity.run_as?;
+    let owner = resolved.identity.run_as.as_ref()?.owner;
     Some(Step::Give { path, owner })
 }
 

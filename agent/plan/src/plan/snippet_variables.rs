@@ -72,7 +72,7 @@ pub fn all(
 /// Flux's user: its name, or its number where it has none.
 fn user(resolved: &Resolved) -> (String, u32) {
     let uid = resolved.identity.owner.uid;
-    let account = resolved.identity.account.clone();
+    let account = resolved.identity.run_as.clone();
     let account = account.or_else(|| account_by(&resolved.facts.passwd, |_, other| other == uid));
     (
         account.map_or_else(|| uid.to_string(), |account| account.name),

@@ -8,7 +8,7 @@ use crate::facts::Facts;
 
 /// Whom the programs of Flux run as, where that is another user than the agent's.
 pub fn run_as(resolved: &Resolved) -> Option<RunAs> {
-    let Account { name, home, owner } = resolved.identity.account.clone()?;
+    let Account { name, home, owner } = resolved.identity.run_as.clone()?;
     let home = if is_usable(&home) {
         home
     } else {
@@ -56,7 +56,7 @@ fn is_usable(home: &str) -> bool {
 /// Replaces a HOME that is of no use by a directory of Flux's own.
 fn home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Step>) {
     let facts = resolved.facts;
-    if let Some(account) = &resolved.identity.account {
+    if let Some(account) = &resolved.identity.run_as {
         if !is_usable(&account.home) {
             steps.extend(make_fallback_home(resolved));
         }
