@@ -121,7 +121,7 @@ fn main() {
         report.figure(&format!("follower-{what}"), rate);
     }
     report.figure("stop-agent-s", fixture.stop(Entrypoint::Agent));
-    report.figure("stop-bash-s", fixture.stop(Entrypoint::Plain));
+    report.figure("stop-plain-s", fixture.stop(Entrypoint::Plain));
     report.print("Quorum with real brokers");
 }
 
@@ -139,11 +139,9 @@ impl Fixture {
             &format!("date +%s.%N >{NOTE}.new && mv {NOTE}.new {NOTE}"),
         );
         fs::write("/mnt/hosts.lead", hosts::names(self.size, 0)).unwrap();
-        fs::write(
-            "/etc/hosts",
-            hosts::names(self.size, usize::from(trouble == Trouble::LateName)),
-        )
-        .unwrap();
+        // Rank 0 is the lead.
+        let first_named_rank = if trouble == Trouble::LateName { 1 } else { 0 };
+        fs::write("/etc/hosts", hosts::names(self.size, first_named_rank)).unwrap();
         hosts::addresses(self.size);
         let lead = || self.start(0, entrypoint, timeout);
         let mut hosts = Hosts(Vec::new());
@@ -235,13 +233,15 @@ impl Fixture {
         fs::write("/mnt/program", script).unwrap();
     }
 
+    /// Starts the host of that rank with its entrypoint.
     fn start(&self, rank: usize, entrypoint: Entrypoint, timeout: Option<&str>) -> Child {
-        let hosts = if rank == 0 {
+        // The lead always resolves its own name.
+        let mount_names = if rank == 0 {
             "mount --bind /mnt/hosts.lead /etc/hosts"
         } else {
             "true"
         };
-        let program = match entrypoint {
+        let entrypoint = match entrypoint {
             Entrypoint::Agent => hosts::AGENT_RUNS.into(),
             Entrypoint::Plain => {
                 let timeout = timeout.map_or(String::new(), |timeout| {
@@ -252,9 +252,11 @@ impl Fixture {
                 } else {
                     ""
                 };
+                // `; true` keeps bash as process 1: it would replace itself with the last command. A script as an
+                // entrypoint stays, too.
                 hosts::plain(self.size, rank, &format!("{timeout} {program}; true"))
             }
         };
-        hosts::start(&self.flux, rank, &format!("{hosts} && {program}"))
+        hosts::start(&self.flux, rank, &format!("{mount_names} && {entrypoint}"))
     }
 }

@@ -20,7 +20,7 @@ pub struct Hosts(pub Vec<Child>);
 impl Drop for Hosts {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // The first process of the host: with it go all others.
+            // This is process 1 of the host. The kernel ends all others with it.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -29,7 +29,7 @@ impl Drop for Hosts {
 
 /// Once, in the place (`place::enter`).
 pub fn prepare(flux: &Path) {
-    // The mount point of the hosts hides the place where it is.
+    // Each host mounts a tmpfs over /mnt/flux, which hides the agent there.
     fs::copy(place::AGENT, "/mnt/agent").unwrap();
     let certificate = "/etc/flux-agent/curve/curve.cert";
     fs::remove_file(certificate).unwrap();
@@ -51,11 +51,11 @@ pub fn addresses(size: usize) {
                 .success()
         );
     }
-    // What no host has is silent.
+    // Packets to an address that no host has are lost without an error.
     place::run("ip route replace 198.18.0.0/16 dev lo");
 }
 
-/// /etc/hosts, from rank `first` on.
+/// Text of /etc/hosts with the ranks from `first` on.
 pub fn names(size: usize, first: usize) -> String {
     let mut text = "127.0.0.1 localhost\n".to_owned();
     for rank in first..size {
@@ -98,7 +98,7 @@ pub fn start(flux: &Path, rank: usize, script: &str) -> Child {
     command.spawn().unwrap()
 }
 
-/// A broker from a shell, which waits for nothing; `more` are its last words.
+/// A shell script that starts a broker at once, without the agent. `more` is the end of the command line.
 pub fn plain(size: usize, rank: usize, more: &str) -> String {
     let hostlist = format!("{CLUSTER}-[0-{}]", size - 1);
     format!(
