@@ -30,7 +30,7 @@ pub const MAXIMUM_SIZE: &str = "flux-framework.org/maximum-size";
 /// On the Job: the size when it was made.
 pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
 /// On the Job: hash of the fields of the MiniCluster's spec that cannot change once there is a Job
-/// (`reconcile::target::Target::spec_hash`).
+/// ([`Target::spec_hash`](crate::target::Target::spec_hash)).
 pub const SPEC_HASH: &str = "flux-framework.org/spec-hash";
 /// On the Job, if the MiniCluster has labels or annotations for a queue: those that the Job was made with, as
 /// JSON (`Queueing`). Later changes count for the next Job only.

@@ -195,7 +195,7 @@ pub struct RenderFacts {
     /// What is left of `deadlineSeconds` after earlier starts. None: all.
     pub deadline_left: Option<i64>,
     /// Hash of the fields of the spec that cannot change once there is a Job
-    /// (`reconcile::target::Target::spec_hash`).
+    /// ([`Target::spec_hash`](crate::target::Target::spec_hash)).
     pub spec_hash: Option<String>,
     /// How often the MiniCluster has restarted.
     pub attempt: u32,

@@ -62,7 +62,7 @@ pub struct Inputs<'a> {
     pub spec: CheckedSpec<'a>,
     pub previous: &'a MiniClusterStatus,
     pub job: Option<&'a JobSeen>,
-    /// Hash of the current spec (`reconcile::target::Target::spec_hash`).
+    /// Hash of the current spec ([`Target::spec_hash`](crate::target::Target::spec_hash)).
     pub spec_hash: Option<&'a str>,
     pub pods: Vec<&'a PodSeen>,
     /// The Job's lead pods that are gone, as last seen.

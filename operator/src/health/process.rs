@@ -36,10 +36,10 @@ impl Process {
         })
     }
 
-    /// Sets the metrics to the current values. A value that the kernel does not give stays as it was.
+    /// Sets the metrics to the current values. A value that cannot be read stays as it was.
     pub fn update(&self, is_ready: bool) {
         self.ready.set(&[self.component], f64::from(u8::from(is_ready)));
-        // Where /proc cannot be read, there are no such metrics.
+        // If /proc is unreadable, the values stay as they were.
         let _ = self.update_from_proc();
     }
 

@@ -18,7 +18,8 @@ pub struct Gauge(GaugeVec);
 #[derive(Debug, Clone)]
 pub struct Histogram(HistogramVec);
 
-// A wrong number of labels would be an error, which is ignored: a test uses every series.
+// The methods ignore the error of a wrong number of labels, since a metric must not stop a reconcile. A test
+// uses every series, so it finds such a mistake.
 impl Counter {
     /// Creates the series at 0, so that its first count is an increase.
     pub fn with_series(self, labels: &[&str]) -> Counter {
@@ -76,14 +77,15 @@ impl Histogram {
 #[derive(Debug, Default)]
 pub struct Figures(Registry);
 
-fn is_another(family: &Family) -> Error {
+/// The error of a family that is registered as another kind than its own.
+fn wrong_kind(family: &Family) -> Error {
     Error::Msg(format!("{} is a {}", family.name, family.kind.name()))
 }
 
 impl Figures {
     pub fn counter(&self, family: &Family) -> Result<Counter> {
         let Kind::Counter = family.kind else {
-            return Err(is_another(family));
+            return Err(wrong_kind(family));
         };
         let counter = CounterVec::new(Opts::new(family.name, family.help), family.labels)?;
         self.0.register(Box::new(counter.clone()))?;
@@ -92,7 +94,7 @@ impl Figures {
 
     pub fn gauge(&self, family: &Family) -> Result<Gauge> {
         let Kind::Gauge = family.kind else {
-            return Err(is_another(family));
+            return Err(wrong_kind(family));
         };
         let gauge = GaugeVec::new(Opts::new(family.name, family.help), family.labels)?;
         self.0.register(Box::new(gauge.clone()))?;
@@ -101,7 +103,7 @@ impl Figures {
 
     pub fn histogram(&self, family: &Family) -> Result<Histogram> {
         let Kind::Histogram(bounds) = family.kind else {
-            return Err(is_another(family));
+            return Err(wrong_kind(family));
         };
         let options = HistogramOpts::new(family.name, family.help).buckets(bounds.to_vec());
         let histogram = HistogramVec::new(options, family.labels)?;

@@ -28,7 +28,7 @@ pub struct JobSeen {
     pub deleting: bool,
     /// Hash of the fields that may change, as they were last applied (`render::elastic`).
     pub rendered_hash: Option<String>,
-    /// Hash of the fixed fields of the spec that it was made from (`reconcile::target::Target::spec_hash`).
+    /// Hash of the fixed fields of the spec that it was made from ([`Target::spec_hash`](crate::target::Target::spec_hash)).
     pub spec_hash: Option<String>,
     /// Hash of the pod templates that it was made with (`render::overlay_hash`).
     pub overlay_hash: Option<String>,

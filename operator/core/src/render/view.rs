@@ -20,24 +20,26 @@ pub enum ViewFrom {
 
 impl ViewFrom {
     pub(super) fn of(cluster: &ValidMiniCluster, options: &Options, facts: &RenderFacts) -> ViewFrom {
-        let source = cluster.view.source;
-        let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
-        let mut containers = [&cluster.runner.container].into_iter().chain(sidecars);
-        match source.unwrap_or(options.view_source) {
-            _ if !cluster.view.enabled => ViewFrom::Nowhere,
-            _ if source != Some(ViewSource::Copy)
-                && containers.all(|it| it.image == image(cluster, options)) =>
-            {
-                ViewFrom::OwnImage
-            }
-            _ if facts.image_volume_failed => ViewFrom::Copy,
+        if !cluster.view.enabled {
+            return ViewFrom::Nowhere;
+        }
+        // Only the spec asks for a copy that links could replace. The installation's `copy` says what to do
+        // instead of mounting.
+        let spec_asks_for_copy = cluster.view.source == Some(ViewSource::Copy);
+        if !spec_asks_for_copy && is_image_of_all_containers(cluster, options) {
+            return ViewFrom::OwnImage;
+        }
+        if facts.image_volume_failed {
+            return ViewFrom::Copy;
+        }
+        match cluster.view.source.unwrap_or(options.view_source) {
             ViewSource::ImageVolume => ViewFrom::ImageVolume,
             ViewSource::Auto if facts.nodes_mount_images => ViewFrom::ImageVolume,
             ViewSource::Auto | ViewSource::Copy => ViewFrom::Copy,
         }
     }
 
-    /// Value of the Job's annotation `VIEW`.
+    /// Value of the Job's annotation [`labels::VIEW`].
     pub fn name(self) -> &'static str {
         match self {
             ViewFrom::Nowhere => "none",
@@ -61,6 +63,16 @@ pub fn depends_on_nodes(cluster: &ValidMiniCluster, options: &Options) -> bool {
         )
     };
     with(true) != with(false)
+}
+
+/// Whether every container with the view (the runner and the sidecars) runs the view's image.
+fn is_image_of_all_containers(cluster: &ValidMiniCluster, options: &Options) -> bool {
+    let view_image = image(cluster, options);
+    let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
+    [&cluster.runner.container]
+        .into_iter()
+        .chain(sidecars)
+        .all(|container| container.image == view_image)
 }
 
 /// The view's image.
@@ -125,10 +137,12 @@ mod tests {
     }
 
     #[test]
-    fn containers_of_view_image_need_no_view_unless_copy_is_asked() {
+    fn containers_of_view_image_need_no_view_unless_spec_asks_for_copy() {
         let facts = RenderFacts::default();
         let one = "containers: [{image: 'view:1'}]";
-        assert_eq!(from(one, ViewSource::Auto, &facts), ViewFrom::OwnImage);
+        for of_installation in [ViewSource::Auto, ViewSource::ImageVolume, ViewSource::Copy] {
+            assert_eq!(from(one, of_installation, &facts), ViewFrom::OwnImage);
+        }
         let copied = format!("{one}\nflux: {{container: {{source: copy}}}}");
         assert_eq!(from(&copied, ViewSource::Auto, &facts), ViewFrom::Copy);
         let other = "containers: [{image: 'view:1', runFlux: true}, {image: 'other:1', name: other}]";
