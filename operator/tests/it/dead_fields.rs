@@ -6,7 +6,7 @@ use flux_shared::validate::Problem;
 use serde_json::Value;
 
 use test_support::field_values::{
-    COMPANIONS, SURROUNDINGS, all_leaves, around, base, effects, merge, patch, values,
+    COMPANIONS, MUST_BE_VALID, SURROUNDINGS, all_leaves, around, base, effects, merge, patch, values,
 };
 
 /// `spec.containers[0].x[key]` as this test writes it: `containers.0.x.key`.
@@ -28,7 +28,7 @@ fn names(problems: &[Problem], path: &str) -> bool {
 
 /// Why the leaf is dead; none if it lives.
 fn dead(path: &str, schema: &Value) -> Option<String> {
-    let (around, must_differ) = around(path);
+    let (around, must_be_valid) = around(path);
     let values = values(path, schema);
     let mut seen = Vec::new();
     for value in &values {
@@ -37,7 +37,7 @@ fn dead(path: &str, schema: &Value) -> Option<String> {
         match effects(&spec) {
             Ok(objects) if seen.contains(&objects) => {}
             Ok(objects) => seen.push(objects),
-            Err(problems) if must_differ => return Some(format!("{value} is refused: {problems:?}")),
+            Err(problems) if must_be_valid => return Some(format!("{value} is refused: {problems:?}")),
             Err(problems) if names(&problems, path) => return None,
             Err(problems) => return Some(format!("{value} is refused without its name: {problems:?}")),
         }
@@ -74,5 +74,8 @@ fn the_base_is_valid_and_every_context_belongs_to_a_leaf() {
     }
     for (start, _) in SURROUNDINGS {
         assert!(all.iter().any(|(path, _)| path.starts_with(start)), "{start}");
+    }
+    for leaf in MUST_BE_VALID {
+        assert!(all.iter().any(|(path, _)| path == leaf), "{leaf}");
     }
 }

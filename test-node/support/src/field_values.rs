@@ -1,5 +1,5 @@
-//! Every leaf of the CRD's schema with values for it, a spec in which it has an effect, and what becomes of
-//! that.
+//! Every leaf of the CRD's schema: values for it, a spec in which it has an effect, and what that spec results
+//! in.
 
 use flux_operator_core::decide::next_action::{is_to_be_cleaned_up, seconds_to_live};
 use flux_operator_core::decide::restart::{Decision, Observation, decide};
@@ -29,15 +29,11 @@ pub fn base() -> Value {
 }
 
 /// Fields that a leaf needs beside it to have an effect: the end of its path, and a patch for the object
-/// before the `|`. With them, the result must differ.
+/// before the `|`. The first entry that matches counts, and none does if [`SURROUNDINGS`] has one. With these
+/// fields, every value of the leaf must be valid.
 pub const COMPANIONS: &[(&str, &str)] = &[
     ("containers.0|batchRaw", r#"{"batch": true}"#),
     ("containers.0|logs", r#"{"batch": true}"#),
-    ("containers.0|command", "{}"),
-    ("containers.0|launcher", "{}"),
-    ("containers.0|batch", "{}"),
-    ("containers.0.commands|script", "{}"),
-    ("containers.0.commands|runFluxAsRoot", "{}"),
     ("pod.tolerations.0|value", r#"{"key": "k"}"#),
     ("pod.tolerations.0|operator", r#"{"key": "k"}"#),
     ("pod.tolerations.0|effect", r#"{"key": "k"}"#),
@@ -80,7 +76,8 @@ pub const COMPANIONS: &[(&str, &str)] = &[
     ("secrets.key|key", r#"{"name": "n"}"#),
 ];
 
-/// Fields that a leaf needs elsewhere in the spec. With them, the result must differ.
+/// Fields that a leaf needs elsewhere in the spec: the start of its path, and a patch for the spec. The first
+/// entry that matches counts. With these fields, every value of the leaf must be valid.
 pub const SURROUNDINGS: &[(&str, &str)] = &[
     ("volumes.vol.path", MOUNTED),
     ("volumes.vol.storageClass", IN_CLOUD),
@@ -106,8 +103,6 @@ pub const SURROUNDINGS: &[(&str, &str)] = &[
         "containers.1.commands.script",
         r#"{"containers": [{}, {"command": ""}]}"#,
     ),
-    ("containers.0.diagnostics", "{}"),
-    ("archive.path", "{}"),
     (
         "flux.leadBroker.hostlist",
         r#"{"flux": {"leadBroker": {"address": "10.0.0.9"}}}"#,
@@ -124,6 +119,16 @@ pub const SURROUNDINGS: &[(&str, &str)] = &[
         "flux.bursting.leadBroker.",
         r#"{"flux": {"bursting": {"leadBroker": {"name": "lead", "address": "10.0.0.9", "size": 3}, "clusters": [{"name": "mc"}]}}}"#,
     ),
+];
+
+/// Leaves that need nothing beside them. Every value of them must be valid, too.
+pub const MUST_BE_VALID: &[&str] = &[
+    "archive.path",
+    "containers.0.batch",
+    "containers.0.command",
+    "containers.0.commands.runFluxAsRoot",
+    "containers.0.diagnostics",
+    "containers.0.launcher",
 ];
 
 const MOUNTED: &str = r#"{"containers": [{"volumes": {"vol": {"path": "/mounted"}}}]}"#;
@@ -255,8 +260,8 @@ fn ended() -> MiniClusterStatus {
     }
 }
 
-/// How often the MiniCluster restarts if a follower is lost each time.
-fn starts_after_losses(cluster: &ValidMiniCluster) -> i32 {
+/// How often the MiniCluster restarts if every start loses a follower.
+fn restarts_after_losses(cluster: &ValidMiniCluster) -> i32 {
     let said = Termination {
         node_failure: true,
         ..Termination::new(Ender::Program, 1)
@@ -302,7 +307,8 @@ pub struct Effects {
     pub pods: Value,
     pub services: Value,
     pub volumes: Value,
-    /// Time to live, number of restarts, whether it is served at all, and whether it cannot start.
+    /// In this order: seconds until an ended MiniCluster is deleted, whether its pods are cleaned up, how often
+    /// it restarts, whether another controller manages it, whether its gang lacks an API.
     pub operator: Value,
 }
 
@@ -320,18 +326,17 @@ pub fn effects(spec: &Value) -> Result<Effects, Vec<Problem>> {
     };
     let objects =
         |facts: &RenderFacts| render::objects(&cluster, &options, facts, certificate.clone()).unwrap();
-    // Nodes and API server decide where the user leaves it to them.
-    let gangs = Served {
-        kubernetes: true,
-        ..Served::default()
-    };
-    let elsewhere = objects(&RenderFacts {
+    // Some fields have an effect only if the nodes or the API server support it. So the Job is rendered for
+    // those that do as well.
+    let full_support = RenderFacts {
         nodes_mount_images: true,
-        gangs,
+        gangs: Served {
+            kubernetes: true,
+            ..Served::default()
+        },
         ..RenderFacts::default()
-    })
-    .job;
-    let mut elsewhere = serde_json::to_value(elsewhere).unwrap();
+    };
+    let mut job_with_full_support = serde_json::to_value(objects(&full_support).job).unwrap();
     let render::Objects {
         config_map,
         secrets,
@@ -350,7 +355,7 @@ pub fn effects(spec: &Value) -> Result<Effects, Vec<Problem>> {
     let mut job = serde_json::to_value(job).unwrap();
     let pods = json!([
         job["spec"]["template"].take(),
-        elsewhere["spec"]["template"].take(),
+        job_with_full_support["spec"]["template"].take(),
         services_pod
     ]);
     Ok(Effects {
@@ -362,7 +367,7 @@ pub fn effects(spec: &Value) -> Result<Effects, Vec<Problem>> {
         operator: json!([
             left,
             cleans,
-            starts_after_losses(&cluster),
+            restarts_after_losses(&cluster),
             manifest.spec.is_managed_elsewhere(),
             matches!(gang, GangOf::Unserved(_))
         ]),
@@ -381,7 +386,7 @@ pub fn all_leaves() -> Vec<(String, Value)> {
     all
 }
 
-/// A spec in which the leaf can have an effect, and whether it must.
+/// A spec in which the leaf can have an effect, and whether every value of the leaf must be valid in it.
 pub fn around(path: &str) -> (Value, bool) {
     let surroundings = SURROUNDINGS.iter().find(|(start, _)| path.starts_with(start));
     let companions = COMPANIONS
@@ -401,5 +406,6 @@ pub fn around(path: &str) -> (Value, bool) {
             ),
         );
     }
-    (around, companions.or(surroundings).is_some())
+    let must_be_valid = companions.or(surroundings).is_some() || MUST_BE_VALID.contains(&path);
+    (around, must_be_valid)
 }
