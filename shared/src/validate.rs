@@ -1,11 +1,19 @@
-//! A MiniCluster is checked once, into a type that later steps read; all problems are reported, each with its
+//! A MiniCluster is checked once, into a type that later steps read. All problems are reported, each with its
 //! field.
 //!
 //! ```text
-//! Manifest ─► sizes, flux, pod, storage, containers (volumes), access ─► ValidMiniCluster (─► notes), or every Problem
+//! Manifest ─► validate ─► ValidMiniCluster with notices, or every Problem
+//!             sizes, flux, pod, storage, containers (program, volumes, metrics), access, overlay, gang
+//!          ─► validate_and_note: the same, and the notices of `notes`
+//! ValidMiniCluster ─► hints
 //! ```
 //!
-//! What CEL rules of the CRD can say is said there too (`crd::definition`), so that the API server refuses it
+//! - A notice is about a valid field without the effect that its user may expect. The status shows it.
+//! - `notes` finds notices that need the whole MiniCluster; the other modules find their own.
+//! - A hint is about a valid spec whose effect may surprise. Only commands that are given a
+//!   file show hints: `validate`, `dry-run` and `kubectl minicluster run`.
+//!
+//! If a CEL rule can express a check, it is in `crd::rules` as well, so that the API server rejects the object
 //! first.
 
 use std::collections::BTreeMap;
@@ -60,7 +68,7 @@ pub struct Manifest {
     pub spec: MiniClusterSpec,
 }
 
-/// Like [`validate`], with notices of fields without effect.
+/// Like [`validate`], and with the notices of `notes`.
 pub fn validate_and_note(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let mut cluster = validate(manifest)?;
     let mut report = Report::default();

@@ -67,7 +67,7 @@ impl Page {
         }
     }
 
-    /// Of a small table in one line.
+    /// The fields of an inline table, on one line: `{name: kind, …}`.
     fn fields(&self, schema: &Value) -> String {
         let schema = self.resolve(schema);
         let fields = schema["properties"].as_object().unwrap().iter();
@@ -120,7 +120,7 @@ impl Page {
         inner.iter().for_each(|(path, schema)| self.table(path, schema));
     }
 
-    /// A table of which `mode` says what else is in it.
+    /// A table whose other fields depend on `mode`: one row for each mode.
     fn modes(&mut self, schema: &Value) {
         self.text += "| `mode` | other fields | meaning |\n| --- | --- | --- |\n";
         for mode in schema["oneOf"].as_array().unwrap() {
