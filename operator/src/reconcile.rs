@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flux_operator_core::decide::restart::{self, Decision, Observation};
-use flux_operator_core::decide::silent_wait::Finding;
 use flux_operator_core::decide::{ending, remaining};
 use flux_operator_core::observe::cluster::{Cluster, is_managed_elsewhere};
 use flux_operator_core::observe::job::{self, JobSeen};
@@ -157,30 +156,20 @@ async fn report(
         _ => None,
     };
     let look = diagnose_and_mend(&target, checked.as_ref().ok(), context).await;
-    let finding = look.as_ref().ok().and_then(|look| Some(&look.as_ref()?.0));
+    let warning = look.as_ref().ok().and_then(|look| look.as_ref()?.0.as_ref());
     // The first that failed comes first: what follows from it may pass with it.
     let error = done.as_ref().err().or(look.as_ref().err());
     let obstacle = error
         .filter(|error| is_told(error, &target, context, begin))
         .map(ReconcileError::as_obstacle);
-    let status_with = |warning: Option<&Trouble>| {
-        new_status(
-            &target,
-            &known,
-            checked,
-            (obstacle.as_ref(), over.as_ref()),
-            warning,
-            context,
-        )
-    };
-    let after = match finding {
-        Some(Finding::Warning(warning)) => status_with(Some(warning)),
-        // An operator that has just started does not take back what another has found.
-        Some(Finding::Unread) => Some(status_with(said_before(&target.status).as_ref()))
-            .filter(|as_before| *as_before == target.status)
-            .unwrap_or_else(|| status_with(None)),
-        Some(Finding::Nothing) | None => status_with(None),
-    };
+    let after = new_status(
+        &target,
+        &known,
+        checked,
+        (obstacle.as_ref(), over.as_ref()),
+        warning,
+        context,
+    );
     let written = write_status(object, &target, &after, context).await;
     done?;
     let (look, later) = (look?, written?);
@@ -190,19 +179,16 @@ async fn report(
     }
     let action = delete_or_requeue(&target, &after, context).await?;
     context.clear_failures(&target.key);
+    // No watch reports the operator's own status as news.
+    let is_over = previous_status::is_finished(&after) && !previous_status::is_finished(&target.status);
+    let observed = context.index.observed(&target.key);
+    if is_over && decide(&target, checked.as_ref().ok(), &after, &observed) != Decision::Continue {
+        return Ok(Action::requeue(Duration::ZERO));
+    }
     let is_awaited = matches!(decision, Decision::EndPods { .. });
     let until_given_up = || is_awaited.then(|| Duration::from_secs(restart::TIME_TO_END.unsigned_abs() + 1));
     let sooner = later.or(look.map(|(_, wait)| wait)).or_else(until_given_up);
     Ok(sooner.map_or(action, Action::requeue))
-}
-
-/// What the status says of a wait, as if it had been found now.
-fn said_before(status: &MiniClusterStatus) -> Option<Trouble> {
-    Some(Trouble {
-        reason: status.reason.clone()?,
-        message: status.message.clone()?,
-        ..Trouble::default()
-    })
 }
 
 /// Whether the status says what failed: what a person can help with at once, anything else when it lasts, or
@@ -365,7 +351,7 @@ async fn write_status(
     let later = if may_wait { wait } else { None };
     if later.is_none() {
         if let Some(version) = context.writer.patch_status(&target.key, &change).await? {
-            context.remember_status(&target.uid, version, after, Instant::now());
+            context.remember_status(target, version, after, Instant::now());
             count_ready(object, &target.status, after, context);
             trace_end(object, target, after, context);
         }
@@ -491,7 +477,7 @@ async fn start_anew(
         let Some(version) = counted else {
             return Ok(Done::All);
         };
-        context.remember_status(&target.uid, version, &after, Instant::now());
+        context.remember_status(target, version, &after, Instant::now());
     }
     tracing::info!(
         reason,
@@ -557,7 +543,7 @@ pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panick
         }
     };
     match context.writer.patch_status(&target.key, &change).await {
-        Ok(Some(version)) => context.remember_status(&target.uid, version, &after, Instant::now()),
+        Ok(Some(version)) => context.remember_status(&target, version, &after, Instant::now()),
         Ok(None) => return,
         Err(error) => crate::health::log::warn("failed to write a status", &error),
     }

@@ -142,7 +142,7 @@ mod tests {
         let seen = LiveState {
             is_ready: true,
             queue: QueueSnapshot::default(),
-            phases: std::iter::empty::<&str>(),
+            phases: std::iter::empty(),
         };
         let (text, begin) = (metrics.text(seen), "rest_client_request_duration_seconds");
         for line in [

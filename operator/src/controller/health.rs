@@ -7,7 +7,6 @@ use std::time::Instant;
 use flux_operator_core::observe::Key;
 use flux_operator_core::observe::cluster::Cluster;
 use kube::runtime::reflector::Store;
-use serde::Deserialize;
 use tokio::sync::watch as signal;
 
 use crate::health::metrics::{LiveState, Metrics};
@@ -57,12 +56,6 @@ impl Health {
     }
 }
 
-/// What the metrics tell of a status.
-#[derive(Deserialize)]
-struct Phase {
-    phase: Option<String>,
-}
-
 impl server::Answers for Health {
     fn is_ready(&self) -> bool {
         let synced = self
@@ -75,9 +68,7 @@ impl server::Answers for Health {
     fn metrics(&self) -> String {
         let serving = self.serving.get();
         let clusters = serving.map(|serving| serving.store.state()).unwrap_or_default();
-        let phases = clusters
-            .iter()
-            .filter_map(|cluster| cluster.status_as::<Phase>()?.phase);
+        let phases = clusters.iter().filter_map(|cluster| cluster.phase());
         let queue = serving
             .map(|serving| serving.queue.snapshot(Instant::now()))
             .unwrap_or_default();

@@ -211,7 +211,7 @@ impl Metrics {
     }
 
     /// All metrics in Prometheus' text format.
-    pub fn text(&self, seen: LiveState<impl Iterator<Item = impl AsRef<str>>>) -> String {
+    pub fn text<'a>(&self, seen: LiveState<impl Iterator<Item = &'a str>>) -> String {
         self.process.update(seen.is_ready);
         let (snapshot, queue) = (seen.queue, &[CONTROLLER, CONTROLLER]);
         self.depth.set(queue, snapshot.depth as f64);
@@ -223,7 +223,7 @@ impl Metrics {
         numbers.insert("other", 0);
         for phase in seen.phases {
             *numbers
-                .entry(Phase::parse(phase.as_ref()).map_or("other", Phase::as_str))
+                .entry(Phase::parse(phase).map_or("other", Phase::as_str))
                 .or_default() += 1;
         }
         for (phase, count) in numbers {
@@ -373,7 +373,7 @@ mod tests {
         let text = metrics.text(LiveState {
             is_ready: false,
             queue: QueueSnapshot::default(),
-            phases: std::iter::empty::<&str>(),
+            phases: std::iter::empty(),
         });
         assert!(
             text.contains("flux_operator_miniclusters{phase=\"other\"} 0\n"),
@@ -388,7 +388,7 @@ mod tests {
         let text = metrics.text(LiveState {
             is_ready: true,
             queue: QueueSnapshot::default(),
-            phases: std::iter::empty::<&str>(),
+            phases: std::iter::empty(),
         });
         families::assert_told(&text, families::Of::Operator);
     }

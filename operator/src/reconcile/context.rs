@@ -214,7 +214,7 @@ impl Context {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The watch has reported this version: what was written until then is in the store.
+    /// The watch has reported this version, or a read has: what was written until then is known by it.
     pub fn note_reported(&self, uid: &str, version: u64) {
         let mut written = self.written();
         if written.get(uid).is_some_and(|(until, _)| *until <= version) {
@@ -261,9 +261,13 @@ impl Context {
         (!wait.is_zero()).then_some(wait)
     }
 
-    pub fn remember_status(&self, uid: &str, version: u64, status: &MiniClusterStatus, now: Instant) {
+    pub fn remember_status(&self, target: &Target, version: u64, status: &MiniClusterStatus, now: Instant) {
+        let Target { key, uid, .. } = target;
         self.note_write(uid, now);
-        self.written().insert(uid.to_owned(), (version, status.clone()));
+        // The watch may have been faster than the answer.
+        if self.stored(key, uid, version.saturating_sub(1)).is_none() {
+            self.written().insert(uid.clone(), (version, status.clone()));
+        }
     }
 
     fn event_checks(&self) -> MutexGuard<'_, HashMap<String, EventCheck>> {
@@ -298,6 +302,7 @@ impl Context {
             .or_insert_with(|| EventCheck::new(object, first, now));
         if !check.is_about(object) {
             *check = EventCheck::new(object, patience, now);
+            check.found = Finding::Nothing;
         }
         if !check.is_due(now) {
             return false;

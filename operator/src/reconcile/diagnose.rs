@@ -20,7 +20,7 @@ pub(super) async fn diagnose_and_mend(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
     context: &Context,
-) -> Result<Option<(Finding, Duration)>, ReconcileError> {
+) -> Result<Option<(Option<Trouble>, Duration)>, ReconcileError> {
     let observed = context.index.observed(&target.key);
     let job = if target.deleting {
         None
@@ -56,7 +56,16 @@ pub(super) async fn diagnose_and_mend(
             Err(error) => crate::health::log::warn("failed to read events", &error),
         }
     }
-    Ok(context.last_finding(&target.uid, Instant::now()))
+    let last = context.last_finding(&target.uid, Instant::now());
+    Ok(last.map(|(finding, wait_time)| {
+        let warning = match finding {
+            // An operator that has just started does not take back what another has found.
+            Finding::Unread => wait.said_before(&target.status),
+            Finding::Nothing => None,
+            Finding::Warning(warning) => Some(*warning),
+        };
+        (warning, wait_time)
+    }))
 }
 
 async fn recreate_config_map(

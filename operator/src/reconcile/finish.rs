@@ -58,7 +58,7 @@ pub(super) async fn clean_up(
     if let Some(change) = patch::patch(target, after, &cleaned).map_err(ReconcileError::Status)?
         && let Some(version) = context.writer.patch_status(&target.key, &change).await?
     {
-        context.remember_status(&target.uid, version, &cleaned, Instant::now());
+        context.remember_status(target, version, &cleaned, Instant::now());
         tracing::info!("deleted pods and volumes (cleanupPods): the job has completed");
     }
     Ok(())

@@ -54,7 +54,7 @@ fn metrics_name_every_resource_of_the_operator() {
     let text = metrics.text(LiveState {
         is_ready: true,
         queue: QueueSnapshot::default(),
-        phases: std::iter::empty::<&str>(),
+        phases: std::iter::empty(),
     });
     assert!(names.len() > 40);
     for name in names {

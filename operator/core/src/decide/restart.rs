@@ -265,8 +265,8 @@ pub fn decide(observation: &Observation) -> Decision {
     }
 }
 
-/// The decision for a MiniCluster that has ended. Where the Job controller replaced a lead that had succeeded,
-/// it counts no success: the new pod waits, and nobody else would end it and its followers.
+/// The decision for a MiniCluster that has ended. The Job controller replaces a lead's pod that was evicted,
+/// even one that had succeeded: the new pod waits, and nobody else would end it and its followers.
 fn after_the_end(observation: &Observation) -> Decision {
     let is_open = |job: &&JobSeen| !job.deleting && !job.is_finished() && !job.has_succeeded();
     let Some(job) = observation

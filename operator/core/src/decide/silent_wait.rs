@@ -3,12 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use flux_shared::names;
 use flux_shared::validate::ValidMiniCluster;
 
 use crate::observe::Observed;
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble};
+use crate::observe::workload::QUEUED;
 
 /// How long a wait may last before events are read.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -17,6 +19,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// The reason if no scheduler has said anything about a pod.
 const SCHEDULER_SILENT: &str = "SchedulerSilent";
+const SECRET_DELETED: &str = "SecretDeleted";
+const BROKERS_NOT_READY: &str = "BrokersNotReady";
 
 /// An object that waits although no status says why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +57,23 @@ impl SilentWait<'_> {
             SilentWait::Unseen { .. } => told == Some(SCHEDULER_SILENT),
             _ => told.is_some(),
         }
+    }
+
+    /// What the status says of it, if that can only come from events that were read before.
+    pub fn said_before(&self, status: &MiniClusterStatus) -> Option<Trouble> {
+        let reason = status.reason.as_deref()?;
+        let is_of_events = match self {
+            SilentWait::Starts(_) => reason.starts_with("Failed") || reason == SECRET_DELETED,
+            SilentWait::Waits(_) => reason == QUEUED,
+            SilentWait::Unseen { .. } => reason == SCHEDULER_SILENT,
+            SilentWait::Joins(..) => reason == BROKERS_NOT_READY,
+        };
+        let said = || Trouble {
+            reason: reason.to_owned(),
+            message: status.message.clone().unwrap_or_default(),
+            ..Trouble::default()
+        };
+        is_of_events.then(said)
     }
 
     /// How long it may last before events are read. If no node is known that takes pods, the default
@@ -163,7 +184,7 @@ pub fn not_ready(found: &[(u32, Trouble)]) -> Option<Trouble> {
     };
     let message = found.iter().map(line).collect::<Vec<_>>().join("; ");
     (!found.is_empty()).then(|| Trouble {
-        reason: "BrokersNotReady".into(),
+        reason: BROKERS_NOT_READY.into(),
         message,
         ..Trouble::default()
     })
@@ -192,7 +213,7 @@ pub fn missing(cluster: &ValidMiniCluster, uid: &str, warning: &Trouble) -> Opti
     ];
     let lost = secrets.into_iter().find(|secret| lacks("secret", secret))?;
     Some(Missing::Key(Box::new(Trouble {
-        reason: "SecretDeleted".into(),
+        reason: SECRET_DELETED.into(),
         message: format!(
             "Secret {lost} was deleted, and what it held is lost: new pods cannot start; delete the MiniCluster and apply it again"
         ),
@@ -203,7 +224,7 @@ pub fn missing(cluster: &ValidMiniCluster, uid: &str, warning: &Trouble) -> Opti
 /// What the events of a waiting object say.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Finding {
-    /// They have not been read yet.
+    /// They have not been read yet: nothing waited before, or another operator read them.
     Unread,
     Nothing,
     Warning(Box<Trouble>),
@@ -420,6 +441,37 @@ mod tests {
             ),
             None
         );
+    }
+
+    /// What a pod says by itself is over when the pod no longer says it.
+    #[test]
+    fn only_what_came_from_events_outlives_a_restart_of_the_operator() {
+        let unseen = SilentWait::Unseen {
+            index: 0,
+            uid: "pod",
+            scheduler: "nobody",
+            is_gang: false,
+        };
+        for (wait, reason, is_kept) in [
+            (SilentWait::Starts("pod"), "FailedMount", true),
+            (SilentWait::Starts("pod"), "ApiError", false),
+            (SilentWait::Starts("pod"), "Unschedulable", false),
+            (SilentWait::Waits("job"), "Queued", true),
+            (SilentWait::Waits("job"), "FailedMount", false),
+            (unseen, "SchedulerSilent", true),
+            (unseen, "Queued", false),
+            (SilentWait::Joins((0, "pod"), None), "BrokersNotReady", true),
+            (SilentWait::Joins((0, "pod"), None), "SchedulerSilent", false),
+        ] {
+            let status = MiniClusterStatus {
+                reason: Some(reason.into()),
+                message: Some("why".into()),
+                ..MiniClusterStatus::default()
+            };
+            let said = wait.said_before(&status);
+            assert_eq!(said.is_some(), is_kept, "{wait:?} {reason}");
+        }
+        assert_eq!(unseen.said_before(&MiniClusterStatus::default()), None);
     }
 
     #[test]

@@ -27,12 +27,13 @@ pub struct Cluster {
     body: Result<Body, String>,
 }
 
-/// What fits the types.
+/// What fits the types, and what is asked of all of them at once.
 #[derive(Debug, Clone)]
 struct Body {
     spec: Box<RawValue>,
     status: Option<Box<RawValue>>,
     is_managed_elsewhere: bool,
+    phase: Option<Box<str>>,
 }
 
 /// The parts of an object, not read yet.
@@ -70,13 +71,15 @@ fn read(text: &str) -> Result<Cluster, serde_json::Error> {
         status,
     } = serde_json::from_str(text)?;
     let is_managed_elsewhere = serde_json::from_str::<MiniClusterSpec>(spec.get())?.is_managed_elsewhere();
-    if let Some(status) = &status {
-        serde_json::from_str::<Option<MiniClusterStatus>>(status.get())?;
-    }
+    let seen: Option<MiniClusterStatus> = match &status {
+        Some(status) => serde_json::from_str(status.get())?,
+        None => None,
+    };
     let body = Body {
         spec,
         status,
         is_managed_elsewhere,
+        phase: seen.and_then(|status| status.phase).map(String::into_boxed_str),
     };
     Ok(Cluster {
         metadata,
@@ -102,6 +105,7 @@ fn managed_elsewhere(text: &str) -> Option<Body> {
         spec: serde_json::value::to_raw_value(&spec).ok()?,
         status: None,
         is_managed_elsewhere,
+        phase: None,
     };
     is_managed_elsewhere.then_some(body)
 }
@@ -118,6 +122,10 @@ impl Cluster {
         let body = self.body.as_ref().map_err(Clone::clone)?;
         let spec = serde_json::from_str(body.spec.get()).map_err(|error| error.to_string())?;
         Ok((spec, self.status_as()))
+    }
+
+    pub fn phase(&self) -> Option<&str> {
+        self.body.as_ref().ok()?.phase.as_deref()
     }
 
     /// The status, or a part of it.

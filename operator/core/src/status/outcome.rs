@@ -116,12 +116,17 @@ pub(super) fn restart_message(status: &MiniClusterStatus, restart: &Restart) -> 
 
 /// The outcome of a Job that waits in a queue, with Kueue's reason once it was read.
 fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
-    let why = why
-        .filter(|why| why.reason == QUEUED)
-        .map(|why| format!(": {}", why.message));
+    const WAITS: &str = "waits in queue ";
+    let waits = format!("{WAITS}{queue}");
+    let why = why.filter(|why| why.reason == QUEUED).map(|why| &why.message);
     Outcome::new(
         QUEUED,
-        format!("waits in queue {queue}{}", why.unwrap_or_default()),
+        match why {
+            // As the status has said it before.
+            Some(said) if said.starts_with(&format!("{waits}: ")) => said.clone(),
+            Some(why) if !why.starts_with(WAITS) => format!("{waits}: {why}"),
+            _ => waits,
+        },
     )
 }
 

@@ -29,7 +29,7 @@ pub fn patch(
     if is_first_of_job {
         operations.push(json!({ "op": "test", "path": "/metadata/generation", "value": target.generation }));
     }
-    if !target.has_status {
+    if !target.has_status && *before == MiniClusterStatus::default() {
         operations.push(json!({ "op": "add", "path": "/status", "value": {} }));
     }
     operations.extend(changes.into_iter().map(|(key, value)| match value {
@@ -167,14 +167,7 @@ mod tests {
             maximum_size: Some(4),
             ..MiniClusterStatus::default()
         };
-        let first = patch(
-            &target,
-            &MiniClusterStatus {
-                size: 4,
-                ..MiniClusterStatus::default()
-            },
-            &made,
-        );
+        let first = patch(&target, &MiniClusterStatus::default(), &made);
         assert_eq!(
             first.unwrap(),
             Some(json!([
@@ -182,7 +175,19 @@ mod tests {
                 { "op": "test", "path": "/metadata/generation", "value": 1 },
                 { "op": "add", "path": "/status", "value": {} },
                 { "op": "add", "path": "/status/maximumSize", "value": 4 },
+                { "op": "add", "path": "/status/size", "value": 4 },
             ]))
+        );
+
+        // The target was read before that.
+        let cleaned = MiniClusterStatus {
+            size: 0,
+            ..made.clone()
+        };
+        let second = patch(&target, &made, &cleaned).unwrap().unwrap();
+        assert!(
+            !second.to_string().contains(r#""/status""#),
+            "it would empty the status: {second}"
         );
     }
 }

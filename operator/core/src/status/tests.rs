@@ -520,6 +520,18 @@ fn what_waits_in_a_queue_says_in_which_and_what_for() {
         observation.status().message.as_deref(),
         Some("waits in queue team: no cpu")
     );
+    for (said, now) in [("team: no cpu", "team: no cpu"), ("other: no cpu", "team")] {
+        observation.warning = Some(Trouble {
+            reason: "Queued".into(),
+            message: format!("waits in queue {said}"),
+            ..Trouble::default()
+        });
+        assert_eq!(
+            observation.status().message,
+            Some(format!("waits in queue {now}")),
+            "another operator's word"
+        );
+    }
     observation.job = Some(JobSeen {
         queue: Some("team".into()),
         ..job(2)
