@@ -83,7 +83,7 @@ async fn rush(number: usize, report: &mut Report) {
             let client = client.clone();
             move |name: String| {
                 let client = client.clone();
-                async move { create_by_hand(&client, namespace, &name).await }
+                async move { create_by_hand(&client, namespace, &name, SIZE).await }
             }
         };
         // The first of its kind takes longer: the API server makes the first caller of a new CRD wait for 2
@@ -235,7 +235,7 @@ async fn paced(number: usize, report: &mut Report) {
     let client = client(plane.kubeconfig_path()).await;
     let by_hand = |name: String| {
         let client = client.clone();
-        async move { create_by_hand(&client, "baseline", &name).await }
+        async move { create_by_hand(&client, "baseline", &name, SIZE).await }
     };
     let (baseline, _) = jobs_made(&client, "baseline", number, PACED, by_hand).await;
     drop(plane);

@@ -192,8 +192,8 @@ fn manifest(namespace: &str, name: &str, size: u32) -> String {
 }
 
 /// Creates what the operator creates for a MiniCluster, without one.
-pub async fn create_by_hand(client: &Client, namespace: &str, name: &str) {
-    let cluster = validate(&manifest::parse(&manifest(namespace, name, SIZE)).unwrap()).unwrap();
+pub async fn create_by_hand(client: &Client, namespace: &str, name: &str, size: u32) {
+    let cluster = validate(&manifest::parse(&manifest(namespace, name, size)).unwrap()).unwrap();
     let certificate = Certificate::from_keys(name, &[1; 32], &[2; 32]);
     let objects = objects(
         &cluster,

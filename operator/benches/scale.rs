@@ -7,7 +7,7 @@
 //!   API server and of the controller manager.
 //! - `restart` (SCALE_CLUSTERS=10000): the operator starts among as many, until its caches are synced; beside
 //!   it `kubectl get pods -A`. Then what it holds, and what it asks while all of them wait for a scheduler
-//!   that is not there (ten looks at events a second at most).
+//!   that is not there (ten looks at events a second at most), and when all of them are deleted.
 //! - `brownout` (SCALE_SLOW=2000): as many whose objects an admission webhook holds up for 30 s.
 //! - `deletion` (SCALE_PODS=5000): one MiniCluster of as many pods is deleted.
 //!
@@ -148,7 +148,7 @@ async fn neighbours(number: usize, report: &mut Report) {
         let begin = Instant::now();
         let make = async |namespace: String, name: String| match operator {
             Some(_) => create_cluster(&client, &namespace, &name, SIZE).await,
-            None => create_by_hand(&client, &namespace, &name).await,
+            None => create_by_hand(&client, &namespace, &name, SIZE).await,
         };
         create(number, namespaces, PACED, make).await;
         has_jobs(&client, number).await;
@@ -209,6 +209,16 @@ async fn restart(number: usize, report: &mut Report) {
     );
     figure(report, "rss-peak-mib", operator.memory("VmHWM") as f64);
     figure(report, "rss-idle-mib", operator.memory("VmRSS") as f64);
+    for namespace in 0..NAMESPACES {
+        let clusters: Api<MiniCluster> = Api::namespaced(client.clone(), &format!("bench-{namespace}"));
+        clusters
+            .delete_collection(&DeleteParams::background(), &ListParams::default())
+            .await
+            .unwrap();
+    }
+    until_gone(&Api::all(client.clone())).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    figure(report, "rss-after-deletion-mib", operator.memory("VmRSS") as f64);
 }
 
 /// An admission webhook that takes the connection and never answers.
@@ -247,27 +257,21 @@ async fn brownout(number: usize, report: &mut Report) {
 async fn deletion(size: usize, report: &mut Report) {
     let (plane, client) = started().await;
     make_namespaces(&client, 1).await;
-    let operator = Operator::start(plane.kubeconfig_path()).await;
-    create_cluster(&client, "bench-0", "mc", u32::try_from(size).unwrap()).await;
-    has_pods(&client, size as i64).await;
-    // As with nodes: they go some time after they were told to.
     let pods: Api<Pod> = Api::namespaced(client.clone(), "bench-0");
+    let number = u32::try_from(size).unwrap();
+    create_by_hand(&client, "bench-0", "job", number).await;
+    has_pods(&client, size as i64).await;
+    let baseline = until_told_to_end::<Job>(&client, "job", &pods).await;
+    until_gone(&pods).await;
+    let operator = Operator::start(plane.kubeconfig_path()).await;
+    create_cluster(&client, "bench-0", "mc", number).await;
+    has_pods(&client, size as i64).await;
     operator.is_quiet().await;
     let calls = operator.calls().await;
-    let begin = Instant::now();
-    Api::<MiniCluster>::namespaced(client.clone(), "bench-0")
-        .delete("mc", &DeleteParams::background())
-        .await
-        .unwrap();
-    loop {
-        let there = pods.list_metadata(&ListParams::default()).await.unwrap().items;
-        if there.iter().all(|pod| pod.metadata.deletion_timestamp.is_some()) {
-            break;
-        }
-        assert!(begin.elapsed() < DEADLINE, "{} pods stay", there.len());
-        tokio::time::sleep(Duration::from_millis(100)).await;
+    let time = until_told_to_end::<MiniCluster>(&client, "mc", &pods).await;
+    for (what, value) in [("job-s", baseline), ("s", time), ("ratio", time / baseline)] {
+        report.figure(&format!("deletion-{size}-{what}"), value);
     }
-    report.figure(&format!("deletion-{size}-s"), begin.elapsed().as_secs_f64());
     operator.is_quiet().await;
     report.figure(
         &format!("deletion-{size}-calls"),
@@ -277,4 +281,36 @@ async fn deletion(size: usize, report: &mut Report) {
         &format!("deletion-{size}-rss-peak-mib"),
         operator.memory("VmHWM") as f64,
     );
+}
+
+/// Deletes it in the background; seconds until each pod has been told to end.
+async fn until_told_to_end<K>(client: &Client, name: &str, pods: &Api<Pod>) -> f64
+where
+    K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned,
+{
+    let begin = Instant::now();
+    Api::<K>::namespaced(client.clone(), "bench-0")
+        .delete(name, &DeleteParams::background())
+        .await
+        .unwrap();
+    loop {
+        let there = pods.list_metadata(&ListParams::default()).await.unwrap().items;
+        if there.iter().all(|pod| pod.metadata.deletion_timestamp.is_some()) {
+            return begin.elapsed().as_secs_f64();
+        }
+        assert!(begin.elapsed() < DEADLINE, "{} pods stay", there.len());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn until_gone(pods: &Api<Pod>) {
+    let begin = Instant::now();
+    let first = ListParams::default().limit(1);
+    while !pods.list_metadata(&first).await.unwrap().items.is_empty() {
+        assert!(begin.elapsed() < DEADLINE * 10, "the pods do not go");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }

@@ -12,7 +12,7 @@ use test_support::history::History;
 use test_support::node::{app_image, has_finished};
 use test_support::promises::{Disturbance, Wanted, broken, late};
 
-use super::faults::{SETTLING, World};
+use super::faults::World;
 use super::schedule::{AT_ONCE, Form, Manifest, Pick};
 use super::status_if_there;
 use crate::machines::try_kubectl;
