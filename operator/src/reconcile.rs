@@ -183,7 +183,9 @@ async fn report(
     let is_over = previous_status::is_finished(&after) && !previous_status::is_finished(&target.status);
     let observed = context.index.observed(&target.key);
     if is_over && decide(&target, checked.as_ref().ok(), &after, &observed) != Decision::Continue {
-        return Ok(Action::requeue(Duration::ZERO));
+        return Ok(Action::requeue(
+            context.pause_after_change(&target.key, Instant::now()),
+        ));
     }
     let is_awaited = matches!(decision, Decision::EndPods { .. });
     let until_given_up = || is_awaited.then(|| Duration::from_secs(restart::TIME_TO_END.unsigned_abs() + 1));

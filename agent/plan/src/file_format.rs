@@ -3,6 +3,7 @@
 /// Whether the first line that is neither blank nor a comment looks like TOML: the head of a table, or a key
 /// before `=`. Later lines decide nothing, since a text value can hold lines of any format.
 pub(crate) fn is_toml(text: &str) -> bool {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = text.lines().map(str::trim);
     let Some(first) = lines.find(|line| !line.is_empty() && !line.starts_with('#')) else {
         return true;
@@ -37,6 +38,7 @@ mod tests {
             "[a]\n",
             "a.'b'.\"c\"=\"kind: Job\"",
             "kind = 'a: b'",
+            "\u{feff}kind = 'a'",
         ] {
             assert!(is_toml(text), "{text}");
         }

@@ -114,6 +114,8 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
         .reflect(writer);
     let mut known = KnownClusters::default();
     let mut deletions = Deletions::default();
+    // News of a list that is not complete: until it is, nobody finds them in the store.
+    let mut listed_news: Vec<Key> = Vec::new();
     let tell = |index: &Index, outlets: &Outlets, cluster: &Cluster, propagation: Option<Propagation>| {
         let (key, uid) = (Key::of(cluster.meta()), cluster.uid().unwrap_or_default());
         if let Some(propagation) = propagation
@@ -138,8 +140,10 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
                 }
                 tell(&index, &outlets, &cluster, deletions.seen(cluster.meta()));
                 let seen = known.see(&cluster);
-                if seen.is_news {
+                if seen.is_news && is_stored {
                     outlets.wake([Key::of(cluster.meta())], true);
+                } else if seen.is_news {
+                    listed_news.push(Key::of(cluster.meta()));
                 }
                 seen.replaced.into_iter().collect()
             }
@@ -151,7 +155,10 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
                 known.begin_list();
                 Vec::new()
             }
-            Ok(Event::InitDone) => known.end_list(),
+            Ok(Event::InitDone) => {
+                outlets.wake(std::mem::take(&mut listed_news), true);
+                known.end_list()
+            }
             Err(error) => {
                 log::warn("the watch of MiniClusters failed", &error);
                 Vec::new()

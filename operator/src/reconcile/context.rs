@@ -267,6 +267,8 @@ impl Context {
         // The watch may have been faster than the answer.
         if self.stored(key, uid, version.saturating_sub(1)).is_none() {
             self.written().insert(uid.clone(), (version, status.clone()));
+        } else {
+            self.note_reported(uid, version);
         }
     }
 

@@ -58,16 +58,22 @@ impl Line {
     }
 }
 
+/// Calls of which the next watch of MiniClusters finds, when told to, that the API server has forgotten the
+/// past.
+fn forgetful() -> (Arc<AtomicBool>, Calls) {
+    let is_too_old = Arc::new(AtomicBool::new(false));
+    let too_old = is_too_old.clone();
+    let calls = Calls::with_faults(move |call: &Call| {
+        let is_watch = call.verb == "watch" && call.resource == "miniclusters";
+        (is_watch && too_old.swap(false, Ordering::SeqCst)).then_some(Fault::Answer(410))
+    });
+    (is_too_old, calls)
+}
+
 #[test]
 fn volume_of_cluster_deleted_unseen_goes_after_the_next_list() {
     test("relist", async |fixture| {
-        let is_too_old = Arc::new(AtomicBool::new(false));
-        let too_old = is_too_old.clone();
-        let calls = Calls::with_faults(move |call: &Call| {
-            // The first watch afterwards: the API server has forgotten the past.
-            let is_watch = call.verb == "watch" && call.resource == "miniclusters";
-            (is_watch && too_old.swap(false, Ordering::SeqCst)).then_some(Fault::Answer(410))
-        });
+        let (is_too_old, calls) = forgetful();
         let line = Line::to(&operator_kubeconfig()).await;
         let operator = fixture.operator_as(&line.kubeconfig, calls, |_| {}).await;
         let volume = async |name: &str| {
@@ -130,6 +136,31 @@ fn volume_of_cluster_deleted_unseen_goes_after_the_next_list() {
                 status["reason"].is_null() && status["size"] == 1
             })
             .await;
+        operator.stop().await;
+    });
+}
+
+/// A list comes in pages, and none of it is stored before the last one.
+#[test]
+fn clusters_created_unseen_start_whichever_page_lists_them() {
+    test("relist-pages", async |fixture| {
+        let (is_too_old, calls) = forgetful();
+        let line = Line::to(&operator_kubeconfig()).await;
+        let operator = fixture.operator_as(&line.kubeconfig, calls, |_| {}).await;
+        fixture.create("seen", json!({ "size": 1 })).await.unwrap();
+        fixture.pods("seen", 1).await;
+        line.is_cut.send_replace(true);
+        let names: Vec<String> = (0..25).map(|number| format!("mc-{number}")).collect();
+        for name in &names {
+            fixture.create(name, json!({ "size": 1 })).await.unwrap();
+        }
+        is_too_old.store(true, Ordering::SeqCst);
+        line.is_cut.send_replace(false);
+        for name in &names {
+            fixture
+                .when(name, "seen", |status| status["phase"].is_string())
+                .await;
+        }
         operator.stop().await;
     });
 }

@@ -19,6 +19,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// The reason if no scheduler has said anything about a pod.
 const SCHEDULER_SILENT: &str = "SchedulerSilent";
+/// The Job's, when its pods cannot be created.
+const FAILED_CREATE: &str = "FailedCreate";
 const SECRET_DELETED: &str = "SecretDeleted";
 const BROKERS_NOT_READY: &str = "BrokersNotReady";
 
@@ -59,10 +61,12 @@ impl SilentWait<'_> {
         }
     }
 
-    /// What the status says of it, if that can only come from events that were read before.
-    pub fn said_before(&self, status: &MiniClusterStatus) -> Option<Trouble> {
+    /// What the status says of it, if that can only come from events of this object that were read before.
+    pub fn said_before(&self, status: &MiniClusterStatus, job: &str) -> Option<Trouble> {
         let reason = status.reason.as_deref()?;
         let is_of_events = match self {
+            SilentWait::Starts(uid) if *uid == job => reason == FAILED_CREATE,
+            SilentWait::Starts(_) if reason == FAILED_CREATE => false,
             SilentWait::Starts(_) => reason.starts_with("Failed") || reason == SECRET_DELETED,
             SilentWait::Waits(_) => reason == QUEUED,
             SilentWait::Unseen { .. } => reason == SCHEDULER_SILENT,
@@ -454,6 +458,8 @@ mod tests {
         };
         for (wait, reason, is_kept) in [
             (SilentWait::Starts("pod"), "FailedMount", true),
+            (SilentWait::Starts("pod"), "FailedCreate", false),
+            (SilentWait::Starts("job"), "FailedCreate", true),
             (SilentWait::Starts("pod"), "ApiError", false),
             (SilentWait::Starts("pod"), "Unschedulable", false),
             (SilentWait::Waits("job"), "Queued", true),
@@ -468,10 +474,10 @@ mod tests {
                 message: Some("why".into()),
                 ..MiniClusterStatus::default()
             };
-            let said = wait.said_before(&status);
+            let said = wait.said_before(&status, "job");
             assert_eq!(said.is_some(), is_kept, "{wait:?} {reason}");
         }
-        assert_eq!(unseen.said_before(&MiniClusterStatus::default()), None);
+        assert_eq!(unseen.said_before(&MiniClusterStatus::default(), "job"), None);
     }
 
     #[test]
