@@ -51,8 +51,8 @@ impl std::fmt::Display for Wrong {
 }
 
 /// All parts merged, or every problem. `hosts`: the instance's hosts, if R is written for them.
-pub fn merged(parts: &BTreeMap<String, String>, hosts: Option<&[String]>) -> Result<Table, Vec<Wrong>> {
-    let (mut all, mut wrong) = (Table::new(), Vec::new());
+pub fn merged(parts: &BTreeMap<String, String>, mut hosts: Option<&[String]>) -> Result<Table, Vec<Wrong>> {
+    let (mut all, mut wrong, mut written) = (Table::new(), Vec::new(), 0);
     for (part, text) in parts {
         let mut refuse = |why: String| {
             wrong.push(Wrong {
@@ -76,7 +76,9 @@ pub fn merged(parts: &BTreeMap<String, String>, hosts: Option<&[String]>) -> Res
         {
             refuse(format!("`{}` must be a table", keys.join(".")));
         }
-        if let Some(why) = hosts.and_then(|hosts| wrong_hosts(&table, hosts)) {
+        if let Some(why) = hosts.and_then(|hosts| wrong_hosts(&table, hosts, &mut written)) {
+            // There may be thousands of parts: the hosts of the others are not looked at.
+            hosts = None;
             refuse(why);
         }
         if let Err(why) = merge(&mut all, table) {
@@ -119,7 +121,8 @@ fn find<'a>(table: &'a Table, keys: &[&str]) -> Option<&'a Value> {
 }
 
 /// What is wrong with the hosts in `resource.config`: Flux starts only if they are exactly the instance's.
-fn wrong_hosts(table: &Table, hosts: &[String]) -> Option<String> {
+/// `written` counts the hosts of all parts, those that are repeated included.
+fn wrong_hosts(table: &Table, hosts: &[String], written: &mut usize) -> Option<String> {
     let config = find(table, &["resource", "config"])?;
     let field = "`resource.config`";
     let Some(entries) = config.as_array() else {
@@ -131,8 +134,17 @@ fn wrong_hosts(table: &Table, hosts: &[String]) -> Option<String> {
             return Some(format!("{field}: every entry needs hosts, a hostlist"));
         };
         match hostlist::expand(list) {
-            Ok(hosts) => named.extend(hosts),
+            Ok(hosts) => {
+                *written += hosts.len();
+                named.extend(hosts);
+            }
             Err(why) => return Some(format!("{field}: hosts `{list}` is not a hostlist: {why}")),
+        }
+        if *written > hostlist::MAX_WRITTEN {
+            return Some(format!(
+                "{field} names more than {} hosts, most of them again and again",
+                hostlist::MAX_WRITTEN
+            ));
         }
     }
     let of_the_instance: BTreeSet<&String> = hosts.iter().collect();

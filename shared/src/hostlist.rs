@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 
 /// Most hosts that a list may name; flux-core's own limit is 1,048,576 a range.
 pub const MAX_HOSTS: usize = 65_536;
+/// Most hosts that one text may write, those that it repeats included.
+pub const MAX_WRITTEN: usize = 16 * MAX_HOSTS;
 
 /// The list as one entry for hosts `<prefix>-<first>` … `<prefix>-<last>`.
 pub fn range(prefix: &str, first: u32, last: u32) -> String {
@@ -23,14 +25,21 @@ pub fn range(prefix: &str, first: u32, last: u32) -> String {
 pub fn expand(list: &str) -> Result<Vec<String>, String> {
     let mut seen = std::collections::HashSet::new();
     let mut hosts = Vec::new();
+    let mut written = 0;
     for entry in split_entries(list)? {
         for host in expand_entry(&entry)? {
+            written += 1;
             if seen.insert(host.clone()) {
                 hosts.push(host);
             }
             if hosts.len() > MAX_HOSTS {
                 return Err(format!("more than {MAX_HOSTS} hosts"));
             }
+        }
+        if written > MAX_WRITTEN {
+            return Err(format!(
+                "more than {MAX_WRITTEN} hosts, some of them again and again"
+            ));
         }
     }
     Ok(hosts)

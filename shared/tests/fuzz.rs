@@ -11,7 +11,7 @@
 
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::quantity::Quantity;
-use flux_shared::validate::{Problem, ValidMiniCluster, validate};
+use flux_shared::validate::{Problem, ValidMiniCluster, validate, validate_and_note};
 use flux_shared::{command_words, derive, flux_duration, hostlist, manifest, names};
 use proptest::prelude::*;
 use test_support::mutate::{Dice, for_a_while, miniclusters, spoilt, texts};
@@ -149,6 +149,41 @@ fn long_lists_and_texts_take_no_longer_than_they_must() {
     }
     let list = "a[0-9999],".repeat(100);
     assert_eq!(hostlist::expand(&list).unwrap().len(), 10_000);
+}
+
+/// The operator has one thread, and whoever may make a MiniCluster could hold it for minutes.
+#[test]
+fn time_of_validation_grows_with_the_length_of_the_text_alone() {
+    let many_hosts = "[0-65535],".repeat(6500);
+    let repeated = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut document = miniclusters().remove(0);
+        change(&mut document["spec"]);
+        document
+    };
+    let documents = [
+        repeated(&|spec| {
+            spec["containers"][0]["batch"] = true.into();
+            spec["containers"][0]["command"] = "\\\n".repeat(60_000).into();
+        }),
+        repeated(&|spec| {
+            let snippets = serde_json::json!({ "init": ":\n".repeat(100_000) });
+            spec["containers"][0]["commands"] = snippets;
+            let names = (0..10_000).map(|number| format!("$a{number} "));
+            spec["containers"][0]["command"] = names.collect::<String>().into();
+        }),
+        repeated(&|spec| spec["flux"]["bursting"] = serde_json::json!({ "hostlist": many_hosts })),
+        repeated(&|spec| {
+            let part = "[[resource.config]]\nhosts = 'a[0-65535]'\n".repeat(500);
+            let parts = (0..20).map(|number| (format!("part-{number}"), part.clone().into()));
+            spec["flux"]["configs"] = parts.collect::<serde_json::Map<_, _>>().into();
+        }),
+    ];
+    for document in documents {
+        let start = std::time::Instant::now();
+        let parsed = manifest::from_value(&document);
+        drop(parsed.and_then(|manifest| validate_and_note(&manifest)));
+        assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+    }
 }
 
 /// As a shell user quotes.

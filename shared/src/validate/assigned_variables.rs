@@ -1,6 +1,8 @@
 //! Notes on variables of the Go operator's entrypoint that a snippet assigns: it went on with their values,
 //! the agent does not.
 
+use std::collections::{BTreeSet, HashMap};
+
 use super::report::Report;
 use super::{ValidMiniCluster, flux};
 use crate::agent_spec::Program;
@@ -51,16 +53,35 @@ pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &
             );
         }
     }
-    for variable in read_by(&cluster.runner.program) {
-        let is_exported =
-            |source: &str| source.contains(&format!("export {variable}")) || source.contains("set -a");
+    if sources.iter().any(|(_, source)| source.contains("set -a")) {
+        return;
+    }
+    // Each text is read once: there may be thousands of variables, and megabytes of snippets.
+    let exported: BTreeSet<&str> = sources
+        .iter()
+        .flat_map(|(_, source)| source.split("export ").skip(1))
+        .map(|rest| {
+            rest.split(|letter| !is_of_name(letter))
+                .next()
+                .unwrap_or_default()
+        })
+        .collect();
+    let is_exported = |variable: &str| {
+        let mut from = exported.range(variable..);
+        from.next().is_some_and(|name| name.starts_with(variable))
+    };
+    let mut assigned_in: HashMap<&str, &str> = HashMap::new();
+    for (field, source) in sources {
+        for variable in assignments(source) {
+            assigned_in.entry(variable).or_insert(field);
+        }
+    }
+    let read: BTreeSet<&str> = read_by(&cluster.runner.program).collect();
+    for variable in read {
         let is_set = cluster.runner.container.environment.contains_key(variable);
-        let at = sources
-            .iter()
-            .find(|(_, source)| assignments(source).any(|name| name == variable));
-        if let Some((name, _)) = at
+        if let Some(name) = assigned_in.get(variable)
             && !is_set
-            && !sources.iter().any(|(_, source)| is_exported(source))
+            && !is_exported(variable)
         {
             report.notice(
                 format!("{field}.{name}"),
@@ -70,6 +91,11 @@ pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &
             );
         }
     }
+}
+
+/// Whether a shell takes it as a part of a variable's name.
+fn is_of_name(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || letter == '_'
 }
 
 /// The variables in a command's words.

@@ -127,41 +127,74 @@ fn unescape(script: &str) -> String {
 
 /// The jobs of a batch: one a line, but for lines that go on after a backslash, as in a shell.
 fn lines(command: &str) -> Vec<BatchLine> {
-    let goes_on =
-        |text: &str| (text.len() - text.trim_end_matches('\\').len()) % 2 == 1 && !ends_in_a_comment(text);
-    let mut jobs: Vec<BatchLine> = Vec::new();
+    let mut jobs: Vec<(BatchLine, Scan)> = Vec::new();
     for (number, text) in (0u32..).zip(command.lines()) {
         match jobs.last_mut() {
-            Some(job) if goes_on(&job.text) => job.text += &format!("\n{text}"),
+            Some((job, scan)) if scan.goes_on() => {
+                for more in ["\n", text] {
+                    scan.read(more);
+                    job.text += more;
+                }
+            }
             _ if text.trim().is_empty() => {}
-            _ => jobs.push(BatchLine {
-                number,
-                text: text.to_owned(),
-            }),
+            _ => {
+                let mut scan = Scan::default();
+                scan.read(text);
+                let text = text.to_owned();
+                jobs.push((BatchLine { number, text }, scan));
+            }
         }
     }
     // What follows in the script is not the user's.
-    if let Some(last) = jobs.last_mut().filter(|job| goes_on(&job.text)) {
+    if let Some((last, _)) = jobs.last_mut().filter(|(_, scan)| scan.goes_on()) {
         last.text.pop();
     }
-    jobs
+    jobs.into_iter().map(|(job, _)| job).collect()
 }
 
-/// Whether a shell takes the end of this line for a comment, which no backslash continues.
-fn ends_in_a_comment(line: &str) -> bool {
-    let (mut quote, mut is_escaped, mut begins_word) = (None, false, true);
-    for letter in line.chars() {
-        let begins = std::mem::take(&mut begins_word);
-        match (quote, letter) {
-            _ if is_escaped => is_escaped = false,
-            (Some('\''), '\\') => {}
-            (_, '\\') => is_escaped = true,
-            (Some(open), _) if letter == open => quote = None,
-            (Some(_), _) => {}
-            (None, '\'' | '"') => quote = Some(letter),
-            (None, '#') if begins => return true,
-            (None, _) => begins_word = letter.is_whitespace() || ";&|()".contains(letter),
+/// What a shell has read of a job, letter by letter: a job may have hundreds of thousands of lines.
+#[derive(Debug)]
+struct Scan {
+    quote: Option<char>,
+    is_escaped: bool,
+    begins_word: bool,
+    /// No backslash continues a comment.
+    in_comment: bool,
+    /// Backslashes at the end so far.
+    backslashes: usize,
+}
+
+impl Default for Scan {
+    fn default() -> Scan {
+        Scan {
+            quote: None,
+            is_escaped: false,
+            begins_word: true,
+            in_comment: false,
+            backslashes: 0,
         }
     }
-    false
+}
+
+impl Scan {
+    fn goes_on(&self) -> bool {
+        self.backslashes % 2 == 1 && !self.in_comment
+    }
+
+    fn read(&mut self, text: &str) {
+        for letter in text.chars() {
+            self.backslashes = if letter == '\\' { self.backslashes + 1 } else { 0 };
+            let begins = std::mem::take(&mut self.begins_word);
+            match (self.quote, letter) {
+                _ if self.is_escaped => self.is_escaped = false,
+                (Some('\''), '\\') => {}
+                (_, '\\') => self.is_escaped = true,
+                (Some(open), _) if letter == open => self.quote = None,
+                (Some(_), _) => {}
+                (None, '\'' | '"') => self.quote = Some(letter),
+                (None, '#') if begins => self.in_comment = true,
+                (None, _) => self.begins_word = letter.is_whitespace() || ";&|()".contains(letter),
+            }
+        }
+    }
 }
