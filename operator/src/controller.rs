@@ -346,6 +346,10 @@ async fn in_turn(
     let begin = Instant::now();
     let working = context.queue.start(&key, begin);
     context.metrics.dequeued_after(working.waited);
+    // It may have been edited or deleted while it waited: what an owner that is gone owns would run.
+    let Some(cluster) = context.current(cluster) else {
+        return Ok(Action::await_change());
+    };
     let span = tracing::info_span!("reconcile", id, minicluster = %key);
     let result = reconcile_in_slot(cluster, context.clone(), &slots, (slot, first))
         .instrument(span)

@@ -246,6 +246,8 @@ async fn is_confirmed(
         .writer
         .read_job(&context.index, &target.key, &target.uid)
         .await?;
+    // Somebody else's of this name is for the creation to report.
+    let job = job.filter(|job| job.is_of(&target.uid));
     if job.as_ref().map(|job| &job.uid) != expected {
         return Ok(false);
     }

@@ -75,3 +75,62 @@ async fn a_line_of_a_reconcile_names_the_minicluster() {
     // The innermost span stands in `span` and in `spans`.
     assert_eq!(made.to_string().matches("team/mc").count(), 2, "{made}");
 }
+
+/// A client that notes the Jobs that it is sent, and creates whatever it is sent.
+fn noting_jobs(jobs: Arc<Mutex<Vec<Value>>>) -> Client {
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let jobs = jobs.clone();
+        async move {
+            let is_job = request.uri().path().ends_with("/jobs");
+            let bytes = request.into_body().collect().await?.to_bytes();
+            let mut object: Value = serde_json::from_slice(&bytes)?;
+            if is_job {
+                jobs.lock().unwrap().push(object.clone());
+            }
+            object["metadata"]["uid"] = json!("made");
+            Ok::<_, tower::BoxError>(http::Response::new(Body::from(serde_json::to_vec(&object)?)))
+        }
+    });
+    kube::client::ClientBuilder::new(service, "default").build()
+}
+
+/// Hundreds wait when the API server is slow.
+#[tokio::test]
+async fn what_changed_while_it_waited_for_its_turn_is_reconciled_as_it_is_now() {
+    use kube::runtime::watcher::Event;
+
+    let seen = |image: &str, uid: &str, generation: i64| -> Cluster {
+        let cluster = json!({
+            "metadata": {
+                "namespace": "team", "name": "mc", "uid": uid, "generation": generation,
+                "resourceVersion": generation.to_string(),
+            },
+            "spec": { "size": 1, "containers": [{ "image": image, "command": "hostname" }] },
+        });
+        serde_json::from_str(&cluster.to_string()).unwrap()
+    };
+    let image_of_the_job = async |meanwhile: Event<Cluster>| {
+        let jobs = Arc::<Mutex<Vec<Value>>>::default();
+        let (client, metrics) = (noting_jobs(jobs.clone()), Arc::new(Metrics::new().unwrap()));
+        let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
+        let context = Arc::new(Context::new(writer, reader, Options::default(), metrics));
+        let (store, mut stored) = kube::runtime::reflector::store();
+        context.set_store(store);
+        stored.apply_watcher_event(&Event::Apply(seen("app:1", "u", 1)));
+        stored.apply_watcher_event(&meanwhile);
+        let waited = Arc::new(seen("app:1", "u", 1));
+        in_turn(waited, context, Arc::default(), 7).await.unwrap();
+        let jobs = jobs.lock().unwrap();
+        assert!(jobs.len() <= 1, "{jobs:#?}");
+        jobs.first().map(|job| {
+            let container = &job["spec"]["template"]["spec"]["containers"][0];
+            container["image"].as_str().unwrap().to_owned()
+        })
+    };
+    let edited = image_of_the_job(Event::Apply(seen("app:2", "u", 2))).await;
+    assert_eq!(edited.as_deref(), Some("app:2"));
+    let deleted = image_of_the_job(Event::Delete(seen("app:1", "u", 1))).await;
+    assert_eq!(deleted, None, "it would run without an owner");
+    let replaced = image_of_the_job(Event::Apply(seen("app:3", "other", 3))).await;
+    assert_eq!(replaced, None, "the other has its own turn");
+}

@@ -81,6 +81,10 @@ impl WrittenAt {
     }
 }
 
+fn object_ref(key: &Key) -> ObjectRef<Cluster> {
+    ObjectRef::new(&key.name).within(&key.namespace)
+}
+
 /// State that all reconciles share.
 #[derive(Debug)]
 pub struct Context {
@@ -198,12 +202,18 @@ impl Context {
         target
     }
 
+    /// The MiniCluster as the watch has reported it by now. None: it is gone, or another has its name.
+    pub fn current(&self, cluster: Arc<Cluster>) -> Option<Arc<Cluster>> {
+        let Some(store) = self.store.get() else {
+            return Some(cluster);
+        };
+        let now = store.get(&object_ref(&Key::of(cluster.meta())))?;
+        (now.meta().uid == cluster.meta().uid).then_some(now)
+    }
+
     /// resourceVersion and status that the watch has reported after `version`.
     fn stored(&self, key: &Key, uid: &str, version: u64) -> Option<(u64, MiniClusterStatus)> {
-        let stored = self
-            .store
-            .get()?
-            .get(&ObjectRef::new(&key.name).within(&key.namespace))?;
+        let stored = self.store.get()?.get(&object_ref(key))?;
         let metadata = stored.meta();
         let now = cluster::version(metadata);
         let is_newer = now > version && metadata.uid.as_deref() == Some(uid);
