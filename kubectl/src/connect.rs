@@ -118,7 +118,10 @@ fn connected<'a>(words: &[&'a str]) -> Vec<&'a str> {
 
 async fn in_lead(target: &Target, name: &str, words: &[&str]) -> Result<u8, Failure> {
     let pod = running(target, name, 0).await?;
-    copy_both_ways(start(target, &pod, &connected(words), false).await?, false).await
+    let mut attached = start(target, &pod, &connected(words), false).await?;
+    // It reads nothing: the caller's input may be the list of a loop.
+    drop(attached.stdin());
+    copy_both_ways(attached, false).await
 }
 
 /// The pod of this index; an error if its runner does not run.

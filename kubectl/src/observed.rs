@@ -179,9 +179,11 @@ pub fn is_finished(status: Option<&MiniClusterStatus>) -> bool {
         .is_some_and(Phase::is_finished)
 }
 
-/// The plugin's exit code for a job that has ended.
+/// The plugin's exit code for a job that has ended. A failure is never 0: a program that was stopped by its
+/// deadline may have ended with 0.
 pub fn code_of(exit_code: Option<i32>, is_complete: bool) -> u8 {
     match exit_code {
+        Some(0) if !is_complete => FAILED,
         Some(code) => u8::try_from(code).unwrap_or(FAILED),
         None if is_complete => 0,
         None => FAILED,
@@ -201,9 +203,10 @@ mod tests {
             (
                 code_of(None, true),
                 code_of(None, false),
-                code_of(Some(-1), false)
+                code_of(Some(-1), false),
+                code_of(Some(0), false)
             ),
-            (0, 1, 1)
+            (0, 1, 1, 1)
         );
     }
 }

@@ -75,7 +75,8 @@ def test_line_without_a_time_is_printed_as_it_is() -> None:
 
 def test_failure_without_a_code_is_no_success() -> None:
     assert [code_of(code, code == 0) for code in range(256)] == list(range(256))
-    assert (code_of(None, True), code_of(None, False), code_of(-1, False)) == (0, 1, 1)
+    assert (code_of(None, True), code_of(0, True), code_of(None, False)) == (0, 0, 1)
+    assert (code_of(-1, False), code_of(0, False)) == (1, 1)
 
 
 def test_each_step_is_a_bar_that_begins_where_the_one_before_ended() -> None:

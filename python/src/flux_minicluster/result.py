@@ -62,7 +62,7 @@ class Result:
 
 
 def code_of(exit_code: int | None, is_complete: bool) -> int:
-    """The exit code of a job that has ended: a failure without a code is never a success."""
-    if exit_code is None:
+    """The exit code of a job that has ended: a failure without a code, or with 0, is never a success."""
+    if not exit_code:
         return 0 if is_complete else 1
     return exit_code if 0 <= exit_code <= 255 else 1
