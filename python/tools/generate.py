@@ -199,6 +199,7 @@ FINISHED = {
     "spec": {"size": 4},
     "status": {
         "phase": "Completed",
+        "conditions": [{"type": "Complete", "status": "True"}],
         "exitCode": 0,
         "reason": "Completed",
         "readySize": 4,
