@@ -158,19 +158,19 @@ impl Stage {
         }
     }
 
-    async fn until_placed(&self, name: &str, pods: usize) {
+    /// The nodes of so many pods, once they have them.
+    pub async fn until_placed(&self, name: &str, pods: usize) -> Vec<String> {
         self.fixture
             .until(&format!("{pods} pods of {name} are placed"), async || {
-                let placed = self
-                    .fixture
-                    .pods(name)
-                    .await
+                let pods_now = self.fixture.pods(name).await;
+                let placed: Vec<String> = pods_now
                     .iter()
-                    .filter(|pod| !node_of(pod).is_empty())
-                    .count();
-                (placed == pods).then_some(())
+                    .map(node_of)
+                    .filter(|node| !node.is_empty())
+                    .collect();
+                (placed.len() == pods).then_some(placed)
             })
-            .await;
+            .await
     }
 
     pub async fn submit(&self, program: &Program) {
