@@ -55,13 +55,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// Whether this reconcile may have to act, and not only to report: there is no Job yet, or the spec was
 /// edited.
 pub fn has_priority(object: &Cluster, context: &Context) -> bool {
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Seen {
-        observed_generation: Option<i64>,
-    }
-    let seen: Option<Seen> = object.status_as();
-    match seen.and_then(|status| status.observed_generation) {
+    match object.observed_generation() {
         _ if is_managed_elsewhere(object) => false,
         None => !context.index.has_job(&Key::of(object.meta())),
         generation => generation != object.meta().generation,

@@ -31,15 +31,41 @@ impl Write for Log {
     }
 }
 
-/// A client whose API server creates whatever it is sent, with a uid.
-fn obliging() -> Client {
-    let service = tower::service_fn(|request: http::Request<Body>| async move {
-        let bytes = request.into_body().collect().await?.to_bytes();
-        let mut object: Value = serde_json::from_slice(&bytes)?;
-        object["metadata"]["uid"] = json!("made");
-        Ok::<_, tower::BoxError>(http::Response::new(Body::from(serde_json::to_vec(&object)?)))
+/// What reconciles share with an API server that creates whatever it is sent, with a uid, and the Jobs that it
+/// was sent.
+fn obliged() -> (Arc<Context>, Arc<Mutex<Vec<Value>>>) {
+    let jobs = Arc::<Mutex<Vec<Value>>>::default();
+    let sent = jobs.clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let sent = sent.clone();
+        async move {
+            let is_job = request.uri().path().ends_with("/jobs");
+            let bytes = request.into_body().collect().await?.to_bytes();
+            let mut object: Value = serde_json::from_slice(&bytes)?;
+            if is_job {
+                sent.lock().unwrap().push(object.clone());
+            }
+            object["metadata"]["uid"] = json!("made");
+            Ok::<_, tower::BoxError>(http::Response::new(Body::from(serde_json::to_vec(&object)?)))
+        }
     });
-    kube::client::ClientBuilder::new(service, "default").build()
+    let client = kube::client::ClientBuilder::new(service, "default").build();
+    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let context = Context::new(writer, reader, Options::default(), metrics);
+    (Arc::new(context), jobs)
+}
+
+/// The MiniCluster `team/mc` as a watch brings it.
+fn seen(image: &str, uid: &str, generation: i64) -> Cluster {
+    let cluster = json!({
+        "metadata": {
+            "namespace": "team", "name": "mc", "uid": uid, "generation": generation,
+            "resourceVersion": generation.to_string(),
+        },
+        "spec": { "size": 1, "containers": [{ "image": image, "command": "hostname" }] },
+    });
+    serde_json::from_str(&cluster.to_string()).unwrap()
 }
 
 #[tokio::test]
@@ -47,15 +73,8 @@ async fn a_line_of_a_reconcile_names_the_minicluster() {
     let log = Log::default();
     let written = log.clone();
     let _guard = tracing::subscriber::set_default(log::lines("info", move || written.clone()));
-    let (client, metrics) = (obliging(), Arc::new(Metrics::new().unwrap()));
-    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
-    let context = Arc::new(Context::new(writer, reader, Options::default(), metrics));
-    let cluster = json!({
-        "metadata": { "namespace": "team", "name": "mc", "uid": "u", "generation": 1, "resourceVersion": "1" },
-        "spec": { "size": 1, "containers": [{ "image": "app:1", "command": "hostname" }] },
-    });
-    let cluster: Cluster = serde_json::from_str(&cluster.to_string()).unwrap();
-    in_turn(Arc::new(cluster), context, Arc::default(), 7)
+    let (context, _) = obliged();
+    in_turn(Arc::new(seen("app:1", "u", 1)), context, Arc::default(), 7)
         .await
         .unwrap();
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
@@ -76,44 +95,13 @@ async fn a_line_of_a_reconcile_names_the_minicluster() {
     assert_eq!(made.to_string().matches("team/mc").count(), 2, "{made}");
 }
 
-/// A client that notes the Jobs that it is sent, and creates whatever it is sent.
-fn noting_jobs(jobs: Arc<Mutex<Vec<Value>>>) -> Client {
-    let service = tower::service_fn(move |request: http::Request<Body>| {
-        let jobs = jobs.clone();
-        async move {
-            let is_job = request.uri().path().ends_with("/jobs");
-            let bytes = request.into_body().collect().await?.to_bytes();
-            let mut object: Value = serde_json::from_slice(&bytes)?;
-            if is_job {
-                jobs.lock().unwrap().push(object.clone());
-            }
-            object["metadata"]["uid"] = json!("made");
-            Ok::<_, tower::BoxError>(http::Response::new(Body::from(serde_json::to_vec(&object)?)))
-        }
-    });
-    kube::client::ClientBuilder::new(service, "default").build()
-}
-
 /// Hundreds wait when the API server is slow.
 #[tokio::test]
-async fn what_changed_while_it_waited_for_its_turn_is_reconciled_as_it_is_now() {
+async fn reconcile_takes_what_changed_while_it_waited_for_its_turn() {
     use kube::runtime::watcher::Event;
 
-    let seen = |image: &str, uid: &str, generation: i64| -> Cluster {
-        let cluster = json!({
-            "metadata": {
-                "namespace": "team", "name": "mc", "uid": uid, "generation": generation,
-                "resourceVersion": generation.to_string(),
-            },
-            "spec": { "size": 1, "containers": [{ "image": image, "command": "hostname" }] },
-        });
-        serde_json::from_str(&cluster.to_string()).unwrap()
-    };
     let image_of_the_job = async |meanwhile: Event<Cluster>| {
-        let jobs = Arc::<Mutex<Vec<Value>>>::default();
-        let (client, metrics) = (noting_jobs(jobs.clone()), Arc::new(Metrics::new().unwrap()));
-        let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
-        let context = Arc::new(Context::new(writer, reader, Options::default(), metrics));
+        let (context, jobs) = obliged();
         let (store, mut stored) = kube::runtime::reflector::store();
         context.set_store(store);
         stored.apply_watcher_event(&Event::Apply(seen("app:1", "u", 1)));

@@ -217,7 +217,7 @@ impl Context {
         let metadata = stored.meta();
         let now = cluster::version(metadata);
         let is_newer = now > version && metadata.uid.as_deref() == Some(uid);
-        is_newer.then(|| stored.status_as())?.map(|status| (now, status))
+        is_newer.then(|| stored.status())?.map(|status| (now, status))
     }
 
     fn written(&self) -> MutexGuard<'_, HashMap<String, (u64, MiniClusterStatus)>> {

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use test_support::api_server::{Call, Calls, Fault, operator_kubeconfig, test, until};
+use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, operator_kubeconfig, test, until};
 use test_support::control_plane::kubeconfig_via;
 
 fn spec() -> serde_json::Value {
@@ -28,6 +28,8 @@ fn spec() -> serde_json::Value {
 struct Line {
     kubeconfig: PathBuf,
     is_cut: watch::Sender<bool>,
+    /// The next watch of MiniClusters finds that the API server has forgotten the past.
+    is_too_old: Arc<AtomicBool>,
 }
 
 impl Line {
@@ -54,28 +56,35 @@ impl Line {
                 });
             }
         });
-        Line { kubeconfig, is_cut }
+        let is_too_old = Arc::default();
+        Line {
+            kubeconfig,
+            is_cut,
+            is_too_old,
+        }
+    }
+
+    fn mend_too_late(&self) {
+        self.is_too_old.store(true, Ordering::SeqCst);
+        self.is_cut.send_replace(false);
     }
 }
 
-/// Calls of which the next watch of MiniClusters finds, when told to, that the API server has forgotten the
-/// past.
-fn forgetful() -> (Arc<AtomicBool>, Calls) {
-    let is_too_old = Arc::new(AtomicBool::new(false));
-    let too_old = is_too_old.clone();
+/// An operator behind a line.
+async fn operator_behind_line(fixture: &Fixture) -> (Operator, Line) {
+    let line = Line::to(&operator_kubeconfig()).await;
+    let too_old = line.is_too_old.clone();
     let calls = Calls::with_faults(move |call: &Call| {
         let is_watch = call.verb == "watch" && call.resource == "miniclusters";
         (is_watch && too_old.swap(false, Ordering::SeqCst)).then_some(Fault::Answer(410))
     });
-    (is_too_old, calls)
+    (fixture.operator_as(&line.kubeconfig, calls, |_| {}).await, line)
 }
 
 #[test]
 fn volume_of_cluster_deleted_unseen_goes_after_the_next_list() {
     test("relist", async |fixture| {
-        let (is_too_old, calls) = forgetful();
-        let line = Line::to(&operator_kubeconfig()).await;
-        let operator = fixture.operator_as(&line.kubeconfig, calls, |_| {}).await;
+        let (operator, line) = operator_behind_line(&fixture).await;
         let volume = async |name: &str| {
             let api: Api<PersistentVolume> = Api::all(fixture.client.clone());
             api.get_opt(&format!("{}.{name}.data", fixture.namespace))
@@ -108,9 +117,8 @@ fn volume_of_cluster_deleted_unseen_goes_after_the_next_list() {
         }
         // Pauses have grown as long as they become.
         tokio::time::sleep(Duration::from_secs(30)).await;
-        is_too_old.store(true, Ordering::SeqCst);
         let begin = Instant::now();
-        line.is_cut.send_replace(false);
+        line.mend_too_late();
         fixture.create("comes-again", spec()).await.unwrap();
         fixture.create("new", json!({ "size": 1 })).await.unwrap();
         fixture
@@ -144,9 +152,7 @@ fn volume_of_cluster_deleted_unseen_goes_after_the_next_list() {
 #[test]
 fn clusters_created_unseen_start_whichever_page_lists_them() {
     test("relist-pages", async |fixture| {
-        let (is_too_old, calls) = forgetful();
-        let line = Line::to(&operator_kubeconfig()).await;
-        let operator = fixture.operator_as(&line.kubeconfig, calls, |_| {}).await;
+        let (operator, line) = operator_behind_line(&fixture).await;
         fixture.create("seen", json!({ "size": 1 })).await.unwrap();
         fixture.pods("seen", 1).await;
         line.is_cut.send_replace(true);
@@ -154,8 +160,7 @@ fn clusters_created_unseen_start_whichever_page_lists_them() {
         for name in &names {
             fixture.create(name, json!({ "size": 1 })).await.unwrap();
         }
-        is_too_old.store(true, Ordering::SeqCst);
-        line.is_cut.send_replace(false);
+        line.mend_too_late();
         for name in &names {
             fixture
                 .when(name, "seen", |status| status["phase"].is_string())

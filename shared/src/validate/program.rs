@@ -153,27 +153,15 @@ fn lines(command: &str) -> Vec<BatchLine> {
 }
 
 /// What a shell has read of a job, letter by letter: a job may have hundreds of thousands of lines.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Scan {
     quote: Option<char>,
     is_escaped: bool,
-    begins_word: bool,
+    in_word: bool,
     /// No backslash continues a comment.
     in_comment: bool,
     /// Backslashes at the end so far.
     backslashes: usize,
-}
-
-impl Default for Scan {
-    fn default() -> Scan {
-        Scan {
-            quote: None,
-            is_escaped: false,
-            begins_word: true,
-            in_comment: false,
-            backslashes: 0,
-        }
-    }
 }
 
 impl Scan {
@@ -184,7 +172,7 @@ impl Scan {
     fn read(&mut self, text: &str) {
         for letter in text.chars() {
             self.backslashes = if letter == '\\' { self.backslashes + 1 } else { 0 };
-            let begins = std::mem::take(&mut self.begins_word);
+            let begins_word = !std::mem::replace(&mut self.in_word, true);
             match (self.quote, letter) {
                 _ if self.is_escaped => self.is_escaped = false,
                 (Some('\''), '\\') => {}
@@ -192,8 +180,8 @@ impl Scan {
                 (Some(open), _) if letter == open => self.quote = None,
                 (Some(_), _) => {}
                 (None, '\'' | '"') => self.quote = Some(letter),
-                (None, '#') if begins => self.in_comment = true,
-                (None, _) => self.begins_word = letter.is_whitespace() || ";&|()".contains(letter),
+                (None, '#') if begins_word => self.in_comment = true,
+                (None, _) => self.in_word = !letter.is_whitespace() && !";&|()".contains(letter),
             }
         }
     }

@@ -268,25 +268,21 @@ pub fn decide(observation: &Observation) -> Decision {
 /// The decision for a MiniCluster that has ended. The Job controller replaces a lead's pod that was evicted,
 /// even one that had succeeded: the new pod waits, and nobody else would end it and its followers.
 fn after_the_end(observation: &Observation) -> Decision {
-    let is_open = |job: &&JobSeen| !job.deleting && !job.is_finished() && !job.has_succeeded();
-    let Some(job) = observation
-        .job
-        .filter(is_open)
-        .filter(|job| job.failing.is_none())
-    else {
-        return Decision::Continue;
+    let is_open =
+        |job: &&JobSeen| !job.deleting && !job.is_finished() && !job.has_succeeded() && job.failing.is_none();
+    let is_replaced = || {
+        observation
+            .pods
+            .iter()
+            .any(|pod| pod.index == 0 && pod.replaces())
     };
-    let is_replaced = observation
-        .pods
-        .iter()
-        .any(|pod| pod.index == 0 && pod.replaces());
-    if !is_replaced {
-        return Decision::Continue;
-    }
-    Decision::Fail {
-        job_uid: job.uid.clone(),
-        reason: ALREADY_ENDED.into(),
-        message: "the MiniCluster has ended, and this Job has replaced its lead's pod".into(),
+    match observation.job.filter(is_open) {
+        Some(job) if is_replaced() => Decision::Fail {
+            job_uid: job.uid.clone(),
+            reason: ALREADY_ENDED.into(),
+            message: "the MiniCluster has ended, and this Job has replaced its lead's pod".into(),
+        },
+        _ => Decision::Continue,
     }
 }
 

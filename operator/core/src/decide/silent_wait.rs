@@ -449,7 +449,7 @@ mod tests {
 
     /// What a pod says by itself is over when the pod no longer says it.
     #[test]
-    fn only_what_came_from_events_outlives_a_restart_of_the_operator() {
+    fn only_words_of_events_outlive_a_restart_of_the_operator() {
         let unseen = SilentWait::Unseen {
             index: 0,
             uid: "pod",

@@ -8,7 +8,7 @@ use flux_shared::queueing;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, Deserializer, Error};
+use serde::de::{Deserializer, Error};
 use serde_json::value::RawValue;
 
 use crate::observe::partial::{self, Partial};
@@ -34,6 +34,7 @@ struct Body {
     status: Option<Box<RawValue>>,
     is_managed_elsewhere: bool,
     phase: Option<Box<str>>,
+    observed_generation: Option<i64>,
 }
 
 /// The parts of an object, not read yet.
@@ -75,11 +76,13 @@ fn read(text: &str) -> Result<Cluster, serde_json::Error> {
         Some(status) => serde_json::from_str(status.get())?,
         None => None,
     };
+    let seen = seen.unwrap_or_default();
     let body = Body {
         spec,
         status,
         is_managed_elsewhere,
-        phase: seen.and_then(|status| status.phase).map(String::into_boxed_str),
+        phase: seen.phase.map(String::into_boxed_str),
+        observed_generation: seen.observed_generation,
     };
     Ok(Cluster {
         metadata,
@@ -106,6 +109,7 @@ fn managed_elsewhere(text: &str) -> Option<Body> {
         status: None,
         is_managed_elsewhere,
         phase: None,
+        observed_generation: None,
     };
     is_managed_elsewhere.then_some(body)
 }
@@ -121,15 +125,19 @@ impl Cluster {
     pub fn read(&self) -> Result<(MiniClusterSpec, Option<MiniClusterStatus>), String> {
         let body = self.body.as_ref().map_err(Clone::clone)?;
         let spec = serde_json::from_str(body.spec.get()).map_err(|error| error.to_string())?;
-        Ok((spec, self.status_as()))
+        Ok((spec, self.status()))
     }
 
     pub fn phase(&self) -> Option<&str> {
         self.body.as_ref().ok()?.phase.as_deref()
     }
 
-    /// The status, or a part of it.
-    pub fn status_as<T: DeserializeOwned>(&self) -> Option<T> {
+    /// The generation that the status is about.
+    pub fn observed_generation(&self) -> Option<i64> {
+        self.body.as_ref().ok()?.observed_generation
+    }
+
+    pub fn status(&self) -> Option<MiniClusterStatus> {
         let status = self.body.as_ref().ok()?.status.as_ref()?;
         serde_json::from_str(status.get()).ok()?
     }

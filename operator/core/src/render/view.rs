@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_of_view_image_need_no_view_unless_spec_asks_for_copy() {
+    fn view_image_needs_no_view_unless_spec_asks_for_copy() {
         let facts = RenderFacts::default();
         let one = "containers: [{image: 'view:1'}]";
         for of_installation in [ViewSource::Auto, ViewSource::ImageVolume, ViewSource::Copy] {
