@@ -201,7 +201,7 @@ impl<'de> Visitor<'de> for ObjectConverter<'_> {
 
 fn convert_one(text: &str, to: Version, out: &mut Vec<u8>) -> Result<(), String> {
     let aside = set_aside(text);
-    let set_apart: usize = aside.iter().map(|(_, overlay)| values(overlay.get())).sum();
+    let set_apart: usize = aside.iter().map(|aside| values(aside.text)).sum();
     if text.len() > OBJECT_MAX || values(text).saturating_sub(set_apart) > VALUES_MAX {
         return Err(format!(
             "is larger than a MiniCluster can be: more than {OBJECT_MAX} bytes, or {VALUES_MAX} values"
@@ -220,45 +220,61 @@ fn convert_one(text: &str, to: Version, out: &mut Vec<u8>) -> Result<(), String>
     write(&converted, &aside, out).map_err(|error| format!("{place}: {error}"))
 }
 
-/// Fields of the spec that are copied as text: they may be nested deeper than our parser goes, and are the
-/// same in both versions. If such an object were refused, nobody could list any MiniCluster.
-const ASIDE: [&str; 2] = ["podTemplate", "servicesPodTemplate"];
+/// What is copied as text, since it is the same in both versions: nothing bounds its depth, or the number of
+/// its values. If such an object were refused, nobody could list any MiniCluster.
+const ASIDE: [(&str, &str); 6] = [
+    ("metadata", "finalizers"),
+    ("metadata", "labels"),
+    ("metadata", "managedFields"),
+    ("metadata", "ownerReferences"),
+    ("spec", "podTemplate"),
+    ("spec", "servicesPodTemplate"),
+];
 
-fn set_aside(text: &str) -> Vec<(&'static str, &RawValue)> {
-    if !ASIDE.iter().any(|name| text.contains(name)) {
-        return Vec::new();
-    }
-    let members = |text| serde_json::from_str::<BTreeMap<Cow<str>, &RawValue>>(text).unwrap_or_default();
-    let spec = members(text)
-        .get("spec")
-        .map(|spec| members(spec.get()))
-        .unwrap_or_default();
-    ASIDE
-        .into_iter()
-        .filter_map(|name| Some((name, *spec.get(name)?)))
-        .collect()
+/// A member that is copied as text.
+struct Aside<'a> {
+    parent: &'static str,
+    name: &'static str,
+    text: &'a str,
 }
 
-/// The object without the overlays that were set aside.
-fn without(text: &str, aside: &[(&str, &RawValue)]) -> Result<Value, serde_json::Error> {
-    let values = |text: &str, but: &dyn Fn(&str) -> bool| {
-        let members: BTreeMap<Cow<str>, &RawValue> = serde_json::from_str(text)?;
-        let kept = members.into_iter().filter(|(key, _)| !but(key));
-        kept.map(|(key, raw)| Ok((key.into_owned(), serde_json::from_str(raw.get())?)))
-            .collect()
-    };
-    let mut object: Map<String, Value> = values(text, &|key| key == "spec")?;
-    let members: BTreeMap<Cow<str>, &RawValue> = serde_json::from_str(text)?;
-    if let Some(spec) = members.get("spec") {
-        let spec: Result<Map<String, Value>, serde_json::Error> =
-            values(spec.get(), &|key| aside.iter().any(|(name, _)| *name == key));
-        object.insert("spec".into(), Value::Object(spec?));
+type Members<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
+
+fn set_aside(text: &str) -> Vec<Aside<'_>> {
+    let object = serde_json::from_str::<Members>(text).unwrap_or_default();
+    let mut aside = Vec::new();
+    for parent in ["metadata", "spec"] {
+        let Some(raw) = object.get(parent) else { continue };
+        let members = serde_json::from_str::<Members>(raw.get()).unwrap_or_default();
+        let names = ASIDE.iter().filter(|(of, _)| *of == parent);
+        aside.extend(names.filter_map(|(_, name)| {
+            let text = members.get(*name)?.get();
+            Some(Aside { parent, name, text })
+        }));
+    }
+    aside
+}
+
+/// The object without what was set aside.
+fn without(text: &str, aside: &[Aside]) -> Result<Value, serde_json::Error> {
+    let mut object = Map::new();
+    for (key, raw) in serde_json::from_str::<Members>(text)? {
+        let is_parent = aside.iter().any(|aside| aside.parent == key);
+        let value = if is_parent {
+            let mut rest: Members = serde_json::from_str(raw.get())?;
+            rest.retain(|name, _| !aside.iter().any(|aside| aside.parent == key && aside.name == name));
+            let rest = rest.into_iter().map(|(name, raw)| Ok((name.into_owned(), serde_json::from_str(raw.get())?)));
+            Value::Object(rest.collect::<Result<_, serde_json::Error>>()?)
+        } else {
+            serde_json::from_str(raw.get())?
+        };
+        object.insert(key.into_owned(), value);
     }
     Ok(Value::Object(object))
 }
 
-/// Writes an object, with the overlays that were set aside back in its spec.
-fn write(object: &Value, aside: &[(&str, &RawValue)], out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+/// Writes an object, with what was set aside back in its place.
+fn write(object: &Value, aside: &[Aside], out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
     let Some(members) = object.as_object().filter(|_| !aside.is_empty()) else {
         return serde_json::to_writer(out, object);
     };
@@ -267,13 +283,12 @@ fn write(object: &Value, aside: &[(&str, &RawValue)], out: &mut Vec<u8>) -> Resu
         serde_json::to_writer(&mut *out, key)?;
         out.push(b':');
         serde_json::to_writer(&mut *out, value)?;
-        if key == "spec" && out.pop() == Some(b'}') {
-            let is_empty = value.as_object().is_some_and(Map::is_empty);
-            for (i, (name, overlay)) in aside.iter().enumerate() {
-                let comma = if is_empty && i == 0 { "" } else { "," };
-                out.extend_from_slice(format!("{comma}\"{name}\":{}", overlay.get()).as_bytes());
-            }
-            out.push(b'}');
+        let back = aside.iter().filter(|aside| aside.parent == key);
+        let mut comma = if value.as_object().is_some_and(Map::is_empty) { "" } else { "," };
+        for Aside { name, text, .. } in back {
+            out.pop();
+            out.extend_from_slice(format!("{comma}\"{name}\":{text}}}").as_bytes());
+            comma = ",";
         }
     }
     out.push(b'}');
@@ -288,7 +303,7 @@ fn values(text: &str) -> usize {
             _ if escaped => escaped = false,
             b'\\' if in_string => escaped = true,
             b'"' => in_string = !in_string,
-            b',' | b'[' | b'{' | b':' if !in_string => number += 1,
+            b',' | b'[' | b'{' if !in_string => number += 1,
             _ => {}
         }
     }
@@ -412,6 +427,21 @@ mod tests {
             );
             assert_eq!(converted["spec"]["containers"][0]["image"], "app:1");
         }
+    }
+
+    /// One object that is refused fails every list of its version.
+    #[test]
+    fn conversion_keeps_metadata_of_any_size() {
+        let mut object = cluster("a", "v1alpha2");
+        let labels: Map<String, Value> = (0..70_000).map(|i| (format!("l{i}"), json!(""))).collect();
+        let owned: Map<String, Value> = labels.keys().map(|key| (format!("f:{key}"), json!({}))).collect();
+        object["metadata"]["labels"] = Value::Object(labels);
+        object["metadata"]["finalizers"] = json!(["a/b", "c/d"]);
+        object["metadata"]["managedFields"] = json!([{ "fieldsV1": { "f:metadata": { "f:labels": owned } } }]);
+        let metadata = object["metadata"].clone();
+        let answer = read(&answer(&review(&[object], "flux-framework.org/v1alpha1")));
+        assert_eq!(answer["response"]["result"], json!({ "status": "Success" }));
+        assert_eq!(answer["response"]["convertedObjects"][0]["metadata"], metadata);
     }
 
     #[test]
