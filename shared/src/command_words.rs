@@ -69,18 +69,13 @@ pub struct Words {
 
 /// The words of `text`, or what is wrong with its quoting.
 pub fn split(text: &str) -> Result<Words, String> {
-    let mut splitter = Splitter {
-        chars: text.chars().peekable(),
-        out: Words::default(),
-        word: None,
-    };
-    splitter.run()?;
-    Ok(splitter.out)
+    Splitter::new(text, true).run()
 }
 
 /// The words of `text` where references make no sense (argv of hooks, services): every `$` stays text.
 pub fn split_literal(text: &str) -> Result<Vec<String>, String> {
-    Ok(split(text)?.words.iter().map(literal_source).collect())
+    let words = Splitter::new(text, false).run()?.words;
+    Ok(words.iter().map(Word::display).collect())
 }
 
 /// The text that [`split`] makes these very words of, with no reference in them.
@@ -105,27 +100,24 @@ pub fn join<T: AsRef<str>>(words: &[T]) -> String {
         .join(" ")
 }
 
-fn literal_source(word: &Word) -> String {
-    match word {
-        Word::Literal(text) => text.clone(),
-        Word::Template(parts) => parts
-            .iter()
-            .map(|part| match part {
-                WordPart::Text(text) => text.clone(),
-                WordPart::Env(name) => format!("${name}"),
-            })
-            .collect(),
-    }
-}
-
 struct Splitter<'a> {
     chars: std::iter::Peekable<std::str::Chars<'a>>,
     out: Words,
     word: Option<Vec<WordPart>>,
+    has_references: bool,
 }
 
-impl Splitter<'_> {
-    fn run(&mut self) -> Result<(), String> {
+impl<'a> Splitter<'a> {
+    fn new(text: &'a str, has_references: bool) -> Splitter<'a> {
+        Splitter {
+            chars: text.chars().peekable(),
+            out: Words::default(),
+            word: None,
+            has_references,
+        }
+    }
+
+    fn run(mut self) -> Result<Words, String> {
         while let Some(c) = self.chars.next() {
             match c {
                 '\n' => {
@@ -150,7 +142,7 @@ impl Splitter<'_> {
         }
         self.end_word();
         self.keep_line_starts();
-        Ok(())
+        Ok(self.out)
     }
 
     fn keep_line_starts(&mut self) {
@@ -240,6 +232,9 @@ impl Splitter<'_> {
     fn dollar(&mut self, unquoted: bool) {
         if unquoted && self.chars.peek() == Some(&'(') && !self.out.shell_syntax.iter().any(|s| s == "$(") {
             self.out.shell_syntax.push("$(".into());
+        }
+        if !self.has_references {
+            return self.push('$');
         }
         let mut ahead = self.chars.clone();
         let braced = ahead.next_if_eq(&'{').is_some();

@@ -449,6 +449,38 @@ fn a_script_is_kept_but_for_the_escaped_dollar() {
     assert_eq!(text(r#""EOF\n\\\\$x""#), "EOF\n\\$x");
 }
 
+/// Each ended only when the Job or a Service was to be created.
+#[test]
+fn what_kubernetes_would_refuse_is_refused_first() {
+    let sidecar = "containers: [{image: a, runFlux: true}, {image: b, name: web, ports: [80]}]";
+    for (spec, problem) in [
+        (
+            "pod: {labels: {job-name: a}}".to_owned(),
+            "spec.pod.labels[job-name]: is set by Kubernetes",
+        ),
+        (
+            "pod: {labels: {batch.kubernetes.io/controller-uid: a}}".to_owned(),
+            "spec.pod.labels[batch.kubernetes.io/controller-uid]: is set by Kubernetes",
+        ),
+        (
+            "pod: {hostPID: true}\nshareProcessNamespace: true".to_owned(),
+            "spec.shareProcessNamespace: does not go with pod.hostPID",
+        ),
+        (
+            format!("network: {{headlessName: web}}\n{sidecar}"),
+            "spec.containers[1].name: must not be `web`",
+        ),
+        (
+            "deadlineSeconds: 9223372037".to_owned(),
+            "spec.deadlineSeconds: must be 1 to 9223372036",
+        ),
+    ] {
+        assert!(problems(&spec)[0].starts_with(problem), "{spec}: {:?}", problems(&spec));
+    }
+    let silent = "network: {headlessName: web}\ncontainers: [{image: a, runFlux: true}, {image: b, name: web}]";
+    assert_eq!(problems(silent), Vec::<String>::new(), "without ports it has no Service");
+}
+
 #[test]
 fn both_spellings_of_the_snippets_are_taken() {
     let snippets = |fields: &str| runner(&format!("commands: {{{fields}}}")).runner.snippets;

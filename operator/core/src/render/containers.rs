@@ -266,8 +266,10 @@ fn joined() -> Probe {
 
 /// A container of the services pod; it runs the image's entrypoint unless a command is given.
 pub(super) fn service(container: &ValidContainer, user: &UserVolumes) -> Result<Container, RenderError> {
+    // The kubelet reads `$$` and `$(NAME)` in a command; a word of the user's is text.
+    let as_text = |words: &Vec<String>| words.iter().map(|word| word.replace('$', "$$")).collect();
     Ok(Container {
-        command: container.entrypoint.clone(),
+        command: container.entrypoint.as_ref().map(as_text),
         volume_mounts: some(user.mounts(container)),
         ..common(container)?
     })

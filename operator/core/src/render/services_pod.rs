@@ -67,6 +67,17 @@ mod tests {
     use super::super::services;
     use super::*;
 
+    /// The kubelet makes another text of `$$` and `$(NAME)`.
+    #[test]
+    fn dollars_of_a_services_command_reach_it() {
+        let spec = r#"services: [{image: a, name: a, command: "sh -c 'echo $$ $(date) ${A}b'"}]
+containers: [{image: a}]"#;
+        let cluster = crate::testing::cluster(spec);
+        let pod = pod(&cluster, &RenderFacts::default()).unwrap().unwrap();
+        let command = pod.spec.unwrap().containers.remove(0).command.unwrap();
+        assert_eq!(command, ["sh", "-c", "echo $$$$ $$(date) $${A}b"]);
+    }
+
     #[test]
     fn services_pod_keeps_label_and_name_with_minimal_service() {
         for minimal in [false, true] {
