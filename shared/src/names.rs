@@ -25,6 +25,13 @@ pub const OWN_POD_LABELS: [&str; 8] = [
     "job-index",
     "namespace",
 ];
+/// Labels by which a Job finds its pods: the API server refuses a Job whose pods have others.
+pub const JOB_LABELS: [&str; 4] = [
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-name",
+    "controller-uid",
+    "job-name",
+];
 /// Environment variable of the runner's container, and the pod's annotation that is its value by the downward
 /// API: how many pods of this index failed before this one. The Job controller sets the annotation if
 /// failures count per index. Empty or missing means none; the agent does not pass it on.

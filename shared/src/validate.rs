@@ -88,6 +88,12 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let flux = flux::check(spec, &manifest.name, sizes, &mut report);
     let view = flux::view(spec, &mut report);
     let pod = pod::check(spec.pod.clone().unwrap_or_default(), &mut report);
+    if pod.host_pid && spec.share_process_namespace {
+        report.problem(
+            "spec.shareProcessNamespace",
+            "does not go with pod.hostPID, by which the containers see all processes of the node: leave one out",
+        );
+    }
     let volumes = storage::check(spec, &manifest.name, &manifest.namespace, &mut report);
     let mut parts = containers::check(spec, &manifest.name, &view, flux.wait_socket, &mut report);
     let users = access::users(spec, parts.runner.as_ref(), &mut report);
@@ -154,6 +160,18 @@ fn network(spec: &MiniClusterSpec, report: &mut Report) -> Network {
             "must be a Service name: lower case letters, digits and `-`, beginning with a letter, 63 at most",
         );
     }
+    for (i, container) in spec.containers.iter().enumerate() {
+        let has_service = spec.containers.len() > 1 && container.run_flux != Some(true) && !container.ports.is_empty();
+        if has_service && container.name.as_ref() == Some(&network.headless_name) {
+            report.problem(
+                format!("spec.containers[{i}].name"),
+                format!(
+                    "must not be `{}`: the headless Service has this name (network.headlessName), and the sidecar's Service needs it",
+                    network.headless_name
+                ),
+            );
+        }
+    }
     network
 }
 
@@ -214,14 +232,20 @@ fn managed_by(spec: &MiniClusterSpec, report: &mut Report) {
     }
 }
 
+/// The Job controller counts nanoseconds in 64 bits: with a longer deadline the Job fails at once.
+pub(crate) const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
+
 /// Checks deadlines, restart limits and the Job's labels.
 fn limits(spec: &MiniClusterSpec, report: &mut Report) {
     managed_by(spec, report);
     labels("spec.jobLabels", &spec.job_labels, report);
-    if spec.deadline_seconds.is_some_and(|seconds| seconds < 1) {
+    if spec
+        .deadline_seconds
+        .is_some_and(|seconds| !(1..=DEADLINE_MAX).contains(&seconds))
+    {
         report.problem(
             "spec.deadlineSeconds",
-            "must be 1 or more; leave it out for no deadline",
+            format!("must be 1 to {DEADLINE_MAX}; leave it out for no deadline"),
         );
     }
     if spec.backoff_limit.is_some_and(|limit| limit < 0) {

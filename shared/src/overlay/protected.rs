@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::strategic_merge::{PATCH, RETAIN_KEYS, directive};
 use crate::names::{
-    COMPLETION_INDEX, COMPLETION_INDEX_IS_SET, INDEX_DISRUPTIONS, INDEX_FAILURES, OWN_POD_LABELS,
+    COMPLETION_INDEX, COMPLETION_INDEX_IS_SET, INDEX_DISRUPTIONS, INDEX_FAILURES, JOB_LABELS, OWN_POD_LABELS,
     POD_ADDRESS, reserved_annotation,
 };
 use crate::paths::{AGENT_FOLDER, is_within};
@@ -170,7 +170,7 @@ impl Pod {
                     for (key, _) in members(value) {
                         let is_ours =
                             OWN_POD_LABELS.contains(&key.as_str()) || key.starts_with("flux-framework.org/");
-                        let of_job = ["job-name", "controller-uid"].contains(&key.as_str());
+                        let of_job = JOB_LABELS.contains(&key.as_str());
                         if is_ours {
                             found.add(
                                 format!("{path}[{key}]"),

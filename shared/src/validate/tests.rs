@@ -656,11 +656,11 @@ fn a_mount_belongs_to_its_container_and_services_have_their_own() {
 
 #[test]
 fn hooks_and_service_commands_are_words_without_references() {
-    let container = runner("lifeCycle: {postStartExec: 'sh -c \"date > /x\"', preStopExec: 'flux $A'}")
+    let container = runner("lifeCycle: {postStartExec: 'sh -c \"date > /x\"', preStopExec: 'flux $A \"${B}c\"'}")
         .runner
         .container;
     assert_eq!(container.post_start.unwrap(), ["sh", "-c", "date > /x"]);
-    assert_eq!(container.pre_stop.unwrap(), ["flux", "$A"]);
+    assert_eq!(container.pre_stop.unwrap(), ["flux", "$A", "${B}c"]);
     let service = cluster("services: [{name: s, command: 'serve --all \"a b\"'}]")
         .services
         .remove(0);

@@ -46,7 +46,7 @@ block! {
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub claim_annotations: BTreeMap<String, String>,
         /// Delete the PersistentVolume when the MiniCluster is deleted, or its pods are cleaned up; false:
-        /// keep it, without its claim. The data are always kept.
+        /// keep it, without its claim. The data are always kept. Default: true.
         #[serde(default = "yes", skip_serializing_if = "is_true")]
         pub delete: bool,
         /// Name of the CSI driver.
