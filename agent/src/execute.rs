@@ -269,9 +269,11 @@ impl Executor<'_> {
                 self.publish_archive(from, to);
                 self.timeline.record("archive", begin);
             }
-            Step::CheckEarlierStarts { record, restarts } => {
-                return self.check_earlier_starts(record, *restarts);
-            }
+            Step::CheckEarlierStarts {
+                record,
+                result,
+                restarts,
+            } => return self.check_earlier_starts(record, result, *restarts),
             Step::LeadLost { restarts_left } => return self.lead_lost(*restarts_left).await,
             Step::Linger { note, seconds } => {
                 self.supervisor

@@ -2,7 +2,7 @@
 //! it.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -10,23 +10,25 @@ const STARTED: &str = "started\n";
 const ENDED: &str = "ended ";
 const NODE_FAILURE: &str = "node-failure\n";
 
-/// Notes that the program starts.
+/// Notes that the program starts. As at its end, errors are ignored: without a note, the broker's own end
+/// counts.
 pub fn note_start(path: &Path) {
-    note(path, STARTED);
+    let _ = note(path, STARTED);
 }
 
-/// Notes how the program ended.
+/// Notes how the program ended; the note is on the disk when this returns, for a container that is restarted
+/// after a crash of its node.
 pub fn note_end(path: &Path, code: u8, node_failure: bool) {
-    note(
-        path,
-        &format!("{ENDED}{code}\n{}", if node_failure { NODE_FAILURE } else { "" }),
-    );
+    let node_failure = if node_failure { NODE_FAILURE } else { "" };
+    let noted = note(path, &format!("{ENDED}{code}\n{node_failure}"));
+    let _ = noted.and_then(|file| file.sync_all());
 }
 
-/// Appends to the note. Errors are ignored: without a note, the broker's own end counts.
-fn note(path: &Path, text: &str) {
-    let file = std::fs::OpenOptions::new().append(true).open(path);
-    let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
+/// Appends to the note.
+fn note(path: &Path, text: &str) -> io::Result<File> {
+    let mut file = std::fs::OpenOptions::new().append(true).open(path)?;
+    file.write_all(text.as_bytes())?;
+    Ok(file)
 }
 
 /// How a program has ended, as its note says.

@@ -31,10 +31,14 @@ pub struct Record {
 }
 
 impl Record {
+    pub fn new(path: PathBuf, start: u32) -> Record {
+        Record { path, start }
+    }
+
     /// The record at `path`, of the start after those that it holds.
     pub fn next(path: PathBuf) -> Result<Record, Failure> {
         let start = read(&path)?.starts + 1;
-        Ok(Record { path, start })
+        Ok(Record::new(path, start))
     }
 
     pub fn start(&self) -> Result<(), Failure> {
@@ -101,10 +105,7 @@ mod tests {
             end: Some((code, after.to_owned())),
         };
         assert_eq!(read(&path).unwrap(), EarlierStarts::default());
-        let record = Record {
-            path: path.clone(),
-            start: 3,
-        };
+        let record = Record::new(path.clone(), 3);
         record.start().unwrap();
         assert_eq!(read(&path).unwrap(), EarlierStarts { starts: 3, end: None });
         record.end(7).unwrap();

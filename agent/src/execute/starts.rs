@@ -7,25 +7,47 @@ use flux_agent_plan::plan::Mode;
 use flux_shared::exit::Category;
 
 use super::executor::{Executor, Flow};
+use super::program_note::noted;
 use super::start_record::{self, EarlierStarts, Record};
 use crate::report::failure::{Failure, plain};
 
 impl Executor<'_> {
     /// Whether to go on, by what the record says of earlier starts; the kubelet may restart the container
-    /// `restarts` times.
-    pub(super) fn check_earlier_starts(&mut self, record: &str, restarts: u32) -> Result<Flow, Failure> {
+    /// `restarts` times. A container that ended between the program and its broker has left the program's
+    /// note only, in `result`.
+    pub(super) fn check_earlier_starts(
+        &mut self,
+        record: &str,
+        result: &str,
+        restarts: u32,
+    ) -> Result<Flow, Failure> {
         let path = self.files.at(record);
         let folder = Path::new(record).parent().and_then(Path::to_str).unwrap_or("/");
         self.files
             .ensure_directory(folder, Mode(0o700), super::process_owner())?;
         let EarlierStarts { starts, end } = start_record::read(&path)?;
+        let noted = if starts > 0 {
+            noted(&self.files.at(result))
+        } else {
+            None
+        };
+        let unrecorded = match end {
+            None => noted.and_then(|noted| noted.code),
+            Some(_) => None,
+        };
+        let end = end.or_else(|| Some((unrecorded?, String::new())));
         let is_last = starts > restarts;
         match end {
             Some((code, after)) if code == 0 || is_last => {
                 let line =
                     format!("the program ended with code {code} before this container was started again");
                 tracing::info!(stage = "plan", "{line}");
+                if unrecorded.is_some() {
+                    self.record = Some(Record::new(path, starts));
+                    self.record_end(code);
+                }
                 self.ending.program = Some((code, Instant::now()));
+                self.ending.node_failure = noted.is_some_and(|noted| noted.node_failure);
                 self.ending.note(line);
                 if restarts > 0 && code != 0 {
                     self.ending

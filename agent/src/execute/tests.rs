@@ -511,6 +511,7 @@ fn start_is_recorded_only_in_the_record_of_the_launch() {
         // A step has looked at a record, and the launch names none.
         let once = Step::CheckEarlierStarts {
             record: record("folder/looked-at"),
+            result: record("result"),
             restarts: 0,
         };
         let step = Step::Launch(Box::new(launch(&["/bin/sh", "-c", "exit 3"])));

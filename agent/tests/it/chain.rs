@@ -281,6 +281,35 @@ fn on_failure_does_not_rerun_after_success() {
 }
 
 #[test]
+fn killed_lead_does_not_rerun_a_program_whose_end_is_noted() {
+    for (policy, code) in [(ON_FAILURE, 0), ("", 0), ("", 7)] {
+        let script = counted(&format!("exit {code}"));
+        let spec = format!("archive = '/state/archive.tgz'\n{policy}{}", submit(&script));
+        let images = images(&spec, 1);
+        fs::create_dir(images[0].at("/state")).unwrap();
+        let network = Network::new();
+        let mut container = Container::new(&images[0], "mc-0", &run_words(&[]));
+        let dump = "writes=100 pause=500".to_owned();
+        container.environment.insert("FAKE_FLUX_DUMP".into(), dump);
+        let lead = Running::pod(&container, &network);
+        eventually("the dump grows", || {
+            let mut files = fs::read_dir(images[0].at("/state")).unwrap().flatten();
+            files.any(|file| file.metadata().unwrap().len() > 0).then_some(())
+        });
+        send(lead.pid, 9);
+        lead.end();
+        for _ in 0..2 {
+            let again = pod(&images, 0, &network).end();
+            assert_eq!(again.code, i32::from(code), "{}", again.stderr);
+            let told = termination_of(&images[0]);
+            assert_eq!((told.by, told.program_code), (Ender::Program, Some(code)));
+            assert!(told.archive_not_saved.is_some(), "{told:?}");
+        }
+        assert_eq!(starts(&images), 1, "{policy}{code}");
+    }
+}
+
+#[test]
 fn killed_lead_reruns_its_program_with_on_failure() {
     let images = images(
         &format!(

@@ -371,7 +371,7 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
             quote(from),
             quote(to)
         )),
-        Step::CheckEarlierStarts { record, restarts } => {
+        Step::CheckEarlierStarts { record, restarts, .. } => {
             let unless = once_unless(*restarts);
             first(&format!(
                 "exit at once if the program has already {unless}, as recorded in {}",

@@ -44,14 +44,15 @@ fn check_of_earlier_starts(resolved: &Resolved, initial: &Initial) -> Option<Ste
     if !initial.runs_inside() {
         return None;
     }
-    let record = resolved.paths.starts();
-    Some(match resolved.spec.restart_policy {
-        RestartPolicy::Never => Step::CheckEarlierStarts { record, restarts: 0 },
-        RestartPolicy::OnFailure => {
-            // Unknown: the kubelet restarts it as often as it likes.
-            let restarts = resolved.facts.restarts_left.unwrap_or(u32::MAX);
-            Step::CheckEarlierStarts { record, restarts }
-        }
+    let restarts = match resolved.spec.restart_policy {
+        RestartPolicy::Never => 0,
+        // Unknown: the kubelet restarts it as often as it likes.
+        RestartPolicy::OnFailure => resolved.facts.restarts_left.unwrap_or(u32::MAX),
+    };
+    Some(Step::CheckEarlierStarts {
+        record: resolved.paths.starts(),
+        result: resolved.paths.program_result(),
+        restarts,
     })
 }
 

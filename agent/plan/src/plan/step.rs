@@ -55,9 +55,14 @@ pub enum Step {
     /// Wait until a Unix socket exists and answers.
     WaitSocket { path: String },
     /// Check the record of earlier starts of this container, before anything of the user's runs: in them the
-    /// program may have run. It never runs again once it has ended with 0; otherwise `restarts` times.
+    /// program may have run. It never runs again once it has ended with 0; otherwise `restarts` times. The note
+    /// `result` has the end of a program whose container ended before it could record that.
     #[serde(rename = "once")]
-    CheckEarlierStarts { record: String, restarts: u32 },
+    CheckEarlierStarts {
+        record: String,
+        result: String,
+        restarts: u32,
+    },
     /// An earlier pod of this lead was lost, and its program may have run: run nothing here. Without a
     /// restart left, fail; otherwise wait to be stopped, since the operator starts the whole MiniCluster
     /// anew.
