@@ -18,7 +18,7 @@ use flux_shared::exit::{Category, of_stop_before_program};
 use flux_shared::names::COMPLETION_INDEX;
 use flux_shared::paths::{END_KEY, SPEC_DIR, SPEC_FILE, TERMINATION_LOG};
 
-use crate::execute::retry::{AfterFailure, Attempts};
+use crate::execute::retry::{AfterFailure, Attempts, PATIENCE};
 use crate::execute::timing::Timeline;
 use crate::execute::{self, execute};
 use crate::facts::{self, Process};
@@ -30,9 +30,6 @@ use crate::spec::ReadError;
 use crate::supervise::{Interrupted, Stop, Supervisor};
 use crate::system::below;
 use crate::wait::end;
-
-/// Default of `--patience`: how long failures that may be temporary are retried, in seconds.
-const PATIENCE: u64 = 120;
 
 /// How to run, apart from what the spec says: the entrypoint's command line.
 #[derive(Debug, Clone, clap::Args)]
@@ -50,7 +47,7 @@ pub struct RunOptions {
     parent_deadline: Option<u64>,
     /// Seconds to retry after failures that may be temporary: a spec or view that is not there yet, a full or
     /// missing volume
-    #[arg(long, value_name = "SECONDS", default_value_t = PATIENCE)]
+    #[arg(long, value_name = "SECONDS", default_value_t = PATIENCE.as_secs())]
     patience: u64,
     /// The pod's terminationGracePeriodSeconds: shortly before its end, remaining processes are killed
     /// [default: unknown]
@@ -335,7 +332,7 @@ impl Default for RunOptions {
             spec: None,
             log_format: None,
             parent_deadline: None,
-            patience: PATIENCE,
+            patience: PATIENCE.as_secs(),
             grace_period: None,
             restarts_left: None,
             lead_gone: None,

@@ -186,7 +186,7 @@ impl Supervisor {
     }
 
     /// Starts a program, whose end is remembered until somebody asks for it.
-    pub fn start(&mut self, program: Program) -> Result<Child, StartError> {
+    pub fn start(&mut self, program: &Program) -> Result<Child, StartError> {
         let child = program.start()?;
         self.remember(child.pid);
         Ok(child)

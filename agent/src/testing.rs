@@ -32,6 +32,22 @@ pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
     output
 }
 
+/// Becomes a user that nobody else is, whose processes can be limited, unlike root's; `folder` stays writable.
+pub fn become_user(uid: u32, folder: &Path) {
+    std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    nix::unistd::setuid(nix::unistd::Uid::from_raw(uid)).unwrap();
+}
+
+/// Lets this process, whose user has no other one, have so many threads and children more than now.
+pub fn allow_processes(more: u64) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let threads = status.lines().find_map(|line| line.strip_prefix("Threads:"));
+    let threads: u64 = threads.unwrap().trim().parse().unwrap();
+    let limit = nix::sys::resource::Resource::RLIMIT_NPROC;
+    let (_, hard) = nix::sys::resource::getrlimit(limit).unwrap();
+    nix::sys::resource::setrlimit(limit, threads + more, hard).unwrap();
+}
+
 /// A signal to this process.
 pub fn signal(signal: Signal) {
     kill(nix::unistd::Pid::this(), signal).unwrap();

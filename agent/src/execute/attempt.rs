@@ -9,14 +9,13 @@ use flux_shared::exit::{Category, of_stop_before_program};
 use super::broker_options;
 use super::broker_policy::{BrokerPolicy, LaunchEnd, terms};
 use super::executor::Executor;
-use super::retry::{AfterFailure, Attempts};
+use super::retry::{Attempts, Start};
 use super::session::Session;
 use crate::execute::timing::flux_time;
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::lead_presence::LeadPresence;
 use crate::flux_rpc::states::{StateActions, StateLog, States};
 use crate::metrics::Server;
-use crate::report::activity::Awaited;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::program::{Output, Program, StartError};
@@ -68,25 +67,14 @@ impl Executor<'_> {
         if let Some(record) = &launch.record {
             self.record_start(record)?;
         }
-        let mut attempts = Attempts::new(self.options.patience, self.options.activity_file.clone());
-        let (child, begin) = loop {
-            let program = self.program(launch, &argv, &session)?;
-            let begin = Instant::now();
-            let error = match self.supervisor.start(program) {
-                Ok(child) => break (child, begin),
-                Err(error) => error,
-            };
-            let failure = Failure {
-                passing: error.is_passing,
-                ..Failure::internal(error.to_string())
-            };
-            match attempts.after(failure, Awaited::Process, self.supervisor).await? {
-                AfterFailure::Retry => {}
-                AfterFailure::GiveUp(_) => {
-                    return Ok(Launched::NotStarted(self.report_start_failure(launch, &error)));
-                }
-                AfterFailure::Stop(stop) => return Ok(stopped_before(launch, stop)),
+        let program = self.program(launch, &argv, &session)?;
+        let attempts = Attempts::new(self.options.patience, self.options.activity_file.clone());
+        let (child, begin) = match attempts.start(&program, self.supervisor).await? {
+            Start::Started { child, begin } => (child, begin),
+            Start::Failed(error) => {
+                return Ok(Launched::NotStarted(self.report_start_failure(launch, &error)));
             }
+            Start::Stopped(stop) => return Ok(stopped_before(launch, stop)),
         };
         let owner = launch.run_as.as_ref().map(|user| user.owner.uid);
         let broker = launch.socket.as_ref().map(|path| Broker {

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use flux_agent_plan::plan::Owner;
 
 use super::executor::Executor;
+use super::retry::{Attempts, Start};
 use crate::report::failure::Failure;
 use crate::supervise::policy::{DefaultPolicy, Terms};
 use crate::supervise::program::{Output, Program};
@@ -39,12 +40,14 @@ impl Executor<'_> {
             setup: ChildSetup::default(),
         };
         let name = argv.first().map_or("", String::as_str);
-        let child = match self.supervisor.start(program) {
-            Ok(child) => child,
-            Err(error) => {
-                tracing::warn!(stage = "daemon", "failed to start {name}: {error}; continuing");
+        let attempts = Attempts::new(self.options.patience, self.options.activity_file.clone());
+        let child = match attempts.start(&program, self.supervisor).await? {
+            Start::Started { child, .. } => child,
+            Start::Failed(error) => {
+                tracing::warn!(stage = "daemon", "{error}; continuing");
                 return Ok(());
             }
+            Start::Stopped(_) => return Ok(()),
         };
         let ended = self
             .supervisor

@@ -8,8 +8,11 @@ use flux_shared::backoff;
 use super::executor::wait_failed;
 use crate::report::activity::{Activity, ActivityFile, Awaited};
 use crate::report::failure::Failure;
+use crate::supervise::program::{Child, Program, StartError};
 use crate::supervise::{Interrupted, Stop, Supervisor};
 
+/// How long failures that may be temporary are retried, unless `--patience` says otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -32,6 +35,18 @@ pub enum AfterFailure {
     GiveUp(Failure),
     /// There is a stop.
     Stop(Stop),
+}
+
+/// What became of the start of a program.
+#[derive(Debug)]
+pub enum Start {
+    Started {
+        child: Child,
+        begin: Instant,
+    },
+    Failed(StartError),
+    /// A stop came before it could be started.
+    Stopped(Stop),
 }
 
 impl Attempts {
@@ -69,6 +84,30 @@ impl Attempts {
             Ok(Interrupted::Done(())) => Ok(AfterFailure::Retry),
             Ok(Interrupted::Stopped(stop)) => Ok(AfterFailure::Stop(stop)),
             Err(error) => Err(wait_failed(error)),
+        }
+    }
+
+    /// Starts a program, again while no process more is allowed.
+    pub async fn start(
+        mut self,
+        program: &Program<'_>,
+        supervisor: &mut Supervisor,
+    ) -> Result<Start, Failure> {
+        loop {
+            let begin = Instant::now();
+            let error = match supervisor.start(program) {
+                Ok(child) => return Ok(Start::Started { child, begin }),
+                Err(error) => error,
+            };
+            let failure = Failure {
+                passing: error.is_passing,
+                ..Failure::internal(error.to_string())
+            };
+            match self.after(failure, Awaited::Process, supervisor).await? {
+                AfterFailure::Retry => {}
+                AfterFailure::GiveUp(_) => return Ok(Start::Failed(error)),
+                AfterFailure::Stop(stop) => return Ok(Start::Stopped(stop)),
+            }
         }
     }
 }

@@ -297,7 +297,7 @@ impl Shell {
                 ..ChildSetup::default()
             },
         };
-        let child = supervisor.start(program).map_err(not_started)?;
+        let child = supervisor.start(&program).map_err(not_started)?;
         let reply = raw::watch(reply).map_err(failed)?;
         let known = session.environment.clone();
         let variables = planned

@@ -2,10 +2,9 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{PipeReader, Read, Seek, SeekFrom, Write};
-use std::os::fd::AsFd;
+use std::io::{Read, Seek, SeekFrom, Write};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::command_runner::CommandRunner;
 use crate::report::failure::Failure;
@@ -41,16 +40,16 @@ pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
         let mut runner = CommandRunner::new()?;
         let failed =
             |error: std::io::Error| Failure::internal(format!("failed to read the job's id: {error}"));
-        let (source, there) = std::io::pipe().map_err(failed)?;
-        let (wake, ended) = std::io::pipe().map_err(failed)?;
-        // It reads while the command runs: one that prints more than a pipe holds would wait for ever.
-        let reader = std::thread::Builder::new()
-            .stack_size(128 << 10)
-            .spawn(move || collect(source, &wake));
-        let reader = reader.map_err(failed)?;
-        let code = runner.run(command, Output::To(there.into())).await?;
-        drop(ended);
-        let bytes = reader.join().unwrap_or_default();
+        // In memory: it takes all that the command prints, which would wait if nobody read from a pipe.
+        let mut output =
+            File::from(memfd_create("output", MFdFlags::MFD_CLOEXEC).map_err(|error| failed(error.into()))?);
+        let written_to = output.try_clone().map_err(failed)?;
+        let code = runner.run(command, Output::To(written_to.into())).await?;
+        let mut bytes = Vec::new();
+        output
+            .rewind()
+            .and_then(|()| output.read_to_end(&mut bytes))
+            .map_err(failed)?;
         let _ = std::io::stdout().write_all(&bytes);
         let text = String::from_utf8_lossy(&bytes);
         if code != 0 {
@@ -79,25 +78,6 @@ pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
         }
         Ok(code)
     }))
-}
-
-/// Reads `source` until all who write to it have closed it, or until `ended` is closed and nothing is left: a
-/// process in the background may hold it open.
-fn collect(mut source: PipeReader, ended: &PipeReader) -> Vec<u8> {
-    let (mut bytes, mut chunk) = (Vec::new(), [0; 16 << 10]);
-    loop {
-        let mut fds = [&source, ended].map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN));
-        let [there, over] = match poll(&mut fds, PollTimeout::NONE) {
-            Ok(_) => fds.map(|fd| fd.any().unwrap_or(true)),
-            Err(_) => continue,
-        };
-        match there.then(|| source.read(&mut chunk)) {
-            Some(Ok(count @ 1..)) => bytes.extend_from_slice(&chunk[..count]),
-            Some(Err(error)) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            None if !over => {}
-            _ => return bytes,
-        }
-    }
 }
 
 /// Shows the end of what a batch that failed has printed, which `flux batch` keeps in a file.
@@ -138,6 +118,23 @@ fn end_of(path: &str, most: u64) -> std::io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{allow_processes, alone, become_user};
+
+    #[test]
+    fn batch_needs_no_process_but_its_command() {
+        let test = "in_instance::batch::tests::batch_needs_no_process_but_its_command";
+        let told = alone(test, |folder| {
+            become_user(61_237, folder);
+            allow_processes(1);
+            let args = BatchArgs {
+                shows: String::new(),
+                events: false,
+                command: ["sh", "-c", "echo printed; exit 5"].map(OsString::from).into(),
+            };
+            assert_eq!(run(&args).unwrap(), 5);
+        });
+        assert!(told.is_empty() || told.contains("printed"), "{told}");
+    }
 
     #[test]
     fn of_a_long_file_only_the_end_is_read() {

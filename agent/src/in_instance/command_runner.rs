@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use flux_agent_plan::plan::SignalTarget;
 use flux_shared::exit::of_signal;
 
+use crate::execute::retry::{Attempts, PATIENCE, Start};
 use crate::execute::session::Session;
+use crate::report::activity::ActivityFile;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::Supervisor;
@@ -30,8 +32,9 @@ impl CommandRunner {
         })
     }
 
-    /// Runs a command; returns its exit code, also if it does not start. Each stop is passed on. After a stop
-    /// nothing starts: the code is then that of the signal.
+    /// Runs a command; returns its exit code, also if it does not start. A start is retried while no process
+    /// more is allowed. Each stop is passed on. After a stop nothing starts: the code is then that of the
+    /// signal.
     pub async fn run(&mut self, argv: &[OsString], output: Output) -> Result<u8, Failure> {
         let terms = Terms {
             target: SignalTarget::Group,
@@ -62,12 +65,14 @@ impl CommandRunner {
                 ..ChildSetup::default()
             },
         };
-        let child = match self.supervisor.start(program) {
-            Ok(child) => child,
-            Err(error) => {
+        let attempts = Attempts::new(PATIENCE, ActivityFile::default());
+        let child = match attempts.start(&program, &mut self.supervisor).await? {
+            Start::Started { child, .. } => child,
+            Start::Failed(error) => {
                 log::plain("start", &format!("flux-agent: {error}"));
                 return Ok(error.code);
             }
+            Start::Stopped(stop) => return Ok(of_signal(stop.signal)),
         };
         let ended = self.supervisor.run(child, terms, policy).await;
         ended
@@ -78,5 +83,35 @@ impl CommandRunner {
     /// The exit code of a program that was told to stop before it has started what it is for; none: go on.
     pub fn stop_code(&mut self) -> Option<u8> {
         self.supervisor.stop().map(|stop| of_signal(stop.signal))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::system::runtime::block_on;
+    use crate::testing::{allow_processes, alone, become_user};
+
+    #[test]
+    fn start_is_retried_while_no_process_is_allowed() {
+        alone(
+            "in_instance::command_runner::tests::start_is_retried_while_no_process_is_allowed",
+            |folder| {
+                become_user(61_236, folder);
+                let allowed_later = std::thread::spawn(|| {
+                    std::thread::sleep(Duration::from_millis(500));
+                    allow_processes(100);
+                });
+                allow_processes(0);
+                let code = block_on(Box::pin(async {
+                    let argv = ["sh", "-c", "exit 3"].map(OsString::from);
+                    CommandRunner::new()?.run(&argv, Output::Inherit).await
+                }));
+                assert_eq!(code.unwrap(), 3);
+                allowed_later.join().unwrap();
+            },
+        );
     }
 }

@@ -110,7 +110,7 @@ async fn certificate(
     let failed =
         |why: String| Failure::internal(format!("failed to create the pods' key with flux keygen: {why}"));
     let child = supervisor
-        .start(keygen)
+        .start(&keygen)
         .map_err(|error| failed(error.to_string()))?;
     let ended = supervisor.run(child, Terms::of_group(), &mut DefaultPolicy).await;
     let ended = ended.map_err(|error| failed(error.to_string()))?;

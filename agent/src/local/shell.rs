@@ -94,7 +94,7 @@ async fn connect(container: &Container, command: &[OsString]) -> Result<u8, Fail
         },
     };
     let child = supervisor
-        .start(program)
+        .start(&program)
         .map_err(|error| Failure::internal(error.to_string()))?;
     Ok(supervisor
         .run(child, Terms::of_group(), &mut DefaultPolicy)

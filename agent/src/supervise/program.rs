@@ -59,7 +59,7 @@ pub struct StartError {
 
 impl Program<'_> {
     /// Starts it; only the supervisor does, which then knows the child.
-    pub(super) fn start(self) -> Result<Child, StartError> {
+    pub(super) fn start(&self) -> Result<Child, StartError> {
         let name = self
             .argv
             .first()

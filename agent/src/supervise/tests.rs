@@ -11,7 +11,7 @@ use super::policy::DefaultPolicy;
 use super::program::{Environment, Output, Program};
 use super::*;
 use crate::system::raw::ChildSetup;
-use crate::testing::{alone, signal, stop_after};
+use crate::testing::{allow_processes, alone, become_user, signal, stop_after};
 
 /// How this shell source ends.
 fn supervise(
@@ -37,7 +37,7 @@ fn supervise(
             setup,
         };
         supervisor.set_kill_after(Some(kill_after));
-        let child = supervisor.start(program).unwrap();
+        let child = supervisor.start(&program).unwrap();
         supervisor.run(child, terms, policy).await.unwrap()
     })
 }
@@ -252,14 +252,8 @@ fn policy_ends_a_hold_and_default_signals_at_once() {
 fn start_that_fails_for_want_of_a_thread_leaves_no_program() {
     let test = "supervise::tests::start_that_fails_for_want_of_a_thread_leaves_no_program";
     alone(test, |folder| {
-        // Only who is not root is limited, and all of a user's processes count: one that nobody else is.
-        std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-        nix::unistd::setuid(nix::unistd::Uid::from_raw(61_235)).unwrap();
-        let status = std::fs::read_to_string("/proc/self/status").unwrap();
-        let threads = status.lines().find_map(|line| line.strip_prefix("Threads:"));
-        let threads: u64 = threads.unwrap().trim().parse().unwrap();
-        let limit = nix::sys::resource::Resource::RLIMIT_NPROC;
-        nix::sys::resource::setrlimit(limit, threads + 1, threads + 1).unwrap();
+        become_user(61_235, folder);
+        allow_processes(1);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -273,7 +267,7 @@ fn start_that_fails_for_want_of_a_thread_leaves_no_program() {
                 output: Output::LineBuffered,
                 setup: ChildSetup::default(),
             };
-            let error = Supervisor::new().unwrap().start(program).unwrap_err();
+            let error = Supervisor::new().unwrap().start(&program).unwrap_err();
             assert!(error.is_passing, "{error}");
             tokio::time::sleep(Duration::from_secs(1)).await;
             assert!(!folder.join("ran").exists(), "{error}");
