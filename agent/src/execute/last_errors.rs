@@ -10,6 +10,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// Bytes of a snippet's standard error that are kept in case it fails.
 const KEPT_ERRORS: usize = 2048;
+/// Bytes that a pipe holds.
+const PIPE: usize = 64 << 10;
+/// Bytes that are read from it at once.
+const CHUNK: usize = 4096;
 
 /// Keeps the end of what comes through a pipe, and may copy it to the agent's own standard error. A thread
 /// reads it, so that its writers never wait.
@@ -36,14 +40,18 @@ impl LastErrors {
         Ok(last)
     }
 
-    /// Takes all that was written before this call.
+    /// Takes all that was written before this call: no more than the pipe holds, since a process in the
+    /// background may write without end.
     pub fn drain(&self) {
-        while self
-            .pipe
-            .lock()
-            .is_ok_and(|pipe| is_readable(&*pipe, PollTimeout::ZERO))
-            && self.take()
-        {}
+        for _ in 0..PIPE / CHUNK {
+            let is_readable = self
+                .pipe
+                .lock()
+                .is_ok_and(|pipe| is_readable(&*pipe, PollTimeout::ZERO));
+            if !is_readable || !self.take() {
+                return;
+            }
+        }
     }
 
     /// Forgets what is kept: another snippet begins.
@@ -73,7 +81,7 @@ impl LastErrors {
         if !is_readable(&*pipe, PollTimeout::ZERO) {
             return true; // the other reader was faster
         }
-        let mut chunk = [0; 4096];
+        let mut chunk = [0; CHUNK];
         let (Ok(count @ 1..), Ok(mut kept)) = (pipe.read(&mut chunk), self.kept.lock()) else {
             return false;
         };
