@@ -203,10 +203,7 @@ impl Executor<'_> {
                     return Ok(self.pass_over(snippet, &failure));
                 }
                 (AfterFailure::GiveUp(failure), None) => return Err(failure),
-                (AfterFailure::Stop(_), Some(snippet)) => {
-                    self.note_skipped(snippet);
-                    return Ok(Flow::Next);
-                }
+                (AfterFailure::Stop(stop), Some(snippet)) => return Ok(self.stopped_before(snippet, stop)),
                 (AfterFailure::Stop(stop), None) => return Ok(Flow::Exit(self.stop_code(stop))),
             }
         }

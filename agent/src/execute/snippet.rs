@@ -11,7 +11,7 @@ use crate::report::activity::Activity;
 use crate::report::ending::EndedSnippet;
 use crate::report::failure::Failure;
 use crate::report::log;
-use crate::supervise::ChildEnd;
+use crate::supervise::{ChildEnd, Stop};
 
 /// A snippet that takes longer is named in the log, for those who wonder why nothing happens.
 const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
@@ -137,13 +137,21 @@ impl Executor<'_> {
         let Some(planned) = &self.planned_shell else {
             return Err(Failure::internal("no shell is planned for the snippets"));
         };
-        Shell::start(self.supervisor, &self.session, planned, &self.options.agent).await
+        let started = Shell::start(self.supervisor, &self.session, planned, &self.options.agent).await?;
+        // A stop may have come meanwhile: then the snippet does not start.
+        let Some(stop) = self.supervisor.stop() else {
+            return Ok(started);
+        };
+        if let Started::Ready(shell) = started {
+            self.shell = Some(*shell);
+        }
+        Ok(Started::Ended(ChildEnd::Signaled(stop.signal)))
     }
 
     /// Reports a shell that ended before it ran this snippet.
     fn end_before(&mut self, snippet: &Snippet, end: ChildEnd) -> Flow {
-        if let (SnippetPhase::Before, Some(stop)) = (snippet.phase, self.supervisor.stop()) {
-            return Flow::Exit(self.stop_code(stop));
+        if let Some(stop) = self.supervisor.stop() {
+            return self.stopped_before(snippet, stop);
         }
         let error = "its shell ended before it began; is a builtin such as `command` an exported function, or does the \
                      file that BASH_ENV names end it?";
@@ -157,6 +165,16 @@ impl Executor<'_> {
                 error: error.to_owned(),
             },
         )
+    }
+
+    /// What follows a stop before this snippet began.
+    pub(super) fn stopped_before(&mut self, snippet: &Snippet, stop: Stop) -> Flow {
+        if snippet.phase == SnippetPhase::After {
+            self.note_skipped(snippet);
+            Flow::Next
+        } else {
+            Flow::Exit(self.stop_code(stop))
+        }
     }
 
     pub(super) async fn end_shell(&mut self) -> Result<(), Failure> {

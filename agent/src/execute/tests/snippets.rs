@@ -206,3 +206,31 @@ fn what_snippets_left_running_outlives_a_broker_that_fails() {
         },
     );
 }
+
+#[test]
+fn stop_while_the_shell_starts_prevents_the_snippet() {
+    alone(
+        "snippets::stop_while_the_shell_starts_prevents_the_snippet",
+        |folder| {
+            let at = |name: &str| folder.join(name).display().to_string();
+            // It is told of the stop, and becomes a shell all the same.
+            let slow = format!(
+                "#!/bin/sh\ntrap stopped=1 TERM\ntouch {}\nwhile [ -z \"$stopped\" ]; do sleep 0.02; done\n\
+                 trap '' TERM\nexec /bin/sh \"$@\"\n",
+                at("starts")
+            );
+            let slow = program(folder, "slow", &slow);
+            for (phase, code) in [(SnippetPhase::Before, 143), (SnippetPhase::After, 0)] {
+                let _ = fs::remove_file(at("starts"));
+                stop_after(folder.join("starts"));
+                let snippet = Snippet {
+                    phase,
+                    ..snippet("pre", &format!("touch {}", at("ran")))
+                };
+                let steps = vec![shell(&[&slow]), Step::Snippet(snippet)];
+                assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), code, "{phase:?}");
+                assert!(!Path::new(&at("ran")).exists(), "{phase:?}");
+            }
+        },
+    );
+}
