@@ -497,7 +497,9 @@ impl Shell {
     /// Ends the shell in order, so that its EXIT trap runs; its code no longer matters.
     pub async fn end(mut self, supervisor: &mut Supervisor) -> io::Result<()> {
         self.tell("end", Vec::new())?;
-        self.answer(supervisor).await.map(drop)
+        self.answer(supervisor).await?;
+        self.shown.iter().for_each(LastErrors::drain);
+        Ok(())
     }
 }
 

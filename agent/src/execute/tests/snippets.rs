@@ -234,3 +234,30 @@ fn stop_while_the_shell_starts_prevents_the_snippet() {
         },
     );
 }
+
+#[test]
+fn all_that_an_exit_trap_prints_is_logged_before_the_shell_counts_as_ended() {
+    let told = alone(
+        "snippets::all_that_an_exit_trap_prints_is_logged_before_the_shell_counts_as_ended",
+        |_| {
+            let long = "x".repeat(60_000);
+            for round in 0..20 {
+                let trap = format!("trap 'echo {long} >&2; echo trap-{round} >&2' EXIT");
+                let steps = vec![
+                    shell(&["/bin/sh"]),
+                    Step::Snippet(snippet("pre", &trap)),
+                    Step::EndShell,
+                ];
+                assert_eq!(execute_all(Role::Lead, true, steps).unwrap(), 0);
+                std::io::Write::write_all(&mut std::io::stderr(), format!("ended-{round}\n").as_bytes())
+                    .unwrap();
+            }
+        },
+    );
+    if !told.is_empty() {
+        for round in 0..20 {
+            let at = |text: &str| told.find(&format!("{text}-{round}\n")).unwrap_or(usize::MAX);
+            assert!(at("trap") < at("ended"), "{round}");
+        }
+    }
+}
