@@ -9,7 +9,6 @@
 //! A broker ends with 0 when it is dismissed, and when somebody sends it SIGTERM. In a tree a broker
 //! dismisses those below it whenever it goes. Either is the instance's end only if the lead says so.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use flux_agent_plan::plan::{self, Launch};
@@ -20,7 +19,8 @@ use super::attempt::Launched;
 use super::broker_policy::LaunchEnd;
 use super::executor::{Executor, wait_failed};
 use crate::report::failure::Failure;
-use crate::supervise::{ChildEnd, Interrupted, orphans, until};
+use crate::supervise::orphans::{self, Others};
+use crate::supervise::{ChildEnd, Interrupted, until};
 use crate::wait::{self, Backoff, Missing, ParentProbe, Reporter};
 
 /// Pauses between two starts of a follower's broker.
@@ -71,7 +71,7 @@ impl Executor<'_> {
         };
         let mut failures = 0;
         loop {
-            let others = orphans::descendants();
+            let others = Others::now();
             let ended = match self.launch_once(launch, above.parent.as_mut()).await? {
                 Launched::NotStarted(code) => return Ok(code),
                 Launched::Ended(ended) => ended,
@@ -190,7 +190,7 @@ impl Executor<'_> {
     }
 
     /// Kills what a killed broker has left running, before the next broker starts.
-    async fn end_orphans(&mut self, others: &BTreeSet<i32>) -> Result<(), Failure> {
+    async fn end_orphans(&mut self, others: &Others) -> Result<(), Failure> {
         let count = orphans::end(self.supervisor, others).await.map_err(wait_failed)?;
         if count > 0 {
             tracing::info!(

@@ -13,21 +13,41 @@ use crate::system::raw;
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// All processes below this one.
-pub fn descendants() -> BTreeSet<i32> {
-    let parents = processes(Path::new("/proc"));
-    let children = children_in(&parents, std::process::id().cast_signed());
-    with_descendants(&parents, children)
+/// Processes that are there before a broker, and their process groups: what those start belongs to them, also
+/// once it has lost its parent.
+#[derive(Debug)]
+pub struct Others {
+    pids: BTreeSet<i32>,
+    groups: BTreeSet<i32>,
 }
 
-/// Kills all children but those in `others`, with all that they have started; how many processes that were.
-pub async fn end(supervisor: &mut Supervisor, others: &BTreeSet<i32>) -> io::Result<usize> {
+impl Others {
+    pub fn now() -> Others {
+        let processes = processes(Path::new("/proc"));
+        Others {
+            pids: processes.keys().copied().collect(),
+            groups: processes.values().map(|process| process.group).collect(),
+        }
+    }
+
+    /// The children of this process that are none of them.
+    fn orphans(&self, processes: &BTreeMap<i32, Process>) -> BTreeSet<i32> {
+        let this = std::process::id().cast_signed();
+        let is_orphan = |pid: &i32, process: &Process| {
+            process.parent == this && !self.pids.contains(pid) && !self.groups.contains(&process.group)
+        };
+        let orphans = processes.iter().filter(|(pid, process)| is_orphan(pid, process));
+        orphans.map(|(pid, _)| *pid).collect()
+    }
+}
+
+/// Kills all children but `others`, with all that they have started; how many processes that were.
+pub async fn end(supervisor: &mut Supervisor, others: &Others) -> io::Result<usize> {
     let begin = Instant::now();
     let mut killed = BTreeSet::new();
     loop {
-        let parents = processes(Path::new("/proc"));
-        let orphans = children_in(&parents, std::process::id().cast_signed());
-        let left = with_descendants(&parents, orphans.difference(others).copied().collect());
+        let processes = processes(Path::new("/proc"));
+        let left = with_descendants(&processes, others.orphans(&processes));
         if left.is_empty() || begin.elapsed() >= PATIENCE {
             return Ok(killed.len());
         }
@@ -42,44 +62,43 @@ pub async fn end(supervisor: &mut Supervisor, others: &BTreeSet<i32>) -> io::Res
 
 /// Whether a process below `pid` has this name.
 pub fn has_descendant(pid: i32, name: &str) -> bool {
-    let parents = processes(Path::new("/proc"));
+    let processes = processes(Path::new("/proc"));
     let is_called = |pid: &i32| {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
     };
-    with_descendants(&parents, [pid].into()).iter().any(is_called)
+    with_descendants(&processes, [pid].into()).iter().any(is_called)
 }
 
-/// Every process that has not ended, and its parent.
-fn processes(proc: &Path) -> BTreeMap<i32, i32> {
+#[derive(Debug, PartialEq, Eq)]
+struct Process {
+    parent: i32,
+    group: i32,
+}
+
+/// Every process that has not ended.
+fn processes(proc: &Path) -> BTreeMap<i32, Process> {
     let entries = std::fs::read_dir(proc).into_iter().flatten().flatten();
-    let parent_of = |path: &Path| {
+    let process_at = |path: &Path| {
         // The name, in brackets, may hold anything.
         let bytes = std::fs::read(path.join("stat")).ok()?;
         let text = String::from_utf8_lossy(&bytes);
         let mut words = text.rsplit_once(") ")?.1.split(' ');
-        let (state, parent) = (words.next()?, words.next()?.parse().ok()?);
-        (!matches!(state, "Z" | "X")).then_some(parent)
+        let (state, parent, group) = (words.next()?, words.next()?, words.next()?);
+        let (parent, group) = (parent.parse().ok()?, group.parse().ok()?);
+        (!matches!(state, "Z" | "X")).then_some(Process { parent, group })
     };
     let process = |entry: std::fs::DirEntry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
-        Some((pid, parent_of(&entry.path())?))
+        Some((pid, process_at(&entry.path())?))
     };
     entries.filter_map(process).collect()
 }
 
-fn children_in(parents: &BTreeMap<i32, i32>, parent: i32) -> BTreeSet<i32> {
-    parents
-        .iter()
-        .filter(|(_, its_parent)| **its_parent == parent)
-        .map(|(pid, _)| *pid)
-        .collect()
-}
-
-fn with_descendants(parents: &BTreeMap<i32, i32>, mut all: BTreeSet<i32>) -> BTreeSet<i32> {
+fn with_descendants(processes: &BTreeMap<i32, Process>, mut all: BTreeSet<i32>) -> BTreeSet<i32> {
     loop {
-        let more: Vec<i32> = parents
+        let more: Vec<i32> = processes
             .iter()
-            .filter(|(pid, parent)| all.contains(parent) && !all.contains(pid))
+            .filter(|(pid, process)| all.contains(&process.parent) && !all.contains(pid))
             .map(|(pid, _)| *pid)
             .collect();
         if more.is_empty() {
@@ -95,9 +114,24 @@ mod tests {
 
     #[test]
     fn descendants_of_orphans_go_along_and_those_of_others_stay() {
-        let parents = BTreeMap::from([(2, 1), (3, 1), (4, 2), (5, 4), (6, 3), (9, 8)]);
-        assert_eq!(children_in(&parents, 1), [2, 3].into());
-        assert_eq!(with_descendants(&parents, [2].into()), [2, 4, 5].into());
+        let this = std::process::id().cast_signed();
+        let of = |parent: i32, group: i32| Process { parent, group };
+        let processes = BTreeMap::from([
+            (-2, of(this, -2)),
+            (-3, of(this, -3)),
+            (-4, of(-2, -2)),
+            (-5, of(-4, -5)),
+            (-6, of(-3, -3)),
+            (-7, of(this, -3)),
+            (-9, of(-8, -9)),
+        ]);
+        let others = Others {
+            pids: [-3].into(),
+            groups: [-3].into(),
+        };
+        let orphans = others.orphans(&processes);
+        assert_eq!(orphans, [-2].into());
+        assert_eq!(with_descendants(&processes, orphans), [-2, -4, -5].into());
     }
 
     #[test]
@@ -107,12 +141,13 @@ mod tests {
             ("7", &b"7 (a) Z (b) S 1 7"[..]),
             ("8", b"8 (gone) Z 1 8"),
             // The kernel cuts a name after 15 bytes, also in a letter.
-            ("9", b"9 (\xd1\x80\xd0) S 1 9"),
+            ("9", b"9 (\xd1\x80\xd0) S 1 9 7"),
             ("uptime", b"8 (x) S 1"),
         ] {
             std::fs::create_dir(folder.path().join(pid)).unwrap();
             std::fs::write(folder.path().join(pid).join("stat"), text).unwrap();
         }
-        assert_eq!(processes(folder.path()), [(7, 1), (9, 1)].into());
+        let of = |group| Process { parent: 1, group };
+        assert_eq!(processes(folder.path()), [(7, of(7)), (9, of(9))].into());
     }
 }

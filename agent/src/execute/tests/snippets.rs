@@ -236,6 +236,40 @@ fn stop_while_the_shell_starts_prevents_the_snippet() {
 }
 
 #[test]
+fn process_that_leaves_a_background_snippet_outlives_a_broker_that_fails() {
+    alone(
+        "snippets::process_that_leaves_a_background_snippet_outlives_a_broker_that_fails",
+        |folder| {
+            let at = folder.display();
+            // While the broker runs, the service loses its parent and becomes the agent's child.
+            let leaves = format!(
+                "cd {at}; (until [ -e first ]; do sleep 0.02; done; sleep 100 & echo $! >late.new; mv late.new late) \
+                 >/dev/null 2>&1 &"
+            );
+            let broker = format!(
+                "#!/bin/sh\ncd {at}\nif [ -e first ]; then kill $(cat late) && touch was-there; exit 0; fi\n\
+                 touch first\nuntil [ -e late ]; do sleep 0.02; done\nexit 1\n"
+            );
+            let follower = Launch {
+                part: InstancePart::Follower,
+                at_end: AtEnd::RestartFollower {
+                    limit: 1,
+                    again: false,
+                },
+                ..launch(&[&program(folder, "broker", &broker)])
+            };
+            let steps = vec![
+                shell(&["/bin/sh"]),
+                Step::Snippet(snippet("pre", &leaves)),
+                start(follower),
+            ];
+            assert_eq!(execute_all(Role::Follower, false, steps).unwrap(), 0);
+            assert!(folder.join("was-there").exists());
+        },
+    );
+}
+
+#[test]
 fn all_that_an_exit_trap_prints_is_logged_before_the_shell_counts_as_ended() {
     let told = alone(
         "snippets::all_that_an_exit_trap_prints_is_logged_before_the_shell_counts_as_ended",
