@@ -263,7 +263,7 @@ impl Executor<'_> {
                 self.timeline.record("archive", begin);
             }
             Step::PublishArchive { from, to } => {
-                self.publish_archive(from, to);
+                self.publish_archive(from, to).await?;
                 self.timeline.record("archive", begin);
             }
             Step::CheckEarlierStarts {

@@ -3,6 +3,7 @@
 //! ```text
 //! before the broker: leftovers go ─► an empty file of this start's own, which Flux may write to
 //! after it: broker ended well? ─► not empty? ─► synced ─► renamed ─► folder synced   else: removed, the archive stays
+//!                                     └─ an error that may pass: again, for as long as other steps
 //! ```
 //!
 //! All of it is done as Flux's user, or by root where that user may not. A dump of a broker that ended with 0
@@ -17,11 +18,14 @@ use std::io;
 use std::path::Path;
 
 use flux_agent_plan::plan::{self, ANY, Owner};
+use flux_shared::exit::Category;
 use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
 
 use super::executor::Executor;
+use super::retry::{AfterFailure, Attempts};
 use crate::files::{self, Files, safe_path};
-use crate::report::failure::{Failure, plain};
+use crate::report::activity::Awaited;
+use crate::report::failure::{Failure, is_passing, plain};
 use crate::supervise::ChildEnd;
 
 /// Number of hexadecimal digits in a dump's name that identify its start.
@@ -57,10 +61,10 @@ impl Executor<'_> {
     }
 
     /// Puts the dump in the archive's place, or keeps the reason why not.
-    pub(super) fn publish_archive(&mut self, from: &str, to: &str) {
+    pub(super) async fn publish_archive(&mut self, from: &str, to: &str) -> Result<(), Failure> {
         let dump = self.files.at(from);
         if self.ending.archive_not_saved.is_some() && is_read_only(&dump) {
-            return;
+            return Ok(());
         }
         let trouble = match self.broker_end {
             Some(end) => end.trouble(),
@@ -68,22 +72,48 @@ impl Executor<'_> {
         };
         let is_vouched_for = self.broker_end.is_some_and(|end| end.end == ChildEnd::Exited(0));
         let archive = self.files.at(to);
-        let saved = trouble.map_or(Ok(()), Err).and_then(|()| {
-            self.as_archive_owner(|| save(&dump, &archive, is_vouched_for))
-                .map_err(|error| reason(&error))
-        });
-        match saved {
-            Ok(()) => {
+        let why = match trouble {
+            Some(trouble) => Some(trouble),
+            None => self.save_with_retries(&dump, &archive, is_vouched_for).await?,
+        };
+        match why {
+            None => {
                 self.ending.archive_not_saved = None;
                 tracing::info!(stage = "archive", "archive saved to {to}");
             }
-            Err(why) => {
+            Some(why) => {
                 let _ = self.as_archive_owner(|| remove(&dump));
                 tracing::error!(
                     stage = "archive",
                     "the archive {to} was not saved and is unchanged: {why}"
                 );
                 self.ending.archive_not_saved = Some(why);
+            }
+        }
+        Ok(())
+    }
+
+    /// Saves the dump, again while the error may pass: the dump cannot be made anew. Returns why it was not
+    /// saved.
+    async fn save_with_retries(
+        &mut self,
+        dump: &Path,
+        archive: &Path,
+        is_vouched_for: bool,
+    ) -> Result<Option<String>, Failure> {
+        let mut attempts = Attempts::new(self.options.patience, self.options.activity_file.clone());
+        loop {
+            let Err(error) = self.as_archive_owner(|| save(dump, archive, is_vouched_for)) else {
+                return Ok(None);
+            };
+            let why = reason(&error);
+            let failure = Failure {
+                passing: is_passing(&error),
+                ..Failure::new(Category::WriteFailed, why.clone(), "")
+            };
+            match attempts.after(failure, Awaited::Volume, self.supervisor).await? {
+                AfterFailure::Retry => {}
+                AfterFailure::GiveUp(_) | AfterFailure::Stop(_) => return Ok(Some(why)),
             }
         }
     }
@@ -120,9 +150,12 @@ fn save(dump: &Path, archive: &Path, is_vouched_for: bool) -> io::Result<()> {
     if !is_vouched_for && !tail::is_whole(&file, dump)? {
         return Err(io::Error::from_raw_os_error(libc::EBADMSG));
     }
-    file.sync_all()?;
+    // Not to be retried: a second sync succeeds although the kernel has dropped what it could not write.
+    file.sync_all().map_err(|error| io::Error::other(plain(&error)))?;
     renameat(&folder, name(dump), &folder, name(archive))?;
-    Ok(fsync(to_sync)?)
+    // The archive is in its place. A crash may bring back the old one, which is whole, too.
+    let _ = fsync(to_sync);
+    Ok(())
 }
 
 fn remove(dump: &Path) -> io::Result<()> {

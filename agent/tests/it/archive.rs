@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use flate2::Compression;
@@ -12,7 +13,7 @@ use flux_shared::exit::Category;
 use flux_shared::termination::Ender;
 
 use crate::image::{AGENT, Container, Image, run};
-use crate::live::{Network, Running, eventually, pod_image, send, termination_of};
+use crate::live::{Network, Running, eventually, gate, pod_image, send, termination_of};
 
 const ARCHIVE: &str = "/state/archive.tgz";
 
@@ -221,6 +222,32 @@ fn a_failed_restore_never_leads_to_a_dump_over_the_archive() {
         );
         assert_eq!(beside(&image), [] as [PathBuf; 0]);
     }
+}
+
+#[test]
+fn dump_that_cannot_be_renamed_for_now_is_saved_later() {
+    let (image, _) = with_archive("echo up; until [ -e /tmp/go ]; do sleep 0.05; done");
+    let pod = Running::pod(&lead(&image, ""), &Network::new());
+    let pid = pod.pid.to_string();
+    let archive = image.at(ARCHIVE).display().to_string();
+    let in_pod = |words: &[&str]| {
+        let status = Command::new("nsenter")
+            .args(["-t", &pid, "--mount"])
+            .args(words)
+            .status();
+        assert!(status.unwrap().success(), "{words:?}");
+    };
+    pod.says("up\n");
+    // A mount point is busy.
+    in_pod(&["mount", "--bind", &archive, &archive]);
+    fs::write(gate(&image, "go"), "").unwrap();
+    pod.says("retrying for up to");
+    in_pod(&["umount", &archive]);
+    let ended = pod.end();
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert_eq!(not_saved(&image), None, "{}", ended.stderr);
+    assert_eq!(saved(&image), "start\nstart\n");
+    assert_eq!(beside(&image), [] as [PathBuf; 0]);
 }
 
 #[test]
