@@ -1,5 +1,4 @@
-use std::io::Write;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -15,20 +14,6 @@ fn thousands_may_wait_for_their_turn() {
     }
     let waiting = size(in_turn);
     assert!(waiting <= 1024, "each that waits takes {waiting} bytes");
-}
-
-/// What was logged.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 /// What reconciles share with an API server that creates whatever it is sent, with a uid, and the Jobs that it
@@ -70,22 +55,16 @@ fn seen(image: &str, uid: &str, generation: i64) -> Cluster {
 
 #[tokio::test]
 async fn a_line_of_a_reconcile_names_the_minicluster() {
-    let log = Log::default();
-    let written = log.clone();
+    let logged = log::Logged::default();
+    let written = logged.clone();
     let _guard = tracing::subscriber::set_default(log::lines("info", move || written.clone()));
     let (context, _) = obliged();
     in_turn(Arc::new(seen("app:1", "u", 1)), context, Arc::default(), 7)
         .await
         .unwrap();
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    let lines: Vec<Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    let made = lines
-        .iter()
-        .find(|line| line["message"] == "created the Job")
-        .expect(&text);
+    let lines = logged.lines();
+    let made = lines.iter().find(|line| line["message"] == "created the Job");
+    let made = made.unwrap_or_else(|| panic!("{lines:#?}"));
     assert_eq!(
         (&made["span"]["id"], &made["span"]["minicluster"]),
         (&json!(7), &json!("team/mc")),

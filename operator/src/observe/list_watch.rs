@@ -27,6 +27,8 @@ use tokio::time::Instant;
 /// server is back.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+/// The same while the operator has no permission: in an installation for one namespace, for ever.
+const LONGEST_PAUSE_DENIED: Duration = Duration::from_secs(60);
 /// Shortest time between two lists that need no pause, and between the ends of two watches.
 const BETWEEN_LISTS: Duration = Duration::from_secs(10);
 const BETWEEN_WATCHES: Duration = Duration::from_secs(1);
@@ -65,6 +67,7 @@ where
         limit,
         state: State::Begin,
         failures: 0,
+        longest_pause: LONGEST_PAUSE,
         listed: None,
         rest: None,
     };
@@ -84,6 +87,8 @@ struct Follower<K> {
     state: State<K>,
     /// Failures in a row.
     failures: u32,
+    /// Longest pause after the last of them.
+    longest_pause: Duration,
     /// When a list last began because its resourceVersion was too old.
     listed: Option<Instant>,
     /// Until then nothing is asked.
@@ -116,7 +121,7 @@ where
 {
     async fn next(&mut self) -> Result<Event<K>, Error> {
         if self.failures > 0 {
-            tokio::time::sleep(backoff::after(self.failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
+            tokio::time::sleep(backoff::after(self.failures, FIRST_PAUSE, self.longest_pause)).await;
         }
         if let Some(rest) = self.rest.take() {
             tokio::time::sleep_until(rest).await;
@@ -139,6 +144,11 @@ where
                         return Err(error);
                     }
                     self.failures = self.failures.saturating_add(1);
+                    self.longest_pause = if is_denied(&error) {
+                        LONGEST_PAUSE_DENIED
+                    } else {
+                        LONGEST_PAUSE
+                    };
                     return Err(error);
                 }
             }
@@ -295,5 +305,14 @@ fn is_too_old(error: &Error) -> bool {
     }
 }
 
+/// Whether the operator has no permission to list or to watch.
+pub fn is_denied(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::WatchStartFailed(kube::Error::Api(status)) | Error::InitialListFailed(kube::Error::Api(status))
+            if status.code == 403
+    )
+}
+
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

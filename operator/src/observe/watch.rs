@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, watch};
 use crate::health::log;
 use crate::health::panics;
 use crate::health::traces::Traces;
-use crate::observe::list_watch::{Selection, list_watch};
+use crate::observe::list_watch::{Selection, is_denied, list_watch};
 
 /// A MiniCluster to reconcile. `at_once` is false for news of a Job's pods, which come in bursts and are
 /// taken together.
@@ -279,12 +279,72 @@ pub async fn services(client: Client, namespace: Option<String>, index: Arc<Inde
     .await;
 }
 
+/// The names in the list that has begun. What is seen after it is not kept: names come and go for months.
+#[derive(Debug, Default)]
+struct Listed(Option<HashSet<String>>);
+
+impl Listed {
+    fn begin(&mut self) {
+        self.0 = Some(HashSet::new());
+    }
+
+    fn see(&mut self, name: String) {
+        if let Some(names) = &mut self.0 {
+            names.insert(name);
+        }
+    }
+
+    fn end(&mut self) -> HashSet<String> {
+        self.0.take().unwrap_or_default()
+    }
+
+    fn has_begun(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// What is logged about a watch for which the operator may lack the permission, as in an installation for one
+/// namespace. The permission may come, or come back: the watch goes on asking.
+struct Permission {
+    /// The kind, in the plural.
+    kind: &'static str,
+    /// What follows without it.
+    without: &'static str,
+    is_missing: bool,
+}
+
+impl Permission {
+    fn new(kind: &'static str, without: &'static str) -> Permission {
+        Permission {
+            kind,
+            without,
+            is_missing: false,
+        }
+    }
+
+    /// Logs that the permission is missing, or no longer is, once for each change; and any other failure.
+    fn log<K>(&mut self, event: &watcher::Result<Event<K>>) {
+        let is_missing = match event {
+            Ok(_) => false,
+            Err(error) if is_denied(error) => true,
+            Err(error) => return log::warn(&format!("the watch of {} failed", self.kind), error),
+        };
+        if is_missing && !self.is_missing {
+            tracing::info!("no permission to watch {}: {}", self.kind, self.without);
+        } else if self.is_missing && !is_missing {
+            tracing::info!("{} can be watched", self.kind);
+        }
+        self.is_missing = is_missing;
+    }
+}
+
 /// Watches nodes, for whether they can mount images, which matters when a Job is created, and whether they
-/// answer. Ends if the operator may not list them, as in an installation for one namespace.
+/// answer. Without the permission to list them, nothing waits for the list. Endless.
 pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let events = list_watch(Api::<NodeObject>::all(client), all());
     let mut events = std::pin::pin!(events);
-    let mut names: HashSet<String> = HashSet::new();
+    let mut permission = Permission::new("nodes", "the view is copied unless --view-source=imageVolume");
+    let mut names = Listed::default();
     let mut is_first = true;
     let synced = outlets.synced.clone();
     let mut listed = move || {
@@ -293,10 +353,11 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
         }
     };
     while let Some(event) = events.next().await {
+        permission.log(&event);
         match event {
-            Ok(Event::Init) => names.clear(),
+            Ok(Event::Init) => names.begin(),
             Ok(Event::Apply(node) | Event::InitApply(node)) => {
-                names.insert(node.name_any());
+                names.see(node.name_any());
                 index.update_node(&node.name_any(), NodeSeen::of(&node));
                 let is_silent = node.status.as_ref().is_some_and(NodeState::is_silent);
                 outlets.wake(index.update_silence(&node.name_any(), is_silent), false);
@@ -306,24 +367,18 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
                 outlets.wake(index.update_silence(&node.name_any(), false), false);
             }
             Ok(Event::InitDone) => {
-                let woken = index.keep_nodes(&std::mem::take(&mut names));
+                let woken = index.keep_nodes(&names.end());
                 outlets.wake(woken, false);
                 listed();
             }
-            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
-                tracing::info!(
-                    "no permission to watch nodes: the view is copied unless --view-source=imageVolume"
-                );
-                listed();
-                return;
-            }
-            Err(error) => log::warn("the watch of nodes failed", &error),
+            // Not in the midst of a list: a part of the nodes says less than none.
+            Err(error) if is_denied(&error) && !names.has_begun() => listed(),
+            Err(_) => {}
         }
     }
 }
 
-/// Watches PersistentVolumes of MiniClusters. Ends if the operator may not list them, as in an installation
-/// for one namespace.
+/// Watches PersistentVolumes of MiniClusters. Endless.
 pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let mut selector = labels::CLUSTER.to_owned();
     if let Some(namespace) = namespace {
@@ -332,14 +387,16 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
     let api: Api<Partial<PersistentVolume>> = Api::all(client);
     let events = list_watch(api, labelled(&selector));
     let mut events = std::pin::pin!(events);
-    let mut listed: HashSet<String> = HashSet::new();
+    let mut permission = Permission::new("PersistentVolumes", "spec.volumes is not supported");
+    let mut listed = Listed::default();
     while let Some(event) = events.next().await {
+        permission.log(&event);
         match event {
             Ok(Event::Apply(volume) | Event::InitApply(volume)) => {
                 let (name, orphan) = (volume.name_any(), Orphan::of(volume.meta()));
                 index.update_volume(&name, orphan.as_ref());
                 outlets.wake(index.update_disk(&name, Disk::of(volume.meta())), false);
-                listed.insert(name);
+                listed.see(name);
                 if let Some(orphan) = orphan {
                     let _ = outlets.orphans.send(orphan);
                 }
@@ -348,25 +405,22 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
                 index.update_volume(&volume.name_any(), None);
                 outlets.wake(index.update_disk(&volume.name_any(), None), false);
             }
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitDone) => outlets.wake(index.keep_volumes(&std::mem::take(&mut listed)), false),
-            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
-                tracing::info!("no permission to watch PersistentVolumes: spec.volumes is not supported");
-                return;
-            }
-            Err(error) => log::warn("the watch of PersistentVolumes failed", &error),
+            Ok(Event::Init) => listed.begin(),
+            Ok(Event::InitDone) => outlets.wake(index.keep_volumes(&listed.end()), false),
+            Err(_) => {}
         }
     }
 }
 
-/// Watches the names of storage classes, to report one that does not exist. Ends if the operator may not list
-/// them.
+/// Watches the names of storage classes, to report one that does not exist. Endless.
 pub async fn storage_classes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let api: Api<Partial<StorageClass>> = Api::all(client);
     let events = list_watch(api, all());
     let mut events = std::pin::pin!(events);
+    let mut permission = Permission::new("storage classes", "one that is missing is not reported");
     let mut names: BTreeSet<String> = BTreeSet::new();
     while let Some(event) = events.next().await {
+        permission.log(&event);
         match event {
             Ok(Event::Init) => {
                 names.clear();
@@ -383,15 +437,16 @@ pub async fn storage_classes(client: Client, index: Arc<Index>, outlets: Outlets
             Ok(Event::Delete(class)) => {
                 names.remove(&class.name_any());
             }
+            // (The names that were listed are kept while a watch of them is denied: no list follows it.)
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
                 outlets.wake(index.update_storage_classes(None), false);
-                return;
-            }
-            Err(error) => {
-                log::warn("the watch of storage classes failed", &error);
                 continue;
             }
+            Err(_) => continue,
         }
         outlets.wake(index.update_storage_classes(Some(names.clone())), false);
     }
 }
+
+#[cfg(test)]
+mod tests;

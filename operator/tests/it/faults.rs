@@ -328,6 +328,35 @@ fn watches_that_expire_or_break_miss_nothing() {
     });
 }
 
+/// As when an authorizer fails for a moment, or a role is applied after the operator.
+#[test]
+fn kinds_that_were_denied_are_watched_when_they_are_permitted() {
+    test("denied", async |fixture| {
+        const KINDS: [&str; 3] = ["nodes", "persistentvolumes", "storageclasses"];
+        let denied: Mutex<BTreeMap<String, usize>> = Mutex::default();
+        let calls = Calls::with_faults(move |call: &Call| {
+            if call.verb != "list" || !KINDS.contains(&call.resource.as_str()) {
+                return None;
+            }
+            let mut denied = denied.lock().unwrap();
+            let number = denied.entry(call.resource.clone()).or_default();
+            *number += 1;
+            (*number <= 2).then_some(Fault::Answer(403))
+        });
+        let operator = fixture.operator_of(calls.clone(), |_| {}).await;
+        // Nothing waits for them.
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        is_whole(&fixture, "mc").await;
+        until("all are watched", async || {
+            let watches = calls.all().into_iter().filter(|call| call.verb == "watch");
+            let watched: HashSet<String> = watches.map(|call| call.resource).collect();
+            KINDS.iter().all(|kind| watched.contains(*kind)).then_some(())
+        })
+        .await;
+        operator.stop().await;
+    });
+}
+
 #[test]
 fn changes_during_api_server_outage_are_seen_afterwards() {
     test("outage", async |fixture| {

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::*;
 
 /// Answers of an API server, in turn; then it is silent.
-type Answers = Vec<(u16, Value)>;
+pub(in crate::observe) type Answers = Vec<(u16, Value)>;
 
 /// A client of an API server with these answers, and the queries that it was asked.
-fn server(answers: Answers) -> (Client, Arc<Mutex<Vec<String>>>) {
+pub(in crate::observe) fn server(answers: Answers) -> (Client, Arc<Mutex<Vec<String>>>) {
     let asked: Arc<Mutex<Vec<String>>> = Arc::default();
     let (log, answers) = (asked.clone(), Arc::new(Mutex::new(VecDeque::from(answers))));
     let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -33,14 +33,14 @@ fn object(name: &str, bytes: usize) -> Value {
     json!({ "metadata": { "name": name, "resourceVersion": "5" }, "data": { "a": "x".repeat(bytes) } })
 }
 
-fn page(objects: &[Value], token: &str) -> (u16, Value) {
+pub(in crate::observe) fn page(objects: &[Value], token: &str) -> (u16, Value) {
     (
         200,
         json!({ "metadata": { "resourceVersion": "7", "continue": token }, "items": objects }),
     )
 }
 
-fn failure(code: u16) -> (u16, Value) {
+pub(in crate::observe) fn failure(code: u16) -> (u16, Value) {
     let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
         "reason": "Made", "message": "up" });
     (code, status)
@@ -130,6 +130,20 @@ async fn failing_page_is_asked_for_again_and_the_list_goes_on() {
     assert!(
         asked.iter().all(|query| query.contains("labelSelector=a%3Db")),
         "{asked:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn denied_list_is_retried_for_ever_and_ever_more_rarely() {
+    let mut answers: Answers = (0..20).map(|_| failure(403)).collect();
+    answers.push(page(&[object("a", 1)], ""));
+    let (seen, _, time) = events(answers).await;
+    assert_eq!(seen[20..], ["init", "listed a", "done"], "{seen:?}");
+    // 0.5 s, 1 s, … 32 s, and then once a minute.
+    let expected = Duration::from_millis(63_500 + 13 * 60_000);
+    assert!(
+        time >= expected && time < expected + Duration::from_secs(1),
+        "{time:?}"
     );
 }
 

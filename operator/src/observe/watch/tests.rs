@@ -1,0 +1,120 @@
+use flux_shared::manifest;
+use flux_shared::validate::validate;
+use serde_json::json;
+
+use super::*;
+use crate::observe::list_watch::tests::{Answers, failure, page, server};
+
+/// What the watches of an operator write to, and how many kinds have been listed.
+fn outlets() -> (Outlets, watch::Receiver<usize>) {
+    let (wake, _) = mpsc::unbounded_channel();
+    let (unlabelled, _) = mpsc::unbounded_channel();
+    let (orphans, _) = mpsc::unbounded_channel();
+    let (deleted, _) = mpsc::unbounded_channel();
+    let (synced, is_synced) = watch::channel(0);
+    let outlets = Outlets {
+        wake,
+        unlabelled,
+        orphans,
+        deleted,
+        synced: Arc::new(synced),
+    };
+    (outlets, is_synced)
+}
+
+fn named(name: &str) -> serde_json::Value {
+    json!({ "metadata": { "name": name, "resourceVersion": "5" }, "spec": {} })
+}
+
+/// Runs a watch for an hour.
+async fn for_an_hour(watch: impl Future<Output = ()>) {
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(3600), watch).await;
+    assert!(ended.is_err(), "the watch has ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_are_watched_once_the_permission_comes() {
+    let (index, (outlets, is_synced)) = (Arc::<Index>::default(), outlets());
+    let answers = vec![failure(403), failure(403), page(&[named("node")], "")];
+    for_an_hour(nodes(server(answers).0, index.clone(), outlets)).await;
+    assert!(index.has_nodes());
+    assert_eq!(*is_synced.borrow(), 1, "its first list counts once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn part_of_the_nodes_is_no_list_when_the_next_page_is_denied() {
+    let (index, (outlets, is_synced)) = (Arc::<Index>::default(), outlets());
+    let answers: Answers = vec![page(&[named("one")], "2"), failure(403)];
+    for_an_hour(nodes(server(answers).0, index.clone(), outlets)).await;
+    assert_eq!(*is_synced.borrow(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_and_storage_classes_are_watched_once_the_permission_comes() {
+    let (index, (outlets, _)) = (Arc::<Index>::default(), outlets());
+    let cluster = "{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {name: mc}, spec: {\
+        volumes: {data: {storageClass: fast, driver: d, volumeHandle: h, secret: s}}, \
+        containers: [{image: a, command: b, volumes: {data: {path: /d}}}]}}";
+    let cluster = validate(&manifest::parse(cluster).unwrap()).unwrap();
+    let answers = || {
+        vec![
+            failure(403),
+            page(&[named("slow")], "2"),
+            failure(403),
+            page(&[], ""),
+        ]
+    };
+    for_an_hour(volumes(server(answers()).0, None, index.clone(), outlets.clone())).await;
+    for_an_hour(storage_classes(server(answers()).0, index.clone(), outlets)).await;
+    let disks = index.disks_of(&cluster).unwrap();
+    assert!(disks[0].is_class_missing, "there is `slow` alone: {disks:?}");
+}
+
+#[test]
+fn missing_permission_is_logged_once_until_it_comes() {
+    let logged = log::Logged::default();
+    let written = logged.clone();
+    let _guard = tracing::subscriber::set_default(log::lines("info", move || written.clone()));
+    let (mut permission, denied) = (Permission::new("nodes", "so"), || denial(403));
+    let events = [
+        denied(),
+        denied(),
+        denial(503),
+        denied(),
+        Ok(Event::Init),
+        Ok(Event::InitDone),
+        denied(),
+    ];
+    events.iter().for_each(|event| permission.log(event));
+    let lines = logged.lines();
+    let said: Vec<&str> = lines.iter().filter_map(|line| line["message"].as_str()).collect();
+    assert_eq!(
+        said,
+        [
+            "no permission to watch nodes: so",
+            "the watch of nodes failed",
+            "nodes can be watched",
+            "no permission to watch nodes: so",
+        ]
+    );
+}
+
+fn denial(code: u16) -> watcher::Result<Event<NodeObject>> {
+    let status = kube::core::Status {
+        code,
+        ..Default::default()
+    };
+    Err(watcher::Error::InitialListFailed(kube::Error::Api(Box::new(
+        status,
+    ))))
+}
+
+#[test]
+fn names_are_kept_only_while_a_list_goes_on() {
+    let mut listed = Listed::default();
+    listed.begin();
+    listed.see("a".into());
+    assert_eq!(listed.end(), HashSet::from(["a".to_owned()]));
+    listed.see("later".into());
+    assert!(!listed.has_begun() && listed.end().is_empty());
+}
