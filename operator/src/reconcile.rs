@@ -365,7 +365,11 @@ async fn write_status(
 fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
     let observed = context.index.observed(&target.key);
     let mut known = target.status.clone();
-    let Some(job) = observed.job_of(&target.uid).or(observed.last_job.as_deref()) else {
+    let last_job = observed
+        .last_job
+        .as_deref()
+        .filter(|last| last.is_of(&target.uid));
+    let Some(job) = observed.job_of(&target.uid).or(last_job) else {
         return known;
     };
     if restart::is_given_up(&known, job) {
@@ -649,3 +653,6 @@ fn new_status(
         now: Timestamp::now(),
     }))
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,10 +40,11 @@ impl Observed {
             Kind::Job => {
                 let gone = self.job.take_if(|job| is_gone(&job.uid));
                 let was_there = gone.is_some();
-                if let Some(gone) = gone
-                    && lives
-                {
-                    self.last_job = Some(Box::new(gone));
+                match gone {
+                    Some(gone) if lives => self.last_job = Some(Box::new(gone)),
+                    // Another MiniCluster of the name would have lost these pods.
+                    Some(_) => self.losses.clear(),
+                    None => {}
                 }
                 was_there
             }

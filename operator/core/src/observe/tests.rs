@@ -47,6 +47,43 @@ fn pods_deleted_by_suspension_are_no_losses_in_any_watch_order() {
     assert_eq!(losses(), 0);
 }
 
+/// The garbage collector takes its time to delete the Job of a MiniCluster that was deleted.
+#[test]
+fn losses_of_an_earlier_minicluster_are_forgotten_with_its_job() {
+    let metadata = |name: &str, uid: &str, version: &str| ObjectMeta {
+        name: Some(name.into()),
+        namespace: Some("ns".into()),
+        uid: Some(uid.into()),
+        resource_version: Some(version.into()),
+        labels: Some([(labels::CLUSTER.to_owned(), "mc".to_owned())].into()),
+        ..ObjectMeta::default()
+    };
+    let job = |uid: &str| JobSeen {
+        uid: uid.into(),
+        completions: 2,
+        ..JobSeen::default()
+    };
+    let pod = |deleting: bool| PodSeen {
+        name: "mc-0".into(),
+        job_uid: Some("earlier".into()),
+        running: true,
+        deleting,
+        ..PodSeen::default()
+    };
+    let (index, key) = (Index::default(), Key::new("ns", "mc"));
+    let losses = || index.observed(&key).losses.len();
+    index.join(&Key::new("ns", "flux-service"), "mc");
+    index.update_job(&metadata("mc", "earlier", "1"), job("earlier"));
+    index.update_pod(&metadata("mc-0", "pod", "2"), pod(false));
+    index.forget_cluster(&key);
+    index.update_pod(&metadata("mc-0", "pod", "3"), pod(true));
+    assert_eq!(losses(), 1);
+    index.remove(Kind::Job, &metadata("mc", "earlier", "4"));
+    index.join(&Key::new("ns", "flux-service"), "mc");
+    index.update_job(&metadata("mc", "next", "5"), job("next"));
+    assert_eq!(losses(), 0);
+}
+
 #[test]
 fn old_node_counts_only_for_pods_that_may_use_it() {
     let node = |name: &str, runtime: &str, taint: bool| {

@@ -1,0 +1,66 @@
+use flux_operator_core::labels;
+use flux_operator_core::observe::Kind;
+use flux_operator_core::observe::pod::PodSeen;
+use flux_operator_core::render::Options;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::client::{Body, ClientBuilder};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::health::metrics::Metrics;
+use crate::reconcile::apply::Writer;
+use crate::reconcile::lookups::warning::Reader;
+
+/// What reconciles share with an API server that never answers.
+fn silent() -> Context {
+    let service = tower::service_fn(|_: http::Request<Body>| {
+        std::future::pending::<Result<http::Response<Body>, tower::BoxError>>()
+    });
+    let client = ClientBuilder::new(service, "default").build();
+    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
+    Context::new(writer, reader, Options::default(), Arc::new(Metrics::new().unwrap()))
+}
+
+/// The MiniCluster `ns/mc` as a watch brings it.
+fn cluster(uid: &str, spec: Value) -> Cluster {
+    let metadata = json!({ "namespace": "ns", "name": "mc", "uid": uid, "resourceVersion": "9", "generation": 1 });
+    serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap()
+}
+
+#[test]
+fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
+    let metadata = |name: &str, version: &str| ObjectMeta {
+        name: Some(name.into()),
+        namespace: Some("ns".into()),
+        uid: Some(name.into()),
+        resource_version: Some(version.into()),
+        labels: Some([(labels::CLUSTER.to_owned(), "mc".to_owned())].into()),
+        ..ObjectMeta::default()
+    };
+    let context = silent();
+    let index = &context.index;
+    index.join(&Key::new("ns", "flux-service"), "mc");
+    let job = JobSeen {
+        uid: "mc".into(),
+        owner_uid: Some("earlier".into()),
+        completions: 2,
+        ..JobSeen::default()
+    };
+    index.update_job(&metadata("mc", "1"), job);
+    for deleting in [false, true] {
+        let pod = PodSeen {
+            name: "mc-0".into(),
+            job_uid: Some("mc".into()),
+            running: true,
+            deleting,
+            ..PodSeen::default()
+        };
+        index.update_pod(&metadata("mc-0", "2"), pod);
+    }
+    index.remove(Kind::Job, &metadata("mc", "3"));
+    let lost_pods = |uid: &str| {
+        let target = Target::of(&cluster(uid, json!({ "containers": [{ "image": "a" }] })));
+        with_losses(&target, &context).lost_pods.len()
+    };
+    assert_eq!((lost_pods("earlier"), lost_pods("next")), (1, 0));
+}
