@@ -41,6 +41,7 @@ pub struct Candidate {
 pub struct Held {
     candidate: Candidate,
     version: Option<String>,
+    /// When the request was sent that renewed it: the API server wrote it later.
     renewed: Instant,
 }
 
@@ -67,19 +68,26 @@ impl Candidate {
         self.duration / 3
     }
 
+    /// How long after a request to take or renew the Lease its holder leads; others take it a little later.
+    fn time_to_lead(&self) -> Duration {
+        self.duration - self.pause() / 2
+    }
+
     /// Waits until the Lease is ours.
     pub async fn acquire(self, client: &Client) -> Held {
         // Other machines' clocks are not compared: what counts is for how long we have seen no change.
         let mut last_change = None;
         // Not `retry::until_done`: that another replica leads is no failure, and no reason for longer pauses.
         loop {
-            let begin = Instant::now();
+            let renewed = Instant::now();
             match self.attempt(client, &mut last_change).await {
+                // An answer that comes so late is no news: another replica may have taken it.
+                Ok(Attempt::Acquired { .. }) if renewed.elapsed() >= self.time_to_lead() => continue,
                 Ok(Attempt::Acquired { version }) => {
                     return Held {
                         candidate: self,
                         version,
-                        renewed: begin,
+                        renewed,
                     };
                 }
                 Ok(Attempt::HeldByAnother) => {}
@@ -189,45 +197,52 @@ impl Held {
     /// Renews the Lease until another replica has written it or renewing fails for too long. Then another
     /// replica may lead.
     pub async fn keep(&mut self, client: &Client) {
-        let api = self.candidate.leases(client);
-        // The deadline is before others may take the Lease.
-        let deadline = self.candidate.duration - self.candidate.pause() / 2;
-        let mut pause = self.candidate.pause();
-        loop {
-            tokio::time::sleep(pause).await;
-            pause = self.candidate.pause();
-            let begin = Instant::now();
-            let LeaseSpec { renew_time, .. } = self.candidate.spec();
-            let spec = LeaseSpec {
-                renew_time,
-                ..LeaseSpec::default()
-            };
-            let left = deadline.saturating_sub(self.renewed.elapsed());
-            match tokio::time::timeout(left, self.candidate.write(&api, self.version.clone(), &spec)).await {
-                Ok(Ok(version)) => {
-                    self.version = version;
-                    self.renewed = begin;
-                }
-                Ok(Err(kube::Error::Api(status))) if status.code == 404 => return,
-                // Somebody has written it: this process, and the answer was lost, or another replica, which
-                // leads now.
-                Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
-                    match tokio::time::timeout(left, api.get_opt(NAME)).await {
-                        Ok(Ok(Some(lease))) if self.is_holder_of(&lease) => {
-                            self.version = lease.resource_version();
-                            pause = Duration::ZERO;
-                        }
-                        Ok(Ok(_)) | Err(_) => return,
-                        Ok(Err(error)) => crate::health::log::warn("failed to get the lease", &error),
-                    }
-                }
-                Ok(Err(error)) => crate::health::log::warn("failed to renew the lease", &error),
-                Err(_) => return,
-            }
-            if self.renewed.elapsed() >= deadline {
-                return;
-            }
+        let mut pause = self.pause_since(self.renewed);
+        // Whatever it waits for, not beyond the time to lead.
+        while let Ok(Some(next)) = tokio::time::timeout_at(
+            self.renewed + self.candidate.time_to_lead(),
+            self.renew(client, pause),
+        )
+        .await
+        {
+            pause = next;
         }
+    }
+
+    /// Renews the Lease once, after `pause`. Returns the next pause; None: another replica may lead.
+    async fn renew(&mut self, client: &Client, pause: Duration) -> Option<Duration> {
+        tokio::time::sleep(pause).await;
+        let api = self.candidate.leases(client);
+        let begin = Instant::now();
+        let LeaseSpec { renew_time, .. } = self.candidate.spec();
+        let spec = LeaseSpec {
+            renew_time,
+            ..LeaseSpec::default()
+        };
+        match self.candidate.write(&api, self.version.clone(), &spec).await {
+            Ok(version) => {
+                self.version = version;
+                self.renewed = begin;
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => return None,
+            // Somebody has written it: this process, and the answer was lost, or another replica, which leads
+            // now.
+            Err(kube::Error::Api(status)) if status.code == 409 => match api.get_opt(NAME).await {
+                Ok(Some(lease)) if self.is_holder_of(&lease) => {
+                    self.version = lease.resource_version();
+                    return Some(Duration::ZERO);
+                }
+                Ok(_) => return None,
+                Err(error) => crate::health::log::warn("failed to get the lease", &error),
+            },
+            Err(error) => crate::health::log::warn("failed to renew the lease", &error),
+        }
+        Some(self.pause_since(begin))
+    }
+
+    /// What is left of the pause after a request.
+    fn pause_since(&self, request: Instant) -> Duration {
+        self.candidate.pause().saturating_sub(request.elapsed())
     }
 
     fn is_holder_of(&self, lease: &Lease) -> bool {
@@ -295,15 +310,17 @@ mod tests {
         (ClientBuilder::new(service, "default").build(), asked)
     }
 
+    fn candidate() -> Candidate {
+        Candidate {
+            namespace: "ns".into(),
+            identity: "me".into(),
+            duration: Duration::from_secs(15),
+        }
+    }
+
     fn held() -> Held {
-        let (namespace, identity, duration) = ("ns".to_owned(), "me".to_owned(), Duration::from_secs(15));
-        let candidate = Candidate {
-            namespace,
-            identity,
-            duration,
-        };
         Held {
-            candidate,
+            candidate: candidate(),
             version: Some("1".into()),
             renewed: Instant::now(),
         }
@@ -330,5 +347,60 @@ mod tests {
                 .is_ok(),
             "another leads"
         );
+    }
+
+    /// A client of an API server that takes what it is sent, and whose answer to the first write comes so late.
+    fn slow_server(late: Duration) -> Client {
+        let writes = Arc::new(Mutex::new(0));
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let is_first = request.method() == "PATCH" && {
+                let mut writes = writes.lock().unwrap();
+                *writes += 1;
+                *writes == 1
+            };
+            async move {
+                if is_first {
+                    tokio::time::sleep(late).await;
+                }
+                let lease = json!({ "metadata": { "name": NAME, "resourceVersion": "1" } });
+                Ok::<_, tower::BoxError>(http::Response::new(Body::from(lease.to_string().into_bytes())))
+            }
+        });
+        ClientBuilder::new(service, "default").build()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lease_whose_answer_comes_after_its_end_is_not_held() {
+        let held = candidate().acquire(&slow_server(Duration::from_secs(14))).await;
+        assert!(
+            held.renewed.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            held.renewed.elapsed()
+        );
+        let held = candidate().acquire(&slow_server(Duration::from_secs(9))).await;
+        assert_eq!(
+            held.renewed.elapsed(),
+            Duration::from_secs(9),
+            "the request counts, not the answer"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_leads_until_the_end_of_a_lease_that_is_not_renewed() {
+        let unreachable = tower::service_fn(|_: http::Request<Body>| async {
+            Err::<http::Response<Body>, _>(tower::BoxError::from("no route"))
+        });
+        let begin = Instant::now();
+        held()
+            .keep(&ClientBuilder::new(unreachable, "default").build())
+            .await;
+        assert_eq!(begin.elapsed(), Duration::from_millis(12_500));
+
+        // Acquired by an answer that took long.
+        let mut late = held();
+        late.renewed -= Duration::from_secs(9);
+        let begin = Instant::now();
+        late.keep(&slow_server(Duration::from_secs(60))).await;
+        assert_eq!(begin.elapsed(), Duration::from_millis(3_500));
     }
 }
