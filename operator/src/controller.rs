@@ -276,8 +276,8 @@ async fn reconciles(
     stop: impl Future<Output = ()>,
 ) {
     let mut stop = std::pin::pin!(stop);
-    // Nothing is reconciled before the lists are complete, and kube's controller would not notice `stop`
-    // meanwhile.
+    // Nothing is reconciled before the lists are complete, that of MiniClusters too, and kube's controller
+    // would not notice `stop` meanwhile.
     tokio::select! {
         () = listed => {}
         () = &mut stop => return,

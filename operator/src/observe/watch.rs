@@ -59,14 +59,21 @@ const PAGE: u32 = 20;
 /// The same for MiniClusters, which are read whole.
 const LARGE_PAGE: u32 = 10;
 
-/// Number of kinds that must have been listed before anything is decided: Job, Pod, Service, Node.
-pub const KINDS: usize = 4;
+/// Number of kinds that must have been listed before anything is decided: MiniCluster, Job, Pod, Service, Node.
+pub const KINDS: usize = 5;
 
 impl Outlets {
     fn wake(&self, keys: impl IntoIterator<Item = Key>, at_once: bool) {
         for key in keys {
             // Nobody listens any more when the process ends.
             let _ = self.wake.send(Wake { key, at_once });
+        }
+    }
+
+    /// The first list of a kind is complete, or nothing waits for it.
+    fn count_listed(&self, is_first: &mut bool) {
+        if std::mem::take(is_first) {
+            self.synced.send_modify(|synced| *synced += 1);
         }
     }
 }
@@ -116,6 +123,7 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
     let mut deletions = Deletions::default();
     // News of a list that is not complete: until it is, nobody finds them in the store.
     let mut listed_news: Vec<Key> = Vec::new();
+    let mut is_first = true;
     let tell = |index: &Index, outlets: &Outlets, cluster: &Cluster, propagation: Option<Propagation>| {
         let (key, uid) = (Key::of(cluster.meta()), cluster.uid().unwrap_or_default());
         if let Some(propagation) = propagation
@@ -157,6 +165,7 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
             }
             Ok(Event::InitDone) => {
                 outlets.wake(std::mem::take(&mut listed_news), true);
+                outlets.count_listed(&mut is_first);
                 known.end_list()
             }
             Err(error) => {
@@ -197,9 +206,7 @@ async fn follow<K: Resource>(
             }
             Ok(Event::InitDone) => {
                 outlets.wake(index.keep_only(kind, &std::mem::take(&mut listed)), false);
-                if std::mem::take(&mut is_first) {
-                    outlets.synced.send_modify(|synced| *synced += 1);
-                }
+                outlets.count_listed(&mut is_first);
             }
             Ok(Event::Apply(object)) => outlets.wake(labels_of(&object), false),
             Ok(Event::Delete(object)) => {
@@ -346,12 +353,6 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let mut permission = Permission::new("nodes", "the view is copied unless --view-source=imageVolume");
     let mut names = Listed::default();
     let mut is_first = true;
-    let synced = outlets.synced.clone();
-    let mut listed = move || {
-        if std::mem::take(&mut is_first) {
-            synced.send_modify(|synced| *synced += 1);
-        }
-    };
     while let Some(event) = events.next().await {
         permission.log(&event);
         match event {
@@ -369,10 +370,10 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
             Ok(Event::InitDone) => {
                 let woken = index.keep_nodes(&names.end());
                 outlets.wake(woken, false);
-                listed();
+                outlets.count_listed(&mut is_first);
             }
             // Not in the midst of a list: a part of the nodes says less than none.
-            Err(error) if is_denied(&error) && !names.has_begun() => listed(),
+            Err(error) if is_denied(&error) && !names.has_begun() => outlets.count_listed(&mut is_first),
             Err(_) => {}
         }
     }

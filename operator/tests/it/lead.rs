@@ -1,5 +1,6 @@
 //! Several operators, and what each tells of its health.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use flux_operator::api::lease::Candidate;
@@ -11,7 +12,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use test_support::api_server::{Calls, test, until};
+use test_support::api_server::{Call, Calls, DEADLINE, Fault, test, until};
 use test_support::call::assert_exactly;
 use test_support::installation::Installation;
 
@@ -134,6 +135,34 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
             &asked,
             &Installation::whole(&json!({})).permissions("flux-operator-leader"),
         );
+    });
+}
+
+/// As where the CustomResourceDefinition is missing.
+#[test]
+fn operator_that_cannot_list_miniclusters_is_not_ready_and_can_be_stopped() {
+    test("not-listed", async |fixture| {
+        let calls = Calls::with_faults(|call: &Call| {
+            let is_list = call.resource == "miniclusters" && call.verb == "list";
+            is_list.then_some(Fault::Answer(404))
+        });
+        let port = free_port();
+        let operator = fixture
+            .operator_of(calls.clone(), |it| {
+                it.health = Some(([127, 0, 0, 1], port).into());
+            })
+            .await;
+        until("all other kinds are listed, and watched", async || {
+            let watches = calls.all().into_iter().filter(|call| call.verb == "watch");
+            let watched: BTreeSet<String> = watches.map(|call| call.resource).collect();
+            let others = ["jobs", "nodes", "pods", "services"];
+            others.iter().all(|kind| watched.contains(*kind)).then_some(())
+        })
+        .await;
+        let ready = ask(port, "/readyz").await;
+        assert!(ready.contains("503"), "{ready}");
+        let stopped = tokio::time::timeout(DEADLINE, operator.stop()).await;
+        assert!(stopped.is_ok(), "it does not stop");
     });
 }
 
