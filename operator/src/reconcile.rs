@@ -37,7 +37,7 @@ use crate::reconcile::context::Context;
 use crate::reconcile::create::{Done, create_or_update, delete_gangs, join_index};
 use crate::reconcile::diagnose::diagnose_and_mend;
 use crate::reconcile::error::ReconcileError;
-use crate::reconcile::finish::{clean_up, delete_or_requeue, make_anew_with_copy};
+use crate::reconcile::finish::{clean_up, delete_or_time_left, make_anew_with_copy};
 
 pub mod apply;
 pub mod context;
@@ -171,7 +171,7 @@ async fn report(
         clean_up(&target, checked.as_ref().ok(), &after, context).await?;
         make_anew_with_copy(&target, &after, context).await?;
     }
-    let action = delete_or_requeue(&target, &after, context).await?;
+    let until_deleted = delete_or_time_left(&target, &after, context).await?;
     context.clear_failures(&target.key);
     // No watch reports the operator's own status as news.
     let is_over = previous_status::is_finished(&after) && !previous_status::is_finished(&target.status);
@@ -181,10 +181,16 @@ async fn report(
             context.pause_after_change(&target.key, Instant::now()),
         ));
     }
-    let is_awaited = matches!(decision, Decision::EndPods { .. });
-    let until_given_up = || is_awaited.then(|| Duration::from_secs(restart::TIME_TO_END.unsigned_abs() + 1));
-    let sooner = later.or(look.map(|(_, wait)| wait)).or_else(until_given_up);
-    Ok(sooner.map_or(action, Action::requeue))
+    let until_given_up = matches!(decision, Decision::EndPods { .. })
+        .then(|| Duration::from_secs(restart::TIME_TO_END.unsigned_abs() + 1));
+    let until_looked = look.map(|(_, wait)| wait);
+    Ok(next_look([later, until_looked, until_given_up, until_deleted]))
+}
+
+/// The next reconcile without a change: after the shortest of these times.
+fn next_look(times: [Option<Duration>; 4]) -> Action {
+    let soonest = times.into_iter().flatten().min();
+    soonest.map_or_else(Action::await_change, Action::requeue)
 }
 
 /// Whether the status says what failed: what a person can help with at once, anything else when it lasts, or

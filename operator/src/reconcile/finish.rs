@@ -10,7 +10,6 @@ use flux_operator_core::target::Target;
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::jiff::Timestamp;
-use kube::runtime::controller::Action;
 
 use super::error::ReconcileError;
 use crate::reconcile::context::Context;
@@ -87,18 +86,17 @@ pub(super) async fn make_anew_with_copy(
     Ok(())
 }
 
-/// Deletes a MiniCluster whose `ttlSecondsAfterFinished` has passed, or requeues it for that time. Otherwise
-/// waits for a change.
-pub(super) async fn delete_or_requeue(
+/// Deletes a MiniCluster whose `ttlSecondsAfterFinished` has passed, or returns what is left of that time.
+pub(super) async fn delete_or_time_left(
     target: &Target,
     after: &MiniClusterStatus,
     context: &Context,
-) -> Result<Action, ReconcileError> {
+) -> Result<Option<Duration>, ReconcileError> {
     if target.deleting {
-        return Ok(Action::await_change());
+        return Ok(None);
     }
     let Some(spec) = target.spec.as_ref().ok() else {
-        return Ok(Action::await_change());
+        return Ok(None);
     };
     let mut now = Timestamp::now();
     if !spec.cleanup && spec.ttl_seconds_after_finished.is_some() && status::is_finished(after) {
@@ -108,15 +106,15 @@ pub(super) async fn delete_or_requeue(
             .await;
     }
     match next_action::seconds_to_live(spec, after, now) {
-        None => Ok(Action::await_change()),
+        None => Ok(None),
         Some(0) => {
             context
                 .writer
                 .delete_minicluster(&target.key, &target.uid)
                 .await?;
             tracing::info!("deleted the MiniCluster: ttlSecondsAfterFinished has passed");
-            Ok(Action::await_change())
+            Ok(None)
         }
-        Some(seconds) => Ok(Action::requeue(Duration::from_secs(seconds))),
+        Some(seconds) => Ok(Some(Duration::from_secs(seconds))),
     }
 }

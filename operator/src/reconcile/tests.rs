@@ -64,3 +64,13 @@ fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
     };
     assert_eq!((lost_pods("earlier"), lost_pods("next")), (1, 0));
 }
+
+#[test]
+fn next_look_is_after_the_shortest_time() {
+    let [long, short] = [300, 2].map(Duration::from_secs);
+    let pause = |times| next_look(times) == Action::requeue(short);
+    assert!(pause([Some(long), Some(short), None, None]), "events may be looked at sooner");
+    assert!(pause([None, Some(long), Some(short), Some(long)]), "pods that were told to end");
+    assert!(pause([Some(long), None, None, Some(short)]), "its time to live");
+    assert_eq!(next_look([None; 4]), Action::await_change());
+}
