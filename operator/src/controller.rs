@@ -294,14 +294,17 @@ async fn reconciles(
         let id = number.fetch_add(1, Ordering::Relaxed);
         in_own_task(in_turn(cluster, context, slots.clone(), id))
     };
-    let queue_of = context.queue.clone();
+    let context_of_log = context.clone();
     let results = applier(reconcile, error_policy, context, store, queue, config);
     let log = |result: Result<_, controller::Error<ReconcileError, _>>| {
         match result {
             Ok(_) => {}
             // The MiniCluster was deleted between the watch and the reconcile.
             Err(controller::Error::ObjectNotFound(gone)) => {
-                queue_of.remove(&Key::new(gone.namespace.unwrap_or_default(), gone.name));
+                let key = Key::new(gone.namespace.unwrap_or_default(), gone.name);
+                context_of_log.queue.remove(&key);
+                // Of a reconcile that failed after the watch had reported the deletion.
+                context_of_log.clear_failures(&key);
             }
             // The end of a namespace is no failure.
             Err(controller::Error::ReconcilerFailed(error, object))
@@ -351,6 +354,7 @@ async fn in_turn(
         return Ok(Action::await_change());
     };
     let span = tracing::info_span!("reconcile", id, minicluster = %key);
+    let uid = kube::Resource::meta(&*cluster).uid.clone().unwrap_or_default();
     let result = reconcile_in_slot(cluster, context.clone(), &slots, (slot, first))
         .instrument(span)
         .boxed()
@@ -365,6 +369,10 @@ async fn in_turn(
     };
     drop((room, working));
     context.metrics.reconciled(outcome, begin.elapsed());
+    // What was noted of it since the watch has reported its end.
+    if context.is_gone(&key, &uid) {
+        context.forget(&key, &uid);
+    }
     result
 }
 

@@ -19,12 +19,20 @@ fn thousands_may_wait_for_their_turn() {
 /// What reconciles share with an API server that creates whatever it is sent, with a uid, and the Jobs that it
 /// was sent.
 fn obliged() -> (Arc<Context>, Arc<Mutex<Vec<Value>>>) {
+    obliged_after(|_, _| {})
+}
+
+/// The same, after a call of `meanwhile` with method and path of each request.
+fn obliged_after(
+    meanwhile: impl Fn(&str, &str) + Send + Sync + 'static,
+) -> (Arc<Context>, Arc<Mutex<Vec<Value>>>) {
     let jobs = Arc::<Mutex<Vec<Value>>>::default();
     let sent = jobs.clone();
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let sent = sent.clone();
+        meanwhile(request.method().as_str(), request.uri().path());
         async move {
-            let is_job = request.uri().path().ends_with("/jobs");
+            let is_job = request.method() == "POST" && request.uri().path().ends_with("/jobs");
             let bytes = request.into_body().collect().await?.to_bytes();
             let mut object: Value = serde_json::from_slice(&bytes)?;
             if is_job {
@@ -100,4 +108,38 @@ async fn reconcile_takes_what_changed_while_it_waited_for_its_turn() {
     assert_eq!(deleted, None, "it would run without an owner");
     let replaced = image_of_the_job(Event::Apply(seen("app:3", "other", 3))).await;
     assert_eq!(replaced, None, "the other has its own turn");
+}
+
+/// The MiniCluster is deleted while `held` is being created, as when an admission webhook takes its time. The
+/// calls about Jobs and pods.
+async fn calls_when_deleted_during(held: &'static str) -> (Vec<String>, Arc<Context>) {
+    use kube::runtime::watcher::Event;
+
+    let (store, mut stored) = kube::runtime::reflector::store();
+    stored.apply_watcher_event(&Event::Apply(seen("app:1", "u", 1)));
+    let (stored, calls) = (Mutex::new(stored), Arc::<Mutex<Vec<String>>>::default());
+    let log = calls.clone();
+    let (context, _) = obliged_after(move |method, path| {
+        let object = path.split("/team/").nth(1).unwrap_or_default();
+        if object == held {
+            let deleted = Event::Delete(seen("app:1", "u", 1));
+            stored.lock().unwrap().apply_watcher_event(&deleted);
+        }
+        if object.starts_with("jobs") || object.starts_with("pods") {
+            log.lock().unwrap().push(format!("{method} {object}"));
+        }
+    });
+    context.set_store(store);
+    let cluster = Arc::new(seen("app:1", "u", 1));
+    in_turn(cluster, context.clone(), Arc::default(), 7).await.unwrap();
+    let calls = calls.lock().unwrap().clone();
+    (calls, context)
+}
+
+#[tokio::test]
+async fn nothing_is_kept_of_a_minicluster_deleted_during_its_reconcile() {
+    let (_, context) = calls_when_deleted_during("configmaps").await;
+    assert_eq!(context.wait_to_write("u", true, true, Instant::now()), None);
+    context.note_job_created("other", Instant::now());
+    assert!(context.wait_to_write("other", true, true, Instant::now()).is_some());
 }

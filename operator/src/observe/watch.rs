@@ -177,6 +177,7 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
             for orphan in index.orphans(&uid) {
                 let _ = outlets.orphans.send(orphan);
             }
+            deletions.forget(&uid);
             forget(&key, &uid);
         }
         std::future::ready(())

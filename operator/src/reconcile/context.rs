@@ -211,6 +211,15 @@ impl Context {
         (now.meta().uid == cluster.meta().uid).then_some(now)
     }
 
+    /// Whether the watch has reported by now that it is gone.
+    pub fn is_gone(&self, key: &Key, uid: &str) -> bool {
+        let Some(store) = self.store.get() else {
+            return false;
+        };
+        let now = store.get(&object_ref(key));
+        now.is_none_or(|now| now.meta().uid.as_deref() != Some(uid))
+    }
+
     /// resourceVersion and status that the watch has reported after `version`.
     fn stored(&self, key: &Key, uid: &str, version: u64) -> Option<(u64, MiniClusterStatus)> {
         let stored = self.store.get()?.get(&object_ref(key))?;

@@ -59,6 +59,11 @@ impl Deletions {
         let is_settled = metadata.uid.as_ref().is_some_and(|uid| self.settled.remove(uid));
         (!is_settled).then_some(Propagation::Background)
     }
+
+    /// A MiniCluster that is in a list no more: nobody has seen it go.
+    pub fn forget(&mut self, uid: &str) {
+        self.settled.remove(uid);
+    }
 }
 
 #[cfg(test)]
@@ -101,6 +106,10 @@ mod tests {
 
         assert_eq!(deletions.seen(&metadata(&[ORPHAN], true)), None);
         assert_eq!(deletions.gone(&metadata(&[], true)), None, "its Job goes on");
+        assert!(deletions.settled.is_empty());
+
+        deletions.seen(&metadata(&[ORPHAN], true));
+        deletions.forget("u");
         assert!(deletions.settled.is_empty());
     }
 }
