@@ -131,9 +131,21 @@ async fn calls_when_deleted_during(held: &'static str) -> (Vec<String>, Arc<Cont
     });
     context.set_store(store);
     let cluster = Arc::new(seen("app:1", "u", 1));
-    in_turn(cluster, context.clone(), Arc::default(), 7).await.unwrap();
+    in_turn(cluster, context.clone(), Arc::default(), 7)
+        .await
+        .unwrap();
     let calls = calls.lock().unwrap().clone();
     (calls, context)
+}
+
+#[tokio::test]
+async fn job_of_a_minicluster_deleted_meanwhile_is_not_created_or_goes_at_once() {
+    for object in ["configmaps", "services"] {
+        let (calls, _) = calls_when_deleted_during(object).await;
+        assert_eq!(calls, Vec::<String>::new(), "{object}");
+    }
+    let (calls, _) = calls_when_deleted_during("jobs").await;
+    assert_eq!(calls, ["POST jobs", "DELETE jobs/mc", "DELETE pods"]);
 }
 
 #[tokio::test]
@@ -141,5 +153,9 @@ async fn nothing_is_kept_of_a_minicluster_deleted_during_its_reconcile() {
     let (_, context) = calls_when_deleted_during("configmaps").await;
     assert_eq!(context.wait_to_write("u", true, true, Instant::now()), None);
     context.note_job_created("other", Instant::now());
-    assert!(context.wait_to_write("other", true, true, Instant::now()).is_some());
+    assert!(
+        context
+            .wait_to_write("other", true, true, Instant::now())
+            .is_some()
+    );
 }

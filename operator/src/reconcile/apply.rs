@@ -172,11 +172,13 @@ impl Writer {
     }
 
     /// Creates the objects of a MiniCluster that do not exist yet; the Job after everything its pods need.
+    /// No pods once `is_deleted`: they would run until the garbage collector finds them.
     pub async fn create_all(
         &self,
         index: &Index,
         objects: &Objects,
         member: &Member,
+        is_deleted: impl Fn() -> bool,
     ) -> Result<(), ApplyError> {
         let Objects {
             config_map,
@@ -213,6 +215,9 @@ impl Writer {
         if let GangOf::Object(object) = gang {
             self.create_gang(&key.namespace, object, &member.uid).await?;
         }
+        if is_deleted() {
+            return Ok(());
+        }
         let created = self.create_job(job, &member.uid).await?;
         let job_seen = JobSeen::of(&created);
         let is_suspended = job_seen.suspended;
@@ -220,6 +225,7 @@ impl Writer {
         // A suspended Job has no services pod.
         if let Some(pod) = services_pod
             && !is_suspended
+            && !is_deleted()
         {
             self.create_services_pod(index, pod, &member.uid).await?;
         }

@@ -13,6 +13,7 @@ use flux_operator_core::render::Options;
 use flux_operator_core::target::Target;
 use flux_shared::backoff;
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::{Timestamp, ToSpan};
 use kube::Resource;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -213,11 +214,21 @@ impl Context {
 
     /// Whether the watch has reported by now that it is gone.
     pub fn is_gone(&self, key: &Key, uid: &str) -> bool {
+        self.is_without(key, uid, |_| true)
+    }
+
+    /// Whether the watch has reported by now that it is gone, or is to go.
+    pub fn is_deleted(&self, key: &Key, uid: &str) -> bool {
+        self.is_without(key, uid, |metadata| metadata.deletion_timestamp.is_none())
+    }
+
+    /// Whether there is no MiniCluster of this uid that `fits`.
+    fn is_without(&self, key: &Key, uid: &str, fits: impl Fn(&ObjectMeta) -> bool) -> bool {
         let Some(store) = self.store.get() else {
             return false;
         };
         let now = store.get(&object_ref(key));
-        now.is_none_or(|now| now.meta().uid.as_deref() != Some(uid))
+        now.is_none_or(|now| now.meta().uid.as_deref() != Some(uid) || !fits(now.meta()))
     }
 
     /// resourceVersion and status that the watch has reported after `version`.

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use flux_operator_core::decide::next_action::{self, Differences, NextAction, ServicesPod};
+use flux_operator_core::observe::deleted::{Deleted, Propagation};
 use flux_operator_core::observe::node::ViewNodes;
 use flux_operator_core::observe::{Key, Observed};
 use flux_operator_core::obstacle::{Obstacle, POD_TEMPLATE_REFUSED, WAITING_FOR_PODS};
@@ -111,11 +112,15 @@ pub(super) async fn create_or_update(
                 )?;
             }
             gang::before(&objects, target, &observed, context).await;
+            let is_deleted = || context.is_deleted(&target.key, &target.uid);
             let result = context
                 .writer
-                .create_all(&context.index, &objects, &member(target, cluster))
+                .create_all(&context.index, &objects, &member(target, cluster), is_deleted)
                 .await;
             gang::after(&objects, &result, context).await;
+            if is_deleted() {
+                delete_late_job(target, context).await?;
+            }
             result?;
             Ok(Done::MadeJob)
         }
@@ -127,6 +132,21 @@ pub(super) async fn create_or_update(
             Ok(Done::All)
         }
     }
+}
+
+/// Deletes a Job that was created while its MiniCluster was deleted. (When the watch reported that, the Job was
+/// not known yet.)
+async fn delete_late_job(target: &Target, context: &Context) -> Result<(), ReconcileError> {
+    let job = context.index.job(&target.key);
+    let Some(job) = job.filter(|job| job.is_of(&target.uid)) else {
+        return Ok(());
+    };
+    let late = Deleted {
+        cluster: target.key.clone(),
+        job: job.uid,
+        propagation: Propagation::Background,
+    };
+    Ok(context.writer.end_deleted(&late).await?)
 }
 
 /// Deletes the Job of an earlier spec, in which nothing has started.

@@ -344,7 +344,7 @@ impl Fixture {
                 minimal: false,
             };
             writer
-                .create_all(&Index::default(), &objects, &member)
+                .create_all(&Index::default(), &objects, &member, || false)
                 .await
                 .unwrap();
         }
