@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use flux_operator_core::decide::restart::{self, Decision, Observation};
 use flux_operator_core::decide::{ending, remaining};
-use flux_operator_core::observe::cluster::{Cluster, is_managed_elsewhere};
+use flux_operator_core::observe::cluster::{self, Cluster, is_managed_elsewhere};
 use flux_operator_core::observe::job::{self, JobSeen};
 use flux_operator_core::observe::node::ViewNodes;
 use flux_operator_core::observe::pod::Trouble;
@@ -200,8 +200,12 @@ fn is_told(error: &ReconcileError, target: &Target, context: &Context, begin: In
     error.obstacle().is_some() || is_said() || context.is_lasting(&target.key, error, begin, Instant::now())
 }
 
-/// Says in the status that a reconcile was given up, if that lasts.
+/// Says in the status that a reconcile was given up, if that lasts. Not where the spec is left out of the cache,
+/// as the status is about the spec: reading it is what has to wait.
 pub async fn report_crowd(object: &Cluster, context: &Context) {
+    if cluster::left_out(object).is_some() {
+        return;
+    }
     let (target, error, now) = (
         context.latest(Target::of(object)),
         ReconcileError::Crowd,

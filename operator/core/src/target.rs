@@ -32,10 +32,6 @@ pub struct Target {
 impl Target {
     pub fn of(object: &Cluster) -> Target {
         let metadata = object.meta();
-        let (spec, status) = match object.read() {
-            Ok((spec, status)) => (Ok(spec), status),
-            Err(error) => (Err(vec![Problem::new("", error)]), None),
-        };
         Target {
             key: Key::of(metadata),
             uid: metadata.uid.clone().unwrap_or_default(),
@@ -43,9 +39,9 @@ impl Target {
             deleting: metadata.deletion_timestamp.is_some(),
             queueing: Queueing::of(metadata.labels.as_ref(), metadata.annotations.as_ref()),
             queueing_changed: false,
-            spec,
-            has_status: status.is_some(),
-            status: status.unwrap_or_default(),
+            spec: object.spec().map_err(|error| vec![Problem::new("", error)]),
+            has_status: object.has_status(),
+            status: object.status().unwrap_or_default(),
             resource_version: version(metadata),
         }
     }
@@ -109,6 +105,34 @@ mod tests {
         Queueing {
             labels,
             ..Queueing::default()
+        }
+    }
+
+    #[test]
+    fn status_of_an_unreadable_minicluster_is_kept() {
+        let overlay = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+        let seen = |status: &str| {
+            let object = format!(
+                r#"{{"metadata":{{"name":"mc","uid":"u"}},"spec":{{"containers":[],"podTemplate":{overlay}}},"status":{status}}}"#
+            );
+            Target::of(&serde_json::from_str(&object).unwrap())
+        };
+        let target = seen(r#"{"phase":"Running","size":2}"#);
+        assert!(target.spec.is_err());
+        assert_eq!(target.status.phase.as_deref(), Some("Running"));
+        for status in [r#"{"phase":"Running","size":2}"#, r#"{"phase":7}"#] {
+            let target = seen(status);
+            let after = MiniClusterStatus {
+                size: 3,
+                ..target.status.clone()
+            };
+            let change = crate::status::patch::patch(&target, &target.status, &after)
+                .unwrap()
+                .unwrap();
+            assert!(
+                !change.to_string().contains(r#""/status""#),
+                "it would empty the status: {change}"
+            );
         }
     }
 

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use flux_operator_core::labels;
 use flux_operator_core::observe::Kind;
 use flux_operator_core::observe::pod::PodSeen;
@@ -11,24 +13,29 @@ use crate::health::metrics::Metrics;
 use crate::reconcile::apply::Writer;
 use crate::reconcile::lookups::warning::Reader;
 
-/// What reconciles share with an API server that never answers.
-fn silent() -> Context {
-    let service = tower::service_fn(|_: http::Request<Body>| {
+/// What reconciles share with an API server that never answers, and how often it was asked.
+fn silent() -> (Context, Arc<AtomicUsize>) {
+    let asked = Arc::<AtomicUsize>::default();
+    let count = asked.clone();
+    let service = tower::service_fn(move |_: http::Request<Body>| {
+        count.fetch_add(1, Ordering::SeqCst);
         std::future::pending::<Result<http::Response<Body>, tower::BoxError>>()
     });
     let client = ClientBuilder::new(service, "default").build();
     let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
-    Context::new(writer, reader, Options::default(), Arc::new(Metrics::new().unwrap()))
+    let metrics = Arc::new(Metrics::new().unwrap());
+    (Context::new(writer, reader, Options::default(), metrics), asked)
 }
 
 /// The MiniCluster `ns/mc` as a watch brings it.
 fn cluster(uid: &str, spec: Value) -> Cluster {
-    let metadata = json!({ "namespace": "ns", "name": "mc", "uid": uid, "resourceVersion": "9", "generation": 1 });
+    let metadata =
+        json!({ "namespace": "ns", "name": "mc", "uid": uid, "resourceVersion": "9", "generation": 1 });
     serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap()
 }
 
-#[test]
-fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
+#[tokio::test]
+async fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
     let metadata = |name: &str, version: &str| ObjectMeta {
         name: Some(name.into()),
         namespace: Some("ns".into()),
@@ -37,7 +44,7 @@ fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
         labels: Some([(labels::CLUSTER.to_owned(), "mc".to_owned())].into()),
         ..ObjectMeta::default()
     };
-    let context = silent();
+    let (context, _) = silent();
     let index = &context.index;
     index.join(&Key::new("ns", "flux-service"), "mc");
     let job = JobSeen {
@@ -69,8 +76,32 @@ fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
 fn next_look_is_after_the_shortest_time() {
     let [long, short] = [300, 2].map(Duration::from_secs);
     let pause = |times| next_look(times) == Action::requeue(short);
-    assert!(pause([Some(long), Some(short), None, None]), "events may be looked at sooner");
-    assert!(pause([None, Some(long), Some(short), Some(long)]), "pods that were told to end");
+    assert!(
+        pause([Some(long), Some(short), None, None]),
+        "events may be looked at sooner"
+    );
+    assert!(
+        pause([None, Some(long), Some(short), Some(long)]),
+        "pods that were told to end"
+    );
     assert!(pause([Some(long), None, None, Some(short)]), "its time to live");
     assert_eq!(next_look([None; 4]), Action::await_change());
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_spec_is_not_called_invalid_when_its_reconcile_is_given_up() {
+    let asked = async |script: usize| {
+        let (context, asked) = silent();
+        let spec = json!({ "containers": [{ "image": "a", "commands": { "pre": "x".repeat(script) } }] });
+        let mut cluster = cluster("uid", spec);
+        cluster::shrink(&mut cluster);
+        let now = Instant::now();
+        for _ in 0..3 {
+            context.pause_after_failure(&Key::new("ns", "mc"), &ReconcileError::Crowd, now);
+        }
+        let report = report_crowd(&cluster, &context);
+        drop(tokio::time::timeout(Duration::from_secs(50), report).await);
+        asked.load(Ordering::SeqCst)
+    };
+    assert_eq!((asked(10).await, asked(100_000).await), (1, 0));
 }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use serde_json::value::RawValue;
 
-use crate::observe::partial::{self, Partial};
+use crate::observe::partial;
 
 /// Deepest nesting, and most values, of an object that is parsed: `spec.podTemplate` may hold anything, and
 /// at 128 levels the JSON parser would fail for the whole list.
@@ -24,6 +24,7 @@ const VALUES_MAX: usize = 200_000;
 #[derive(Debug, Clone)]
 pub struct Cluster {
     metadata: ObjectMeta,
+    status: Option<Box<RawValue>>,
     body: Result<Body, String>,
 }
 
@@ -31,7 +32,6 @@ pub struct Cluster {
 #[derive(Debug, Clone)]
 struct Body {
     spec: Box<RawValue>,
-    status: Option<Box<RawValue>>,
     is_managed_elsewhere: bool,
     phase: Option<Box<str>>,
     observed_generation: Option<i64>,
@@ -46,6 +46,14 @@ struct Parts {
     status: Option<Box<RawValue>>,
 }
 
+/// The parts of an object that can be read whatever its spec is.
+#[derive(Deserialize)]
+struct Readable {
+    #[serde(deserialize_with = "partial::metadata")]
+    metadata: ObjectMeta,
+    status: Option<Box<RawValue>>,
+}
+
 impl<'de> Deserialize<'de> for Cluster {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Cluster, D::Error> {
         // Kept as text: the parser skips it, however deeply it is nested.
@@ -56,11 +64,14 @@ impl<'de> Deserialize<'de> for Cluster {
         };
         read.or_else(|error| {
             // (kube's own type for this buffers the whole object.)
-            let Partial::<MiniCluster> { metadata, .. } =
-                serde_json::from_str(text.get()).map_err(Error::custom)?;
+            let Readable { metadata, status } = serde_json::from_str(text.get()).map_err(Error::custom)?;
             // If another controller manages it, it need not be readable here.
             let body = managed_elsewhere(text.get()).ok_or(error);
-            Ok(Cluster { metadata, body })
+            Ok(Cluster {
+                metadata,
+                status,
+                body,
+            })
         })
     }
 }
@@ -79,13 +90,13 @@ fn read(text: &str) -> Result<Cluster, serde_json::Error> {
     let seen = seen.unwrap_or_default();
     let body = Body {
         spec,
-        status,
         is_managed_elsewhere,
         phase: seen.phase.map(String::into_boxed_str),
         observed_generation: seen.observed_generation,
     };
     Ok(Cluster {
         metadata,
+        status,
         body: Ok(body),
     })
 }
@@ -106,7 +117,6 @@ fn managed_elsewhere(text: &str) -> Option<Body> {
     let is_managed_elsewhere = spec.is_managed_elsewhere();
     let body = Body {
         spec: serde_json::value::to_raw_value(&spec).ok()?,
-        status: None,
         is_managed_elsewhere,
         phase: None,
         observed_generation: None,
@@ -121,11 +131,10 @@ fn nothing(managed_by: Option<String>) -> Option<MiniClusterSpec> {
 }
 
 impl Cluster {
-    /// Its spec and its status. An error is what does not fit the type.
-    pub fn read(&self) -> Result<(MiniClusterSpec, Option<MiniClusterStatus>), String> {
+    /// Its spec. An error is what does not fit the type.
+    pub fn spec(&self) -> Result<MiniClusterSpec, String> {
         let body = self.body.as_ref().map_err(Clone::clone)?;
-        let spec = serde_json::from_str(body.spec.get()).map_err(|error| error.to_string())?;
-        Ok((spec, self.status()))
+        serde_json::from_str(body.spec.get()).map_err(|error| error.to_string())
     }
 
     pub fn phase(&self) -> Option<&str> {
@@ -137,9 +146,14 @@ impl Cluster {
         self.body.as_ref().ok()?.observed_generation
     }
 
+    /// Its status, also of one whose spec does not fit the type.
     pub fn status(&self) -> Option<MiniClusterStatus> {
-        let status = self.body.as_ref().ok()?.status.as_ref()?;
-        serde_json::from_str(status.get()).ok()?
+        serde_json::from_str(self.status.as_ref()?.get()).ok()?
+    }
+
+    /// Whether it has a status at all, even one that cannot be read.
+    pub fn has_status(&self) -> bool {
+        self.status.is_some()
     }
 }
 
@@ -218,7 +232,7 @@ const LEFT_OUT_QUEUEING: &str = "flux-framework.org/left-out-queueing";
 /// Reduces a MiniCluster to what is kept in the cache: of labels and annotations those for a queue, and the
 /// spec unless it is large. A large one is read again for each reconcile.
 pub fn shrink(cluster: &mut Cluster) {
-    let Cluster { metadata, body } = cluster;
+    let Cluster { metadata, body, .. } = cluster;
     for all in [&mut metadata.annotations, &mut metadata.labels] {
         all.iter_mut()
             .for_each(|it| it.retain(|key, _| queueing::is_of_queue(key)));
@@ -317,7 +331,7 @@ mod tests {
         let said: Vec<_> = list
             .items
             .iter()
-            .map(|it| (it.name_any(), it.read().err()))
+            .map(|it| (it.name_any(), it.spec().err()))
             .collect();
         assert_eq!(
             said[0],
@@ -342,7 +356,7 @@ mod tests {
         );
         let event = format!(r#"{{"type":"ADDED","object":{}}}"#, items[0]);
         let event: kube::core::WatchEvent<Cluster> = serde_json::from_str(&event).unwrap();
-        assert!(matches!(event, kube::core::WatchEvent::Added(it) if it.read().is_err()));
+        assert!(matches!(event, kube::core::WatchEvent::Added(it) if it.spec().is_err()));
     }
 
     #[test]
@@ -368,7 +382,7 @@ mod tests {
             (1, 1),
             "the queue's"
         );
-        assert_eq!((left_out(&small), small.read().unwrap().0.size), (None, 3));
+        assert_eq!((left_out(&small), small.spec().unwrap().size), (None, 3));
         assert!(
             left_out(&cluster(100, 100_000, None)).is_some(),
             "however it is large"
