@@ -79,6 +79,9 @@ pub fn headless(namespace: &str, name: &str, members: &[Member]) -> Service {
 }
 
 /// A Service for each sidecar with ports, with the sidecar's name.
+///
+/// Not-ready addresses are published: a pod is not ready before its broker has joined, and snippets or other
+/// sidecars may wait for this one before that.
 pub(super) fn of_sidecars(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Vec<Service> {
     let containers = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
     let with_ports = containers.filter(|container| !container.ports.is_empty());
@@ -96,6 +99,7 @@ pub(super) fn of_sidecars(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Ve
                     .collect(),
             ),
             ip_family_policy: Some(BOTH_FAMILIES.into()),
+            publish_not_ready_addresses: Some(true),
             selector: Some([(labels::CLUSTER.to_owned(), cluster.name.clone())].into()),
             ..ServiceSpec::default()
         }),
@@ -153,5 +157,16 @@ mod tests {
         let owners = one.metadata.owner_references.unwrap();
         assert_eq!(owners.len(), 2);
         assert!(owners.iter().all(|owner| owner.controller.is_none()));
+    }
+
+    #[test]
+    fn sidecar_is_reached_before_flux_has_started() {
+        let spec = "containers: [{image: a, runFlux: true, commands: {pre: wait-for db}}, {image: b, name: db, ports: [5432]}]";
+        let services = of_sidecars(&crate::testing::cluster(spec), &RenderFacts::default());
+        let [service] = services.as_slice() else {
+            panic!("{services:?}");
+        };
+        let spec = service.spec.as_ref().unwrap();
+        assert_eq!(spec.publish_not_ready_addresses, Some(true));
     }
 }
