@@ -161,7 +161,8 @@ fn network(spec: &MiniClusterSpec, report: &mut Report) -> Network {
         );
     }
     for (i, container) in spec.containers.iter().enumerate() {
-        let has_service = spec.containers.len() > 1 && container.run_flux != Some(true) && !container.ports.is_empty();
+        let has_service =
+            spec.containers.len() > 1 && container.run_flux != Some(true) && !container.ports.is_empty();
         if has_service && container.name.as_ref() == Some(&network.headless_name) {
             report.problem(
                 format!("spec.containers[{i}].name"),

@@ -262,8 +262,14 @@ fn without(text: &str, aside: &[Aside]) -> Result<Value, serde_json::Error> {
         let is_parent = aside.iter().any(|aside| aside.parent == key);
         let value = if is_parent {
             let mut rest: Members = serde_json::from_str(raw.get())?;
-            rest.retain(|name, _| !aside.iter().any(|aside| aside.parent == key && aside.name == name));
-            let rest = rest.into_iter().map(|(name, raw)| Ok((name.into_owned(), serde_json::from_str(raw.get())?)));
+            rest.retain(|name, _| {
+                !aside
+                    .iter()
+                    .any(|aside| aside.parent == key && aside.name == name)
+            });
+            let rest = rest
+                .into_iter()
+                .map(|(name, raw)| Ok((name.into_owned(), serde_json::from_str(raw.get())?)));
             Value::Object(rest.collect::<Result<_, serde_json::Error>>()?)
         } else {
             serde_json::from_str(raw.get())?
@@ -284,7 +290,11 @@ fn write(object: &Value, aside: &[Aside], out: &mut Vec<u8>) -> Result<(), serde
         out.push(b':');
         serde_json::to_writer(&mut *out, value)?;
         let back = aside.iter().filter(|aside| aside.parent == key);
-        let mut comma = if value.as_object().is_some_and(Map::is_empty) { "" } else { "," };
+        let mut comma = if value.as_object().is_some_and(Map::is_empty) {
+            ""
+        } else {
+            ","
+        };
         for Aside { name, text, .. } in back {
             out.pop();
             out.extend_from_slice(format!("{comma}\"{name}\":{text}}}").as_bytes());
@@ -437,7 +447,8 @@ mod tests {
         let owned: Map<String, Value> = labels.keys().map(|key| (format!("f:{key}"), json!({}))).collect();
         object["metadata"]["labels"] = Value::Object(labels);
         object["metadata"]["finalizers"] = json!(["a/b", "c/d"]);
-        object["metadata"]["managedFields"] = json!([{ "fieldsV1": { "f:metadata": { "f:labels": owned } } }]);
+        object["metadata"]["managedFields"] =
+            json!([{ "fieldsV1": { "f:metadata": { "f:labels": owned } } }]);
         let metadata = object["metadata"].clone();
         let answer = read(&answer(&review(&[object], "flux-framework.org/v1alpha1")));
         assert_eq!(answer["response"]["result"], json!({ "status": "Success" }));

@@ -56,7 +56,10 @@ fn steps(job: &Value) -> &[Value] {
 #[test]
 fn there_are_five() {
     let names: Vec<String> = workflows().into_iter().map(|workflow| workflow.name).collect();
-    assert_eq!(names, ["book.yml", "e2e.yml", "lint.yml", "release.yml", "test.yml"]);
+    assert_eq!(
+        names,
+        ["book.yml", "e2e.yml", "lint.yml", "release.yml", "test.yml"]
+    );
 }
 
 #[test]
@@ -156,9 +159,11 @@ fn build_job_installs_toolchain_and_has_cache_unless_release() {
 #[test]
 fn who_may_write_builds_nothing_of_ours() {
     let builds = |step: &&Value| {
-        step["run"]
-            .as_str()
-            .is_some_and(|it| ["make ", "cargo ", ".ci/books"].iter().any(|build| it.contains(build)))
+        step["run"].as_str().is_some_and(|it| {
+            ["make ", "cargo ", ".ci/books"]
+                .iter()
+                .any(|build| it.contains(build))
+        })
     };
     for (name, job) in WRITES {
         let workflow = workflows().into_iter().find(|it| it.name == name).unwrap();

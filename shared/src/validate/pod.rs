@@ -21,7 +21,10 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
         drop_empty(&mut [&mut it.key, &mut it.operator, &mut it.value, &mut it.effect]);
     }
     labels("spec.pod.labels", &pod.labels, report);
-    for key in names::JOB_LABELS.iter().filter(|key| pod.labels.contains_key(**key)) {
+    for key in names::JOB_LABELS
+        .iter()
+        .filter(|key| pod.labels.contains_key(**key))
+    {
         report.problem(
             format!("spec.pod.labels[{key}]"),
             "is set by Kubernetes: the Job finds its pods by it",

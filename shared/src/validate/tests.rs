@@ -475,10 +475,19 @@ fn what_kubernetes_would_refuse_is_refused_first() {
             "spec.deadlineSeconds: must be 1 to 9223372036",
         ),
     ] {
-        assert!(problems(&spec)[0].starts_with(problem), "{spec}: {:?}", problems(&spec));
+        assert!(
+            problems(&spec)[0].starts_with(problem),
+            "{spec}: {:?}",
+            problems(&spec)
+        );
     }
-    let silent = "network: {headlessName: web}\ncontainers: [{image: a, runFlux: true}, {image: b, name: web}]";
-    assert_eq!(problems(silent), Vec::<String>::new(), "without ports it has no Service");
+    let silent =
+        "network: {headlessName: web}\ncontainers: [{image: a, runFlux: true}, {image: b, name: web}]";
+    assert_eq!(
+        problems(silent),
+        Vec::<String>::new(),
+        "without ports it has no Service"
+    );
 }
 
 #[test]
@@ -656,9 +665,10 @@ fn a_mount_belongs_to_its_container_and_services_have_their_own() {
 
 #[test]
 fn hooks_and_service_commands_are_words_without_references() {
-    let container = runner("lifeCycle: {postStartExec: 'sh -c \"date > /x\"', preStopExec: 'flux $A \"${B}c\"'}")
-        .runner
-        .container;
+    let container =
+        runner("lifeCycle: {postStartExec: 'sh -c \"date > /x\"', preStopExec: 'flux $A \"${B}c\"'}")
+            .runner
+            .container;
     assert_eq!(container.post_start.unwrap(), ["sh", "-c", "date > /x"]);
     assert_eq!(container.pre_stop.unwrap(), ["flux", "$A", "${B}c"]);
     let service = cluster("services: [{name: s, command: 'serve --all \"a b\"'}]")
