@@ -63,9 +63,7 @@ fn seen(image: &str, uid: &str, generation: i64) -> Cluster {
 
 #[tokio::test]
 async fn a_line_of_a_reconcile_names_the_minicluster() {
-    let logged = log::Logged::default();
-    let written = logged.clone();
-    let _guard = tracing::subscriber::set_default(log::lines("info", move || written.clone()));
+    let (logged, _guard) = log::Logged::start();
     let (context, _) = obliged();
     in_turn(Arc::new(seen("app:1", "u", 1)), context, Arc::default(), 7)
         .await

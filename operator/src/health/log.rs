@@ -60,6 +60,18 @@ pub(crate) struct Logged(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
 #[cfg(test)]
 impl Logged {
+    /// What this thread logs from now on, until the guard is dropped.
+    pub(crate) fn start() -> (Logged, tracing::subscriber::DefaultGuard) {
+        // While there is one subscriber alone, tracing asks that of the thread which comes to a line first, and
+        // another test's thread has none: then nobody gets the line.
+        static SECOND: std::sync::OnceLock<tracing::Dispatch> = std::sync::OnceLock::new();
+        SECOND.get_or_init(|| tracing::Dispatch::new(lines("info", std::io::sink)));
+        let logged = Logged::default();
+        let written = logged.clone();
+        let guard = tracing::subscriber::set_default(lines("info", move || written.clone()));
+        (logged, guard)
+    }
+
     pub(crate) fn lines(&self) -> Vec<serde_json::Value> {
         let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         text.lines()

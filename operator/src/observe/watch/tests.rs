@@ -72,9 +72,7 @@ async fn volumes_and_storage_classes_are_watched_once_the_permission_comes() {
 
 #[test]
 fn missing_permission_is_logged_once_until_it_comes() {
-    let logged = log::Logged::default();
-    let written = logged.clone();
-    let _guard = tracing::subscriber::set_default(log::lines("info", move || written.clone()));
+    let (logged, _guard) = log::Logged::start();
     let (mut permission, denied) = (Permission::new("nodes", "so"), || denial(403));
     let events = [
         denied(),
