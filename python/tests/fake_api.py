@@ -22,6 +22,7 @@ Object = dict[str, Any]
 Program = Callable[["FakeApi", list[str], web.WebSocketResponse], Awaitable[int]]
 INDEX = "batch.kubernetes.io/job-completion-index"
 CLUSTER = "flux-framework.org/minicluster"
+JOB_UID = "batch.kubernetes.io/controller-uid"
 
 
 @dataclass
@@ -30,6 +31,8 @@ class FakeLog:
 
     lines: list[tuple[str, bytes]] = field(default_factory=list)
     is_over: bool = False
+    clock: int = 0
+    """Tenths of a second before its first line."""
 
 
 class FakeApi:
@@ -38,6 +41,10 @@ class FakeApi:
     def __init__(self, folder: Path) -> None:
         self.objects: dict[tuple[str, str], Object] = {}
         self.logs: dict[str, FakeLog] = {}
+        # Of containers that were restarted.
+        self.previous_logs: dict[str, FakeLog] = {}
+        # Requests whose method and path contain these are never answered.
+        self.silent: set[tuple[str, str]] = set()
         self.requests: list[tuple[str, str]] = []
         self.bodies: list[Object] = []
         self.events: list[Object] = []
@@ -112,16 +119,27 @@ class FakeApi:
             ]
         self.put("miniclusters", cluster)
 
-    def put_pod(self, cluster: str, index: int, state: Object | None, *, phase: str = "Running", uid: str = "") -> str:
-        name = f"{cluster}-{index}-x"
+    def put_pod(
+        self,
+        cluster: str,
+        index: int,
+        state: Object | None,
+        *,
+        phase: str = "Running",
+        uid: str = "",
+        name: str = "",
+        job: str = "job",
+        restarts: int = 0,
+    ) -> str:
+        name = name or f"{cluster}-{index}-x"
         status: Object = {"phase": phase}
         if state is not None:
-            status["containerStatuses"] = [{"name": cluster, "restartCount": 0, "state": state}]
+            status["containerStatuses"] = [{"name": cluster, "restartCount": restarts, "state": state}]
         pod: Object = {
             "metadata": {
                 "name": name,
                 "uid": uid or f"uid-of-{name}",
-                "labels": {INDEX: str(index), CLUSTER: cluster},
+                "labels": {INDEX: str(index), CLUSTER: cluster, JOB_UID: job},
                 "creationTimestamp": "2026-01-01T00:00:00Z",
             },
             "spec": {"nodeName": "node", "containers": [{"name": cluster, "command": ["/mnt/flux/flux-agent", "run"]}]},
@@ -137,7 +155,9 @@ class FakeApi:
         async def add() -> None:
             log = self.logs[pod]
             for line in lines:
-                at = datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=100 * len(log.lines))
+                at = datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(
+                    milliseconds=100 * (log.clock + len(log.lines))
+                )
                 log.lines.append((at.strftime("%Y-%m-%dT%H:%M:%S.%f000Z"), line.encode()))
             async with self._changed:
                 self._changed.notify_all()
@@ -167,16 +187,38 @@ class FakeApi:
             readySize=size,
             reason="BrokersReady",
             conditions={"JobMiniClusterReady": "True", "Ready": "True"},
-            timeline={"ready": "2026-01-01T00:00:00Z"},
+            jobUid="job",
+            timeline={"running": "2026-01-01T00:00:00Z", "ready": "2026-01-01T00:00:00Z"},
         )
         return lead
+
+    def restart_lead(self, name: str) -> None:
+        """The kubelet restarts the lead's container."""
+        lead = f"{name}-0-x"
+        self.end_log(lead)
+        first = self.logs[lead]
+        self.previous_logs[lead] = first
+        # Its lines are later ones.
+        self.logs[lead] = FakeLog(clock=first.clock + len(first.lines))
+        restarts = self.objects[("pods", lead)]["status"]["containerStatuses"][0]["restartCount"]
+        self.put_pod(name, 0, {"running": {}}, restarts=restarts + 1)
+
+    def rotate_log(self, pod: str) -> None:
+        """The kubelet begins a new file, and the lines so far cannot be read any more."""
+        log = self.logs[pod]
+        log.clock += len(log.lines)
+        log.lines.clear()
 
     def end_job(self, name: str, code: int = 0, *, signal: int | None = None) -> None:
         """The job ends with this code."""
         lead = f"{name}-0-x"
-        uid = self.objects[("pods", lead)]["metadata"]["uid"]
-        self.put_pod(name, 0, {"terminated": {"exitCode": code}}, phase="Succeeded" if code == 0 else "Failed", uid=uid)
-        self.end_log(lead)
+        if ("pods", lead) in self.objects:
+            pod = self.objects[("pods", lead)]
+            restarts = pod["status"].get("containerStatuses", [{"restartCount": 0}])[0]["restartCount"]
+            phase = "Succeeded" if code == 0 else "Failed"
+            uid = pod["metadata"]["uid"]
+            self.put_pod(name, 0, {"terminated": {"exitCode": code}}, phase=phase, uid=uid, restarts=restarts)
+            self.end_log(lead)
         ending = "Complete" if code == 0 else "Failed"
         self.set_status(
             name,
@@ -252,6 +294,8 @@ class FakeApi:
         self.requests.append((request.method, request.path_qs))
         if request.headers["Authorization"] != f"Bearer {self.token}":
             return web.json_response({"kind": "Status", "message": "Unauthorized", "code": 401}, status=401)
+        if any(request.method == method and part in request.path for method, part in self.silent):
+            await asyncio.Event().wait()
         for (method, part), (status, answer) in self.refusals.items():
             if request.method == method and part in request.path:
                 return web.json_response({"kind": "Status", "code": status, **answer}, status=status)
@@ -330,6 +374,9 @@ class FakeApi:
         obj = copy.deepcopy(self.objects.get(("miniclusters", request.match_info["name"])))
         if obj is None:
             return self._missing(request, "miniclusters")
+        if change.get("metadata", {}).get("uid", obj["metadata"]["uid"]) != obj["metadata"]["uid"]:
+            answer = {"kind": "Status", "message": "metadata.uid: field is immutable", "code": 422}
+            return web.json_response(answer, status=422)
         obj["spec"].update(change["spec"])
         await self._put("miniclusters", obj)
         if self.on_patch is not None:
@@ -354,7 +401,8 @@ class FakeApi:
         return web.json_response({"items": [it for it in self.events if it["involvedObject"]["name"] == name]})
 
     async def _log(self, request: web.Request) -> web.StreamResponse:
-        log = self.logs.get(request.match_info["name"])
+        logs = self.previous_logs if "previous" in request.query else self.logs
+        log = logs.get(request.match_info["name"])
         if log is None:
             return self._missing(request, "pods")
         response = web.StreamResponse()

@@ -54,7 +54,22 @@ def read(log: bytes, cuts: list[int], chunk: int) -> bytes:
         cut = max(cut, place)
         for start in range(place, cut, chunk):
             printed += resume.feed(log[start : min(start + chunk, cut)])
+    assert resume.end() == log.startswith(b"failed"), cuts
     return printed
+
+
+def test_lines_that_were_rotated_away_are_missed() -> None:
+    resume = Resume()
+    resume.connect()
+    resume.feed(b"2026-01-01T00:00:00.1Z a\n")
+    assert not resume.end()
+    resume.connect()
+    assert resume.feed(b"2026-01-01T00:00:00.3Z c\n") == b"c\n"
+    assert resume.end(), "b was between them"
+    resume.begin_container()
+    resume.connect()
+    assert resume.feed(b"2026-01-01T00:00:00.4Z d\n") == b"d\n"
+    assert not resume.end(), "another container has other lines"
 
 
 def test_log_is_printed_without_its_times() -> None:
@@ -101,7 +116,11 @@ def test_each_step_is_a_bar_that_begins_where_the_one_before_ended() -> None:
 
 
 def seen(status: dict[str, Any], *pods: dict[str, Any]) -> Observed:
-    cluster = {"metadata": {"name": "mc"}, "spec": {"size": 2, "containers": [{}]}, "status": status}
+    cluster = {
+        "metadata": {"name": "mc"},
+        "spec": {"size": 2, "containers": [{}]},
+        "status": {"jobUid": "job", **status},
+    }
     return Observed(cluster, {pod["metadata"]["name"]: pod for pod in pods})
 
 
@@ -110,7 +129,10 @@ def pod(index: int, is_scheduled: bool, status: dict[str, Any]) -> dict[str, Any
         "metadata": {
             "name": f"mc-{index}-x",
             "uid": f"u{index}",
-            "labels": {"batch.kubernetes.io/job-completion-index": str(index)},
+            "labels": {
+                "batch.kubernetes.io/job-completion-index": str(index),
+                "batch.kubernetes.io/controller-uid": "job",
+            },
         },
         "spec": {"containers": [{"name": "main"}], **({"nodeName": "n1"} if is_scheduled else {})},
         "status": status,

@@ -219,7 +219,7 @@ def progress_picture() -> str:
     from flux_minicluster.observed import Observed
     from flux_minicluster.progress import stages
 
-    waiting = {**FINISHED, "status": {"reason": "BrokersNotReady", "readySize": 3}}
+    waiting = {**FINISHED, "status": {"jobUid": "job", "reason": "BrokersNotReady", "readySize": 3}}
     pods = {f"run-7f3c-{index}-x": running_pod(index) for index in range(4)}
     return cell("run", [str(stage) for stage in stages(Observed(waiting, pods))])
 
@@ -229,7 +229,10 @@ def running_pod(index: int) -> dict[str, Any]:
         "metadata": {
             "name": f"run-7f3c-{index}-x",
             "uid": str(index),
-            "labels": {"batch.kubernetes.io/job-completion-index": str(index)},
+            "labels": {
+                "batch.kubernetes.io/job-completion-index": str(index),
+                "batch.kubernetes.io/controller-uid": "job",
+            },
         },
         "spec": {"nodeName": "node", "containers": [{"name": "main"}]},
         "status": {"containerStatuses": [{"name": "main", "restartCount": 0, "state": {"running": {}}}]},

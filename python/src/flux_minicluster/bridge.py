@@ -57,23 +57,43 @@ class _Relay:
 
 
 def drive(
-    run: Callable[[Screen], Coroutine[Any, Any, T]], screen: Screen, interrupt: Callable[[], None] | None = None
+    run: Callable[[Screen], Coroutine[Any, Any, T]],
+    screen: Screen,
+    interrupt: Callable[[], None] | None = None,
+    most_interrupts: Callable[[], int] = lambda: 0,
 ) -> T:
-    """Runs to the end; this thread uses `screen`. Ctrl-C calls `interrupt` in the loop; without it, it cancels."""
+    """Runs to the end; this thread uses `screen`, whose failure cancels the run and waits until it has ended.
+
+    Ctrl-C calls `interrupt` in the loop, as often as `most_interrupts` says; then, or without it, Ctrl-C cancels.
+    """
     calls: queue.SimpleQueue[Callable[[Screen], None] | None] = queue.SimpleQueue()
-    future = asyncio.run_coroutine_threadsafe(run(_Relay(calls)), loop())
+    tasks: list[asyncio.Task[Any] | None] = []
+
+    async def work() -> T:
+        tasks.append(asyncio.current_task())
+        return await run(_Relay(calls))
+
+    future = asyncio.run_coroutine_threadsafe(work(), loop())
     future.add_done_callback(lambda _: calls.put(None))
+    interrupts = 0
     while True:
         try:
             call = calls.get()
             if call is None:
-                return future.result()
+                break
             call(screen)
         except KeyboardInterrupt:
-            if interrupt is None or future.done():
+            interrupts += 1
+            if interrupt is None or interrupts > most_interrupts():
                 future.cancel()
                 raise
             loop().call_soon_threadsafe(interrupt)
+        except BaseException:
+            loop().call_soon_threadsafe(lambda: [task.cancel() for task in tasks if task is not None])
+            while calls.get() is not None:
+                pass
+            raise
+    return future.result()
 
 
 def iterate(items: AsyncIterator[T]) -> Iterator[T]:

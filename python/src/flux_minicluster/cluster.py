@@ -141,7 +141,9 @@ class MiniCluster:
         cluster = cls(image, command, **arguments)
         limits = Limits(start_timeout, timeout)
         one = run.Run(cluster._access, cluster._program(), limits, keep)
-        ending = bridge.drive(one.go, choose(has_progress=progress, has_output=stream), one.interrupt)
+        ending = bridge.drive(
+            one.go, choose(has_progress=progress, has_output=stream), one.interrupt, one.most_interrupts
+        )
         return run.finish(ending, ending.result.name if ending.result else "the MiniCluster", check=check)
 
     @classmethod
@@ -216,7 +218,7 @@ class MiniCluster:
 
     async def _follow(self, screen: Screen, limits: Limits, *, until_ready: bool = False) -> Ending:
         async with self._open() as target:
-            uid = await self._known_uid(target)
+            uid = await _within(limits.end, self._known_uid(target), self.name)
             is_owned = until_ready
             follower = Follower(target, self.name, uid, screen, limits, is_owned, until_ready)
             return await follower.follow()
@@ -235,7 +237,7 @@ class MiniCluster:
 
     async def _follow_or_time_out(self, until_ready: bool, timeout: float | None) -> Ending:
         async with self._open() as target:
-            uid = await self._known_uid(target)
+            uid = await _within(timeout, self._known_uid(target), self.name)
             follower = Follower(
                 target, self.name, uid, Silent(), Limits(end=timeout), is_owned=False, until_ready=until_ready
             )
@@ -265,9 +267,11 @@ class MiniCluster:
 
     async def logs_async(self, *, follow: bool = False, index: int = 0, previous: bool = False) -> AsyncIterator[str]:
         async with self._open() as target:
-            pod = observed.latest_of(index, await target.pods_of(self.name))
+            cluster = await target.cluster(self.name)
+            if self._uid not in (None, cluster["metadata"]["uid"]):
+                raise NotFound("it is gone, and another MiniCluster has its name", name=self.name, remedy="")
+            pod = observed.latest_of(index, observed.own_pods(cluster, await target.pods_of(self.name)))
             if pod is None:
-                await target.cluster(self.name)
                 raise CallFailed(f"there is no pod with index {index}", name=self.name, remedy="`why()` says more.")
             start = observed.started(pod)
             if not follow or start is None:
@@ -315,7 +319,7 @@ class MiniCluster:
 
     async def scale_async(self, size: int) -> None:
         async with self._open() as target:
-            await target.patch(self.name, {"spec": {"size": size}}, "scale")
+            await target.patch(self.name, {"spec": {"size": size}}, "scale", uid=self._uid)
 
     def stop(self) -> Way:
         """Shuts the instance down, as `flux shutdown` does; status and logs stay. If none runs, it is deleted."""
@@ -323,7 +327,7 @@ class MiniCluster:
 
     async def stop_async(self) -> Way:
         async with self._open() as target:
-            return await stop.in_order(target, self.name)
+            return await stop.in_order(target, self.name, self._uid)
 
     def delete(self) -> None:
         """Deletes it and its pods. Programs get SIGTERM and the grace period."""
@@ -337,8 +341,11 @@ class MiniCluster:
                     await target.delete(self.name, uid=self._uid)
                 except NotAllowed:
                     # The operator deletes it, which needs no permission to delete.
-                    await target.patch(self.name, {"spec": {"cleanup": True}}, "clean up")
-                    await stop.in_order(target, self.name)
+                    await target.patch(self.name, {"spec": {"cleanup": True}}, "clean up", uid=self._uid)
+                    try:
+                        await stop.in_order(target, self.name, self._uid)
+                    except CallFailed:
+                        await stop.at_once(target, self.name, self._uid)
 
     # ---- jobs in the instance
 
@@ -425,8 +432,8 @@ def _generator(items: AsyncIterator[T]) -> Any:
     return items
 
 
-async def _within(seconds: float | None, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+async def _within(seconds: float | None, coroutine: Coroutine[Any, Any, T], name: str) -> T:
     try:
-        await asyncio.wait_for(coroutine, seconds)
+        return await asyncio.wait_for(coroutine, seconds)
     except asyncio.TimeoutError as error:
         raise TimedOut(f"the state was not reached within {seconds:g} s", name=name, remedy="") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import logs, progress, stop
@@ -24,9 +24,10 @@ from .errors import (
 )
 from .observed import Observed, Start, name_of
 from .result import Result
+from .resume import Resume
 from .screen import Screen
 from .stop import Way
-from .target import INSTALL, Change, Changed, Disconnected, Listed, Target
+from .target import INSTALL, TRIES, Change, Changed, Disconnected, Listed, Target
 
 # Time after which a MiniCluster without a status has no operator. An operator that restarts takes less.
 OPERATOR_SECONDS = 60.0
@@ -107,6 +108,11 @@ class Follower:
         self._events: asyncio.Queue[_Event] = asyncio.Queue()
         self._output = bytearray()
         self._read: set[Start] = set()
+        self._resumes: dict[str, Resume] = {}
+        """How far the log of each pod was read, by uid."""
+        self._unread = ""
+        """Why `_output` is not whole. Empty: it is."""
+        self._has_listed = False
         self._log: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._restarts = 0
@@ -162,7 +168,8 @@ class Follower:
 
     async def _print_log(self, pod: dict[str, Any], start: Start) -> None:
         try:
-            async for data in logs.follow(self.target, pod, start):
+            resume = self._resumes.setdefault(start.uid, Resume())
+            async for data in logs.follow(self.target, pod, start, resume):
                 self.screen.end()
                 self._output += data
                 self.screen.put(data)
@@ -170,11 +177,17 @@ class Follower:
             raise
         except CallFailed as error:
             # How the job ended is known nevertheless.
-            self.screen.say(str(error))
+            self._note_unread(error.message)
         self._events.put_nowait(_LogEnded())
 
     async def _stop_in_order(self) -> None:
-        self._events.put_nowait(_StopAsked(await stop.in_order(self.target, self.name)))
+        try:
+            way = await stop.in_order(self.target, self.name, self.uid)
+        except MiniClusterError as error:
+            # It is followed all the same.
+            self.screen.say(str(error))
+        else:
+            self._events.put_nowait(_StopAsked(way))
 
     # ---- one event after the other
 
@@ -200,9 +213,9 @@ class Follower:
         self._begin_log()
         ending = self._ending()
         if ending is not None and self._log is None:
-            if not self._read and ending.result is not None and await self._find_log():
+            if ending.result is not None and not self.until_ready and await self._find_log():
                 return None
-            return ending
+            return self._ending()
         if self._seen.cluster is not None and not self._interrupts and not self._restarts:
             self.screen.show(progress.stages(self._seen))
         return None
@@ -246,7 +259,7 @@ class Follower:
             self._start(self._stop_in_order())
             return None
         try:
-            way = await stop.at_once(self.target, self.name)
+            way = await stop.at_once(self.target, self.name, self.uid)
         except MiniClusterError as error:
             self.screen.say(f"{self.name} may still run: {error}")
             way = None
@@ -280,21 +293,48 @@ class Follower:
             last = (self._seen.status.get("restarts") or [{}])[-1]
             self.screen.say(f"{self.name} restarts ({last.get('reason')}): {last.get('message')}")
 
+    def _note_unread(self, why: str) -> None:
+        self._unread = self._unread or why
+        self.screen.say(why)
+
     def _begin_log(self) -> None:
         """Prints the log of a start of the lead that was not printed yet."""
-        lead = self._seen.started_lead()
-        if not self.until_ready and self._log is None and lead is not None and lead[1] not in self._read:
-            self._read.add(lead[1])
-            self._log = self._start(self._print_log(*lead))
+        found = self._seen.started_lead()
+        if self.until_ready or self._log is not None or found is None:
+            return
+        lead, start = found
+        if start in self._read:
+            return
+        before, earliest = (Start(start.uid, start.restarts - number) for number in (1, 2))
+        if start.restarts > 0 and before not in self._read:
+            # The kubelet still has the log of the container before this one, and of no other.
+            if start.restarts > 1 and earliest not in self._read:
+                self._note_unread(f"cannot read the whole log of {name_of(lead)}: its container has restarted twice")
+            start = before
+        self._read.add(start)
+        self._log = self._start(self._print_log(lead, start))
 
     async def _find_log(self) -> bool:
-        """Lists the pods: a job may end before the watch has reported them."""
-        try:
-            pods = await self.target.pods_of(self.name)
-        except CallFailed:
+        """Lists the pods once: a job may end before the watch has reported them. Whether there is a log to print."""
+        if self._has_listed:
             return False
-        self._seen.pods = {name_of(pod): pod for pod in pods}
-        self._begin_log()
+        self._has_listed = True
+        for attempt in range(TRIES):
+            if attempt:
+                await asyncio.sleep(1)
+            try:
+                pods = await self.target.pods_of(self.name)
+            except CallFailed as error:
+                obstacle = error.message
+                continue
+            self._seen.pods = {name_of(pod): pod for pod in pods}
+            self._begin_log()
+            break
+        else:
+            self._note_unread(obstacle)
+        timeline = self._seen.status.get("timeline") or {}
+        if not self._read and timeline.get("running") and not self._unread:
+            self._note_unread("cannot read the log of the lead: its pod is gone")
         return self._log is not None
 
     def _has_begun(self) -> bool:
@@ -328,7 +368,8 @@ class Follower:
         if self.until_ready and self._seen.is_true("Ready") and not is_interrupted:
             return Ending(None)
         if self._seen.is_true("JobFinished") and self._seen.cluster is not None:
-            result = Result.of(self._seen.cluster, self._output.decode(errors="replace"))
+            output = self._output.decode(errors="replace")
+            result = replace(Result.of(self._seen.cluster, output), unread=self._unread or None)
             return Ending(result, self._way, is_interrupted)
         if self._is_gone:
             if self._way is Way.DELETED or self._way is Way.HAD_ENDED:

@@ -19,47 +19,99 @@ PAUSE_SECONDS = 0.25
 PAUSE_AFTER_FAILURE_SECONDS = 1.0
 
 
-async def follow(target: Target, pod: dict[str, Any], start: Start) -> AsyncIterator[bytes]:
-    """The log of one start of a pod's runner to its end; reconnects if the connection breaks."""
+async def follow(
+    target: Target, pod: dict[str, Any], start: Start, resume: Resume | None = None
+) -> AsyncIterator[bytes]:
+    """The log of one start of a pod's runner to its end; reconnects if the connection breaks.
+
+    `resume` is that of the pod's earlier starts: nothing of them comes again. A log that could not be read whole ends
+    with `CallFailed`.
+    """
     name, container = name_of(pod), runner_of(pod)
-    resume = Resume()
-    failures, is_over = 0, False
+    resume = resume or Resume()
+    resume.begin_container()
+    failures, was_complete, lost = 0, False, ""
     while True:
+        restarts = observed.restarts_of(pod) - start.restarts
+        is_over = observed.is_over(pod, start)
+        if restarts > 1:
+            # The kubelet keeps the log of one earlier container.
+            lost = lost or ("" if was_complete else "its container has restarted twice meanwhile")
+            break
         since = resume.connect()
         query = [("container", container), ("timestamps", "1")]
-        query += [] if is_over else [("follow", "1")]
+        query += [("previous", "1")] if restarts == 1 else [] if is_over else [("follow", "1")]
         query += [("sinceTime", since)] if since is not None else []
         broke: str | None = None
-        has_progressed = False
+        is_complete = has_progressed = False
         try:
             async for data in _chunks(target, name, query):
-                has_progressed = True
                 if new := resume.feed(data):
+                    has_progressed = True
                     yield new
+            is_complete = True
         except NotFound:
-            return
+            lost = lost or ("" if was_complete else "its pod is gone")
+            break
         except NotAllowed:
             raise
+        except _Silent as error:
+            # A container that runs may print nothing for any time.
+            broke = str(error) if is_over else None
         except FAILURES as error:
             broke = words(error)
+        if is_complete and resume.end():
+            if was_complete and await _has_restarted(target, name, start):
+                # It had been read whole, and these were the next container's lines.
+                break
+            lost = "the node does not have all lines any more"
+        if is_over and is_complete:
+            # The container had ended before this read, so nothing else is missing.
+            break
         failures = 0 if has_progressed or broke is None else failures + 1
-        if is_over and broke is None:
-            # The container had ended before this read, so nothing is missing.
-            return
         if is_over and failures >= TRIES:
-            raise CallFailed(f"cannot read the log of {name}, container {container}: {broke}")
-        try:
-            current = await target.pod(name)
-            if current is None:
-                return
-            is_over = observed.is_over(current, start)
-        except FAILURES:
-            # Without an answer, the pod counts as running.
-            pass
+            lost = broke or ""
+            break
+        was_complete = is_complete
+        # Without an answer it is not known whose log the next read would be of.
+        while True:
+            try:
+                current = await target.pod(name)
+                break
+            except NotAllowed:
+                current = pod
+                break
+            except FAILURES as error:
+                failures += 1
+                if is_over and failures >= TRIES:
+                    raise _unread(name, container, words(error)) from error
+                await asyncio.sleep(PAUSE_AFTER_FAILURE_SECONDS)
+        if current is None or current["metadata"].get("uid", "") != start.uid:
+            lost = lost or ("" if was_complete else "its pod is gone")
+            break
+        pod = current
         if failures:
             await asyncio.sleep(PAUSE_AFTER_FAILURE_SECONDS)
-        elif not is_over:
+        elif not observed.is_over(pod, start):
             await asyncio.sleep(PAUSE_SECONDS)
+    if lost:
+        raise _unread(name, container, lost)
+
+
+def _unread(name: str, container: str, why: str) -> CallFailed:
+    return CallFailed(f"cannot read the whole log of {name}, container {container}: {why}")
+
+
+async def _has_restarted(target: Target, name: str, start: Start) -> bool:
+    try:
+        pod = await target.pod(name)
+    except FAILURES:
+        return False
+    return pod is not None and observed.restarts_of(pod) > start.restarts
+
+
+class _Silent(Exception):
+    pass
 
 
 async def _chunks(target: Target, pod: str, query: list[tuple[str, str]]) -> AsyncIterator[bytes]:
@@ -68,8 +120,8 @@ async def _chunks(target: Target, pod: str, query: list[tuple[str, str]]) -> Asy
         while True:
             try:
                 data = await asyncio.wait_for(response.content.readany(), SILENCE_SECONDS)
-            except asyncio.TimeoutError:
-                return
+            except asyncio.TimeoutError as error:
+                raise _Silent(f"no data came for {SILENCE_SECONDS:g} s") from error
             if not data:
                 return
             yield data

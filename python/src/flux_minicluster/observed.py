@@ -14,6 +14,7 @@ CLUSTER_LABEL = "flux-framework.org/minicluster"
 RUN_ANNOTATION = "flux-framework.org/run"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+_JOB_UID_LABEL = "batch.kubernetes.io/controller-uid"
 _DEFAULT_AGENT = "/mnt/flux/flux-agent"
 
 
@@ -66,14 +67,26 @@ class Observed:
         return self.is_true("JobMiniClusterReady") or bool((self.status.get("timeline") or {}).get("ready"))
 
     @property
+    def own_pods(self) -> list[dict[str, Any]]:
+        """Its pods, without those of another MiniCluster of its name."""
+        return own_pods(self.cluster, self.pods.values())
+
+    @property
     def lead(self) -> dict[str, Any] | None:
-        return latest_of(0, self.pods.values())
+        return latest_of(0, self.own_pods)
 
     def started_lead(self) -> tuple[dict[str, Any], Start] | None:
         """The lead and its runner's start, if it has started, so that there is a log to read."""
         lead = self.lead
         start = started(lead) if lead is not None else None
         return (lead, start) if lead is not None and start is not None else None
+
+
+def own_pods(cluster: Object | None, pods: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The pods of this MiniCluster's Jobs. One that was deleted may have had the same name, and have pods still."""
+    status = (cluster or {}).get("status") or {}
+    jobs = {status.get("jobUid"), *(it.get("jobUid") for it in status.get("restarts") or [])} - {None}
+    return [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(_JOB_UID_LABEL) in jobs]
 
 
 def latest_of(index: int, pods: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
@@ -116,7 +129,12 @@ def started(pod: Object) -> Start | None:
     """The runner's current or last start."""
     if not {"running", "terminated"} & set(_runner_state(pod)):
         return None
-    return Start(pod["metadata"].get("uid", ""), _runner_status(pod).get("restartCount", 0))
+    return Start(pod["metadata"].get("uid", ""), restarts_of(pod))
+
+
+def restarts_of(pod: Object) -> int:
+    """How often the runner was restarted."""
+    return int(_runner_status(pod).get("restartCount", 0))
 
 
 def is_running(pod: Object) -> bool:
@@ -130,7 +148,7 @@ def is_over(pod: Object, start: Start) -> bool:
         pod["metadata"].get("uid", "") != start.uid
         or phase in ("Succeeded", "Failed")
         or "terminated" in _runner_state(pod)
-        or _runner_status(pod).get("restartCount", 0) > start.restarts
+        or restarts_of(pod) > start.restarts
     )
 
 

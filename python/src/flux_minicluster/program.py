@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from .errors import CallFailed
-from .observed import agent_of, is_running, latest_of
+from .observed import agent_of, is_running, latest_of, own_pods
 from .target import FAILURES, Target, words
 
 STDIN, STDOUT, STDERR, STATUS = range(4)
@@ -67,9 +67,9 @@ async def answer(target: Target, pod: dict[str, Any], command: Sequence[str]) ->
 
 async def running_lead(target: Target, name: str) -> dict[str, Any]:
     """The lead's pod; an error if its runner does not run."""
-    lead = latest_of(0, await target.pods_of(name))
+    cluster = await target.cluster(name)
+    lead = latest_of(0, own_pods(cluster, await target.pods_of(name)))
     if lead is not None and is_running(lead):
         return lead
-    cluster = await target.cluster(name)
     phase = (cluster.get("status") or {}).get("phase") or "not begun"
     raise CallFailed(f"its lead does not run (the MiniCluster is {phase})", name=name, remedy="`why()` says more.")

@@ -40,8 +40,8 @@ def stages(seen: Observed) -> list[Stage]:
 
 
 def _pods(seen: Observed) -> Stage:
-    placed = sum(map(observed.is_scheduled, seen.pods.values()))
-    begun = sum(observed.started(pod) is not None for pod in seen.pods.values())
+    placed = sum(map(observed.is_scheduled, seen.own_pods))
+    begun = sum(observed.started(pod) is not None for pod in seen.own_pods)
     count = f"{begun} of {seen.size} running"
     if seen.has_been_up or begun >= seen.size:
         return Stage("pods", State.DONE, count)
@@ -50,7 +50,7 @@ def _pods(seen: Observed) -> Stage:
         return Stage("pods", State.STUCK, (seen.reason == "Queued" and seen.message) or text)
     if seen.reason not in _NO_TROUBLE:
         return Stage("pods", State.STUCK, f"{count}; {seen.reason}: {seen.message or 'no details'}")
-    if not seen.pods:
+    if not seen.own_pods:
         return Stage("pods", State.NOW, f"0 of {seen.size}: the operator has not created any yet")
     return Stage("pods", State.NOW, f"{count}, {placed} scheduled")
 

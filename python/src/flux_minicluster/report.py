@@ -83,7 +83,7 @@ class Report:
 
 async def report(target: Target, name: str) -> Report:
     cluster = await target.cluster(name)
-    pods = await target.pods_of(name)
+    pods = observed.own_pods(cluster, await target.pods_of(name))
     lead = observed.latest_of(0, pods)
     instance: dict[str, Any] | None = None
     if lead is not None and observed.is_running(lead):

@@ -25,6 +25,10 @@ class Resume:
         # In this connection: lines with the latest time that have come again.
         self._passed = 0
         self._is_behind = False
+        # Nothing of this container's log has been read.
+        self._is_new_log = True
+        self._is_last_found = False
+        self._has_gap = False
         # The beginning of a line's time, as far as it has come; None within a line.
         self._head: bytes | None = b""
         # Bytes of this line that are still to be skipped; None to skip the whole line.
@@ -33,7 +37,18 @@ class Resume:
     def connect(self) -> str | None:
         """Begins a new connection; returns the second from which on to ask for the log."""
         self._head, self._passed, self._is_behind = b"", 0, self._last is not None
+        self._is_last_found = False
         return (self._last[0] + self._zone).decode() if self._last is not None else None
+
+    def begin_container(self) -> None:
+        """From now on the log of the pod's next container is read: the lines before are not in it."""
+        self._is_new_log = True
+
+    def end(self) -> bool:
+        """After a connection whose end the API server has said: whether lines are missing, as after a rotation."""
+        has_gap = self._has_gap or (self._is_behind and not self._is_last_found and not self._is_new_log)
+        self._has_gap = False
+        return has_gap
 
     def feed(self, data: bytes) -> bytes:
         """The new bytes, without times."""
@@ -56,8 +71,9 @@ class Resume:
         head, self._head = self._head or b"", None
         time = _TIME.fullmatch(head)
         if time is None:
-            # No time: the text is part of the line.
+            # No time: the kubelet's own words, that it cannot read the log.
             self._skip = 0
+            self._has_gap = True
             return head + data
         self._zone = time[3]
         self._at((time[1], (time[2] or b".").ljust(10, b"0")))
@@ -67,9 +83,11 @@ class Resume:
         if self._is_behind and self._last is not None and time <= self._last:
             self._passed += time == self._last
             is_last = time == self._last and self._passed == self._lines_at_last
+            self._is_last_found = self._is_last_found or is_last
             self._skip = self._column if is_last else None
             return
-        self._is_behind = False
+        self._has_gap |= self._is_behind and not self._is_last_found and not self._is_new_log
+        self._is_behind = self._is_new_log = False
         self._lines_at_last = self._lines_at_last + 1 if time == self._last else 1
         self._last, self._column, self._skip = time, 0, 0
 

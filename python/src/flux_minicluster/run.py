@@ -9,13 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import manifest, stop
-from .errors import CallFailed, JobFailed, MiniClusterError, NotAllowed, NotFound, Stopped
+from .errors import CallFailed, Invalid, JobFailed, MiniClusterError, NotAllowed, NotFound, Stopped
 from .follow import Ending, Follower, Limits
 from .manifest import Wanted
 from .observed import RUN_ANNOTATION
 from .result import Result
-from .screen import Screen
+from .screen import Screen, Silent
 from .target import FAILURES, ROLE, TRIES, Access, Target, may_pass, words
+
+_REMEDY = "`kubectl logs` may still have it. `MiniCluster.attach({name!r}).delete()` deletes it."
 
 
 def letters() -> str:
@@ -72,6 +74,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self._follower: Follower | None = None
+        self._screen: Screen = Silent()
         self._interrupts = 0
 
     def interrupt(self) -> None:
@@ -79,14 +82,24 @@ class Run:
         self._interrupts += 1
         if self._follower is not None:
             self._follower.interrupt()
+        else:
+            self._screen.say("it is stopped once it is created; press Ctrl-C again not to wait for that")
+
+    def most_interrupts(self) -> int:
+        """How many interrupts there is something to do for: the API server may never answer."""
+        return 2 if self._follower is not None else 1
 
     async def go(self, screen: Screen) -> Ending:
+        self._screen = screen
         document = manifest.build(self.wanted, letters())
         access = located(self.access, document)
         async with Target.open(access) as target:
             try:
                 return await self._go(target, document, screen)
-            except asyncio.CancelledError:
+            except MiniClusterError:
+                raise
+            except BaseException:
+                # It was cancelled, or the screen has failed.
                 await self._abandon(target, document)
                 raise
 
@@ -99,30 +112,34 @@ class Run:
         for _ in range(self._interrupts):
             self._follower.interrupt()
         ending = await self._follower.follow()
-        if ending.result is not None and not self.is_kept:
-            await clean_up(target, name, screen)
+        if ending.result is not None and ending.result.unread is not None:
+            screen.say(f"not deleted, since its output could not be read whole: {_REMEDY.format(name=name)}")
+        elif ending.result is not None and not self.is_kept:
+            await clean_up(target, name, uid, screen)
         return ending
 
     async def _abandon(self, target: Target, document: dict[str, Any]) -> None:
-        """The task was cancelled: the job is shut down, as by Ctrl-C, and the operator deletes what is left."""
+        """Nobody follows it any more: the job is shut down, as by Ctrl-C, and the operator deletes what is left."""
         name = document["metadata"]["name"]
         try:
-            if _mark(await target.cluster(name)) == _mark(document):
+            cluster = await target.cluster(name)
+            if _mark(cluster) == _mark(document):
+                uid = cluster["metadata"]["uid"]
                 if not self.is_kept:
-                    await target.patch(name, {"spec": {"cleanup": True}}, "clean up")
-                await stop.in_order(target, name)
+                    await target.patch(name, {"spec": {"cleanup": True}}, "clean up", uid=uid)
+                await stop.in_order(target, name, uid)
         except MiniClusterError:
             # The caller learns that it was cancelled, and nothing more can be done.
             pass
 
 
-async def clean_up(target: Target, name: str, screen: Screen) -> None:
+async def clean_up(target: Target, name: str, uid: str, screen: Screen) -> None:
     """Has the operator delete the MiniCluster (`spec.cleanup`), which needs no permission to delete."""
     try:
-        await target.patch(name, {"spec": {"cleanup": True}}, "clean up")
+        await target.patch(name, {"spec": {"cleanup": True}}, "clean up", uid=uid)
     except NotFound:
         pass
-    except CallFailed as error:
+    except (CallFailed, Invalid) as error:
         screen.say(f"{error}; not deleted")
 
 

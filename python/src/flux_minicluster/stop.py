@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from enum import Enum
 from typing import Any
 
 from . import program
-from .errors import CallFailed, NotAllowed, NotFound
-from .observed import QUEUE_LABEL, is_over, is_running, latest_of, started
-from .target import Target
+from .errors import CallFailed, Invalid, NotAllowed, NotFound
+from .observed import QUEUE_LABEL, Observed, Start, is_over, is_running, latest_of, own_pods, started
+from .target import Target, may_pass, words
 
-# What a program in a container ends with that ends meanwhile.
-_KILLED = 137
+ATTEMPTS = 6
+PAUSE_SECONDS = 1.0
+# The snippet that runs after Flux has ended.
+_AFTER = "post"
 
 
 class Way(Enum):
@@ -20,54 +23,120 @@ class Way(Enum):
 
     SHUT_DOWN = "shutting it down: its programs get SIGTERM and the grace period"
     DELETED = "deleted"
-    SUSPENDED = "suspended: it has no pods now (you have no permission to delete it or to shut down its instance)"
+    SUSPENDED = "suspended: it has no pods now (you have no permission to delete it)"
     HAD_ENDED = "it has already ended"
+    ENDING = "its job has already ended, and its last steps (`post`, the archive) are not cut short"
 
 
-async def in_order(target: Target, name: str) -> Way:
-    """Shuts the instance down, as `flux shutdown` does. If none runs, the MiniCluster is deleted: nothing is lost."""
+async def in_order(target: Target, name: str, uid: str | None = None) -> Way:
+    """Shuts the instance down, as `flux shutdown` does. If none runs yet, the MiniCluster is deleted: nothing is lost.
+
+    While the results of a job that has ended are being written, and if it is not known what runs, nothing is deleted.
+    """
+    attempt = _Attempt(target, name, uid)
+    for number in range(ATTEMPTS):
+        if number:
+            await asyncio.sleep(PAUSE_SECONDS)
+        try:
+            way = await attempt.make()
+        except NotFound:
+            return Way.HAD_ENDED
+        except CallFailed as error:
+            # 404: the pod was there when the pods were listed.
+            if not may_pass(error) and error.status != 404:
+                raise
+            attempt.obstacle = words(error)
+            continue
+        if way is not None:
+            return way
+    if attempt.has_ended:
+        return Way.ENDING
+    raise CallFailed(
+        f"not stopped: {attempt.obstacle}", name=name, remedy="Nothing was deleted. `delete()` deletes it."
+    )
+
+
+class _Attempt:
+    """The attempts to end one MiniCluster."""
+
+    def __init__(self, target: Target, name: str, uid: str | None) -> None:
+        self.obstacle = ""
+        self.has_ended = False
+        """The lead has ended, and the operator has not said so yet."""
+        self._target = target
+        self._name = name
+        self._uid = uid
+        self._asked: Start | None = None
+        """The start of the lead that was asked to shut down, perhaps without an answer."""
+
+    async def make(self) -> Way | None:
+        """None: it is worth another look."""
+        cluster = await self._target.cluster(self._name)
+        self._uid = self._uid or cluster["metadata"]["uid"]
+        is_finished = (cluster.get("status") or {}).get("phase") in ("Completed", "Failed")
+        if cluster["metadata"]["uid"] != self._uid:
+            return Way.HAD_ENDED
+        if is_finished:
+            return Way.HAD_ENDED if self._asked is None else Way.SHUT_DOWN
+        lead = latest_of(0, own_pods(cluster, await self._target.pods_of(self._name)))
+        if self._asked is not None and (lead is None or is_over(lead, self._asked)):
+            return Way.SHUT_DOWN
+        start = started(lead) if lead is not None else None
+        if lead is None or start is None:
+            return await at_once(self._target, self._name, self._uid)
+        self.has_ended = not is_running(lead)
+        if self.has_ended:
+            return None
+        self._asked = start
+        answer = await program.answer(self._target, lead, ["stop"])
+        if answer.code == 0:
+            return Way.SHUT_DOWN
+        self.obstacle = answer.stderr.decode(errors="replace").strip() or f"the lead's agent ended with {answer.code}"
+        return await self._without_broker(cluster, lead)
+
+    async def _without_broker(self, cluster: dict[str, Any], lead: dict[str, Any]) -> Way | None:
+        """The agent has not shut the instance down: whether there is none yet, or none any more."""
+        try:
+            status = json.loads((await program.answer(self._target, lead, ["status", "--json"])).stdout)
+        except ValueError:
+            return None
+        if "state" not in status or status["state"] is not None:
+            return None
+        if status.get("snippet") == _AFTER:
+            return Way.ENDING
+        if status.get("snippet") is None and Observed(cluster).has_been_up:
+            return None
+        return await at_once(self._target, self._name, self._uid)
+
+
+async def at_once(target: Target, name: str, uid: str | None) -> Way:
+    """Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period. `uid`: only this one."""
     try:
-        cluster = await target.cluster(name)
-    except NotFound:
-        return Way.HAD_ENDED
-    if (cluster.get("status") or {}).get("phase") in ("Completed", "Failed"):
-        return Way.HAD_ENDED
-    lead = latest_of(0, await target.pods_of(name))
-    if lead is not None and is_running(lead) and await _is_shut_down(target, name, lead):
-        return Way.SHUT_DOWN
-    return await at_once(target, name)
-
-
-async def _is_shut_down(target: Target, name: str, lead: dict[str, Any]) -> bool:
-    """Asks the lead's agent. Its container may end before the answer has come: then what counts is the pod."""
-    try:
-        code = (await program.answer(target, lead, ["stop"])).code
-    except CallFailed:
-        code = _KILLED
-    start = started(lead)
-    if code != _KILLED or start is None:
-        return code == 0
-    for pause in range(4):
-        await asyncio.sleep(pause)
-        now = latest_of(0, await target.pods_of(name))
-        if now is None or is_over(now, start):
-            return True
-    return False
-
-
-async def at_once(target: Target, name: str) -> Way:
-    """Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period."""
-    try:
-        await target.delete(name)
-        return Way.DELETED
+        try:
+            await target.delete(name, uid=uid)
+            return Way.DELETED
+        except NotAllowed:
+            if _is_queued(await target.cluster(name)):
+                # Only its queue can suspend it.
+                raise
+        await target.patch(name, {"spec": {"suspend": True}}, "stop", uid=uid)
+        return Way.SUSPENDED
     except NotFound:
         return Way.HAD_ENDED
     except NotAllowed:
-        if _is_queued(await target.cluster(name)):
-            # Only its queue can suspend it.
+        raise
+    except (CallFailed, Invalid):
+        if uid is None or not await _is_replaced(target, name, uid):
             raise
-    await target.patch(name, {"spec": {"suspend": True}}, "stop")
-    return Way.SUSPENDED
+        return Way.HAD_ENDED
+
+
+async def _is_replaced(target: Target, name: str, uid: str) -> bool:
+    """Whether another MiniCluster has the name now."""
+    try:
+        return bool((await target.cluster(name))["metadata"]["uid"] != uid)
+    except NotFound:
+        return True
 
 
 def _is_queued(cluster: dict[str, Any]) -> bool:

@@ -161,8 +161,9 @@ class Target:
         query = [("fieldValidation", "Strict")]
         return await self.json("POST", self._clusters(version=version), body=document, query=query)
 
-    async def patch(self, name: str, change: dict[str, Any], verb: str) -> dict[str, Any]:
-        """Changes the MiniCluster by a merge patch; returns the new one."""
+    async def patch(self, name: str, change: dict[str, Any], verb: str, *, uid: str | None = None) -> dict[str, Any]:
+        """Changes the MiniCluster by a merge patch; returns the new one. `uid`: the API server refuses another one."""
+        change = {**change, "metadata": {"uid": uid}} if uid is not None else change
         with_context = _Doing(f"{verb} MiniCluster {name}")
         merge = "application/merge-patch+json"
         return await with_context.retried(

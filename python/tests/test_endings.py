@@ -1,0 +1,310 @@
+"""What an end leaves behind, and what it must not: with a fake API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+import pytest
+from aiohttp import web
+from fake_api import FakeApi, Object, Program
+from test_run import in_thread, press_ctrl_c, refuse, stop_program
+from waiting import until
+
+from flux_minicluster import CallFailed, MiniCluster, NotAllowed, Result, TimedOut, logs, run, stop
+from flux_minicluster.screen import Silent
+from flux_minicluster.stop import Way
+from flux_minicluster.target import Access, Target
+
+
+def program(code: int, output: Object | None = None) -> Program:
+    async def answer(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+        if output is not None:
+            await socket.send_bytes(b"\x01" + json.dumps(output).encode())
+        return code
+
+    return answer
+
+
+def running(api: FakeApi) -> MiniCluster:
+    """A MiniCluster whose instance is up."""
+    api.put("miniclusters", {"metadata": {"name": "mc", "uid": "u", "namespace": "team"}, "spec": {"size": 1}})
+    api.start_job("mc")
+    return MiniCluster.attach("mc")
+
+
+def deletions(api: FakeApi) -> list[str]:
+    return [path for method, path in api.requests if method == "DELETE"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "PAUSE_SECONDS", 0.05, raising=False)
+
+
+# ---- stop
+
+
+def test_stop_deletes_nothing_while_post_runs(api: FakeApi) -> None:
+    cluster = running(api)
+    api.programs |= {"stop": program(1), "status": program(1, {"state": None, "snippet": "post"})}
+    assert cluster.stop() is Way.ENDING
+    assert deletions(api) == []
+
+
+def test_stop_tries_again_when_its_answer_is_lost(api: FakeApi) -> None:
+    cluster = running(api)
+    calls = []
+
+    async def lost_once(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+        calls.append(words)
+        if len(calls) == 1:
+            assert socket._req is not None and socket._req.transport is not None
+            socket._req.transport.abort()
+        return 0
+
+    api.programs["stop"] = lost_once
+    assert cluster.stop() is Way.SHUT_DOWN
+    assert len(calls) == 2 and deletions(api) == []
+
+
+@pytest.mark.parametrize("status", [500, 503, 403])
+def test_stop_deletes_nothing_when_exec_fails(api: FakeApi, status: int) -> None:
+    cluster = running(api)
+    refuse(api, "GET", "/exec", status, message="no")
+    with pytest.raises(NotAllowed if status == 403 else CallFailed):
+        cluster.stop()
+    assert deletions(api) == []
+
+
+def test_stop_deletes_an_instance_that_has_not_begun(api: FakeApi) -> None:
+    cluster = running(api)
+    api.set_status("mc", conditions={}, timeline={"running": "2026-01-01T00:00:00Z"})
+    api.programs |= {"stop": program(1), "status": program(1, {"state": None, "snippet": "pre"})}
+    assert cluster.stop() is Way.DELETED
+
+
+def test_ctrl_c_after_the_job_s_end_waits_for_post(api: FakeApi) -> None:
+    api.programs |= {"stop": program(1), "status": program(1, {"state": None, "snippet": "post"})}
+
+    def live(cluster: Object) -> None:
+        name = cluster["metadata"]["name"]
+        api.log(api.start_job(name), "working")
+        time.sleep(0.3)
+        press_ctrl_c()
+        time.sleep(0.5)
+        api.end_job(name, 0)
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    with pytest.raises(KeyboardInterrupt) as caught:
+        MiniCluster.run("app:1", ["x"])
+    assert caught.value.result.exit_code == 0  # type: ignore[attr-defined]
+    assert deletions(api) == []
+
+
+# ---- another MiniCluster of the same name
+
+
+def test_log_of_another_minicluster_s_pod_is_not_the_run_s(api: FakeApi) -> None:
+    old = api.put_pod("mine", 0, {"running": {}}, name="mine-0-old", job="old")
+    api.log(old, "old output")
+
+    def live(cluster: Object) -> None:
+        time.sleep(0.5)
+        api.log(api.start_job("mine"), "new output")
+        api.end_job("mine")
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    assert MiniCluster.run("app:1", ["x"], name="mine", stream=False).stdout == "new output\n"
+
+
+def test_clean_up_and_stop_spare_another_minicluster(api: FakeApi) -> None:
+    other = {"metadata": {"name": "mc", "uid": "other", "namespace": "team"}, "spec": {"size": 1}}
+    api.put("miniclusters", other)
+
+    async def end() -> None:
+        async with Target.open(Access()) as target:
+            await run.clean_up(target, "mc", "mine", Silent())
+            assert await stop.in_order(target, "mc", "mine") is Way.HAD_ENDED
+            assert await stop.at_once(target, "mc", "mine") is Way.HAD_ENDED
+            api.refusals[("DELETE", "miniclusters")] = (403, {"message": "no"})
+            assert await stop.at_once(target, "mc", "mine") is Way.HAD_ENDED
+
+    asyncio.run(end())
+    assert api.get("miniclusters", "mc")["spec"] == {"size": 1}  # type: ignore[index]
+
+
+# ---- Ctrl-C and failures of the screen
+
+
+def test_second_ctrl_c_ends_a_creation_without_an_answer(api: FakeApi) -> None:
+    api.silent.add(("POST", "miniclusters"))
+
+    def press() -> None:
+        until(lambda: any(method == "POST" for method, _ in api.requests))
+        press_ctrl_c(2)
+
+    in_thread(press)
+    with pytest.raises(KeyboardInterrupt):
+        MiniCluster.run("app:1", ["x"])
+
+
+def test_third_ctrl_c_ends_a_deletion_without_an_answer(api: FakeApi) -> None:
+    api.silent |= {("DELETE", "miniclusters"), ("GET", "/exec")}
+
+    def live(cluster: Object) -> None:
+        api.start_job(cluster["metadata"]["name"])
+        time.sleep(0.3)
+        press_ctrl_c(3)
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    with pytest.raises(KeyboardInterrupt):
+        MiniCluster.run("app:1", ["x"])
+
+
+class ClosedOutput:
+    """Standard output whose reader is gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_blocking", [True, False])
+def test_closed_output_shuts_the_job_down(api: FakeApi, monkeypatch: pytest.MonkeyPatch, is_blocking: bool) -> None:
+    api.programs["stop"] = stop_program()
+    api.on_create = lambda it: api.log(api.start_job(it["metadata"]["name"]), "a line")
+    monkeypatch.setattr(sys, "stdout", ClosedOutput())
+    with pytest.raises(BrokenPipeError):
+        if is_blocking:
+            MiniCluster.run("app:1", ["x"], name="mine")
+        else:
+            asyncio.run(MiniCluster.run_async("app:1", ["x"], name="mine", stream=True))
+    cluster = api.get("miniclusters", "mine")
+    assert cluster is not None and cluster["spec"]["cleanup"] is True
+    assert cluster["status"]["phase"] == "Failed"
+
+
+# ---- a log that cannot be read whole
+
+
+def run_to_the_end(api: FakeApi, live: Any) -> Result:
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster["metadata"]["name"]))
+    return MiniCluster.run("app:1", ["x"], stream=False)
+
+
+def is_kept(api: FakeApi, result: Result) -> bool:
+    return "cleanup" not in api.get("miniclusters", result.name)["spec"]  # type: ignore[index]
+
+
+def printed(api: FakeApi, name: str) -> str:
+    """The job runs, and its first lines were read; returns the lead."""
+    lead = api.start_job(name)
+    api.log(lead, "first")
+    until(lambda: any("/log" in path for _, path in api.requests))
+    time.sleep(0.3)
+    return lead
+
+
+def test_pod_that_goes_with_its_log_keeps_the_minicluster(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.05)
+
+    def live(name: str) -> None:
+        lead = printed(api, name)
+        api.cut()
+        api.log(lead, "last")
+        api.remove("pods", lead)
+        del api.logs[lead]
+        api.mend()
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert result.stdout == "first\n" and result.unread is not None and "its pod is gone" in result.unread
+    assert is_kept(api, result)
+
+
+def test_rotated_log_keeps_the_minicluster(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.05)
+
+    def live(name: str) -> None:
+        lead = printed(api, name)
+        api.cut()
+        api.log(lead, "lost")
+        api.rotate_log(lead)
+        api.log(lead, "last")
+        api.mend()
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert result.stdout == "first\nlast\n" and result.unread is not None
+    assert is_kept(api, result)
+
+
+def test_log_that_the_api_server_refuses_keeps_the_minicluster(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.05)
+    refuse(api, "GET", "/log", 500, message="no container")
+
+    def live(name: str) -> None:
+        api.start_job(name)
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert result.unread is not None and "no container" in result.unread
+    assert is_kept(api, result)
+
+
+def test_lead_that_was_never_seen_keeps_the_minicluster(api: FakeApi) -> None:
+    def live(name: str) -> None:
+        api.set_status(name, phase="Running", jobUid="job", timeline={"running": "2026-01-01T00:00:00Z"})
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert result.unread is not None and is_kept(api, result)
+
+
+def test_restart_during_a_lost_connection_doubles_no_output(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.05)
+
+    def live(name: str) -> None:
+        lead = printed(api, name)
+        api.cut()
+        api.log(lead, "end of the first")
+        api.restart_lead(name)
+        api.log(lead, "second")
+        api.mend()
+        time.sleep(0.3)
+        api.log(lead, "end of the second")
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert result.stdout == "first\nend of the first\nsecond\nend of the second\n"
+    assert result.unread is None and not is_kept(api, result)
+
+
+def test_every_restart_is_printed_once(api: FakeApi) -> None:
+    def live(name: str) -> None:
+        lead = printed(api, name)
+        for number in range(3):
+            api.restart_lead(name)
+            api.log(lead, f"attempt {number}")
+            time.sleep(0.6)
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert result.stdout == "first\nattempt 0\nattempt 1\nattempt 2\n" and result.unread is None
+
+
+# ---- time limits
+
+
+def test_time_limit_holds_for_the_first_call(api: FakeApi) -> None:
+    running(api)
+    api.silent.add(("GET", "miniclusters/mc"))
+    for wait in (lambda: MiniCluster(name="mc").wait(timeout=0.3), lambda: MiniCluster(name="mc").result(timeout=0.3)):
+        with pytest.raises(TimedOut):
+            wait()
