@@ -2,7 +2,6 @@
 
 mod terminal;
 
-use futures::FutureExt;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{AttachParams, AttachedProcess};
@@ -13,6 +12,7 @@ use crate::failure::{FAILED, Failure, is_code};
 use crate::observed;
 use crate::output::Output;
 use crate::screen;
+use crate::signals::until_signalled;
 use crate::target::Target;
 
 /// Bytes that are copied at a time.
@@ -126,11 +126,11 @@ async fn in_lead(target: &Target, name: &str, words: &[&str]) -> Result<u8, Fail
 
 /// The pod of this index; an error if its runner does not run.
 pub async fn running(target: &Target, name: &str, index: u32) -> Result<Pod, Failure> {
-    let pods = target.pods_of(name).await?;
+    let cluster = target.cluster(name).await?;
+    let pods = target.pods_of(&cluster).await?;
     match observed::latest_of(index, pods.iter()).filter(|pod| observed::is_running(pod)) {
         Some(pod) => Ok(pod.clone()),
         None => {
-            let cluster = target.cluster(name).await?;
             let phase = cluster
                 .status
                 .and_then(|status| status.phase)
@@ -176,7 +176,7 @@ async fn start(
             let may_not = is_code(&error, 403);
             let failure = Failure::call(format!("run a program in pod {name}"))(error);
             if may_not {
-                Failure::Message(format!("{failure}. {NEEDS_EXEC}"))
+                Failure::NoExec(format!("{failure}. {NEEDS_EXEC}"))
             } else {
                 failure
             }
@@ -220,11 +220,19 @@ async fn collect(from: &mut (impl AsyncRead + Unpin), to: &mut Vec<u8>) -> std::
 
 /// Copies bytes in both directions until the program has ended; returns its exit code.
 async fn copy_both_ways(mut attached: AttachedProcess, terminal: bool) -> Result<u8, Failure> {
-    let _raw = if terminal {
-        Some(terminal::Raw::begin(attached.terminal_size())?)
-    } else {
-        None
-    };
+    if !terminal {
+        return copy_all(attached).await;
+    }
+    // Without a handler, a signal would end this process and leave the terminal raw.
+    let signalled = until_signalled()?;
+    let _raw = terminal::Raw::begin(attached.terminal_size())?;
+    tokio::select! {
+        code = copy_all(attached) => code,
+        code = signalled => Ok(code),
+    }
+}
+
+async fn copy_all(mut attached: AttachedProcess) -> Result<u8, Failure> {
     if let Some(stdin) = attached.stdin() {
         // The task ends with this process: a pending read of the keyboard does not keep it alive.
         tokio::spawn(copy_input(stdin));
@@ -309,13 +317,6 @@ fn code(status: Option<Status>) -> Result<u8, Failure> {
             status.message.unwrap_or_default()
         ))),
     }
-}
-
-/// Runs the agent's command `words` in the lead and drops its output.
-pub async fn quietly(target: &Target, pod: &Pod, words: &[&str]) -> Result<u8, Failure> {
-    answer(target, pod, words)
-        .map(|done| done.map(|(code, _)| code))
-        .await
 }
 
 #[cfg(test)]

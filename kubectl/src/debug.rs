@@ -70,7 +70,7 @@ pub async fn debug(target: &Target, args: &Args, output: Output, version: &str) 
 
 async fn collect(target: &Target, name: &str, version: &str) -> Result<Entries, Failure> {
     let cluster = target.cluster(name).await?;
-    let mut pods = target.pods_of(name).await?;
+    let mut pods = target.pods_of(&cluster).await?;
     pods.sort_by_key(|pod| (observed::index(pod), observed::name(pod).to_owned()));
     let mut entries = vec![
         ("version.txt".to_owned(), versions(version, &server(target).await)),
@@ -190,7 +190,7 @@ mod tests {
     use serde::ser::Error;
 
     use super::*;
-    use crate::testing::{self, Log};
+    use crate::testing::{self, Log, LogEnd};
 
     #[tokio::test]
     async fn debug_keeps_a_log_with_a_byte_that_is_no_utf_8() {
@@ -202,9 +202,9 @@ mod tests {
         .unwrap();
         let log = Log {
             bytes: b"before\xff\nafter\xc3",
-            stalls: false,
+            end: LogEnd::Whole,
         };
-        let (target, _) = testing::server(&pod, [log]);
+        let (target, ..) = testing::server([Some(pod.clone())], [log]);
         let entries = logs(&target, &pod).await;
         let (name, text) = entries.first().unwrap();
         assert_eq!(name, "logs/mc-0-x.flux.log");

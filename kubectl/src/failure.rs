@@ -29,7 +29,12 @@ pub enum Failure {
     #[error("failed to find the API server: {0}")]
     NoServer(String),
     #[error("failed to {doing}: {why}")]
-    Call { doing: String, why: String },
+    Call {
+        doing: String,
+        why: String,
+        /// Whether another try may help.
+        passes: bool,
+    },
     /// The API server did not answer.
     #[error("failed to {doing}: no answer from the API server: {why}")]
     Unanswered { doing: String, why: String },
@@ -40,6 +45,9 @@ pub enum Failure {
     },
     #[error("{0}")]
     Message(String),
+    /// The person may not run programs in pods.
+    #[error("{0}")]
+    NoExec(String),
     /// Nobody reads standard output any more (`| head`).
     #[error("standard output is closed")]
     Unread,
@@ -57,6 +65,7 @@ impl Failure {
             error => Failure::Call {
                 doing,
                 why: cause_of(&error),
+                passes: may_pass(&error),
             },
         }
     }
@@ -80,6 +89,14 @@ impl Failure {
             Failure::Plans(error) => error.category().code(),
             _ => FAILED,
         }
+    }
+
+    /// Whether another try may help.
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Failure::Unanswered { .. } | Failure::Call { passes: true, .. }
+        )
     }
 
     /// The failure of something on this machine.

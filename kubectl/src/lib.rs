@@ -28,6 +28,7 @@ mod output;
 mod progress;
 mod run;
 mod screen;
+mod signals;
 mod status;
 mod stop;
 mod target;

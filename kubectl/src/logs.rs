@@ -16,7 +16,7 @@ use crate::failure::{self, Failure};
 use crate::observed::{self, Start};
 use crate::screen;
 use crate::target::Target;
-use resume::Resume;
+pub use resume::Resume;
 
 /// Time without a byte after which a log is requested again: a job may be silent for any time, but the
 /// connection may also be dead.
@@ -25,6 +25,8 @@ const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// How often `--follow` looks whether the pod has started.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Why the rest of a log cannot be read.
+const POD_GONE: &str = "its pod is gone";
 /// Most attempts to read the log of a container that has ended.
 const TRIES: u32 = 5;
 
@@ -55,11 +57,9 @@ pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
     if args.follow && !args.all {
         wait_for_start(target, args).await?;
     }
-    let mut pods = target.pods_of(&args.name).await?;
     let name = &args.name;
+    let mut pods = target.pods_of(&target.cluster(name).await?).await?;
     if pods.is_empty() {
-        // If there is no such MiniCluster, that is the failure.
-        target.cluster(name).await?;
         let cause = format!("{name} has no pods: `kubectl minicluster why {name}` says why");
         return Err(Failure::Message(cause));
     }
@@ -110,14 +110,15 @@ impl Obstacles {
 async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
     let mut obstacles = Obstacles::default();
     loop {
-        let pods = target.pods_of(&args.name).await?;
+        let cluster = target.cluster(&args.name).await?;
+        let pods = target.pods_of(&cluster).await?;
         if observed::latest_of(args.index, pods.iter())
             .and_then(observed::started)
             .is_some()
         {
             return Ok(());
         }
-        let status = target.cluster(&args.name).await?.status;
+        let status = cluster.status;
         let phase = observed::phase_of(status.as_ref());
         let ended = status.as_ref().and_then(MiniClusterStatus::phase);
         if ended.is_some_and(|phase| phase.is_finished() || phase == Phase::Invalid) {
@@ -151,7 +152,7 @@ async fn print_one(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failur
         && args.container.is_none()
         && let Some(start) = observed::started(pod)
     {
-        return follow(&target.pods(), pod, &start, || ()).await;
+        return follow(&target.pods(), pod, &start, &mut Resume::default(), || ()).await;
     }
     stream(&target.pods(), pod, args, screen::put).await
 }
@@ -190,6 +191,7 @@ async fn stream(
         let count = read.map_err(|error| Failure::Call {
             doing: doing(),
             why: error.to_string(),
+            passes: false,
         })?;
         if count == 0 {
             return Ok(());
@@ -202,65 +204,118 @@ async fn stream(
 }
 
 /// Prints the log of one start of a pod's runner to its end, and reconnects if the connection breaks.
-/// `before_print` is called each time before something is printed.
+/// `resume` is that of the pod's earlier starts: nothing of them is printed again. `before_print` is called
+/// each time before something is printed. It fails if the log could not be read whole.
 pub async fn follow(
     pods: &Api<Pod>,
     pod: &Pod,
     start: &Start,
+    resume: &mut Resume,
     before_print: impl Fn(),
 ) -> Result<(), Failure> {
     let (name, container) = (observed::name(pod), observed::runner(pod).unwrap_or_default());
-    let mut resume = Resume::default();
-    let (mut failures, mut is_over) = (0, false);
+    let unread = |why: &str| {
+        Err(Failure::Call {
+            doing: format!("read the whole log of {name}, container {container}"),
+            why: why.to_owned(),
+            passes: false,
+        })
+    };
+    let mut pod = pod.clone();
+    resume.begin_container();
+    let (mut failures, mut was_complete, mut has_gap) = (0, false, false);
     loop {
+        let (restarts, is_over) = (observed::restarts(&pod) - start.1, observed::is_over(&pod, start));
+        // The kubelet keeps the log of one earlier container.
+        if restarts > 1 && !was_complete {
+            return unread("its container has restarted twice meanwhile");
+        }
+        if restarts > 1 {
+            break;
+        }
         let since_time = resume.connect();
         let parameters = LogParams {
             container: Some(container.to_owned()),
             follow: !is_over,
+            previous: restarts == 1,
             timestamps: true,
             since_time,
             ..LogParams::default()
         };
         let read = match pods.log_stream(name, &parameters).await {
-            Ok(log) => copy(log, &mut resume, &before_print).await?,
-            Err(error) if failure::is_code(&error, 404) => return Ok(()),
+            Ok(log) => copy(log, resume, &before_print).await?,
+            Err(error) if failure::is_code(&error, 404) && was_complete => break,
+            Err(error) if failure::is_code(&error, 404) => return unread(POD_GONE),
             Err(error) => LogRead {
                 end: CopyEnd::Broken(failure::cause_of(&error)),
                 has_progressed: false,
             },
         };
-        let failure = match read.end {
-            // The container had ended before this read, so nothing is missing.
-            CopyEnd::Complete if is_over => return Ok(()),
+        let is_complete = matches!(read.end, CopyEnd::Complete);
+        if is_complete && resume.end() {
+            if was_complete && has_restarted(pods, name, start).await {
+                // The log had been read whole, and these were the next container's lines.
+                break;
+            }
+            has_gap = true;
+        }
+        if is_complete && is_over {
+            // The container had ended before this read, so nothing else is missing.
+            break;
+        }
+        let obstacle = match read.end {
             CopyEnd::Complete => None,
             // A running container may print nothing for any time.
             CopyEnd::Silent => is_over.then(|| format!("no data came for {} s", SILENCE.as_secs())),
             CopyEnd::Broken(why) => Some(why),
         };
-        failures = if read.has_progressed || failure.is_none() {
+        failures = if read.has_progressed || obstacle.is_none() {
             0
         } else {
             failures + 1
         };
-        if let Some(why) = failure
+        if let Some(why) = obstacle
             && failures >= TRIES
             && is_over
         {
-            let doing = format!("read the log of {name}, container {container}");
-            return Err(Failure::Call { doing, why });
+            return unread(&why);
         }
-        // If the call fails, the pod counts as running.
-        match pods.get_opt(name).await {
-            Ok(None) => return Ok(()),
-            Ok(Some(pod)) => is_over = observed::is_over(&pod, start),
-            Err(_) => {}
-        }
+        was_complete = is_complete;
+        // Without an answer it is not known whose log the next read would be of.
+        let current = loop {
+            match pods.get_opt(name).await {
+                Ok(current) => break current,
+                Err(error) if failure::is_code(&error, 403) => break Some(pod.clone()),
+                Err(error) => {
+                    failures += 1;
+                    if is_over && failures >= TRIES {
+                        return unread(&failure::cause_of(&error));
+                    }
+                    tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
+                }
+            }
+        };
+        pod = match current.filter(|pod| observed::is_pod_of(pod, start)) {
+            Some(current) => current,
+            None if was_complete => break,
+            None => return unread(POD_GONE),
+        };
         if failures > 0 {
             tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
-        } else if !is_over {
+        } else if !observed::is_over(&pod, start) {
             tokio::time::sleep(PAUSE).await;
         }
     }
+    if has_gap {
+        return unread("the node does not have all lines any more");
+    }
+    Ok(())
+}
+
+/// Whether the runner was started again after this start.
+async fn has_restarted(pods: &Api<Pod>, name: &str, start: &Start) -> bool {
+    let pod = pods.get_opt(name).await.ok().flatten();
+    pod.is_some_and(|pod| observed::restarts(&pod) > start.1)
 }
 
 /// How a read of a log ended.

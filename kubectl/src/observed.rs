@@ -53,9 +53,21 @@ impl Snapshot {
         self.status()?.conditions.iter().find(|it| it.type_ == type_)
     }
 
+    /// Whether the instance is or was up.
+    pub fn has_been_up(&self) -> bool {
+        let timeline = self.status().and_then(|status| status.timeline.as_ref());
+        self.is_true("JobMiniClusterReady") || timeline.is_some_and(|timeline| timeline.ready.is_some())
+    }
+
+    /// Its pods, without those of another MiniCluster of its name.
+    pub fn own_pods(&self) -> impl Iterator<Item = &Pod> {
+        let is_own = |pod: &&Pod| self.cluster.as_ref().is_some_and(|cluster| is_of(pod, cluster));
+        self.pods.values().filter(is_own)
+    }
+
     /// The latest pod of index 0.
     pub fn lead(&self) -> Option<&Pod> {
-        lead_of(self.pods.values())
+        lead_of(self.own_pods())
     }
 
     /// The lead and its runner's start, if it has started, so that there is a log to read.
@@ -63,6 +75,24 @@ impl Snapshot {
         let lead = self.lead()?;
         Some((lead, started(lead)?))
     }
+}
+
+/// Whether the pod is of a Job of this MiniCluster. One that was deleted may have had the same name, and have
+/// pods still.
+pub fn is_of(pod: &Pod, cluster: &MiniCluster) -> bool {
+    let job = pod
+        .metadata
+        .labels
+        .as_ref()
+        .and_then(|all| all.get(labels::JOB_UID));
+    let Some((job, status)) = job.zip(cluster.status.as_ref()) else {
+        return false;
+    };
+    let replaced = status
+        .restarts
+        .iter()
+        .filter_map(|restart| restart.job_uid.as_ref());
+    status.job_uid.iter().chain(replaced).any(|uid| uid == job)
 }
 
 /// The latest pod of index 0.
@@ -125,12 +155,13 @@ fn runner_state(pod: &Pod) -> Option<&ContainerState> {
 /// The runner's current or last start.
 pub fn started(pod: &Pod) -> Option<Start> {
     let state = runner_state(pod)?;
-    (state.running.is_some() || state.terminated.is_some()).then(|| {
-        (
-            pod.metadata.uid.clone().unwrap_or_default(),
-            runner_status(pod).map_or(0, |it| it.restart_count),
-        )
-    })
+    (state.running.is_some() || state.terminated.is_some())
+        .then(|| (pod.metadata.uid.clone().unwrap_or_default(), restarts(pod)))
+}
+
+/// How often the runner was restarted.
+pub fn restarts(pod: &Pod) -> i32 {
+    runner_status(pod).map_or(0, |it| it.restart_count)
 }
 
 pub fn is_running(pod: &Pod) -> bool {
@@ -140,11 +171,15 @@ pub fn is_running(pod: &Pod) -> bool {
 /// Whether this start of the runner is over.
 pub fn is_over(pod: &Pod, start: &Start) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    let is_other = pod.metadata.uid.as_deref() != Some(start.0.as_str());
-    is_other
+    !is_pod_of(pod, start)
         || matches!(phase, Some("Succeeded" | "Failed"))
         || runner_state(pod).is_some_and(|state| state.terminated.is_some())
-        || runner_status(pod).is_some_and(|it| it.restart_count > start.1)
+        || restarts(pod) > start.1
+}
+
+/// Whether it is the pod of this start, and not another of its name.
+pub fn is_pod_of(pod: &Pod, start: &Start) -> bool {
+    pod.metadata.uid.as_deref() == Some(start.0.as_str())
 }
 
 /// Whether the pod has a node.
@@ -193,6 +228,32 @@ pub fn code_of(exit_code: Option<i32>, is_complete: bool) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pods_of_another_minicluster_of_the_name_do_not_count() {
+        let pod = |name: &str, job: &str| {
+            let pod: Pod = serde_json::from_value(serde_json::json!({ "metadata": { "name": name, "labels": {
+                "batch.kubernetes.io/job-completion-index": "0", "batch.kubernetes.io/controller-uid": job } } }))
+            .unwrap();
+            (name.to_owned(), pod)
+        };
+        let cluster = serde_json::json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+            "metadata": { "name": "mc" }, "spec": { "size": 1, "containers": [{ "image": "a" }] },
+            "status": { "jobUid": "second", "restarts": [{ "time": "", "reason": "", "message": "", "jobUid": "first" }] } });
+        let seen = Snapshot {
+            cluster: Some(serde_json::from_value(cluster).unwrap()),
+            pods: [pod("a", "first"), pod("b", "second"), pod("c", "of another")].into(),
+        };
+        assert_eq!(seen.own_pods().map(name).collect::<Vec<_>>(), ["a", "b"]);
+        let unprocessed = Snapshot {
+            cluster: seen.cluster.map(|cluster| MiniCluster {
+                status: None,
+                ..cluster
+            }),
+            pods: seen.pods,
+        };
+        assert!(unprocessed.lead().is_none());
+    }
 
     #[test]
     fn run_exits_with_job_code_and_1_when_a_failure_has_none() {

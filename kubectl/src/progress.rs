@@ -61,19 +61,14 @@ fn trouble(seen: &Snapshot) -> Option<String> {
 }
 
 fn pods(seen: &Snapshot) -> Stage {
-    let (size, there) = (seen.size(), seen.pods.len());
-    let placed = seen
-        .pods
-        .values()
-        .filter(|pod| observed::is_scheduled(pod))
-        .count();
+    let (size, there) = (seen.size(), seen.own_pods().count());
+    let placed = seen.own_pods().filter(|pod| observed::is_scheduled(pod)).count();
     let begun = seen
-        .pods
-        .values()
+        .own_pods()
         .filter(|pod| observed::started(pod).is_some())
         .count();
     let count = format!("{begun} of {size} running");
-    if is_up(seen) || usize::try_from(size).is_ok_and(|size| begun >= size) {
+    if seen.has_been_up() || usize::try_from(size).is_ok_and(|size| begun >= size) {
         return stage("pods", State::Done, count);
     }
     if seen.is_true("Suspended") {
@@ -98,7 +93,7 @@ fn pods(seen: &Snapshot) -> Stage {
 fn view(seen: &Snapshot) -> Stage {
     let lead = seen.lead().filter(|lead| observed::is_scheduled(lead));
     match lead {
-        _ if is_up(seen) => stage("view", State::Done, "Flux is in the pods"),
+        _ if seen.has_been_up() => stage("view", State::Done, "Flux is in the pods"),
         None => stage("view", State::Later, "after the pods are scheduled"),
         Some(lead) if observed::started(lead).is_some() => stage("view", State::Done, "Flux is in the pods"),
         Some(lead) => stage("view", State::Now, preparing(lead)),
@@ -129,7 +124,7 @@ fn brokers(seen: &Snapshot) -> Stage {
         .unwrap_or_default();
     let is_explained =
         seen.status().and_then(|it| it.reason.as_deref()) == Some("BrokersNotReady") && !message.is_empty();
-    if is_all || is_up(seen) {
+    if is_all || seen.has_been_up() {
         stage(
             "brokers",
             State::Done,
@@ -151,7 +146,7 @@ fn brokers(seen: &Snapshot) -> Stage {
 fn quorum(seen: &Snapshot) -> Stage {
     let quorum = seen.quorum();
     let ready = seen.status().map_or(0, |status| status.ready_size);
-    if is_up(seen) {
+    if seen.has_been_up() {
         stage("quorum", State::Done, format!("{quorum} brokers: the job starts"))
     } else if seen.started_lead().is_none() {
         stage("quorum", State::Later, format!("{quorum} brokers are needed"))
@@ -164,21 +159,14 @@ fn quorum(seen: &Snapshot) -> Stage {
     }
 }
 
-/// Whether the instance is or was up.
-fn is_up(seen: &Snapshot) -> bool {
-    seen.is_true("JobMiniClusterReady")
-        || seen
-            .status()
-            .is_some_and(|it| it.timeline.as_ref().is_some_and(|it| it.ready.is_some()))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn seen(status: Value, pods: &[Value]) -> Snapshot {
+    fn seen(mut status: Value, pods: &[Value]) -> Snapshot {
+        status["jobUid"] = json!("job");
         let cluster = json!({
             "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" },
             "spec": { "size": 2, "containers": [{ "image": "a" }] }, "status": status,
@@ -196,7 +184,8 @@ mod tests {
     fn pod(index: u32, node: bool, status: Value) -> Value {
         let mut pod = json!({
             "metadata": { "name": format!("mc-{index}-x"), "uid": format!("u{index}"),
-                "labels": { "batch.kubernetes.io/job-completion-index": index.to_string() } },
+                "labels": { "batch.kubernetes.io/job-completion-index": index.to_string(),
+                    "batch.kubernetes.io/controller-uid": "job" } },
             "spec": { "containers": [{ "name": "main" }] }, "status": status,
         });
         if node {

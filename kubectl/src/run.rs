@@ -16,9 +16,10 @@ use crate::failure::{self, Failure};
 use crate::input::read;
 use crate::output::Output;
 use crate::screen::{self, Screen};
+use crate::signals::Interrupts;
 use crate::stop;
 use crate::target::Target;
-use follow::RunEnd;
+use follow::{Followed, RunEnd};
 use manifest::{RUN, Wanted};
 
 /// Most attempts to create the MiniCluster if the API server does not answer.
@@ -75,24 +76,36 @@ pub async fn run(
         .notes
         .iter()
         .for_each(|note| screen::tell(&format!("note: {note}")));
-    let created = create(&target, &wanted.cluster).await?;
-    let name = created.name_any();
+    let name = wanted.cluster.name_any();
     if args.detach {
+        let created = create(&target, &wanted.cluster).await?;
         return output.show(&created, || format!("{name}\n")).map(|()| 0);
     }
+    let mut interrupts = Interrupts::listen()?;
+    let Some((created, is_interrupted)) =
+        create_unless_interrupted(&target, &wanted.cluster, &mut interrupts).await?
+    else {
+        let ending = RunEnd::Interrupted(None);
+        ending.text(&name).iter().for_each(|text| screen::tell(text));
+        return Ok(ending.code());
+    };
     let screen = Screen::open();
     screen.say(&format!(
         "created MiniCluster {name} with {}",
         pods(created.spec.size)
     ));
-    let ending = follow::follow(&target, &name, &created.uid().unwrap_or_default(), &screen).await;
+    let uid = created.uid().unwrap_or_default();
+    let followed = follow::follow(&target, (&name, &uid), &screen, &mut interrupts, is_interrupted).await;
     screen.end();
-    let ending = ending?;
-    if let Some(told) = ending.text(&name) {
-        screen.say(&told);
+    let followed = followed?;
+    if let Some(text) = followed.end.text(&name) {
+        screen.say(&text);
     }
-    tidy_up(&target, &name, &ending, args.keep).await;
-    Ok(ending.code())
+    tokio::select! {
+        () = tidy_up(&target, (&name, &uid), &followed, args.keep) => {}
+        () = interrupts.next() => screen::tell(&format!("{name} may not be deleted: `kubectl minicluster stop --now {name}`")),
+    }
+    Ok(followed.end.code())
 }
 
 fn pods(size: i32) -> String {
@@ -104,19 +117,44 @@ fn pods(size: i32) -> String {
 }
 
 /// Has the operator delete the MiniCluster (`spec.cleanup`), which needs no permission to delete.
-async fn tidy_up(target: &Target, name: &str, ending: &RunEnd, keep: bool) {
-    let (RunEnd::Finished { .. } | RunEnd::Unread) = ending else {
+async fn tidy_up(target: &Target, (name, uid): (&str, &str), followed: &Followed, keep: bool) {
+    let (RunEnd::Finished { .. } | RunEnd::Unread) = followed.end else {
         return;
     };
-    if keep {
+    if keep || !followed.is_whole {
+        let why = if followed.is_whole {
+            ""
+        } else {
+            ", since its output could not be printed whole"
+        };
         screen::tell(&format!(
-            "kept {name}: `kubectl minicluster logs {name}`, `kubectl minicluster stop --now {name}`"
+            "kept {name}{why}: `kubectl minicluster logs {name}`, `kubectl minicluster stop --now {name}`"
         ));
         return;
     }
-    if let Err(failure) = stop::change(target, name, json!({ "spec": { "cleanup": true } }), "clean up").await
-    {
+    let cleanup = json!({ "cleanup": true });
+    if let Err(failure) = stop::change(target, name, Some(uid), cleanup, "clean up").await {
         screen::tell(&format!("{failure}; not deleted"));
+    }
+}
+
+/// Creates the MiniCluster; returns whether Ctrl-C was pressed meanwhile. None: it was pressed twice, and it is
+/// not known whether there is a MiniCluster.
+async fn create_unless_interrupted(
+    target: &Target,
+    cluster: &MiniCluster,
+    interrupts: &mut Interrupts,
+) -> Result<Option<(MiniCluster, bool)>, Failure> {
+    let mut creating = Box::pin(create(target, cluster));
+    tokio::select! {
+        created = &mut creating => return Ok(Some((created?, false))),
+        () = interrupts.next() => screen::tell(
+            "it is stopped once it is created; press Ctrl-C again not to wait for that",
+        ),
+    }
+    tokio::select! {
+        created = creating => Ok(Some((created?, true))),
+        () = interrupts.next() => Ok(None),
     }
 }
 

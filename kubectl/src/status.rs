@@ -69,7 +69,7 @@ struct EventLine {
 /// Prints the report.
 pub async fn status(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let cluster = target.cluster(&args.name).await?;
-    let pods = target.pods_of(&args.name).await?;
+    let pods = target.pods_of(&cluster).await?;
     let report = ask_for_report(target, &cluster, &pods).await;
     output
         .show(&report, || screen::fitted(&report_text(&report), screen::width()))

@@ -3,20 +3,23 @@
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
-use flux_shared::exit::of_signal;
 use flux_shared::queueing::QUEUE_NAME;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::connect;
 use crate::failure::{self, Failure};
-use crate::observed::{self, lead_of};
+use crate::observed::{self, Snapshot, Start, lead_of};
 use crate::target::Target;
 
-/// What a program in a container ends with that ends meanwhile.
-const KILLED: u8 = of_signal(9);
+/// Most looks at what runs, and the time between two of them.
+const ATTEMPTS: u32 = 6;
+const PAUSE: Duration = Duration::from_secs(1);
+/// The snippet that runs after Flux has ended.
+const AFTER: &str = "post";
 
 /// Arguments of `stop`.
 #[derive(Debug, Clone, clap::Args)]
@@ -39,6 +42,8 @@ pub enum Way {
     Suspended,
     /// It had ended before.
     HadEnded,
+    /// Its job has ended, and what comes after the job still runs.
+    Ending,
 }
 
 impl Way {
@@ -48,11 +53,14 @@ impl Way {
             Way::ShutDown => format!("shutting down {name}: its programs get SIGTERM and the grace period"),
             Way::Deleted => format!("deleted {name}"),
             Way::Suspended => {
-                format!(
-                    "suspended {name}, which now has no pods (you have no permission to delete it or to shut down its instance)"
-                )
+                format!("suspended {name}, which now has no pods (you have no permission to delete it)")
             }
             Way::HadEnded => format!("{name} has already ended"),
+            Way::Ending => {
+                format!(
+                    "the job of {name} has already ended; its last steps (`post`, the archive) are not cut short"
+                )
+            }
         }
     }
 }
@@ -60,61 +68,163 @@ impl Way {
 /// Ends the MiniCluster as the options say.
 pub async fn stop(target: &Target, args: &Args) -> Result<Way, Failure> {
     if args.now {
-        at_once(target, &args.name).await
+        at_once(target, &args.name, None).await
     } else {
-        in_order(target, &args.name).await
+        in_order(target, &args.name, None).await
     }
 }
 
-/// Shuts the instance down, as `flux shutdown` does. If it does not run, the MiniCluster is deleted: there is
-/// nothing to lose.
-pub async fn in_order(target: &Target, name: &str) -> Result<Way, Failure> {
-    let cluster = target.cluster(name).await?;
-    if observed::is_finished(cluster.status.as_ref()) {
-        return Ok(Way::HadEnded);
-    }
-    let pods = target.pods_of(name).await?;
-    if let Some(lead) = lead_of(pods.iter()).filter(|lead| observed::is_running(lead)) {
-        let is_shut_down = match connect::quietly(target, lead, &["stop"]).await {
-            Ok(0) => true,
-            // The container may end before the answer has come.
-            Ok(KILLED) | Err(_) => ends_soon(target, name, lead).await?,
-            Ok(_) => false,
-        };
-        if is_shut_down {
-            return Ok(Way::ShutDown);
-        }
-    }
-    at_once(target, name).await
-}
-
-/// Whether this start of the lead ends within the time that the kubelet takes to say so.
-async fn ends_soon(target: &Target, name: &str, lead: &Pod) -> Result<bool, Failure> {
-    let Some(start) = observed::started(lead) else {
-        return Ok(false);
+/// Shuts the instance down, as `flux shutdown` does. If none runs yet, the MiniCluster is deleted: there is
+/// nothing to lose. While the results of a job that has ended are being written, and if it is not known what
+/// runs, nothing is deleted. `uid`: only this MiniCluster.
+pub async fn in_order(target: &Target, name: &str, uid: Option<&str>) -> Result<Way, Failure> {
+    let mut attempts = Attempts {
+        target,
+        name,
+        uid: uid.map(str::to_owned),
+        asked: None,
+        has_ended: false,
+        obstacle: String::new(),
     };
-    for pause in [0, 1, 2, 3].map(Duration::from_secs) {
-        tokio::time::sleep(pause).await;
-        let pods = target.pods_of(name).await?;
-        if lead_of(pods.iter()).is_none_or(|lead| observed::is_over(lead, &start)) {
-            return Ok(true);
+    for number in 0..ATTEMPTS {
+        if number > 0 {
+            tokio::time::sleep(PAUSE).await;
+        }
+        match attempts.make().await {
+            Ok(Some(way)) => return Ok(way),
+            Ok(None) => {}
+            Err(failure) if failure.may_pass() => attempts.obstacle = failure.to_string(),
+            Err(failure) => return Err(failure),
         }
     }
-    Ok(false)
+    if attempts.has_ended {
+        return Ok(Way::Ending);
+    }
+    Err(Failure::Message(format!(
+        "failed to stop {name}: {}. Nothing was deleted: `kubectl minicluster stop --now {name}` deletes it",
+        attempts.obstacle.trim_end_matches('.')
+    )))
 }
 
-/// Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period.
-pub async fn at_once(target: &Target, name: &str) -> Result<Way, Failure> {
-    match target.clusters().delete(name, &DeleteParams::background()).await {
+/// The attempts to stop one MiniCluster.
+struct Attempts<'a> {
+    target: &'a Target,
+    name: &'a str,
+    uid: Option<String>,
+    /// The start of the lead that was asked to shut down, perhaps without an answer.
+    asked: Option<Start>,
+    /// The lead has ended, and the operator has not reported it yet.
+    has_ended: bool,
+    obstacle: String,
+}
+
+impl Attempts<'_> {
+    /// None: it is worth another look.
+    async fn make(&mut self) -> Result<Option<Way>, Failure> {
+        let (target, name) = (self.target, self.name);
+        let cluster = match target.clusters().get(name).await {
+            Err(error) if failure::is_code(&error, 404) && self.uid.is_some() => {
+                return Ok(Some(Way::HadEnded));
+            }
+            found => found.map_err(Failure::call(format!("get MiniCluster {name}")))?,
+        };
+        let found = cluster.uid().unwrap_or_default();
+        let uid = self.uid.get_or_insert_with(|| found.clone()).clone();
+        if uid != found {
+            return Ok(Some(Way::HadEnded));
+        }
+        if observed::is_finished(cluster.status.as_ref()) {
+            let was_asked = self.asked.is_some();
+            return Ok(Some(if was_asked { Way::ShutDown } else { Way::HadEnded }));
+        }
+        let pods = target.pods_of(&cluster).await?;
+        let lead = lead_of(pods.iter());
+        if let Some(asked) = &self.asked
+            && lead.is_none_or(|lead| observed::is_over(lead, asked))
+        {
+            return Ok(Some(Way::ShutDown));
+        }
+        let Some((lead, start)) = lead.and_then(|lead| Some((lead, observed::started(lead)?))) else {
+            return at_once(target, name, Some(&uid)).await.map(Some);
+        };
+        self.has_ended = !observed::is_running(lead);
+        if self.has_ended {
+            return Ok(None);
+        }
+        self.asked = Some(start);
+        match connect::answer(target, lead, &["stop"]).await {
+            Ok((0, _)) => Ok(Some(Way::ShutDown)),
+            Ok((code, said)) => {
+                let said = String::from_utf8_lossy(&said).trim().to_owned();
+                self.obstacle = if said.is_empty() {
+                    format!("the lead's agent ended with {code}")
+                } else {
+                    said
+                };
+                self.without_broker(cluster, lead, &uid).await
+            }
+            Err(failure @ Failure::NoExec(_)) => Err(failure),
+            Err(failure) => {
+                self.obstacle = failure.to_string();
+                Ok(None)
+            }
+        }
+    }
+
+    /// The agent has not shut the instance down: whether there is none yet, or none any more.
+    async fn without_broker(
+        &self,
+        cluster: MiniCluster,
+        lead: &Pod,
+        uid: &str,
+    ) -> Result<Option<Way>, Failure> {
+        let answer = connect::answer(self.target, lead, &["status", "--json"]).await;
+        let status: Option<Value> = answer
+            .ok()
+            .and_then(|(_, said)| serde_json::from_slice(&said).ok());
+        let Some((status, Value::Null)) = status.as_ref().and_then(|it| Some((it, it.get("state")?))) else {
+            return Ok(None);
+        };
+        let seen = Snapshot {
+            cluster: Some(cluster),
+            ..Snapshot::default()
+        };
+        match status["snippet"].as_str() {
+            Some(AFTER) => Ok(Some(Way::Ending)),
+            None if seen.has_been_up() => Ok(None),
+            _ => at_once(self.target, self.name, Some(uid)).await.map(Some),
+        }
+    }
+}
+
+/// Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period. `uid`: only this
+/// MiniCluster.
+pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<Way, Failure> {
+    let parameters = DeleteParams {
+        preconditions: uid.map(|uid| Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
+        ..DeleteParams::background()
+    };
+    match target.clusters().delete(name, &parameters).await {
         Ok(_) => Ok(Way::Deleted),
         Err(error) if failure::is_code(&error, 404) => Ok(Way::HadEnded),
-        Err(error) if failure::is_code(&error, 403) => {
-            if is_queued(&target.cluster(name).await?) {
+        Err(error) if failure::is_code(&error, 403) || failure::is_code(&error, 409) => {
+            let cluster = target.cluster(name).await?;
+            if uid.is_some_and(|uid| cluster.metadata.uid.as_deref() != Some(uid)) {
+                // Another MiniCluster has the name now.
+                return Ok(Way::HadEnded);
+            }
+            if failure::is_code(&error, 409) {
+                return Err(Failure::call(format!("delete MiniCluster {name}"))(error));
+            }
+            if is_queued(&cluster) {
                 return Err(Failure::call(format!(
                     "delete MiniCluster {name}, which only its queue can suspend"
                 ))(error));
             }
-            change(target, name, json!({ "spec": { "suspend": true } }), "stop")
+            change(target, name, uid, json!({ "suspend": true }), "stop")
                 .await
                 .map(|_| Way::Suspended)
         }
@@ -128,11 +238,119 @@ fn is_queued(cluster: &MiniCluster) -> bool {
     labels.into_iter().any(|labels| labels.contains_key(QUEUE_NAME))
 }
 
-/// Changes the MiniCluster by a merge patch; returns the new one.
-pub async fn change(target: &Target, name: &str, change: Value, verb: &str) -> Result<MiniCluster, Failure> {
+/// Changes the MiniCluster's spec by a merge patch; returns the new one. `uid`: the API server refuses another
+/// MiniCluster.
+pub async fn change(
+    target: &Target,
+    name: &str,
+    uid: Option<&str>,
+    spec: Value,
+    verb: &str,
+) -> Result<MiniCluster, Failure> {
+    let mut change = json!({ "spec": spec });
+    if let Some(uid) = uid {
+        change["metadata"] = json!({ "uid": uid });
+    }
     let patched = target
         .clusters()
         .patch(name, &PatchParams::default(), &Patch::Merge(change))
         .await;
     patched.map_err(Failure::call(format!("{verb} MiniCluster {name}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Answer, answering, failed};
+
+    const LEAD: &str = "/pods/mc-0-x/exec";
+
+    fn cluster(uid: &str) -> Value {
+        json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+            "metadata": { "name": "mc", "uid": uid }, "spec": { "size": 1, "containers": [{ "image": "a" }] },
+            "status": { "jobUid": "job", "phase": "Running" } })
+    }
+
+    /// A pod of index 0 of this Job, which runs.
+    fn lead(name: &str, job: &str) -> Value {
+        json!({ "metadata": { "name": name, "uid": "p", "labels": {
+                "batch.kubernetes.io/job-completion-index": "0", "batch.kubernetes.io/controller-uid": job } },
+            "spec": { "containers": [{ "name": "main" }] },
+            "status": { "containerStatuses": [{ "name": "main", "image": "", "imageID": "", "ready": true,
+                "restartCount": 0, "state": { "running": {} } }] } })
+    }
+
+    /// Stops `mc` with these pods; exec and deletion are answered so.
+    async fn stopped(
+        pods: &[Value],
+        exec: u16,
+        delete: u16,
+        uid: Option<&str>,
+    ) -> (Result<Way, Failure>, Vec<String>) {
+        let pods = json!({ "metadata": {}, "items": pods });
+        let (target, requests) = answering(move |request| {
+            if request.contains("/exec") {
+                failed(exec)
+            } else if request.starts_with("DELETE") {
+                if delete == 200 {
+                    Answer::Json(200, cluster("u"))
+                } else {
+                    failed(delete)
+                }
+            } else if request.contains("/pods?") {
+                Answer::Json(200, pods.clone())
+            } else {
+                Answer::Json(200, cluster("u"))
+            }
+        });
+        let way = in_order(&target, "mc", uid).await;
+        let requests = requests.lock().unwrap().clone();
+        (way, requests)
+    }
+
+    fn count(requests: &[String], part: &str) -> usize {
+        requests.iter().filter(|request| request.contains(part)).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_deletes_nothing_when_exec_fails() {
+        for code in [403, 404, 500, 503] {
+            let (way, requests) = stopped(&[lead("mc-0-x", "job")], code, 200, None).await;
+            let failure = way.unwrap_err().to_string();
+            if code == 403 {
+                assert!(failure.contains("`create` `pods/exec`"), "{failure}");
+            } else {
+                assert!(failure.contains("Nothing was deleted"), "{failure}");
+                assert_eq!(
+                    count(&requests, LEAD),
+                    6,
+                    "{code}: it is tried again: {requests:?}"
+                );
+            }
+            assert_eq!(count(&requests, "DELETE"), 0, "{code}: {requests:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_deletes_what_does_not_run_yet() {
+        // The pod is that of another MiniCluster of this name.
+        let (way, requests) = stopped(&[lead("mc-0-old", "old")], 500, 200, None).await;
+        assert_eq!(way.unwrap(), Way::Deleted);
+        assert_eq!(count(&requests, "/exec"), 0, "{requests:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_spares_another_minicluster_of_the_name() {
+        let (way, requests) = stopped(&[], 500, 200, Some("mine")).await;
+        assert_eq!(way.unwrap(), Way::HadEnded);
+        assert_eq!(count(&requests, "DELETE"), 0, "{requests:?}");
+        let (target, _) = answering(|request| {
+            if request.starts_with("DELETE") {
+                failed(409)
+            } else {
+                Answer::Json(200, cluster("other"))
+            }
+        });
+        assert_eq!(at_once(&target, "mc", Some("mine")).await.unwrap(), Way::HadEnded);
+    }
 }

@@ -12,9 +12,10 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, Config};
+use kube::{Api, Client, Config, ResourceExt};
 
 use crate::failure::Failure;
+use crate::observed;
 
 /// Longest time to connect to the API server.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -98,13 +99,16 @@ impl Target {
             .boxed()
     }
 
-    /// The pods of its brokers.
-    pub async fn pods_of(&self, name: &str) -> Result<Vec<Pod>, Failure> {
-        let selector = ListParams::default().labels(&selector(name));
+    /// The pods of its brokers, without those of another MiniCluster of its name.
+    pub async fn pods_of(&self, cluster: &MiniCluster) -> Result<Vec<Pod>, Failure> {
+        let name = cluster.name_any();
+        let selector = ListParams::default().labels(&selector(&name));
         let pods = self.pods().list(&selector).await;
-        Ok(pods
+        let mut pods = pods
             .map_err(Failure::call(format!("list the pods of {name}")))?
-            .items)
+            .items;
+        pods.retain(|pod| observed::is_of(pod, cluster));
+        Ok(pods)
     }
 }
 

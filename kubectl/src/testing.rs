@@ -1,53 +1,113 @@
-//! An API server that knows one pod and its logs.
+//! An API server that answers by a script.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
-use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use futures::{FutureExt, StreamExt};
 use http_body_util::StreamBody;
 use hyper::body::{Bytes, Frame};
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::{Body, ClientBuilder};
+use serde_json::{Value, json};
 
 use crate::target::Target;
+
+/// How a log ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum LogEnd {
+    Whole,
+    /// Nothing comes after the bytes, not even the end.
+    Stalled,
+    Broken,
+}
 
 /// A log as the API server sends it.
 pub struct Log {
     pub bytes: &'static [u8],
-    /// Whether nothing comes after the bytes, not even the end.
-    pub stalls: bool,
+    pub end: LogEnd,
 }
 
-/// The logs that have not been asked for.
-pub type LogsLeft = Arc<Mutex<VecDeque<Log>>>;
+/// An answer to a request.
+pub enum Answer {
+    Json(u16, Value),
+    Log(Log),
+    Never,
+}
 
-/// An API server that sends these logs in turn, and `pod` for any other request.
-pub fn server(pod: &Pod, logs: impl IntoIterator<Item = Log>) -> (Target, LogsLeft) {
-    let left: LogsLeft = Arc::new(Mutex::new(logs.into_iter().collect()));
-    let (logs, pod) = (left.clone(), serde_json::to_vec(pod).unwrap());
+/// The status of a request that failed.
+pub fn failed(code: u16) -> Answer {
+    let reason = if code == 404 { "NotFound" } else { "Refused" };
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "refused", "reason": reason, "code": code });
+    Answer::Json(code, status)
+}
+
+/// Method, path and query of the requests so far.
+pub type Requests = Arc<Mutex<Vec<String>>>;
+
+/// An API server that answers each request (`GET /path?query`) as `answer` says.
+pub fn answering(mut answer: impl FnMut(&str) -> Answer + Send + 'static) -> (Target, Requests) {
+    let requests: Requests = Arc::default();
+    let seen = requests.clone();
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (bytes, stalls) = if request.uri().path().ends_with("/log") {
-            let log = logs.lock().unwrap().pop_front().expect("no more logs are read");
-            (Bytes::from_static(log.bytes), log.stalls)
-        } else {
-            (Bytes::from(pod.clone()), false)
+        let request = format!("{} {}", request.method(), request.uri());
+        seen.lock().unwrap().push(request.clone());
+        let (code, log) = match answer(&request) {
+            Answer::Json(code, value) => (code, Err(Bytes::from(value.to_string()))),
+            Answer::Log(log) => (200, Ok(log)),
+            Answer::Never => return std::future::pending().boxed(),
         };
-        let frames = stream::iter([Ok::<_, Infallible>(Frame::data(bytes))]);
-        let frames: BoxStream<'static, _> = if stalls {
-            frames.chain(stream::pending()).boxed()
-        } else {
-            frames.boxed()
+        let (bytes, end) = match log {
+            Ok(log) => (Bytes::from_static(log.bytes), log.end),
+            Err(bytes) => (bytes, LogEnd::Whole),
         };
-        std::future::ready(Ok::<_, tower::BoxError>(http::Response::new(StreamBody::new(
-            frames,
-        ))))
+        let frames = stream::iter([Ok::<_, std::io::Error>(Frame::data(bytes))]);
+        let frames: BoxStream<'static, _> = match end {
+            LogEnd::Whole => frames.boxed(),
+            LogEnd::Stalled => frames.chain(stream::pending()).boxed(),
+            LogEnd::Broken => frames
+                .chain(stream::iter([Err(std::io::Error::other("broken"))]))
+                .boxed(),
+        };
+        let response = http::Response::builder()
+            .status(code)
+            .body(StreamBody::new(frames))
+            .unwrap();
+        std::future::ready(Ok::<_, tower::BoxError>(response)).boxed()
     });
     let target = Target {
         client: ClientBuilder::new(service, "default").build(),
         namespace: "default".into(),
         server: "http://server".into(),
     };
-    (target, left)
+    (target, requests)
+}
+
+/// The logs that have not been asked for.
+pub type LogsLeft = Arc<Mutex<VecDeque<Log>>>;
+
+/// An API server that sends these logs in turn, and for any other request the pods, of which the last one
+/// stays. None: there is no pod.
+pub fn server(
+    pods: impl IntoIterator<Item = Option<Pod>>,
+    logs: impl IntoIterator<Item = Log>,
+) -> (Target, LogsLeft, Requests) {
+    let left: LogsLeft = Arc::new(Mutex::new(logs.into_iter().collect()));
+    let (logs, mut pods) = (left.clone(), pods.into_iter().collect::<VecDeque<_>>());
+    let (target, requests) = answering(move |request| {
+        if request.contains("/log?") {
+            return Answer::Log(logs.lock().unwrap().pop_front().expect("no more logs are read"));
+        }
+        let pod = if pods.len() > 1 {
+            pods.pop_front().unwrap()
+        } else {
+            pods[0].clone()
+        };
+        match pod {
+            Some(pod) => Answer::Json(200, serde_json::to_value(pod).unwrap()),
+            None => failed(404),
+        }
+    });
+    (target, left, requests)
 }

@@ -7,7 +7,6 @@
 mod display;
 mod table;
 
-use std::pin::Pin;
 use std::time::Duration;
 
 use flux_operator_core::observe::workload::QUEUED;
@@ -24,6 +23,7 @@ use crate::failure::{self, Failure};
 use crate::observed::{self, Snapshot};
 use crate::output::Output;
 use crate::screen;
+use crate::signals::until_signalled;
 use crate::target::Target;
 use display::Display;
 
@@ -91,7 +91,7 @@ async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage
         is_over: failure::is_code(&error, 404),
         why: Failure::call(format!("get MiniCluster {name}"))(error),
     })?;
-    let pods = target.pods_of(name).await?;
+    let pods = target.pods_of(&cluster).await?;
     let lead = observed::lead_of(pods.iter()).filter(|lead| observed::is_running(lead));
     if let Some(no_usage) = no_usage(name, cluster, lead.is_some()) {
         return Err(no_usage);
@@ -188,7 +188,7 @@ async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> 
                 _ => {}
             },
             _ = resized.recv() => {}
-            () = &mut terminated => return Ok(0),
+            _ = &mut terminated => return Ok(0),
             found = &mut next => {
                 match found {
                     Ok(found) => ((lead, usage), trouble) = (found, None),
@@ -213,20 +213,6 @@ async fn next_usage(target: &Target, args: &Args, lead: Pod) -> Result<(Pod, Usa
         Ok(usage) => Ok((lead, usage)),
         Err(_) => find_usage(target, &args.name).await,
     }
-}
-
-/// A future that resolves when a signal asks this process to end.
-fn until_signalled() -> Result<Pin<Box<dyn Future<Output = ()>>>, Failure> {
-    let listen = |kind| signal(kind).map_err(Failure::on_this_machine("listen for signals"));
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let (mut terminate, mut hangup) = (listen(SignalKind::terminate())?, listen(SignalKind::hangup())?);
-    Ok(Box::pin(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    }))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use futures::StreamExt;
+use kube::ResourceExt;
 use kube::runtime::watcher;
 use serde_json::json;
 
@@ -54,10 +55,12 @@ pub struct Scale {
 
 /// Waits for the state; returns the exit code.
 pub async fn wait(target: &Target, args: &Args) -> Result<u8, Failure> {
-    if args.until != For::Deleted {
-        target.cluster(&args.name).await?;
-    }
-    let reached = until(target, args);
+    let reached = async {
+        if args.until != For::Deleted {
+            target.cluster(&args.name).await?;
+        }
+        until(target, args).await
+    };
     match args.timeout {
         None => reached.await,
         Some(seconds) => match tokio::time::timeout(Duration::from_secs(seconds), reached).await {
@@ -73,11 +76,15 @@ pub async fn wait(target: &Target, args: &Args) -> Result<u8, Failure> {
 async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
     let mut events = target.watch(&args.name);
     let mut observed = Snapshot::default();
-    let mut is_lost = false;
+    let (mut uid, mut is_lost) = (None, false);
     while let Some(event) = events.next().await {
         match event {
             Ok(watcher::Event::Apply(cluster) | watcher::Event::InitApply(cluster)) => {
-                observed.cluster = Some(cluster)
+                // Another MiniCluster has the name now.
+                if *uid.get_or_insert(cluster.uid()) != cluster.uid() {
+                    return gone(args);
+                }
+                observed.cluster = Some(cluster);
             }
             Ok(watcher::Event::Init) => observed.cluster = None,
             Ok(watcher::Event::Delete(_)) => return gone(args),
@@ -137,7 +144,8 @@ pub async fn scale(target: &Target, args: &Scale, output: Output) -> Result<u8, 
     let changed = change(
         target,
         &args.name,
-        json!({ "spec": { "size": args.size } }),
+        cluster.metadata.uid.as_deref(),
+        json!({ "size": args.size }),
         "scale",
     )
     .await?;
@@ -146,4 +154,24 @@ pub async fn scale(target: &Target, args: &Scale, output: Output) -> Result<u8, 
             format!("scaled {} to {} pods\n", args.name, args.size)
         })
         .map(|()| 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Answer, answering};
+
+    #[tokio::test(start_paused = true)]
+    async fn timeout_holds_for_the_first_call() {
+        let (target, requests) = answering(|_| Answer::Never);
+        for until in [For::Finished, For::Ready, For::Deleted] {
+            let args = Args {
+                name: "mc".into(),
+                until,
+                timeout: Some(1),
+            };
+            assert_eq!(wait(&target, &args).await.unwrap(), TIMED_OUT);
+        }
+        assert!(!requests.lock().unwrap().is_empty());
+    }
 }

@@ -6,7 +6,7 @@
 use k8s_openapi::jiff::Timestamp;
 
 /// How far a log has been read. Bytes with timestamps go in, bytes without come out.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Resume {
     /// The latest timestamp seen, how many lines have it, and how many bytes of the last of these have come.
     last: Option<Timestamp>,
@@ -15,6 +15,10 @@ pub struct Resume {
     /// In this connection: how many lines with the latest timestamp have come again.
     passed: usize,
     is_behind: bool,
+    is_last_found: bool,
+    /// Nothing of this container's log has been read.
+    is_new_log: bool,
+    has_gap: bool,
     /// The beginning of a line's timestamp, as far as it has come; None within a line.
     head: Option<Vec<u8>>,
     /// How many bytes of this line are still to be skipped; None to skip the whole line.
@@ -24,11 +28,44 @@ pub struct Resume {
 /// Longest timestamp of a line.
 const HEAD_MAX: usize = 64;
 
+impl Default for Resume {
+    fn default() -> Resume {
+        Resume {
+            last: None,
+            lines_at_last: 0,
+            column: 0,
+            passed: 0,
+            is_behind: false,
+            is_last_found: false,
+            is_new_log: true,
+            has_gap: false,
+            head: None,
+            skip: None,
+        }
+    }
+}
+
 impl Resume {
+    /// From now on the log of the pod's next container is read: the lines before are not in it.
+    pub fn begin_container(&mut self) {
+        self.is_new_log = true;
+    }
+
+    /// After a connection whose end the API server has told: whether lines are missing, as after a rotation.
+    pub fn end(&mut self) -> bool {
+        std::mem::take(&mut self.has_gap) || self.misses_last()
+    }
+
+    /// Whether the last line has not come again, in whose log it was.
+    fn misses_last(&self) -> bool {
+        self.is_behind && !self.is_last_found && !self.is_new_log
+    }
+
     /// Begins a new connection; returns the second from which on to ask for the log. (kube rounds to whole
     /// seconds: given the exact time, it left out half a second of lines.)
     pub fn connect(&mut self) -> Option<Timestamp> {
         (self.head, self.passed, self.is_behind) = (Some(Vec::new()), 0, self.last.is_some());
+        self.is_last_found = false;
         self.last
             .and_then(|last| Timestamp::from_second(last.as_second()).ok())
     }
@@ -51,8 +88,9 @@ impl Resume {
         let time: Option<Timestamp> = std::str::from_utf8(&head).ok().and_then(|text| text.parse().ok());
         match time {
             Some(time) => self.at(time),
-            // No time: the text is part of the line.
+            // No time: the kubelet's own words, that it cannot read the log.
             None => {
+                self.has_gap = true;
                 self.skip = Some(0);
                 head.iter().for_each(|&byte| self.within_line(byte, new));
                 self.within_line(byte, new);
@@ -69,10 +107,12 @@ impl Resume {
         if is_again {
             self.passed += usize::from(self.last == Some(time));
             let is_last = self.last == Some(time) && self.passed == self.lines_at_last;
+            self.is_last_found |= is_last;
             self.skip = is_last.then_some(self.column);
             return;
         }
-        self.is_behind = false;
+        self.has_gap |= self.misses_last();
+        (self.is_behind, self.is_new_log) = (false, false);
         self.lines_at_last = if self.last == Some(time) {
             self.lines_at_last + 1
         } else {
@@ -123,6 +163,7 @@ mod tests {
             let cut = cut.max(from);
             printed.extend(resume.feed(&log.as_bytes()[from..cut]));
         }
+        assert_eq!(resume.end(), log.starts_with("failed"), "{cuts:?}");
         String::from_utf8(printed).unwrap()
     }
 
@@ -147,6 +188,34 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn lines_that_were_rotated_away_are_missed() {
+        let mut resume = Resume::default();
+        resume.connect();
+        resume.feed(b"2026-01-01T00:00:00.1Z a\n");
+        assert!(!resume.end());
+        resume.connect();
+        assert_eq!(resume.feed(b"2026-01-01T00:00:00.3Z c\n"), b"c\n");
+        assert!(resume.end(), "b was between them");
+        resume.connect();
+        assert!(resume.end(), "the last line has not come again");
+    }
+
+    #[test]
+    fn next_container_has_no_line_of_the_one_before() {
+        let mut resume = Resume::default();
+        resume.connect();
+        resume.feed(b"2026-01-01T00:00:00.1Z a\n");
+        resume.begin_container();
+        resume.connect();
+        assert_eq!(resume.feed(b"2026-01-01T00:00:00.3Z c\n"), b"c\n");
+        assert!(!resume.end());
+        resume.begin_container();
+        resume.connect();
+        assert_eq!(resume.feed(b"2026-01-01T00:00:00.3Z c\n"), b"", "it came before");
+        assert!(!resume.end());
     }
 
     #[test]

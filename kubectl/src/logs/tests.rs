@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::testing::{Log, server};
+use crate::testing::{Log, LogEnd, server};
 
 fn args() -> Args {
     Args {
@@ -14,35 +14,125 @@ fn args() -> Args {
     }
 }
 
-/// A pod whose only container has ended.
-fn ended_pod() -> Pod {
+/// A pod whose only container was restarted so often, and is in this state.
+fn pod(restarts: i32, state: &str) -> Pod {
+    let state = json!({ state: if state == "terminated" { json!({ "exitCode": 1 }) } else { json!({}) } });
     serde_json::from_value(json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "mc-0-x", "uid": "u" },
         "spec": { "containers": [{ "name": "flux" }] },
-        "status": { "phase": "Failed", "containerStatuses": [{ "name": "flux", "image": "i", "imageID": "",
-            "ready": false, "restartCount": 0, "state": { "terminated": { "exitCode": 1 } } }] },
+        "status": { "containerStatuses": [{ "name": "flux", "image": "i", "imageID": "",
+            "ready": false, "restartCount": restarts, "state": state }] },
     }))
     .unwrap()
 }
 
+/// A pod whose only container has ended.
+fn ended_pod() -> Pod {
+    pod(0, "terminated")
+}
+
 const LINE: &[u8] = b"2026-01-01T00:00:00.1Z a\n";
+const LATER: &[u8] = b"2026-01-01T00:00:00.3Z c\n";
 
 fn whole(bytes: &'static [u8]) -> Log {
-    Log { bytes, stalls: false }
+    Log {
+        bytes,
+        end: LogEnd::Whole,
+    }
 }
 
 fn stalled(bytes: &'static [u8]) -> Log {
-    Log { bytes, stalls: true }
+    Log {
+        bytes,
+        end: LogEnd::Stalled,
+    }
+}
+
+fn broken(bytes: &'static [u8]) -> Log {
+    Log {
+        bytes,
+        end: LogEnd::Broken,
+    }
 }
 
 /// Follows the log of a container that has ended; the result, and how many of the logs were not read.
 async fn followed(logs: Vec<Log>) -> (Result<(), Failure>, usize) {
-    let pod = ended_pod();
-    let (target, left) = server(&pod, logs);
+    let (target, left, _) = server([Some(ended_pod())], logs);
     let start = ("u".to_owned(), 0);
-    let result = follow(&target.pods(), &pod, &start, || ()).await;
+    let result = follow(
+        &target.pods(),
+        &pod(0, "running"),
+        &start,
+        &mut Resume::default(),
+        || (),
+    )
+    .await;
     let left = left.lock().unwrap().len();
     (result, left)
+}
+
+/// Follows the log of the first start of a pod that runs and becomes these; the requests for logs.
+async fn followed_of(
+    pods: Vec<Option<Pod>>,
+    logs: Vec<Log>,
+    resume: &mut Resume,
+) -> (Result<(), Failure>, Vec<String>) {
+    let (target, _, requests) = server(pods, logs);
+    let start = ("u".to_owned(), 0);
+    let result = follow(&target.pods(), &pod(0, "running"), &start, resume, || ()).await;
+    let mut requests = requests.lock().unwrap().clone();
+    requests.retain(|request| request.contains("/log?"));
+    (result, requests)
+}
+
+#[tokio::test(start_paused = true)]
+async fn follow_fails_when_the_pod_goes_before_its_last_lines() {
+    let (result, _) = followed_of(vec![None], vec![broken(LINE)], &mut Resume::default()).await;
+    let failure = result.unwrap_err().to_string();
+    assert!(failure.contains("its pod is gone"), "{failure}");
+    // The API server has told the end of this one.
+    let (result, _) = followed_of(vec![None], vec![whole(LINE)], &mut Resume::default()).await;
+    result.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn follow_fails_when_lines_were_rotated_away() {
+    let logs = vec![broken(LINE), whole(LATER)];
+    let (result, _) = followed_of(vec![Some(ended_pod())], logs, &mut Resume::default()).await;
+    let failure = result.unwrap_err().to_string();
+    assert!(failure.contains("does not have all lines any more"), "{failure}");
+}
+
+/// The lines of the next container were printed as its own, and then once more.
+#[tokio::test(start_paused = true)]
+async fn follow_reads_the_previous_container_after_a_restart() {
+    let mut resume = Resume::default();
+    let logs = vec![
+        broken(LINE),
+        whole(b"2026-01-01T00:00:00.1Z a\n2026-01-01T00:00:00.2Z b\n"),
+    ];
+    let (result, requests) = followed_of(vec![Some(pod(1, "running"))], logs, &mut resume).await;
+    result.unwrap();
+    assert_eq!(requests.len(), 2, "{requests:?}");
+    assert!(
+        requests[0].contains("follow=true") && requests[1].contains("previous=true"),
+        "{requests:?}"
+    );
+    let (target, ..) = server([Some(pod(1, "terminated"))], [whole(LATER)]);
+    let start = ("u".to_owned(), 1);
+    follow(&target.pods(), &pod(1, "terminated"), &start, &mut resume, || ())
+        .await
+        .unwrap();
+    resume.connect();
+    assert_eq!(resume.feed(LATER), b"", "it was printed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn follow_fails_when_the_container_has_restarted_twice() {
+    let pods = vec![Some(pod(2, "running"))];
+    let (result, _) = followed_of(pods, vec![broken(LINE)], &mut Resume::default()).await;
+    let failure = result.unwrap_err().to_string();
+    assert!(failure.contains("restarted twice"), "{failure}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,7 +154,7 @@ async fn follow_reads_again_when_the_last_read_stalls() {
 
 #[tokio::test]
 async fn logs_print_bytes_that_are_no_utf_8() {
-    let (target, _) = server(&ended_pod(), [whole(b"a\xff\nb")]);
+    let (target, ..) = server([Some(ended_pod())], [whole(b"a\xff\nb")]);
     let mut printed = Vec::new();
     let put = |line: &[u8]| {
         printed.push(line.to_vec());

@@ -5,20 +5,23 @@ use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::time::Duration;
 
+use flux_operator_client::retry::until_done;
 use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Event};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{FAILED, Failure, UNREAD};
-use crate::logs;
+use crate::logs::{self, Resume};
 use crate::observed::{self, Snapshot, Start, code_of};
 use crate::progress;
 use crate::screen::Screen;
+use crate::signals::Interrupts;
 use crate::stop::{self, Way};
 use crate::target::{Changes, Target};
+
+use super::{PAUSE, TRIES};
 
 /// Time after which a MiniCluster without a status means that no operator works on it.
 const SILENT_OPERATOR: Duration = Duration::from_secs(10);
@@ -80,7 +83,7 @@ impl RunEnd {
     }
 }
 
-type Log<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + 'a>>;
+type Log<'a> = Pin<Box<dyn Future<Output = (String, Resume, Result<(), Failure>)> + 'a>>;
 type Stopping<'a> = Pin<Box<dyn Future<Output = Result<Way, Failure>> + 'a>>;
 
 struct Follower<'a> {
@@ -91,6 +94,12 @@ struct Follower<'a> {
     seen: Snapshot,
     /// Starts of the lead whose logs were printed.
     read: BTreeSet<Start>,
+    /// The uid of the pod whose log was read last, and how far.
+    resume: Option<(String, Resume)>,
+    /// Whether all output was printed, as far as is known.
+    is_whole: bool,
+    /// Whether the pods were listed after the job's end.
+    has_listed: bool,
     restarts: i32,
     is_lost: bool,
     interrupts: u32,
@@ -99,13 +108,21 @@ struct Follower<'a> {
     is_unread: bool,
 }
 
-/// Follows the MiniCluster of this name and uid to its end.
-pub async fn follow(target: &Target, name: &str, uid: &str, screen: &Screen) -> Result<RunEnd, Failure> {
+/// How it ended, and whether all output was printed.
+pub struct Followed {
+    pub end: RunEnd,
+    pub is_whole: bool,
+}
+
+/// Follows the MiniCluster of this name and uid to its end. `is_interrupted`: Ctrl-C was pressed before.
+pub async fn follow(
+    target: &Target,
+    (name, uid): (&str, &str),
+    screen: &Screen,
+    interrupts: &mut Interrupts,
+    is_interrupted: bool,
+) -> Result<Followed, Failure> {
     let (mut clusters, mut pods) = (target.watch(name), target.watch_pods_of(name));
-    let mut interrupted =
-        signal(SignalKind::interrupt()).map_err(Failure::on_this_machine("listen for Ctrl-C"))?;
-    let mut terminated =
-        signal(SignalKind::terminate()).map_err(Failure::on_this_machine("listen for a signal to end"))?;
     let api = target.pods();
     let mut follower = Follower {
         target,
@@ -114,15 +131,23 @@ pub async fn follow(target: &Target, name: &str, uid: &str, screen: &Screen) -> 
         screen,
         seen: Snapshot::default(),
         read: BTreeSet::new(),
+        resume: None,
+        is_whole: true,
+        has_listed: false,
         restarts: 0,
         is_lost: false,
         interrupts: 0,
         is_gone: false,
         is_unread: false,
     };
-    follower
-        .until_the_end(&mut clusters, &mut pods, &mut interrupted, &mut terminated, &api)
-        .await
+    let stopping = is_interrupted.then(|| follower.begin_stop());
+    let end = follower
+        .until_the_end(&mut clusters, &mut pods, interrupts, stopping, &api)
+        .await?;
+    Ok(Followed {
+        end,
+        is_whole: follower.is_whole,
+    })
 }
 
 impl<'a> Follower<'a> {
@@ -130,32 +155,32 @@ impl<'a> Follower<'a> {
         &mut self,
         clusters: &mut Changes<MiniCluster>,
         pods: &mut Changes<Pod>,
-        interrupted: &mut Signal,
-        told: &mut Signal,
+        interrupts: &mut Interrupts,
+        mut stopping: Option<Stopping<'a>>,
         api: &'a kube_pods::Pods,
     ) -> Result<RunEnd, Failure> {
-        let (target, name) = (self.target, self.name);
+        let (target, name, uid) = (self.target, self.name, self.uid);
         let mut log: Option<Log<'a>> = None;
-        let mut stopping: Option<Stopping<'a>> = None;
         let mut way = None;
         let mut operator = Some(Box::pin(tokio::time::sleep(SILENT_OPERATOR)));
         loop {
             tokio::select! {
                 Some(event) = clusters.next() => self.on_cluster_event(event),
                 Some(event) = pods.next() => self.on_pod_event(event),
-                done = wait(&mut log), if log.is_some() => {
+                (pod, resume, done) = wait(&mut log), if log.is_some() => {
                     log = None;
+                    self.resume = Some((pod, resume));
                     match done {
                         Ok(()) => {}
                         Err(Failure::Unread) if self.interrupts == 0 => {
                             self.is_unread = true;
                             self.interrupts = 1;
                             self.screen.say(&format!("nobody reads the output: shutting down {name}"));
-                            stopping = Some(Box::pin(stop::in_order(target, name)));
+                            stopping = Some(Box::pin(stop::in_order(target, name, Some(uid))));
                         }
                         Err(Failure::Unread) => {}
-                        // The failure is printed; how the job ended is known nevertheless.
-                        Err(failure) => self.screen.say(&failure.to_string()),
+                        // How the job ended is known nevertheless.
+                        Err(failure) => self.note_unread(&failure.to_string()),
                     }
                 }
                 () = wait(&mut operator), if operator.is_some() => {
@@ -166,18 +191,28 @@ impl<'a> Follower<'a> {
                 }
                 done = wait(&mut stopping), if stopping.is_some() => {
                     stopping = None;
-                    let done = done?;
-                    self.screen.say(&done.text(name));
-                    way = Some(done);
-                }
-                _ = async { tokio::select! { it = interrupted.recv() => it, it = told.recv() => it } } => {
-                    self.interrupts += 1;
-                    if self.interrupts > 1 {
-                        return Ok(RunEnd::Interrupted(stop::at_once(target, name).await.ok()));
+                    match done {
+                        Ok(done) => {
+                            self.screen.say(&done.text(name));
+                            way = Some(done);
+                        }
+                        // It is followed nevertheless.
+                        Err(failure) => self.screen.say(&failure.to_string()),
                     }
-                    self.screen.end();
-                    self.screen.say(&format!("shutting down {name}; press Ctrl-C again to delete it without waiting"));
-                    stopping = Some(Box::pin(stop::in_order(target, name)));
+                }
+                () = interrupts.next() => {
+                    if self.interrupts > 0 {
+                        // The API server may not answer: the next one waits for nothing.
+                        let done = tokio::select! {
+                            done = stop::at_once(target, name, Some(uid)) => done,
+                            () = interrupts.next() => return Ok(RunEnd::Interrupted(None)),
+                        };
+                        if let Err(failure) = &done {
+                            self.screen.say(&failure.to_string());
+                        }
+                        return Ok(RunEnd::Interrupted(done.ok()));
+                    }
+                    stopping = Some(self.begin_stop());
                 }
             }
             if log.is_none() {
@@ -189,12 +224,19 @@ impl<'a> Follower<'a> {
                 if self.is_unread {
                     return Ok(RunEnd::Unread);
                 }
-                if self.read.is_empty() && matches!(ending, RunEnd::Finished { .. }) && self.list_pods().await
-                {
+                if matches!(ending, RunEnd::Finished { .. }) && !self.has_listed {
+                    tokio::select! {
+                        () = self.list_pods() => {}
+                        () = interrupts.next() => {
+                            self.note_unread("interrupted before it was known whether all output was printed");
+                            return Ok(ending);
+                        }
+                    }
                     log = self.next_log(api);
                     if log.is_some() {
                         continue;
                     }
+                    self.note_unseen_lead();
                 }
                 return Ok(ending);
             }
@@ -202,6 +244,22 @@ impl<'a> Follower<'a> {
                 self.screen.show(&progress::stages(&self.seen));
             }
         }
+    }
+
+    /// Says that it is shut down; returns what does it.
+    fn begin_stop(&mut self) -> Stopping<'a> {
+        let (target, name, uid) = (self.target, self.name, self.uid);
+        self.interrupts += 1;
+        self.screen.end();
+        self.screen.say(&format!(
+            "shutting down {name}; press Ctrl-C again to delete it without waiting"
+        ));
+        Box::pin(stop::in_order(target, name, Some(uid)))
+    }
+
+    fn note_unread(&mut self, why: &str) {
+        self.is_whole = false;
+        self.screen.say(why);
     }
 
     fn on_cluster_event(&mut self, event: watcher::Result<Event<MiniCluster>>) {
@@ -278,25 +336,61 @@ impl<'a> Follower<'a> {
         if self.is_unread {
             return None;
         }
-        let (lead, start) = self.seen.started_lead()?;
+        let (lead, mut start) = self.seen.started_lead()?;
         if self.read.contains(&start) {
             return None;
         }
         let (lead, screen) = (lead.clone(), self.screen);
+        let earlier = |by: i32| (start.0.clone(), start.1 - by);
+        if start.1 > 0 && !self.read.contains(&earlier(1)) {
+            // The kubelet still has the log of the container before this one, and of no other.
+            let is_lost = start.1 > 1 && !self.read.contains(&earlier(2));
+            start = earlier(1);
+            if is_lost {
+                let pod = observed::name(&lead);
+                self.note_unread(&format!(
+                    "failed to read the whole log of {pod}: its container has restarted twice meanwhile"
+                ));
+            }
+        }
         self.read.insert(start.clone());
-        Some(async move { logs::follow(api, &lead, &start, || screen.end()).await }.boxed_local())
+        let of_pod = self.resume.take().filter(|(pod, _)| *pod == start.0);
+        let mut resume = of_pod.map(|(_, resume)| resume).unwrap_or_default();
+        let log = async move {
+            let done = logs::follow(api, &lead, &start, &mut resume, || screen.end()).await;
+            (start.0, resume, done)
+        };
+        Some(log.boxed_local())
     }
 
     /// Lists the pods: a job may end before the watch has reported them.
-    async fn list_pods(&mut self) -> bool {
-        let Ok(pods) = self.target.pods_of(self.name).await else {
-            return false;
+    async fn list_pods(&mut self) {
+        self.has_listed = true;
+        let Some(cluster) = &self.seen.cluster else { return };
+        let mut tries = 1;
+        let judge = |failure: Failure| {
+            tries += 1;
+            if tries > TRIES { Err(failure) } else { Ok(()) }
         };
-        self.seen.pods = pods
-            .into_iter()
-            .map(|pod| (observed::name(&pod).to_owned(), pod))
-            .collect();
-        true
+        match until_done((PAUSE, PAUSE), || self.target.pods_of(cluster), judge).await {
+            Ok(pods) => {
+                let named = pods.into_iter().map(|pod| (observed::name(&pod).to_owned(), pod));
+                self.seen.pods = named.collect();
+            }
+            Err(failure) => self.note_unread(&failure.to_string()),
+        }
+    }
+
+    /// Notes that there was a lead, if its log was not read.
+    fn note_unseen_lead(&mut self) {
+        let timeline = self.seen.status().and_then(|status| status.timeline.as_ref());
+        let has_run = timeline.is_some_and(|timeline| timeline.running.is_some());
+        if has_run && self.read.is_empty() && self.is_whole {
+            self.note_unread(&format!(
+                "failed to read the log of the lead of {}: its pod is gone",
+                self.name
+            ));
+        }
     }
 
     /// How it ended, if it did. `is_stopping`: this command's stop is not answered yet.

@@ -342,6 +342,42 @@ fn stop_is_a_shutdown_even_if_its_answer_is_lost() {
 }
 
 #[test]
+fn stop_deletes_nothing_while_post_runs() {
+    test("stop-post", async |fixture| {
+        let operator = up(&fixture, 1).await;
+        let ended = |mut session: Session| {
+            async move {
+                match session.words.join(" ").as_str() {
+                    "stop" => session.complain("flux-shutdown: no broker\n").await,
+                    "status --json" => {
+                        session.say(r#"{"status":1,"state":null,"snippet":"post"}"#).await;
+                    }
+                    words => panic!("{words}"),
+                }
+                session.end(1).await;
+            }
+            .boxed()
+        };
+        let owner = [("miniclusters.flux-framework.org", "*"), ("pods,pods/exec", "*")];
+        let (_front, person) = over(user_with(&fixture, "owner", &owner), ended).await;
+        let said = person.says(&["stop", "mc"]).await;
+        assert!(
+            said.code == 0
+                && said
+                    .out
+                    .contains("its last steps (`post`, the archive) are not cut short"),
+            "{said:?}"
+        );
+        let cluster = fixture.get("mc").await;
+        assert_eq!(
+            (cluster.metadata.deletion_timestamp, cluster.spec.suspend),
+            (None, None)
+        );
+        operator.stop().await;
+    });
+}
+
+#[test]
 fn stop_asks_the_instance_and_says_so() {
     test("stop", async |fixture| {
         let operator = up(&fixture, 2).await;

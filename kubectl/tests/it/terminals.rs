@@ -259,6 +259,38 @@ fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
 }
 
 #[test]
+fn connect_leaves_the_terminal_as_it_was_after_a_signal() {
+    test("connect-signal", async |fixture| {
+        let operator = up(&fixture, 1).await;
+        let shell = |mut session: Session| {
+            async move {
+                session.say("ready\r\n").await;
+                while session.hear().await.is_some() {}
+            }
+            .boxed()
+        };
+        let (_front, person) = over(user_of(&fixture), shell).await;
+        let line =
+            "echo before $(stty -g) over; $plugin connect mc; echo code $?; echo after $(stty -g) over";
+        for (signal, code) in [("-TERM", "code 143"), ("-HUP", "code 129")] {
+            let mut script = person.on_terminal("rows 33 cols 77", line).spawn().unwrap();
+            let _input = script.stdin.take().unwrap();
+            let mut out = script.stdout.take().unwrap();
+            let mut seen = String::new();
+            read_until(&mut out, &mut seen, "ready").await;
+            let pid = plugin_of(&script, "connect").await.to_string();
+            let kill = std::process::Command::new("kill").args([signal, &pid]).status();
+            assert!(kill.unwrap().success());
+            read_until(&mut out, &mut seen, code).await;
+            let before = seen.split("before ").nth(1).unwrap().split(" over").next();
+            let after = format!("after {} over", before.unwrap());
+            read_until(&mut out, &mut seen, &after).await;
+        }
+        operator.stop().await;
+    });
+}
+
+#[test]
 fn start_progress_is_animated_on_terminal_and_plain_in_pipe() {
     test("spinner", async |fixture| {
         let operator = fixture.operator().await;

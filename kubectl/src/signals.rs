@@ -1,0 +1,49 @@
+//! Signals that end this program.
+
+use std::pin::Pin;
+
+use flux_shared::exit::of_signal;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::failure::Failure;
+
+fn listen(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(Failure::on_this_machine("listen for signals"))
+}
+
+/// Waits for a signal that asks for the end, on a terminal that has to be left as it was; returns the exit
+/// code, as shells have it.
+pub fn until_signalled() -> Result<Pin<Box<dyn Future<Output = u8>>>, Failure> {
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let (mut terminate, mut hangup) = (listen(SignalKind::terminate())?, listen(SignalKind::hangup())?);
+    Ok(Box::pin(async move {
+        tokio::select! {
+            _ = interrupt.recv() => of_signal(2),
+            _ = terminate.recv() => of_signal(15),
+            _ = hangup.recv() => of_signal(1),
+        }
+    }))
+}
+
+/// Ctrl-C, and the signal by which others end a program. While there is one, they do nothing by themselves.
+pub struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interrupts {
+    pub fn listen() -> Result<Interrupts, Failure> {
+        Ok(Interrupts {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Ctrl-C while the API server does not answer.
+
+use std::sync::{Arc, Mutex};
+
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpListener;
+use tokio::process::{Child, ChildStderr};
+
+use crate::runs::interrupt;
+use crate::user_account::{UserAccount, in_time};
+use test_support::api_server::until;
+
+/// An API server that creates a MiniCluster if `creates`, and answers nothing else.
+struct Silent {
+    person: UserAccount,
+    requests: Arc<Mutex<Vec<Method>>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Silent {
+    async fn start(creates: bool) -> Silent {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let kubeconfig = folder.path().join("kubeconfig");
+        let text = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "clusters": [{ "name": "c", "cluster": { "server": format!("http://{}", listener.local_addr().unwrap()) } }],
+            "users": [{ "name": "u", "user": { "token": "t" } }],
+            "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
+        });
+        std::fs::write(&kubeconfig, text.to_string()).unwrap();
+        let requests: Arc<Mutex<Vec<Method>>> = Arc::default();
+        let seen = requests.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let seen = seen.clone();
+                let service =
+                    hyper::service::service_fn(move |request| answer(request, creates, seen.clone()));
+                let connection = hyper::server::conn::http1::Builder::new();
+                tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        let person = UserAccount {
+            kubeconfig,
+            namespace: "default".into(),
+        };
+        Silent {
+            person,
+            requests,
+            _folder: folder,
+        }
+    }
+
+    /// Waits until it was asked so.
+    async fn asked(&self, method: Method) {
+        until("it is asked", async || {
+            self.requests.lock().unwrap().contains(&method).then_some(())
+        })
+        .await;
+    }
+
+    /// Starts a run; what it says on standard error, too.
+    fn run(&self) -> (Child, BufReader<ChildStderr>) {
+        let mut run = self
+            .person
+            .starts(&["run", "--name", "mc", "app:1", "--", "true"]);
+        let err = BufReader::new(run.stderr.take().unwrap());
+        (run, err)
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    creates: bool,
+    seen: Arc<Mutex<Vec<Method>>>,
+) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let method = request.method().clone();
+    let body = request.into_body().collect().await?.to_bytes();
+    seen.lock().unwrap().push(method.clone());
+    if !creates || method != Method::POST {
+        std::future::pending::<()>().await;
+    }
+    let mut cluster: Value = serde_json::from_slice(&body).unwrap();
+    cluster["metadata"]["uid"] = "u".into();
+    let response = Response::builder()
+        .status(201)
+        .header("content-type", "application/json");
+    Ok(response.body(Full::from(cluster.to_string())).unwrap())
+}
+
+async fn read_until(err: &mut BufReader<ChildStderr>, words: &str) {
+    let mut said = String::new();
+    while !said.contains(words) {
+        let read = in_time(words, err.read_line(&mut said)).await.unwrap();
+        assert!(read > 0, "no `{words}` in {said}");
+    }
+}
+
+#[tokio::test]
+async fn second_ctrl_c_ends_a_creation_without_an_answer() {
+    let silent = Silent::start(false).await;
+    let (mut run, mut err) = silent.run();
+    silent.asked(Method::POST).await;
+    interrupt(&run);
+    read_until(&mut err, "it is stopped once it is created").await;
+    interrupt(&run);
+    read_until(&mut err, "mc may still run: `kubectl minicluster stop mc`").await;
+    let status = in_time("it ends", run.wait()).await.unwrap();
+    assert_eq!(status.code(), Some(130));
+}
+
+#[tokio::test]
+async fn third_ctrl_c_ends_a_deletion_without_an_answer() {
+    let silent = Silent::start(true).await;
+    let (mut run, mut err) = silent.run();
+    read_until(&mut err, "created MiniCluster mc").await;
+    interrupt(&run);
+    read_until(&mut err, "press Ctrl-C again to delete it").await;
+    interrupt(&run);
+    silent.asked(Method::DELETE).await;
+    interrupt(&run);
+    read_until(&mut err, "mc may still run").await;
+    let status = in_time("it ends", run.wait()).await.unwrap();
+    assert_eq!(status.code(), Some(130));
+}
