@@ -1426,7 +1426,7 @@ class SpecVolume(BaseModel):
     delete: bool | None = None
     """
     Delete the PersistentVolume when the MiniCluster is deleted, or its pods are cleaned up; false:
-    keep it, without its claim. The data are always kept.
+    keep it, without its claim. The data are always kept. Default: true.
     """
     driver: str | None = None
     """
