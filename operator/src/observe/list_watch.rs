@@ -67,7 +67,7 @@ where
         limit,
         state: State::Begin,
         failures: 0,
-        longest_pause: LONGEST_PAUSE,
+        denials: 0,
         listed: None,
         rest: None,
     };
@@ -87,8 +87,8 @@ struct Follower<K> {
     state: State<K>,
     /// Failures in a row.
     failures: u32,
-    /// Longest pause after the last of them.
-    longest_pause: Duration,
+    /// The last of them, in a row, that were denials: one says nothing of the next after an outage.
+    denials: u32,
     /// When a list last began because its resourceVersion was too old.
     listed: Option<Instant>,
     /// Until then nothing is asked.
@@ -120,8 +120,10 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     async fn next(&mut self) -> Result<Event<K>, Error> {
-        if self.failures > 0 {
-            tokio::time::sleep(backoff::after(self.failures, FIRST_PAUSE, self.longest_pause)).await;
+        if self.denials > 0 {
+            tokio::time::sleep(backoff::after(self.denials, FIRST_PAUSE, LONGEST_PAUSE_DENIED)).await;
+        } else if self.failures > 0 {
+            tokio::time::sleep(backoff::after(self.failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
         }
         if let Some(rest) = self.rest.take() {
             tokio::time::sleep_until(rest).await;
@@ -130,7 +132,7 @@ where
             match self.step().await {
                 Ok(None) => {}
                 Ok(Some(event)) => {
-                    self.failures = 0;
+                    (self.failures, self.denials) = (0, 0);
                     return Ok(event);
                 }
                 Err(error) => {
@@ -144,10 +146,10 @@ where
                         return Err(error);
                     }
                     self.failures = self.failures.saturating_add(1);
-                    self.longest_pause = if is_denied(&error) {
-                        LONGEST_PAUSE_DENIED
+                    self.denials = if is_denied(&error) {
+                        self.denials.saturating_add(1)
                     } else {
-                        LONGEST_PAUSE
+                        0
                     };
                     return Err(error);
                 }
@@ -158,7 +160,7 @@ where
     /// When to list again after the server has forgotten the past, which is no failure: None, at once, unless
     /// it was so just before.
     fn next_list_without_failure(&mut self) -> Option<Instant> {
-        self.failures = 0;
+        (self.failures, self.denials) = (0, 0);
         let (now, earliest) = (Instant::now(), self.listed.map(|last| last + BETWEEN_LISTS));
         let rest = earliest.filter(|earliest| *earliest > now);
         self.listed = Some(rest.unwrap_or(now));

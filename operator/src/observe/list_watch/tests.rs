@@ -147,6 +147,17 @@ async fn denied_list_is_retried_for_ever_and_ever_more_rarely() {
     );
 }
 
+/// An API server that has just started may deny what it allows a moment later.
+#[tokio::test(start_paused = true)]
+async fn denial_after_an_outage_is_retried_soon() {
+    let mut answers: Answers = (0..9).map(|_| failure(503)).collect();
+    answers.extend([failure(403), page(&[object("a", 1)], "")]);
+    let (seen, _, time) = events(answers).await;
+    assert_eq!(seen[10..], ["init", "listed a", "done"], "{seen:?}");
+    let outage = Duration::from_millis(500 + 1000 + 2000 + 6 * 4000);
+    assert!(time <= outage + Duration::from_secs(1), "{time:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn watch_that_is_too_old_is_a_new_list_at_once() {
     let (_, expired) = failure(410);
