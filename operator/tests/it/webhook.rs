@@ -201,6 +201,16 @@ fn no_body_takes_more_memory_than_its_pod_has() {
     run(async || {
         let webhook = Webhook::start().await;
         let zeros = |bytes: usize| "0,".repeat(bytes / 2) + "0";
+        // Objects in objects, each with one member, with what makes the conversion keep the most copies.
+        let chains = || {
+            let chain = format!("{}0{}", "{\"\":".repeat(110), "}".repeat(110));
+            format!(
+                "{{\"apiVersion\":\"flux-framework.org/v1alpha2\",\"kind\":\"MiniCluster\",\"metadata\":{{\"name\":\"a\",\
+                 \"annotations\":{{\"flux-framework.org/v1alpha1-spelling\":\"{{\\\"/size\\\":1}}\"}}}},\
+                 \"spec\":{{\"size\":1,\"containers\":[{{\"image\":\"a\"}}],\"x\":[{}0]}}}}",
+                (chain + ",").repeat(1700)
+            )
+        };
         let bodies: Vec<Vec<u8>> = vec![
             format!("[{}]", zeros(20 << 20)).into_bytes(),
             review(&[zeros(20 << 20)]),
@@ -213,6 +223,7 @@ fn no_body_takes_more_memory_than_its_pod_has() {
                 format!("{{\"metadata\":{{\"a\":[{}]}}}}", zeros(390_000));
                 60
             ]),
+            review(&vec![chains(); 25]),
             review(&vec![cluster(1_000_000); 28]),
             review(&vec![cluster(10); 90_000]),
             vec![b'x'; 33 << 20],
