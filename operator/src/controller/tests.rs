@@ -2,6 +2,7 @@ use std::sync::Mutex;
 
 use http_body_util::BodyExt;
 use kube::client::Body;
+use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 
 use super::*;
@@ -83,8 +84,6 @@ async fn a_line_of_a_reconcile_names_the_minicluster() {
 /// Hundreds wait when the API server is slow.
 #[tokio::test]
 async fn reconcile_takes_what_changed_while_it_waited_for_its_turn() {
-    use kube::runtime::watcher::Event;
-
     let image_of_the_job = async |meanwhile: Event<Cluster>| {
         let (context, jobs) = obliged();
         let (store, mut stored) = kube::runtime::reflector::store();
@@ -111,8 +110,13 @@ async fn reconcile_takes_what_changed_while_it_waited_for_its_turn() {
 /// The MiniCluster is deleted while `held` is being created, as when an admission webhook takes its time. The
 /// calls about Jobs and pods.
 async fn calls_when_deleted_during(held: &'static str) -> (Vec<String>, Arc<Context>) {
-    use kube::runtime::watcher::Event;
+    calls_with_news_during(held, || Event::Delete(seen("app:1", "u", 1))).await
+}
 
+async fn calls_with_news_during(
+    held: &'static str,
+    news: fn() -> Event<Cluster>,
+) -> (Vec<String>, Arc<Context>) {
     let (store, mut stored) = kube::runtime::reflector::store();
     stored.apply_watcher_event(&Event::Apply(seen("app:1", "u", 1)));
     let (stored, calls) = (Mutex::new(stored), Arc::<Mutex<Vec<String>>>::default());
@@ -120,8 +124,7 @@ async fn calls_when_deleted_during(held: &'static str) -> (Vec<String>, Arc<Cont
     let (context, _) = obliged_after(move |method, path| {
         let object = path.split("/team/").nth(1).unwrap_or_default();
         if object == held {
-            let deleted = Event::Delete(seen("app:1", "u", 1));
-            stored.lock().unwrap().apply_watcher_event(&deleted);
+            stored.lock().unwrap().apply_watcher_event(&news());
         }
         if object.starts_with("jobs") || object.starts_with("pods") {
             log.lock().unwrap().push(format!("{method} {object}"));
@@ -144,6 +147,21 @@ async fn job_of_a_minicluster_deleted_meanwhile_is_not_created_or_goes_at_once()
     }
     let (calls, _) = calls_when_deleted_during("jobs").await;
     assert_eq!(calls, ["POST jobs", "DELETE jobs/mc", "DELETE pods"]);
+}
+
+#[tokio::test]
+async fn job_stays_where_its_owner_is_deleted_without_it() {
+    let orphaning = || {
+        let mut cluster =
+            json!({ "spec": { "size": 1, "containers": [{ "image": "app:1", "command": "hostname" }] } });
+        cluster["metadata"] = json!({ "namespace": "team", "name": "mc", "uid": "u", "generation": 2,
+            "resourceVersion": "2", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["orphan"] });
+        Event::Apply(serde_json::from_str(&cluster.to_string()).unwrap())
+    };
+    let (calls, _) = calls_with_news_during("jobs", orphaning).await;
+    assert_eq!(calls, ["POST jobs"]);
+    let (calls, _) = calls_with_news_during("services", orphaning).await;
+    assert_eq!(calls, Vec::<String>::new(), "not yet there");
 }
 
 #[tokio::test]

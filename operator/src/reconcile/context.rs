@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use flux_operator_core::decide::silent_wait::{EventCheck, Finding, Turns};
 use flux_operator_core::observe::cluster::{self, Cluster};
+use flux_operator_core::observe::deleted;
 use flux_operator_core::observe::pod::Trouble;
 use flux_operator_core::observe::{Index, Key};
 use flux_operator_core::render::Options;
@@ -220,6 +221,13 @@ impl Context {
     /// Whether the watch has reported by now that it is gone, or is to go.
     pub fn is_deleted(&self, key: &Key, uid: &str) -> bool {
         self.is_without(key, uid, |metadata| metadata.deletion_timestamp.is_none())
+    }
+
+    /// The same, where what it owns goes with it.
+    pub fn is_deleted_with_its_own(&self, key: &Key, uid: &str) -> bool {
+        self.is_without(key, uid, |metadata| {
+            metadata.deletion_timestamp.is_none() || deleted::is_orphaning(metadata)
+        })
     }
 
     /// Whether there is no MiniCluster of this uid that `fits`.

@@ -118,7 +118,7 @@ pub(super) async fn create_or_update(
                 .create_all(&context.index, &objects, &member(target, cluster), is_deleted)
                 .await;
             gang::after(&objects, &result, context).await;
-            if is_deleted() {
+            if context.is_deleted_with_its_own(&target.key, &target.uid) {
                 delete_late_job(target, context).await?;
             }
             result?;

@@ -11,6 +11,15 @@ use super::Key;
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
+/// Whether Kubernetes lets go of what the deleted object owns (`--cascade=orphan`).
+pub fn is_orphaning(metadata: &ObjectMeta) -> bool {
+    has(metadata, ORPHAN)
+}
+
+fn has(metadata: &ObjectMeta, finalizer: &str) -> bool {
+    metadata.finalizers.iter().flatten().any(|it| it == finalizer)
+}
+
 /// Whether the deleted object waits for what it owned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
@@ -39,19 +48,12 @@ impl Deletions {
     pub fn seen(&mut self, metadata: &ObjectMeta) -> Option<Propagation> {
         metadata.deletion_timestamp.as_ref()?;
         let uid = metadata.uid.clone()?;
-        let has = |name: &str| {
-            metadata
-                .finalizers
-                .iter()
-                .flatten()
-                .any(|finalizer| finalizer == name)
-        };
-        if has(ORPHAN) {
+        if is_orphaning(metadata) {
             self.settled.insert(uid);
             return None;
         }
         // With a finalizer of somebody else's, Kubernetes deletes nothing yet.
-        (has(FOREGROUND) && self.settled.insert(uid)).then_some(Propagation::Foreground)
+        (has(metadata, FOREGROUND) && self.settled.insert(uid)).then_some(Propagation::Foreground)
     }
 
     /// A MiniCluster that is gone.
