@@ -87,7 +87,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let archive = archive(spec, &mut report);
     let flux = flux::check(spec, &manifest.name, sizes, &mut report);
     let view = flux::view(spec, &mut report);
-    let pod = pod::check(spec.pod.clone().unwrap_or_default(), &mut report);
+    let pod = pod::check(spec.pod.clone().unwrap_or_default(), &manifest.name, &mut report);
     if pod.host_pid && spec.share_process_namespace {
         report.problem(
             "spec.shareProcessNamespace",
@@ -233,20 +233,14 @@ fn managed_by(spec: &MiniClusterSpec, report: &mut Report) {
     }
 }
 
-/// The Job controller counts nanoseconds in 64 bits: with a longer deadline the Job fails at once.
-pub(crate) const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
-
 /// Checks deadlines, restart limits and the Job's labels.
 fn limits(spec: &MiniClusterSpec, report: &mut Report) {
     managed_by(spec, report);
     labels("spec.jobLabels", &spec.job_labels, report);
-    if spec
-        .deadline_seconds
-        .is_some_and(|seconds| !(1..=DEADLINE_MAX).contains(&seconds))
-    {
+    if spec.deadline_seconds.is_some_and(|seconds| seconds < 1) {
         report.problem(
             "spec.deadlineSeconds",
-            format!("must be 1 to {DEADLINE_MAX}; leave it out for no deadline"),
+            "must be 1 or more; leave it out for no deadline",
         );
     }
     if spec.backoff_limit.is_some_and(|limit| limit < 0) {

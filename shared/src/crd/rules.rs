@@ -253,7 +253,7 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
     ("spec.maxSize", 0, 10_000),
     ("spec.minSize", 0, 10_000),
     ("spec.tasks", 0, i32::MAX as i64),
-    ("spec.deadlineSeconds", 1, crate::validate::DEADLINE_MAX),
+    ("spec.deadlineSeconds", 1, EXACT_MAX),
     ("spec.backoffLimit", 0, i32::MAX as i64),
     ("spec.maxRestarts", 0, i32::MAX as i64),
     ("spec.pod.terminationGracePeriodSeconds", 1, i32::MAX as i64),

@@ -8,7 +8,7 @@ use crate::choices::DNS_POLICIES;
 use crate::crd::v1alpha2::{MiniClusterSpec, Pod, Toleration};
 use crate::names;
 
-pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
+pub(super) fn check(pod: Pod, cluster: &str, report: &mut Report) -> Pod {
     let mut pod = pod;
     drop_empty(&mut [
         &mut pod.scheduler_name,
@@ -21,14 +21,15 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
         drop_empty(&mut [&mut it.key, &mut it.operator, &mut it.value, &mut it.effect]);
     }
     labels("spec.pod.labels", &pod.labels, report);
-    for key in names::JOB_LABELS
-        .iter()
-        .filter(|key| pod.labels.contains_key(**key))
-    {
-        report.problem(
-            format!("spec.pod.labels[{key}]"),
-            "is set by Kubernetes: the Job finds its pods by it",
-        );
+    for key in names::JOB_LABELS {
+        // The Job has the MiniCluster's name.
+        let is_right = |value: &String| key.ends_with("job-name") && value == cluster;
+        if pod.labels.get(key).is_some_and(|value| !is_right(value)) {
+            report.problem(
+                format!("spec.pod.labels[{key}]"),
+                "is set by Kubernetes: the Job finds its pods by it",
+            );
+        }
     }
     labels("spec.pod.nodeSelector", &pod.node_selector, report);
     for key in pod.annotations.keys().filter(|key| !names::is_label_key(key)) {

@@ -470,10 +470,6 @@ fn what_kubernetes_would_refuse_is_refused_first() {
             format!("network: {{headlessName: web}}\n{sidecar}"),
             "spec.containers[1].name: must not be `web`",
         ),
-        (
-            "deadlineSeconds: 9223372037".to_owned(),
-            "spec.deadlineSeconds: must be 1 to 9223372036",
-        ),
     ] {
         assert!(
             problems(&spec)[0].starts_with(problem),
@@ -481,6 +477,11 @@ fn what_kubernetes_would_refuse_is_refused_first() {
             problems(&spec)
         );
     }
+    assert_eq!(
+        problems("pod: {labels: {job-name: mc}}"),
+        Vec::<String>::new(),
+        "the Job's own name"
+    );
     let silent =
         "network: {headlessName: web}\ncontainers: [{image: a, runFlux: true}, {image: b, name: web}]";
     assert_eq!(

@@ -20,6 +20,9 @@ use super::view::ViewFrom;
 use super::{Options, RenderError, RenderFacts, containers, metadata, pod, queueing};
 use crate::labels;
 
+/// The Job controller counts nanoseconds in 64 bits: with a longer deadline a Job may fail at once.
+const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
+
 pub(super) fn job(
     cluster: &ValidMiniCluster,
     options: &Options,
@@ -73,7 +76,10 @@ pub(super) fn job(
     let mut job = Job {
         metadata,
         spec: Some(JobSpec {
-            active_deadline_seconds: facts.deadline_left.or(cluster.deadline_seconds),
+            active_deadline_seconds: facts
+                .deadline_left
+                .or(cluster.deadline_seconds)
+                .map(|seconds| seconds.min(DEADLINE_MAX)),
             // The Job fails when its containers have been started again so many times, one more than is
             // allowed: the agent does not run the program then, and the last allowed one is not killed.
             backoff_limit: (!never)
@@ -292,6 +298,12 @@ mod tests {
             (Some(3), None, Some(7), "--restarts-left=1".into())
         );
         assert_eq!(of("backoffLimit: 1", &used).3, "--restarts-left=0");
+        let text = "deadlineSeconds: 18000000000";
+        assert_eq!(
+            of(text, &none).2,
+            Some(9_223_372_036),
+            "its nanoseconds fit 64 bits"
+        );
         let text = "backoffLimit: 4\npod: {restartPolicy: OnFailure}";
         assert_eq!(
             of(text, &none),
