@@ -1,6 +1,8 @@
 //! Where the agent itself gives up: a reserved code, one line that says why, the same in the termination
 //! message.
 
+use std::time::Duration;
+
 use flux_shared::exit::Category;
 use flux_shared::paths::SPEC_FILE;
 use flux_shared::termination::Ender;
@@ -234,11 +236,16 @@ fn broker_that_may_not_start_yet_starts_once_it_may() {
     let sleepers = || {
         let mut sleep = std::process::Command::new("sleep");
         std::os::unix::process::CommandExt::uid(&mut sleep, UID);
-        sleep.arg("4").spawn().unwrap()
+        sleep.arg("1000").spawn().unwrap()
     };
     let mut others: Vec<_> = (0..50).map(|_| sleepers()).collect();
-    // One that nobody waits for counts as well.
-    let waits = std::thread::spawn(move || others.iter_mut().for_each(|other| drop(other.wait())));
+    // All at once: while they go, a broker could start and be denied processes of its own.
+    let waits = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(4));
+        others.iter_mut().for_each(|other| other.kill().unwrap());
+        // One that nobody waits for counts as well.
+        others.iter_mut().for_each(|other| drop(other.wait()));
+    });
     let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
     waits.join().unwrap();
     assert_eq!(
