@@ -20,6 +20,8 @@ const ATTEMPTS: u32 = 6;
 const PAUSE: Duration = Duration::from_secs(1);
 /// The snippet that runs after Flux has ended.
 const AFTER: &str = "post";
+/// States of a broker whose instance does not run yet: Flux refuses to shut it down.
+const BEFORE_RUN: [&str; 6] = ["none", "load-builtins", "join", "config-sync", "init", "quorum"];
 
 /// Arguments of `stop`.
 #[derive(Debug, Clone, clap::Args)]
@@ -182,18 +184,19 @@ impl Attempts<'_> {
         let status: Option<Value> = answer
             .ok()
             .and_then(|(_, said)| serde_json::from_slice(&said).ok());
-        let Some((status, Value::Null)) = status.as_ref().and_then(|it| Some((it, it.get("state")?))) else {
-            return Ok(None);
-        };
+        let Some(status) = status else { return Ok(None) };
         let seen = Snapshot {
             cluster: Some(cluster),
             ..Snapshot::default()
         };
-        match status["snippet"].as_str() {
-            Some(AFTER) => Ok(Some(Way::Ending)),
-            None if seen.has_been_up() => Ok(None),
-            _ => at_once(self.target, self.name, Some(uid)).await.map(Some),
+        match (status.get("state"), status["snippet"].as_str()) {
+            (Some(Value::String(state)), _) if BEFORE_RUN.contains(&state.as_str()) => {}
+            (Some(Value::Null), Some(AFTER)) => return Ok(Some(Way::Ending)),
+            (Some(Value::Null), None) if seen.has_been_up() => return Ok(None),
+            (Some(Value::Null), _) => {}
+            _ => return Ok(None),
         }
+        at_once(self.target, self.name, Some(uid)).await.map(Some)
     }
 }
 

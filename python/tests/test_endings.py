@@ -87,6 +87,22 @@ def test_stop_deletes_an_instance_that_has_not_begun(api: FakeApi) -> None:
     assert cluster.stop() is Way.DELETED
 
 
+@pytest.mark.parametrize("state", ["join", "init", "quorum"])
+def test_stop_deletes_an_instance_whose_broker_does_not_run_yet(api: FakeApi, state: str) -> None:
+    cluster = running(api)
+    api.programs |= {"stop": program(1), "status": program(0, {"state": state, "snippet": None})}
+    assert cluster.stop() is Way.DELETED
+
+
+@pytest.mark.parametrize("state", ["run", "cleanup"])
+def test_stop_deletes_no_instance_that_refuses_a_shutdown(api: FakeApi, state: str) -> None:
+    cluster = running(api)
+    api.programs |= {"stop": program(1), "status": program(0, {"state": state, "snippet": None})}
+    with pytest.raises(CallFailed):
+        cluster.stop()
+    assert deletions(api) == []
+
+
 def test_ctrl_c_after_the_job_s_end_waits_for_post(api: FakeApi) -> None:
     api.programs |= {"stop": program(1), "status": program(1, {"state": None, "snippet": "post"})}
 

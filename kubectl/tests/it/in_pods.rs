@@ -341,26 +341,37 @@ fn stop_is_a_shutdown_even_if_its_answer_is_lost() {
     });
 }
 
+/// An agent that does not shut the instance down, and has this status.
+fn refusing(status: &'static str) -> impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync {
+    move |mut session| {
+        async move {
+            match session.words.join(" ").as_str() {
+                "stop" => session.complain("flux-shutdown: refused\n").await,
+                "status --json" => session.say(status).await,
+                words => panic!("{words}"),
+            }
+            session.end(1).await;
+        }
+        .boxed()
+    }
+}
+
+/// What `stop` says to an owner of `mc` whose agent is this one.
+async fn stopped_by_owner(
+    fixture: &Fixture,
+    agent: impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+) -> Said {
+    let owner = [("miniclusters.flux-framework.org", "*"), ("pods,pods/exec", "*")];
+    let (_front, person) = over(user_with(fixture, "owner", &owner), agent).await;
+    person.says(&["stop", "mc"]).await
+}
+
 #[test]
 fn stop_deletes_nothing_while_post_runs() {
     test("stop-post", async |fixture| {
         let operator = up(&fixture, 1).await;
-        let ended = |mut session: Session| {
-            async move {
-                match session.words.join(" ").as_str() {
-                    "stop" => session.complain("flux-shutdown: no broker\n").await,
-                    "status --json" => {
-                        session.say(r#"{"status":1,"state":null,"snippet":"post"}"#).await;
-                    }
-                    words => panic!("{words}"),
-                }
-                session.end(1).await;
-            }
-            .boxed()
-        };
-        let owner = [("miniclusters.flux-framework.org", "*"), ("pods,pods/exec", "*")];
-        let (_front, person) = over(user_with(&fixture, "owner", &owner), ended).await;
-        let said = person.says(&["stop", "mc"]).await;
+        let post = refusing(r#"{"status":1,"state":null,"snippet":"post"}"#);
+        let said = stopped_by_owner(&fixture, post).await;
         assert!(
             said.code == 0
                 && said
@@ -373,6 +384,17 @@ fn stop_deletes_nothing_while_post_runs() {
             (cluster.metadata.deletion_timestamp, cluster.spec.suspend),
             (None, None)
         );
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn stop_deletes_what_waits_for_its_quorum() {
+    test("stop-quorum", async |fixture| {
+        let operator = up(&fixture, 1).await;
+        let quorum = refusing(r#"{"status":1,"state":"quorum","snippet":null}"#);
+        let said = stopped_by_owner(&fixture, quorum).await;
+        assert_eq!((said.code, said.out.as_str()), (0, "deleted mc\n"), "{said:?}");
         operator.stop().await;
     });
 }

@@ -16,6 +16,8 @@ ATTEMPTS = 6
 PAUSE_SECONDS = 1.0
 # The snippet that runs after Flux has ended.
 _AFTER = "post"
+# States of a broker whose instance does not run yet: Flux refuses to shut it down.
+_BEFORE_RUN = ("none", "load-builtins", "join", "config-sync", "init", "quorum")
 
 
 class Way(Enum):
@@ -100,11 +102,13 @@ class _Attempt:
             status = json.loads((await program.answer(self._target, lead, ["status", "--json"])).stdout)
         except ValueError:
             return None
-        if "state" not in status or status["state"] is not None:
-            return None
-        if status.get("snippet") == _AFTER:
-            return Way.ENDING
-        if status.get("snippet") is None and Observed(cluster).has_been_up:
+        state = status.get("state", "")
+        if state is None:
+            if status.get("snippet") == _AFTER:
+                return Way.ENDING
+            if status.get("snippet") is None and Observed(cluster).has_been_up:
+                return None
+        elif state not in _BEFORE_RUN:
             return None
         return await at_once(self._target, self._name, self._uid)
 
