@@ -29,6 +29,8 @@ pub fn until_signalled() -> Result<Pin<Box<dyn Future<Output = u8>>>, Failure> {
 pub struct Interrupts {
     interrupt: Signal,
     terminate: Signal,
+    /// SIGTERM has come: whoever sent it waits for the end, and sends no second one.
+    pub is_terminated: bool,
 }
 
 impl Interrupts {
@@ -36,6 +38,7 @@ impl Interrupts {
         Ok(Interrupts {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
+            is_terminated: false,
         })
     }
 
@@ -43,7 +46,7 @@ impl Interrupts {
     pub async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+            _ = self.terminate.recv() => self.is_terminated = true,
         }
     }
 }

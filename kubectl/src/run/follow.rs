@@ -196,8 +196,14 @@ impl<'a> Follower<'a> {
                             self.screen.say(&done.text(name));
                             way = Some(done);
                         }
-                        // It is followed nevertheless.
-                        Err(failure) => self.screen.say(&failure.to_string()),
+                        Err(failure) if interrupts.is_terminated => return Err(failure),
+                        Err(failure) => {
+                            self.screen.say(&failure.to_string());
+                            // Nobody reads what it prints until it ends by itself.
+                            if self.is_unread {
+                                return Ok(RunEnd::Unread);
+                            }
+                        }
                     }
                 }
                 () = interrupts.next() => {

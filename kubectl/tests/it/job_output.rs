@@ -9,7 +9,7 @@ use tokio::process::Child;
 
 use crate::front::{Asked, Front, Session};
 use crate::in_pods::{agents, no_logs, up};
-use crate::user_account::{Said, UserAccount, in_time};
+use crate::user_account::{RIGHTS, Said, UserAccount, in_time};
 use crate::{user_of, user_with};
 use test_support::api_server::{Fixture, test, until};
 
@@ -269,6 +269,46 @@ fn closed_output_stops_the_job_and_ends_logs() {
             run.err.contains("nobody reads the output: shutting down mc"),
             "{run:?}"
         );
+        operator.stop().await;
+    });
+}
+
+/// Who may not run programs in pods cannot shut the instance down.
+#[test]
+fn run_ends_when_its_stop_fails() {
+    test("stop-fails", async |fixture| {
+        let operator = fixture.operator().await;
+        let mut rights = RIGHTS.to_vec();
+        rights.retain(|(resource, _)| *resource != "pods/exec");
+        let person = user_with(&fixture, "reader", &rights);
+        let logs = |_: &Asked| {
+            Some(
+                (0..2000)
+                    .map(|number| (Duration::from_millis(100), format!("line {number}")))
+                    .collect(),
+            )
+        };
+        let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
+        let person = UserAccount { kubeconfig, ..person };
+        for (name, code, cleanup) in [("head", 141, true), ("terminated", 1, false)] {
+            let mut run = person.starts(&["run", "--name", name, "app:1", "--", "work"]);
+            let pods = fixture.pods(name, 1).await;
+            fixture.run_pod(&pods[&0]).await;
+            let mut out = BufReader::new(run.stdout.take().unwrap());
+            let mut first = String::new();
+            in_time("it prints a line", out.read_line(&mut first))
+                .await
+                .unwrap();
+            if name == "terminated" {
+                crate::runs::send("-TERM", &run);
+            } else {
+                drop(out);
+            }
+            let said = Said::when_over(run).await;
+            assert_eq!(said.code, code, "{said:?}");
+            assert!(said.err.contains("`create` `pods/exec`"), "{said:?}");
+            assert_eq!(fixture.get(name).await.spec.cleanup, cleanup);
+        }
         operator.stop().await;
     });
 }

@@ -221,10 +221,14 @@ fn scale_changes_the_size() {
 
 /// Sends what Ctrl-C sends.
 pub fn interrupt(child: &tokio::process::Child) {
+    send("-INT", child);
+}
+
+pub fn send(signal: &str, child: &tokio::process::Child) {
     let pid = child.id().unwrap().to_string();
     assert!(
         std::process::Command::new("kill")
-            .args(["-INT", &pid])
+            .args([signal, &pid])
             .status()
             .unwrap()
             .success()
