@@ -316,6 +316,22 @@ def test_cancelled_run_shuts_its_job_down(api: FakeApi) -> None:
     assert cluster["status"]["phase"] == "Failed"
 
 
+@pytest.mark.parametrize("status", [403, 400])
+def test_cancelled_run_whose_job_cannot_be_shut_down_is_deleted(api: FakeApi, status: int) -> None:
+    refuse(api, "GET", "/exec", status, message="no")
+    api.on_create = lambda it: api.start_job(it["metadata"]["name"])
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(MiniCluster.run_async("app:1", ["x"], name="mine"))
+        await asyncio.sleep(0.7)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert names(api) == []
+
+
 def test_run_works_where_a_loop_runs_already(api: FakeApi) -> None:
     """As in a notebook."""
     api.play("x")

@@ -127,7 +127,11 @@ class Run:
                 uid = cluster["metadata"]["uid"]
                 if not self.is_kept:
                     await target.patch(name, {"spec": {"cleanup": True}}, "clean up", uid=uid)
-                await stop.in_order(target, name, uid)
+                try:
+                    await stop.in_order(target, name, uid)
+                except CallFailed:
+                    # It would run on, and nobody would know.
+                    await stop.at_once(target, name, uid)
         except MiniClusterError:
             # The caller learns that it was cancelled, and nothing more can be done.
             pass
