@@ -49,11 +49,13 @@ def read(log: bytes, cuts: list[int], chunk: int) -> bytes:
     for cut in [*cuts, len(log)]:
         since = (resume.connect() or "").encode()
         assert b"." not in since, "the API server rounds to whole seconds"
-        old = [line for line in re.findall(rb"[^\n]*\n", log) if line[:19] < since[:19]]
-        place = sum(map(len, old))
-        cut = max(cut, place)
-        for start in range(place, cut, chunk):
-            printed += resume.feed(log[start : min(start + chunk, cut)])
+        sent, place = b"", 0
+        # Each line by itself is left out if it is older: they need not be in the order of their times.
+        for line in re.findall(rb"[^\n]*\n|[^\n]+", log):
+            sent += line[: max(cut - place, 0)] if line[:19] >= since[:19] else b""
+            place += len(line)
+        for start in range(0, len(sent), chunk):
+            printed += resume.feed(sent[start : start + chunk])
     assert resume.end() == log.startswith(b"failed"), cuts
     return printed
 
@@ -82,6 +84,30 @@ def test_each_byte_comes_once_wherever_the_connection_breaks(chunk: int) -> None
         assert read(LOG, [first], chunk) == TEXT, f"broken after {first}"
         for second in range(first, len(LOG) + 1, 7):
             assert read(LOG, [first, second, second], chunk) == TEXT, f"broken after {first} and {second}"
+
+
+def test_lines_out_of_order_come_once() -> None:
+    """containerd takes the time of a line before it waits for the other stream's lines."""
+    log = b"2026-01-01T00:00:01Z a\n"
+    log += b"".join(b"2026-01-01T00:00:02.%dZ %d\n" % (time, number) for number, time in enumerate((3, 1, 2, 3, 3, 1, 4, 2)))
+    text = b"a\n0\n1\n2\n3\n4\n5\n6\n7\n"
+    for first in range(len(log) + 1):
+        for second in range(first, len(log) + 1, 7):
+            assert read(log, [first, second], 1000) == text, f"broken after {first} and {second}"
+    assert read(b"2026-01-01T00:00:02Z a\n2026-01-01T00:00:01Z b\n", [46], 1000) == b"a\nb\n"
+
+
+def test_rest_of_a_line_whose_beginning_is_older_is_no_gap() -> None:
+    """The kubelet leaves out the first part of a split line, and sends the rest without a time."""
+    resume = Resume()
+    resume.connect()
+    assert resume.feed(b"2026-01-01T00:00:12.9Z long line\n2026-01-01T00:00:13.2Z b\n") == b"long line\nb\n"
+    assert resume.connect() == "2026-01-01T00:00:13Z"
+    assert resume.feed(b"line\n2026-01-01T00:00:13.2Z b\n2026-01-01T00:00:13.3Z c\n") == b"c\n"
+    assert not resume.end()
+    resume.connect()
+    assert resume.feed(b"failed to open the log\n") == b""
+    assert resume.end()
 
 
 def test_line_without_a_time_is_printed_as_it_is() -> None:

@@ -8,12 +8,15 @@ use k8s_openapi::jiff::Timestamp;
 /// How far a log has been read. Bytes with timestamps go in, bytes without come out.
 #[derive(Debug)]
 pub struct Resume {
-    /// The latest timestamp seen, how many lines have it, and how many bytes of the last of these have come.
-    last: Option<Timestamp>,
-    lines_at_last: usize,
+    /// The latest timestamp seen.
+    latest: Option<Timestamp>,
+    /// The earliest timestamp of the last line with the latest one and of those after it.
+    earliest: Option<Timestamp>,
+    /// The last line, and how many bytes of it have come.
+    place: Place,
     column: usize,
-    /// In this connection: how many lines with the latest timestamp have come again.
-    passed: usize,
+    /// In this connection: the last line that has come again.
+    passed: Place,
     is_behind: bool,
     is_last_found: bool,
     /// Nothing of this container's log has been read.
@@ -25,16 +28,42 @@ pub struct Resume {
     skip: Option<usize>,
 }
 
+/// Where a line is in a log: two streams' lines need not be in the order of their timestamps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Place {
+    /// How many lines up to it have the latest timestamp.
+    at_latest: usize,
+    /// How many lines have come after the last of these.
+    after: usize,
+}
+
+impl Place {
+    fn next(self, is_latest: bool) -> Place {
+        if is_latest {
+            Place {
+                at_latest: self.at_latest + 1,
+                after: 0,
+            }
+        } else {
+            Place {
+                after: self.after + 1,
+                ..self
+            }
+        }
+    }
+}
+
 /// Longest timestamp of a line.
 const HEAD_MAX: usize = 64;
 
 impl Default for Resume {
     fn default() -> Resume {
         Resume {
-            last: None,
-            lines_at_last: 0,
+            latest: None,
+            earliest: None,
+            place: Place::default(),
             column: 0,
-            passed: 0,
+            passed: Place::default(),
             is_behind: false,
             is_last_found: false,
             is_new_log: true,
@@ -64,10 +93,10 @@ impl Resume {
     /// Begins a new connection; returns the second from which on to ask for the log. (kube rounds to whole
     /// seconds: given the exact time, it left out half a second of lines.)
     pub fn connect(&mut self) -> Option<Timestamp> {
-        (self.head, self.passed, self.is_behind) = (Some(Vec::new()), 0, self.last.is_some());
-        self.is_last_found = false;
-        self.last
-            .and_then(|last| Timestamp::from_second(last.as_second()).ok())
+        (self.head, self.passed) = (Some(Vec::new()), Place::default());
+        (self.is_behind, self.is_last_found) = (self.latest.is_some(), false);
+        self.earliest
+            .and_then(|earliest| Timestamp::from_second(earliest.as_second()).ok())
     }
 
     /// The new bytes, without timestamps.
@@ -88,10 +117,16 @@ impl Resume {
         let time: Option<Timestamp> = std::str::from_utf8(&head).ok().and_then(|text| text.parse().ok());
         match time {
             Some(time) => self.at(time),
-            // No time: the kubelet's own words, that it cannot read the log.
             None => {
-                self.has_gap = true;
-                self.skip = Some(0);
+                if self.is_behind && !self.is_new_log {
+                    // The rest of a line, whose first part was too old to be sent. The kubelet's words look the
+                    // same, but then the last line does not come again.
+                    self.skip = None;
+                } else {
+                    // The kubelet's own words, that it cannot read the log.
+                    self.has_gap = true;
+                    self.skip = Some(0);
+                }
                 head.iter().for_each(|&byte| self.within_line(byte, new));
                 self.within_line(byte, new);
                 return;
@@ -103,22 +138,24 @@ impl Resume {
     }
 
     fn at(&mut self, time: Timestamp) {
-        let is_again = self.is_behind && self.last.is_some_and(|last| time <= last);
+        let is_again = self.is_behind && self.latest.is_some_and(|latest| time <= latest);
         if is_again {
-            self.passed += usize::from(self.last == Some(time));
-            let is_last = self.last == Some(time) && self.passed == self.lines_at_last;
+            self.passed = self.passed.next(self.latest == Some(time));
+            let is_last = self.passed == self.place;
             self.is_last_found |= is_last;
             self.skip = is_last.then_some(self.column);
             return;
         }
         self.has_gap |= self.misses_last();
         (self.is_behind, self.is_new_log) = (false, false);
-        self.lines_at_last = if self.last == Some(time) {
-            self.lines_at_last + 1
-        } else {
-            1
-        };
-        (self.last, self.column, self.skip) = (Some(time), 0, Some(0));
+        if self.latest.is_none_or(|latest| time > latest) {
+            (self.latest, self.place) = (Some(time), Place::default());
+        }
+        let is_latest = self.latest == Some(time);
+        self.place = self.place.next(is_latest);
+        let earliest = self.earliest.filter(|earliest| !is_latest && *earliest < time);
+        self.earliest = earliest.or(Some(time));
+        (self.column, self.skip) = (0, Some(0));
     }
 
     fn within_line(&mut self, byte: u8, new: &mut Vec<u8>) {
@@ -150,18 +187,24 @@ mod tests {
         let mut printed = Vec::new();
         for cut in cuts.iter().copied().chain([log.len()]) {
             let since = resume.connect();
-            let from = since.map_or(0, |second| {
-                assert_eq!(second.subsec_nanosecond(), 0, "nothing is rounded on its way");
-                let is_old = |line: &&str| {
-                    line.split(' ')
-                        .next()
-                        .and_then(|time| time.parse::<Timestamp>().ok())
-                        .is_some_and(|it| it < second)
-                };
-                log.split_inclusive('\n').take_while(is_old).map(str::len).sum()
-            });
-            let cut = cut.max(from);
-            printed.extend(resume.feed(&log.as_bytes()[from..cut]));
+            assert!(
+                since.is_none_or(|second| second.subsec_nanosecond() == 0),
+                "nothing is rounded on its way"
+            );
+            // Each line by itself is left out if it is older: they need not be in the order of their times.
+            let is_old = |line: &str| {
+                let time = line.split(' ').next().and_then(|time| time.parse().ok());
+                time.zip(since)
+                    .is_some_and(|(time, second): (Timestamp, _)| time < second)
+            };
+            let mut place = 0;
+            for line in log.split_inclusive('\n') {
+                if !is_old(line) {
+                    let count = cut.saturating_sub(place).min(line.len());
+                    printed.extend(resume.feed(&line.as_bytes()[..count]));
+                }
+                place += line.len();
+            }
         }
         assert_eq!(resume.end(), log.starts_with("failed"), "{cuts:?}");
         String::from_utf8(printed).unwrap()
@@ -216,6 +259,41 @@ mod tests {
         resume.connect();
         assert_eq!(resume.feed(b"2026-01-01T00:00:00.3Z c\n"), b"", "it came before");
         assert!(!resume.end());
+    }
+
+    /// containerd takes the time of a line before it waits for the other stream's lines.
+    #[test]
+    fn lines_out_of_order_come_once() {
+        let tenths = [3, 1, 2, 3, 3, 1, 4, 2].iter().enumerate();
+        let lines = tenths.map(|(line, tenth)| format!("2026-01-01T00:00:02.{tenth}Z {line}\n"));
+        let log = "2026-01-01T00:00:01Z a\n".to_owned() + &lines.collect::<String>();
+        let text = "a\n0\n1\n2\n3\n4\n5\n6\n7\n";
+        for first in 0..=log.len() {
+            for second in (first..=log.len()).step_by(7) {
+                assert_eq!(
+                    read(&log, &[first, second]),
+                    text,
+                    "broken after {first} and {second}"
+                );
+            }
+        }
+        let log = "2026-01-01T00:00:02Z a\n2026-01-01T00:00:01Z b\n";
+        assert_eq!(read(log, &[log.len()]), "a\nb\n");
+    }
+
+    /// The kubelet leaves out the first part of a split line, and sends the rest without a time.
+    #[test]
+    fn rest_of_a_line_whose_beginning_is_older_is_no_gap() {
+        let mut resume = Resume::default();
+        resume.connect();
+        resume.feed(b"2026-01-01T00:00:12.9Z long line\n2026-01-01T00:00:13.2Z b\n");
+        resume.connect();
+        let again = b"line\n2026-01-01T00:00:13.2Z b\n2026-01-01T00:00:13.3Z c\n";
+        assert_eq!(resume.feed(again), b"c\n");
+        assert!(!resume.end());
+        resume.connect();
+        assert_eq!(resume.feed(b"failed to open the log\n"), b"");
+        assert!(resume.end());
     }
 
     #[test]

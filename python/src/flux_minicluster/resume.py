@@ -17,13 +17,17 @@ class Resume:
     """How far a log has been read. Bytes with timestamps go in, bytes without come out."""
 
     def __init__(self) -> None:
-        self._last: _Time | None = None
+        self._latest: _Time | None = None
         self._zone = b"Z"
-        self._lines_at_last = 0
+        # Lines with the latest time, and lines with an earlier one after the last of these: two streams' lines need not
+        # be in the order of their times.
+        self._place = (0, 0)
+        # The earliest time of the last line with the latest time and of those after it.
+        self._earliest: _Time | None = None
         # Bytes of the last line that have come.
         self._column = 0
-        # In this connection: lines with the latest time that have come again.
-        self._passed = 0
+        # The place in this connection, of what has come again.
+        self._passed = (0, 0)
         self._is_behind = False
         # Nothing of this container's log has been read.
         self._is_new_log = True
@@ -36,9 +40,9 @@ class Resume:
 
     def connect(self) -> str | None:
         """Begins a new connection; returns the second from which on to ask for the log."""
-        self._head, self._passed, self._is_behind = b"", 0, self._last is not None
+        self._head, self._passed, self._is_behind = b"", (0, 0), self._latest is not None
         self._is_last_found = False
-        return (self._last[0] + self._zone).decode() if self._last is not None else None
+        return (self._earliest[0] + self._zone).decode() if self._earliest is not None else None
 
     def begin_container(self) -> None:
         """From now on the log of the pod's next container is read: the lines before are not in it."""
@@ -71,25 +75,37 @@ class Resume:
         head, self._head = self._head or b"", None
         time = _TIME.fullmatch(head)
         if time is None:
-            # No time: the kubelet's own words, that it cannot read the log.
-            self._skip = 0
-            self._has_gap = True
+            if self._is_behind and not self._is_new_log:
+                # The rest of a line, whose first part was too old to be sent. The kubelet's words look the same, but
+                # then the last line does not come again.
+                self._skip = None
+            else:
+                # The kubelet's own words, that it cannot read the log.
+                self._skip = 0
+                self._has_gap = True
             return head + data
         self._zone = time[3]
         self._at((time[1], (time[2] or b".").ljust(10, b"0")))
         return data[1:] if data[:1] == b" " else data
 
     def _at(self, time: _Time) -> None:
-        if self._is_behind and self._last is not None and time <= self._last:
-            self._passed += time == self._last
-            is_last = time == self._last and self._passed == self._lines_at_last
+        if self._is_behind and self._latest is not None and time <= self._latest:
+            self._passed = self._after(self._passed, time)
+            is_last = self._passed == self._place
             self._is_last_found = self._is_last_found or is_last
             self._skip = self._column if is_last else None
             return
         self._has_gap |= self._is_behind and not self._is_last_found and not self._is_new_log
         self._is_behind = self._is_new_log = False
-        self._lines_at_last = self._lines_at_last + 1 if time == self._last else 1
-        self._last, self._column, self._skip = time, 0, 0
+        if self._latest is None or time > self._latest:
+            self._latest, self._place = time, (0, 0)
+        self._place = self._after(self._place, time)
+        self._earliest = time if self._earliest is None or time == self._latest else min(self._earliest, time)
+        self._column = self._skip = 0
+
+    def _after(self, place: tuple[int, int], time: _Time) -> tuple[int, int]:
+        """The place of the next line, which has this time."""
+        return (place[0] + 1, 0) if time == self._latest else (place[0], place[1] + 1)
 
     def _within_line(self, part: bytes, new: bytearray) -> None:
         """`part` is the rest of a line, or a piece of it without its end."""
