@@ -89,7 +89,9 @@ def test_each_byte_comes_once_wherever_the_connection_breaks(chunk: int) -> None
 def test_lines_out_of_order_come_once() -> None:
     """containerd takes the time of a line before it waits for the other stream's lines."""
     log = b"2026-01-01T00:00:01Z a\n"
-    log += b"".join(b"2026-01-01T00:00:02.%dZ %d\n" % (time, number) for number, time in enumerate((3, 1, 2, 3, 3, 1, 4, 2)))
+    log += b"".join(
+        b"2026-01-01T00:00:02.%dZ %d\n" % (time, number) for number, time in enumerate((3, 1, 2, 3, 3, 1, 4, 2))
+    )
     text = b"a\n0\n1\n2\n3\n4\n5\n6\n7\n"
     for first in range(len(log) + 1):
         for second in range(first, len(log) + 1, 7):
