@@ -20,6 +20,8 @@ const ATTEMPTS: u32 = 6;
 const PAUSE: Duration = Duration::from_secs(1);
 /// The snippet that runs after Flux has ended.
 const AFTER: &str = "post";
+/// Exit code of a program whose container ended meanwhile.
+const KILLED: u8 = 137;
 /// States of a broker whose instance does not run yet: Flux refuses to shut it down.
 const BEFORE_RUN: [&str; 6] = ["none", "load-builtins", "join", "config-sync", "init", "quorum"];
 
@@ -163,7 +165,7 @@ impl Attempts<'_> {
                 } else {
                     said
                 };
-                self.without_broker(cluster, lead, &uid).await
+                self.without_broker(cluster, lead, &uid, code).await
             }
             Err(failure @ Failure::NoExec(_)) => Err(failure),
             Err(failure) => {
@@ -175,16 +177,21 @@ impl Attempts<'_> {
 
     /// The agent has not shut the instance down: whether there is none yet, or none any more.
     async fn without_broker(
-        &self,
+        &mut self,
         cluster: MiniCluster,
         lead: &Pod,
         uid: &str,
+        code: u8,
     ) -> Result<Option<Way>, Failure> {
         let answer = connect::answer(self.target, lead, &["status", "--json"]).await;
         let status: Option<Value> = answer
             .ok()
             .and_then(|(_, said)| serde_json::from_slice(&said).ok());
         let Some(status) = status else { return Ok(None) };
+        if code != KILLED {
+            // The lead was asked, and has refused.
+            self.asked = None;
+        }
         let seen = Snapshot {
             cluster: Some(cluster),
             ..Snapshot::default()

@@ -80,6 +80,18 @@ def test_stop_deletes_nothing_when_exec_fails(api: FakeApi, status: int) -> None
     assert deletions(api) == []
 
 
+def test_refused_stop_is_no_shutdown_when_the_lead_restarts(api: FakeApi) -> None:
+    cluster = running(api)
+
+    async def status(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+        await asyncio.to_thread(api.restart_lead, "mc")
+        return await program(0, {"state": "run", "snippet": None})(api, words, socket)
+
+    api.programs |= {"stop": program(1), "status": status}
+    with pytest.raises(CallFailed):
+        cluster.stop()
+
+
 def test_stop_deletes_an_instance_that_has_not_begun(api: FakeApi) -> None:
     cluster = running(api)
     api.set_status("mc", conditions={}, timeline={"running": "2026-01-01T00:00:00Z"})

@@ -367,6 +367,36 @@ async fn stopped_by_owner(
 }
 
 #[test]
+fn refused_stop_is_no_shutdown_when_the_lead_restarts() {
+    test("stop-refused", async |fixture| {
+        let operator = up(&fixture, 1).await;
+        let run = refusing(r#"{"status":1,"state":"run","snippet":null}"#);
+        let (front, person) = over(user_of(&fixture), run).await;
+        let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
+        let (said, ()) = tokio::join!(person.says(&["stop", "mc"]), async {
+            let words = ["status", "--json"];
+            test_support::api_server::until("it has refused", async || {
+                front
+                    .started()
+                    .iter()
+                    .any(|session| session.words == words)
+                    .then_some(())
+            })
+            .await;
+            let restarted = json!({ "status": { "containerStatuses": [{
+                "name": lead.spec.as_ref().unwrap().containers[0].name, "image": "i", "imageID": "i", "ready": true,
+                "restartCount": 1, "state": { "running": {} } }] } });
+            fixture.patch_pod_status(&lead, restarted).await;
+        });
+        assert!(
+            said.code == 1 && said.err.contains("Nothing was deleted"),
+            "{said:?}"
+        );
+        operator.stop().await;
+    });
+}
+
+#[test]
 fn stop_deletes_nothing_while_post_runs() {
     test("stop-post", async |fixture| {
         let operator = up(&fixture, 1).await;

@@ -16,6 +16,8 @@ ATTEMPTS = 6
 PAUSE_SECONDS = 1.0
 # The snippet that runs after Flux has ended.
 _AFTER = "post"
+# Exit code of a program whose container ended meanwhile.
+_KILLED = 137
 # States of a broker whose instance does not run yet: Flux refuses to shut it down.
 _BEFORE_RUN = ("none", "load-builtins", "join", "config-sync", "init", "quorum")
 
@@ -94,14 +96,17 @@ class _Attempt:
         if answer.code == 0:
             return Way.SHUT_DOWN
         self.obstacle = answer.stderr.decode(errors="replace").strip() or f"the lead's agent ended with {answer.code}"
-        return await self._without_broker(cluster, lead)
+        return await self._without_broker(cluster, lead, answer.code)
 
-    async def _without_broker(self, cluster: dict[str, Any], lead: dict[str, Any]) -> Way | None:
+    async def _without_broker(self, cluster: dict[str, Any], lead: dict[str, Any], code: int) -> Way | None:
         """The agent has not shut the instance down: whether there is none yet, or none any more."""
         try:
             status = json.loads((await program.answer(self._target, lead, ["status", "--json"])).stdout)
         except ValueError:
             return None
+        if code != _KILLED:
+            # The lead was asked, and has refused.
+            self._asked = None
         state = status.get("state", "")
         if state is None:
             if status.get("snippet") == _AFTER:
