@@ -252,7 +252,8 @@ pub async fn follow(
             },
         };
         let is_complete = matches!(read.end, CopyEnd::Complete);
-        if is_complete && resume.end() {
+        // A log that had been read whole, and is empty now, was rotated.
+        if is_complete && resume.end() && (read.has_progressed || !was_complete) {
             if was_complete && has_restarted(pods, name, start).await {
                 // The log had been read whole, and these were the next container's lines.
                 break;
@@ -280,6 +281,7 @@ pub async fn follow(
         {
             return unread(&why);
         }
+        let may_be_of_next = was_complete && !is_complete && read.has_progressed;
         was_complete = is_complete;
         // Without an answer it is not known whose log the next read would be of.
         let current = loop {
@@ -300,6 +302,10 @@ pub async fn follow(
             None if was_complete => break,
             None => return unread(POD_GONE),
         };
+        if may_be_of_next && observed::restarts(&pod) > start.1 && resume.end() {
+            // The log had been read whole, and these were the next container's lines.
+            break;
+        }
         if failures > 0 {
             tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
         } else if !observed::is_over(&pod, start) {

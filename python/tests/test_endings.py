@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from fake_api import FakeApi, Object, Program
+from fake_api import FakeApi, FakeLog, Object, Program
 from test_run import in_thread, press_ctrl_c, refuse, stop_program
 from waiting import until
 
@@ -273,6 +273,16 @@ def test_rotated_log_keeps_the_minicluster(api: FakeApi, monkeypatch: pytest.Mon
     assert is_kept(api, result)
 
 
+def test_rotation_of_a_log_that_was_read_whole_keeps_nothing(api: FakeApi) -> None:
+    def live(name: str) -> None:
+        api.rotate_log(printed(api, name))
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert result.stdout == "first\n" and result.unread is None
+    assert not is_kept(api, result)
+
+
 def test_log_that_the_api_server_refuses_keeps_the_minicluster(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.05)
     refuse(api, "GET", "/log", 500, message="no container")
@@ -312,6 +322,27 @@ def test_restart_during_a_lost_connection_doubles_no_output(api: FakeApi, monkey
     result = run_to_the_end(api, live)
     assert result.stdout == "first\nend of the first\nsecond\nend of the second\n"
     assert result.unread is None and not is_kept(api, result)
+
+
+def test_next_container_that_falls_silent_keeps_nothing(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server reports the restart after the next container's first line was read."""
+    monkeypatch.setattr(logs, "SILENCE_SECONDS", 1.0)
+
+    def live(name: str) -> None:
+        lead = printed(api, name)
+        reads = sum("/log" in path for _, path in api.requests)
+        api.previous_logs[lead] = api.logs[lead]
+        api.end_log(lead)
+        api.logs[lead] = FakeLog(clock=1)
+        api.log(lead, "second")
+        until(lambda: sum("/log" in path for _, path in api.requests) > reads)
+        api.put_pod(name, 0, {"running": {}}, restarts=1)
+        until(lambda: sum("/log" in path for _, path in api.requests) > reads + 1)
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert result.stdout == "first\nsecond\n" and result.unread is None
+    assert not is_kept(api, result)
 
 
 def test_every_restart_is_printed_once(api: FakeApi) -> None:

@@ -103,6 +103,27 @@ async fn follow_fails_when_lines_were_rotated_away() {
     assert!(failure.contains("does not have all lines any more"), "{failure}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn follow_succeeds_when_a_log_that_was_read_whole_is_rotated() {
+    let logs = vec![whole(LINE), whole(b"")];
+    let (result, _) = followed_of(vec![Some(ended_pod())], logs, &mut Resume::default()).await;
+    result.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn follow_succeeds_when_the_next_container_falls_silent() {
+    let mut resume = Resume::default();
+    let pods = vec![Some(pod(0, "running")), Some(pod(1, "running"))];
+    let logs = vec![whole(LINE), stalled(LATER), whole(LINE)];
+    let (result, requests) = followed_of(pods, logs, &mut resume).await;
+    result.unwrap();
+    assert_eq!(requests.len(), 2, "{requests:?}");
+    resume.begin_container();
+    resume.connect();
+    assert_eq!(resume.feed(LATER), b"", "it was printed");
+    assert!(!resume.end());
+}
+
 /// The lines of the next container were printed as its own, and then once more.
 #[tokio::test(start_paused = true)]
 async fn follow_reads_the_previous_container_after_a_restart() {

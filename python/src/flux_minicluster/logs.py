@@ -60,9 +60,10 @@ async def follow(
             broke = str(error) if is_over else None
         except FAILURES as error:
             broke = words(error)
-        if is_complete and resume.end():
+        # A log that had been read whole, and is empty now, was rotated.
+        if is_complete and resume.end() and (has_progressed or not was_complete):
             if was_complete and await _has_restarted(target, name, start):
-                # It had been read whole, and these were the next container's lines.
+                # The log had been read whole, and these were the next container's lines.
                 break
             lost = "the node does not have all lines any more"
         if is_over and is_complete:
@@ -72,6 +73,7 @@ async def follow(
         if is_over and failures >= TRIES:
             lost = broke or ""
             break
+        may_be_of_next = was_complete and not is_complete and has_progressed
         was_complete = is_complete
         # Without an answer it is not known whose log the next read would be of.
         while True:
@@ -90,6 +92,9 @@ async def follow(
             lost = lost or ("" if was_complete else "its pod is gone")
             break
         pod = current
+        if may_be_of_next and observed.restarts_of(pod) > start.restarts and resume.end():
+            # The log had been read whole, and these were the next container's lines.
+            break
         if failures:
             await asyncio.sleep(PAUSE_AFTER_FAILURE_SECONDS)
         elif not observed.is_over(pod, start):
