@@ -1,7 +1,7 @@
 //! Resumes a log where its connection broke: no line twice, none left out. Pure.
 //!
-//! The API server is asked for lines with their times, from a given second on. Lines of that second that were
-//! seen are skipped.
+//! The API server is asked for lines with their times, from a given second on. Lines that were seen are
+//! skipped.
 
 use k8s_openapi::jiff::Timestamp;
 
