@@ -70,7 +70,7 @@ pub async fn debug(target: &Target, args: &Args, output: Output, version: &str) 
 
 async fn collect(target: &Target, name: &str, version: &str) -> Result<Entries, Failure> {
     let cluster = target.cluster(name).await?;
-    let mut pods = target.pods_of(&cluster).await?;
+    let mut pods = target.pods_named(name).await?;
     pods.sort_by_key(|pod| (observed::index(pod), observed::name(pod).to_owned()));
     let mut entries = vec![
         ("version.txt".to_owned(), versions(version, &server(target).await)),

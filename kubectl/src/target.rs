@@ -101,14 +101,18 @@ impl Target {
 
     /// The pods of its brokers, without those of another MiniCluster of its name.
     pub async fn pods_of(&self, cluster: &MiniCluster) -> Result<Vec<Pod>, Failure> {
-        let name = cluster.name_any();
-        let selector = ListParams::default().labels(&selector(&name));
-        let pods = self.pods().list(&selector).await;
-        let mut pods = pods
-            .map_err(Failure::call(format!("list the pods of {name}")))?
-            .items;
+        let mut pods = self.pods_named(&cluster.name_any()).await?;
         pods.retain(|pod| observed::is_of(pod, cluster));
         Ok(pods)
+    }
+
+    /// The pods of brokers of all MiniClusters that had this name, and of one whose status is not written yet.
+    pub async fn pods_named(&self, name: &str) -> Result<Vec<Pod>, Failure> {
+        let selector = ListParams::default().labels(&selector(name));
+        let pods = self.pods().list(&selector).await;
+        Ok(pods
+            .map_err(Failure::call(format!("list the pods of {name}")))?
+            .items)
     }
 }
 
