@@ -99,9 +99,11 @@ fn is_shells_own(name: &OsStr) -> bool {
     OF_THE_SHELL.iter().any(|own| name == *own) || name == "PWD"
 }
 
-/// The state in `bytes`; none if it is not complete yet.
+/// The state that `bytes` begin with; none if it is not complete yet. A shell in which `.` was replaced reports
+/// at once after it that it does not hear the agent.
 pub fn parse(bytes: &[u8]) -> Option<State> {
-    let body = bytes.strip_suffix(LAST)?;
+    let end = bytes.windows(LAST.len()).position(|part| part == LAST)?;
+    let body = &bytes[..end];
     let mut records = body.split(|byte| *byte == 0);
     let mut state = State {
         status: 0,
@@ -228,6 +230,12 @@ mod tests {
         );
         assert_eq!(state.limits, [("nofile", 10, 20)]);
         assert_eq!(state.environment, environment(&[("A", "1"), ("B", "x=\n")]));
+        let unheard = [UNHEARD, b"umask=0022\0environment\0A=2", LAST].concat();
+        assert_eq!(
+            parse(&[text.as_slice(), &unheard].concat()),
+            Some(state),
+            "the shell ended already"
+        );
     }
 
     #[test]
