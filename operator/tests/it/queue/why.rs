@@ -1,5 +1,7 @@
 //! Why it waits, as Kueue's Workload says it.
 
+use std::time::Instant;
+
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -152,6 +154,7 @@ async fn elastic_growth_wait_is_explained_with_as_few_calls(fixture: &Fixture, c
     );
     make_workload(fixture, "grows", "job-grows-4", json!([quota])).await;
     calls.clear();
+    let begin = Instant::now();
     fixture
         .patch::<MiniCluster>("grows", json!({ "spec": { "size": 4 } }))
         .await
@@ -172,7 +175,12 @@ async fn elastic_growth_wait_is_explained_with_as_few_calls(fixture: &Fixture, c
         .filter(|call| call.group == "kueue.x-k8s.io")
         .count();
     // Once in ten seconds, as for one that waits to begin; what it waits for may be told later than that.
-    assert!((1..=2).contains(&asked), "{:#?}", calls.all());
+    let seconds = begin.elapsed().as_secs_f64();
+    assert!(
+        asked >= 1 && asked as f64 <= 2.0 + seconds / 10.0,
+        "{asked} in {seconds} s: {:#?}",
+        calls.all()
+    );
 
     open(4).await;
     let goes_on = status(fixture, "grows").await;
