@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from fake_api import FakeApi, run_process
 from instances import FakeInstance, Instance, RealInstance
 
 from flux_minicluster import MiniCluster
+
+# What a shell starts in the background ignores Ctrl-C, which tests press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
