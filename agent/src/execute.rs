@@ -61,7 +61,7 @@ use crate::supervise::{Interrupted, Supervisor};
 use curve::Certificate;
 pub use executor::Options;
 use executor::{Executor, Flow, wait_failed};
-use retry::{AfterFailure, Attempts};
+use retry::AfterFailure;
 use timing::Timeline;
 
 /// The user and group of this process.
@@ -184,7 +184,7 @@ impl Executor<'_> {
 
     /// Executes a step, again if its failure may be temporary: every step may run twice.
     async fn step_with_retries(&mut self, step: &Step) -> Result<Flow, Failure> {
-        let mut attempts = Attempts::new(self.options.patience, self.options.activity_file.clone());
+        let mut attempts = self.attempts();
         loop {
             let failure = match self.step(step).await {
                 Err(failure) => failure,

@@ -299,18 +299,19 @@ def test_hundred_runs_at_once_have_true_codes(api: FakeApi) -> None:
     assert [it.stdout for it in results] == [f"I am {n}\n" for n in range(100)]
 
 
+async def cancel_a_run() -> None:
+    task = asyncio.ensure_future(MiniCluster.run_async("app:1", ["x"], name="mine"))
+    await asyncio.sleep(0.7)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 def test_cancelled_run_shuts_its_job_down(api: FakeApi) -> None:
     api.programs["stop"] = stop_program()
     api.on_create = lambda it: api.start_job(it["metadata"]["name"])
 
-    async def cancel() -> None:
-        task = asyncio.ensure_future(MiniCluster.run_async("app:1", ["x"], name="mine"))
-        await asyncio.sleep(0.7)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancel())
+    asyncio.run(cancel_a_run())
     cluster = api.get("miniclusters", "mine")
     assert cluster is not None and cluster["spec"]["cleanup"] is True
     assert cluster["status"]["phase"] == "Failed"
@@ -321,14 +322,7 @@ def test_cancelled_run_whose_job_cannot_be_shut_down_is_deleted(api: FakeApi, st
     refuse(api, "GET", "/exec", status, message="no")
     api.on_create = lambda it: api.start_job(it["metadata"]["name"])
 
-    async def cancel() -> None:
-        task = asyncio.ensure_future(MiniCluster.run_async("app:1", ["x"], name="mine"))
-        await asyncio.sleep(0.7)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancel())
+    asyncio.run(cancel_a_run())
     assert names(api) == []
 
 

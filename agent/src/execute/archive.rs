@@ -22,7 +22,7 @@ use flux_shared::exit::Category;
 use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
 
 use super::executor::Executor;
-use super::retry::{AfterFailure, Attempts};
+use super::retry::AfterFailure;
 use crate::files::{self, Files, safe_path};
 use crate::report::activity::Awaited;
 use crate::report::failure::{Failure, is_passing, plain};
@@ -101,7 +101,7 @@ impl Executor<'_> {
         archive: &Path,
         is_vouched_for: bool,
     ) -> Result<Option<String>, Failure> {
-        let mut attempts = Attempts::new(self.options.patience, self.options.activity_file.clone());
+        let mut attempts = self.attempts();
         loop {
             let Err(error) = self.as_archive_owner(|| save(dump, archive, is_vouched_for)) else {
                 return Ok(None);

@@ -9,7 +9,7 @@ use flux_shared::exit::{Category, of_stop_before_program};
 use super::broker_options;
 use super::broker_policy::{BrokerPolicy, LaunchEnd, terms};
 use super::executor::Executor;
-use super::retry::{Attempts, Start};
+use super::retry::Start;
 use super::session::Session;
 use crate::execute::timing::flux_time;
 use crate::flux_rpc::connection::Broker;
@@ -68,8 +68,7 @@ impl Executor<'_> {
             self.record_start(record)?;
         }
         let program = self.program(launch, &argv, &session)?;
-        let attempts = Attempts::new(self.options.patience, self.options.activity_file.clone());
-        let (child, begin) = match attempts.start(&program, self.supervisor).await? {
+        let (child, begin) = match self.attempts().start(&program, self.supervisor).await? {
             Start::Started { child, begin } => (child, begin),
             Start::Failed(error) => {
                 return Ok(Launched::NotStarted(self.report_start_failure(launch, &error)));

@@ -8,6 +8,7 @@ use flux_agent_plan::plan::{self, Owner, Plan, Role, SnippetShell, Waits};
 use flux_shared::exit::of_stop_before_program;
 
 use super::broker_end::BrokerEnd;
+use super::retry::Attempts;
 use super::session::Session;
 use super::shell::Shell;
 use super::start_record::Record;
@@ -93,6 +94,11 @@ impl<'a> Executor<'a> {
             broker_end: None,
             archive_owner: None,
         }
+    }
+
+    /// Attempts at something that may fail for a while.
+    pub(super) fn attempts(&self) -> Attempts {
+        Attempts::new(self.options.patience, self.options.activity_file.clone())
     }
 
     /// The exit code of a container that is stopped before its program has run.

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use flux_agent_plan::plan::Owner;
 
 use super::executor::Executor;
-use super::retry::{Attempts, Start};
+use super::retry::Start;
 use crate::report::failure::Failure;
 use crate::supervise::policy::{DefaultPolicy, Terms};
 use crate::supervise::program::{Output, Program};
@@ -40,8 +40,7 @@ impl Executor<'_> {
             setup: ChildSetup::default(),
         };
         let name = argv.first().map_or("", String::as_str);
-        let attempts = Attempts::new(self.options.patience, self.options.activity_file.clone());
-        let child = match attempts.start(&program, self.supervisor).await? {
+        let child = match self.attempts().start(&program, self.supervisor).await? {
             Start::Started { child, .. } => child,
             Start::Failed(error) => {
                 tracing::warn!(stage = "daemon", "{error}; continuing");

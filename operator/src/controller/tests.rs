@@ -140,7 +140,7 @@ async fn calls_with_news_during(
 }
 
 #[tokio::test]
-async fn job_of_a_minicluster_deleted_meanwhile_is_not_created_or_goes_at_once() {
+async fn late_job_of_deleted_minicluster_goes_at_once() {
     for object in ["configmaps", "services"] {
         let (calls, _) = calls_when_deleted_during(object).await;
         assert_eq!(calls, Vec::<String>::new(), "{object}");
@@ -165,7 +165,7 @@ async fn job_stays_where_its_owner_is_deleted_without_it() {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_of_a_minicluster_deleted_during_its_reconcile() {
+async fn minicluster_deleted_in_its_reconcile_is_forgotten() {
     let (_, context) = calls_when_deleted_during("configmaps").await;
     assert_eq!(context.wait_to_write("u", true, true, Instant::now()), None);
     context.note_job_created("other", Instant::now());

@@ -89,7 +89,7 @@ fn next_look_is_after_the_shortest_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn large_spec_is_not_called_invalid_when_its_reconcile_is_given_up() {
+async fn large_spec_given_up_is_not_called_invalid() {
     let asked = async |script: usize| {
         let (context, asked) = silent();
         let spec = json!({ "containers": [{ "image": "a", "commands": { "pre": "x".repeat(script) } }] });

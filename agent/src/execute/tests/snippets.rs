@@ -176,6 +176,25 @@ fn the_shell_its_options_and_its_end_are_the_plans() {
     );
 }
 
+/// What the snippet leaves is there when the follower's second broker, the last, has looked for it.
+fn outlives_a_broker_that_fails(folder: &Path, leaves: &str, broker: &str) {
+    let follower = Launch {
+        part: InstancePart::Follower,
+        at_end: AtEnd::RestartFollower {
+            limit: 1,
+            again: false,
+        },
+        ..launch(&[&program(folder, "broker", broker)])
+    };
+    let steps = vec![
+        shell(&["/bin/sh"]),
+        Step::Snippet(snippet("pre", leaves)),
+        start(follower),
+    ];
+    assert_eq!(execute_all(Role::Follower, false, steps).unwrap(), 0);
+    assert!(folder.join("was-there").exists());
+}
+
 #[test]
 fn what_snippets_left_running_outlives_a_broker_that_fails() {
     alone(
@@ -188,21 +207,7 @@ fn what_snippets_left_running_outlives_a_broker_that_fails() {
                 "#!/bin/sh\ncd {at}\nif [ -e first ]; then kill $(cat left) && touch was-there; exit 0; fi\n\
                  touch first\nkill -9 $(cat shell)\nexit 1\n"
             );
-            let follower = Launch {
-                part: InstancePart::Follower,
-                at_end: AtEnd::RestartFollower {
-                    limit: 1,
-                    again: false,
-                },
-                ..launch(&[&program(folder, "broker", &broker)])
-            };
-            let steps = vec![
-                shell(&["/bin/sh"]),
-                Step::Snippet(snippet("pre", &leaves)),
-                start(follower),
-            ];
-            assert_eq!(execute_all(Role::Follower, false, steps).unwrap(), 0);
-            assert!(folder.join("was-there").exists());
+            outlives_a_broker_that_fails(folder, &leaves, &broker);
         },
     );
 }
@@ -236,9 +241,9 @@ fn stop_while_the_shell_starts_prevents_the_snippet() {
 }
 
 #[test]
-fn process_that_leaves_a_background_snippet_outlives_a_broker_that_fails() {
+fn orphan_of_a_snippets_service_outlives_broker() {
     alone(
-        "snippets::process_that_leaves_a_background_snippet_outlives_a_broker_that_fails",
+        "snippets::orphan_of_a_snippets_service_outlives_broker",
         |folder| {
             let at = folder.display();
             // While the broker runs, the service loses its parent and becomes the agent's child.
@@ -250,44 +255,26 @@ fn process_that_leaves_a_background_snippet_outlives_a_broker_that_fails() {
                 "#!/bin/sh\ncd {at}\nif [ -e first ]; then kill $(cat late) && touch was-there; exit 0; fi\n\
                  touch first\nuntil [ -e late ]; do sleep 0.02; done\nexit 1\n"
             );
-            let follower = Launch {
-                part: InstancePart::Follower,
-                at_end: AtEnd::RestartFollower {
-                    limit: 1,
-                    again: false,
-                },
-                ..launch(&[&program(folder, "broker", &broker)])
-            };
-            let steps = vec![
-                shell(&["/bin/sh"]),
-                Step::Snippet(snippet("pre", &leaves)),
-                start(follower),
-            ];
-            assert_eq!(execute_all(Role::Follower, false, steps).unwrap(), 0);
-            assert!(folder.join("was-there").exists());
+            outlives_a_broker_that_fails(folder, &leaves, &broker);
         },
     );
 }
 
 #[test]
-fn all_that_an_exit_trap_prints_is_logged_before_the_shell_counts_as_ended() {
-    let told = alone(
-        "snippets::all_that_an_exit_trap_prints_is_logged_before_the_shell_counts_as_ended",
-        |_| {
-            let long = "x".repeat(60_000);
-            for round in 0..20 {
-                let trap = format!("trap 'echo {long} >&2; echo trap-{round} >&2' EXIT");
-                let steps = vec![
-                    shell(&["/bin/sh"]),
-                    Step::Snippet(snippet("pre", &trap)),
-                    Step::EndShell,
-                ];
-                assert_eq!(execute_all(Role::Lead, true, steps).unwrap(), 0);
-                std::io::Write::write_all(&mut std::io::stderr(), format!("ended-{round}\n").as_bytes())
-                    .unwrap();
-            }
-        },
-    );
+fn exit_trap_is_logged_before_shell_ends() {
+    let told = alone("snippets::exit_trap_is_logged_before_shell_ends", |_| {
+        let long = "x".repeat(60_000);
+        for round in 0..20 {
+            let trap = format!("trap 'echo {long} >&2; echo trap-{round} >&2' EXIT");
+            let steps = vec![
+                shell(&["/bin/sh"]),
+                Step::Snippet(snippet("pre", &trap)),
+                Step::EndShell,
+            ];
+            assert_eq!(execute_all(Role::Lead, true, steps).unwrap(), 0);
+            std::io::Write::write_all(&mut std::io::stderr(), format!("ended-{round}\n").as_bytes()).unwrap();
+        }
+    });
     if !told.is_empty() {
         for round in 0..20 {
             let at = |text: &str| told.find(&format!("{text}-{round}\n")).unwrap_or(usize::MAX);

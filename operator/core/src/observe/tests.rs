@@ -3,17 +3,22 @@ use super::*;
 mod ends;
 mod neighbours;
 
-/// A queue suspends a Job by itself: the watch of pods may tell of it before that of Jobs.
-#[test]
-fn pods_deleted_by_suspension_are_no_losses_in_any_watch_order() {
-    let metadata = |name: &str, version: &str| ObjectMeta {
+/// Metadata of an object of the MiniCluster `ns/mc`.
+fn metadata(name: &str, uid: &str, version: &str) -> ObjectMeta {
+    ObjectMeta {
         name: Some(name.into()),
         namespace: Some("ns".into()),
-        uid: Some(name.into()),
+        uid: Some(uid.into()),
         resource_version: Some(version.into()),
         labels: Some([(labels::CLUSTER.to_owned(), "mc".to_owned())].into()),
         ..ObjectMeta::default()
-    };
+    }
+}
+
+/// A queue suspends a Job by itself: the watch of pods may tell of it before that of Jobs.
+#[test]
+fn pods_deleted_by_suspension_are_no_losses_in_any_watch_order() {
+    let metadata = |name: &str, version: &str| metadata(name, name, version);
     let index = Index::default();
     let losses = || index.observed(&Key::new("ns", "mc")).losses.len();
     let job = JobSeen {
@@ -50,14 +55,6 @@ fn pods_deleted_by_suspension_are_no_losses_in_any_watch_order() {
 /// The garbage collector takes its time to delete the Job of a MiniCluster that was deleted.
 #[test]
 fn losses_of_an_earlier_minicluster_are_forgotten_with_its_job() {
-    let metadata = |name: &str, uid: &str, version: &str| ObjectMeta {
-        name: Some(name.into()),
-        namespace: Some("ns".into()),
-        uid: Some(uid.into()),
-        resource_version: Some(version.into()),
-        labels: Some([(labels::CLUSTER.to_owned(), "mc".to_owned())].into()),
-        ..ObjectMeta::default()
-    };
     let job = |uid: &str| JobSeen {
         uid: uid.into(),
         completions: 2,
@@ -123,11 +120,8 @@ fn old_node_counts_only_for_pods_that_may_use_it() {
 #[test]
 fn pods_of_a_silent_node_are_lost_ready_or_not() {
     let metadata = |name: &str| ObjectMeta {
-        name: Some(name.into()),
-        namespace: Some("ns".into()),
-        uid: Some(name.into()),
-        labels: Some([(labels::CLUSTER.to_owned(), "mc".to_owned())].into()),
-        ..ObjectMeta::default()
+        resource_version: None,
+        ..metadata(name, name, "")
     };
     let index = Index::default();
     let key = Key::new("ns", "mc");
@@ -197,14 +191,7 @@ fn leads_are_as_the_api_server_has_just_listed_them() {
 /// A reconcile reads the Job, and the answer arrives after the watch has told of its end: nobody would look again.
 #[test]
 fn job_that_is_gone_does_not_return_with_an_earlier_answer() {
-    let metadata = |version: &str, uid: &str| ObjectMeta {
-        name: Some("mc".into()),
-        namespace: Some("ns".into()),
-        uid: Some(uid.into()),
-        resource_version: Some(version.into()),
-        labels: Some([(labels::CLUSTER.to_owned(), "mc".to_owned())].into()),
-        ..ObjectMeta::default()
-    };
+    let metadata = |version: &str, uid: &str| metadata("mc", uid, version);
     let job = |uid: &str| JobSeen {
         uid: uid.into(),
         ..JobSeen::default()

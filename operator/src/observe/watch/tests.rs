@@ -50,7 +50,7 @@ async fn part_of_the_nodes_is_no_list_when_the_next_page_is_denied() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn volumes_and_storage_classes_are_watched_once_the_permission_comes() {
+async fn volumes_and_classes_are_watched_once_permitted() {
     let (index, (outlets, _)) = (Arc::<Index>::default(), outlets());
     let cluster = "{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {name: mc}, spec: {\
         volumes: {data: {storageClass: fast, driver: d, volumeHandle: h, secret: s}}, \
