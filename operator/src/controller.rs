@@ -24,6 +24,7 @@ use tracing::Instrument;
 
 use crate::api::lease::Candidate;
 use crate::api::version;
+use crate::health::memory;
 use crate::health::metrics::{Metrics, ReconcileOutcome};
 use crate::health::panics;
 use crate::health::server;
@@ -112,6 +113,7 @@ async fn serve(
     tokio::select! {
         () = answers => Ok(()),
         result = lead(&client, &settings, &health, stop) => result,
+        never = memory::give_back() => match never {},
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod families;
 pub mod log;
+pub mod memory;
 pub mod metrics;
 pub mod panics;
 mod process;
