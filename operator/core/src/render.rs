@@ -31,7 +31,7 @@ pub mod curve;
 pub mod elastic;
 pub mod gang;
 pub mod hidden_secret;
-mod job;
+pub(crate) mod job;
 mod network;
 pub mod overlaid;
 pub mod placement;

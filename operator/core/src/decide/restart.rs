@@ -19,6 +19,7 @@
 //! a success.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus};
 use flux_shared::exit::RETRIED;
@@ -507,10 +508,33 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         let message = describe_lost_follower(follower_lost(observation).as_ref(), &observation.pods);
         return restart_or_end(observation, to_replace(), POD_LOST, message, Limit::MaxRestarts);
     }
+    if !is_failing && let Some(index) = never_starts(observation) {
+        return Decision::Fail {
+            job_uid: job.uid.clone(),
+            reason: TOO_MANY_FAILURES.into(),
+            message: format!("the pod of index {index} did not start"),
+        };
+    }
     match job.lead_index_failed.then_some(0).or(job.failed_index) {
         Some(index) if !is_failing => when_index_failed(observation, to_replace(), index),
         _ => Decision::Continue,
     }
+}
+
+/// The index of a follower whose pods have not started more often than `backoffLimit` allows. The Job's own limit for each
+/// index is larger, since it also counts the pods that were lost.
+fn never_starts(observation: &Observation) -> Option<u32> {
+    if observation.on_failure {
+        return None;
+    }
+    let mut failures = BTreeMap::new();
+    let followers = observation.pods.iter().filter(|pod| pod.index > 0);
+    for pod in followers.filter(|pod| end_of(pod, false) == Some(PodEnd::NotStarted { may_help: true })) {
+        *failures.entry(pod.index).or_insert(0_i32) += 1;
+    }
+    failures
+        .into_iter()
+        .find_map(|(index, number)| (number > observation.backoff_limit).then_some(index))
 }
 
 /// Whether a Job fails because of how a pod ended, and not because of a limit or of an operator's word.

@@ -23,6 +23,10 @@ use crate::labels;
 /// The Job controller counts nanoseconds in 64 bits: with a longer deadline a Job may fail at once.
 const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
 
+/// How often the Job replaces a follower that was lost, whatever `backoffLimit` allows for the whole MiniCluster.
+/// (A follower that does not start is the operator's to count: `decide::restart`.)
+pub(crate) const REPLACEMENTS: i32 = 100;
+
 pub(super) fn job(
     cluster: &ValidMiniCluster,
     options: &Options,
@@ -85,7 +89,7 @@ pub(super) fn job(
             backoff_limit: (!never)
                 .then_some(i32::try_from(restarts_left).unwrap_or(i32::MAX).saturating_add(1)),
             // Per index, since only then does the Job controller count in the pods' annotations.
-            backoff_limit_per_index: Some(limit),
+            backoff_limit_per_index: Some(if never { limit.max(REPLACEMENTS) } else { limit }),
             completion_mode: Some("Indexed".into()),
             // With a policy, an index that has failed fails the Job by the operator, once the pods have ended
             // that are to keep their logs (`decide::restart`): the Job controller would delete them.
@@ -281,7 +285,8 @@ mod tests {
         let none = RenderFacts::default();
         assert_eq!(
             of("backoffLimit: 0", &none),
-            (Some(0), None, None, "--restarts-left=0".into())
+            (Some(100), None, None, "--restarts-left=0".into()),
+            "a follower that is lost is replaced all the same"
         );
         assert_eq!(
             of("size: 1", &none),
@@ -295,7 +300,7 @@ mod tests {
         let text = "backoffLimit: 3\ndeadlineSeconds: 60";
         assert_eq!(
             of(text, &used),
-            (Some(3), None, Some(7), "--restarts-left=1".into())
+            (Some(100), None, Some(7), "--restarts-left=1".into())
         );
         assert_eq!(of("backoffLimit: 1", &used).3, "--restarts-left=0");
         let text = "deadlineSeconds: 18000000000";

@@ -5,6 +5,7 @@ use crate::decide::ending;
 
 struct Seen {
     status: MiniClusterStatus,
+    backoff_limit: i32,
     max_restarts: i32,
     job: JobSeen,
     pods: Vec<PodSeen>,
@@ -14,6 +15,7 @@ impl Seen {
     fn of(job: JobSeen, pods: Vec<PodSeen>) -> Seen {
         Seen {
             status: MiniClusterStatus::default(),
+            backoff_limit: 100,
             max_restarts: 0,
             job,
             pods,
@@ -23,7 +25,7 @@ impl Seen {
     fn observation(&self) -> Observation<'_> {
         Observation {
             status: &self.status,
-            backoff_limit: 100,
+            backoff_limit: self.backoff_limit,
             max_restarts: self.max_restarts,
             on_failure: false,
             job: Some(&self.job),
@@ -601,4 +603,38 @@ fn suspended_job_is_made_anew_when_an_index_has_failed() {
         Vec::new(),
     );
     assert_eq!(whole.decision(), Decision::Continue);
+}
+
+#[test]
+fn follower_that_does_not_start_is_tried_as_often_as_the_limit_allows() {
+    let not_started = |number: u32| PodSeen {
+        name: format!("mc-1-{number}"),
+        running: false,
+        begun: false,
+        ended: true,
+        exit: None,
+        ..pod(1)
+    };
+    let of = |failures: u32, lost: u32, backoff_limit| {
+        let mut pods = vec![pod(0)];
+        pods.extend((0..failures).map(not_started));
+        pods.extend((0..lost).map(|number| PodSeen {
+            name: format!("mc-1-lost-{number}"),
+            ..ended(1, unseen())
+        }));
+        Seen {
+            backoff_limit,
+            ..Seen::of(job(), pods)
+        }
+        .decision()
+    };
+    assert_eq!(of(1, 5, 1), Decision::Continue);
+    for (failures, limit) in [(1, 0), (2, 1)] {
+        let decision = of(failures, 0, limit);
+        assert!(
+            matches!(&decision, Decision::Fail { reason, message, .. }
+                if reason == TOO_MANY_FAILURES && message == "the pod of index 1 did not start"),
+            "{decision:?}"
+        );
+    }
 }

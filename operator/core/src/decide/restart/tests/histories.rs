@@ -182,3 +182,22 @@ fn lead_without_followers_starts_again_when_deleted() {
         );
     }
 }
+
+/// `backoffLimit` bounds the starts of the program, which goes on beside an idle follower that is lost.
+#[test]
+fn idle_follower_is_replaced_however_often_it_is_lost() {
+    for event in [Event::Reboot(1), Event::Delete(1), Event::Evict(1)] {
+        let mut events = once_running(&[]);
+        for _ in 0..5 {
+            events.push(event);
+            events.extend([Event::Kubelets, Event::Controller].repeat(3));
+            events.extend([Event::NewsOfJobs, Event::NewsOfPods].repeat(9));
+            events.push(Event::Operator(9));
+        }
+        let world = played(0, 0, &events);
+        assert_eq!(world.wrong, None, "{event:?}");
+        let is_on = world.running_lead().is_some() && world.active(1).is_some();
+        assert!(is_on, "{event:?}: {:#?} {:#?}", world.job, world.status);
+        assert_eq!((world.starts, world.jobs), (1, 1), "{event:?}");
+    }
+}

@@ -3,6 +3,7 @@
 use flux_shared::exit;
 
 use super::*;
+use crate::render::job::REPLACEMENTS;
 
 /// What the failure policy makes of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +175,7 @@ impl World {
             let message = format!("Container mc for pod ns/{} failed with a code", culprit.seen.name);
             seen.failing = condition(BY_POLICY).map(|condition| TrueCondition { message, ..condition });
         }
-        let limit = u32::try_from(self.backoff_limit).unwrap();
+        let limit = u32::try_from(self.backoff_limit.max(REPLACEMENTS)).unwrap();
         for pod in failed.iter().filter(|pod| pod.has_finalizer) {
             let is_at_limit = || World::judged(pod) == Judged::Counts && pod.seen.index_failures >= limit;
             if World::judged(pod) == Judged::FailsIndex || is_at_limit() {
