@@ -231,7 +231,7 @@ impl Writer {
         }
         tracing::info!(uid = %member.uid, "created the Job");
         // Joining the shared Service is batched; the Job does not wait for it.
-        self.headless.announce(&service, member);
+        self.headless.announce(index, &service, member);
         Ok(())
     }
 

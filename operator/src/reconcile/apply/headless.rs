@@ -54,9 +54,11 @@ impl Queue {
         result
     }
 
-    /// Notes that `member` is to join: the next write of the Service includes it.
-    pub(super) fn announce(&self, service: &Key, member: &Member) {
-        self.enter(service, Some(member));
+    /// Notes that `member` is to join, unless it has joined: the next write of the Service includes it.
+    pub(super) fn announce(&self, index: &Index, service: &Key, member: &Member) {
+        if !is_served(index, service, member) {
+            self.enter(service, Some(member));
+        }
     }
 
     /// Makes `member` one of its owners, and widens its selector if the member needs all names.
@@ -67,16 +69,14 @@ impl Queue {
         service: &Key,
         member: &Member,
     ) -> Result<(), ApplyError> {
-        if index
-            .headless(service)
-            .is_some_and(|seen| seen.serves(&member.uid, member.minimal))
-        {
-            return Ok(());
-        }
         let lock = self.enter(service, Some(member));
-        let turn = lock.lock().await;
-        let result = self.join_in_turn(writer, index, service, member).await;
-        drop(turn);
+        let result = if is_served(index, service, member) {
+            Ok(())
+        } else {
+            let _turn = lock.lock().await;
+            self.join_in_turn(writer, index, service, member).await
+        };
+        self.forget(service, member);
         self.leave(service);
         result
     }
@@ -193,12 +193,66 @@ impl Queue {
             .unwrap_or_default()
     }
 
-    /// Forgets the Service if no member and no task waits.
+    /// Nobody has to write this member any more.
+    fn forget(&self, service: &Key, member: &Member) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turn) = waiting.get_mut(service) {
+            turn.members.remove(&member.uid);
+        }
+    }
+
+    /// Forgets the Service if no member and no task waits. The lock has a reference here, one in the caller, and one in each
+    /// task that waits.
     fn leave(&self, service: &Key) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = |turn: &Turn| turn.members.is_empty() && Arc::strong_count(&turn.lock) <= 2;
         if waiting.get(service).is_some_and(idle) {
             waiting.remove(service);
         }
+    }
+}
+
+fn is_served(index: &Index, service: &Key, member: &Member) -> bool {
+    index
+        .headless(service)
+        .is_some_and(|seen| seen.serves(&member.uid, member.minimal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else each of ten thousand, one after the other, would be remembered, and later be written as an owner.
+    #[test]
+    fn owner_of_the_service_does_not_wait_to_join_it() {
+        let (index, queue) = (Index::default(), Queue::default());
+        let service = Key {
+            namespace: "ns".into(),
+            name: "flux-service".into(),
+        };
+        let member = |uid: &str| Member {
+            name: "mc".into(),
+            uid: uid.into(),
+            minimal: false,
+        };
+        let metadata = kube::core::ObjectMeta {
+            namespace: Some(service.namespace.clone()),
+            name: Some(service.name.clone()),
+            labels: Some([(labels::HEADLESS.to_owned(), service.name.clone())].into()),
+            ..Default::default()
+        };
+        let seen = ServiceSeen {
+            owners: vec![("mc".into(), "made-it".into())],
+            ..ServiceSeen::default()
+        };
+        index.update_service(&metadata, seen);
+        queue.announce(&index, &service, &member("made-it"));
+        assert!(queue.waiting.lock().unwrap().is_empty());
+        queue.announce(&index, &service, &member("another"));
+        assert_eq!(queue.waiting.lock().unwrap()[&service].members.len(), 1);
+        let _lock = queue.enter(&service, None);
+        queue.forget(&service, &member("another"));
+        queue.leave(&service);
+        assert!(queue.waiting.lock().unwrap().is_empty());
     }
 }
