@@ -177,16 +177,19 @@ impl AgentSpec {
             return range("name", "it is missing");
         }
         if !crate::names::is_dns_label(&self.name) {
-            return range("name", "use lower case letters, digits and `-`");
+            return range(
+                "name",
+                "use at most 63 lower case letters, digits and `-`, with no `-` at either end",
+            );
         }
         if self.size == 0 || self.size as usize > crate::hostlist::MAX_HOSTS {
-            return range("size", "use 1 or more");
+            return range("size", &format!("use 1 to {}", crate::hostlist::MAX_HOSTS));
         }
         if self
             .max_size
             .is_some_and(|max| max < self.size || max as usize > crate::hostlist::MAX_HOSTS)
         {
-            return range("max_size", "use size or more");
+            return range("max_size", &format!("use size to {}", crate::hostlist::MAX_HOSTS));
         }
         if self.quorum.is_some_and(|quorum| quorum == 0) {
             return range("quorum", "use 1 or more");
