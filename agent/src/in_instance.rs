@@ -3,6 +3,8 @@
 //! ```text
 //! program (notes how all of the rest ended) ─► accounting ─► time ─► batch │ diagnostics │ restful │ the user's own
 //! ```
+//!
+//! `deaf_flux` stands in for the `flux` command that those programs call.
 
 pub mod accounting;
 pub mod batch;

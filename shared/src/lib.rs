@@ -17,8 +17,8 @@
     )
 )]
 
-/// The version of the package that says this, with the commit if `.ci/dist` builds it. For a `main.rs`, which
-/// alone is then built again for another commit.
+/// The version of the package that uses this macro, with the commit if `.ci/dist` builds it. Use it in a `main.rs` only: then a new
+/// commit rebuilds nothing else.
 #[macro_export]
 macro_rules! version {
     () => {

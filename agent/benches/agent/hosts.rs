@@ -1,4 +1,4 @@
-//! Hosts of real brokers, under the agent or without it: each has its own mounts, name and address; all are
+//! Hosts of real brokers, under the agent or without it, for the benches `quorum`, `brokers` and `instance`: each has its own mounts, name and address; all are
 //! on one loopback interface, and find each other by /etc/hosts.
 
 use std::fmt::Write;
@@ -27,7 +27,7 @@ impl Drop for Hosts {
     }
 }
 
-/// Once, in the place (`place::enter`).
+/// Once, in the namespaces of the bench (`place::enter`).
 pub fn prepare(flux: &Path) {
     // Each host mounts a tmpfs over /mnt/flux, which hides the agent there.
     fs::copy(place::AGENT, "/mnt/agent").unwrap();

@@ -18,8 +18,8 @@ const API_VERSION: &str = "apiextensions.k8s.io/v1";
 const KIND: &str = "ConversionReview";
 /// Longest text of an object: the API server stores 1.5 MiB, and Go writes six characters for some.
 const OBJECT_MAX: usize = 10 << 20;
-/// Most values of an object. Each costs a hundred bytes and more once it has been read, and two in its text; an
-/// object with one member costs four times that, and counts three times.
+/// Most values of an object. A value takes two bytes of text and more than a hundred once it has been read. A map with one
+/// member costs four times that, so its `{` counts for three values.
 const VALUES_MAX: usize = 200_000;
 /// Longest name of a review or a version.
 const NAME_MAX: usize = 256;

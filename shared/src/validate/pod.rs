@@ -152,6 +152,7 @@ pub(super) fn arch(spec: &MiniClusterSpec, pod: &Pod, report: &mut Report) -> Op
     const LABEL: &str = "kubernetes.io/arch";
     let arch = given(&spec.flux.as_ref()?.arch)?;
     let arch = match arch.as_str() {
+        // The documents say `arm` for 64 bits. (The label of a 32-bit node is `arm`; there is no view for it.)
         "arm" | "aarch64" => "arm64".to_owned(),
         "x86_64" => "amd64".to_owned(),
         _ => arch,

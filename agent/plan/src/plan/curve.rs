@@ -17,6 +17,7 @@ pub fn step(resolved: &Resolved) -> Option<Step> {
         Some(key) => {
             // A JobSet has one uid, and may have several Jobs, each of which is an instance of its own.
             let name = &resolved.spec.name;
+            // Instances that share the seed differ in these.
             let parts = [name.clone()].into_iter().chain(key.of.iter().cloned()).collect();
             Content::DerivedCurve {
                 seed: key.seed.clone(),

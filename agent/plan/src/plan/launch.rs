@@ -10,7 +10,7 @@ use super::{EnvChange, Owner};
 /// A program to start and supervise.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Launch {
-    /// `fluxstart` for the broker; the name in FLUXTIME lines.
+    /// Its name in the timeline (the FLUXTIME lines of the log): `fluxstart` for the broker.
     pub label: &'static str,
     /// Its role in the instance.
     pub part: InstancePart,
@@ -66,8 +66,8 @@ pub struct Launch {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
     /// Whether the container fails with `broker-failed` instead of the broker's code if the instance does not
-    /// come up: its program does not begin, by the `result`, or there is none, and the broker fails before
-    /// its state is `run`.
+    /// come up. With a `result` file, that is so if the program has not begun by what the file says. Without one,
+    /// it is so if the broker fails before its state is `run`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub needs_instance: bool,
     /// What to do when it ends.
@@ -137,15 +137,16 @@ pub enum AtEnd {
     /// The same, but 0 after a stop becomes 128 plus the signal: people worked in it, and nothing was
     /// completed.
     ExitUnlessStopped,
-    /// 0 ends the container; otherwise it is restarted with backoff, unless the lead has ended (then 0 as
-    /// well). With `again` the lead may start again in its pod: the container then waits for it, and ends
+    /// A broker that ends is restarted with backoff while the lead goes on. When the lead has ended, the container
+    /// ends with 0. With `again` the lead may start again in its pod: the container then waits for it, and ends
     /// when it is told to stop.
     RestartFollower {
+        /// Restarts in a row; a broker that ran for a minute begins a new row.
         limit: u32,
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         again: bool,
     },
-    /// The same, but a broker that has joined is not restarted: the container ends with 0.
+    /// The same, but no broker is restarted: the container ends with 0 if it had joined, and otherwise fails.
     Complete {
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         again: bool,

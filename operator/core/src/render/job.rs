@@ -1,6 +1,6 @@
 //! The Indexed Job: one index a broker, index 0 the lead.
 //!
-//! How it ends: index 0 alone decides success. It runs the program at most once: a failure of the lead's
+//! How it ends: index 0 alone decides success. With restartPolicy Never it runs the program at most once: a failure of the lead's
 //! fails its index, and a lead that replaces another, which was disrupted, runs nothing (the pods'
 //! annotations tell it). Followers that are taken away are replaced. The operator fails the Job when an index
 //! has failed, and to start the whole MiniCluster again takes another Job (`crate::decide::restart`). Without
@@ -88,7 +88,8 @@ pub(super) fn job(
             // allowed: the agent does not run the program then, and the last allowed one is not killed.
             backoff_limit: (!never)
                 .then_some(i32::try_from(restarts_left).unwrap_or(i32::MAX).saturating_add(1)),
-            // Per index, since only then does the Job controller count in the pods' annotations.
+            // Per index, since only then does the Job controller write into each pod how many pods of its index have
+            // failed: by that a lead's pod knows that it replaces another.
             backoff_limit_per_index: Some(if never { limit.max(REPLACEMENTS) } else { limit }),
             completion_mode: Some("Indexed".into()),
             // With a policy, an index that has failed fails the Job by the operator, once the pods have ended
@@ -182,6 +183,7 @@ fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[Stri
             exit::RETRIED.map(i32::from).to_vec(),
         ),
     ];
+    // The operator sets this condition on the lead's pod.
     let lead = on_condition("FailJob", labels::LEAD);
     PodFailurePolicy {
         rules: rules

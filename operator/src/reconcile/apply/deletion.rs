@@ -18,7 +18,8 @@ use serde::de::IgnoredAny;
 use super::{ApplyError, Writer, api_error, delete_params, unless_gone};
 
 impl Writer {
-    /// Deletes the Job of a deleted MiniCluster, so that no pod is replaced, and then its pods.
+    /// Deletes the Job of a deleted MiniCluster, so that no pod is replaced, and then its pods. `job` is a uid. Whoever deletes
+    /// the MiniCluster in the foreground waits for what it owns, so the Job is deleted in the same way.
     pub async fn end_deleted(&self, deleted: &Deleted) -> Result<(), ApplyError> {
         let Deleted {
             cluster,
