@@ -1,5 +1,5 @@
-//! Hosts of real brokers, under the agent or without it, for the benches `quorum`, `brokers` and `instance`: each has its own mounts, name and address; all are
-//! on one loopback interface, and find each other by /etc/hosts.
+//! Hosts of real brokers, under the agent or without it, for the benches `quorum`, `brokers` and `instance`: each has its
+//! own mounts, name and address; all are on one loopback interface, and find each other by /etc/hosts.
 
 use std::fmt::Write;
 use std::fs;

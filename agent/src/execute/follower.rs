@@ -56,8 +56,8 @@ struct Above {
 
 impl Executor<'_> {
     /// Runs a follower's broker until the instance has ended, with up to `limit` restarts in a row. Without a
-    /// limit none is restarted: the container ends with 0 if the broker had joined, and otherwise fails. `again`: the lead may start again in its pod, so this
-    /// pod waits for it.
+    /// limit none is restarted: the container ends with 0 if the broker had joined, and otherwise fails.
+    /// `again`: the lead may start again in its pod, so this pod waits for it.
     pub(super) async fn launch_follower(
         &mut self,
         launch: &Launch,

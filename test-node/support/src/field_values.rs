@@ -79,6 +79,8 @@ pub const COMPANIONS: &[(&str, &str)] = &[
 /// Fields that a leaf needs elsewhere in the spec: the start of its path, and a patch for the spec. The first
 /// entry that matches counts. With these fields, every value of the leaf must be valid.
 pub const SURROUNDINGS: &[(&str, &str)] = &[
+    // Only then is it in the Job.
+    ("backoffLimit", r#"{"pod": {"restartPolicy": "OnFailure"}}"#),
     ("volumes.vol.path", MOUNTED),
     ("volumes.vol.storageClass", IN_CLOUD),
     ("volumes.vol.driver", IN_CLOUD),

@@ -508,7 +508,10 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         let message = describe_lost_follower(follower_lost(observation).as_ref(), &observation.pods);
         return restart_or_end(observation, to_replace(), POD_LOST, message, Limit::MaxRestarts);
     }
-    if !is_failing && let Some(index) = never_starts(observation) {
+    if is_failing {
+        return Decision::Continue;
+    }
+    if let Some(index) = never_starts(observation) {
         return Decision::Fail {
             job_uid: job.uid.clone(),
             reason: TOO_MANY_FAILURES.into(),
@@ -516,8 +519,8 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         };
     }
     match job.lead_index_failed.then_some(0).or(job.failed_index) {
-        Some(index) if !is_failing => when_index_failed(observation, to_replace(), index),
-        _ => Decision::Continue,
+        Some(index) => when_index_failed(observation, to_replace(), index),
+        None => Decision::Continue,
     }
 }
 

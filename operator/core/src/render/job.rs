@@ -1,8 +1,8 @@
 //! The Indexed Job: one index a broker, index 0 the lead.
 //!
-//! How it ends: index 0 alone decides success. With restartPolicy Never it runs the program at most once: a failure of the lead's
-//! fails its index, and a lead that replaces another, which was disrupted, runs nothing (the pods'
-//! annotations tell it). Followers that are taken away are replaced. The operator fails the Job when an index
+//! How it ends: index 0 alone decides success. With restartPolicy Never it runs the program at most once: a
+//! failure of the lead's fails its index, and a lead that replaces another, which was disrupted, runs nothing
+//! (the pods' annotations tell it). Followers that are taken away are replaced. The operator fails the Job when an index
 //! has failed, and to start the whole MiniCluster again takes another Job (`crate::decide::restart`). Without
 //! an operator the Job fails when all pods have ended.
 
@@ -23,8 +23,9 @@ use crate::labels;
 /// The Job controller counts nanoseconds in 64 bits: with a longer deadline a Job may fail at once.
 const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
 
-/// How often the Job replaces a follower that was lost, whatever `backoffLimit` allows for the whole MiniCluster.
-/// (A follower that does not start is the operator's to count: `decide::restart`.)
+/// How often the Job replaces a follower that was lost, whatever `backoffLimit` allows for the whole MiniCluster. (A
+/// follower that does not start is the operator's to count: `decide::restart`.) With `OnFailure` all failures count
+/// against `backoffLimit`, also those of followers.
 pub(crate) const REPLACEMENTS: i32 = 100;
 
 pub(super) fn job(

@@ -606,7 +606,7 @@ fn suspended_job_is_made_anew_when_an_index_has_failed() {
 }
 
 #[test]
-fn follower_that_does_not_start_is_tried_as_often_as_the_limit_allows() {
+fn follower_that_does_not_start_is_tried_within_backoff_limit() {
     let not_started = |number: u32| PodSeen {
         name: format!("mc-1-{number}"),
         running: false,
