@@ -1,10 +1,10 @@
-//! The documents that users of the earlier operator have, sample by sample and line by line.
+//! The documents that users of the Go operator have, sample by sample and promise by promise.
 //!
 //! They are not part of this repository: `UPSTREAM_DOCUMENTS` names their folder, else it is the one beside
 //! the checkout. Each YAML sample is accepted as it stands (one that is a part of a MiniCluster is
-//! completed), or refused with a reason that stands here and in COMPATIBILITY.md. `documents/walk.md` has a
-//! row for each sentence that promises something, with the test that shows it: the test must be there, and so
-//! must the sentence.
+//! completed), or refused with a reason that stands here and in COMPATIBILITY.md. `documents/promises.md` has
+//! a row for each promise, with the section that makes it and the test that shows it: the test must exist, and
+//! so must the section.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(
     clippy::disallowed_methods,
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::{derive, manifest, validate};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use test_support::upstream_manifests;
 
 const DOCUMENTS: [(&str, &str); 2] = [("crd-v1alpha1.md", "v1alpha1"), ("crd-v1alpha2.md", "v1alpha2")];
@@ -194,20 +194,45 @@ fn every_sample_is_accepted_or_refused_for_a_listed_reason() {
     );
 }
 
-/// The rows of the walk: document, line, words that stand there, test.
-fn walk() -> Vec<[String; 4]> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/documents/walk.md");
+/// A row of `documents/promises.md`; what is promised is for readers alone.
+#[derive(Debug)]
+struct Promise {
+    document: String,
+    section: String,
+    test: String,
+}
+
+fn promises() -> Vec<Promise> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/documents/promises.md");
     let text = std::fs::read_to_string(file).unwrap();
     let rows = text.lines().filter(|line| line.starts_with("| ")).skip(2);
     rows.map(|line| {
-        let cells: Vec<String> = line
-            .trim_matches('|')
-            .split('|')
-            .map(|cell| cell.trim().to_owned())
-            .collect();
-        cells.try_into().unwrap_or_else(|_| panic!("{line}"))
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let &[document, section, promise, test] = cells.as_slice() else {
+            panic!("not four cells: {line}");
+        };
+        assert!(!promise.is_empty(), "no promise: {line}");
+        Promise {
+            document: document.to_owned(),
+            section: section.to_owned(),
+            test: test.trim_matches('`').to_owned(),
+        }
     })
     .collect()
+}
+
+/// The headings of a page, without those of its samples.
+fn headings(page: &str) -> BTreeSet<&str> {
+    let mut is_in_sample = false;
+    let mut found = BTreeSet::new();
+    for line in page.lines() {
+        if line.trim_start().starts_with("```") {
+            is_in_sample = !is_in_sample;
+        } else if !is_in_sample && line.starts_with('#') {
+            found.insert(line.trim_start_matches('#').trim());
+        }
+    }
+    found
 }
 
 /// Names of all functions of the workspace's sources.
@@ -244,24 +269,19 @@ fn functions() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_row_of_the_walk_names_a_test_and_quotes_the_document() {
-    let (rows, functions) = (walk(), functions());
-    assert!(rows.len() > 60, "{}", rows.len());
-    let unknown: Vec<&[String; 4]> = rows
+fn promises_name_a_test_and_a_section_of_their_document() {
+    let (promises, functions) = (promises(), functions());
+    assert!(promises.len() > 60, "{}", promises.len());
+    let unknown: Vec<&Promise> = promises
         .iter()
-        .filter(|row| !functions.contains(row[3].trim_matches('`')))
+        .filter(|promise| !functions.contains(&promise.test))
         .collect();
     assert!(unknown.is_empty(), "no such test: {unknown:#?}");
     let Some(documents) = documents() else { return };
-    let pages: Map<String, Value> = documents
-        .into_iter()
-        .map(|(name, _, page)| (name.to_owned(), Value::String(page)))
-        .collect();
-    let stands = |row: &&[String; 4]| {
-        let page = pages.get(&row[0]).and_then(Value::as_str);
-        let line = page.and_then(|page| page.lines().nth(row[1].parse::<usize>().unwrap() - 1));
-        line.is_some_and(|line| line.contains(&row[2]))
+    let is_section = |promise: &Promise| {
+        let document = documents.iter().find(|(name, ..)| *name == promise.document);
+        document.is_some_and(|(_, _, page)| headings(page).contains(promise.section.as_str()))
     };
-    let elsewhere: Vec<&[String; 4]> = rows.iter().filter(|row| !stands(row)).collect();
-    assert!(elsewhere.is_empty(), "the line does not say so: {elsewhere:#?}");
+    let unknown: Vec<&Promise> = promises.iter().filter(|promise| !is_section(promise)).collect();
+    assert!(unknown.is_empty(), "no such section: {unknown:#?}");
 }
