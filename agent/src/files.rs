@@ -474,7 +474,7 @@ mod tests {
 
     /// Another user's link where root writes: only root can make one.
     #[test]
-    fn another_users_link_on_the_way_leads_nowhere() {
+    fn symlink_of_another_user_is_not_followed() {
         let root = tempfile::tempdir().unwrap();
         let at = |path: &str| root.path().join(path);
         fs::create_dir_all(at("etc")).unwrap();
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_way_is_named_with_a_remedy() {
+    fn file_in_the_way_of_a_directory_is_named() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("config"), "a file").unwrap();
         let failure = Files::new(root.path(), "lead")

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_copied_whole_once_and_repaired_when_it_differs() {
+    fn agent_binary_is_copied_once_and_repaired_when_it_differs() {
         let folder = tempfile::tempdir().unwrap();
         let (source, to) = (folder.path().join("source"), folder.path().join("mnt/flux"));
         fs::write(&source, vec![7; 3 * PIECE + 5]).unwrap();

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_run_left_is_replaced() {
+    fn view_copy_replaces_leftovers_of_a_killed_run() {
         let (root, pod) = (image(), tempfile::tempdir().unwrap());
         let options = options(root.path(), pod.path());
         fs::create_dir_all(pod.path().join("flux/.view.new/bin")).unwrap();

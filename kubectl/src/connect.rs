@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_nobody_told_is_no_success() {
+    fn exec_without_a_reported_exit_code_is_no_success() {
         assert!(code(None).is_err());
         assert!(
             code(Some(Status {

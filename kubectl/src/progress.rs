@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_in_a_queue_reads_what_for() {
+    fn progress_shows_the_queue_reason() {
         let suspended = json!([{ "type": "Suspended", "status": "True", "lastTransitionTime": "", "reason": "", "message": "" }]);
         let status =
             json!({ "reason": "Queued", "message": "waits in queue team: no cpu", "conditions": suspended });
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_node_reads_why() {
+    fn progress_shows_why_pods_are_unschedulable() {
         let status = json!({ "reason": "Unschedulable", "message": "0/1 nodes: insufficient cpu" });
         let (state, text) = states(&seen(status, &[pod(0, false, json!({}))])).swap_remove(0);
         assert_eq!(

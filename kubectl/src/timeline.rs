@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_has_no_end_and_what_never_came_no_bar() {
+    fn timeline_step_is_open_while_it_runs_and_absent_if_unreached() {
         let begun = steps(&cluster(json!({ "startTime": "2026-01-01T00:00:01Z" })));
         assert_eq!(
             (begun.len(), begun[1].name, begun[1].seconds),

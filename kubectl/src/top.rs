@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_figures_says_why_and_what_helps() {
+    fn top_without_usage_says_why_and_names_a_remedy() {
         let condition = |type_: &str| json!([{ "type": type_, "status": "True", "lastTransitionTime": "", "reason": "", "message": "" }]);
         let (ended, is_over) = why(
             json!({ "phase": "Failed", "conditions": condition("JobFinished") }),

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_agent_needs_is_refused_by_its_name_with_what_to_do() {
+    fn broker_config_keys_of_the_agent_are_rejected_by_name() {
         assert!(
             why("[bootstrap]\nenable_ipv6 = true").starts_with("part-0: `bootstrap` cannot be set here: ")
         );

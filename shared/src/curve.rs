@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_is_refused() {
+    fn malformed_curve_certificate_is_rejected() {
         for bad in [
             "",
             "[exec]\n",

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flux_refuses_is_refused() {
+    fn hostlist_that_flux_rejects_is_rejected() {
         for bad in [
             "a[3-1]",
             "a[]",

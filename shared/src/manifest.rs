@@ -259,7 +259,7 @@ mod tests {
 
     /// Null removes the rendered value there.
     #[test]
-    fn no_value_is_kept_in_what_lies_over_the_pods_and_nowhere_else() {
+    fn null_is_kept_only_in_pod_overlays() {
         let text = "{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {name: a}, \
             spec: {size: null, podTemplate: {spec: {affinity: null}}, servicesPodTemplate: null, containers: [{image: b}]}}";
         let spec = parse(text).unwrap().spec;
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named_by_its_path() {
+    fn unknown_or_wrong_field_is_named_by_its_path() {
         let text =
             format!("{HEAD}spec:\n  containers:\n  - image: a\n    comand: x\n    commands: {{pres: y}}\n");
         let found = problems(&text);

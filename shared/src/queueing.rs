@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_of_the_queues_domains_is_the_queues() {
+    fn queueing_has_only_labels_and_annotations_of_kueue_domains() {
         let labels = map(&[
             (QUEUE_NAME, "team"),
             ("app", "a"),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_bound_for_what_is_said_to_a_queue() {
+    fn queue_annotations_are_limited_in_size() {
         let many = |count: usize| {
             let annotations = (0..count)
                 .map(|number| (format!("kueue.x-k8s.io/a{number:04}"), String::new()))
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_two_places_says_the_same() {
+    fn queue_labels_in_two_places_must_agree() {
         let (own, other) = (map(&[(QUEUE_NAME, "team")]), map(&[(QUEUE_NAME, "other")]));
         let none = BTreeMap::new();
         let check = |queueing: Queueing, job_labels: &BTreeMap<String, String>| {

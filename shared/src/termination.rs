@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_not_read() {
+    fn foreign_termination_message_is_not_decoded() {
         for text in [
             "",
             "killed",

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_version_says_is_read_as_far_as_it_is_known() {
+    fn usage_of_a_newer_version_is_read_as_far_as_known() {
         let newer =
             r#"{"state":"run","new":1,"resources":{"hosts":[{"rank":1,"name":"mc-1","state":"asleep"}]}}"#;
         let usage: Usage = serde_json::from_str(newer).unwrap();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_down_is_not_free_and_what_is_spare_does_not_count() {
+    fn drained_nodes_are_not_free_and_spare_nodes_not_counted() {
         let mut count = Count::default();
         count.add(HostState::Up, 4, 1);
         count.add(HostState::Drained, 4, 2);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_known_is_a_figure_and_what_is_drained_is_not_up() {
+    fn metrics_omit_unknown_usage_and_drained_nodes_are_not_up() {
         assert_eq!(Usage::default().figures(), []);
         let host = |state, cores, cores_used| Host {
             state,

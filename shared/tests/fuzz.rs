@@ -195,7 +195,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_quoted_reaches_the_program_as_it_is(texts in proptest::collection::vec("\\PC{0,20}|[$'\"\\\\ \n`|;&<>(){}*?]{0,12}", 0..6)) {
+    fn quoted_words_reach_the_program_unchanged(texts in proptest::collection::vec("\\PC{0,20}|[$'\"\\\\ \n`|;&<>(){}*?]{0,12}", 0..6)) {
         let line = texts.iter().map(|text| quoted(text)).collect::<Vec<String>>().join(" ");
         let split = command_words::split(&line).unwrap();
         let got: Vec<String> = split.words.iter().map(|word| word.resolve(|_| Some("WRONG".into()))).collect();

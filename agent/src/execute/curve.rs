@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flux_would_refuse_is_refused_here_without_showing_it() {
+    fn bad_certificate_is_rejected_without_showing_its_keys() {
         let name = "    name = \"mc-0\"";
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("curve.cert");

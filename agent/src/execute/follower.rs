@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_left_behind_by_its_parent_comes_again_or_is_replaced() {
+    fn follower_left_behind_by_parent_rejoins_or_is_replaced() {
         let end = ChildEnd::Exited(0);
         assert!(matches!(
             left_behind(&ended(end, false, false, false), false),
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_absence_without_a_break_counts() {
+    fn absence_of_the_lead_counts_only_without_a_break() {
         let no_name = Missing::Name(NameError::NoSuchName([127, 0, 0, 53].into()));
         let port = Missing::Port(([127, 0, 0, 1], 1).into());
         let at_once = Some(Duration::ZERO);

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_made_for_root_alone() {
+    fn shadow_file_is_created_readable_by_root_only() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("secret"), "x").unwrap();
         ensure(&Files::new(root.path(), "lead"), "ada", "/secret").unwrap();

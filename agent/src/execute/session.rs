@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_appended_is_withdrawn_and_the_users_own_stays() {
+    fn withdraw_removes_appended_path_and_keeps_the_users_own() {
         let withdrawn = |path: &str| {
             let mut session = session(&[("PATH", path)]);
             session.apply(&EnvChange::Withdraw {
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_see_what_was_set_before() {
+    fn environment_changes_see_the_earlier_ones() {
         let mut session = session(&[("A", "1"), ("GONE", "x")]);
         let word = flux_shared::command_words::split("\"<$A$B>\"")
             .unwrap()

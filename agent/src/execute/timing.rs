@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_init_container_did_comes_before_the_start() {
+    fn timeline_places_init_containers_before_the_start() {
         let pod = tempfile::tempdir().unwrap();
         let mount = pod.path().to_str().unwrap();
         leave_note(

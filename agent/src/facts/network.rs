@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn with_the_nodes_network_only_what_is_told_counts() {
+    fn host_network_address_is_only_the_one_given() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("etc")).unwrap();
         std::fs::write(root.path().join("etc/hosts"), "10.0.0.7 node-3\n").unwrap();

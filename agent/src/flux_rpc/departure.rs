@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_along_is_known_while_the_time_runs() {
+    fn departure_knows_whether_jobs_of_its_subtree_go_along() {
         let mut departure = Departure::of(1, [3, 4].into());
         let look = |allocated: &[u32]| Nodes {
             open: BTreeSet::new(),

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_node_failure_is_one() {
+    fn job_is_lost_only_by_a_node_failure() {
         for (job, lost) in [
             (
                 r#"{"id":1,"exception_occurred":true,"exception_type":"node-failure","exception_note":"mc-1"}"#,

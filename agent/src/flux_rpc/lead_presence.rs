@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_lead_that_is_known_to_stay_stays() {
+    fn lead_stays_only_while_its_group_has_rank_0() {
         let stays = |answer: Vec<u8>| {
             let broker = move |mut peer: Peer| {
                 peer.write_all(&[0]).unwrap();

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_broker_says_is_read() {
+    fn any_broker_response_is_parsed_without_panic() {
         let mut understood = 0;
         mutate::for_a_while(2, |dice| {
             let deep = ["[", "{\"a\":", "0,", "x"][dice.roll(4)].repeat(1 << dice.roll(16));

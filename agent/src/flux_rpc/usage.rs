@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_nothing() {
+    fn usage_is_none_where_unknown_and_zero_where_idle() {
         let hosts = ["mc-0".to_owned()];
         let instance = KnownHosts {
             hosts: &hosts,

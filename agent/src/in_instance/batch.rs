@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_file_only_the_end_is_read() {
+    fn batch_output_shows_at_most_its_last_bytes() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "first\nlast\n").unwrap();
         let end = |most| String::from_utf8(end_of(file.path().to_str().unwrap(), most).unwrap()).unwrap();

@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_root_or_a_cluster_is_told_and_left_out() {
+    fn local_run_omits_features_that_need_root_or_a_cluster() {
         let all = arrangement(
             "  size: 1\n  maxSize: 3\n  users: [{name: ada}]\n  services: [{image: nginx, name: web}]\n  containers:\n  \
              - {image: app, command: id, fluxUser: {name: flux, uid: 1002}, securityContext: {runAsUser: 7},\n     \

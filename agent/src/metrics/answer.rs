@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused_with_its_reason() {
+    fn metrics_server_rejects_other_requests_with_a_status() {
         for (request, status) in [
             ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
             ("GET / HTTP/1.1\r\n\r\n", "404"),

@@ -66,7 +66,7 @@ fn jobs(question: &str) -> Vec<u8> {
 }
 
 #[test]
-fn many_that_ask_at_once_are_one_question_to_the_broker() {
+fn concurrent_metrics_requests_share_one_broker_query() {
     let (answers, questions) = beside(jobs, |address| {
         let asking: Vec<_> = (0..10)
             .map(|_| std::thread::spawn(move || ask(address, REQUEST)))
@@ -88,7 +88,7 @@ fn many_that_ask_at_once_are_one_question_to_the_broker() {
 }
 
 #[test]
-fn who_asks_and_goes_takes_no_question_along() {
+fn dropped_metrics_clients_do_not_repeat_the_broker_query() {
     // As a broker that is busy: whoever asked has to make way before it answers.
     let slow = |question: &str| {
         std::thread::sleep(Duration::from_millis(500));
@@ -128,7 +128,7 @@ fn metrics_answer_503_when_broker_gives_no_usable_answer() {
 }
 
 #[test]
-fn those_who_hold_connections_keep_nobody_from_the_figures() {
+fn idle_metrics_connections_do_not_block_other_clients() {
     let (answer, _) = beside(jobs, |address| {
         let held: Vec<TcpStream> = (0..3 * MOST)
             .map(|_| TcpStream::connect(address).unwrap())

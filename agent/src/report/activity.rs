@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_read_again_until_it_is_over() {
+    fn activity_file_reads_back_until_it_is_cleared() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("termination-log");
         let activity_file = ActivityFile(Some(log.clone()));

@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_ipv6_both_kinds_of_addresses_are_asked_for() {
+    fn dual_stack_lookup_asks_for_ipv4_and_ipv6_addresses() {
         let root = root("", "nameserver 127.0.0.1\n");
         let (port, thread) = server("mc-0", 3);
         let resolver = Resolver {

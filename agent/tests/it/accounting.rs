@@ -68,7 +68,7 @@ fn users_are_added_once_and_the_code_is_the_commands() {
 }
 
 #[test]
-fn what_fails_is_told_in_one_line_and_the_command_runs() {
+fn failed_accounting_is_one_line_and_the_command_runs() {
     let instance = Instance::new("root");
     let output = instance.run();
     assert_eq!(output.status.code(), Some(3));

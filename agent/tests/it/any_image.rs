@@ -79,7 +79,7 @@ fn a_job_runs_in_an_empty_read_only_image_as_any_user() {
 }
 
 #[test]
-fn without_a_variable_or_a_terminal_it_runs_as_well() {
+fn job_runs_without_environment_or_terminal() {
     let image = scratch(JOB);
     let mut container = restricted(&image, 1000, &[AGENT, "run"]);
     container.environment.clear();
@@ -171,7 +171,7 @@ fn failed_start_names_bash_when_the_image_has_none() {
 }
 
 #[test]
-fn what_needs_a_shell_says_so_in_one_line() {
+fn missing_shell_is_reported_in_one_line() {
     for spec in [
         format!("{JOB}[runner.snippets]\npre = 'echo'\n"),
         "[runner.program]\nmode = 'script'\ntext = 'echo'\n".to_owned(),
@@ -208,7 +208,7 @@ fn what_needs_a_shell_says_so_in_one_line() {
 }
 
 #[test]
-fn install_and_view_need_nothing_either() {
+fn install_and_view_run_in_an_empty_image() {
     let image = Image::empty();
     image.program(image::fake_flux(), "/opt/view/bin/flux");
     std::fs::rename(image.at(AGENT), image.at("/flux-agent")).unwrap();

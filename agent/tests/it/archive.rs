@@ -251,7 +251,7 @@ fn dump_that_cannot_be_renamed_for_now_is_saved_later() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_never_published() {
+fn dump_left_by_a_killed_run_is_never_published() {
     let (image, _) = with_archive("exit 0");
     // A whole dump of a run that was killed before it was renamed; and then a broker that does not start.
     let network = Network::new();

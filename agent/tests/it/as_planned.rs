@@ -482,7 +482,7 @@ fn snippets_a_prefix_a_chain_of_brokers_and_timed_output() {
 }
 
 #[test]
-fn what_snippets_write_and_export_is_seen_by_all_that_follows() {
+fn later_steps_see_files_and_exports_of_snippets() {
     compare(&Case {
         effect: |name, expected| match name {
             "init" => {

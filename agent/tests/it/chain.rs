@@ -335,7 +335,7 @@ fn killed_lead_reruns_its_program_with_on_failure() {
 }
 
 #[test]
-fn in_place_of_a_lead_that_was_lost_nothing_starts() {
+fn replacement_of_a_lost_lead_starts_nothing() {
     let spec = submit(&counted("exit 0")) + "[runner.snippets]\ninit = 'echo >>/tmp/starts'\n";
     for (variable, left) in [
         ("FLUX_AGENT_INDEX_FAILURES", "0"),
@@ -415,7 +415,7 @@ fn a_worker_that_completes_has_joined_or_failed() {
 }
 
 #[test]
-fn what_a_killed_broker_has_left_does_not_run_on() {
+fn processes_left_by_a_killed_broker_are_killed() {
     let images = images("", 2);
     let flux = images[1].at("/mnt/flux/view/bin/flux");
     fs::rename(&flux, flux.with_file_name("flux-itself")).unwrap();
@@ -435,7 +435,7 @@ fn what_a_killed_broker_has_left_does_not_run_on() {
 }
 
 #[test]
-fn what_may_pass_is_tried_again_in_the_pod() {
+fn agent_retries_in_the_pod_until_its_spec_exists() {
     let images = images(&submit(&counted("exit 0")), 1);
     let spec = images[0].at(flux_shared::paths::SPEC_FILE);
     let text = fs::read_to_string(&spec).unwrap();
@@ -447,7 +447,7 @@ fn what_may_pass_is_tried_again_in_the_pod() {
 }
 
 #[test]
-fn a_full_volume_is_waited_for_and_then_the_end() {
+fn full_volume_is_retried_until_it_has_room_or_time_is_up() {
     for (script, code) in [
         ("(sleep 1; mount -o remount,size=1m \"$volume\") &", 0),
         ("", 245),

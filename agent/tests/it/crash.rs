@@ -516,7 +516,7 @@ fn sixteen_megabytes_of_memory_are_enough() {
 }
 
 #[test]
-fn what_a_killed_broker_left_is_not_in_the_way() {
+fn leftovers_of_a_killed_broker_do_not_block_the_next_start() {
     let job = "[ -e /record/second ] || { >/record/second; kill -9 -1; }";
     let image = Image::usual();
     image.hosts("mc", "flux-service", 1);

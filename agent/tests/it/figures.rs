@@ -63,7 +63,7 @@ fn lead_serves_metrics_when_flux_runs_as_another_user() {
 }
 
 #[test]
-fn nothing_listens_where_nobody_has_asked_for_it() {
+fn metrics_port_is_closed_by_default() {
     let images = images(&submit("echo up; until [ -e /tmp/go ]; do sleep 0.1; done"), 1);
     let pod = start(&images, &Network::new(), &[]).remove(0);
     pod.says("up\n");

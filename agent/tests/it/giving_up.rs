@@ -183,7 +183,7 @@ fn a_snippet_in_an_image_without_a_shell() {
 }
 
 #[test]
-fn a_panic_leaves_a_word() {
+fn panic_leaves_a_termination_message() {
     let image = pod_image("", 1);
     let command = run_words(&[]);
     let mut container = Container::new(&image, "mc-0", &command);

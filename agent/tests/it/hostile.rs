@@ -194,7 +194,7 @@ fn may_change(image: &Image, path: &str, uid: u32) -> Option<PathBuf> {
 }
 
 #[test]
-fn what_root_opens_and_executes_can_be_changed_by_nobody_else() {
+fn files_that_root_opens_or_runs_are_writable_by_root_only() {
     need_strace();
     let image = pod(
         "[runner.program]\nmode = 'submit'\nwords = ['true']\n[runner.snippets]\ninit = 'A=1'\npost = '. /mnt/flux/flux-view.sh'\n",
@@ -244,7 +244,7 @@ fn what_root_opens_and_executes_can_be_changed_by_nobody_else() {
 const OF_A_HOME: [&str; 5] = [".bashrc", ".bash_profile", ".profile", ".bash_login", ".inputrc"];
 
 #[test]
-fn what_root_runs_reads_nothing_of_another_users_home() {
+fn root_shells_read_no_files_of_the_flux_users_home() {
     let job = "echo $HOME $USER $LOGNAME; cd ~ && pwd";
     let snippets = r"
         init = 'bash -lc :; echo init $HOME'
@@ -288,7 +288,7 @@ fn what_root_runs_reads_nothing_of_another_users_home() {
 }
 
 #[test]
-fn nobody_stays_root_where_it_cannot_become_fluxs_user() {
+fn commands_fail_when_root_cannot_become_the_flux_user() {
     let image = pod("[runner.program]\nmode = 'submit'\nwords = ['true']\n");
     let commands: [&[&str]; 5] = [
         &["connect", "--", "id", "-u"],

@@ -127,7 +127,7 @@ fn local_job_has_named_pods_and_the_command_exits_with_its_code() {
 }
 
 #[test]
-fn who_is_not_root_runs_it_as_well_and_is_told_what_takes_root() {
+fn local_run_works_without_root_and_lists_what_it_omits() {
     let spec = "  size: 2\n  tasks: 2\n  containers: [{image: app, command: \"sh -c 'hostname; id -u; echo mine > written-$(hostname)'\", \
                 fluxUser: {name: flux, uid: 1002}}]";
     let laptop = Laptop::new("user", spec);
@@ -240,7 +240,7 @@ fn local_stop_ends_pods_in_order_and_shell_enters_before() {
 }
 
 #[test]
-fn nothing_outlives_a_killed_run_and_the_next_one_clears_up() {
+fn local_pods_die_with_a_killed_run_and_next_run_cleans_up() {
     let laptop = Laptop::new("killed", &job(2, "sh -c 'echo up; sleep 3600.25'"));
     let mut child = laptop
         .command(&["env"], &[])
@@ -316,7 +316,7 @@ fn containers_of_a_local_pod_share_its_empty_volumes() {
 }
 
 #[test]
-fn without_flux_it_says_what_to_give() {
+fn local_run_without_flux_names_the_option() {
     let laptop = Laptop::new("none", &job(1, "hostname"));
     let ended = Command::new(agent())
         .args(["local", "mc.yaml", "--flux", "/nonexistent"])

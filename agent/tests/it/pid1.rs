@@ -79,7 +79,7 @@ fn sigchld_ignored_above_does_not_hide_the_programs_end() {
 }
 
 #[test]
-fn what_cannot_be_started_has_the_codes_of_a_shell() {
+fn program_that_cannot_start_exits_126_or_127_as_in_a_shell() {
     let folder = crate::image::folder();
     let at = |name: &str, text: &str, mode: u32| {
         let path = folder.path().join(name);
@@ -235,7 +235,7 @@ fn a_key_on_the_terminal_interrupts_once() {
 }
 
 #[test]
-fn nothing_is_lost_of_what_a_program_writes_last() {
+fn last_output_of_a_program_is_not_lost() {
     let ended = Solo::new("", "", "seq 1 20000; echo end; exit 6")
         .with(&["sh", "seq"])
         .run(&[]);
@@ -268,7 +268,7 @@ fn a_stop_before_anything_runs_is_heeded() {
 }
 
 #[test]
-fn what_fills_the_volume_ends_at_once_when_it_is_told_to() {
+fn install_and_view_end_at_once_on_a_stop() {
     // A pipe that nobody writes to, where it looks what is there.
     for (command, pipe) in [("install", "flux-agent"), ("view", ".flux-view.done")] {
         let folder = crate::image::folder();

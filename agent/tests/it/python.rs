@@ -88,7 +88,7 @@ fn python_cache_folder_is_unknown_to_snippets_and_jobs() {
 }
 
 #[test]
-fn a_flux_that_is_compiled_needs_none() {
+fn compiled_flux_needs_no_python_cache() {
     let image = pod_image(&submit("exit 0"), 1);
     let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
     assert_eq!(ended.code, 0, "{}", ended.stderr);

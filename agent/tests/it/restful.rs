@@ -165,7 +165,7 @@ fn stop(mut child: Child) -> Option<i32> {
 }
 
 #[test]
-fn it_is_fetched_installed_and_served_once_and_ends_by_a_signal() {
+fn restful_api_is_fetched_once_and_served_until_a_signal() {
     let server = Server::new();
     let repository = repository(server.top.path());
     for round in 0..2 {
@@ -230,7 +230,7 @@ fn pinned_commit_is_served_though_the_branch_has_moved() {
 }
 
 #[test]
-fn what_is_missing_is_said_in_one_line_with_a_remedy() {
+fn restful_api_failure_is_one_line_with_a_remedy() {
     let server = Server::new();
     let repository = repository(server.top.path());
     let says = |command: &mut Command, code: i32, text: &str| {

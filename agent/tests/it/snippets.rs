@@ -24,7 +24,7 @@ fn run_in(shell: &str, top: &str, snippets: &str, command: &str) -> (i32, String
 }
 
 #[test]
-fn what_a_later_step_would_see_in_one_shell_carries_over() {
+fn snippet_shell_state_carries_over_to_later_steps() {
     for shell in shells() {
         let side = r#"
             init = '''plain=1; f() { echo "f sees $plain"; }; export SEEN="it's \"quoted\" $HOME

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn wherever_the_connection_breaks_each_byte_comes_once() {
+    fn log_has_each_byte_once_wherever_the_connection_breaks() {
         for first in 0..=LOG.len() {
             assert_eq!(read(LOG, &[first]), TEXT, "broken after {first}");
             for second in (first..=LOG.len()).step_by(3) {

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_of_the_operators_has_one() {
+    fn every_operator_reason_has_a_remedy() {
         for reason in REASONS {
             let found = of(reason.name).unwrap_or_default();
             assert!(

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_figures_are_all_told() {
+    fn top_table_shows_nodes_cores_jobs_and_ranks() {
         let lines = lines("mc", &usage(3), WHOLE).join("\n");
         assert_eq!(
             lines,
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_told_where_there_are_some() {
+    fn top_table_shows_gpus_where_there_are_some() {
         let mut usage = usage(1);
         let resources = usage.resources.as_mut().unwrap();
         resources.gpus = Count {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_yet_is_said() {
+    fn top_table_says_not_known_yet_before_the_quorum() {
         let text = lines(
             "mc",
             &Usage {

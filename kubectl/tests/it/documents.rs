@@ -28,7 +28,7 @@ fn the_reference_has_the_program_s_own_help() {
 }
 
 #[test]
-fn what_is_said_of_a_file_is_what_the_other_programs_say() {
+fn render_validate_and_dry_run_print_as_the_other_programs() {
     let text = std::fs::read_to_string(EXAMPLE).unwrap();
     let options = flux_operator_core::render::Options::default();
     assert_eq!(

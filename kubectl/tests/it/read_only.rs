@@ -52,7 +52,7 @@ fn why_tells_the_reason_the_pods_and_the_remedy() {
 }
 
 #[test]
-fn where_nothing_runs_connect_says_so() {
+fn connect_jobs_and_logs_report_a_cluster_without_pods() {
     test("idle", async |fixture| {
         let person = user_of(&fixture);
         fixture.create("mc", json!({})).await.unwrap();
@@ -79,7 +79,7 @@ fn where_nothing_runs_connect_says_so() {
 }
 
 #[test]
-fn a_bundle_for_who_helps_has_no_secret() {
+fn debug_bundle_has_no_secret() {
     test("debug", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);

@@ -112,7 +112,7 @@ fn a_run_says_what_it_waits_for_and_leaves_nothing() {
 }
 
 #[test]
-fn what_is_kept_or_detached_stays() {
+fn kept_and_detached_runs_stay() {
     test("stays", async |fixture| {
         let person = user_of(&fixture);
         let detached = person.says(&["run", "--detach", "--size", "3", "app:1"]).await;
@@ -145,7 +145,7 @@ fn what_is_kept_or_detached_stays() {
 }
 
 #[test]
-fn what_is_wrong_is_told_before_anything_is_made() {
+fn invalid_run_is_rejected_before_anything_is_created() {
     test("wrong", async |fixture| {
         let person = user_of(&fixture);
         let said = person

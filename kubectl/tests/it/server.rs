@@ -113,7 +113,7 @@ fn overlay_error_has_the_api_servers_words_and_field() {
 }
 
 #[test]
-fn what_the_caller_may_not_ask_is_said_to_be_unchecked() {
+fn server_validation_reports_forbidden_checks_as_unchecked() {
     test("server-rights", async |fixture| {
         let person = crate::user_of(&fixture);
         let text = document(json!({ "podTemplate": { "spec": { "hostNetwrok": true } } }));

@@ -335,7 +335,7 @@ fn start_progress_is_animated_on_terminal_and_plain_in_pipe() {
 }
 
 #[test]
-fn colours_are_for_a_terminal_of_who_wants_them() {
+fn colours_are_for_terminals_without_no_color() {
     test("colours", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);

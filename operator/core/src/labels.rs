@@ -129,7 +129,7 @@ mod tests {
 
     /// Users are told by those lists that their own values do not count.
     #[test]
-    fn the_labels_that_win_are_those_that_users_are_told_of() {
+    fn operator_labels_that_override_the_users_are_all_listed() {
         assert!(
             of_object("mc").keys().eq(OWN_LABELS.iter()),
             "{:?}",

@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn problems_of_one_of_several_have_its_name() {
+    fn problems_name_the_minicluster_when_a_file_has_several() {
         let one = |kind: &str, name: &str, size: u32| {
             format!(
                 "apiVersion: flux-framework.org/v1alpha2\nkind: {kind}\nmetadata: {{name: {name}}}\n\

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_reached_has_no_span() {
+    fn unreached_steps_have_no_span() {
         let names = |status| {
             spans(status)
                 .into_iter()

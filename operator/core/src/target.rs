@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_to_a_queue_is_what_the_job_was_made_with() {
+    fn queue_is_told_the_labels_that_the_job_was_created_with() {
         let job = |queueing: Option<Queueing>, queue: Option<&str>| JobSeen {
             queueing,
             queue: queue.map(str::to_owned),

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn providers_add_signs() {
+    fn kubernetes_minor_version_may_have_a_plus_sign() {
         assert_eq!((minor("31"), minor("35+"), minor("")), (31, 35, u32::MAX));
     }
 }

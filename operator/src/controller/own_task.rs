@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_polled_a_task_last_learns_of_its_end() {
+    async fn last_poller_of_a_task_is_woken_at_its_end() {
         let (end, ended) = tokio::sync::oneshot::channel();
         let mut work = in_own_task(ended);
         let mut by_somebody_else = std::task::Context::from_waker(Waker::noop());
@@ -59,7 +59,7 @@ mod tests {
 
     /// Tokio's handles keep no waker when the budget of the task that polls them is used up.
     #[tokio::test]
-    async fn whoever_has_no_budget_left_learns_of_the_end_of_a_task() {
+    async fn poller_without_budget_is_woken_when_a_task_ends() {
         let (end, ended) = tokio::sync::oneshot::channel();
         let mut work = in_own_task(ended);
         let mut is_first = true;

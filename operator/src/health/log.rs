@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_api_server_said_is_said_once() {
+    fn api_server_message_is_logged_once() {
         let status = kube::core::Status {
             code: 403,
             message: "no".into(),

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_can_be_read_and_labels_are_closed() {
+    fn operator_metrics_count_events_under_a_closed_set_of_labels() {
         let metrics = Metrics::new().unwrap();
         metrics.reconciled(ReconcileOutcome::Obstacle, Duration::from_millis(3));
         metrics.reconciled(ReconcileOutcome::Panic, Duration::from_millis(3));

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_somebody_else_keeps_only_rises() {
+    fn external_counter_never_decreases() {
         let figures = Figures::default();
         let cpu = figures.counter(&families::CPU).unwrap();
         for (total, wanted) in [(2.0, "2"), (1.0, "2"), (5.0, "5")] {

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_answers_over_a_connection_and_drops_nonsense() {
+    async fn health_server_answers_requests_and_drops_garbage() {
         let listener = bind(([127, 0, 0, 1], 0).into()).await.unwrap();
         let address = listener.local_addr().unwrap();
         let ask = async |request: Vec<u8>| {

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happened_can_be_read() {
+    fn webhook_metrics_count_requests_and_renewals() {
         let metrics = WebhookMetrics::new().unwrap();
         assert!(
             !metrics.text(false).contains("certificate_expiry"),

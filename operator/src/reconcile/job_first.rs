@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn others_wait_for_the_last_that_goes_first_and_not_for_ever() {
+    async fn other_writes_wait_for_job_creations_up_to_a_limit() {
         let job_first = JobFirst::default();
         let waited = async || {
             let begin = tokio::time::Instant::now();

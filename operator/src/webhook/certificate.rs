@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_what_is_served_is_known() {
+    fn expiry_of_the_served_certificate_is_known() {
         let current = Current::default();
         assert_eq!(current.ends(), None);
         let pair = Pair::make(&["a".to_owned()], None, at("2026-03-31T12:00:00Z")).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_renewed_long_before_its_end_and_for_other_names() {
+    fn certificate_is_renewed_early_and_for_other_names() {
         let names = ["a".to_owned()];
         let pair = Pair::make(&names, None, at("2026-01-01T00:00:00Z")).unwrap();
         assert!(!pair.is_stale(&names, at("2026-09-30T00:00:00Z")));

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_has_a_share_and_what_is_idle_makes_way() {
+    async fn webhook_peer_has_a_share_and_idle_connections_make_way() {
         let limits = Arc::new(Limits::default());
         let mut held = Vec::new();
         for number in 0..4 {

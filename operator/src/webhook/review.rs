@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn one_object_that_is_none_fails_the_review_by_its_name() {
+    fn review_fails_and_names_the_object_of_unknown_version() {
         let mut strange = cluster("odd", "v1alpha1");
         strange["apiVersion"] = json!("flux-framework.org/v7");
         let answer = read(&answer(&review(

@@ -54,7 +54,7 @@ fn steps(job: &Value) -> &[Value] {
 }
 
 #[test]
-fn there_are_five() {
+fn workflows_are_exactly_the_known_five() {
     let names: Vec<String> = workflows().into_iter().map(|workflow| workflow.name).collect();
     assert_eq!(
         names,
@@ -157,7 +157,7 @@ fn build_job_installs_toolchain_and_has_cache_unless_release() {
 
 /// Who publishes starts nothing that a dependency has brought: it takes what other jobs have built.
 #[test]
-fn who_may_write_builds_nothing_of_ours() {
+fn jobs_with_write_permission_build_nothing() {
     let builds = |step: &&Value| {
         step["run"].as_str().is_some_and(|it| {
             ["make ", "cargo ", ".ci/books"]

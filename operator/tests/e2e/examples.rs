@@ -377,7 +377,7 @@ fn interactive_cluster_can_be_entered_when_ready_and_shut_down() {
 }
 
 #[test]
-fn diagnostics_are_shown_and_it_stays() {
+fn diagnostics_are_printed_and_the_cluster_keeps_running() {
     test("diagnostics", async |fixture| {
         let name = apply(&fixture, "diagnostics/minicluster");
         fixture.when_condition(&name, "Ready").await;
@@ -480,7 +480,7 @@ fn a_sidecar_submits_to_the_instance_and_ends_with_it() {
 }
 
 #[test]
-fn a_namespace_with_the_restricted_standard_takes_it() {
+fn cluster_runs_in_a_namespace_with_the_restricted_standard() {
     test("restricted", async |fixture| {
         let labels = &documents(&fixture, "security-context/namespace")[0]["metadata"]["labels"];
         let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
@@ -499,7 +499,7 @@ fn a_namespace_with_the_restricted_standard_takes_it() {
 }
 
 #[test]
-fn a_suspended_one_waits_until_it_is_resumed() {
+fn suspended_cluster_waits_until_it_is_resumed() {
     test("suspend", async |fixture| {
         let name = apply(&fixture, "suspend/minicluster");
         fixture
@@ -525,7 +525,7 @@ fn a_suspended_one_waits_until_it_is_resumed() {
 }
 
 #[test]
-fn what_cleans_up_goes_when_it_has_finished() {
+fn cleanup_deletes_minicluster_or_pods_when_finished() {
     test("cleanup", async |fixture| {
         let (whole, pods) = (
             apply(&fixture, "cleanup-and-ttl/cleanup"),

@@ -291,7 +291,7 @@ fn program_runs_once_when_pod_is_lost_before_or_after_it() {
 }
 
 #[test]
-fn with_on_failure_the_whole_instance_tries_again() {
+fn on_failure_retries_the_whole_instance() {
     test("on-failure", async |fixture| {
         let counter = Counter::new(&fixture).await;
         let pod = json!({ "restartPolicy": "OnFailure" });
@@ -317,7 +317,7 @@ fn with_on_failure_the_whole_instance_tries_again() {
 }
 
 #[test]
-fn a_deadline_ends_it() {
+fn deadline_ends_the_minicluster() {
     test("deadline", async |fixture| {
         let name = crate::examples::apply(&fixture, "restarts/deadline");
         let status = fixture.when_finished(&name).await;

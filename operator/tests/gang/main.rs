@@ -170,7 +170,7 @@ fn two_gangs_for_one_node_never_block_each_other() {
 
 /// What gangs are for; and that the test above can fail.
 #[test]
-fn without_gangs_both_have_half_and_none_runs() {
+fn clusters_without_gangs_can_block_each_other() {
     test("gang-off", async |fixture| {
         let cpu = half_of_the_node(&fixture).await;
         for round in 0..ROUNDS {

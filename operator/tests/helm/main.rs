@@ -298,7 +298,7 @@ async fn nothing_stays(fixture: &Fixture, release: &Release) {
 }
 
 #[test]
-fn what_somebody_else_has_installed_is_refused_and_stays() {
+fn helm_install_refuses_and_keeps_objects_of_others() {
     for (number, helm) in helms().into_iter().enumerate() {
         test(&format!("helm-clash-{number}"), async |fixture| {
             let release = Release::new(helm.clone());

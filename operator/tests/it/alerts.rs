@@ -388,7 +388,7 @@ fn operators_that_all_wait_to_lead_are_warned_of() {
 }
 
 #[test]
-fn one_without_permission_to_look_is_warned_of() {
+fn alert_fires_when_operator_lacks_permission() {
     test("alerts-ready", async |fixture| {
         let health = free_address();
         let kubeconfig = fixture.kubeconfig_of("default");
@@ -403,7 +403,7 @@ fn one_without_permission_to_look_is_warned_of() {
 }
 
 #[test]
-fn what_an_admission_webhook_that_is_gone_does_is_warned_of() {
+fn alert_fires_when_an_admission_webhook_is_gone() {
     test("alerts-admission", async |fixture| {
         let health = free_address();
         let _operator = run(
@@ -489,7 +489,7 @@ fn a_queue_that_does_not_move_is_warned_of() {
 }
 
 #[test]
-fn what_can_go_wrong_at_the_webhook_is_warned_of() {
+fn alerts_fire_when_the_webhook_fails_rejects_or_is_down() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -369,7 +369,7 @@ fn the_same_name_can_be_used_again_at_once() {
 }
 
 #[test]
-fn what_belongs_to_others_is_never_touched() {
+fn objects_of_the_same_name_by_others_are_never_changed() {
     test("foreign", async |fixture| {
         let foreign = |kind: &str, name: &str| json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name, "labels": { "mine": "yes" } } });
         let mut service = foreign("Service", "flux-service");
@@ -519,7 +519,7 @@ fn headless_service_is_shared_and_owned_by_all_clusters() {
 }
 
 #[test]
-fn what_is_left_behind_on_purpose_stays() {
+fn orphaned_job_stays_and_blocks_a_new_minicluster() {
     test("orphan", async |fixture| {
         let _operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();

@@ -7,7 +7,7 @@ use flux_shared::{manifest, validate};
 use test_support::mutate;
 
 #[test]
-fn what_is_accepted_can_be_rendered() {
+fn accepted_manifest_can_be_rendered() {
     let examples = mutate::miniclusters();
     let mut rendered = 0;
     mutate::for_a_while(4, |dice| {
@@ -64,7 +64,7 @@ fn spoilt_review(examples: &[serde_json::Value], dice: &mut mutate::Dice) -> Vec
 }
 
 #[test]
-fn whatever_the_webhook_is_sent_it_answers() {
+fn webhook_answers_any_review() {
     let examples = mutate::miniclusters();
     let mut converted = 0;
     mutate::for_a_while(4, |dice| {

@@ -105,7 +105,7 @@ fn is_about_gangs(call: &Call) -> bool {
 }
 
 #[test]
-fn where_nobody_wants_a_gang_nothing_is_asked() {
+fn operator_asks_for_no_gang_api_unless_a_gang_is_wanted() {
     test("gang-none", async |fixture| {
         // What the operator may do, and does, without gangs.
         let plain = fixture.operator().await;

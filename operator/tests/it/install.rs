@@ -266,7 +266,7 @@ fn kubernetes_own_roles_hold_miniclusters() {
 }
 
 #[test]
-fn without_v1alpha1_there_is_no_webhook_and_nothing_of_it() {
+fn installation_without_v1alpha1_has_no_webhook() {
     let of_webhook = |documents: &[Value]| -> Vec<String> {
         let of_it = documents
             .iter()
@@ -308,7 +308,7 @@ fn without_v1alpha1_there_is_no_webhook_and_nothing_of_it() {
 
 /// FluxCD's operator is called flux-operator, too.
 #[test]
-fn what_is_in_no_namespace_has_a_name_that_nobody_else_takes() {
+fn cluster_wide_objects_have_names_of_this_operator_only() {
     let documents = Installation::whole(&json!({})).objects;
     let of_all = documents
         .iter()

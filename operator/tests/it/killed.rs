@@ -113,7 +113,7 @@ async fn end_lead(fixture: &Fixture, name: &str, code: i32) {
 }
 
 #[test]
-fn while_it_scales() {
+fn scaling_is_finished_after_the_operator_is_killed() {
     test("killed-scale", async |fixture| {
         let change = Change {
             spec: json!({ "size": 2, "maxSize": 3 }),
@@ -134,7 +134,7 @@ fn while_it_scales() {
 }
 
 #[test]
-fn while_it_suspends() {
+fn suspension_is_finished_after_the_operator_is_killed() {
     test("killed-suspend", async |fixture| {
         let change = Change {
             spec: json!({ "size": 2, "suspend": false }),
@@ -159,7 +159,7 @@ fn while_it_suspends() {
 }
 
 #[test]
-fn while_it_says_how_it_ended() {
+fn failure_is_reported_after_the_operator_is_killed() {
     test("killed-end", async |fixture| {
         let change = Change {
             spec: json!({ "size": 2 }),
@@ -181,7 +181,7 @@ fn while_it_says_how_it_ended() {
 }
 
 #[test]
-fn while_it_goes_when_its_time_is_over() {
+fn ttl_deletion_is_finished_after_the_operator_is_killed() {
     test("killed-ttl", async |fixture| {
         let change = Change {
             spec: json!({ "size": 2, "ttlSecondsAfterFinished": 0 }),
@@ -237,7 +237,7 @@ async fn reap_all(fixture: &Fixture) {
 }
 
 #[test]
-fn while_it_cleans_up() {
+fn cleanup_is_finished_after_the_operator_is_killed() {
     test("killed-clean", async |fixture| {
         let change = Change {
             spec: with_volume(),
@@ -259,7 +259,7 @@ fn while_it_cleans_up() {
 }
 
 #[test]
-fn while_a_deleted_clusters_volume_is_swept() {
+fn volume_sweep_is_finished_after_the_operator_is_killed() {
     test("killed-sweep", async |fixture| {
         let change = Change {
             spec: with_volume(),

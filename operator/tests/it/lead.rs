@@ -41,7 +41,7 @@ fn free_port() -> u16 {
 }
 
 #[test]
-fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
+fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
     test("lead", async |fixture| {
         let candidate = |identity: &str| {
             let duration = Duration::from_secs(3);
@@ -140,7 +140,7 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
 
 /// As where the CustomResourceDefinition is missing.
 #[test]
-fn operator_that_cannot_list_miniclusters_is_not_ready_and_can_be_stopped() {
+fn operator_without_minicluster_list_is_unready_but_stops() {
     test("not-listed", async |fixture| {
         let calls = Calls::with_faults(|call: &Call| {
             let is_list = call.resource == "miniclusters" && call.verb == "list";

@@ -104,7 +104,7 @@ fn every_field_edit_is_applied_or_refused_with_remedy() {
 
 /// Of size and suspend, see `change`.
 #[test]
-fn what_is_said_later_of_a_clusters_end_counts() {
+fn cleanup_and_ttl_set_after_the_end_take_effect() {
     test("said-later", async |fixture| {
         let _operator = fixture.operator().await;
         for (name, change) in [

@@ -12,7 +12,7 @@ use serde_json::json;
 use test_support::api_server::{assert_message, condition, index, test, until};
 
 #[test]
-fn everything_is_made_and_the_status_says_so() {
+fn minicluster_gets_its_objects_pods_and_a_ready_status() {
     test("made", async |fixture| {
         let operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 4 })).await.unwrap();
@@ -271,7 +271,7 @@ fn no_code_of_the_lead_is_retried_and_each_is_passed_on() {
 }
 
 #[test]
-fn memory_and_signals_are_told_apart() {
+fn status_tells_out_of_memory_from_a_signal() {
     test("memory", async |fixture| {
         let _operator = fixture.operator().await;
         for (name, code, reason, word, signal) in [

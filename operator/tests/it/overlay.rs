@@ -42,7 +42,7 @@ fn objects(spec: Value) -> render::Objects {
 }
 
 #[test]
-fn what_lies_over_the_pods_is_in_them_and_costs_one_call() {
+fn pod_overlay_is_applied_and_costs_one_call() {
     test("overlay", async |fixture| {
         let operator = fixture.operator().await;
         fixture.create("plain", json!({ "size": 1 })).await.unwrap();
@@ -224,7 +224,7 @@ fn overlay_rejected_by_api_server_is_reported_before_creation() {
 
 /// A field of a feature that is switched off: the API server takes it and drops it.
 #[test]
-fn what_the_api_server_would_leave_out_is_told() {
+fn overlay_field_dropped_by_api_server_is_reported() {
     test("overlay-dropped", async |fixture| {
         let minor: u32 = fixture
             .client
@@ -386,7 +386,7 @@ fn the_services_pod_has_an_overlay_of_its_own() {
 /// A list in which one object is nested deeper than a parser goes cannot be read: whoever may make a
 /// MiniCluster could stop all others from being served, and everybody from listing theirs.
 #[test]
-fn one_that_is_nested_too_deep_is_told_so_and_hides_no_other() {
+fn deeply_nested_overlay_is_reported_and_hides_no_other() {
     test("overlay-deep", async |fixture| {
         let deep = format!("{}1{}", r#"{"a":["#.repeat(1500), "]}".repeat(1500));
         let body = format!(

@@ -315,7 +315,7 @@ fn queue_holds_partially_admitted_size_until_requeue() {
 }
 
 #[test]
-fn who_is_evicted_waits_again_and_ends_with_its_own_code() {
+fn evicted_cluster_waits_again_and_ends_with_its_own_code() {
     test("evicted", async |fixture| {
         let operator = fixture.operator().await;
         queue(&fixture, "mc", json!({}), json!({ "size": 2, "backoffLimit": 0 })).await;
@@ -499,7 +499,7 @@ fn another_job_of_the_same_cluster_queues_as_the_first_did() {
 }
 
 #[test]
-fn what_contradicts_itself_in_a_queue_makes_no_job() {
+fn contradictory_queue_settings_create_no_job() {
     test("contradicts", async |fixture| {
         let operator = fixture.operator().await;
         let object = json!({
@@ -531,7 +531,7 @@ fn what_contradicts_itself_in_a_queue_makes_no_job() {
 
 /// Labels and annotations raise no generation.
 #[test]
-fn who_follows_the_remedy_of_a_contradiction_has_its_job() {
+fn job_is_created_once_a_queue_contradiction_is_removed() {
     test("remedied", async |fixture| {
         let operator = fixture.operator().await;
         // A large spec is not kept, nor what stands beside it.

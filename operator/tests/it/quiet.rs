@@ -76,7 +76,7 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
 /// their creation to their end nobody is asked which APIs there are, nor for what no part of Kubernetes
 /// itself serves.
 #[test]
-fn without_a_neighbour_there_is_no_call_for_one() {
+fn operator_makes_no_calls_for_neighbours_that_are_not_used() {
     test("no-neighbour", async |fixture| {
         let calls = Calls::default();
         let operator = fixture

@@ -163,7 +163,7 @@ fn spec_beyond_schema_rules_gets_condition_and_event_by_field() {
 }
 
 #[test]
-fn what_the_api_server_refuses_of_our_objects_is_told() {
+fn job_refused_by_api_server_is_reported_in_the_status() {
     test("refused-by-kubernetes", async |fixture| {
         let _operator = fixture.operator().await;
         // Nothing but the API server knows which of the pod's parts it takes.

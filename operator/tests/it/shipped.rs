@@ -12,7 +12,7 @@ use test_support::installation::Installation;
 
 /// A panic is caught (src/health/panics.rs), which needs tables for unwinding in what is shipped.
 #[test]
-fn what_is_shipped_unwinds() {
+fn release_build_unwinds_on_panic() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
     let profiles: toml::Table = read("Cargo.toml").parse().unwrap();

@@ -82,7 +82,7 @@ async fn delete(fixture: &Fixture, cluster: &str) {
 
 /// A pod whose claim is unbound is put aside by the scheduler, with a warning.
 #[test]
-fn there_is_no_job_until_the_claims_are_bound() {
+fn job_is_created_once_its_claims_are_bound() {
     test("bound-first", async |fixture| {
         let version = |metadata: &ObjectMeta| {
             metadata

@@ -197,7 +197,7 @@ fn run<F: Future<Output = ()>>(body: impl FnOnce() -> F) {
 }
 
 #[test]
-fn no_body_takes_more_memory_than_its_pod_has() {
+fn webhook_memory_stays_below_its_pod_limit_for_any_body() {
     run(async || {
         let webhook = Webhook::start().await;
         let zeros = |bytes: usize| "0,".repeat(bytes / 2) + "0";
@@ -256,7 +256,7 @@ fn no_body_takes_more_memory_than_its_pod_has() {
 }
 
 #[test]
-fn who_says_nothing_keeps_nobody_from_an_answer() {
+fn silent_webhook_clients_do_not_block_other_requests() {
     run(async || {
         let webhook = Webhook::start().await;
         // The API server's, which it keeps.
@@ -287,7 +287,7 @@ fn who_says_nothing_keeps_nobody_from_an_answer() {
 }
 
 #[test]
-fn told_to_stop_it_answers_for_as_long_as_somebody_may_not_know() {
+fn stopping_webhook_answers_until_callers_have_learned_of_it() {
     run(async || {
         let mut webhook = Webhook::start().await;
         let mut kept = webhook.connect(1).await.unwrap();

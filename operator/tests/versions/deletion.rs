@@ -51,7 +51,7 @@ fn make(plane: &ControlPlane, name: &str) {
 }
 
 #[test]
-fn nothing_is_left_of_a_definition_that_has_just_come() {
+fn delete_all_removes_clusters_of_a_definition_created_later() {
     let plane = ControlPlane::start(NONE).unwrap();
     plane.apply(&installation()).unwrap();
     let mut deletion = Installation::whole(&json!({ "crds": { "keep": false } }));

@@ -81,7 +81,7 @@ fn lists_with_keys_are_merged_and_others_are_taken_whole() {
 }
 
 #[test]
-fn directives_and_null_take_away() {
+fn overlay_null_and_patch_directives_remove_values() {
     let merged = over(json!({ "spec": {
         "tolerations": null, "affinity": null,
         "containers": [{ "name": "app", "env": [{ "name": "A", "$patch": "delete" }],
@@ -364,7 +364,7 @@ fn overlay_of_the_agents_container_fields_is_refused_by_path() {
 }
 
 #[test]
-fn what_is_free_is_taken() {
+fn overlay_of_unprotected_fields_is_accepted() {
     for overlay in [
         json!({ "spec": { "priorityClassName": "high", "resourceClaims": [{ "name": "gpu" }], "aFieldOf": { "2030": 1 } } }),
         json!({ "spec": { "containers": [{ "name": "app", "livenessProbe": {}, "resources": { "claims": [{ "name": "gpu" }] } }] } }),

@@ -47,7 +47,7 @@ fn words(program: &Program) -> Vec<String> {
 }
 
 #[test]
-fn what_is_left_out_has_the_documented_default() {
+fn omitted_fields_have_the_documented_defaults() {
     let cluster = cluster("size: 2");
     assert_eq!(
         (cluster.size, cluster.max_size, cluster.min_size, cluster.tasks),
@@ -294,7 +294,7 @@ fn batch_script_that_sets_a_path_for_flux_is_told() {
 }
 
 #[test]
-fn what_has_no_effect_as_it_stands_is_told() {
+fn fields_without_effect_are_reported_by_a_notice() {
     let told =
         |spec: &str| -> Vec<String> { cluster(spec).notices.iter().map(ToString::to_string).collect() };
     let launcher = "containers: [{launcher: true, command: run}]";
@@ -451,7 +451,7 @@ fn a_script_is_kept_but_for_the_escaped_dollar() {
 
 /// Each ended only when the Job or a Service was to be created.
 #[test]
-fn what_kubernetes_would_refuse_is_refused_first() {
+fn spec_that_kubernetes_would_reject_is_rejected_early() {
     let sidecar = "containers: [{image: a, runFlux: true}, {image: b, name: web, ports: [80]}]";
     for (spec, problem) in [
         (
@@ -749,14 +749,14 @@ fn text_must_fit_into_a_config_map() {
 }
 
 #[test]
-fn what_is_valid_survives_the_way_to_the_pods() {
+fn valid_spec_survives_the_agents_toml() {
     let text = "size: 3\nmaxSize: 5\nminSize: 2\narchive: {path: /s/a.tgz}\nflux: {environment: {A: \"b 'c' \\\"d\\\"\\n\"}, brokerConfig: '[a]'}\ncontainers: [{image: a, runFlux: true, command: \"x '$y' \\\"$z\\\"\", commands: {prefix: nice}}, {name: b, command: \"c\\n\\\\d\"}]";
     let spec = spec(text);
     assert_eq!(AgentSpec::from_toml(&spec.to_toml().unwrap()).unwrap(), spec);
 }
 
 #[test]
-fn what_surprises_is_told_to_who_asks_and_by_no_notice() {
+fn surprising_settings_are_hints_and_no_notices() {
     let hints = |spec: &str| -> Vec<String> {
         let head = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: a}\nspec:\n";
         let cluster = validate_and_note(&crate::manifest::parse(&format!("{head}{spec}")).unwrap()).unwrap();

@@ -78,7 +78,7 @@ fn agent_spec_stays_toml_when_a_snippet_holds_a_manifest() {
 }
 
 #[test]
-fn one_pod_is_told_alone_and_others_do_not_exist() {
+fn dry_run_index_prints_one_pod_and_rejects_unknown_index() {
     let text = run(&Args {
         index: Some(3),
         ..args(&input("hello.yaml"))
@@ -97,7 +97,7 @@ fn one_pod_is_told_alone_and_others_do_not_exist() {
 }
 
 #[test]
-fn a_pretended_host_shows() {
+fn dry_run_plans_for_given_cpus_gpus_uid_and_missing_shell() {
     let text = |change: fn(&mut Args)| {
         let mut args = Args {
             full: true,

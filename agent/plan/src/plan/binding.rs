@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_which_and_why_and_how_to_have_it_otherwise() {
+    fn binding_line_names_choice_reason_and_option_to_change_it() {
         let off = of(
             Some(3),
             Facts {

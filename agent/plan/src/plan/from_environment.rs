@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_variable_does_not_tell_is_an_error_that_names_it() {
+    fn unset_or_bad_variable_is_an_error_that_names_it() {
         let words = ["--name-from-env=JOB", "--size-from-env=N"];
         for (pairs, why) in [
             (

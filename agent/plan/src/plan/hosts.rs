@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flux_would_refuse_is_refused() {
+    fn hostlist_that_flux_rejects_is_rejected_by_the_plan() {
         for list in ["", "a_b", "mc-[0-1][0-1]"] {
             let spec = AgentSpec::from_toml(&format!("name='mc'\n[network]\nhostlist='{list}'")).unwrap();
             assert!(Hosts::of(&spec).is_err(), "{list}");

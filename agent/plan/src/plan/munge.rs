@@ -34,7 +34,7 @@ mod tests {
     use crate::facts::Facts;
 
     #[test]
-    fn it_is_started_where_program_and_key_are() {
+    fn munged_is_planned_for_root_when_program_and_key_exist() {
         let spec = "name='mc'\n[view]\nenabled=false\n[runner.user]\nname='flux'\nuid=1000\n";
         let spec = AgentSpec::from_toml(spec).unwrap();
         let planned = |paths: &[&str], uid: u32| {

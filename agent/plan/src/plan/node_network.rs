@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_has_is_found_under_the_name_of_its_pod() {
+    fn resource_xml_on_host_network_has_the_pod_name() {
         let plan = planned("[network]\nhost_network = true", 1);
         let texts = plan.steps.iter().filter_map(|step| match step {
             Step::File {

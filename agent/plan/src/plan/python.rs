@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_not_made_where_it_is_of_no_use_or_the_users_business() {
+    fn python_cache_is_not_planned_when_useless_or_set_by_user() {
         assert!(!is_told(launch_of(&planned(JOB, &Facts::default()))));
         for name in [VARIABLE, WRITES_NONE] {
             let mut facts = UNCOMPILED();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_the_users_own_is_not_told() {
+    fn launcher_program_runs_without_the_python_cache_variable() {
         let kept = |text: &str| is_kept(&launch_of(&planned(text, &UNCOMPILED())).argv);
         assert!(!kept(JOB));
         assert!(kept(

@@ -96,7 +96,7 @@ mod tests {
     use flux_shared::agent_spec::AgentSpec;
 
     #[test]
-    fn the_file_only_sets_what_a_job_has_not() {
+    fn shell_defaults_set_cpu_affinity_only_when_job_has_none() {
         let off = defaults(&Binding::of(None, &Facts::default()));
         assert!(
             off.contains("== nil then\n    shell.options[\"cpu-affinity\"] = \"off\"\nend\n"),

@@ -182,7 +182,7 @@ fn blank_snippets_are_no_steps_and_need_no_shell() {
 }
 
 #[test]
-fn what_needs_a_shell_says_so() {
+fn plan_that_needs_a_shell_fails_when_the_image_has_none() {
     let scratch = Facts {
         shell: None,
         ..facts(0)
@@ -515,7 +515,7 @@ fn an_unknown_sidecar_is_told() {
 }
 
 #[test]
-fn no_step_but_the_file_of_the_certificate_knows_of_it() {
+fn certificate_is_only_in_the_step_that_writes_its_file() {
     let plan = run(&spec("size = 2"), &facts(0));
     let with = plan
         .steps
@@ -526,7 +526,7 @@ fn no_step_but_the_file_of_the_certificate_knows_of_it() {
 }
 
 #[test]
-fn in_place_of_a_lead_that_was_lost_nothing_of_the_users_runs() {
+fn lost_lead_is_planned_without_the_users_program() {
     let spec = spec(
         "size = 2\n[runner]\nprogram = { mode = 'submit', words = ['job'] }\nsnippets = { pre = 'echo' }",
     );

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn below_a_broker_are_those_whose_way_to_the_lead_is_by_it() {
+    fn brokers_below_a_rank_are_its_subtree() {
         let all = |topology: Option<&str>, size: u32| -> Vec<String> {
             (1..size)
                 .map(|rank| below(topology, rank, size).unwrap())
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn unknown_topologies_are_rejected() {
         for bad in [
             "",
             "kary",

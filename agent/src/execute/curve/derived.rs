@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pod_of_a_job_has_the_same_and_no_other_job_has() {
+    fn derived_certificate_is_per_job_and_same_in_all_its_pods() {
         let own = text(SEED, &["job", "uid", "0"]);
         assert_eq!(own, text(SEED, &["job", "uid", "0"]));
         let other = SEED.iter().rev().copied().collect::<Vec<u8>>();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn flux_would_take_it() {
+    fn derived_certificate_is_a_valid_flux_certificate() {
         assert!(curve::Certificate::parse(&text(SEED, &[])).is_ok());
     }
 

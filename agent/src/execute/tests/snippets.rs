@@ -27,9 +27,9 @@ fn shell(argv: &[&str]) -> Step {
 }
 
 #[test]
-fn what_a_snippet_may_print_is_the_plans_word_not_its_names() {
+fn snippet_is_silenced_by_the_plan_not_by_its_name() {
     let told = alone(
-        "snippets::what_a_snippet_may_print_is_the_plans_word_not_its_names",
+        "snippets::snippet_is_silenced_by_the_plan_not_by_its_name",
         |_| {
             let steps = vec![
                 shell(&["/bin/sh"]),
@@ -58,9 +58,9 @@ fn what_a_snippet_may_print_is_the_plans_word_not_its_names() {
 }
 
 #[test]
-fn what_a_snippets_end_means_is_the_plans_word_not_its_names() {
+fn snippet_end_is_judged_by_the_plans_phase_not_by_name() {
     alone(
-        "snippets::what_a_snippets_end_means_is_the_plans_word_not_its_names",
+        "snippets::snippet_end_is_judged_by_the_plans_phase_not_by_name",
         |folder| {
             let at = |name: &str| folder.join(name);
             // The one called post is the program, the one called command is not.
@@ -196,9 +196,9 @@ fn outlives_a_broker_that_fails(folder: &Path, leaves: &str, broker: &str) {
 }
 
 #[test]
-fn what_snippets_left_running_outlives_a_broker_that_fails() {
+fn process_left_by_a_snippet_outlives_a_failed_broker() {
     alone(
-        "snippets::what_snippets_left_running_outlives_a_broker_that_fails",
+        "snippets::process_left_by_a_snippet_outlives_a_failed_broker",
         |folder| {
             let at = folder.display();
             let leaves = format!("cd {at}; sleep 100 >/dev/null 2>&1 & echo $! >left; echo $$ >shell");

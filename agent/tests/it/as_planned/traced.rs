@@ -133,7 +133,7 @@ fn is_planned(path: &str, planned_paths: &[&str]) -> bool {
 }
 
 #[test]
-fn nothing_else_is_written_and_nothing_else_is_started() {
+fn agent_writes_and_starts_only_what_its_plan_names() {
     need_strace();
     let case = mini_cluster(
         "

@@ -137,7 +137,7 @@ fn a_pod_whose_index_is_not_told_says_so() {
 }
 
 #[test]
-fn a_spec_that_does_not_say_so_is_told_how_to() {
+fn undeclared_host_network_fails_and_names_the_field() {
     let image = pod_image(&submit("true"), 1);
     let ended = Running::pod(
         &container(&image, 0, &run_words(&["--patience", "0"])),

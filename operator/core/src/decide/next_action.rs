@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_it_should_be_is_left_alone() {
+    fn job_that_matches_its_spec_is_left_alone() {
         let none = MiniClusterStatus::default();
         let NextAction::Keep(Differences {
             elastic,
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_for_what_is_going_or_over() {
+    fn deleted_or_finished_minicluster_gets_no_job() {
         let none = MiniClusterStatus::default();
         assert_eq!(decide("size: 2", &none, None, true), NextAction::Nothing);
         assert_eq!(

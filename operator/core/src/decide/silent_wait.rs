@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_without_a_word_is_found() {
+    fn silently_waiting_pod_or_job_is_found() {
         assert_eq!(who([pod(0, |_| {})]).as_deref(), Some("job"), "a pod is missing");
         assert_eq!(who([pod(0, |_| {}), pod(1, |_| {})]), None);
         assert_eq!(
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn what_probes_say_becomes_a_reason_of_the_whole() {
+    fn startup_probe_messages_become_reason_brokers_not_ready() {
         let said = |text: &str| Trouble {
             reason: "Unhealthy".into(),
             message: text.into(),
@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_are_ever_rarer() {
+    fn event_checks_become_rarer_over_time() {
         let mut now = Instant::now();
         let begin = now;
         let mut check = EventCheck::new("a", PATIENCE, now);

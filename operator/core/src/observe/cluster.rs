@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_spec_is_left_out_and_nobody_can_say_that_it_was() {
+    fn large_spec_is_left_out_and_the_mark_cannot_be_forged() {
         let cluster = |script: usize, annotation: usize, managed_by: Option<&str>| -> Cluster {
             let object = serde_json::json!({
                 "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",

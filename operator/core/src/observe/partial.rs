@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_object_lacks_is_empty() {
+    fn missing_parts_of_an_object_are_read_as_empty() {
         let read: Partial<Pod> = serde_json::from_value(json!({})).unwrap();
         assert_eq!(read.metadata, ObjectMeta::default());
         assert!(read.status.is_none());

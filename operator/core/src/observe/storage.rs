@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_one_disk_are_told_when_one_comes_or_goes() {
+    fn clusters_sharing_a_disk_are_notified_of_each_change() {
         let mut storage = Storage::default();
         assert_eq!(names(&storage.update_disk("pv-a", disk_of("a", "d 1"))), ["a"]);
         assert_eq!(names(&storage.update_disk("pv-b", disk_of("b", "d 2"))), ["b"]);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_before_everything_has_been_listed() {
+    fn shared_disks_are_unknown_until_all_is_listed() {
         let spec = "volumes: {data: {storageClass: fast, driver: d, volumeHandle: h, secret: s}, here: {path: /d}}\n\
                     containers: [{image: a, command: b, volumes: {data: {path: /d}, here: {path: /e}}}]";
         let cluster = crate::testing::cluster(spec);

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_for_its_quota_in_kueues_words() {
+    fn queue_reason_has_kueues_words_while_quota_is_missing() {
         let quota = condition(
             "QuotaReserved",
             "False",
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_for_the_checks_that_are_not_ready() {
+    fn queue_reason_names_admission_checks_that_are_not_ready() {
         let quota = condition("QuotaReserved", "True", "QuotaReserved", "");
         let check = |name: &str, state: &str, message: &str| json!({ "name": name, "state": state, "message": message });
         let checks = json!([
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stopped_it_is_told_as_well() {
+    fn queue_reason_names_an_eviction_or_deactivation() {
         let evicted = condition("Evicted", "True", "Preempted", "to accommodate another");
         let quota = condition("QuotaReserved", "False", "Pending", "insufficient cpu");
         assert_eq!(

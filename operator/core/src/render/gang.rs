@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_where_it_is_said_to_be() {
+    fn gang_count_is_at_the_path_of_each_api() {
         for api in GangApi::ALL {
             let cluster = crate::testing::cluster("size: 4\nminSize: 3\ngang: auto");
             let facts = RenderFacts {

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_never_and_a_new_job_has_what_is_left() {
+    fn job_gets_the_rest_of_backoff_limit_and_deadline() {
         let of = |text: &str, facts: &RenderFacts| {
             let spec = spec(text, facts);
             let command = spec.template.spec.unwrap().containers[0].command.clone().unwrap();

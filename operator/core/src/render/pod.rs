@@ -192,7 +192,7 @@ mod tests {
     /// Who may write where: the agent's binary, what the runner's agent writes, and the folders that init
     /// containers made.
     #[test]
-    fn what_root_runs_is_written_by_nobody_else() {
+    fn volumes_that_root_runs_from_are_read_only_elsewhere() {
         let containers = "containers: [{image: a, runFlux: true, securityContext: {runAsUser: 7}}, {image: b, name: b, command: c}, {image: c, name: c}]";
         let kinds = [
             ViewFrom::Copy,

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_name_the_place_in_the_overlay() {
+    fn refusal_names_the_field_in_the_overlay() {
         let said = |words: &str| rebased(words, &cover());
         assert_eq!(
             said(
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_left_out_is_named() {
+    fn fields_dropped_from_an_overlay_are_named() {
         let overlay = json!({ "spec": {
             "hostNetwork": false, "schedulingGroup": { "podGroupName": "g" }, "tolerations": [{ "key": "a" }], "affinity": null,
             "containers": [{ "name": "app", "env": [{ "name": "B", "$patch": "delete" }], "resources": { "claims": [{ "name": "c" }] } }],
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_webhook_adds_to_a_list_without_a_key_hides_nothing() {
+    fn webhook_additions_to_a_keyless_list_hide_no_dropped_item() {
         let (mine, theirs) = (
             json!({ "key": "mine", "operator": "Exists" }),
             json!({ "operator": "Exists" }),

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_is_kept_and_the_rest_is_made() {
+    fn given_secrets_are_kept_and_missing_ones_generated() {
         let spec = "users: [{name: ada, password: butter}, {name: bob}]\nfluxRestful: {token: mine}";
         let cluster = crate::testing::cluster(&format!("{spec}\ncontainers: [{{image: a}}]"));
         let words = [

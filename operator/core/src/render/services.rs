@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn one_member_that_needs_all_names_is_enough() {
+    fn headless_service_selects_all_pods_if_one_member_needs_it() {
         let all = headless("ns", "flux-service", &[member("b", true), member("a", false)]);
         let selector = all.spec.unwrap().selector.unwrap();
         assert_eq!(selector.keys().collect::<Vec<_>>(), [labels::HEADLESS]);

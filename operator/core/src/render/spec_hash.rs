@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_change_is_not_in_it() {
+    fn spec_hash_ignores_fields_that_may_change() {
         let base = "containers: [{image: a}]";
         let same =
             "size: 3\nsuspend: true\ncleanup: true\nttlSecondsAfterFinished: 7\ncontainers: [{image: a}]";
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_objects_of_its_own_is_told_from_what_has_not() {
+    fn spec_hash_tells_which_specs_have_the_same_objects() {
         let of_same = |one: &str, other: &str| is_of_the_same_objects(&hash(one), &hash(other));
         let base = "containers: [{image: a}]";
         assert!(of_same(base, "containers: [{image: b, command: c}]"));

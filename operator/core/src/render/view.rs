@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_mounted_once_is_copied() {
+    fn view_is_copied_after_an_image_volume_failed() {
         let failed = RenderFacts {
             nodes_mount_images: true,
             image_volume_failed: true,

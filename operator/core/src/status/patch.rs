@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_sent_and_only_to_the_same_object() {
+    fn status_patch_has_only_differences_and_tests_the_uid() {
         let before = MiniClusterStatus {
             size: 4,
             reason: Some("a".into()),

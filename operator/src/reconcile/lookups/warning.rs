@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_counts_while_it_is_fresh() {
+    fn newest_warning_event_counts_while_it_is_fresh() {
         let at = |minutes: i64| "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + minutes.minutes();
         let event = |reason: &str, minutes: i64| Event {
             reason: Some(reason.into()),

@@ -98,7 +98,7 @@ fn the_objects_of_each_api_are_as_committed() {
 }
 
 #[test]
-fn off_and_a_group_of_ones_own_are_no_gang_and_change_nothing() {
+fn gang_off_or_own_group_creates_no_gang_and_same_job() {
     let served = Served {
         kubernetes: true,
         ..Served::default()

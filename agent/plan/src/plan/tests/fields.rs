@@ -242,7 +242,7 @@ fn changed(leaf: &str, value: &Value) -> Value {
 }
 
 #[test]
-fn whatever_is_changed_in_a_spec_some_plan_changes() {
+fn every_spec_field_changes_some_plan() {
     let mut alive: BTreeMap<String, bool> = BTreeMap::new();
     for spec in specs() {
         let before = outcome(&spec);
@@ -278,7 +278,7 @@ fn whatever_is_changed_in_a_spec_some_plan_changes() {
 }
 
 #[test]
-fn what_is_left_out_by_default_changes_a_plan_when_it_is_set() {
+fn optional_spec_fields_change_a_plan_when_set() {
     let command = command_words::split("run").unwrap().words;
     let plain = full(Program::Submit { words: command });
     let before = outcome(&plain);

@@ -64,7 +64,7 @@ fn host(dice: &mut Dice) -> Facts {
 }
 
 #[test]
-fn what_is_accepted_can_be_planned_anywhere() {
+fn accepted_manifest_has_a_plan_on_any_host() {
     let examples = mutate::miniclusters();
     let mut planned = 0;
     mutate::for_a_while(4, |dice| {

@@ -13,7 +13,7 @@ fn lead(text: &str) -> Launch {
 const PROGRAM: &str = "[runner.program]\nmode = 'submit'\nwords = ['true']\n";
 
 #[test]
-fn flux_ends_its_own_and_a_prefix_may_be_anything() {
+fn stop_signals_flux_process_but_group_when_prefix_is_set() {
     let prefix = "[runner]\nprefix = ['flux', 'run']\n";
     assert_eq!(
         (lead("").signals, follower("").signals),

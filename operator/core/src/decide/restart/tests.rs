@@ -435,7 +435,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(1000), ..ProptestConfig::default() })]
 
     #[test]
-    fn it_never_starts_more_often_than_allowed_and_never_hangs(
+    fn minicluster_never_starts_beyond_its_limits_and_never_hangs(
         size in 1..=SIZE,
         backoff_limit in 0..3,
         max_restarts in 0..2,
@@ -451,7 +451,7 @@ proptest! {
     }
 
     #[test]
-    fn a_suspension_never_ends_it(
+    fn suspension_never_ends_a_minicluster(
         size in 1..=SIZE,
         events in proptest::collection::vec(prop_oneof![
             2 => any::<bool>().prop_map(Event::Suspend),
