@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flux_operator_core::decide::restart::{self, Decision, Observation};
-use flux_operator_core::decide::{ending, remaining};
+use flux_operator_core::decide::{ending, next_action, remaining};
 use flux_operator_core::observe::cluster::{self, Cluster, is_managed_elsewhere};
 use flux_operator_core::observe::job::{self, JobSeen};
 use flux_operator_core::observe::node::ViewNodes;
@@ -626,6 +626,7 @@ fn new_status(
     };
     let current_job = observed
         .job_of(&target.uid)
+        .filter(|job| !next_action::is_being_made_anew(known, job, &observed))
         .or_else(unseen)
         .map(|job| restart::unless_given_up(known, job));
     let decided = current_job.as_deref().map(|job| match checked {

@@ -1,5 +1,7 @@
 //! Edits that come while the Job is being made.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flux_operator_core::observe::Key;
@@ -11,7 +13,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Resource;
 use serde_json::{Value, json};
 
-use test_support::api_server::{Fixture, condition, test, until};
+use test_support::api_server::{Call, Calls, Fault, Fixture, condition, test, until};
 
 fn spec(which: &str) -> Value {
     json!([{ "image": "app:1", "command": format!("echo {which}"), "environment": { "WHICH": which } }])
@@ -177,5 +179,54 @@ fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
         assert_eq!(fixture.get("mc").await.status, None);
         assert!(write(&second, 1).await.unwrap().is_some());
         assert_eq!(fixture.get("mc").await.status.unwrap().maximum_size, Some(1));
+    });
+}
+
+#[test]
+fn job_made_anew_after_an_edit_counts_as_no_restart() {
+    test("edit-slow-deletion", async |fixture| {
+        // The API server takes the edit only before a status names the Job.
+        let has_edited = Arc::new(AtomicBool::new(false));
+        let may_write = has_edited.clone();
+        let calls = Calls::with_faults(move |call: &Call| {
+            let is_status = call.verb == "patch" && call.resource == "miniclusters/status";
+            (is_status && !may_write.load(Ordering::SeqCst)).then_some(Fault::Answer(503))
+        });
+        let operator = fixture.operator_of(calls, |_| {}).await;
+        fixture
+            .create("mc", json!({ "size": 1, "containers": spec("first") }))
+            .await
+            .unwrap();
+        let first = fixture.job("mc").await.metadata.uid;
+        // As long as the controller manager is down, a Job that is deleted stays.
+        let finalizers = |all: Value| json!({ "metadata": { "finalizers": all } });
+        let kept = fixture
+            .patch::<Job>("mc", finalizers(json!(["example.com/slow"])))
+            .await;
+        kept.unwrap();
+        let edit = json!({ "spec": { "containers": spec("second") } });
+        fixture.patch::<MiniCluster>("mc", edit).await.unwrap();
+        until("the operator deletes the Job", async || {
+            let job = fixture.job("mc").await;
+            job.metadata.deletion_timestamp.map(drop)
+        })
+        .await;
+        has_edited.store(true, Ordering::SeqCst);
+        fixture
+            .when("mc", "it has a status", |status| {
+                status["observedGeneration"] == 2
+            })
+            .await;
+        fixture.patch::<Job>("mc", finalizers(Value::Null)).await.unwrap();
+        until("the second edit runs", async || {
+            is_told(&fixture, "mc", "second").await
+        })
+        .await;
+        assert_ne!(fixture.job("mc").await.metadata.uid, first);
+        let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
+        for field in ["restartCount", "backoffLimitUsed", "restarts"] {
+            assert!(status[field].is_null(), "{field}: {status:#}");
+        }
+        operator.stop().await;
     });
 }

@@ -179,6 +179,12 @@ fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool
     same_objects && (grows || job.differs_from(hash.as_deref()))
 }
 
+/// Whether this Job counts as none: it is being deleted, nothing has begun in it, and no status has named it. The
+/// operator deletes such a Job after an edit, and the next one is the first. Kubernetes may take its time for that.
+pub fn is_being_made_anew(status: &MiniClusterStatus, job: &JobSeen, observed: &Observed) -> bool {
+    job.deleting && status.maximum_size.is_none() && !observed.has_begun(job)
+}
+
 /// Facts that were fixed when the Job was created.
 pub fn facts(uid: &str, status: &MiniClusterStatus, job: &JobSeen) -> RenderFacts {
     let maximum_size = job
