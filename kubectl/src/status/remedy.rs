@@ -8,7 +8,17 @@ const OTHERS: &str = "Other reasons";
 
 /// The remedy for `reason`, as plain text.
 pub fn of(reason: &str) -> Option<String> {
-    section_of(reason).or_else(|| section_of(OTHERS))
+    let Some(text) = section_of(reason) else {
+        return section_of(OTHERS);
+    };
+    // "As ErrImagePull: …": that section's text follows.
+    let other = text
+        .strip_prefix("As ")
+        .and_then(|rest| rest.split(|it: char| !it.is_alphanumeric()).next());
+    match other.and_then(section_of) {
+        Some(more) => Some(format!("{text}\n\n{more}")),
+        None => Some(text),
+    }
 }
 
 fn section_of(reason: &str) -> Option<String> {
@@ -22,26 +32,17 @@ fn section_of(reason: &str) -> Option<String> {
         .map(plain)
         .collect();
     let text = section.join("\n").trim().to_owned();
-    // "As ErrImagePull: …": that section's text is included.
-    let other = text
-        .strip_prefix("As ")
-        .and_then(|rest| rest.split(|it: char| !it.is_alphanumeric()).next());
-    let more = other
-        .filter(|other| *other != reason)
-        .and_then(section_of)
-        .map(|more| format!("\n\n{more}"));
-    (!text.is_empty()).then(|| text + &more.unwrap_or_default())
+    (!text.is_empty()).then_some(text)
 }
 
 /// A line without Markdown's links and quotes.
 fn plain(line: &str) -> String {
     let mut text = String::new();
     let mut rest = line;
-    while let Some((before, (name, after))) = rest
-        .split_once('[')
-        .and_then(|(it, more)| Some((it, more.split_once("](")?)))
-    {
-        let Some((_, after)) = after.split_once(')') else {
+    while let Some((before, after)) = rest.split_once("](") {
+        // The last bracket before it begins the link: an earlier one may be part of the text, as in `containers[]`.
+        let (Some((before, name)), Some((_, after))) = (before.rsplit_once('['), after.split_once(')'))
+        else {
             break;
         };
         text += &format!("{before}{name}");
@@ -55,6 +56,14 @@ mod tests {
     use flux_operator_core::vocabulary::REASONS;
 
     use super::*;
+
+    #[test]
+    fn links_lose_their_address_and_other_brackets_stay() {
+        assert_eq!(
+            plain("Set `containers[].image` ([images](images.md)), see [here](a.md#b) and [2]."),
+            "Set containers[].image (images), see here and [2]."
+        );
+    }
 
     #[test]
     fn every_operator_reason_has_a_remedy() {

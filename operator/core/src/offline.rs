@@ -8,7 +8,7 @@ use flux_shared::validate::{Notice, Problem, ValidMiniCluster, validate_and_note
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::render::gang::GangOf;
+use crate::render::gang::{GangOf, Served};
 use crate::render::{self, Objects, Options, RenderFacts};
 use crate::yaml::{self, YamlError};
 
@@ -40,12 +40,25 @@ pub fn render(text: &str, options: &Options) -> Result<String, OfflineError> {
     Ok(yaml::stream(documents?))
 }
 
-/// The objects of the first MiniCluster of `text`, in the order in which they are created.
+/// The objects of the first MiniCluster of `text`, in the order in which they are created. An installation with
+/// gangs is taken to have the API of the pods' scheduler.
 pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError> {
     let manifest = manifest::parse(text).map_err(OfflineError::Problems)?;
     let cluster = validate_and_note(&manifest).and_then(|cluster| options.admit(cluster));
     let cluster = cluster.map_err(OfflineError::Problems)?;
-    let objects = render::objects(&cluster, options, &RenderFacts::default(), placeholder(&cluster))?;
+    let facts = RenderFacts {
+        gangs: if options.gang {
+            Served::ALL
+        } else {
+            Served::default()
+        },
+        ..RenderFacts::default()
+    };
+    let objects = render::objects(&cluster, options, &facts, placeholder(&cluster))?;
+    if let GangOf::Unserved(why) = &objects.gang {
+        let why = why.trim_start_matches("spec.gang: ");
+        return Err(OfflineError::Problems(vec![Problem::new("spec.gang", why)]));
+    }
     values(&objects).map_err(OfflineError::Json)
 }
 
@@ -232,14 +245,14 @@ fn values(objects: &Objects) -> Result<Vec<Value>, serde_json::Error> {
     if let Some(policy) = network_policy {
         values.push(serde_json::to_value(policy)?);
     }
+    for service in services {
+        values.push(serde_json::to_value(service)?);
+    }
     for made in volumes {
         values.extend([
             serde_json::to_value(&made.volume)?,
             serde_json::to_value(&made.claim)?,
         ]);
-    }
-    for service in services {
-        values.push(serde_json::to_value(service)?);
     }
     if let GangOf::Object(object) = gang {
         values.push(object.body.clone());
@@ -254,6 +267,30 @@ fn values(objects: &Objects) -> Result<Vec<Value>, serde_json::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gang_is_rendered_or_refused_as_the_installation_would() {
+        let manifest = |gang: &str| {
+            format!(
+                "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\n\
+                 spec: {{size: 2, gang: '{gang}', containers: [{{image: a, command: b}}]}}\n"
+            )
+        };
+        let render = |gang: &str, is_installed: bool| {
+            let options = Options {
+                gang: is_installed,
+                ..Options::default()
+            };
+            render(&manifest(gang), &options)
+        };
+        assert!(render("on", true).unwrap().contains("kind: PodGroup"));
+        assert!(!render("auto", false).unwrap().contains("PodGroup"));
+        let refusal = render("on", false).unwrap_err().to_string();
+        assert!(
+            refusal.starts_with("spec.gang: the operator was installed without gangs"),
+            "{refusal}"
+        );
+    }
 
     #[test]
     fn problems_name_the_minicluster_when_a_file_has_several() {

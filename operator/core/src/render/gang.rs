@@ -109,6 +109,14 @@ pub struct Served {
 }
 
 impl Served {
+    /// Each API in the form that the operator uses.
+    pub const ALL: Served = Served {
+        kubernetes: true,
+        coscheduling: true,
+        volcano: true,
+        alpha: None,
+    };
+
     /// The API for pods of this scheduler: its own if we know its name. Other schedulers are kube-scheduler
     /// with one more plugin: scheduler-plugins' API if that is served, else Kubernetes' own.
     pub fn for_scheduler(self, name: Option<&str>) -> Option<GangApi> {
