@@ -270,7 +270,7 @@ pub const CONVERSIONS: Family = webhook(
 );
 pub const REFUSALS: Family = webhook(
     "flux_operator_webhook_refusals_total",
-    "Rejected connections: full (too many are waiting), place (no slot became free in time), slow (a request took too long).",
+    "Rejected connections: full (too many are waiting), no_slot (no slot became free in time), slow (a request took too long).",
     Kind::Counter,
     &["reason"],
 );

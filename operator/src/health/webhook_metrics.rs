@@ -26,7 +26,7 @@ impl RejectReason {
     fn name(self) -> &'static str {
         match self {
             RejectReason::QueueFull => "full",
-            RejectReason::NoSlot => "place",
+            RejectReason::NoSlot => "no_slot",
             RejectReason::Slow => "slow",
         }
     }
@@ -143,7 +143,7 @@ mod tests {
             "flux_operator_webhook_conversions_total{result=\"failure\"} 1",
             "flux_operator_webhook_conversions_total{result=\"success\"} 0",
             "flux_operator_webhook_refusals_total{reason=\"full\"} 0",
-            "flux_operator_webhook_refusals_total{reason=\"place\"} 1",
+            "flux_operator_webhook_refusals_total{reason=\"no_slot\"} 1",
             "flux_operator_webhook_certificate_expiry_timestamp_seconds 1900000000",
             "flux_operator_webhook_certificate_failures_total 1",
             "flux_operator_ready{component=\"webhook\"} 1",
