@@ -24,8 +24,8 @@ pub(super) const REASON_BELOW: &str = "flux-agent: the pod of a broker above it 
 /// Looks without a job before the node may leave: a job that was on its way when the node was drained shows
 /// at the second.
 const IDLE_LOOKS: u32 = 2;
-/// The same for a node with others below it. Children must leave first: a broker whose parent exits during
-/// its shutdown is cut off.
+/// The same for a node with others below it, which leave first: a broker whose parent exits during its shutdown
+/// is cut off. With a look every 2 s (`broker_policy`) they have 10 s for it.
 const IDLE_LOOKS_ABOVE: u32 = 5;
 
 /// Progress of draining one node.

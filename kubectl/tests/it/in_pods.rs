@@ -453,7 +453,7 @@ fn stop_asks_the_instance_and_says_so() {
             None,
             "its status and logs stay"
         );
-        // Who may not delete takes the pods away.
+        // A user without the right to delete Jobs suspends the MiniCluster instead.
         let said = person.says(&["stop", "--now", "mc"]).await;
         assert!(
             said.code == 0 && said.out.contains("suspended mc, which now has no pods"),

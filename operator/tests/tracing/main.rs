@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use test_support::node::{Fixture, app_image, list, test};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tracing");
-/// Steps that the operator tells of, below the root: as far as it has seen them, all of a job that takes
-/// seconds.
+/// Spans of the operator, below the root. It has one for each step that it saw: all of them if the job takes
+/// seconds, fewer if it ends at once.
 const STEPS: [&str; 5] = [
     "create the Job",
     "schedule the pods",
@@ -40,6 +40,7 @@ async fn spans(fixture: &Fixture) -> Vec<Span> {
         if line.starts_with("Span #") {
             spans.push(Span::new());
         } else if let (Some(span), Some((name, value))) = (spans.last_mut(), line.split_once(':')) {
+            // The first line with a name is the span's. The next resource's lines follow, with the same names.
             span.entry(name.trim().to_owned())
                 .or_insert_with(|| value.trim().to_owned());
         }

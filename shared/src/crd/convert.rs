@@ -11,13 +11,13 @@
 //! | no `flux.container` | `flux.container: {disable: true}` |
 //! | `flux.container: {}` | none |
 //! | no `pod.automountServiceAccountToken` | `true` |
-//! | `false` | none |
+//! | `pod.automountServiceAccountToken: false` | none |
 //! | the Flux runner has no `fluxUser` | `fluxUser: {name: flux}` |
 //! | `fluxUser: {disable: true}` | none |
 //! | no `fluxRestful`, nothing else to run | `fluxRestful: {branch: main}` |
 //! | `fluxRestful: {disable: true}`, nothing else to run | none |
-//! | `cleanup`, missing: true | `cleanupPods`, missing: false |
-//! | `cleanupMiniCluster` | `cleanup` |
+//! | `cleanup` (of pods; missing: true) | `cleanupPods` (missing: false) |
+//! | `cleanupMiniCluster` | `cleanup` (of the MiniCluster) |
 //! | `status.jobid: ""` | none |
 //!
 //! Blocks that are left in an object have the version's defaults written out, as the API server would do: so it

@@ -117,7 +117,8 @@ const RESTART: (&str, &str) = (
     "restartPolicy",
     "with it the pod would not end with the container that runs Flux",
 );
-/// Most init containers that a user may add: a Job's failure policy has room for 20 rules.
+/// Most init containers that a user may add. Each takes a rule of the Job's failure policy, as do ours, and
+/// Kubernetes allows 20 rules.
 const INIT_CONTAINERS: usize = 12;
 
 impl Pod {

@@ -87,8 +87,8 @@ pub fn config(resolved: &Resolved) -> Result<Step, PlanError> {
     })
 }
 
-/// Links from the files' paths in the first documents to where they are. With a view they were made when it
-/// was brought in; without one they may have been made by the agent's installer.
+/// Links from the paths that the documents of v1alpha1 name to the files of this agent. With a view they were
+/// made together with it. Without one, the agent's installer may have made them already.
 pub fn documented_links(resolved: &Resolved) -> Vec<Step> {
     let mut links = socket_link(resolved);
     if resolved.spec.view.enabled {
@@ -121,13 +121,13 @@ pub fn system_link(resolved: &Resolved) -> Option<Step> {
     facts.is_writable(place).then_some(Step::Link { path, target })
 }
 
-/// The link at v1alpha1's path of the broker's socket, if it can be made. (The folder is a real one: a link
-/// to the socket's own folder would make the second link one to itself.)
+/// The link at v1alpha1's path of the broker's socket, if it can be made. Its folder is made, not linked to the
+/// socket's folder: in that folder, the link would have the socket's place and lead to itself.
 fn socket_link(resolved: &Resolved) -> Vec<Step> {
     let facts = resolved.facts;
     let is_there = facts.is_present(SYSTEM_RUN);
     let can_be_made = facts.is_writable(if is_there { SYSTEM_RUN } else { "/run" });
-    // v1alpha1 has no view, and root may run Flux there.
+    // Images with Flux of their own, as v1alpha1's all are, may look for the socket there. A view's Flux does not.
     if resolved.spec.view.enabled || resolved.spec.flux.disable_socket || !can_be_made {
         return Vec::new();
     }
@@ -325,6 +325,7 @@ pub fn config_of_r(resolved: &Resolved) -> Result<ConfigOfR, PlanError> {
         .cloned()
         .unwrap_or_default();
     let path = resolved.paths.resources();
+    // The second of our paths is a link to the first (`paths::VIEW_LINKS`).
     if let Some(named) = resource.get("path") {
         let ours = [path, format!("{}/etc/flux/system/R", resolved.paths.view())];
         return Ok(if ours.iter().any(|path| named.as_str() == Some(path)) {
@@ -364,7 +365,7 @@ fn bootstrap(resolved: &Resolved) -> Bootstrap {
 }
 
 /// A lead in another cluster is reached by its address and port. If a host is named twice, the first entry
-/// counts.
+/// counts. (Of an entry's addresses, `bind` is read by that host alone: here it only makes the entry whole.)
 fn host_entries(resolved: &Resolved) -> Vec<HostEntry> {
     let all = HostEntry {
         host: resolved.hosts.list.clone(),

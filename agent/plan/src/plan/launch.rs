@@ -35,14 +35,14 @@ pub struct Launch {
     /// The broker's socket, by which its states are followed; none: they are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
-    /// The parent broker: a stop is held back while it may still end the instance in order, and it must
-    /// answer before this program is restarted. None: a stop is passed on at once.
+    /// The parent broker, which must answer before this program is restarted. A stop of this pod is passed on when
+    /// the parent has ended the instance in order, or after `hold_stop`. None: it is passed on at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
     /// The lead, if that is not the parent: it is asked whether the parent's end was the instance's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead: Option<Parent>,
-    /// How long a stop is held back at most, in seconds; none: it is not held back.
+    /// How long a stop waits for the parent at most, in seconds. None: it does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_stop: Option<f64>,
     /// The rank that is drained when only this pod is to go: jobs on it may end within the time of the stop.
@@ -51,8 +51,9 @@ pub struct Launch {
     /// The ranks below it in the tree, as an idset: they leave with it, since they are connected through it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub below: String,
-    /// The name of a process below this one that means a job on this node: a broker that leaves while the
-    /// lead stays is then killed rather than told to stop. None: nobody looks.
+    /// The name of a process below this one that means a job on this node. A broker that leaves during a job, while
+    /// the lead stays, is killed: Flux then ends the job at once, and half a minute later if the broker shut down in
+    /// order. None: nobody looks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job_shell: Option<&'static str>,
     /// The metrics of the instance to serve.

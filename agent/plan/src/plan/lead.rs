@@ -74,8 +74,9 @@ fn with_program(resolved: &Resolved, program: Vec<Word>) -> Result<CommandLine, 
     Ok(CommandLine { argv, options })
 }
 
-/// The broker itself: without a program there is nothing that `flux start` would do for us. It gets no shell
-/// for an initial program unless the container has a terminal for one.
+/// The broker itself: without a program there is nothing that `flux start` would do for us. Flux would start a
+/// shell as its initial program. The broker gets none without a terminal, and none in an interactive
+/// MiniCluster, which its users enter by `kubectl minicluster connect`.
 fn broker_alone(resolved: &Resolved) -> Result<CommandLine, PlanError> {
     let runner = &resolved.spec.runner;
     let config = resolved.paths.broker_config_dir();

@@ -23,8 +23,8 @@ impl ViewFrom {
         if !cluster.view.enabled {
             return ViewFrom::Nowhere;
         }
-        // Only the spec asks for a copy that links could replace. The installation's `copy` says what to do
-        // instead of mounting.
+        // Containers of the view's own image need neither a mount nor a copy, unless the spec asks for a copy. The
+        // installation's `copy` is no such wish: it only says what to do instead of mounting.
         let spec_asks_for_copy = cluster.view.source == Some(ViewSource::Copy);
         if !spec_asks_for_copy && is_image_of_all_containers(cluster, options) {
             return ViewFrom::OwnImage;

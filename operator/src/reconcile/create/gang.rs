@@ -57,6 +57,7 @@ pub(super) async fn before(objects: &Objects, target: &Target, observed: &Observ
     let GangOf::Object(object) = &objects.gang else {
         return;
     };
+    // The largest size is fixed in the status when the first Job is created.
     if target.status.maximum_size.is_none() && observed.last_job.is_none() {
         return;
     }
@@ -128,8 +129,8 @@ pub(super) async fn delete(
     }
 }
 
-/// Resizes the gang with the Job. A gang that is larger than its cluster would wait for pods that never come
-/// once one is created again. When a cluster grows, its first pods run already, and the new ones start as
+/// Resizes the gang with the Job. Else the replacement of a lost pod would wait for pods that a smaller
+/// MiniCluster does not have. When a cluster grows, its first pods run already, and the new ones start as
 /// there is room.
 pub(super) async fn resize(
     target: &Target,

@@ -18,7 +18,6 @@ async fn drain(stage: &Stage, worker: u8) {
         of_ours,
     ];
     kubectl(&[&["drain", &node(worker)], words.as_slice()].concat()).await;
-    cordon(&stage.fixture.client, worker, true).await;
 }
 
 #[test]

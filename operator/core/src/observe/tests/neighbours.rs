@@ -89,6 +89,6 @@ fn orphaned_pod_still_belongs_to_its_job() {
     assert_eq!(
         job_uid(other).as_deref(),
         Some("x"),
-        "a label alone makes it nobody's"
+        "its owner counts, not its label"
     );
 }
